@@ -21,8 +21,8 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 
 
-def totals(root: str, level: str, jobs: int) -> dict[str, Any]:
-    """Return the sums of all files below a root."""
+def total(root: str, level: str, jobs: int) -> dict[str, Any]:
+    """Return the sums of all files below a root; of none, nothing."""
     command = [
         sys.executable,
         "-P",
@@ -41,21 +41,21 @@ def totals(root: str, level: str, jobs: int) -> dict[str, Any]:
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False)
     if done.returncode not in (0, 3):
         sys.exit(f"sizes: exit status {done.returncode}: {' '.join(command)}")
-    found: dict[str, Any] = json.loads(done.stdout)["totals"]
+    found: dict[str, Any] = json.loads(done.stdout)["totals"][0] if done.stdout else {}
     return found
 
 
 def row_of(root: str, levels: list[str], jobs: int) -> str:
     """Measure what is below a root; return its row of the table, in Markdown."""
-    every = [totals(root, level, jobs) for level in levels]
-    sizes = every[0]["sizes"]
-    cfi_size = sizes["cfi"] + sizes["eh_frame_hdr"]
-    if not cfi_size:
+    every = [total(root, level, jobs) for level in levels]
+    first = every[0]
+    if not first:
         return f"| {root} | 0 |"
-    versions = [next(each for each in one["versions"] if each["version"] == 3) for one in every]
-    made = [versions[0]["gnu"]["size"], *(version["cfi2sframe"]["size"] for version in versions)]
-    ratios = " | ".join(f"{size / cfi_size:.3f}" for size in made)
-    return f"| {root} | {every[0]['files']:,} | {every[0]['fdes']:,} | {cfi_size:,} | {ratios} |"
+    cfi_size = first["cfi_size"] + first["eh_frame_hdr_size"]
+    ratios = " | ".join(
+        f"{size / cfi_size:.3f}" for size in (first["gnu_size"], *(one["sframe_size"] for one in every))
+    )
+    return f"| {root} | {first['file_count']:,} | {first['function_count']:,} | {cfi_size:,} | {ratios} |"
 
 
 def main() -> int:
@@ -66,7 +66,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N")
     arguments = parser.parse_args()
     levels = arguments.level or ["0", "1", "2"]
-    print(f"| files | count | FDEs | CFI, bytes | GNU | {' | '.join(f'-O{level}' for level in levels)} |")
+    print(f"| files | count | functions | CFI, bytes | GNU | {' | '.join(f'-O{level}' for level in levels)} |")
     print(f"|---|{'---:|' * (4 + len(levels))}", flush=True)
     for root in arguments.roots:
         print(row_of(root, levels, arguments.jobs), flush=True)

@@ -159,7 +159,8 @@ def test_overlaps_are_cut() -> None:
     assert places(conversion) == [(0, 0x10), (0x10, 0x10), (0x20, 0x20)]
     rows = [[(row.start_delta, row.cfa and row.cfa.offset) for row in function] for function in decoded(conversion)]
     assert rows == [[(0, 8), (4, 16)], [(0, 32)], [(0, 16), (0x10, 24)]]
-    assert check_sums(conversion).functions.overlapping == 1
+    check_sums(conversion)
+    assert len(conversion.code_map.overlapped) == 1
     assert verify(convert(image)).is_clean
 
 
@@ -209,8 +210,8 @@ def test_version_3_splits_functions_of_many_rows(count: int, sizes: list[int]) -
     assert [size for _, size in places(conversion)] == [*sizes, 16]
     assert check_sums(conversion).row_count == count + 1
     assert verify(image, decoded(conversion)).is_clean
-    functions = check_sums(conversion).functions
-    assert (functions.described, functions.records) == (2, len(sizes) + 1)
+    coverage = check_sums(conversion)
+    assert (coverage.described_count, coverage.record_count) == (2, len(sizes) + 1)
 
 
 def test_the_largest_function() -> None:

@@ -209,8 +209,8 @@ def test_padding_ends_where_code_with_cfi_starts() -> None:
     fdes = (push_fp(AMD64, TEXT_VADDR, SIZE), push_fp(AMD64, TEXT_VADDR + SIZE + 16, SIZE))
     image = load(file_of(text, fdes), "in")
     assert padding_of(image) == []
-    counts = account(convert(image)).bytes
-    assert (counts.padding, counts.other_padding, counts.uncovered) == (0, 8, 8)
+    counts = account(convert(image))
+    assert (counts.padding_size, counts.other_padding_size, counts.without_cfi_size) == (0, 8, 8)
 
 
 def test_padding_at_the_end_of_a_section() -> None:
@@ -484,5 +484,5 @@ def test_json_tells_padding_from_code(tmp_path: Path) -> None:
     assert run_process(path, "-o", out).returncode == 0
     printed = json.loads(run_process("dump", "--json", out).stdout)
     assert [(f["size"], f["padding"]) for f in printed["functions"]] == [(SIZE + 16, 16), (SIZE, 0)]
-    counts = json.loads(run_process("coverage", "--json", path).stdout)["bytes"]
-    assert (counts["padding"], counts["other_padding"]) == (16, 0)
+    (counts,) = json.loads(run_process("coverage", "--json", path).stdout)["files"]
+    assert (counts["padding_size"], counts["other_padding_size"]) == (16, 0)

@@ -21,8 +21,9 @@ from cfi2sframe.emit import emit
 from cfi2sframe.errors import CfiError
 from cfi2sframe.jobs.policy import refusal_of, warnings_of
 from cfi2sframe.reasons import DropReason, SkipReason, UnreadSource
-from cfi2sframe.render.coverage_json import coverage_data
-from cfi2sframe.render.coverage_text import coverage_lines
+from cfi2sframe.report.coverage import coverage_data
+from cfi2sframe.report.coverage_report import coverage_report
+from cfi2sframe.report.formats import render
 from cfi2sframe.sframe.read import read_section
 from cfi2sframe.verification import verify_section
 from tests.support import cfi_asm as asm
@@ -103,7 +104,7 @@ def test_the_best_source_holds_every_address(best: list[tuple[int, int]], other:
     assert verify(convert(image)).is_clean
     conversion = convert_checked(image)
     counts = account(conversion).sources
-    assert sum(source.fdes for source in counts) == len(best) + len(other)
+    assert sum(sum(source[2:]) for source in counts) == len(best) + len(other)
     for number, reason in conversion.code_map.dropped.items():
         assert reason is not DropReason.BETTER_SOURCE or conversion.cfi.entries.rank_of(number) == 1
 
@@ -126,22 +127,19 @@ def test_counts_of_each_source() -> None:
     conversion = convert_image(image, Options(level=1))
     coverage = check_sums(conversion)
     assert [source[:1] + source[2:] for source in coverage.sources] == [
-        (".eh_frame", 2, 2, 0, 0, 0, 0, 0),
-        (".debug_frame", 5, 2, 0, 1, 0, 1, 1),
+        (".eh_frame", 2, 0, 0, 0, 0, 0, 0),
+        (".debug_frame", 2, 0, 0, 1, 1, 0, 1),
     ]
-    assert coverage.source == ".eh_frame"
     assert coverage.dropped == {DropReason.BETTER_SOURCE.value: 1}
-    assert [(item.reason, item.source) for item in coverage.left_out] == [(SkipReason.CFA_EXPRESSION, ".debug_frame")]
-    assert [item.where for item in coverage.damaged] == [".debug_frame"]
-    text = "\n".join(coverage_lines(coverage))
-    assert ".eh_frame + .debug_frame" in text
-    # Neither source has functions that are described in part, nor stubs.
-    heading = r"^  FDEs by source +FDEs +described +left out +dropped +damaged$"
-    assert re.search(heading, text, re.MULTILINE)
-    assert re.search(r"^  \.debug_frame +5 +2 +1 +1 +1$", text, re.MULTILINE)
-    data = json.loads(json.dumps(coverage_data(coverage)))
+    assert [(item.reason, item.source) for item in coverage.of_kind("left out")] == [
+        (SkipReason.CFA_EXPRESSION, ".debug_frame")
+    ]
+    assert [item.source for item in coverage.of_kind("damaged")] == [".debug_frame"]
+    text = render(coverage_report([coverage]), "text")
+    assert re.search(r"^ +2 +0 +0 +1 +1 +0 +1  \.debug_frame$", text, re.MULTILINE)
+    data = json.loads(render(coverage_report([coverage]), "json"))["files"][0]
     assert [source["name"] for source in data["sources"]] == [".eh_frame", ".debug_frame"]
-    assert data["left_out"][0]["source"] == ".debug_frame"
+    assert {item["source"] for item in data["missing"] if item["kind"] == "left out"} == {".debug_frame"}
 
 
 def test_a_lesser_source_excuses_no_wrong_row() -> None:
@@ -169,7 +167,7 @@ def test_a_lesser_source_that_cannot_be_walked() -> None:
     assert not conversion.is_whole
     coverage = account(conversion)
     assert warnings_of(coverage) == (f".debug_frame is not used: {reason}",)
-    assert f"  .debug_frame is not used: {reason}" in list(coverage_lines(coverage))
+    assert f".debug_frame is not used: {reason}." in coverage_report([coverage]).notes
     assert coverage_data(coverage)["unread"] == [{"name": ".debug_frame", "reason": reason}]
     refusal = refusal_of(conversion, coverage, is_strict=True, min_coverage=None)
     assert refusal is not None
@@ -191,8 +189,12 @@ def test_free_pascal_has_wide_cie_pointers() -> None:
     body = (0).to_bytes(8, "little") + TEXT_VADDR.to_bytes(8, "little") + (16).to_bytes(8, "little") + bytes(8)
     pascal = asm.Section(".debug_frame", cie + len(body).to_bytes(4, "little") + body)
     conversion = convert_checked(both(AMD64, (frame_of(AMD64, 32, 16, 24, of_eh_frame=True),), pascal))
-    (damaged,) = account(conversion).damaged
-    assert damaged == (".debug_frame", len(cie), "its CIE pointer has 8 bytes, where a 32-bit length asks for 4")
+    (damaged,) = account(conversion).of_kind("damaged")
+    assert (damaged.section, damaged.address, damaged.why) == (
+        ".debug_frame",
+        len(cie),
+        "its CIE pointer has 8 bytes, where a 32-bit length asks for 4",
+    )
     assert conversion.code_map.dropped == {}
 
 
@@ -229,6 +231,6 @@ def test_an_object_with_both(tmp_path: Path) -> None:
     subprocess.run([need("x86_64-linux-gnu-ld"), "-r", "-o", "both.o", "e.o", "d.o"], cwd=tmp_path, check=True)
     image = load(str(tmp_path / "both.o"))
     conversion = convert_checked(image)
-    assert [source.described for source in account(conversion).sources] == [1, 1]
+    assert [source.described_count for source in account(conversion).sources] == [1, 1]
     assert verify(convert(image)).is_clean
     assert emit(conversion).chunks

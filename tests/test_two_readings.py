@@ -10,7 +10,7 @@ import pytest
 from cfi2sframe.api import convert, decode, verify
 from cfi2sframe.arch import AARCH64_LE, AMD64
 from cfi2sframe.reasons import SkipReason
-from cfi2sframe.report.holes import functions_in_parts
+from cfi2sframe.report.coverage import account
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, cie_of, linked
 
@@ -101,9 +101,8 @@ def test_an_fde_that_is_longer_than_its_section(in_parts: bool) -> None:  # noqa
     ends = [function.start_vaddr + function.size for function in conversion.section.functions]
     assert ends[-1] == TEXT_VADDR + 0x1000
     assert not conversion.is_whole
-    (found,) = functions_in_parts(conversion)
-    assert found.size == 0x1001
-    assert found.holes[-1][:3] == (TEXT_VADDR + 0x1000, 1, 0)
+    found = account(conversion).of_kind("in part")[-1]
+    assert (found.function_size, found.address, found.size) == (0x1001, TEXT_VADDR + 0x1000, 1)
 
 
 def test_an_fde_that_ends_with_its_section_is_whole() -> None:

@@ -6,7 +6,6 @@ The analysis itself is replaced; `tests/code/` has its tests.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -24,9 +23,8 @@ from cfi2sframe.emit import emit
 from cfi2sframe.errors import ElfError, ErrorKind, InputError, UnfitError
 from cfi2sframe.jobs.policy import refusal_of
 from cfi2sframe.reasons import SkipReason, UnreadSource
-from cfi2sframe.render.coverage_json import coverage_data
-from cfi2sframe.render.coverage_text import coverage_lines
-from cfi2sframe.report.from_code import FromCode, StretchCounts
+from cfi2sframe.report.coverage import coverage_data
+from cfi2sframe.report.coverage_report import coverage_report
 from tests.support import cfi_asm as asm
 from tests.support.derived import derived, give
 from tests.support.samples import CODE, FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, cie_of
@@ -89,8 +87,13 @@ def test_code_without_cfi_gets_rows(arch: Arch, monkeypatch: pytest.MonkeyPatch)
     # Derived functions reach over the padding after them, as others do.
     assert pushed_at(image, FROM_CODE) == {0: 0, 1: 0, 2: 0, 3: 16, 4: 16, 5: 0, 6: None}
     assert verify(conversion).is_clean
-    counts = account(conversion).bytes
-    assert (counts.default, counts.from_code, counts.padding, counts.uncovered) == (48, 32, 16, 16)
+    counts = account(conversion)
+    assert (counts.default_size, counts.from_code_size, counts.padding_size, counts.without_cfi_size) == (
+        48,
+        32,
+        16,
+        16,
+    )
     assert pushed_at(image, Options()) == {0: 0, 1: 0, 2: None, 3: None, 4: None, 5: 0, 6: None}
 
 
@@ -111,7 +114,7 @@ def test_where_everything_is_covered_nothing_is_derived(layout: str, monkeypatch
     conversion = convert_checked(image, FROM_CODE)
     assert asked.covered == []
     assert conversion.data == convert(image).data
-    assert account(conversion).from_code == FromCode(0, 0, 0, 0, {})
+    assert account(conversion).from_code_size == 0
 
 
 @pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
@@ -121,8 +124,7 @@ def test_a_file_without_cfi(arch: Arch, monkeypatch: pytest.MonkeyPatch) -> None
         convert(image)
     give(monkeypatch, derived(arch, at(0), at(3)), left_out=[(at(3), at(4))])
     conversion = convert_checked(image, FROM_CODE)
-    assert [(source.name, source.fdes) for source in account(conversion).sources] == [("code", 1)]
-    assert account(conversion).source == "code"
+    assert [(source.name, source.function_count) for source in account(conversion).sources] == [("code", 1)]
     assert verify(image, decode_made(image, FROM_CODE), source=FROM_CODE.source).is_clean
     assert verify(conversion).is_clean
 
@@ -139,8 +141,7 @@ def test_other_sources_are_not_lost(error: InputError, monkeypatch: pytest.Monke
     coverage = account(conversion)
     (unread,) = coverage.unread
     assert unread == UnreadSource.of("code", error)
-    assert coverage.from_code is None
-    assert f"  code is not used: {unread.reason}" in list(coverage_lines(coverage))
+    assert f"code is not used: {unread.reason}." in coverage_report([coverage]).notes
     # Somebody asked for it, and did not get it.
     refusal = refusal_of(conversion, account(conversion), is_strict=True, min_coverage=None, min_bytes=None)
     assert refusal is not None
@@ -167,23 +168,22 @@ def accounted(monkeypatch: pytest.MonkeyPatch, version: int = 3) -> tuple[ElfIma
 def test_each_byte_has_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     image, options = accounted(monkeypatch)
     coverage = check_sums(convert(image, **options._asdict()), may_join=True)
-    assert coverage.from_code == FromCode(
-        functions=3,
-        described=1,
-        in_parts=1,
-        left_out=1,
-        reasons={
-            SkipReason.CFA_EXPRESSION.value: StretchCounts(2, 32),
-            "no known entry leads there": StretchCounts(2, 32),
-            "no reason is known": StretchCounts(1, 32),
-        },
+    derived = coverage.sources[-1]
+    assert (derived.function_count, derived.described_count, derived.in_part_count, derived.left_out_count) == (
+        3,
+        1,
+        1,
+        1,
     )
-    assert coverage.bytes.from_code == 64
+    assert {item[1:] for item in coverage.missing_sums if item.kind == "without CFI"} == {
+        (SkipReason.CFA_EXPRESSION.value, 2, 32),
+        ("no known entry leads there", 2, 32),
+        ("", 1, 32),
+    }
+    assert coverage.from_code_size == 64
     # Of the FDEs nothing is missing; what has no CFI is no FDE.
-    assert (coverage.functions.fdes, coverage.functions.described, coverage.functions.left_out) == (1, 1, 0)
-    assert (coverage.left_out, coverage.in_parts, coverage.holes, coverage.reasons) == ((), (), {}, {})
-    found = {(item.name, item.size, item.reason and item.reason.name) for item in coverage.without_cfi}
-    assert found == {("g", 32, None), ("f", 16, "NOT_REACHED"), ("", 32, "CFA_EXPRESSION"), ("", 16, "CFA_EXPRESSION")}
+    assert (coverage.function_count, coverage.described_count, coverage.left_out_count) == (1, 1, 0)
+    assert {item.kind for item in coverage.missing} == {"without CFI"}
     conversion = convert(image, **options._asdict())
     assert conversion.is_whole
     assert (conversion.skips, conversion.in_parts, conversion.described_count) == ((), (), 1)
@@ -191,20 +191,15 @@ def test_each_byte_has_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    jsonschema = pytest.importorskip("jsonschema")
-    schema = json.loads((ROOT / "cfi2sframe/schemas/coverage.schema.json").read_text())
     image, options = accounted(monkeypatch)
-    coverage = account(convert(image, **options._asdict()))
-    data = coverage_data(coverage)
-    jsonschema.validate(data, schema)
-    assert data["bytes"]["from_code"] == 64
-    assert data["from_code"]["reasons"]["no known entry leads there"] == {"stretches": 2, "bytes": 32}
-    (f,) = (item for item in data["without_cfi"] if item["name"] == "f")
+    data = coverage_data(account(convert(image, **options._asdict())))
+    assert data["from_code_size"] == 64
+    assert [source["name"] for source in data["sources"]] == [".eh_frame", "code"]
+    (f,) = (item for item in data["missing"] if item["name"] == "f")
     assert (f["reason"], f["message"]) == ("NOT_REACHED", "no known entry leads there")
     data = coverage_data(account(convert(image)))
-    jsonschema.validate(data, schema)
-    assert "from_code" not in data
-    assert {item["reason"] for item in data["without_cfi"]} == {""}
+    assert [source["name"] for source in data["sources"]] == [".eh_frame"]
+    assert {item["reason"] for item in data["missing"]} == {""}
 
 
 # Verification

@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Extras whose packages the program itself loads.
-EXTRAS = ("zstd",)
+EXTRAS = ("zstd", "html")
 
 
 def main() -> int:

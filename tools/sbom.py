@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: Extras for those who use the program; the others are for its development.
-EXTRAS: Final = ("zstd",)
+EXTRAS: Final = ("zstd", "html")
 _REQUIREMENT: Final = re.compile(r"([\w.-]+)\s*([^;\s]*)\s*(?:;\s*extra == ['\"](\w+)['\"])?")
 
 

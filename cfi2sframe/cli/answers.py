@@ -3,20 +3,106 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import closing
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
+from cfi2sframe.cli.common import exit_status_of, say, worst
+from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE
 from cfi2sframe.cli.options import process_count
-from cfi2sframe.errors import ErrorKind
+from cfi2sframe.cli.outputs import write_report
+from cfi2sframe.errors import ErrorKind, kind_of, reason_of
 from cfi2sframe.files import Source, Unusable
+from cfi2sframe.guard import limited
+from cfi2sframe.printable import counted
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Sequence
 
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.report.records import Report
 
 Answer = TypeVar("Answer")
+Kept = TypeVar("Kept")
+
+
+class Collected(NamedTuple, Generic[Kept]):
+    """What is known of all files; `size` is that of the inputs in bytes, `status` the worst exit status.
+
+    `skipped` files have nothing that was asked for, and were found, not named; `failed` ones are reported already.
+    """
+
+    kept: list[Kept]
+    skipped: list[Unusable]
+    failed: list[Unusable]
+    status: int
+    size: int
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about the files that the report does not have."""
+        notes = []
+        if self.skipped:
+            reasons = Counter(item.reason for item in self.skipped).most_common()
+            texts = [f"{count:,}: {reason}" if len(reasons) > 1 else reason for reason, count in reasons]
+            notes.append(f"Skipped: {counted(len(self.skipped), 'file')} ({'; '.join(texts)}).")
+        if self.failed:
+            notes.append(f"Not read: {counted(len(self.failed), 'file')}.")
+        return notes
+
+    def complete(self, report: Report) -> Report:
+        """Return a report with what is known of the files that it does not have."""
+        failures = [{"file": item.name, "reason": item.reason} for item in self.failed]
+        notes = [*report.notes, *self.notes]
+        return report._replace(notes=notes, data={**report.data, "failures": failures})
+
+
+def collect(
+    found: Sequence[Source | Unusable],
+    question: Callable[[ElfImage], Answer],
+    keep: Callable[[Answer, Source], Kept],
+    arguments: argparse.Namespace,
+) -> Collected[Kept]:
+    """Ask all files; a file that fails is reported, and does not stop the others.
+
+    `keep` returns what the report needs of an answer: it bounds what is held in memory, and may fail as a file does.
+    """
+    result = Collected[Kept]([], [], [], EXIT_SUCCESS, 0)
+    statuses, size = [EXIT_SUCCESS], 0
+    for source, answer in answers_of(found, question, arguments):
+        failure = answer if isinstance(answer, Unusable) else None
+        if not isinstance(answer, Unusable) and isinstance(source, Source):
+            size += source.size
+            try:
+                with limited(source.size):
+                    result.kept.append(keep(answer, source))
+            except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
+                failure = Unusable(source.name, reason_of(error), kind_of(error))
+        if failure is not None and is_skipped(source, failure):
+            result.skipped.append(failure)
+        elif failure is not None:
+            say("error", failure.reason, failure.name)
+            result.failed.append(failure)
+            statuses.append(exit_status_of(failure.kind))
+    return result._replace(status=worst(statuses), size=size)
+
+
+def publish(
+    collected: Collected[Kept], make: Callable[[list[Kept]], Report], arguments: argparse.Namespace, nothing: str
+) -> int:
+    """Make a report of what was collected, and write it; return the exit status. `nothing` is said of no files.
+
+    Raises `OutputError`, and `RequestError` without what a page needs.
+    """
+    if not collected.kept:
+        if collected.failed:
+            return collected.status
+        say("error", nothing)
+        return EXIT_UNUSABLE
+    with limited(collected.size):
+        write_report(collected.complete(make(collected.kept)), arguments)
+    return collected.status
 
 
 def is_one_file(found: Sequence[Source | Unusable]) -> bool:

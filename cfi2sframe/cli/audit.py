@@ -6,26 +6,24 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cfi2sframe.cli.answers import answers_of, is_one_file, is_skipped
-from cfi2sframe.cli.common import exit_status_of, fail, fail_early, say, worst
-from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
+from cfi2sframe.cli.answers import collect, publish
+from cfi2sframe.cli.common import fail, fail_early, worst
+from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, PROGRAM
 from cfi2sframe.cli.inputs import add_inputs, sources_of
 from cfi2sframe.cli.options import count_from_zero
-from cfi2sframe.cli.outputs import add_output, check_output, format_of, json_list, json_text, output_of
+from cfi2sframe.cli.outputs import REPORT_FORMATS, add_output, check_output, format_of, output_of
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import CostError, OutputError, RequestError
-from cfi2sframe.files import Source, Unusable
-from cfi2sframe.guard import limited
-from cfi2sframe.printable import counted, printable
+from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
-    from typing import TextIO
 
     from cfi2sframe.audit.account import Account
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.files import Source
+    from cfi2sframe.report.records import Report
 
 _DEFAULT_CONTEXT = 3
 
@@ -51,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the only CFI to compare (default: all that a file has; where several describe an address, the first of "
         "these)",
     )
-    group = add_output(parser, ("text", "json"))
+    group = add_output(parser, REPORT_FORMATS)
     group.add_argument(
         "--context",
         type=count_from_zero,
@@ -73,37 +71,17 @@ def execute(arguments: argparse.Namespace) -> int:
         return fail_early(error, arguments.inputs)
     except OSError as error:
         return fail(error, arguments.files_from)
-    try:
-        with output_of(arguments) as out:
-            return _audit(found, arguments, out)
-    except OutputError as error:
-        return fail(error, "")
-
-
-def _audit(found: Sequence[Source | Unusable], arguments: argparse.Namespace, out: TextIO) -> int:
-    """Print what is found out about all files; return the worst one's exit status."""
-    is_single = is_one_file(found)
-    printer = (_AuditJson if format_of(arguments) == "json" else _AuditText)(arguments, out, is_single=is_single)
-    statuses = [EXIT_SUCCESS]
     question = partial(_account, kind=arguments.source, context=arguments.context)
-    for source, result in answers_of(found, question, arguments):
-        if not isinstance(result, Unusable):
-            try:
-                with limited(source.size if isinstance(source, Source) else 0):
-                    text = printer.text_of(result)
-            except (CostError, MemoryError) as error:
-                statuses.append(fail(error, result.audit.name))
-            else:
-                printer.add(text)
-                statuses.append(EXIT_DIFFERENCE if result.findings else EXIT_SUCCESS)
-        elif not is_skipped(source, result):
-            say("error", result.reason, result.name)
-            statuses.append(exit_status_of(result.kind))
-    printer.end()
-    if not printer.count and statuses == [EXIT_SUCCESS]:
-        say("error", "none of these files has CFI")
-        return EXIT_UNUSABLE
-    return worst(statuses)
+    try:
+        collected = collect(found, question, _keep, arguments)
+        if collected.kept and format_of(arguments) == "text":
+            _write_text(collected.kept, arguments)
+            status = collected.status
+        else:
+            status = publish(collected, _report, arguments, "none of these files has CFI")
+    except (OutputError, RequestError, CostError) as error:
+        return fail(error, "")
+    return worst((status, EXIT_DIFFERENCE if any(each.findings for each in collected.kept) else EXIT_SUCCESS))
 
 
 def _account(image: ElfImage, kind: CfiKind | None, context: int) -> Account:
@@ -112,61 +90,19 @@ def _account(image: ElfImage, kind: CfiKind | None, context: int) -> Account:
     return account(image, kind, context=context)
 
 
-class _AuditText:
-    """Prints the findings of each file, and its sum; of several files, those without findings are in one sum."""
-
-    def __init__(self, arguments: argparse.Namespace, out: TextIO, *, is_single: bool) -> None:
-        self._out = out
-        self._is_single = is_single
-        self._with_undecided: bool = arguments.verbose
-        self.count = self._clean_count = self._finding_count = 0
-
-    def text_of(self, account: Account) -> str:
-        """Return what was found in a file as text."""
-        from cfi2sframe.render.audit_text import audit_lines
-
-        self.count += 1
-        self._clean_count += not account.findings
-        self._finding_count += len(account.findings)
-        if not (self._is_single or account.findings or self._with_undecided):
-            return ""
-        return "".join(f"{printable(line)}\n" for line in audit_lines(account, with_undecided=self._with_undecided))
-
-    def add(self, text: str) -> None:
-        """Print what was found in a file."""
-        self._out.write(text)
-
-    def end(self) -> None:
-        """Print the sum of several files."""
-        if not self._is_single and self.count:
-            places = counted(self._finding_count, "place")
-            clean = f"{self._clean_count:,} without a contradiction"
-            self._out.write(f"{counted(self.count, 'file')}: {clean}, {places} in the others\n")
+def _keep(account: Account, _source: Source) -> Account:
+    return account
 
 
-class _AuditJson:
-    """Prints an account as JSON, or a list of several."""
+def _report(accounts: list[Account]) -> Report:
+    from cfi2sframe.report.audit import audit_report
 
-    def __init__(self, _arguments: argparse.Namespace, out: TextIO, *, is_single: bool) -> None:
-        self._out = out
-        self._is_single = is_single
-        self._accounts: list[str] = []
+    return audit_report(accounts)
 
-    @property
-    def count(self) -> int:
-        """How many files have been added."""
-        return len(self._accounts)
 
-    def text_of(self, account: Account) -> str:
-        """Return an account as JSON."""
-        from cfi2sframe.render.audit_json import audit_data
+def _write_text(accounts: list[Account], arguments: argparse.Namespace) -> None:
+    from cfi2sframe.report.audit import audit_lines
 
-        return json_text(audit_data(account))
-
-    def add(self, text: str) -> None:
-        """Print nothing yet: the text is one list."""
-        self._accounts.append(text)
-
-    def end(self) -> None:
-        """Print the accounts."""
-        self._out.write(json_list(self._accounts, is_single=self._is_single))
+    with output_of(arguments) as out:
+        for line in audit_lines(accounts, with_undecided=arguments.verbose):
+            out.write(f"{printable(line)}\n")

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import TextIO
 
+    from cfi2sframe.report.records import Report
+
+#: What reports are written in; as in `report.formats`, which is imported when a report is rendered.
+REPORT_FORMATS: Final = ("text", "markdown", "csv", "json", "html")
 #: Formats by the suffix of the file that is written.
 _BY_SUFFIX: Final = {
     ".txt": "text",
@@ -33,7 +37,7 @@ def add_output(parser: argparse.ArgumentParser, formats: Sequence[str]) -> argpa
     group.add_argument(
         "--format",
         choices=formats,
-        help=f"default: what the suffix of OUT says, or {formats[0]}; --json is --format json",
+        help=f"default: the one that the suffix of OUT names, or {formats[0]}; --json is --format json",
     )
     group.add_argument("--json", action="store_const", dest="format", const="json", help="print JSON")
     group.set_defaults(formats=tuple(formats))
@@ -41,15 +45,22 @@ def add_output(parser: argparse.ArgumentParser, formats: Sequence[str]) -> argpa
 
 
 def format_of(arguments: argparse.Namespace) -> str:
-    """Return the format that is asked for: by its name, or by the suffix of the output's."""
+    """Return the format that is asked for: by its name, or by the suffix of the output's.
+
+    Raises `RequestError` for the suffix of a format that the verb does not write.
+    """
     if arguments.format is not None:
         return str(arguments.format)
-    by_suffix = _BY_SUFFIX.get(os.path.splitext(arguments.output)[1].lower(), "")
-    return by_suffix if by_suffix in arguments.formats else str(arguments.formats[0])
+    named = _BY_SUFFIX.get(os.path.splitext(arguments.output)[1].lower(), arguments.formats[0])
+    if named not in arguments.formats:
+        raise RequestError(f"-o {arguments.output}: the formats are {' and '.join(arguments.formats)}, not {named}")
+    return str(named)
 
 
 def check_output(arguments: argparse.Namespace) -> None:
-    """Raise `RequestError` when an output is a regular file that the user has named as an input."""
+    """Raise `RequestError` for an output in no format of the verb, or a file that the user has named as an input."""
+    if hasattr(arguments, "formats"):
+        format_of(arguments)
     named = [*getattr(arguments, "inputs", ()), *(getattr(arguments, "compare", None) or ())]
     named += [core] if (core := getattr(arguments, "core", None)) else []
     for option in ("output", "report"):
@@ -60,21 +71,13 @@ def check_output(arguments: argparse.Namespace) -> None:
             raise RequestError(f"--{option} {path} would overwrite an input")
 
 
-def json_text(data: object) -> str:
-    """Return data as the JSON of a report."""
-    import json
+def write_report(report: Report, arguments: argparse.Namespace) -> None:
+    """Write a report in the format that is asked for. Raises `RequestError` without what a page needs."""
+    from cfi2sframe.report.formats import render
 
-    return json.dumps(data, indent=2)
-
-
-def json_list(texts: Sequence[str], *, is_single: bool) -> str:
-    """Return the JSON of several files as one list; that of a single one is itself."""
-    if is_single and texts:
-        return f"{texts[0]}\n"
-    from textwrap import indent
-
-    lines = ",\n".join(indent(text, "  ") for text in texts)
-    return f"[\n{lines}\n]\n" if texts else "[]\n"
+    text = render(report, format_of(arguments))
+    with output_of(arguments) as out:
+        out.write(text)
 
 
 @contextmanager

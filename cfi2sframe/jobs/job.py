@@ -197,10 +197,11 @@ def _with_account(
     if coverage is not None and wants_account:
         import json
 
-        from cfi2sframe.render.coverage_json import coverage_data
-        from cfi2sframe.render.text import summary as sentence
+        from cfi2sframe.report.coverage import coverage_data
+        from cfi2sframe.report.records import SCHEMA_VERSION
+        from cfi2sframe.report.sentences import summary as sentence
 
-        summary, account = sentence(coverage), json.dumps(coverage_data(coverage))
+        summary, account = sentence(coverage), json.dumps({"schema": SCHEMA_VERSION, **coverage_data(coverage)})
     return outcome._replace(
         warnings=(*warnings_of(coverage), *outcome.warnings),
         section_size=len(conversion.data),

@@ -41,19 +41,14 @@ def warnings_of(coverage: Coverage | None) -> tuple[str, ...]:
     """
     if coverage is None:
         return ()
-    from cfi2sframe.render.text import describe_in_part, describe_left_out, describe_stub
+    from cfi2sframe.report.sentences import missing_sentences
 
-    messages = chain(
-        (f"{item.name} is not used: {item.reason}" for item in coverage.unread),
-        (f"{d.where}+0x{d.offset:x}: {d.reason}; the FDE is skipped" for d in coverage.damaged),
-        (describe_left_out(item, coverage) for item in coverage.left_out),
-        (describe_in_part(item, coverage) for item in coverage.in_parts),
-        (f"{describe_stub(item)}: no SFrame FDE" for item in coverage.stubs_left_out),
-    )
-    shown = tuple(islice(messages, _MAX_WARNINGS))
-    items = (coverage.unread, coverage.damaged, coverage.left_out, coverage.in_parts, coverage.stubs_left_out)
-    more = sum(map(len, items)) - len(shown)
-    what = "without an SFrame FDE, or described in part" if coverage.in_parts else "without an SFrame FDE"
+    unread = (f"{item.name} is not used: {item.reason}" for item in coverage.unread)
+    shown = tuple(islice(chain(unread, missing_sentences(coverage)), _MAX_WARNINGS))
+    stub_count = len(coverage.of_kind("PLT stubs"))
+    more = len(coverage.unread) + coverage.damaged_count + coverage.left_out_count + coverage.in_part_count + stub_count
+    more -= len(shown)
+    what = "without an SFrame FDE, or described in part" if coverage.in_part_count else "without an SFrame FDE"
     return (*shown, f"{more:,} more functions {what}") if more else shown
 
 
@@ -78,12 +73,12 @@ def refusal_of(
         what = "left out" if conversion.left_out or conversion.code_map.stubs.left_out else "described in part"
         return Refusal(ErrorKind.INCOMPLETE, f"functions are {what}, and --strict forbids it")
     if coverage is not None and min_coverage is not None:
-        percent = coverage.functions.percent
+        percent = coverage.function_percent
         if percent < min_coverage:
             reason = f"{percent:.2f} % of the functions are described in full, less than {min_coverage:g} %"
             return Refusal(ErrorKind.INCOMPLETE, reason)
     if coverage is not None and min_bytes is not None:
-        percent = coverage.bytes.percent
+        percent = coverage.code_percent
         if percent < min_bytes:
             reason = f"{percent:.2f} % of the bytes of code are described, less than {min_bytes:g} %"
             return Refusal(ErrorKind.INCOMPLETE, reason)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accounts of conversions (`coverage`) and of section sizes (`size`): records, and computations on them."""
+"""Reports: accounts of conversions (`coverage`), of sizes (`size`) and of audits, and one renderer for each format."""

@@ -1,277 +1,347 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The account of one conversion: which functions and bytes the section describes, which it does not, and why.
+"""The account of one conversion: how much of the code the section describes, what it leaves out, and why.
 
-Every FDE and every executable byte is counted exactly once; the sums are those of `FunctionCounts` and `ByteCounts`
-(`code_bytes.py`).
+Every FDE and every executable byte is counted exactly once.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from heapq import nlargest
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe.demangle import readable_names
 from cfi2sframe.dwarf.row_section import RowSection
-from cfi2sframe.lower import InParts, Skip
-from cfi2sframe.report.code_bytes import ByteCounts, count_bytes
-from cfi2sframe.report.from_code import account_of_code
-from cfi2sframe.report.holes import count_holes, functions_in_parts
-from cfi2sframe.report.sources import SourceCounts, count_sources
-from cfi2sframe.report.without_cfi import largest_without_cfi
+from cfi2sframe.elf.cfi import SOURCE_NAMES
+from cfi2sframe.lower import Hole, InParts, Skip
+from cfi2sframe.report.code_bytes import DESCRIBED, CodeBytes, count_code
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from cfi2sframe.conversion import Conversion
-    from cfi2sframe.plt.stub_reasons import StubReason
-    from cfi2sframe.reasons import SkipReason, UnreadSource
-    from cfi2sframe.report.code_bytes import SectionBytes
-    from cfi2sframe.report.from_code import FromCode
-    from cfi2sframe.report.holes import HoleCounts, InPart
-    from cfi2sframe.report.without_cfi import WithoutCfi
-    from cfi2sframe.sframe.lookup_cost import LookupCost
+    from cfi2sframe.reasons import UnreadSource
+    from cfi2sframe.report.code_bytes import Reason
+
+#: How many stretches of code without CFI an account names, the largest ones.
+NAMED_COUNT: Final = 1000
 
 
-class LeftOut(NamedTuple):
-    """A function that the SFrame version cannot express; `source` is the CFI section that describes it.
+class Missing(NamedTuple):
+    """Code that the section does not describe, or a damaged FDE.
 
-    `demangled` is the name in readable form. `row_address` is that of the first row that it cannot express. It and
-    `address` are absolute; in an object, both are offsets in `section`. `size` counts bytes; `detail` is the rule in
-    question.
+    `kind` is "left out" (a function), "in part" (a hole of a function), "PLT stubs", "without CFI" or "damaged".
+    `name` is the function's, `demangled` that in readable form. `address` is absolute; in an object, an offset in
+    `section`; of a damaged FDE, its offset in the CFI section. `size` counts bytes. `detail` is the rule in question,
+    and `row_address` where it begins to hold. `source` is the CFI section.
+    """
+
+    kind: str
+    section: str
+    address: int
+    size: int
+    reason: Reason | str | None = None
+    detail: str = ""
+    name: str = ""
+    demangled: str = ""
+    row_address: int = 0
+    function_address: int = 0
+    function_size: int = 0
+    source: str = ""
+
+    @property
+    def why(self) -> str:
+        """The reason as a sentence; empty where there is none."""
+        return self.reason if isinstance(self.reason, str) else self.reason.value if self.reason else ""
+
+
+class MissingSum(NamedTuple):
+    """What is missing of one kind for one reason: the number of places, and those bytes that nothing else describes."""
+
+    kind: str
+    reason: str
+    place_count: int
+    size: int
+
+
+class SourceCounts(NamedTuple):
+    """The FDEs of one source of CFI by what becomes of them.
+
+    `name` is that of its sections, as linkers give it, and `size` their bytes; "code" counts the functions that were
+    derived from instructions, which are no FDEs, and no bytes. `default_count` and `flexible_count` FDEs are described
+    from start to end; stubs' FDEs are replaced by their instructions, and dropped ones have no code of their own.
     """
 
     name: str
-    demangled: str
-    section: str
-    address: int
     size: int
-    reason: SkipReason
-    detail: str
-    row_address: int
-    source: str
-
-
-class StubLeftOut(NamedTuple):
-    """PLT stubs that the section does not describe. `address` is absolute, `size` counts bytes."""
-
-    section: str
-    address: int
-    size: int
-    reason: StubReason
-    detail: str
-
-
-class Damaged(NamedTuple):
-    """A damaged FDE at `offset` of the CFI section `where`, and the damage."""
-
-    where: str
-    offset: int
-    reason: str
-
-
-class FunctionCounts(NamedTuple):
-    """FDEs by what becomes of them. `fdes` is the sum of those from `default` to `damaged`.
-
-    `default` and `flexible` FDEs are described from start to end, `in_parts` with holes. `replaced` FDEs are of PLT
-    stubs, which are described by their instructions; `dropped` ones have no code of their own. `overlapping` counts
-    those of the first four that lost a part of their range to other FDEs. `records` are the functions in the section,
-    `stub_records` of them for stubs: they are more than the FDEs described when one is cut or split, and fewer when
-    level 2 joins neighbours. `code_records` of them are for functions from instructions, which are no FDEs, and in no
-    other count.
-    """
-
-    fdes: int
-    default: int
-    flexible: int
-    in_parts: int
-    left_out: int
-    replaced: int
-    dropped: int
-    damaged: int
-    overlapping: int
-    records: int
-    stub_records: int
-    code_records: int = 0
+    default_count: int = 0
+    flexible_count: int = 0
+    in_part_count: int = 0
+    left_out_count: int = 0
+    damaged_count: int = 0
+    stub_fde_count: int = 0
+    dropped_count: int = 0
 
     @property
-    def described(self) -> int:
-        """The FDEs that the section describes from start to end."""
-        return self.default + self.flexible
+    def described_count(self) -> int:
+        """The functions that are described from start to end."""
+        return self.default_count + self.flexible_count
 
     @property
-    def wanted(self) -> int:
-        """The FDEs with code of their own: those that a section should describe."""
-        return self.described + self.in_parts + self.left_out + self.damaged
-
-    @property
-    def percent(self) -> float:
-        """The share of FDEs with code of their own that are described from start to end; 100 without such FDEs."""
-        return 100.0 * self.described / self.wanted if self.wanted else 100.0
-
-
-class Sizes(NamedTuple):
-    """Sizes in bytes: the CFI that was read, of all sources; its search table; and the SFrame section."""
-
-    cfi: int
-    eh_frame_hdr: int
-    sframe: int
-
-    @property
-    def ratio(self) -> float | None:
-        """The size of `.sframe` to that of the CFI with its search table; None without CFI."""
-        whole = self.cfi + self.eh_frame_hdr
-        return self.sframe / whole if whole else None
+    def function_count(self) -> int:
+        """The functions that a section should describe: FDEs with code of their own."""
+        return self.described_count + self.in_part_count + self.left_out_count + self.damaged_count
 
 
 class Coverage(NamedTuple):
-    """The whole account of a conversion.
+    """The account of a conversion, or with `add_up` the sums of several.
 
-    `source` names the CFI section that was read, the best one of several; `sources` has all of them, and `unread` those
-    that could not be read. `section_vaddr` is the address that the section was made for, `errata` is None except in
-    version 2. `reasons`, `holes` and `dropped` count functions that are left out, holes in functions that are described
-    in part (`in_parts`), and FDEs by reason, as sentences. `without_cfi` has the largest stretches of code that no CFI
-    covers, at most 1,000 of them, the largest first.
-    `lookup_cost` is what a look-up costs a reader. `from_code` is None unless rows from instructions were asked for.
+    Sizes count bytes. `code_size` is the sum of `described_size`, `left_out_size` and `without_cfi_size`, and
+    `described_size` that of the five sizes after it; `other_padding_size` is no code: it is never executed, and follows
+    code that is not described. `function_count` FDEs have code of their own: `described_count` (of these
+    `flexible_count` in flexible rows), `in_part_count`, `left_out_count` or `damaged_count`.
+
+    `section_address` is the address that the section was made for; `errata` is None except in version 2. Readers scan
+    `scanned_row_count` rows to look each of `looked_up_size` bytes up once, and `max_rows` for the costliest.
+    `missing` is in the order of the FDEs, with the largest stretches without CFI; `missing_sums` has all of it.
+    `dropped` counts FDEs without code of their own by reason; `unread` has the sources that could not be read.
     """
 
     file: str
-    is_object: bool
     arch: str
-    version: int
+    is_object: bool
+    sframe_version: int
     errata: int | None
-    source: str
-    section_vaddr: int
-    functions: FunctionCounts
-    bytes: ByteCounts
-    sizes: Sizes
+    section_address: int
+    code_size: int
+    described_size: int
+    default_size: int
+    flexible_size: int
+    stub_size: int
+    padding_size: int
+    from_code_size: int
+    left_out_size: int
+    without_cfi_size: int
+    other_padding_size: int
+    function_count: int
+    described_count: int
+    flexible_count: int
+    in_part_count: int
+    left_out_count: int
+    damaged_count: int
+    stub_fde_count: int
+    dropped_count: int
+    cfi_size: int
+    eh_frame_hdr_size: int
+    sframe_size: int
+    record_count: int
     row_count: int
-    lookup_cost: LookupCost
-    reasons: dict[str, int]
-    holes: dict[str, HoleCounts]
-    dropped: dict[str, int]
-    sections: tuple[SectionBytes, ...]
-    left_out: tuple[LeftOut, ...]
-    in_parts: tuple[InPart, ...]
-    without_cfi: tuple[WithoutCfi, ...]
-    stubs_left_out: tuple[StubLeftOut, ...]
-    damaged: tuple[Damaged, ...]
-    sources: tuple[SourceCounts, ...]
-    unread: tuple[UnreadSource, ...]
-    from_code: FromCode | None = None
+    looked_up_size: int
+    scanned_row_count: int
+    max_rows: int
+    search_steps: int
+    sources: tuple[SourceCounts, ...] = ()
+    missing_sums: tuple[MissingSum, ...] = ()
+    missing: tuple[Missing, ...] = ()
+    dropped: dict[str, int] = {}  # noqa: RUF012 - never changed
+    unread: tuple[UnreadSource, ...] = ()
 
     @property
     def source_names(self) -> str:
         """The names of all sources that were read, the best one first."""
         return " + ".join(source.name for source in self.sources)
 
+    @property
+    def code_percent(self) -> float:
+        """The share of the code that the section describes; 100 without any."""
+        return 100.0 * self.described_size / self.code_size if self.code_size else 100.0
+
+    @property
+    def function_percent(self) -> float:
+        """The share of the functions that are described from start to end; 100 without any."""
+        return 100.0 * self.described_count / self.function_count if self.function_count else 100.0
+
+    @property
+    def ratio(self) -> float | None:
+        """The size of `.sframe` to that of the CFI with its search table; None without CFI."""
+        whole = self.cfi_size + self.eh_frame_hdr_size
+        return self.sframe_size / whole if whole else None
+
+    @property
+    def mean_rows(self) -> float:
+        """The rows scanned per lookup, on average over the bytes of code; 0 without code."""
+        return self.scanned_row_count / self.looked_up_size if self.looked_up_size else 0.0
+
+    def of_kind(self, kind: str) -> list[Missing]:
+        """Return what is missing of one kind."""
+        return [each for each in self.missing if each.kind == kind]
+
+    def largest(self, count: int) -> tuple[Missing, ...]:
+        """Return the largest places that are missing."""
+        return tuple(nlargest(count, self.missing, key=lambda each: each.size))
+
+
+#: The fields that are added up: all numbers about the code, the functions and the section.
+SUMMED: Final = Coverage._fields[Coverage._fields.index("code_size") : Coverage._fields.index("sources")]
+
 
 def account(conversion: Conversion) -> Coverage:
-    """Return the account of a conversion. Mangled names are read in a forked process, if there are any."""
-    image, target = conversion.image, conversion.target
-    fdes = range(conversion.cfi.derived_numbers.start)
-    dropped = Counter(reason.value for number, reason in conversion.code_map.dropped.items() if number in fdes)
-    sections, uncovered = count_bytes(conversion)
-    left_out = _left_out(conversion)
-    in_parts = functions_in_parts(conversion)
-    from_code, reasons = account_of_code(conversion, uncovered)
-    without_cfi = largest_without_cfi(image, uncovered, reasons)
-    stubs_left_out = conversion.code_map.stubs.left_out
-    named: list[LeftOut | InPart | WithoutCfi] = [*left_out, *in_parts, *without_cfi]
-    text_size = sum(2 * len(item.name) + len(item.section) for item in named)
-    text_size += sum(len(item.detail) for item in left_out) + sum(len(item.detail) for item in without_cfi)
-    text_size += sum(len(hole.detail) for item in in_parts for hole in item.holes)
-    text_size += sum(len(skip.section_name) + len(skip.detail) for skip in stubs_left_out)
-    text_size += sum(len(section.name) for section in sections)
-    readable = readable_names(item.name for item in named)
+    """Return the account of a conversion."""
+    image, cfi, target, cost = conversion.image, conversion.cfi, conversion.target, conversion.lookup_cost
+    code = count_code(conversion)
+    held = Counter[str]()
+    for (kind, _), size in code.held.items():
+        held[kind] += size
+    described_size = sum(held[kind] for kind in DESCRIBED)
+    left_out_size = held.total() - described_size
+    without_cfi_size = sum(each.end_vaddr - each.start_vaddr for each in code.uncovered)
+    numbers = range(cfi.derived_numbers.start)
+    dropped = Counter(reason.value for number, reason in conversion.code_map.dropped.items() if number in numbers)
+    sources = count_sources(conversion)
+    fdes = add_sources(sources)
+    missing = [*_missing_of_fdes(conversion), *_missing_without_fdes(conversion, code)]
+    without_cfi = [each for each in missing if each.kind == "without CFI"]
+    named = [each for each in missing if each.kind != "without CFI"]
     return Coverage(
         file=image.name,
-        is_object=image.is_relocatable,
         arch=target.arch.name,
-        version=target.version,
+        is_object=image.is_relocatable,
+        sframe_version=target.version,
         errata=target.errata if target.version == 2 else None,
-        source=conversion.cfi.sections[0].name if conversion.cfi.sections else "",
-        section_vaddr=conversion.section_vaddr,
-        functions=_count_functions(conversion),
-        bytes=ByteCounts(*map(sum, zip(*(section.counts for section in sections), strict=True))),
-        sizes=Sizes(
-            sum(section.size for section in conversion.cfi.sections),
-            sum(section.size for section in image.sections_named(".eh_frame_hdr")),
-            len(conversion.data),
-        ),
+        section_address=conversion.section_vaddr,
+        code_size=described_size + left_out_size + without_cfi_size,
+        described_size=described_size,
+        default_size=held["default"],
+        flexible_size=held["flexible"],
+        stub_size=held["stubs"],
+        padding_size=held["padding"],
+        from_code_size=held["from code"],
+        left_out_size=left_out_size,
+        without_cfi_size=without_cfi_size,
+        other_padding_size=code.other_padding,
+        function_count=fdes.function_count,
+        described_count=fdes.described_count,
+        flexible_count=fdes.flexible_count,
+        in_part_count=fdes.in_part_count,
+        left_out_count=fdes.left_out_count,
+        damaged_count=fdes.damaged_count,
+        stub_fde_count=fdes.stub_fde_count,
+        dropped_count=fdes.dropped_count,
+        cfi_size=sum(section.size for section in cfi.sections),
+        eh_frame_hdr_size=sum(section.size for section in image.sections_named(".eh_frame_hdr")),
+        sframe_size=len(conversion.data),
+        record_count=len(conversion.section.starts),
         row_count=conversion.rows.row_count,
-        lookup_cost=conversion.lookup_cost,
-        reasons=dict(sorted(Counter(item.reason.value for item in left_out).items())),
-        holes=count_holes(conversion),
+        looked_up_size=cost.code_size,
+        scanned_row_count=cost.walked_count,
+        max_rows=cost.max_rows,
+        search_steps=cost.search_steps,
+        sources=sources,
+        missing_sums=_sums(missing, code),
+        missing=_readable([*named, *nlargest(NAMED_COUNT, without_cfi, key=lambda each: each.size)]),
         dropped=dict(sorted(dropped.items())),
-        sections=sections,
-        left_out=tuple(item._replace(demangled=readable.get(item.name, item.name)) for item in left_out),
-        in_parts=tuple(item._replace(demangled=readable.get(item.name, item.name)) for item in in_parts),
-        without_cfi=tuple(item._replace(demangled=readable.get(item.name, item.name)) for item in without_cfi),
-        stubs_left_out=tuple(
-            StubLeftOut(skip.section_name, skip.start_vaddr, skip.size, skip.reason, skip.detail)
-            for skip in stubs_left_out
-        ),
-        damaged=tuple(
-            Damaged(f.section.name, f.failure.offset, f.failure.error.reason) for f in conversion.cfi.damaged
-        ),
-        sources=count_sources(conversion),
-        unread=conversion.cfi.unread,
-        from_code=from_code,
+        unread=cfi.unread,
     )
 
 
-def _count_functions(conversion: Conversion) -> FunctionCounts:
-    derived = conversion.cfi.derived_numbers
-    dropped = conversion.code_map.dropped.keys() - set(derived)
-    replaced = conversion.code_map.replaced.difference(derived)
-    default = flexible = in_parts = left_out = 0
-    for number, result in enumerate(conversion.outcomes.results[: derived.start]):
-        if number in dropped or number in replaced:
-            continue
-        if isinstance(result, Skip):
-            left_out += 1
-        elif isinstance(result, InParts):
-            in_parts += 1
-        elif result.is_flexible:
-            flexible += 1
-        else:
-            default += 1
-    return FunctionCounts(
-        fdes=conversion.cfi.fde_count,
-        default=default,
-        flexible=flexible,
-        in_parts=in_parts,
-        left_out=left_out,
-        replaced=len(replaced),
-        dropped=len(dropped),
-        damaged=len(conversion.cfi.damaged),
-        overlapping=len(conversion.code_map.overlapped.difference(derived)),
-        records=len(conversion.section.starts),
-        stub_records=conversion.function_entries.count(None),
-        code_records=sum(number in derived for number in conversion.function_entries) if derived else 0,
-    )
+def count_sources(conversion: Conversion) -> tuple[SourceCounts, ...]:
+    """Return the counts of each source that was read, the best one first."""
+    cfi, code_map, results = conversion.cfi, conversion.code_map, conversion.outcomes.results
+    kinds = tuple(dict.fromkeys(section.kind for section in cfi.sections))
+    sources = []
+    for kind, edge in zip(kinds, pairwise((*cfi.entries.source_starts, len(cfi.entries))), strict=True):
+        counts = Counter[str]()
+        for number in range(*edge):
+            result = results[number]
+            if number in code_map.dropped:
+                counts["dropped_count"] += 1
+            elif number in code_map.replaced:
+                counts["stub_fde_count"] += 1
+            elif isinstance(result, Skip):
+                counts["left_out_count"] += 1
+            elif isinstance(result, InParts):
+                counts["in_part_count"] += 1
+            else:
+                counts["flexible_count" if result.is_flexible else "default_count"] += 1
+        counts["damaged_count"] = sum(item.section.kind == kind for item in cfi.damaged)
+        size = sum(section.size for section in cfi.sections if section.kind == kind)
+        sources.append(SourceCounts(SOURCE_NAMES[kind], size, **counts))
+    return tuple(sources)
 
 
-def _left_out(conversion: Conversion) -> tuple[LeftOut, ...]:
-    image = conversion.image
-    skipped = conversion.skips
+def add_sources(sources: Iterable[SourceCounts]) -> SourceCounts:
+    """Return the sums of the FDEs of all sources: functions from instructions are none."""
+    columns = zip(*(source[1:] for source in sources if source.name != SOURCE_NAMES["code"]), strict=True)
+    return SourceCounts("", *(list(map(sum, columns)) or [0]))
+
+
+def _missing_of_fdes(conversion: Conversion) -> Iterator[Missing]:
+    """Yield functions that are left out, and the holes of those that are described in part."""
+    image, skips, in_parts = conversion.image, conversion.skips, conversion.in_parts
     with_names = [section for section in conversion.cfi.sections if isinstance(section, RowSection)]
     names = {vaddr: name for section in with_names for vaddr, name in section.names}
-    names |= image.names_of(entry.fde.pc_begin_vaddr for entry, _ in skipped)
-    result = []
-    for entry, skip in skipped:
-        begin = entry.fde.pc_begin_vaddr
-        place = image.place(begin)
-        row_address = place.offset + skip.start_delta
-        result.append(
-            LeftOut(
-                names.get(begin, ""),
-                "",
-                place.section_name,
-                place.offset,
-                entry.fde.pc_range,
-                skip.reason,
-                skip.detail,
-                row_address,
-                entry.section.name,
-            )
+    names |= image.names_of(entry.fde.pc_begin_vaddr for entry, _ in (*skips, *in_parts))
+    for entry, skip in skips:
+        fde, place = entry.fde, image.place(entry.fde.pc_begin_vaddr)
+        yield Missing(
+            *("left out", place.section_name, place.offset, fde.pc_range, skip.reason, skip.detail),
+            *(names.get(fde.pc_begin_vaddr, ""), "", place.offset + skip.start_delta),
+            *(place.offset, fde.pc_range, entry.section.name),
         )
-    return tuple(result)
+    for entry, parts in in_parts:
+        fde, place = entry.fde, image.place(entry.fde.pc_begin_vaddr)
+        size = fde.pc_range + conversion.cfi.entries.clipped.get(entry.number, 0)
+        for start, end, which in parts.within(0, size):
+            if isinstance(which, Hole):
+                address, why = place.offset + start, which.why
+                yield Missing(
+                    *("in part", place.section_name, address, end - start, why.reason, why.detail),
+                    *(names.get(fde.pc_begin_vaddr, ""), "", address, place.offset, size, entry.section.name),
+                )
+
+
+def _missing_without_fdes(conversion: Conversion, code: CodeBytes) -> Iterator[Missing]:
+    for stub in conversion.code_map.stubs.left_out:
+        yield Missing("PLT stubs", stub.section_name, stub.start_vaddr, stub.size, stub.reason, stub.detail)
+    for item in conversion.cfi.damaged:
+        failure = item.failure
+        yield Missing("damaged", item.section.name, failure.offset, 0, failure.error.reason, source=item.section.name)
+    for each in code.uncovered:
+        address, size = conversion.image.place(each.start_vaddr).offset, each.end_vaddr - each.start_vaddr
+        yield Missing("without CFI", each.section, address, size, each.reason, each.detail, each.name)
+
+
+def _sums(missing: Iterable[Missing], code: CodeBytes) -> tuple[MissingSum, ...]:
+    """Return the sums, the largest first. The bytes that an account leaves out, or that have no CFI, are theirs."""
+    places, sizes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for each in missing:
+        places[each.kind, each.why] += 1
+        if each.kind == "without CFI":
+            sizes[each.kind, each.why] += each.size
+    for (kind, reason), size in code.held.items():
+        if reason is not None:
+            sizes[kind, reason.value] += size
+    found = [MissingSum(*key, places[key], sizes[key]) for key in {**places, **sizes}]
+    return tuple(sorted(found, key=lambda each: (-each.size, -each.place_count, each[:2])))
+
+
+def _readable(missing: list[Missing]) -> tuple[Missing, ...]:
+    readable = readable_names(each.name for each in missing)
+    return tuple([each._replace(demangled=readable.get(each.name, each.name)) for each in missing])
+
+
+def coverage_data(coverage: Coverage) -> dict[str, Any]:
+    """Return an account as data for JSON."""
+    return {
+        **coverage._asdict(),
+        "sources": [item._asdict() for item in coverage.sources],
+        "missing_sums": [item._asdict() for item in coverage.missing_sums],
+        "missing": [_missing_data(item) for item in coverage.missing],
+        "unread": [item._asdict() for item in coverage.unread],
+    }
+
+
+def _missing_data(item: Missing) -> dict[str, Any]:
+    name = "" if item.reason is None or isinstance(item.reason, str) else item.reason.name
+    return {**item._asdict(), "reason": name, "message": item.why}

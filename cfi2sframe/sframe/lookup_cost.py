@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi2sframe.intern import IdentityMap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from cfi2sframe.sframe.model import FunctionBody
 
@@ -49,18 +49,6 @@ def lookup_cost(sizes: Sequence[int], bodies: Sequence[FunctionBody]) -> LookupC
         walked_count += walked
         max_rows = max(max_rows, most)
     return LookupCost(code_size, walked_count, max_rows, len(bodies), len(bodies).bit_length())
-
-
-def add_costs(costs: Iterable[LookupCost]) -> LookupCost:
-    """Return the cost of several sections together; `search_steps` is that of the largest function table."""
-    every = tuple(costs)
-    return LookupCost(
-        sum(cost.code_size for cost in every),
-        sum(cost.walked_count for cost in every),
-        max((cost.max_rows for cost in every), default=0),
-        sum(cost.function_count for cost in every),
-        max((cost.search_steps for cost in every), default=0),
-    )
 
 
 class _Profile:

@@ -6,11 +6,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cfi2sframe.demangle import Demangler
+from cfi2sframe.demangle import readable_names
 from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from cfi2sframe.trace.frame import Row, TraceEntry
     from cfi2sframe.trace.run import ThreadTrace, Traced
@@ -30,7 +30,14 @@ class _Shown(NamedTuple):
 _printable = lru_cache(maxsize=1024)(printable)
 
 
-def _shown(thread: ThreadTrace, space: AddressSpace, demangler: Demangler) -> Iterator[_Shown]:
+def _readable_names(traced: Traced) -> dict[str, str]:
+    """Return the readable forms of the mangled names in some traces."""
+    frames = (entry.frame for thread in traced.threads for entry in thread.trace.entries)
+    found = (traced.space.symbol_at(frame.lookup_pc) for frame in frames)
+    return readable_names(symbol.name for symbol in found if symbol is not None)
+
+
+def _shown(thread: ThreadTrace, space: AddressSpace, names: Mapping[str, str]) -> Iterator[_Shown]:
     """Yield a thread's frames with their names."""
     for entry in thread.trace.entries:
         found = space.symbol_at(entry.frame.lookup_pc)
@@ -38,20 +45,20 @@ def _shown(thread: ThreadTrace, space: AddressSpace, demangler: Demangler) -> It
             yield _Shown(entry, None, None, None)
         else:
             offset = found.offset + entry.frame.is_return_address
-            yield _Shown(entry, demangler.readable(found.name), found.name, offset)
+            yield _Shown(entry, names.get(found.name, found.name), found.name, offset)
 
 
 def trace_lines(traced: Traced) -> Iterator[str]:
     """Yield the lines of all traces: a head per thread, a line per frame, and how the trace ended."""
     space = traced.space
-    with Demangler() as demangler:
-        for number, thread in enumerate(traced.threads):
-            if number:
-                yield ""
-            yield f"thread {thread.id}"
-            for index, frame in enumerate(_shown(thread, space, demangler)):
-                yield _frame_line(index, frame)
-            yield f"end: {thread.trace.ending.kind}: {_printable(thread.trace.ending.detail)}"
+    names = _readable_names(traced)
+    for number, thread in enumerate(traced.threads):
+        if number:
+            yield ""
+        yield f"thread {thread.id}"
+        for index, frame in enumerate(_shown(thread, space, names)):
+            yield _frame_line(index, frame)
+        yield f"end: {thread.trace.ending.kind}: {_printable(thread.trace.ending.detail)}"
     for module in space.modules:
         for text in _notes(module):
             yield f"note: {printable(module.name)}: {printable(text)}"
@@ -90,8 +97,8 @@ def _row_text(row: Row | None) -> str:
 def trace_data(traced: Traced, *, file: str | None = None, pid: int | None = None) -> dict[str, Any]:
     """Return all traces as JSON-ready data, of a core `file` or of the process `pid`."""
     origin: dict[str, Any] = {"pid": pid} if file is None else {"file": file}
-    with Demangler() as demangler:
-        threads = [_thread_data(thread, traced.space, demangler) for thread in traced.threads]
+    names = _readable_names(traced)
+    threads = [_thread_data(thread, traced.space, names) for thread in traced.threads]
     return {
         "schema": 1,
         **origin,
@@ -124,11 +131,11 @@ def json_lines(data: dict[str, Any]) -> Iterator[str]:
     yield "\n]}\n"
 
 
-def _thread_data(thread: ThreadTrace, space: AddressSpace, demangler: Demangler) -> dict[str, Any]:
+def _thread_data(thread: ThreadTrace, space: AddressSpace, names: Mapping[str, str]) -> dict[str, Any]:
     ending = thread.trace.ending
     return {
         "id": thread.id,
-        "frames": [_frame_data(index, frame) for index, frame in enumerate(_shown(thread, space, demangler))],
+        "frames": [_frame_data(index, frame) for index, frame in enumerate(_shown(thread, space, names))],
         "ending": ending.kind,
         "ending_detail": ending.detail,
     }

@@ -116,18 +116,11 @@ def test_removal_from_several_files(root: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [("--in-place", "-r"), ("remove", "--check", "-r")])
 def test_the_report_has_the_kind(root: Path, words: tuple[str, ...]) -> None:
-    jsonschema = pytest.importorskip("jsonschema")
-    validator = jsonschema.Draft202012Validator(
-        json.loads((ROOT / "cfi2sframe" / "schemas" / "batch-report.schema.json").read_text())
-    )
     (root / "lib" / "bad.so").write_bytes(TRUNCATED)
     run("--in-place", root / "bin" / "true")
     status, out, _ = run(*words, root, "--report", "-")
     lines = [json.loads(line) for line in out.splitlines() if line.startswith(b"{")]
-    for line in lines:
-        validator.validate(line)
-        with pytest.raises(jsonschema.ValidationError):
-            validator.validate({**line, "kind": "" if line["kind"] else "no CFI"})
+    assert all((line["status"] == "skipped") == bool(line["kind"]) for line in lines)
     assert status == 3
     assert {os.path.basename(line["file"]): (line["status"], line["kind"]) for line in lines} == {
         "true": ("would remove" if words[0] == "remove" else "unchanged", ""),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -145,7 +146,7 @@ def test_verify_when_no_function_can_be_described(tmp_path: Path) -> None:
 
 
 def test_coverage_names_the_largest(tmp_path: Path) -> None:
-    """Of the functions that are left out, and those that are described in part; `--details` names all of them."""
+    """`--details` names all of them; a page, a file for programs and the text have the same."""
     path = tmp_path / "in"
     starts = range(TEXT_VADDR, TEXT_VADDR + 12 * 0x40, 0x40)
     unsayable = cie_of(AMD64, asm.def_cfa_expression(b"\x30"))
@@ -156,16 +157,16 @@ def test_coverage_names_the_largest(tmp_path: Path) -> None:
     ]
     broken = [asm.Fde(cie_of(AMD64), 0x400 + start, 16, (b"\x3f",)) for start in starts]
     path.write_bytes(linked_file(AMD64, [*whole, *partly, *broken]))
-    lines = run("coverage", path).out.decode().splitlines()
-    assert sum("0x20" in line and line.endswith(": CFA is an expression (lit0)") for line in lines) == 10
-    assert lines.count("             ...  2 more; --details lists them") == 3
-    assert "              19  0x202c0-0x202d3 in .text: CFA is an expression (lit0)" in lines
-    assert "              26  0x20020-0x2003e in .text: CFA is an expression at 0x20024 (lit0)" in lines
-    lines = run("coverage", "--top", "1", path).out.decode().splitlines()
-    assert lines.count("             ...  11 more; --details lists them") == 3
-    detailed = run("coverage", "--details", path).out.decode()
-    assert "more; " not in detailed
-    assert detailed.count(" in .text, except\n") == 12
+    counts = []
+    for words in ((), ("--top", "1"), ("--details",)):
+        lines = run("coverage", *words, path).out.decode().splitlines()
+        counts.append(sum("CFA is an expression (lit0)" in line for line in lines))
+        more = [line for line in lines if line.endswith("--details lists more).") or "more places" in line]
+        assert bool(more) == (words != ("--details",))
+    # Code without CFI is the largest.
+    assert counts[1] == 0
+    assert 0 < counts[0] < 10
+    assert counts[2] == 24
     status, _, err = run("coverage", "--top", "0", path)
     assert status == 2
     assert "--top" in err[-1]
@@ -186,18 +187,16 @@ def test_coverage_demangles(tmp_path: Path) -> None:
     path.write_bytes(linked_file(AMD64, fdes, symbols=(*symbols, asm.Symbol("_Zx", TEXT_VADDR + 0xA0, 16))))
     text = run("coverage", path).out.decode()
     for line in (
-        "16  0x20040-0x20050 in .text  second::f(): CFA is an expression (lit0)\n",
-        "12  0x20060-0x20070 in .text  a::g(): CFA is an expression at 0x20064 (lit0)\n",
-        "16  0x20080-0x20090 in .text  h(int)\n",
-        "16  0x200a0-0x200b0 in .text  _Zx\n",
+        r"16 +0x20040 +\.text +left out +CFA is an expression \(lit0\) +second::f\(\)",
+        r"12 +0x20064 +\.text +in part +CFA is an expression \(lit0\) +a::g\(\)",
+        r"16 +0x20080 +\.text +without CFI +h\(int\)",
+        r"16 +0x200a0 +\.text +without CFI +_Zx",
     ):
-        assert line in text
-    data = json.loads(run("coverage", "--json", path).out)
-    named = [*data["left_out"], *data["in_parts"]]
-    assert [(item["name"], item["demangled"]) for item in named] == [names[0x40], names[0x60]]
-    assert {(item["name"], item["demangled"]) for item in data["without_cfi"]} == {
-        *(("", ""), names[0x80], ("_Zx", "_Zx")),
-    }
+        assert re.search(rf"^ *{line}$", text, re.MULTILINE)
+    (data,) = json.loads(run("coverage", "--json", path).out)["files"]
+    found = [(item["kind"], item["name"], item["demangled"]) for item in data["missing"]]
+    assert found[:2] == [("left out", *names[0x40]), ("in part", *names[0x60])]
+    assert set(found[2:]) == {("without CFI", *each) for each in (("", ""), names[0x80], ("_Zx", "_Zx"))}
     status, _, err = run(path, "-o", tmp_path / "out.sframe")
     assert status == 0
     first = "'second::f()' at 0x20040: no SFrame FDE: CFA is an expression (lit0)"
@@ -207,17 +206,16 @@ def test_coverage_demangles(tmp_path: Path) -> None:
 
 def test_coverage_as_json(good: Path, raw: Path) -> None:
     status, out, err = run("coverage", "--json", good)
-    data = json.loads(out)
-    assert (status, err) == (0, ())
-    assert data["schema"] == 1
+    report = json.loads(out)
+    (data,) = report["files"]
+    assert (status, err, report["schema"]) == (0, (), 2)
     assert data["file"] == str(good)
     assert (data["arch"], data["sframe_version"], data["errata"]) == ("AMD64", 3, None)
-    assert data["functions"]["described"] == data["functions"]["default"] == 1
-    assert data["functions"]["percent"] == 100
-    assert data["bytes"]["total"] == 4096
-    assert data["sizes"]["sframe"] == len(raw.read_bytes())
-    assert data["left_out"] == data["damaged"] == []
-    data = json.loads(run("coverage", "--json", good, "--sframe-version", "2", "--errata", "1").out)
+    assert data["function_count"] == data["described_count"] == 1
+    assert data["code_size"] == 4096
+    assert data["sframe_size"] == len(raw.read_bytes())
+    assert {item["kind"] for item in data["missing"]} == {"without CFI"}
+    (data,) = json.loads(run("coverage", "--json", good, "--sframe-version", "2", "--errata", "1").out)["files"]
     assert (data["sframe_version"], data["errata"]) == (2, 1)
 
 
@@ -225,22 +223,45 @@ def test_coverage_of_several_files(good: Path, raw: Path) -> None:
     """One that cannot be read does not stop the others."""
     status, out, err = run("coverage", raw, good)
     assert (status, len(err)) == (3, 1)
-    assert out.startswith(b"1 file: SFrame version 3 describes 0.78 % of 4,096 bytes of code")
+    assert out.startswith(f"{good}: SFrame version 3 describes 0.78 % of 4,096 bytes of code".encode())
+    assert out.endswith(b"\nNot read: 1 file.\n")
     status, out, err = run("coverage", "--json", good, raw, good)
     assert (status, len(err)) == (3, 1)
-    assert [account["file"] for account in json.loads(out)] == [str(good)] * 2
-    assert run("coverage", "--json", raw) == (3, b"[]\n", err)
+    report = json.loads(out)
+    assert [account["file"] for account in report["files"]] == [str(good)] * 2
+    assert [failure["file"] for failure in report["failures"]] == [str(raw)]
+    assert run("coverage", "--json", raw) == (3, b"", err)
 
 
 def test_coverage_as_a_table(good: Path, tmp_path: Path) -> None:
-    """With `--details` the account of each file comes first."""
     other = tmp_path / "other\nfile"
     other.write_bytes(good.read_bytes())
     table = run("coverage", good, other).out.decode()
     assert table.startswith("2 files: ")
-    assert f"{tmp_path}/other\\nfile\n" in table
-    alone = [run("coverage", "--details", path).out.decode() for path in (good, other)]
-    assert run("coverage", "--details", good, other).out.decode() == "\n".join([*alone, table])
+    assert "  other\\nfile\n" in table
+
+
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [
+        ("x.html", "<!DOCTYPE html>"),
+        ("x.json", "{"),
+        ("x.csv", '"file",'),
+        ("x.md", "**"),
+        ("x.txt", "/"),
+        ("x", "/"),
+    ],
+)
+def test_the_suffix_decides(name: str, start: str, good: Path, tmp_path: Path) -> None:
+    assert run("coverage", good, "-o", tmp_path / name).status == 0
+    assert (tmp_path / name).read_text().startswith(start)
+
+
+def test_a_format_that_a_verb_does_not_write(good: Path, tmp_path: Path) -> None:
+    out = tmp_path / "x.csv"
+    message = f"cfi2sframe: {good}: error: -o {out}: the formats are text and json, not csv"
+    assert run("dump", good, "-o", out) == (2, b"", (message,))
+    assert not out.exists()
 
 
 def test_verbs_parse_their_arguments(good: Path) -> None:

@@ -203,5 +203,5 @@ def test_every_dependency_has_a_lower_bound() -> None:
     """A dependency without a lower bound would not be tested by make test-lowest."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    names = {re.split(r"[<>=\[ ]", text)[0] for text in [*project["dependencies"], *extras["zstd"]]}
+    names = {re.split(r"[<>=\[ ]", text)[0] for text in [*project["dependencies"], *extras["zstd"], *extras["html"]]}
     assert {name for name, _ in bounds()} == names

@@ -24,10 +24,10 @@ pytestmark = [pytest.mark.fuzz, pytest.mark.sampled]
 
 #: Beside the standard library: what this program may load, and what Python itself looks for.
 OTHERS: Final = (
-    *("capstone", "elftools", "zstandard", "cxxfilt", "jsonschema", "cffi", "_cffi_backend"),
+    *("capstone", "elftools", "zstandard", "jinja2", "markupsafe", "cffi", "_cffi_backend"),
     *("sitecustomize", "usercustomize", "pkg_resources", "setuptools", "cfi2sframe", "__main__"),
 )
-LIBRARIES: Final = ("libcapstone.so", "libcapstone.so.4", "libcapstone.so.5", "libstdc++.so.6", "libc++.so.1")
+LIBRARIES: Final = ("libcapstone.so", "libcapstone.so.4", "libcapstone.so.5")
 TOOLS: Final = ("ldconfig", "gcc", "cc", "ld", "as", "objdump", "python3", "cfi2sframe", "true")
 OBJECTS: Final = tuple(f"object{number}.o" for number in range(5))
 PADDING: Final = bytes(1 << 18)

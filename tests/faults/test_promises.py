@@ -20,11 +20,10 @@ FORBIDDEN = {
     *("subprocess", "socket", "ssl", "http", "urllib", "ftplib", "smtplib", "xmlrpc", "asyncio", "pty", "ctypes"),
     *("pickle", "marshal", "shelve", "webbrowser", "multiprocessing"),
 }
-#: `ctypes` is how a live process is held still, and how the C++ library makes its names readable; `pickle` is between
-#: copies of one process.
+#: `ctypes` is how a live process is held still; `subprocess` starts c++filt; `pickle` is between copies of one process.
 ALLOWED = {
     ("trace/ptrace.py", "ctypes"),
-    ("demangle.py", "ctypes"),
+    ("demangle.py", "subprocess"),
     ("processes.py", "pickle"),
 }
 STARTERS = re.compile(r"^(system|popen|fork|forkpty|exec[lv].*|spawn.*|posix_spawn.*|startfile)$")
@@ -33,7 +32,6 @@ MAY_START = {
     "cli/wrapper/programs.py": {"posix_spawn"},
     "cli/wrapper/insertion.py": {"fork"},
     "processes.py": {"fork"},
-    "demangle.py": {"fork"},
 }
 
 

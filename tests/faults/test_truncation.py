@@ -15,12 +15,13 @@ import pytest
 
 import cfi2sframe
 from cfi2sframe.arch import AMD64
+from cfi2sframe.conversion import convert_image
 from cfi2sframe.elf.constants import ET_DYN, PT_LOAD
 from cfi2sframe.emit import emit
 from cfi2sframe.files import Source
 from cfi2sframe.jobs.records import Settings
-from cfi2sframe.report.size.measure import Request
-from cfi2sframe.report.size.sources import measure_source
+from cfi2sframe.readings import read_source
+from cfi2sframe.report.coverage import account
 from tests.faults.support import OLD, TIMEOUT_SECONDS, Done, contents
 from tests.support import cfi_asm as asm
 from tests.support.cli import ROOT
@@ -209,5 +210,5 @@ def test_no_descriptor_stays_open(folder: Path) -> None:
             path.write_bytes(data)
             for settings in (Settings(only_checks=True), Settings(), Settings()):
                 convert_one(path, settings)
-            measure_source(source._replace(size=0), Request())
+            read_source(source._replace(size=0), lambda image: account(convert_image(image)))
             assert _open_descriptors() == before

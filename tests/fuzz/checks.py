@@ -11,7 +11,7 @@ from cfi2sframe.api import decode, decode_existing
 from cfi2sframe.conversion import Options
 from cfi2sframe.emit import reader_warnings
 from cfi2sframe.errors import Cfi2SFrameError, RequestError
-from cfi2sframe.render.text import describe_left_out, describe_stub, summary
+from cfi2sframe.report.sentences import missing_sentences, summary
 from cfi2sframe.sframe.dump import dump_data, dump_text
 from cfi2sframe.verification import check_invariants
 from tests.fuzz.harness import FindingError, expect
@@ -51,10 +51,7 @@ def check_conversion(conversion: Conversion, options: Options) -> None:
     image = conversion.image
     coverage = account(conversion)
     summary(coverage)
-    for left_out in islice(coverage.left_out, _FUNCTION_COUNT):
-        describe_left_out(left_out, coverage)
-    for stub in islice(coverage.stubs_left_out, _FUNCTION_COUNT):
-        describe_stub(stub)
+    list(islice(missing_sentences(coverage), _FUNCTION_COUNT))
     if not conversion.data:
         return
     try:

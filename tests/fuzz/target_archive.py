@@ -8,9 +8,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.arch import AMD64
+from cfi2sframe.conversion import convert_image
 from cfi2sframe.errors import InputError
 from cfi2sframe.files import Unusable, find_sources, images_of, open_source
-from cfi2sframe.report.size.measure import measure
+from cfi2sframe.report.size import measure
 from tests.fuzz.harness import expect
 from tests.fuzz.seeds import small_object
 from tests.support.archives import ar
@@ -37,7 +38,7 @@ def run(data: bytes) -> None:
                     expect(bool(image.reason), "a file is unusable without a reason")
                 elif number < _MEASURED:
                     with suppress(InputError):
-                        measure(image)
+                        measure(convert_image(image))
     finally:
         os.close(descriptor)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from cfi2sframe import load
 from cfi2sframe.conversion import Options
 from cfi2sframe.errors import RequestError
-from cfi2sframe.render.text import describe_in_part, describe_left_out
+from cfi2sframe.report.sentences import in_part_sentences, left_out_sentences
 from cfi2sframe.sframe.dump import dump_text
 from cfi2sframe.sframe.read import read_section
 from tests.support.sums import check_sums, convert_checked
@@ -41,10 +41,8 @@ def lines_of(path: Path) -> Iterator[str]:
             yield f"error: {error.detail}"
             continue
         coverage = check_sums(conversion)
-        for item in coverage.left_out:
-            yield f"left out: {describe_left_out(item, coverage)}"
-        for part in coverage.in_parts:
-            yield f"in part: {describe_in_part(part, coverage)}"
+        yield from (f"left out: {sentence}" for sentence in left_out_sentences(coverage))
+        yield from (f"in part: {sentence}" for sentence in in_part_sentences(coverage))
         for position in range(0, len(conversion.data), 16):
             yield f"{position:04x}  {conversion.data[position : position + 16].hex(' ')}"
         if conversion.data:

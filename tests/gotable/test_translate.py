@@ -81,8 +81,8 @@ def test_the_whole_way(arch: Arch) -> None:
     image = load(go_file(arch, GoTable((GoFunction(0, DEPTHS), GoFunction(48, DEPTHS)), 0x60)), "go")
     conversion = convert_checked(image)
     (source,) = account(conversion).sources
-    assert (source.name, source.fdes, source.described) == (".gopclntab", 2, 2)
-    assert account(conversion).bytes.default == 64
+    assert (source.name, source.function_count, source.described_count) == (".gopclntab", 2, 2)
+    assert account(conversion).default_size == 64
     assert verify(convert(image)).is_clean
 
 
@@ -138,8 +138,8 @@ def test_functions_without_true_depths(arch: Arch, function: GoFunction) -> None
     ((entry, skip),) = conversion.skips
     assert (entry.fde.pc_begin_vaddr, entry.fde.pc_range) == (TEXT_VADDR, 32)
     assert skip.reason is SkipReason.CFA_UNDEFINED
-    assert account(conversion).left_out[0].name == function.name
-    assert account(conversion).sources[0].described == 1
+    assert account(conversion).of_kind("left out")[0].name == function.name
+    assert account(conversion).sources[0].described_count == 1
     assert verify(convert(image)).is_clean
 
 
@@ -156,7 +156,7 @@ def test_a_switch_of_stacks_has_no_rule_in_debug_frame_either(arch: Arch) -> Non
     ((entry, skip),) = conversion.skips
     assert (entry.section.name, entry.fde.pc_begin_vaddr) == (".gopclntab", TEXT_VADDR)
     assert skip.reason is SkipReason.CFA_UNDEFINED
-    assert account(conversion).left_out[0].name == switch.name
+    assert account(conversion).of_kind("left out")[0].name == switch.name
     (function,) = conversion.section.functions
     assert (function.start_vaddr, len(function.body.starts)) == (TEXT_VADDR + 64, 1)
     assert verify(convert(image)).is_clean
@@ -194,10 +194,10 @@ def test_a_damaged_function_costs_itself(name: str) -> None:
     image = load(go_file(AMD64, GoTable((GoFunction(0, DEPTHS), function, GoFunction(64, DEPTHS)), 0x60)), "go")
     conversion = convert_checked(image)
     assert [e.fde.pc_begin_vaddr - TEXT_VADDR for e in conversion.cfi.entries] == [0, 64]
-    (damaged,) = account(conversion).damaged
-    assert (damaged.where, damaged.reason) == (".gopclntab", f"the function at 0x{TEXT_VADDR + 32:x}: {reason}")
+    (damaged,) = account(conversion).of_kind("damaged")
+    assert (damaged.section, damaged.reason) == (".gopclntab", f"the function at 0x{TEXT_VADDR + 32:x}: {reason}")
     # The place of the function's entry, in the file's section.
-    table = image.bytes_at(TABLE_VADDR + damaged.offset, 4)
+    table = image.bytes_at(TABLE_VADDR + damaged.address, 4)
     assert table == struct.pack("<I", 32)
     assert verify(convert(image)).is_clean
 
@@ -210,7 +210,7 @@ def test_c_code_comes_first() -> None:
     image = load(go_file(AMD64, GoTable((GoFunction(0, DEPTHS),), 32), eh_frame), "both")
     conversion = convert_checked(image)
     counts = account(conversion).sources
-    assert [(source.name, source.described) for source in counts] == [(".eh_frame", 1), (".gopclntab", 1)]
+    assert [(source.name, source.described_count) for source in counts] == [(".eh_frame", 1), (".gopclntab", 1)]
     assert verify(convert(image)).is_clean
 
 

@@ -1,94 +1,148 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accounts as records and as text: shares, ratios, and bytes by section."""
+"""The account of a conversion, and its report: shares, ratios, sums, and what is missing."""
 
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cfi2sframe import account, convert, load
 from cfi2sframe.arch import AMD64
-from cfi2sframe.render.coverage_json import coverage_data
-from cfi2sframe.render.coverage_text import coverage_lines
-from cfi2sframe.render.text import summary
-from cfi2sframe.report.code_bytes import ByteCounts
-from cfi2sframe.report.coverage import FunctionCounts, Sizes
-from cfi2sframe.sframe.lookup_cost import LookupCost
+from cfi2sframe.report.coverage import SourceCounts
+from cfi2sframe.report.coverage_report import add_up, coverage_report, headline, share
+from cfi2sframe.report.formats import render
+from cfi2sframe.report.sentences import missing_sentences, summary
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file, push_fp
+from tests.support.sizes import check_table
 from tests.support.sums import check_sums, convert_checked
 
+if TYPE_CHECKING:
+    from cfi2sframe.report.coverage import Coverage
 
-def functions(**counts: int) -> FunctionCounts:
-    return FunctionCounts(*(0,) * len(FunctionCounts._fields))._replace(**counts)
-
-
-@pytest.mark.parametrize(
-    ("counts", "percent"),
-    [
-        ({}, 100.0),
-        ({"default": 3, "flexible": 1}, 100.0),
-        ({"default": 3, "left_out": 1}, 75.0),
-        ({"flexible": 1, "damaged": 3}, 25.0),
-        ({"default": 1, "dropped": 9, "replaced": 9}, 100.0),
-        ({"left_out": 1}, 0.0),
-    ],
-)
-def test_percent(counts: dict[str, int], percent: float) -> None:
-    """Only functions with code of their own count: neither dropped FDEs nor those of stubs."""
-    assert functions(**counts).percent == pytest.approx(percent)
+UNSAYABLE = asm.def_cfa_expression(b"\x30")
 
 
-def test_ratio() -> None:
-    assert Sizes(cfi=60, eh_frame_hdr=40, sframe=80).ratio == pytest.approx(0.8)
-    assert Sizes(cfi=0, eh_frame_hdr=0, sframe=80).ratio is None
-
-
-def test_bytes_by_section() -> None:
-    """Each executable byte counts once, in its section."""
-    cie, unsayable = cie_of(AMD64), cie_of(AMD64, asm.def_cfa_expression(b"\x30"))
+@pytest.fixture(name="mixed")
+def _mixed() -> Coverage:
+    """Described functions in default and flexible rows, one left out, one that overlaps, one in part, one damaged."""
     entries = (
         push_fp(AMD64),
-        asm.Fde(unsayable, TEXT_VADDR + 0x40, 16),
+        asm.Fde(cie_of(AMD64, UNSAYABLE), TEXT_VADDR + 0x40, 16),
         asm.Fde(cie_of(AMD64, asm.def_cfa_register(3)), TEXT_VADDR + 0x1000, 8),
-        asm.Fde(cie, TEXT_VADDR + 0x1004, 8),
+        asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x1004, 8),
+        asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x80, 16, (asm.advance(4), UNSAYABLE)),
+        asm.Fde(cie_of(AMD64), TEXT_VADDR + 0xA0, 16, (b"\x3f",)),
     )
     codes = (
         Code(TEXT_VADDR, 0x100, ".text"),
         Code(TEXT_VADDR + 0x1000, 0x20, ".text.b"),
         Code(TEXT_VADDR + 0x2000, 4, ".fini"),
     )
-    coverage = check_sums(convert_checked(load(linked_file(AMD64, entries, codes=codes), "in")))
-    assert [tuple(section) for section in coverage.sections] == [
-        (".text", ByteCounts(total=0x100, default=32, flexible=0, stubs=0, left_out=16, uncovered=0x100 - 48)),
-        (".text.b", ByteCounts(total=0x20, default=8, flexible=4, stubs=0, left_out=0, uncovered=20)),
-        (".fini", ByteCounts(total=4, default=0, flexible=0, stubs=0, left_out=0, uncovered=4)),
+    return check_sums(convert_checked(load(linked_file(AMD64, entries, codes=codes), "in")))
+
+
+def test_each_byte_and_function_counts_once(mixed: Coverage) -> None:
+    assert (mixed.code_size, mixed.default_size, mixed.flexible_size, mixed.left_out_size) == (0x124, 44, 4, 28)
+    assert mixed.without_cfi_size == 0x124 - 48 - 28
+    counts = (mixed.described_count, mixed.in_part_count, mixed.left_out_count, mixed.damaged_count)
+    assert (mixed.function_count, *counts) == (6, 3, 1, 1, 1)
+    assert headline(mixed).endswith(" of 292 bytes of code, and 3 of 6 functions with CFI (1 more in part)")
+    assert summary(mixed).startswith("SFrame version 3: 3 of 6 functions and 1 in part, 48 of 292 executable bytes, ")
+
+
+def test_tables_add_up(mixed: Coverage) -> None:
+    code, functions, why, places = coverage_report([mixed]).tables
+    check_table(code, ("bytes",))
+    check_table(functions, ("functions",))
+    check_table(why, ("bytes", "places"))
+    assert code.total is not None
+    assert (code.total[0], functions.total and functions.total[0]) == (mixed.code_size, mixed.function_count)
+    assert why.total is not None
+    assert why.total[0] == mixed.left_out_size + mixed.without_cfi_size
+    assert why.total[1] == len(places.rows)
+    sizes = [row[0] for row in places.rows]
+    assert sizes == sorted(sizes, reverse=True, key=lambda size: size or 0)
+
+
+def test_several_files_add_up(mixed: Coverage) -> None:
+    other = account(convert(load(linked_file(AMD64, (push_fp(AMD64),)), "other")))
+    report = coverage_report([mixed, other])
+    summed = ("bytes of code", "without CFI", "left out", "functions", "not in full")
+    check_table(report.tables[0], summed)
+    check_table(report.tables[1], ("bytes", "places"))
+    assert [row[-1] for row in report.tables[0].rows] == ["in", "other"]
+    total = add_up([mixed, other])
+    assert report.headline == f"2 files: {headline(total)}"
+    assert total.function_count == mixed.function_count + 1
+    assert total.max_rows == max(mixed.max_rows, other.max_rows)
+
+
+def test_the_largest_places(mixed: Coverage) -> None:
+    report = coverage_report([mixed], top=2)
+    assert [row[0] for row in report.tables[-1].rows] == [0x70, 0x30]
+    count = sum(item.place_count for item in mixed.missing_sums)
+    assert report.notes[0] == f"{count - 2} more places are in the sums (--top N or --details lists more)."
+    holes = [row for row in coverage_report([mixed]).tables[-1].rows if row[3] == "in part"]
+    assert holes == [[12, f"0x{TEXT_VADDR + 0x84:x}", ".text", "in part", "CFA is an expression (lit0)", ""]]
+
+
+def test_sentences(mixed: Coverage) -> None:
+    damaged, left_out, in_part = missing_sentences(mixed)
+    assert damaged.endswith("; the FDE is skipped")
+    assert left_out == f"function at 0x{TEXT_VADDR + 0x40:x}: no SFrame FDE: CFA is an expression (lit0)"
+    where = f"CFA is an expression (lit0) at 0x{TEXT_VADDR + 0x84:x}"
+    assert in_part == f"function at 0x{TEXT_VADDR + 0x80:x}: 12 of 16 bytes are left out: {where}"
+
+
+@pytest.mark.parametrize(
+    ("counts", "functions"),
+    [
+        ({}, 0),
+        ({"default_count": 3, "flexible_count": 1}, 4),
+        ({"default_count": 1, "left_out_count": 1, "in_part_count": 2, "damaged_count": 4}, 8),
+        ({"default_count": 1, "dropped_count": 9, "stub_fde_count": 9}, 1),
+    ],
+)
+def test_functions_have_code_of_their_own(counts: dict[str, int], functions: int) -> None:
+    """Only these count: neither dropped FDEs nor those of stubs."""
+    assert SourceCounts("", 0, **counts).function_count == functions
+
+
+def test_percentages(mixed: Coverage) -> None:
+    """All is 100 only if it is all, and nothing 0 only if it is nothing."""
+    assert [share(*pair) for pair in ((1, 1), (99999, 100000), (1, 100000), (0, 1), (0, 0))] == [
+        *("100.00 %", "99.99 %", "<0.01 %", "0.00 %", ""),
     ]
-    assert coverage.bytes == ByteCounts(total=0x124, default=40, flexible=4, left_out=16, uncovered=0x124 - 60)
-    assert coverage.functions.overlapping == 1
-    assert "overlapping" in "\n".join(coverage_lines(coverage))
-    assert summary(coverage).startswith("SFrame version 3: 3 of 4 functions, 44 of 292 executable bytes, ")
+    assert mixed.function_percent == 50
+    assert mixed._replace(function_count=0).function_percent == 100
+    assert mixed._replace(code_size=0).code_percent == 100
+    assert mixed._replace(cfi_size=60, eh_frame_hdr_size=40, sframe_size=80).ratio == pytest.approx(0.8)
+    assert mixed._replace(cfi_size=0, eh_frame_hdr_size=0).ratio is None
 
 
-def test_data_repeats_the_record() -> None:
-    """The JSON and the text come from one record."""
-    entries = (push_fp(AMD64), asm.Fde(cie_of(AMD64, asm.undefined(6)), TEXT_VADDR + 0x40, 16))
-    coverage = check_sums(convert_checked(load(linked_file(AMD64, entries), "in")))
-    data = json.loads(json.dumps(coverage_data(coverage)))
-    assert data["reasons"] == {"FP is undefined": 1}
-    (item,) = data["left_out"]
-    assert (item["reason"], item["message"], item["address"]) == ("FP_UNDEFINED", "FP is undefined", TEXT_VADDR + 0x40)
-    assert data["bytes"] == {**coverage.bytes._asdict(), "described": 32, "percent": 100 * 32 / 4096}
-    assert data["functions"]["percent"] == 50
-    assert data["rows"] == coverage.row_count == 3
-    assert data["lookup"] == {**coverage.lookup_cost._asdict(), "mean_rows": (4 * 1 + 4 * 2 + 24 * 3) / 32}
-    line = "rows a look-up walks 2.6 on average over the code, 3 at most; 1 steps in the function table"
-    assert line in [" ".join(line.split()) for line in coverage_lines(coverage)]
+def test_data_repeats_the_record(mixed: Coverage) -> None:
+    data = json.loads(render(coverage_report([mixed]), "json"))
+    assert data["schema"] == 2
+    (file,) = data["files"]
+    for name, value in mixed._asdict().items():
+        if isinstance(value, int | str):
+            assert file[name] == value
+    (item,) = [each for each in file["missing"] if each["kind"] == "left out"]
+    assert (item["reason"], item["message"]) == ("CFA_EXPRESSION", "CFA is an expression")
+    assert item["address"] == item["function_address"] == TEXT_VADDR + 0x40
+
+
+def test_rows_scanned_per_lookup() -> None:
+    coverage = check_sums(convert_checked(load(linked_file(AMD64, (push_fp(AMD64),)), "in")))
+    note = "Rows scanned per lookup: 2.6 (mean), 3 (max), after 1 steps in the function table."
+    assert note in coverage_report([coverage]).notes
     assert summary(coverage).endswith("; a look-up walks 2.6 rows on average, 3 at most")
 
 
 def test_no_functions_cost_nothing() -> None:
     coverage = account(convert(load(linked_file(AMD64, (asm.Fde(cie_of(AMD64, asm.undefined(6)), TEXT_VADDR, 16),)))))
-    assert coverage.lookup_cost == LookupCost()
-    assert "look-up" not in summary(coverage) + "".join(coverage_lines(coverage))
+    assert (coverage.looked_up_size, coverage.max_rows, coverage.sframe_size) == (0, 0, 0)
+    assert "look" not in summary(coverage) + "".join(coverage_report([coverage]).notes)

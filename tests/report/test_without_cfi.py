@@ -9,9 +9,8 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.arch import AMD64
-from cfi2sframe.render.coverage_text import coverage_lines
-from cfi2sframe.report.code_bytes import ByteCounts
-from cfi2sframe.report.without_cfi import NAMED_COUNT
+from cfi2sframe.report.coverage import NAMED_COUNT
+from cfi2sframe.report.coverage_report import coverage_report
 from tests.support import cfi_asm as asm
 from tests.support.samples import CODE, FRAME_VADDR, PT_LOAD, SHF_ALLOC, TEXT_VADDR, object_file, push_fp
 from tests.support.sums import check_sums, convert_checked
@@ -51,7 +50,7 @@ def at(offset: int, size: int, name: str, info: int = 0x12) -> asm.Symbol:
 
 def found(coverage: Coverage) -> list[tuple[str, int, int]]:
     """Return names, offsets in the code without CFI, and sizes."""
-    return [(item.name, item.address - TEXT_VADDR - 32, item.size) for item in coverage.without_cfi]
+    return [(item.name, item.address - TEXT_VADDR - 32, item.size) for item in coverage.of_kind("without CFI")]
 
 
 A: Final = 10 * b"\x55"
@@ -91,7 +90,7 @@ def test_stretches(
 ) -> None:
     coverage = covered(code, *symbols)
     assert found(coverage) == expected
-    assert (coverage.bytes.other_padding, coverage.bytes.uncovered) == (padding, len(code) - padding)
+    assert (coverage.other_padding_size, coverage.without_cfi_size) == (padding, len(code) - padding)
 
 
 def test_of_an_object() -> None:
@@ -99,7 +98,7 @@ def test_of_an_object() -> None:
     symbols = (asm.Symbol("f", 0x40, 0x20), asm.Symbol("g", 0x20, 8, section=".text.b"))
     image = load(object_file(AMD64, {".text": (push_fp(AMD64, 0),), ".text.b": (push_fp(AMD64, 0),)}, symbols=symbols))
     coverage = check_sums(convert_checked(image))
-    assert [(item.name, item.section, item.address, item.size) for item in coverage.without_cfi] == [
+    assert [(item.name, item.section, item.address, item.size) for item in coverage.missing] == [
         ("", ".text.b", 0x28, 0xD8),
         ("", ".text", 0x60, 0xA0),
         ("", ".text", 0x20, 0x20),
@@ -113,21 +112,15 @@ def test_many_stretches() -> None:
     count = NAMED_COUNT + 10
     symbols = tuple(at(16 * number, 10 + number % 3, f"f{number}") for number in range(count))
     coverage = covered(count * (A + 6 * NOP), *symbols)
-    assert len(coverage.without_cfi) == NAMED_COUNT
-    assert coverage.without_cfi[0][0] == "f2"
-    text = list(coverage_lines(coverage, top=2))
-    shown = text[text.index("  code without CFI: bytes, and where; the largest first") + 1 :]
-    assert [" ".join(line.split()) for line in shown] == [
-        "12 0x20040-0x2004c in .text f2",
-        "12 0x20070-0x2007c in .text f5",
-        f"{coverage.bytes.uncovered - 24:,} elsewhere",
-    ]
-    assert len(list(coverage_lines(coverage, details=True))) > NAMED_COUNT
+    assert len(coverage.missing) == NAMED_COUNT
+    assert coverage.missing[0].name == "f2"
+    *_, places = coverage_report([coverage], top=2).tables
+    assert [(row[0], row[1], row[5]) for row in places.rows] == [(12, "0x20040", "f2"), (12, "0x20070", "f5")]
+    notes = coverage_report([coverage], top=2).notes
+    assert notes[0] == f"{count - 2:,} more places are in the sums (--top N or --details lists more)."
+    assert len(coverage_report([coverage]).tables[-1].rows) == NAMED_COUNT
 
 
 def test_share_of_the_code() -> None:
     """Padding that no CFI covers is no code."""
-    assert ByteCounts().percent == 100
-    assert ByteCounts(total=10, other_padding=10).percent == 100
-    assert ByteCounts(total=100, default=40, padding=5, other_padding=10, uncovered=45).percent == 50
-    assert covered(16 * NOP + 32 * b"\x55").bytes.code == 64
+    assert covered(16 * NOP + 32 * b"\x55").code_size == 64

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe import convert
-from cfi2sframe.sframe.lookup_cost import LookupCost, add_costs, lookup_cost
+from cfi2sframe.sframe.lookup_cost import LookupCost, lookup_cost
 from cfi2sframe.sframe.model import FrameState, FunctionBody, Rule
 from cfi2sframe.sframe.read import read_section
 from tests.test_conversion_property import Drawn, files
@@ -95,7 +95,7 @@ def test_a_block_that_repeats() -> None:
 
 
 def test_no_functions() -> None:
-    assert cost_of([]) == LookupCost() == add_costs([])
+    assert cost_of([]) == LookupCost()
     assert LookupCost().mean_rows == 0
 
 
@@ -110,12 +110,6 @@ def test_steps_are_those_of_a_search_by_halves(count: int, steps: int) -> None:
             low, high = (middle + 1, high) if middle <= address else (low, middle)
         counted = max(counted, compared)
     assert cost_of([(1, body_of(0))] * count).search_steps == counted == steps
-
-
-def test_costs_add_up() -> None:
-    large, small = [(10, body_of(0, 2))] * 5, [(30, body_of(0, 1, 2))]
-    total = add_costs([cost_of(large), cost_of(small)])
-    assert total == cost_of(large + small)._replace(search_steps=3)
 
 
 def test_the_time_does_not_grow_with_functions_times_rows() -> None:

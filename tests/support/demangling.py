@@ -3,14 +3,9 @@
 
 from __future__ import annotations
 
-import ctypes
-
-import pytest
+from tests.support.needs import need
 
 
 def needs_demangling() -> None:
-    """Skip the test where GCC's C++ run-time library is not there."""
-    try:
-        ctypes.CDLL("libstdc++.so.6")
-    except OSError:
-        pytest.skip("libstdc++.so.6 makes C++ names readable; get it with: apt-get install libstdc++6")
+    """Skip the test where there is no c++filt."""
+    need("c++filt")

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from cfi2sframe import Conversion, account, convert
 from cfi2sframe.conversion import Options
 from cfi2sframe.lower import InParts, Skip
 from cfi2sframe.plt.stub_reasons import StubReason
-from cfi2sframe.report.code_bytes import ByteCounts
+from cfi2sframe.report.coverage import NAMED_COUNT, add_sources
 from cfi2sframe.sframe.constants import FDE_SIZE, HEADER_SIZE
 
 TYPE_CHECKING = False
@@ -47,23 +49,22 @@ def check_sums(conversion: Conversion, *, may_join: bool = False) -> Coverage:
 
 
 def _check_functions(coverage: Coverage, conversion: Conversion, *, may_join: bool) -> None:
-    functions = coverage.functions
-    described = functions.default + functions.flexible
-    others = (functions.left_out, functions.replaced, functions.dropped, functions.damaged)
-    assert described + functions.in_parts + sum(others) == functions.fdes
+    fdes = add_sources(coverage.sources)
     derived = conversion.cfi.derived_numbers
-    assert functions.fdes == len(conversion.cfi.entries) - len(derived) + len(conversion.cfi.damaged)
-    assert functions.described == described
-    assert sum(coverage.reasons.values()) == functions.left_out == len(coverage.left_out)
-    assert sum(coverage.dropped.values()) == functions.dropped
-    assert len(coverage.damaged) == functions.damaged
-    assert len(coverage.in_parts) == functions.in_parts == len(conversion.in_parts)
-    assert all(0 < sum(hole.size for hole in item.holes) < item.size for item in coverage.in_parts)
-    assert functions.overlapping <= described + functions.in_parts + functions.left_out
+    assert sum(fdes[1:]) - fdes.size == len(conversion.cfi.entries) - len(derived) + len(conversion.cfi.damaged)
+    counts = (coverage.described_count, coverage.in_part_count, coverage.left_out_count, coverage.damaged_count)
+    assert coverage.function_count == sum(counts)
+    assert coverage.described_count == conversion.described_count
+    assert sum(coverage.dropped.values()) == coverage.dropped_count
+    places = {kind: [each for each in coverage.missing if each.kind == kind] for kind in ("left out", "damaged")}
+    assert (len(places["left out"]), len(places["damaged"])) == (coverage.left_out_count, coverage.damaged_count)
+    holes = coverage.of_kind("in part")
+    parts = groupby(holes, lambda item: (item.section, item.function_address, item.function_size))
+    sizes = [(sum(hole.size for hole in each), size) for (_, _, size), each in parts]
+    assert coverage.in_part_count == len(conversion.in_parts) == len(sizes)
+    assert all(0 < size < whole for size, whole in sizes)
     numbers = [number for number in conversion.function_entries if number is not None]
-    assert functions.records == len(conversion.section.functions) == len(conversion.function_entries)
-    assert functions.stub_records == functions.records - len(numbers)
-    assert functions.code_records == sum(number in derived for number in numbers)
+    assert coverage.record_count == len(conversion.section.functions) == len(conversion.function_entries)
     assert set(numbers).isdisjoint(conversion.code_map.dropped)
     assert set(numbers).isdisjoint(conversion.code_map.replaced)
     said = {
@@ -71,35 +72,31 @@ def _check_functions(coverage: Coverage, conversion: Conversion, *, may_join: bo
         for number, _, _ in conversion.code_map.pieces.records
         if not isinstance(conversion.outcomes.results[number], Skip)
     }
-    assert len(said - set(derived)) == functions.described + functions.in_parts
-    from_code = coverage.from_code
-    assert (from_code is None) == (conversion.cfi.underived is None)
-    if from_code is not None:
-        assert from_code.functions == len(derived) == from_code.described + from_code.in_parts + from_code.left_out
-        assert len(said & set(derived)) == from_code.described + from_code.in_parts
+    assert len(said - set(derived)) == coverage.described_count + coverage.in_part_count
+    for source in coverage.sources:
+        if source.name == "code":
+            assert len(said & set(derived)) == source.described_count + source.in_part_count
     # Of an FDE that lost addresses to others, nothing but holes may be left.
     with_rows = said - (conversion.code_map.overlapped & conversion.outcomes.in_parts)
     assert set(numbers) <= said if may_join else with_rows <= set(numbers) <= said
-    assert 0 <= functions.percent <= 100
+    assert 0 <= coverage.function_percent <= 100
 
 
 def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
-    for counts in (coverage.bytes, *(section.counts for section in coverage.sections)):
-        assert counts.total == counts.described + counts.left_out + counts.other_padding + counts.uncovered
-        by_kind = (counts.default, counts.flexible, counts.stubs, counts.from_code, counts.padding)
-        assert counts.described == sum(by_kind)
-        assert min(counts) >= 0
-    columns = list(zip(*(section.counts for section in coverage.sections), strict=True))
-    assert coverage.bytes == (ByteCounts(*map(sum, columns)) if columns else ByteCounts())
+    assert coverage.code_size == coverage.described_size + coverage.left_out_size + coverage.without_cfi_size
+    by_kind = (coverage.default_size, coverage.flexible_size, coverage.stub_size, coverage.from_code_size)
+    assert coverage.described_size == sum(by_kind) + coverage.padding_size
+    assert min(*by_kind, coverage.padding_size, coverage.left_out_size, coverage.other_padding_size) >= 0
     image, derived = conversion.image, conversion.cfi.derived_numbers
-    if coverage.from_code is not None:
-        assert sum(counts.bytes for counts in coverage.from_code.reasons.values()) == coverage.bytes.uncovered
-    named = [item.size for item in coverage.without_cfi]
+    sums = [item.size for item in coverage.missing_sums if item.kind == "without CFI"]
+    assert sum(sums) == coverage.without_cfi_size
+    assert sum(item.size for item in coverage.missing_sums) == coverage.left_out_size + coverage.without_cfi_size
+    named = [item.size for item in coverage.of_kind("without CFI")]
     assert named == sorted(named, reverse=True)
-    assert sum(named) == coverage.bytes.uncovered or len(named) == 1000
-    assert coverage.bytes.total == sum(code.end_vaddr - code.start_vaddr for code in image.code_ranges)
-    # Counted the other way round, from ranges instead of outcomes. A range may continue after its section inside an
-    # executable segment; those bytes are in no section's count.
+    assert sum(named) == coverage.without_cfi_size or len(named) == NAMED_COUNT
+    total = coverage.code_size + coverage.other_padding_size
+    assert total == sum(code.end_vaddr - code.start_vaddr for code in image.code_ranges)
+    # Counted the other way round, from ranges instead of outcomes.
     described = [(f.start_vaddr, f.start_vaddr + f.size) for f in conversion.section.functions]
     left_out = [
         (start, end)
@@ -108,7 +105,8 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
     ]
     all_holes = list(_holes_within(conversion))
     holes = [(start, end) for number, start, end in all_holes if number not in derived]
-    assert sum(counts.bytes for counts in coverage.holes.values()) == sum(end - start for start, end in holes)
+    hole_size = sum(item.size for item in coverage.missing_sums if item.kind == "in part")
+    assert hole_size == sum(_bytes_in_code(image, *span) for span in holes)
     left_out += holes
     left_out += [
         (skip.start_vaddr, skip.start_vaddr + skip.size)
@@ -122,16 +120,16 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
         for number, _, end in conversion.code_map.pieces.records
         if not isinstance(conversion.outcomes.results[number], Skip) and end not in hole_ends
     ]
-    assert coverage.bytes.padding == sum(padding[end] - end for end in fde_ends if end in padding)
-    assert coverage.bytes.described == sum(_bytes_in_code(image, *span) for span in described)
-    assert coverage.bytes.left_out == sum(_bytes_in_code(image, *span) for span in left_out)
+    assert coverage.padding_size == sum(padding[end] - end for end in fde_ends if end in padding)
+    assert coverage.described_size == sum(_bytes_in_code(image, *span) for span in described)
+    assert coverage.left_out_size == sum(_bytes_in_code(image, *span) for span in left_out)
     from_code = [
         (start, end)
         for number, start, end in conversion.code_map.pieces.records
         if number in derived and not isinstance(conversion.outcomes.results[number], Skip)
     ]
     without = [(start, end) for number, start, end in all_holes if number in derived]
-    assert coverage.bytes.from_code == sum(_bytes_in_code(image, *span) for span in from_code) - sum(
+    assert coverage.from_code_size == sum(_bytes_in_code(image, *span) for span in from_code) - sum(
         _bytes_in_code(image, *span) for span in without
     )
 
@@ -155,10 +153,11 @@ def _bytes_in_code(image: ElfImage, start: int, end: int) -> int:
 
 def _check_section(coverage: Coverage, conversion: Conversion) -> None:
     rows, data = conversion.rows, conversion.data
-    assert coverage.sizes.sframe == len(data)
+    assert coverage.sframe_size == len(data)
     assert coverage.row_count == sum(len(function.body.rows) for function in conversion.section.functions)
     assert rows.row_count == coverage.row_count
-    _check_lookup_cost(coverage.lookup_cost, conversion)
+    _check_lookup_cost(conversion.lookup_cost, conversion)
+    assert coverage.looked_up_size == sum(function.size for function in conversion.section.functions)
     assert rows.size == sum(len(each.data) for each in rows.stored)
     if not conversion.section.functions:
         assert data == b""

@@ -69,8 +69,8 @@ def _converted(path: Path, version: int, level: Level | None) -> _Converted:
     in_parts = frozenset(entry.fde.pc_begin_vaddr for entry, _ in conversion.in_parts)
     lookup = decode(conversion.data, conversion.section_vaddr)
     coverage = account(conversion)
-    hole_size = sum(counts.bytes for counts in coverage.holes.values())
-    return _Converted(conversion.target.arch, lookup, left_out, in_parts, hole_size, coverage.bytes.padding)
+    hole_size = sum(item.size for item in coverage.missing_sums if item.kind == "in part")
+    return _Converted(conversion.target.arch, lookup, left_out, in_parts, hole_size, coverage.padding_size)
 
 
 def _points(fde: Fde, lookup: Section) -> Iterator[int]:

@@ -53,7 +53,7 @@ function _shtab_cfi2sframe_using
 end
 
 set -g _shtab_cfi2sframe_commands convert remove dump verify audit coverage size trace
-set -g _shtab_cfi2sframe_opts_with_value --by --color --compare --context --emit --errata --exclude --executable --files-from --format --from --functions --header-table --jobs --limit --min-bytes --min-coverage --output --pid --reader --report --section-address --section-type --sframe-version --sort --sysroot --thread --top -O -j -o
+set -g _shtab_cfi2sframe_opts_with_value --by --compare --context --emit --errata --exclude --executable --files-from --format --from --jobs --limit --min-bytes --min-coverage --output --pid --reader --report --section-address --section-type --sframe-version --sort --sysroot --thread --top -O -j -o
 
 complete -c cfi2sframe -e
 complete -c cfi2sframe -f
@@ -77,7 +77,6 @@ complete -c cfi2sframe -n _shtab_cfi2sframe_using -l from -xka "eh_frame debug_f
 complete -c cfi2sframe -n _shtab_cfi2sframe_using -s O -xka "0 1 2" -d -O0
 complete -c cfi2sframe -n _shtab_cfi2sframe_using -l section-address -x -d 'the address that the section will have'
 complete -c cfi2sframe -n _shtab_cfi2sframe_using -l section-type -xka "gnu progbits" -d 'SHT_GNU_SFRAME, or SHT_PROGBITS for linkers before binutils 2.45'
-complete -c cfi2sframe -n _shtab_cfi2sframe_using -l header-table -xka "start end" -d end
 complete -c cfi2sframe -n _shtab_cfi2sframe_using -l no-verify -d 'do not read the written file back and check it before renaming it'
 complete -c cfi2sframe -n _shtab_cfi2sframe_using -l strict -d fail
 complete -c cfi2sframe -n _shtab_cfi2sframe_using -l min-coverage -x -d fail
@@ -103,7 +102,6 @@ complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l from -xka "eh_fra
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -s O -xka "0 1 2" -d -O0
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l section-address -x -d 'the address that the section will have'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l section-type -xka "gnu progbits" -d 'SHT_GNU_SFRAME, or SHT_PROGBITS for linkers before binutils 2.45'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l header-table -xka "start end" -d end
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l no-verify -d 'do not read the written file back and check it before renaming it'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l strict -d fail
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l min-coverage -x -d fail
@@ -142,7 +140,7 @@ complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l exclude -x -d 'in 
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l files-from -xka "(__fish_complete_path (commandline -ct))" -d 'also take the files named in LIST, each name terminated by a NUL byte'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -s j -l jobs -x -d 'processes for several files'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l would-be -d 'check the section that convert would write, instead of the one that FILE has'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l reader -xka "kernel glibc libsframe gnu-ld" -d 'what would this reader do with the section? kernel'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l reader -xka "kernel kernel-arm64 glibc libsframe gnu-ld" -d 'what would this reader do with the section? kernel'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -s v -l verbose -d 'print how much was compared'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l report -xka "(__fish_complete_path (commandline -ct))" -d 'write a line of JSON for each file'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l sframe-version -xka "1 2 3" -d 'the version to write'
@@ -159,7 +157,7 @@ complete -c cfi2sframe -n '_shtab_cfi2sframe_using audit' -l files-from -xka "(_
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using audit' -s j -l jobs -x -d 'processes for several files'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using audit' -l from -xka "eh_frame debug_frame gopclntab" -d 'the only CFI to compare'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using audit' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the file to write'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using audit' -l format -xka "text json" -d default
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using audit' -l format -xka "text markdown csv json html" -d default
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using audit' -l json -d 'print JSON'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using audit' -l context -x -d 'show N instructions before and after each place'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using audit' -s v -l verbose -d 'name functions that could not be compared, and why'
@@ -171,35 +169,33 @@ complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l exclude -x -d 'i
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l files-from -xka "(__fish_complete_path (commandline -ct))" -d 'also take the files named in LIST, each name terminated by a NUL byte'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -s j -l jobs -x -d 'processes for several files'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the file to write'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l format -xka "text json" -d default
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l format -xka "text markdown csv json html" -d default
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l json -d 'print JSON'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l top -x -d 'name the N largest functions of each kind that is missing'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l details -d 'name all of them, with every hole of functions that are described in part, and'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l top -x -d 'name the N largest places that are missing'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l details -d 'name all of them'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l sframe-version -xka "1 2 3" -d 'the version to write'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l errata -xka "0 1 2" -d 'the errata of version 2 that readers know'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l from -xka "eh_frame debug_frame gopclntab code" -d 'the only CFI to read'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -s O -xka "0 1 2" -d -O0
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l section-address -x -d 'the address that the section will have'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage; and test $_shtab_cfi2sframe_npos -ge 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an ELF file, a folder or a static archive'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using; and test $_shtab_cfi2sframe_npos -eq 0' -a size -d 'Measure what SFrame costs or would cost, as this program writes it and as GNU as and ld would lay it out: in'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using; and test $_shtab_cfi2sframe_npos -eq 0' -a size -d 'Measure what SFrame costs or would cost, as this program writes it and, about, as GNU as and ld would: in'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -s h -l help -d 'show this help message and exit'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -s r -l recursive -d 'no difference'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l exclude -x -d 'in folders, leave out the files that match this shell pattern, and do not'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l files-from -xka "(__fish_complete_path (commandline -ct))" -d 'also take the files named in LIST, each name terminated by a NUL byte'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -s j -l jobs -x -d 'processes for several files'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l compare -xka "(__fish_complete_path (commandline -ct))" -d 'two files, or two trees matched by name'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l sframe-version -xka "1 2 3" -d 'the version for the headline, the order, the functions and the changes'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l sframe-version -xka "1 2 3" -d 'the version to measure'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -s O -xka "0 1 2" -d 'how far sections are made small, as convert'"'"'s -O'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l from -xka "code" -d code
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the file to write'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l format -xka "text json csv markdown html" -d default
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l format -xka "text markdown csv json html" -d default
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l json -d 'print JSON'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l by -xka "file folder" -d 'what a line is about'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l details -d 'add the other tables'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l sort -xka "sframe gnu ratio growth rows cfi file functions left-out larger name" -d 'the order of the lines'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l details -d 'measure every version'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l sort -xka "sframe gnu ratio growth rows cfi file functions left-out name" -d 'the order of the lines'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l top -x -d 'list only N lines, or all of them'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l functions -x -d 'list the N costliest functions, and the N that exceed their FDE most'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l color -xka "auto always never" -d default
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using size; and test $_shtab_cfi2sframe_npos -ge 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an ELF file, a folder or a static archive'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using; and test $_shtab_cfi2sframe_npos -eq 0' -a trace -d 'Print the stacks of a core file, or of a live process, unwound by SFrame rows: those of each mapped file'"'"'s'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -s h -l help -d 'show this help message and exit'

@@ -1,54 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code that no CFI covers: what of it is padding, and which functions the rest is, where symbols tell."""
+"""Code that no CFI covers: what of it is padding, which functions the rest is, and why it has no rows."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from heapq import nlargest
-from typing import TYPE_CHECKING, Final, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.elf.constants import STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE
 from cfi2sframe.errors import ElfError
+from cfi2sframe.lower import Hole, InParts, Skip
 from cfi2sframe.padding import fill_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from cfi2sframe.code.code_reasons import CodeReason
+    from cfi2sframe.conversion import Conversion
     from cfi2sframe.elf.image import ElfImage, Symbol
     from cfi2sframe.elf.ranges import Span
     from cfi2sframe.elf.sections import CodeRange
-    from cfi2sframe.plt.stub_reasons import StubReason
-    from cfi2sframe.reasons import SkipReason
-    from cfi2sframe.report.from_code import Underivable
-
-#: How many stretches an account names at most.
-NAMED_COUNT: Final = 1000
-
-
-class WithoutCfi(NamedTuple):
-    """A function, or code that no symbol names, which no CFI covers; padding is no part of it.
-
-    `demangled` is the name in readable form. `address` is absolute; in an object, it is an offset in `section`. `size`
-    counts bytes. `reason` says why no rows follow from the instructions of most of it, where somebody asked for these.
-    """
-
-    name: str
-    demangled: str
-    section: str
-    address: int
-    size: int
-    reason: CodeReason | SkipReason | StubReason | None = None
-    detail: str = ""
+    from cfi2sframe.report.code_bytes import Reason
 
 
 class UncoveredCode(NamedTuple):
-    """A range of code without CFI; `name` is that of the function, empty where no symbol names it."""
+    """A range of code without CFI; `name` is that of the function, empty where no symbol names it.
+
+    `reason` says why it has no rows: a `CodeReason` or, of rows that were derived from its instructions and that the
+    version cannot express, a `SkipReason`; PLT stubs have a `StubReason`. None where nobody asked for such rows.
+    """
 
     start_vaddr: int
     end_vaddr: int
     name: str
     section: str
+    reason: Reason | None = None
+    detail: str = ""
 
 
 class FunctionSymbols(NamedTuple):
@@ -132,19 +118,59 @@ def _unnamed(image: ElfImage, code: CodeRange, start_vaddr: int, end_vaddr: int)
         yield UncoveredCode(start_vaddr, end_vaddr, "", code.name)
 
 
-def largest_without_cfi(
-    image: ElfImage, stretches: Iterable[UncoveredCode], reasons: Mapping[int, Underivable]
-) -> tuple[WithoutCfi, ...]:
-    """Return the largest stretches, at most `NAMED_COUNT`, the largest first; `demangled` is `name` still.
+def with_reasons(stretches: Iterable[UncoveredCode], conversion: Conversion) -> list[UncoveredCode]:
+    """Return ascending stretches, cut where the reason changes why they have no rows."""
+    known = reasons_without_cfi(conversion)
+    result: list[UncoveredCode] = []
+    place = 0
+    for stretch in stretches:
+        while place < len(known) and known[place].end_vaddr <= stretch.start_vaddr:
+            place += 1
+        position = stretch.start_vaddr
+        for item in map(known.__getitem__, range(place, len(known))):
+            if item.start_vaddr >= stretch.end_vaddr:
+                break
+            if position < item.start_vaddr:
+                result.append(stretch._replace(start_vaddr=position, end_vaddr=item.start_vaddr))
+            start, end = max(position, item.start_vaddr), min(item.end_vaddr, stretch.end_vaddr)
+            result.append(stretch._replace(start_vaddr=start, end_vaddr=end, reason=item.reason, detail=item.detail))
+            position = end
+        if position < stretch.end_vaddr:
+            result.append(stretch._replace(start_vaddr=position))
+    return result
 
-    `reasons` has why nothing follows from instructions, by the starts of the stretches.
-    """
-    largest = nlargest(NAMED_COUNT, stretches, key=lambda stretch: stretch.end_vaddr - stretch.start_vaddr)
-    found = []
-    for start, end, name, section in largest:
-        why = reasons.get(start)
-        address = image.place(start).offset
-        found.append(
-            WithoutCfi(name, name, section, address, end - start, why and why.reason, why.detail if why else "")
-        )
-    return tuple(found)
+
+def reasons_without_cfi(conversion: Conversion) -> list[UncoveredCode]:
+    """Return why code without CFI is not described, in ascending order, without overlaps."""
+    every = [
+        *(UncoveredCode(start, end, "", "", why) for start, end, why in conversion.cfi.underived or ()),
+        *(
+            UncoveredCode(stub.start_vaddr, stub.start_vaddr + stub.size, "", "", stub.reason, stub.detail)
+            for stub in conversion.code_map.stubs.left_out
+        ),
+        *_inexpressible(conversion),
+    ]
+    found: list[UncoveredCode] = []
+    end = 0
+    for item in sorted(every, key=attrgetter("start_vaddr")):
+        start = max(item.start_vaddr, end)
+        if start < item.end_vaddr:
+            found.append(item._replace(start_vaddr=start))
+            end = item.end_vaddr
+    return found
+
+
+def _inexpressible(conversion: Conversion) -> Iterator[UncoveredCode]:
+    """Yield the code whose rows were derived, and which the version cannot express."""
+    derived = conversion.cfi.derived_numbers
+    results, starts = conversion.outcomes.results, conversion.cfi.entries.starts
+    for number, start, end in zip(*conversion.code_map.pieces, strict=True):
+        if number not in derived:
+            continue
+        result, vaddr = results[number], starts[number]
+        if isinstance(result, Skip):
+            yield UncoveredCode(start, end, "", "", result.reason, result.detail)
+        elif isinstance(result, InParts):
+            for first, last, part in result.within(start - vaddr, end - vaddr):
+                if isinstance(part, Hole):
+                    yield UncoveredCode(vaddr + first, vaddr + last, "", "", part.why.reason, part.why.detail)

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report of `coverage`: how much of the code of one file or several is described, then what is missing, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from heapq import nlargest
+from typing import TYPE_CHECKING, Final
+
+from cfi2sframe.printable import counted
+from cfi2sframe.report.coverage import SUMMED, MissingSum, coverage_data
+from cfi2sframe.report.records import SCHEMA_VERSION, Column, Report, Table, common_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cfi2sframe.report.coverage import Coverage, Missing
+    from cfi2sframe.report.records import Cell
+
+_BYTES: Final = (
+    ("default_size", "described by default rows"),
+    ("flexible_size", "described by flexible rows"),
+    ("stub_size", "PLT stubs, described by their instructions"),
+    ("from_code_size", "described from instructions, without CFI"),
+    ("padding_size", "padding, which the function before it reaches over"),
+    ("left_out_size", "left out"),
+    ("without_cfi_size", "without CFI"),
+)
+_FUNCTIONS: Final = (
+    ("in_part_count", "described in part"),
+    ("left_out_count", "left out"),
+    ("damaged_count", "damaged"),
+)
+#: Of several files.
+_FILE_COLUMNS: Final = (
+    Column("described", "s"),
+    Column("bytes of code", ",", has_bar=True),
+    Column("without CFI", ","),
+    Column("left out", ","),
+    Column("functions", ","),
+    Column("not in full", ","),
+)
+
+
+def coverage_report(accounts: Sequence[Coverage], *, top: int | None = None) -> Report:
+    """Return the report of one file or several, of which there is one at least; it names `top` missing places."""
+    total = accounts[0] if len(accounts) == 1 else add_up(accounts)
+    tables = list(_tables_of_one(total)) if len(accounts) == 1 else [_table_of_several(accounts, total)]
+    if total.missing_sums:
+        tables.append(_why_table(total.missing_sums))
+    places, rest_count = _largest(accounts, top)
+    if places:
+        tables.append(_places_table(places, has_files=len(accounts) > 1))
+    notes = list(_notes(total, rest_count))
+    files = [coverage_data(each) for each in accounts]
+    return Report(f"{total.file}: {headline(total)}", tables, notes, {"schema": SCHEMA_VERSION, "files": files})
+
+
+def add_up(accounts: Sequence[Coverage]) -> Coverage:
+    """Return the sums of several accounts, without what is missing; of most rows and search steps, the largest."""
+    first = accounts[0]
+    values = {name: [getattr(each, name) for each in accounts] for name in SUMMED}
+    sums = {name: sum(column) for name, column in values.items()}
+    sums |= {name: max(values[name]) for name in ("max_rows", "search_steps")}
+    places, sizes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for each in accounts:
+        for kind, reason, count, size in each.missing_sums:
+            places[kind, reason] += count
+            sizes[kind, reason] += size
+    found = sorted((MissingSum(*key, places[key], sizes[key]) for key in places), key=lambda item: -item.size)
+    dropped = Counter[str]()
+    for each in accounts:
+        dropped.update(each.dropped)
+    return first._replace(
+        file=counted(len(accounts), "file"),
+        arch=first.arch if len({each.arch for each in accounts}) == 1 else "several ABIs",
+        **sums,
+        sources=(),
+        missing_sums=tuple(found),
+        missing=(),
+        dropped=dropped,
+        unread=tuple(dict.fromkeys(item for each in accounts for item in each.unread)),
+    )
+
+
+def headline(coverage: Coverage) -> str:
+    """Return how much of some code a version describes, as a sentence without a full stop."""
+    version, code_size = coverage.sframe_version, coverage.code_size
+    if not code_size:
+        return f"SFrame version {version}: no code"
+    from_code = f" ({share(coverage.from_code_size, code_size)} from instructions)" if coverage.from_code_size else ""
+    described = share(coverage.described_size, code_size)
+    text = f"SFrame version {version} describes {described} of {code_size:,} bytes of code{from_code}"
+    count = coverage.function_count
+    if not count:
+        return f"{text}; no function has CFI"
+    what = f"function{'' if count == 1 else 's'} with CFI"
+    if coverage.described_count == count:
+        return f"{text}, and {f'all {count:,}' if count > 1 else 'the only'} {what}"
+    in_part = f" ({coverage.in_part_count:,} more in part)" if coverage.in_part_count else ""
+    return f"{text}, and {coverage.described_count:,} of {count:,} {what}{in_part}"
+
+
+def share(part: int, whole: int) -> str:
+    """Return a share in percent. Only all of it is 100.00 %, and only nothing 0.00 %; empty without a whole."""
+    if not whole:
+        return ""
+    percent = 100 * part / whole
+    if 0 < percent < 0.01:
+        return "<0.01 %"
+    return f"{percent if part == whole else min(percent, 99.99):.2f} %"
+
+
+def _tables_of_one(coverage: Coverage) -> Iterator[Table]:
+    sizes = [(getattr(coverage, name), text) for name, text in _BYTES]
+    yield _parts_table("Code", "bytes", sizes, coverage.code_size, "bytes of code")
+    if coverage.function_count:
+        counts = [
+            (coverage.described_count - coverage.flexible_count, "described by default rows"),
+            (coverage.flexible_count, "described by flexible rows"),
+            *((getattr(coverage, name), text) for name, text in _FUNCTIONS),
+        ]
+        yield _parts_table("Functions", "functions", counts, coverage.function_count, "functions with CFI")
+    if len(coverage.sources) > 1:
+        names = ("default", "flexible", "in part", "left out", "damaged", "PLT stubs", "dropped")
+        columns = [*(Column(name, ",") for name in names), Column("source")]
+        rows: list[list[Cell]] = [[*source[2:], source.name] for source in coverage.sources]
+        yield Table("FDEs by source", columns, rows)
+
+
+def _parts_table(title: str, noun: str, parts: Sequence[tuple[int, str]], whole: int, text: str) -> Table:
+    columns = (Column(noun, ",", has_bar=True), Column("share", "s"), Column("what"))
+    rows = [(count, share(count, whole), what) for count, what in parts if count]
+    return Table(title, columns, rows, (whole, share(whole, whole), text))
+
+
+def _table_of_several(accounts: Sequence[Coverage], total: Coverage) -> Table:
+    folder = common_folder([each.file for each in accounts])
+    has_code = bool(total.from_code_size)
+    columns = (
+        *_FILE_COLUMNS,
+        *([Column("from code", ",")] if has_code else []),
+        Column(f"file, in {folder}" if folder else "file"),
+    )
+    rows: list[list[Cell]] = [
+        [
+            *(share(each.described_size, each.code_size), each.code_size, each.without_cfi_size, each.left_out_size),
+            *(each.function_count, each.function_count - each.described_count),
+            *([each.from_code_size] if has_code else []),
+            each.file[len(folder) :] if each is not total else "total",
+        ]
+        for each in (*accounts, total)
+    ]
+    return Table("", columns, rows[:-1], rows[-1])
+
+
+def _why_table(sums: Sequence[MissingSum]) -> Table:
+    columns = (Column("bytes", ",", has_bar=True), Column("places", ","), Column("what"), Column("why"))
+    rows = [(size, count, kind, reason) for kind, reason, count, size in sums]
+    total = (sum(row[0] for row in rows), sum(row[1] for row in rows), "", "")
+    return Table("What is missing, and why", columns, rows, total)
+
+
+def _largest(accounts: Sequence[Coverage], top: int | None) -> tuple[list[tuple[Missing, str]], int]:
+    """Return the largest missing places, each with its file, and how many more there are."""
+    every = [(each, account.file) for account in accounts for each in account.missing]
+    count = sum(each.place_count for account in accounts for each in account.missing_sums)
+    found = nlargest(len(every) if top is None else top, every, key=lambda pair: pair[0].size)
+    return found, count - len(found)
+
+
+def _places_table(places: Sequence[tuple[Missing, str]], *, has_files: bool) -> Table:
+    columns = [
+        *(Column("bytes", ",", has_bar=True), Column("address"), Column("section"), Column("what"), Column("why")),
+        *(Column("function"), Column("file")),
+    ]
+    rows: list[list[Cell]] = [
+        [each.size, f"0x{each.address:x}", each.section, each.kind, _why(each), each.demangled, file]
+        for each, file in places
+    ]
+    width = len(columns) if has_files else len(columns) - 1
+    return Table("Where; the largest first", columns[:width], [row[:width] for row in rows])
+
+
+def _why(item: Missing) -> str:
+    where = f" at 0x{item.row_address:x}" if item.row_address not in (0, item.address) else ""
+    return f"{item.why}{where}" + (f" ({item.detail})" if item.detail else "")
+
+
+def _notes(total: Coverage, rest_count: int) -> Iterator[str]:
+    if rest_count > 0:
+        yield f"{rest_count:,} more places are in the sums (--top N or --details lists more)."
+    if total.sframe_size:
+        sources = [source.name for source in total.sources] or ["the CFI"]
+        cfi = " + ".join([*sources, *([".eh_frame_hdr"] if total.eh_frame_hdr_size else [])])
+        ratio = "" if total.ratio is None else f", {total.ratio:.2f} of the bytes of {cfi}"
+        yield f".sframe for {total.arch}: {total.sframe_size:,} bytes, {total.row_count:,} rows{ratio}."
+    if total.looked_up_size:
+        rows = f"{total.mean_rows:.1f} (mean), {total.max_rows:,} (max)"
+        yield f"Rows scanned per lookup: {rows}, after {total.search_steps} steps in the function table."
+    if total.other_padding_size:
+        yield f"Padding without CFI, which is never executed and no code: {total.other_padding_size:,} bytes."
+    if total.stub_fde_count:
+        yield f"FDEs of PLT stubs, which are described by their instructions instead: {total.stub_fde_count:,}."
+    yield from (f"{counted(count, 'FDE')} dropped: {reason}." for reason, count in total.dropped.items())
+    yield from (f"{item.name} is not used: {item.reason}." for item in total.unread)

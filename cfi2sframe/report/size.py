@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What SFrame costs: a record of plain numbers for each file, and sums of records. Sizes count bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.report.coverage import add_sources, count_sources
+from cfi2sframe.report.gnu_size import gnu_size
+from cfi2sframe.sframe.constants import FDE_ATTRIBUTE_SIZE, FDE_SIZE, HEADER_SIZE, SFRAME_VERSION_3
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cfi2sframe.conversion import Conversion
+
+
+class FileSize(NamedTuple):
+    """A file and its section in one version, or with `add_up` the sums of several; `gnu_size` is an estimate.
+
+    `cfi_size` counts all CFI that was read, of Go the table, and `existing_size` the `.sframe` that the file has.
+    `sframe_size` is the sum of the four sizes after it. The section has `record_count` records, of these
+    `flexible_count` in flexible rows and `pcmask_count` for stubs, and `row_count` rows, some of them shared. Functions
+    are counted as `coverage.Coverage` does. Readers scan `scanned_row_count` rows to look each of `looked_up_size`
+    bytes of code up once, and `max_rows` for the costliest.
+    """
+
+    file: str
+    arch: str
+    sframe_version: int
+    file_count: int = 0
+    file_size: int = 0
+    text_size: int = 0
+    cfi_size: int = 0
+    eh_frame_hdr_size: int = 0
+    existing_size: int = 0
+    sframe_size: int = 0
+    header_size: int = 0
+    function_table_size: int = 0
+    attribute_size: int = 0
+    row_size: int = 0
+    gnu_size: int = 0
+    function_count: int = 0
+    left_out_count: int = 0
+    in_part_count: int = 0
+    record_count: int = 0
+    flexible_count: int = 0
+    pcmask_count: int = 0
+    row_count: int = 0
+    looked_up_size: int = 0
+    scanned_row_count: int = 0
+    max_rows: int = 0
+
+    @property
+    def base_size(self) -> int:
+        """The size that the section is compared with: the CFI and its search table."""
+        return self.cfi_size + self.eh_frame_hdr_size
+
+    @property
+    def ratio(self) -> float | None:
+        """The section to the CFI with its search table; None without CFI."""
+        return self.sframe_size / self.base_size if self.base_size else None
+
+    @property
+    def growth_percent(self) -> float | None:
+        """The section in percent of the file."""
+        return 100 * self.sframe_size / self.file_size if self.file_size else None
+
+    @property
+    def mean_rows(self) -> float | None:
+        """The rows scanned per lookup, on average over the bytes of code; None without any."""
+        return self.scanned_row_count / self.looked_up_size if self.looked_up_size else None
+
+
+#: The fields that are added up.
+SUMMED: Final = FileSize._fields[FileSize._fields.index("file_count") :]
+
+
+def measure(conversion: Conversion) -> FileSize:
+    """Return the sizes of a converted file."""
+    image, rows, cost = conversion.image, conversion.rows, conversion.lookup_cost
+    fdes = add_sources(count_sources(conversion))
+    size, version = len(conversion.data), conversion.target.version
+    # Without functions nothing is written, not even a header.
+    header = HEADER_SIZE if size else 0
+    table = FDE_SIZE[version] * len(rows.lists)
+    attributes = FDE_ATTRIBUTE_SIZE * len(rows.stored) if version >= SFRAME_VERSION_3 else 0
+    return FileSize(
+        file=image.name,
+        arch=image.arch.name,
+        sframe_version=version,
+        file_count=1,
+        file_size=len(image.data),
+        text_size=sum(section.size for section in image.sections_named(".text")),
+        cfi_size=sum(section.size for section in conversion.cfi.sections),
+        eh_frame_hdr_size=sum(section.size for section in image.sections_named(".eh_frame_hdr")),
+        existing_size=0 if image.sframe_section is None else image.sframe_section.size,
+        sframe_size=size,
+        header_size=header,
+        function_table_size=table,
+        attribute_size=attributes,
+        row_size=size - header - table - attributes,
+        gnu_size=gnu_size(conversion),
+        function_count=fdes.function_count,
+        left_out_count=fdes.left_out_count,
+        in_part_count=fdes.in_part_count,
+        record_count=len(conversion.section.starts),
+        flexible_count=sum(body.is_flexible for body in conversion.section.bodies),
+        pcmask_count=sum(body.is_pcmask for body in conversion.section.bodies),
+        row_count=rows.row_count,
+        looked_up_size=cost.code_size,
+        scanned_row_count=cost.walked_count,
+        max_rows=cost.max_rows,
+    )
+
+
+def add_up(files: Iterable[FileSize], name: str, version: int) -> FileSize:
+    """Return the sums of some files; `max_rows` is the largest."""
+    every = list(files)
+    sums = {field: sum(getattr(file, field) for file in every) for field in SUMMED}
+    sums["max_rows"] = max((file.max_rows for file in every), default=0)
+    arches = {file.arch for file in every}
+    return FileSize(name, arches.pop() if len(arches) == 1 else "", version, **sums)

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every format of a report has the same numbers, and names in it are harmless."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import sys
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi2sframe import account, convert, load
+from cfi2sframe.arch import AMD64
+from cfi2sframe.cli.outputs import REPORT_FORMATS
+from cfi2sframe.errors import RequestError
+from cfi2sframe.printable import printable
+from cfi2sframe.report.coverage_report import coverage_report
+from cfi2sframe.report.formats import FORMATS, render
+from cfi2sframe.report.records import Column, Report, Table
+from cfi2sframe.report.size_report import comparison_report, size_report
+from tests.support import cfi_asm as asm
+from tests.support.samples import TEXT_VADDR, cie_of, linked_file, push_fp
+from tests.support.sizes import library, measured, sample_files
+
+if TYPE_CHECKING:
+    from cfi2sframe.report.coverage import Coverage
+
+
+def covered(name: str, function: str = "") -> Coverage:
+    """The account of a file with a function that is left out."""
+    fdes = (push_fp(AMD64), asm.Fde(cie_of(AMD64, asm.def_cfa_expression(b"\x30")), TEXT_VADDR + 0x40, 16))
+    coverage = account(convert(load(linked_file(AMD64, fdes), name)))
+    missing = tuple(each._replace(name=function, demangled=function) for each in coverage.missing)
+    return coverage._replace(missing=missing)
+
+
+def reports(name: str) -> list[Report]:
+    """Reports of each kind that have a name wherever names are."""
+    file = measured("a.so", library(2))._replace(file=name)
+    return [
+        size_report([file, measured("b.so", library(1))], 3, folders=[name, name]),
+        size_report([file], 3),
+        comparison_report([file], [file._replace(sframe_size=1), measured("b.so", library(1))], 3, top=None),
+        coverage_report([covered(name, name)]),
+        coverage_report([covered(name, name), covered("b", name)]),
+    ]
+
+
+def test_the_command_line_offers_all_formats() -> None:
+    assert REPORT_FORMATS == FORMATS
+
+
+@pytest.mark.parametrize("report", [size_report(sample_files(), 3), coverage_report([covered("a"), covered("b")])])
+def test_all_formats_have_the_same_cells(report: Report) -> None:
+    text, markdown, page = (render(report, name) for name in ("text", "markdown", "html"))
+    words = " ".join(parse(page).text)
+    plain = re.sub(r"\\(.)", r"\1", markdown)
+    for table in report.tables:
+        for texts in table.texts:
+            assert all(cell in text and cell in plain and cell in words for cell in texts)
+    assert json.loads(render(report, "json")) == json.loads(json.dumps(report.data))
+    rows = list(csv.DictReader(io.StringIO(render(report, "csv"))))
+    assert len(rows) == len(report.data["files"])
+    for row, file in zip(rows, report.data["files"], strict=True):
+        for key, cell in row.items():
+            value = file[key]
+            assert cell == ("" if value is None else printable(value) if isinstance(value, str) else str(int(value)))
+
+
+def test_csv_quotes_text_and_no_number() -> None:
+    heading, *lines = render(size_report(sample_files(), 3), "csv").splitlines()
+    assert all(re.fullmatch(r'"[a-z_]+"', name) for name in heading.split(","))
+    for line in lines:
+        assert re.fullmatch(r'"(?:[^"]|"")*","\w+"(,\d+)+', line)
+
+
+def test_nothing_at_all() -> None:
+    for name in FORMATS:
+        assert render(Report("nothing", [], [], {"files": []}), name)
+
+
+def test_a_page_without_jinja(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(RequestError, match=r"a page needs Jinja2; install cfi2sframe\[html\], or choose another"):
+        render(reports("a")[0], "html")
+
+
+def test_text_is_aligned() -> None:
+    table = Table(
+        "", [Column("n", ","), Column("name"), Column("x", ".1f", " %")], [(1, "long name", 2.0), (2000, "b", None)]
+    )
+    lines = render(Report("head", [table], ["A note."], {}), "text").splitlines()
+    assert lines == ["head", "", "    n  name           x", "    1  long name  2.0 %", "2,000  b", "A note."]
+
+
+# Names
+
+
+HOSTILE = (
+    "=HYPERLINK(0)",
+    "+1",
+    "-1",
+    "@SUM(A1)",
+    "\uff1d1",
+    "\t=1",
+    "\r\n=1",
+    "\x1b]0;title\x07\x9b2J",
+    "\u202egnp.exe",
+    "`|](x) [a](http://b.example) www.b.example <img src=x onerror=x> $x$ &lt; #1 ![a](b)",
+    "</title></svg><script>alert(1)</script>\"'",
+)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_are_harmless_in_csv(name: str) -> None:
+    for report in reports(name):
+        text = render(report, "csv")
+        assert text.replace("\r\n", "").isprintable()
+        cells = [cell for row in csv.reader(io.StringIO(text)) for cell in row]
+        assert not any(cell.startswith(("=", "+", "@", "-", "\uff1d")) for cell in cells)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_are_harmless_in_text_and_pages(name: str) -> None:
+    for report in reports(name):
+        assert render(report, "text").replace("\n", "").isprintable()
+        widths = {len(table.columns) + 1 for table in report.tables}
+        for line in render(report, "markdown").splitlines():
+            assert line.isprintable()
+            plain = re.sub(r"\\.", "", line)
+            # Without its escaped characters a line has no markup, and nothing that becomes a link by itself.
+            assert not re.search(r"[`\[\]<>$&]|://|www\.", plain)
+            assert not line.startswith("|") or plain.count("|") in widths
+        page = render(report, "html")
+        assert page.replace("\n", "").isprintable()
+        assert not re.search(r"<script|<img|</title></svg><|<[^>]*alert", page)
+
+
+# Pages
+
+
+class _Page(HTMLParser):
+    """Collects the elements of a page, which must be balanced."""
+
+    VOID = frozenset({"meta"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def _parse(page: str) -> _Page:
+    parser = _Page()
+    parser.feed(page)
+    parser.close()
+    assert parser.open == []
+    return parser
+
+
+def parse(page: str) -> _Page:
+    """Parse a page, whose elements are balanced."""
+    parser = _Page()
+    parser.feed(page)
+    parser.close()
+    assert parser.open == []
+    return parser
+
+
+@pytest.mark.parametrize("report", reports("lib/a.so"))
+def test_pages(report: Report) -> None:
+    """A page needs nothing else, runs nothing, and fits light, dark, wide and narrow screens."""
+    text = render(report, "html")
+    page = parse(text)
+    names = [tag for tag, _ in page.tags]
+    assert not {"script", "link", "img", "iframe", "object", "embed", "base", "form", "input", "button"} & set(names)
+    policies = [attributes["content"] for _, attributes in page.tags if "http-equiv" in attributes]
+    assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
+    for tag, attributes in page.tags:
+        assert not {"src", "srcset", "data", "action", "href"} & attributes.keys()
+        assert not any(name.startswith("on") for name in attributes)
+        assert re.fullmatch(r"--w:\d+(\.\d)?%", attributes.get("style") or "--w:0%")
+        assert tag != "th" or attributes["scope"] == "col"
+    assert names.count("table") == names.count("caption") == len(report.tables)
+    assert names.count("h1") == names.count("main") == 1
+    assert ("html", {"lang": "en"}) in page.tags
+    assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in page.tags
+    assert "color-scheme: light dark" in text
+    assert "url(" not in text
+    assert "@import" not in text
+
+
+def test_bars_are_shares_of_the_largest() -> None:
+    report = size_report(sample_files(), 3)
+    widths = [
+        float((attributes["style"] or "")[4:-1])
+        for _, attributes in parse(render(report, "html")).tags
+        if "style" in attributes
+    ]
+    sizes = [row[0] for row in report.tables[0].rows if isinstance(row[0], int)]
+    assert widths == [round(100 * size / max(sizes), 1) for size in sizes]
+
+
+def test_a_page_of_coverage_has_the_largest_places_with_functions_and_reasons() -> None:
+    words = parse(render(coverage_report([covered("a.so", "f(int)")]), "html")).text
+    for word in ("16", f"0x{TEXT_VADDR + 0x40:x}", ".text", "left out", "CFA is an expression (lit0)", "f(int)"):
+        assert word in words
+
+
+def test_a_page_of_2000_files_is_small() -> None:
+    file, coverage = measured("a.so", library(2)), covered("a", "f")
+    names = [f"usr/lib/x86_64-linux-gnu/libsomething-{number}.so.0.0.0" for number in range(2000)]
+    pages = (
+        render(size_report([file._replace(file=name) for name in names], 3), "html"),
+        render(coverage_report([coverage._replace(file=name) for name in names], top=10), "html"),
+    )
+    for page in pages:
+        assert page.count("<tr>") > 2000
+        assert len(page) < 5 << 20
