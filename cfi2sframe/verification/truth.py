@@ -129,9 +129,15 @@ class AddressColumn(Generic[T]):
         self.numbers += numbers
         self.end = end
 
+    def put_next(self, number: int, end: int) -> None:
+        """Put an answer from the last range's end on."""
+        self.addresses.append(self.end)
+        self.numbers.append(number)
+        self.end = end
+
     def closed(self) -> AddressColumn[T]:
         """Return the column with nothing after its last range."""
-        self.put([self.end], [0], ADDRESS_END)
+        self.put_next(0, ADDRESS_END)
         return self
 
     def replaced(self, ranges: Iterable[tuple[int, int, Sequence[tuple[int, int]]]]) -> AddressColumn[T]:
@@ -207,7 +213,7 @@ def truth_column(truth: Truth, fdes: Fdes, ends: Mapping[int, int]) -> AddressCo
             if column.end < reach:
                 if after not in in_padding:
                     in_padding[after] = column.number(column.answers[after]._replace(is_padding=True))
-                column.put([column.end], [in_padding[after]], reach)
+                column.put_next(in_padding[after], reach)
     return column.closed()
 
 
