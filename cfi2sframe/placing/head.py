@@ -133,25 +133,30 @@ class Head:
         None where it cannot be done.
         """
         table_end = self.file.header.program_headers_offset + PROGRAM_HEADER_SIZE * (len(self.kept) + added)
-        first = None
+        build_id = next((number for number, group in enumerate(self.groups) if group.has_build_id), None)
+        fallback = None
         for count in range(len(self.groups) + 1):
             room_end = self.groups[count].file_offset if count < len(self.groups) else self.limit
             if room_end < table_end:
                 continue
-            result = self._packed(self.groups[:count], table_end, room_end)
-            if not any(group.has_build_id for group in result.leaving):
-                return result
-            first = first or result
-        return first
+            if build_id is None or build_id >= count or self._end_of(self.groups[build_id], table_end) <= room_end:
+                return self._packed(self.groups[:count], table_end, room_end)
+            fallback = fallback or (count, room_end)
+        return fallback and self._packed(self.groups[: fallback[0]], table_end, fallback[1])
+
+    def _end_of(self, group: MovableGroup, start: int) -> int:
+        """Return where a group ends that starts at a file offset or, for its alignment, soon after."""
+        return round_up(start + self.bias, group.alignment) - self.bias + group.size
 
     def _packed(self, groups: list[MovableGroup], start: int, end: int) -> Rearranged:
         """Put as many groups as possible between two file offsets, the build-id first."""
         staying, leaving = dict[int, int](), []
         for group in sorted(groups, key=lambda group: (not group.has_build_id, group.size)):
-            place = round_up(start + self.bias, group.alignment) - self.bias
-            if place + group.size > end:
+            group_end = self._end_of(group, start)
+            if group_end > end:
                 leaving.append(group)
                 continue
+            place = group_end - group.size
             staying.update((index, place + delta) for index, delta in group.deltas.items())
-            start = place + group.size
+            start = group_end
         return Rearranged(staying, leaving)

@@ -3,26 +3,28 @@
 
 What is loaded keeps its file offset, except for the sections that the placement moves. What follows the loaded part
 (debug sections, symbols) moves to make room for a new segment: the loaded part comes first, as linkers have it. New
-section names, the undo record and the new section headers follow at the end of the file; the old ones stay, unused.
+section names, the undo record and the new section headers follow at the end of the file. The old ones go, if they end
+it; else they stay, unused.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.elf.constants import SHF_ALLOC
-from cfi2sframe.elf.headers import SFRAME_NAME, SectionHeader
+from cfi2sframe.elf.contents import is_zero
+from cfi2sframe.elf.headers import SectionHeader
+from cfi2sframe.elf.ranges import Span
 from cfi2sframe.placing.edits import Splice, ordered, overwrite
 from cfi2sframe.placing.gate import round_up
 from cfi2sframe.placing.place import SECTION_ALIGNMENT
+from cfi2sframe.placing.remove import NAME
 from cfi2sframe.placing.section_indices import changed_contents, numbering_with, renumbered_header
-from cfi2sframe.placing.undo import Undo
+from cfi2sframe.placing.undo import OldPlace, Undo
 
 if TYPE_CHECKING:
     from cfi2sframe.placing.gate import LinkedFile
     from cfi2sframe.placing.place import Placement
-
-_NAME: Final = SFRAME_NAME.encode() + b"\0"
 
 
 def insertion_splices(file: LinkedFile, placement: Placement, section_type: int) -> tuple[Splice, ...]:
@@ -63,15 +65,6 @@ def insertion_splices(file: LinkedFile, placement: Placement, section_type: int)
         splices.append(Splice(block.section_file_offset, placement.section_size, None, placement.section_size))
         splices.append(overwrite(section_end, bytes(tail)))
     if file.sections:
-        undo = Undo(
-            file.header.pack(),
-            saved_head,
-            tuple(numbering),
-            len(file.data),
-            file.loaded_end if block.is_inserted else block.section_file_offset,
-            growth or block.end - block.section_file_offset,
-            is_inserted=block.is_inserted,
-        )
         added = SectionHeader(
             name_offset=0,
             type=section_type,
@@ -84,10 +77,25 @@ def insertion_splices(file: LinkedFile, placement: Placement, section_type: int)
             alignment=SECTION_ALIGNMENT,
             entry_size=0,
         )
-        end, table_size = _end_of_file(file, placement, added, numbering, growth, undo)
-        splices.append(Splice(len(file.data), 0, end))
+        is_inserted = block.is_inserted
+        names = _names(file)
+        undo = Undo(
+            header=file.header.pack(),
+            head=saved_head,
+            numbering=tuple(numbering),
+            places=tuple(OldPlace(i, file.sections[i].vaddr, file.sections[i].file_offset) for i in placement.moved),
+            is_inserted=is_inserted,
+            file_size=len(file.data),
+            kept_size=names.kept_size,
+            names_file_offset=file.sections[file.names_index].file_offset if names.content else 0,
+            added_start=file.loaded_end if is_inserted else block.section_file_offset,
+            added_size=growth if is_inserted else block.end - block.section_file_offset,
+        )
+        added = added._replace(name_offset=names.name_offset)
+        end, table_size = _end_of_file(file, placement, added, names.content, undo)
+        splices.append(Splice(names.kept_size, len(file.data) - names.kept_size, end))
         header = header._replace(
-            section_headers_offset=len(file.data) + growth + len(end) - table_size,
+            section_headers_offset=names.kept_size + growth + len(end) - table_size,
             section_header_count=len(numbering) + 1,
             section_names_index=numbering[file.names_index],
         )
@@ -114,32 +122,52 @@ def _head(file: LinkedFile, placement: Placement, table: bytes, moved: dict[int,
     return overwrite(start, bytes(head)), saved
 
 
+class _Names(NamedTuple):
+    """The section names with that of the section, and its offset there; empty where the old ones have it already.
+
+    `kept_size` is up to where the file stays: without its section headers and, before these, its section names, where
+    they end the file and are written anew.
+    """
+
+    content: bytes
+    name_offset: int
+    kept_size: int
+
+
+def _names(file: LinkedFile) -> _Names:
+    names, table, kept = file.section_bytes(file.names_index), file.section_table, len(file.data)
+    name_offset = names.find(NAME)
+    content = b"" if name_offset >= 0 else names + NAME
+    if table.end == kept and table.start >= file.loaded_end:
+        kept, last = table.start, file.stored[-1]
+        is_last = last.number == file.names_index and last.start >= file.loaded_end
+        if content and is_last and is_zero(file.data, Span(last.end, table.start)):
+            kept = last.start
+    return _Names(content, name_offset if name_offset >= 0 else len(names), kept)
+
+
 def _end_of_file(
-    file: LinkedFile, placement: Placement, added: SectionHeader, numbering: list[int], growth: int, undo: Undo
+    file: LinkedFile, placement: Placement, added: SectionHeader, names: bytes, undo: Undo
 ) -> tuple[bytes, int]:
     """Return the new end of the file, and how many bytes of it are section headers.
 
-    `added` is the new section header, without its name. `growth` is how far what is not loaded has moved.
+    `added` is the new section header, `names` are the new section names, if there are any.
     """
-    names = file.section_bytes(file.names_index)
-    start = len(file.data) + growth
+    growth = undo.added_size if undo.is_inserted else 0
+    start = undo.kept_size + growth
     end = bytearray(-start % 8)
     names_place = start + len(end)
-    name_offset = names.find(_NAME)
-    has_new_names = name_offset < 0
-    if has_new_names:
-        name_offset = len(names)
-        names += _NAME
-        end += names
+    end += names
     # The new header has the one index that is in no item of `numbering`.
-    headers = [added._replace(name_offset=name_offset)] * (len(file.sections) + 1)
+    headers = [added] * (len(file.sections) + 1)
+    numbering = list(undo.numbering)
     for index, old in enumerate(file.sections):
         entry = renumbered_header(old, numbering)
         if index in placement.moved:
             entry = entry._replace(vaddr=placement.moved[index].vaddr, file_offset=placement.moved[index].file_offset)
         elif not entry.flags & SHF_ALLOC and entry.file_offset >= file.loaded_end:
             entry = entry._replace(file_offset=entry.file_offset + growth)
-        if index == file.names_index and has_new_names:
+        if index == file.names_index and names:
             entry = entry._replace(file_offset=names_place, size=len(names))
         headers[numbering[index]] = entry
     record = undo.pack()

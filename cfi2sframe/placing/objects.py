@@ -187,7 +187,9 @@ def add_to_object(
     )
     if not has_section:
         # It ends where the section table starts.
-        tail.add(Undo(old.header.pack(), b"", (), len(old.data), 0, 0, is_inserted=False).pack(), 8)
+        size = len(old.data)
+        undo = Undo(old.header.pack(), b"", (), (), False, size, size, 0, 0, 0)
+        tail.add(undo.pack(), 8)
     return _finish(old, headers, tail)
 
 

@@ -8,20 +8,25 @@ section's bytes become zeros, its headers go, and everything else stays.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import struct
+from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.elf.constants import PT_GNU_SFRAME
-from cfi2sframe.elf.headers import FILE_HEADER_SIZE, SECTION_HEADER_SIZE, SectionHeader, parse_headers
+from cfi2sframe.elf.constants import PT_GNU_SFRAME, SHF_ALLOC
+from cfi2sframe.elf.headers import SECTION_HEADER_SIZE, SFRAME_NAME, SectionHeader, parse_file_header
 from cfi2sframe.errors import ElfError, EmbedError
 from cfi2sframe.placing.edits import Splice, apply, ordered, overwrite
 from cfi2sframe.placing.movable import symbols_in
 from cfi2sframe.placing.place import with_own_entry
-from cfi2sframe.placing.section_indices import changed_contents
+from cfi2sframe.placing.section_indices import changed_contents, renumbered_header
 from cfi2sframe.placing.undo import Undo, undo_of
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.contents import Joined
     from cfi2sframe.placing.gate import LinkedFile
+
+
+#: What inserting appends to the section names.
+NAME: Final = SFRAME_NAME.encode() + b"\0"
 
 
 def restored(file: LinkedFile) -> Joined | None:
@@ -30,40 +35,57 @@ def restored(file: LinkedFile) -> Joined | None:
     The caller has to prove that the original gives the file: others may have written it since.
     """
     undo = undo_of(file.data, file.section_table.start) if file.sections else None
-    if undo is None or len(undo.numbering) >= len(file.sections) or max(undo.numbering) >= len(file.sections):
+    if undo is None or not undo.numbering or max(undo.numbering) >= len(file.sections):
         return None
     try:
         return _restored(file, undo)
-    except (ElfError, EmbedError):
+    except (ElfError, EmbedError, LookupError, struct.error):
+        # The record is for another file.
         return None
 
 
 def _restored(file: LinkedFile, undo: Undo) -> Joined:
-    end = undo.file_size + (undo.added_size if undo.is_inserted else 0)
-    if not FILE_HEADER_SIZE <= end <= len(file.data):
-        raise EmbedError("the undo record is for another file")
-    added = bytes(0 if undo.is_inserted else undo.added_size)
-    splices = [overwrite(0, undo.header), Splice(undo.added_start, undo.added_size, added)]
-    if undo.head:
-        splices.append(overwrite(file.header.program_headers_offset, undo.head))
-    if end < len(file.data):
-        splices.append(Splice(end, len(file.data) - end, b""))
-    bare = apply(file.data, ordered(splices))
-    old = parse_headers(bare)
-    if len(old.sections) != len(undo.numbering):
+    end = undo.kept_size + (undo.added_size if undo.is_inserted else 0)
+    if max(end, undo.file_size, undo.added_start + undo.added_size) > len(file.data):
         raise EmbedError("the undo record is for another file")
     inverse = [-1] * len(file.sections)
     for index, number in enumerate(undo.numbering):
         inverse[number] = index
-    places = {
-        number: section
-        for number, section in zip(undo.numbering, old.sections, strict=True)
-        if section.vaddr != file.sections[number].vaddr
-    }
-    changed = changed_contents(file, inverse, {number: section.vaddr for number, section in places.items()})
-    contents = {number: changed.get(number) or file.section_bytes(number) for number in {*places, *changed}}
-    back = [overwrite(old.sections[inverse[number]].file_offset, content) for number, content in contents.items()]
-    return apply(bare, ordered(back))
+    header, headers = parse_file_header(undo.header), _old_headers(file, undo, inverse)
+    tail = bytearray(max(undo.file_size - undo.kept_size, 0))
+    if tail:
+        names = file.section_bytes(file.names_index)[: -len(NAME)]
+        for start, content in (
+            (undo.names_file_offset, names),
+            (header.section_headers_offset, b"".join(entry.pack(file.order) for entry in headers)),
+        ):
+            if start >= undo.kept_size:
+                tail[start - undo.kept_size : start - undo.kept_size + len(content)] = content
+    added = bytes(0 if undo.is_inserted else undo.added_size)
+    splices = [overwrite(0, undo.header), Splice(undo.added_start, undo.added_size, added)]
+    splices += [overwrite(file.header.program_headers_offset, undo.head)] if undo.head else []
+    bare = apply(file.data, ordered([*splices, Splice(end, len(file.data) - end, bytes(tail))]))
+    vaddrs = {undo.numbering[place.section_index]: place.vaddr for place in undo.places}
+    changed = changed_contents(file, inverse, vaddrs)
+    contents = {number: changed.get(number) or file.section_bytes(number) for number in {*vaddrs, *changed}}
+    return apply(bare, ordered(overwrite(headers[inverse[n]].file_offset, content) for n, content in contents.items()))
+
+
+def _old_headers(file: LinkedFile, undo: Undo, inverse: list[int]) -> list[SectionHeader]:
+    """Return the section headers of the original."""
+    headers = []
+    for number in undo.numbering:
+        entry = renumbered_header(file.sections[number], inverse)
+        if undo.is_inserted and not entry.flags & SHF_ALLOC and entry.file_offset >= undo.added_start:
+            entry = entry._replace(file_offset=entry.file_offset - undo.added_size)
+        if number == file.names_index and undo.names_file_offset:
+            entry = entry._replace(file_offset=undo.names_file_offset, size=entry.size - len(NAME))
+        headers.append(entry)
+    for place in undo.places:
+        headers[place.section_index] = headers[place.section_index]._replace(
+            vaddr=place.vaddr, file_offset=place.file_offset
+        )
+    return headers
 
 
 def removal_splices(file: LinkedFile) -> tuple[Splice, ...]:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.contents import differences, first_difference, is_zero
-from cfi2sframe.elf.ranges import Span, common, touches, united, without
+from cfi2sframe.elf.ranges import Span, common, holder_of, touches, united, without
 from cfi2sframe.placing.note_addresses import may_be_elsewhere
 from cfi2sframe.placing.view import SFRAME_TYPES, FileView, expect, is_sframe, parsing, span_of
 
@@ -123,7 +123,8 @@ def _check_replaced(before: FileView, after: FileView, section: Buffer | None) -
             free = {"sh_type": None, "sh_size": None}
             expect(new is not None and {**old, **free} == {**new, **free}, "the header of .sframe changed")
         elif new is not None:
-            expect(not any(after.bytes_of(Span(at := after.table("sh").start + 64 * index, at + 64))), "another header")
+            at = after.table("sh").start + 64 * index
+            expect(not any(after.bytes_of(Span(at, at + 64))), "the header of .sframe is still there")
     expect(len(before.sections) - len(after.sections) in (0, 1), "a section is missing, or new")
     expect(before.header.e_shoff == after.header.e_shoff, "the section headers are elsewhere")
     expect(before.header.e_shstrndx == after.header.e_shstrndx, "the section names are elsewhere")
@@ -263,20 +264,17 @@ def _check_loads(bare: FileView, full: FileView, place: Span) -> None:
     expect(len(full.loads) - len(bare.loads) in (0, 1), "more or fewer PT_LOAD segments")
     for old, new in zip(bare.loads, full.loads, strict=False):
         growth = new["p_filesz"] - old["p_filesz"]
-        has_bss = old["p_filesz"] < old["p_memsz"]
-        if growth and bare.may_be_interpreter and old is bare.loads[-1]:
-            # Its .bss is zeros of the file now, up to the end of its page.
-            in_memory, size = new["p_filesz"], old["p_memsz"]
-            page_end = -(-(old["p_vaddr"] + size) // max(old["p_align"], 4096)) * max(old["p_align"], 4096)
-            starts = new["p_vaddr"] + place.start - new["p_offset"]
-            expect(starts >= page_end, "the section is on a page of .bss")
-            may_grow = True
-        else:
-            in_memory = old["p_memsz"] + growth
-            may_grow = not old["p_flags"] & c.PF_W and not has_bss
+        # The .bss of an interpreter is zeros of the file then, up to the end of its page.
+        is_after_bss = bool(growth) and bare.may_be_interpreter and old is bare.loads[-1]
+        in_memory = new["p_filesz"] if is_after_bss else old["p_memsz"] + growth
         same = {**old, "p_filesz": new["p_filesz"], "p_memsz": in_memory} == new
         expect(same, f"the segment at 0x{old['p_vaddr']:x} changed")
+        may_grow = is_after_bss or (not old["p_flags"] & c.PF_W and old["p_filesz"] == old["p_memsz"])
         expect(not growth or (growth > 0 and may_grow), "a segment has another size")
+        if is_after_bss:
+            page = max(old["p_align"], 4096)
+            page_end = (old["p_vaddr"] + old["p_memsz"] + page - 1) // page * page
+            expect(new["p_vaddr"] + place.start - new["p_offset"] >= page_end, "the section is on a page of .bss")
     for new in full.loads[len(bare.loads) :]:
         holds = new["p_offset"] <= place.start and place.end <= span_of(new).end
         plain = new["p_flags"] == c.PF_R and new["p_filesz"] == new["p_memsz"] and new["p_paddr"] == new["p_vaddr"]
@@ -327,13 +325,19 @@ def _check_dynamic(bare: FileView, full: FileView, moves: list[_Move]) -> None:
 
 def _check_moves(bare: FileView, full: FileView, moves: list[_Move]) -> None:
     """Check that what moved is found at its new place, is whole there, and does not depend on its place."""
-    followed = [span_of(s) for s in bare.segments if s["p_type"] in _FOLLOWING]
-    tables = (bare.tables(), full.tables())
+    followed = united(span_of(s) for s in bare.segments if s["p_type"] in _FOLLOWING)
+    tables, tags_of = (bare.tables(), full.tables()), defaultdict(set)
+    for tag, value in bare.dynamic:
+        if tag in _MOVABLE_TAGS:
+            tags_of[value].add(tag)
     for move in moves:
         old, name = bare.sections[move.bare_index], bare.sections[move.bare_index]["name"]
-        tags = [tag for tag, value in bare.dynamic if value == old["sh_addr"] and tag in _MOVABLE_TAGS]
+        tags = tags_of.get(old["sh_addr"], set())
         is_note = old["sh_type"] == "SHT_NOTE"
-        expect(bool(tags) or is_note or not without([move.old], followed), f"{name} has moved, and nothing leads to it")
+        expect(
+            bool(tags) or is_note or holder_of(followed, move.old) is not None,
+            f"{name} has moved, and nothing leads to it",
+        )
         for tag in tags:
             needed = max(table.size(tag) for table in tables)
             expect(needed <= old["sh_size"], f"the table of dynamic entry 0x{tag:x} is larger than {name}, which moved")

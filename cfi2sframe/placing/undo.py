@@ -12,50 +12,59 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.contents import FileData
 
 _MAGIC: Final = b"c2sfundo"
-#: After the bytes of variable size: how many those are, the fields of `Undo`, and the magic number.
-_FIXED: Final = struct.Struct("<IIQQQQ8s")
+#: After the parts of variable size: how many bytes and items those are, the fields of `Undo`, and the magic number.
+_FIXED: Final = struct.Struct("<IIIIQQQQQ8s")
+_PLACE: Final = struct.Struct("<QQQ")
+
+
+class OldPlace(NamedTuple):
+    """Where a section that moved was: its old index, address and file offset."""
+
+    section_index: int
+    vaddr: int
+    file_offset: int
 
 
 class Undo(NamedTuple):
-    """What the bytes of a converted file do not tell about the original.
+    """What the bytes of a file with a section do not tell about the original.
 
     `header` is its file header, `head` are the bytes in place of the program headers and of what is near them. The
-    section with the old index `n` has the new index `numbering[n]`. `file_size` counts its bytes. At `added_start` (a
-    file offset), `added_size` bytes were inserted or, unless `is_inserted`, were zeros.
+    section with the old index `n` has the new index `numbering[n]`. `places` are those of sections that moved. The
+    first `kept_size` of its `file_size` bytes are still there; section headers, and section names at
+    `names_file_offset` (0: they stayed), may follow. At `added_start`, `added_size` bytes were inserted or, unless
+    `is_inserted`, were zeros.
     """
 
     header: bytes
     head: bytes
     numbering: tuple[int, ...]
+    places: tuple[OldPlace, ...]
+    is_inserted: bool
     file_size: int
+    kept_size: int
+    names_file_offset: int
     added_start: int
     added_size: int
-    is_inserted: bool
 
     def pack(self) -> bytes:
         """Return the bytes of the record, which end with its fixed part."""
         numbers = struct.pack(f"<{len(self.numbering)}H", *self.numbering)
-        numbers += _FIXED.pack(
-            len(self.head),
-            len(self.numbering),
-            self.file_size,
-            self.added_start,
-            self.added_size,
-            self.is_inserted,
-            _MAGIC,
-        )
-        return self.header + self.head + numbers
+        places = b"".join(_PLACE.pack(*place) for place in self.places)
+        sizes = (len(self.head), len(self.numbering), len(self.places))
+        return self.header + self.head + numbers + places + _FIXED.pack(*sizes, *self[4:], _MAGIC)
 
 
 def undo_of(data: FileData, end: int) -> Undo | None:
     """Return the undo record of a file, whose section headers start at the file offset `end`; None without one."""
     if end < _FIXED.size or end > len(data):
         return None
-    head_size, count, size, start, added, is_inserted, magic = _FIXED.unpack(data[end - _FIXED.size : end])
-    begin = end - _FIXED.size - 2 * count - head_size - FILE_HEADER_SIZE
+    head_size, count, place_count, is_inserted, *sizes, magic = _FIXED.unpack(data[end - _FIXED.size : end])
+    begin = end - _FIXED.size - _PLACE.size * place_count - 2 * count - head_size - FILE_HEADER_SIZE
     if magic != _MAGIC or begin < 0:
         return None
     content = bytes(data[begin : end - _FIXED.size])
-    numbering = struct.unpack(f"<{count}H", content[FILE_HEADER_SIZE + head_size :])
-    head = content[FILE_HEADER_SIZE : FILE_HEADER_SIZE + head_size]
-    return Undo(content[:FILE_HEADER_SIZE], head, numbering, size, start, added, bool(is_inserted))
+    head_end = FILE_HEADER_SIZE + head_size
+    numbering = struct.unpack_from(f"<{count}H", content, head_end)
+    places = tuple(OldPlace(*fields) for fields in _PLACE.iter_unpack(content[head_end + 2 * count :]))
+    header, head = content[:FILE_HEADER_SIZE], content[FILE_HEADER_SIZE:head_end]
+    return Undo(header, head, numbering, places, bool(is_inserted), *sizes)

@@ -7,6 +7,7 @@ Headers are read from slices of their size, by pyelftools' structs only: its obj
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from contextlib import contextmanager
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,7 @@ class FileView:
                 break
         self.sframe = [number for number, section in enumerate(self.sections) if is_sframe(section)]
         self.loads = [s for s in self.segments if s["p_type"] == "PT_LOAD"]
+        self._by_vaddr = sorted(self.loads, key=lambda load: load["p_vaddr"])
         self.is_static = self.header.e_type == "ET_EXEC" and not any(
             s["p_type"] in ("PT_INTERP", "PT_DYNAMIC") for s in self.segments
         )
@@ -97,9 +99,10 @@ class FileView:
 
     def file_offset_of(self, vaddr: int, size: int) -> int:
         """Return where bytes at an address are in the file. Raises `ValueError` when no PT_LOAD has them all."""
-        for load in self.loads:
-            if load["p_vaddr"] <= vaddr and vaddr + size <= load["p_vaddr"] + load["p_filesz"]:
-                return int(vaddr - load["p_vaddr"] + load["p_offset"])
+        number = bisect_right(self._by_vaddr, vaddr, key=lambda load: load["p_vaddr"]) - 1
+        load = self._by_vaddr[max(number, 0)]
+        if load["p_vaddr"] <= vaddr and vaddr + size <= load["p_vaddr"] + load["p_filesz"]:
+            return int(vaddr - load["p_vaddr"] + load["p_offset"])
         raise ValueError(f"no segment holds 0x{vaddr:x}")
 
     def maps(self, vaddr: int, offset: int, size: int) -> bool:
