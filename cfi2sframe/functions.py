@@ -28,15 +28,11 @@ _MAX_FUNCTION_SIZE: Final = 0xFFFFFFFF
 
 
 class HolePiece(NamedTuple):
-    """The virtual addresses `[start_vaddr, end_vaddr)` of a hole, or of a part of it where other FDEs cut it.
-
-    `is_first`: the hole begins here.
-    """
+    """The virtual addresses `[start_vaddr, end_vaddr)` of a hole, or of a part of it where other FDEs cut it."""
 
     start_vaddr: int
     end_vaddr: int
     hole: Hole
-    is_first: bool
 
 
 class Outcomes(NamedTuple):
@@ -59,7 +55,7 @@ class Outcomes(NamedTuple):
                 vaddr = entries.starts[number]
                 for start, end, which in result.within(start_vaddr - vaddr, end_vaddr - vaddr):
                     if isinstance(which, Hole):
-                        yield HolePiece(vaddr + start, vaddr + end, which, start == which.why.start_delta)
+                        yield HolePiece(vaddr + start, vaddr + end, which)
 
 
 class Placed(NamedTuple):

@@ -7,11 +7,11 @@ from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from cfi2sframe.cli.common import exit_status_of, say, worst
+from cfi2sframe.cli.common import exit_status_of, fail, say, worst
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE
 from cfi2sframe.cli.options import process_count
 from cfi2sframe.cli.outputs import write_report
-from cfi2sframe.errors import ErrorKind, kind_of, reason_of
+from cfi2sframe.errors import CostError, ErrorKind, kind_of, reason_of
 from cfi2sframe.files import Source, Unusable
 from cfi2sframe.guard import limited
 from cfi2sframe.printable import counted
@@ -30,6 +30,7 @@ Kept = TypeVar("Kept")
 class Collected(NamedTuple, Generic[Kept]):
     """What is known of all files; `size` is that of the inputs in bytes, `status` the worst exit status.
 
+    `name` is that of a single input, empty for several.
     `skipped` files have nothing that was asked for, and were found, not named; `failed` ones are reported already.
     """
 
@@ -38,6 +39,7 @@ class Collected(NamedTuple, Generic[Kept]):
     failed: list[Unusable]
     status: int
     size: int
+    name: str = ""
 
     @property
     def notes(self) -> list[str]:
@@ -85,7 +87,8 @@ def collect(
             say("error", failure.reason, failure.name)
             result.failed.append(failure)
             statuses.append(exit_status_of(failure.kind))
-    return result._replace(status=worst(statuses), size=size)
+    name = found[0].name if len(found) == 1 else ""
+    return result._replace(status=worst(statuses), size=size, name=name)
 
 
 def publish(
@@ -100,8 +103,11 @@ def publish(
             return collected.status
         say("error", nothing)
         return EXIT_UNUSABLE
-    with limited(collected.size):
-        write_report(collected.complete(make(collected.kept)), arguments)
+    try:
+        with limited(collected.size):
+            write_report(collected.complete(make(collected.kept)), arguments)
+    except CostError as error:
+        return fail(error, collected.name)
     return collected.status
 
 

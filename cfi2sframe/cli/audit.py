@@ -14,6 +14,7 @@ from cfi2sframe.cli.options import count_from_zero
 from cfi2sframe.cli.outputs import REPORT_FORMATS, add_output, check_output, format_of, output_of
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import CostError, OutputError, RequestError
+from cfi2sframe.guard import limited
 from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ def execute(arguments: argparse.Namespace) -> int:
     try:
         collected = collect(found, question, _keep, arguments)
         if collected.kept and format_of(arguments) == "text":
-            _write_text(collected.kept, arguments)
+            with limited(collected.size):
+                _write_text(collected.kept, arguments)
             status = collected.status
         else:
             status = publish(collected, _report, arguments, "none of these files has CFI")

@@ -13,7 +13,7 @@ from cfi2sframe.cli.inputs import add_inputs, sources_of
 from cfi2sframe.cli.options import add_conversion_options, conversion_options, count_from_one
 from cfi2sframe.cli.outputs import REPORT_FORMATS, add_output, check_output, format_of
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.errors import CostError, OutputError, RequestError
+from cfi2sframe.errors import OutputError, RequestError
 
 if TYPE_CHECKING:
     import argparse
@@ -69,7 +69,7 @@ def execute(arguments: argparse.Namespace) -> int:
     try:
         collected = collect(found, partial(_account, options=options), partial(_keep, top=top), arguments)
         return publish(collected, partial(_report, top=top), arguments, "none of these files has CFI")
-    except (OutputError, RequestError, CostError) as error:
+    except (OutputError, RequestError) as error:
         return fail(error, "")
 
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
-
-Item = TypeVar("Item")
 
 _INTERVAL_SECONDS: Final = 0.1
 _BAR_WIDTH: Final = 24
@@ -83,19 +80,3 @@ class ProgressLine:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.clear()
-
-
-def with_progress(
-    results: Iterable[Item],
-    size_of: Callable[[Item], int],
-    file_count: int,
-    byte_count: int,
-) -> Iterator[Item]:
-    """Yield the results, and show the progress of the run, of `file_count` files with `byte_count` bytes.
-
-    `size_of` returns the bytes of a result's file.
-    """
-    with ProgressLine(file_count, byte_count) as line:
-        for result in results:
-            line.add(size_of(result))
-            yield result

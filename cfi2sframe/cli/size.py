@@ -15,7 +15,7 @@ from cfi2sframe.cli.inputs import add_inputs, sources_of
 from cfi2sframe.cli.options import count_from_zero
 from cfi2sframe.cli.outputs import REPORT_FORMATS, add_output, check_output, format_of
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.errors import CostError, OutputError, RequestError
+from cfi2sframe.errors import OutputError, RequestError
 
 if TYPE_CHECKING:
     import argparse
@@ -116,7 +116,7 @@ def execute(arguments: argparse.Namespace) -> int:
         return fail(error, arguments.files_from)
     try:
         return _compare(arguments) if arguments.compare else _measure(found, arguments)
-    except (OutputError, RequestError, CostError) as error:
+    except (OutputError, RequestError) as error:
         return fail(error, "")
 
 

@@ -32,67 +32,29 @@ def insertion_splices(file: LinkedFile, placement: Placement, section_type: int)
 
     Raises `EmbedError` when section indices or symbols cannot be updated.
     """
-    block = placement.block
     new_vaddrs = {index: place.vaddr for index, place in placement.moved.items()}
     numbering = numbering_with(file, new_vaddrs, placement.section_vaddr)
     changed = changed_contents(file, numbering, new_vaddrs)
-    splices = [
-        overwrite(file.sections[i].file_offset, content) for i, content in changed.items() if i not in new_vaddrs
-    ]
     moved = {index: changed.get(index) or file.section_bytes(index) for index in placement.moved}
     table = b"".join(segment.pack(file.order) for segment in placement.segments)
     header = file.header._replace(program_header_count=len(placement.segments))
-    section_end = block.section_file_offset + placement.section_size
-    tail = bytearray(block.end - section_end)
-    for index, at in block.placed.items():
-        tail[at - section_end : at - section_end + len(moved[index])] = moved[index]
-    growth, saved_head = 0, b""
+    splices = [
+        overwrite(file.sections[index].file_offset, content)
+        for index, content in changed.items()
+        if index not in placement.moved
+    ]
+    old_head = b""
     if placement.table_file_offset is None:
-        splice, saved_head = _head(file, placement, table, moved)
-        splices.append(splice)
+        new_head, old_head = _head(file, placement, table, moved)
+        splices.append(new_head)
     else:
         header = header._replace(program_headers_offset=placement.table_file_offset)
-    if block.is_inserted:
-        at = file.loaded_end
-        before = bytearray(block.section_file_offset - at)
-        if placement.table_file_offset is not None:
-            before[placement.table_file_offset - at :] = table
-        growth = round_up(block.end - at, file.alignment_from(at))
-        splices.append(Splice(at, 0, bytes(before)))
-        splices.append(Splice(at, 0, None, placement.section_size))
-        splices.append(Splice(at, 0, bytes(tail) + bytes(at + growth - block.end)))
-    else:
-        splices.append(Splice(block.section_file_offset, placement.section_size, None, placement.section_size))
-        splices.append(overwrite(section_end, bytes(tail)))
+    block, growth = _block(file, placement, table, moved)
+    splices += block
     if file.sections:
-        added = SectionHeader(
-            name_offset=0,
-            type=section_type,
-            flags=SHF_ALLOC,
-            vaddr=placement.section_vaddr,
-            file_offset=block.section_file_offset,
-            size=placement.section_size,
-            link=0,
-            info=0,
-            alignment=SECTION_ALIGNMENT,
-            entry_size=0,
-        )
-        is_inserted = block.is_inserted
         names = _names(file)
-        undo = Undo(
-            header=file.header.pack(),
-            head=saved_head,
-            numbering=tuple(numbering),
-            places=tuple(OldPlace(i, file.sections[i].vaddr, file.sections[i].file_offset) for i in placement.moved),
-            is_inserted=is_inserted,
-            file_size=len(file.data),
-            kept_size=names.kept_size,
-            names_file_offset=file.sections[file.names_index].file_offset if names.content else 0,
-            added_start=file.loaded_end if is_inserted else block.section_file_offset,
-            added_size=growth if is_inserted else block.end - block.section_file_offset,
-        )
-        added = added._replace(name_offset=names.name_offset)
-        end, table_size = _end_of_file(file, placement, added, names.content, undo)
+        undo = _undo(file, placement, numbering, old_head, names, growth)
+        end, table_size = _end_of_file(file, placement, section_type, names, undo)
         splices.append(Splice(names.kept_size, len(file.data) - names.kept_size, end))
         header = header._replace(
             section_headers_offset=names.kept_size + growth + len(end) - table_size,
@@ -100,6 +62,24 @@ def insertion_splices(file: LinkedFile, placement: Placement, section_type: int)
             section_names_index=numbering[file.names_index],
         )
     return ordered([*splices, overwrite(0, header.pack())])
+
+
+def _block(file: LinkedFile, placement: Placement, table: bytes, moved: dict[int, bytes]) -> tuple[list[Splice], int]:
+    """Return the splices for the section and what moves there, and how far what is not loaded moves."""
+    block, size = placement.block, placement.section_size
+    section_end = block.section_file_offset + size
+    after = bytearray(block.end - section_end)
+    for index, at in block.placed.items():
+        after[at - section_end : at - section_end + len(moved[index])] = moved[index]
+    if not block.is_inserted:
+        return [Splice(block.section_file_offset, size, None, size), overwrite(section_end, bytes(after))], 0
+    at = file.loaded_end
+    before = bytearray(block.section_file_offset - at)
+    if placement.table_file_offset is not None:
+        before[placement.table_file_offset - at :] = table
+    growth = round_up(block.end - at, file.alignment_from(at))
+    after += bytes(at + growth - block.end)
+    return [Splice(at, 0, bytes(before)), Splice(at, 0, None, size), Splice(at, 0, bytes(after))], growth
 
 
 def _head(file: LinkedFile, placement: Placement, table: bytes, moved: dict[int, bytes]) -> tuple[Splice, bytes]:
@@ -146,18 +126,45 @@ def _names(file: LinkedFile) -> _Names:
     return _Names(content, name_offset if name_offset >= 0 else len(names), kept)
 
 
-def _end_of_file(
-    file: LinkedFile, placement: Placement, added: SectionHeader, names: bytes, undo: Undo
-) -> tuple[bytes, int]:
-    """Return the new end of the file, and how many bytes of it are section headers.
+def _undo(
+    file: LinkedFile, placement: Placement, numbering: list[int], old_head: bytes, names: _Names, growth: int
+) -> Undo:
+    block = placement.block
+    return Undo(
+        header=file.header.pack(),
+        head=old_head,
+        numbering=tuple(numbering),
+        places=tuple(OldPlace(i, file.sections[i].vaddr, file.sections[i].file_offset) for i in placement.moved),
+        is_inserted=block.is_inserted,
+        file_size=len(file.data),
+        kept_size=names.kept_size,
+        names_file_offset=file.sections[file.names_index].file_offset if names.content else 0,
+        added_start=file.loaded_end if block.is_inserted else block.section_file_offset,
+        added_size=growth or block.end - block.section_file_offset,
+    )
 
-    `added` is the new section header, `names` are the new section names, if there are any.
-    """
+
+def _end_of_file(
+    file: LinkedFile, placement: Placement, section_type: int, names: _Names, undo: Undo
+) -> tuple[bytes, int]:
+    """Return the new end of the file, and how many bytes of it are section headers."""
     growth = undo.added_size if undo.is_inserted else 0
     start = undo.kept_size + growth
     end = bytearray(-start % 8)
     names_place = start + len(end)
-    end += names
+    end += names.content
+    added = SectionHeader(
+        name_offset=names.name_offset,
+        type=section_type,
+        flags=SHF_ALLOC,
+        vaddr=placement.section_vaddr,
+        file_offset=placement.block.section_file_offset,
+        size=placement.section_size,
+        link=0,
+        info=0,
+        alignment=SECTION_ALIGNMENT,
+        entry_size=0,
+    )
     # The new header has the one index that is in no item of `numbering`.
     headers = [added] * (len(file.sections) + 1)
     numbering = list(undo.numbering)
@@ -167,8 +174,8 @@ def _end_of_file(
             entry = entry._replace(vaddr=placement.moved[index].vaddr, file_offset=placement.moved[index].file_offset)
         elif not entry.flags & SHF_ALLOC and entry.file_offset >= file.loaded_end:
             entry = entry._replace(file_offset=entry.file_offset + growth)
-        if index == file.names_index and names:
-            entry = entry._replace(file_offset=names_place, size=len(names))
+        if index == file.names_index and names.content:
+            entry = entry._replace(file_offset=names_place, size=len(names.content))
         headers[numbering[index]] = entry
     record = undo.pack()
     end += bytes(-(start + len(end) + len(record)) % 8) + record

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: How many stretches of code without CFI an account names, the largest ones.
 NAMED_COUNT: Final = 1000
+#: Characters of a name or a detail.
+_MAX_TEXT_SIZE: Final = 4096
 
 
 class Missing(NamedTuple):
@@ -327,8 +329,19 @@ def _sums(missing: Iterable[Missing], code: CodeBytes) -> tuple[MissingSum, ...]
 
 
 def _readable(missing: list[Missing]) -> tuple[Missing, ...]:
+    """Return places with readable names; texts are cut, because thousands of places may share one of any length."""
     readable = readable_names(each.name for each in missing)
-    return tuple([each._replace(demangled=readable.get(each.name, each.name)) for each in missing])
+    return tuple(
+        [
+            each._replace(
+                section=each.section[:_MAX_TEXT_SIZE],
+                name=each.name[:_MAX_TEXT_SIZE],
+                demangled=readable.get(each.name, each.name)[:_MAX_TEXT_SIZE],
+                detail=each.detail[:_MAX_TEXT_SIZE],
+            )
+            for each in missing
+        ]
+    )
 
 
 def coverage_data(coverage: Coverage) -> dict[str, Any]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -83,6 +84,26 @@ def test_changed_section_headers_are_noticed(converted: bytes) -> None:
         for field in (SH_TYPE, SH_SIZE):
             with pytest.raises(Cfi2SFrameError):
                 check_removal(converted, flipped(bare, section_header(load(bare), section.name) + field))
+
+
+@pytest.mark.parametrize("bit", [0, 7])
+def test_a_damaged_record_is_not_followed(converted: bytes, program: Callable[..., Path], bit: int) -> None:
+    """The section becomes zeros, except with the record of another original that would give the same file.
+
+    That differs in bytes that nothing has, or in PT_PHDR, which is written anew; a wrong one is refused.
+    """
+    original, end = program().read_bytes(), load(converted).header.section_headers_offset
+    start = converted.rindex(original[:24], 0, end)
+    sizes = Counter[int]()
+    for place in range(start, end, 7):
+        data = bytearray(converted)
+        data[place] ^= 1 << bit
+        try:
+            sizes[len(take_out(bytes(data)))] += 1
+        except EmbedError:
+            sizes[0] += 1
+    assert set(sizes) <= {len(original), len(converted), 0}
+    assert sizes[len(converted)] > 0.9 * (end - start) / 7
 
 
 def test_what_is_still_there_is_noticed(converted: bytes) -> None:

@@ -146,3 +146,12 @@ def test_no_functions_cost_nothing() -> None:
     coverage = account(convert(load(linked_file(AMD64, (asm.Fde(cie_of(AMD64, asm.undefined(6)), TEXT_VADDR, 16),)))))
     assert (coverage.looked_up_size, coverage.max_rows, coverage.sframe_size) == (0, 0, 0)
     assert "look" not in summary(coverage) + "".join(coverage_report([coverage]).notes)
+
+
+def test_texts_are_bounded() -> None:
+    """Thousands of places may share a name of any length."""
+    symbols = (asm.Symbol("f" * 100_000, TEXT_VADDR + 0x40, 16),)
+    fdes = (push_fp(AMD64), asm.Fde(cie_of(AMD64, UNSAYABLE), TEXT_VADDR + 0x40, 16))
+    coverage = account(convert(load(linked_file(AMD64, fdes, symbols=symbols), "in")))
+    (item,) = coverage.of_kind("left out")
+    assert item.name == item.demangled == "f" * 4096
