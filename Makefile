@@ -45,8 +45,8 @@ test-lowest:
 	$(PYTHON) -m venv --clear build/lowest
 	build/lowest/bin/$(PIP_INSTALL) requirements/lowest.txt
 	build/lowest/bin/$(PIP_SOURCES)
-	build/lowest/bin/pytest -n auto tests/dwarf tests/sframe tests/elf tests/verification tests/golden tests/plt \
-	  tests/code $(wildcard tests/test_*.py)
+	build/lowest/bin/pytest -n auto tests/dwarf tests/sframe tests/elf tests/verification tests/golden \
+	  tests/instructions $(wildcard tests/test_*.py)
 
 lint: venv types ## check style, formatting and types
 	$(BIN)/ruff check .

@@ -6,22 +6,18 @@ For stubs, instructions override the CFI.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from cfi2sframe.instructions.stub_records import StubScan
 from cfi2sframe.overlaps import Pieces, Ranges, resolve_overlaps
 from cfi2sframe.padding import Padding, find_padding
-from cfi2sframe.plt.scan_records import CfiSpan, StubScan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.plt.scan_records import CfiAt
     from cfi2sframe.reasons import DropReason
-
-_ADDRESS_END: Final = 1 << 64
 
 
 class CodeMap(NamedTuple):
@@ -50,9 +46,9 @@ def map_code(image: ElfImage, entries: CfiEntries, version: int) -> CodeMap:
     pieces = resolved.pieces
     stubs, replaced = StubScan(), frozenset[int]()
     if not image.is_relocatable:
-        from cfi2sframe.plt.scan_stubs import scan_stubs
+        from cfi2sframe.instructions.stubs import scan_stubs
 
-        stubs = scan_stubs(image, version, _cfi_at(pieces, entries))
+        stubs = scan_stubs(image, version)
         pieces = resolved.pieces.without(sorted(_stub_ranges(stubs)))
         # A stub may leave an FDE a piece elsewhere.
         replaced = frozenset(resolved.pieces.numbers).difference(pieces.numbers)
@@ -69,26 +65,6 @@ def _padding_after(image: ElfImage, pieces: Pieces, stubs: StubScan) -> Padding:
 
 
 def _stub_ranges(stubs: StubScan) -> Iterator[tuple[int, int]]:
-    """Yield the ranges where the stub analysis overrides the CFI: described stubs, and those that contradict it."""
+    """Yield the ranges of described stubs, where instructions override the CFI."""
     for function in stubs.functions:
         yield function.start_vaddr, function.start_vaddr + function.size
-    for skip in stubs.left_out:
-        if skip.overrides_cfi:
-            yield skip.start_vaddr, skip.start_vaddr + skip.size
-
-
-def _cfi_at(pieces: Pieces, entries: CfiEntries) -> CfiAt:
-    """Return a function that finds the CFI in force at an address, for the analysis of stubs."""
-
-    def span(vaddr: int) -> CfiSpan:
-        numbers, piece_starts, piece_ends = pieces
-        index = bisect_right(piece_starts, vaddr) - 1
-        if index < 0 or vaddr >= piece_ends[index]:
-            return CfiSpan(piece_starts[index + 1] if index + 1 < len(piece_starts) else _ADDRESS_END, None)
-        entry = numbers[index]
-        table = entries.programs[entries.program_numbers[entry]].table
-        row = bisect_right(table.starts, vaddr - entries.starts[entry])
-        end = entries.starts[entry] + table.starts[row] if row < len(table.starts) else piece_ends[index]
-        return CfiSpan(min(end, piece_ends[index]), table.states[row - 1])
-
-    return span

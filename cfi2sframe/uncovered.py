@@ -69,8 +69,8 @@ def _derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[int], bool] | None)
         covered = _functions(map_code(image, cfi.entries, SFRAME_VERSION_3))
         if next(code_outside(image, covered), None) is None:
             return cfi._replace(underived=())
-        from cfi2sframe.code.as_cfi import placeable
-        from cfi2sframe.code.derive import derive
+        from cfi2sframe.instructions.as_cfi import placeable
+        from cfi2sframe.instructions.derive import derive
 
         derived = image.derived = placeable(image, derive(image, covered))
     functions = derived.functions
@@ -78,7 +78,7 @@ def _derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[int], bool] | None)
         functions = tuple([function for function in functions if is_wanted(function.start_vaddr)])
     if not functions:
         return cfi._replace(underived=derived.left_out)
-    from cfi2sframe.code.as_cfi import as_cfi
+    from cfi2sframe.instructions.as_cfi import as_cfi
 
     made = read_programs(image, FoundCfi((as_cfi(image, functions),)))
     return cfi._replace(

@@ -13,19 +13,15 @@ from cfi2sframe.arch import AMD64
 from cfi2sframe.code_map import CodeMap, map_code
 from cfi2sframe.dwarf.programs import CfiEntries, Program
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState, UnwindTable
-from cfi2sframe.plt import scan_stubs
-from cfi2sframe.plt.scan_records import CfiSpan, StubScan
-from cfi2sframe.plt.stub_reasons import StubReason, StubSkip
+from cfi2sframe.instructions import stubs as scan_stubs
+from cfi2sframe.instructions.stub_records import StubReason, StubScan, StubSkip
 from cfi2sframe.sframe.model import Function, FunctionBody
 from tests.support.rules import at_cfa, register_offset
-from tests.support.rules import state_at as row_at
 from tests.support.samples import TEXT_VADDR, linked, parsed_cie
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.plt.scan_records import CfiAt
 
 IMAGE: Final = linked(AMD64)
 PLACES: Final = range(TEXT_VADDR, TEXT_VADDR + 48)
@@ -46,7 +42,7 @@ STUBS: Final = st.lists(st.sampled_from(ADDRESSES), max_size=8, unique=True).fla
     lambda edges: st.tuples(
         st.just(sorted(edges)),
         st.lists(
-            st.sampled_from((None, StubReason.CFI_DIFFERS, StubReason.CFI_EXPRESSION)),
+            st.sampled_from((None, StubReason.DEPTH_CONFLICT)),
             min_size=len(edges),
             max_size=len(edges),
         ),
@@ -75,32 +71,6 @@ def _holders(code_map: CodeMap) -> dict[int, int]:
     return holders
 
 
-@given(FDES)
-def test_the_row_at_every_address(fdes: list[tuple[int, int, list[int]]]) -> None:
-    entries = _entries(fdes)
-    spans: dict[int, CfiSpan] = {}
-
-    def asking(_image: ElfImage, _version: int, cfi_at: CfiAt) -> StubScan:
-        spans.update((vaddr, cfi_at(vaddr)) for vaddr in ADDRESSES)
-        return StubScan()
-
-    with patch.object(scan_stubs, "scan_stubs", asking):
-        code_map = map_code(IMAGE, entries, 3)
-    holders = _holders(code_map)
-
-    def state_at(vaddr: int) -> RowState | None:
-        if vaddr not in holders:
-            return None
-        delta = vaddr - entries.starts[holders[vaddr]]
-        return row_at(entries.programs[holders[vaddr]].table, delta)
-
-    ends = {end for _, _, end in code_map.pieces.records} | {start for _, start, _ in code_map.pieces.records}
-    for vaddr in ADDRESSES:
-        later = (other for other in ADDRESSES if other > vaddr)
-        end = next((other for other in later if other in ends or state_at(other) != state_at(vaddr)), 1 << 64)
-        assert spans[vaddr] == CfiSpan(end, state_at(vaddr))
-
-
 def _stubs_of(edges: list[int], reasons: list[StubReason | None]) -> StubScan:
     ranges = list(zip(edges[::2], edges[1::2], reasons[::2], strict=False))
     return StubScan(
@@ -112,9 +82,6 @@ def _stubs_of(edges: list[int], reasons: list[StubReason | None]) -> StubScan:
 def _taken(scan: StubScan) -> Iterator[int]:
     for function in scan.functions:
         yield from range(function.start_vaddr, function.start_vaddr + function.size)
-    for skip in scan.left_out:
-        if skip.reason is StubReason.CFI_DIFFERS:
-            yield from range(skip.start_vaddr, skip.start_vaddr + skip.size)
 
 
 def _mapped(entries: CfiEntries, scan: StubScan) -> CodeMap:
@@ -125,7 +92,7 @@ def _mapped(entries: CfiEntries, scan: StubScan) -> CodeMap:
 #: A range in the first FDE, two in the second.
 APART: Final = (
     [PLACES.start + delta for delta in (1, 3, 10, 12, 14, 16)],
-    [None, None, None, None, StubReason.CFI_DIFFERS, None],
+    [None, None, None, None, StubReason.DEPTH_CONFLICT, None],
 )
 
 

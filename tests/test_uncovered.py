@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows from instructions as the last source: what is derived, who holds an address, what is counted and compared.
 
-The analysis itself is replaced; `tests/code/` has its tests.
+The analysis itself is replaced; `tests/instructions/` has its tests.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ def test_nothing_is_imported_without_need(tmp_path: Path) -> None:
     script = (
         "import sys\nfrom cfi2sframe.cli import main\n"
         "status = main(sys.argv[1:])\n"
-        "loaded = [n for n in sys.modules if n.startswith(('cfi2sframe.code.', 'capstone'))]\n"
+        "loaded = [n for n in sys.modules if n.startswith(('cfi2sframe.instructions.derive', 'capstone'))]\n"
         "print(status, loaded)\n"
     )
     golden = ROOT / "testdata/golden/amd64-push-rbp.o"

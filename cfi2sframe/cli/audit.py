@@ -20,10 +20,10 @@ from cfi2sframe.printable import printable
 if TYPE_CHECKING:
     import argparse
 
-    from cfi2sframe.audit.account import Account
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.files import Source
+    from cfi2sframe.instructions.audit_account import Account
     from cfi2sframe.report.records import Report
 
 _DEFAULT_CONTEXT = 3
@@ -87,7 +87,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _account(image: ElfImage, kind: CfiKind | None, context: int) -> Account:
-    from cfi2sframe.audit.account import account
+    from cfi2sframe.instructions.audit_account import account
 
     return account(image, kind, context=context)
 

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from cfi2sframe.arch import Arch
-    from cfi2sframe.code.records import Underived
     from cfi2sframe.dwarf.rules import UnwindTable
     from cfi2sframe.elf.cfi import CfiKind, CfiSection
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.instructions.derive import Underived
     from cfi2sframe.sources import FoundCfi
 
 

@@ -32,8 +32,8 @@ from cfi2sframe.errors import ElfError, ForeignError
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
-    from cfi2sframe.code.records import Derived
     from cfi2sframe.elf.contents import FileData
+    from cfi2sframe.instructions.derive import Derived
 
 
 class SectionOffset(NamedTuple):

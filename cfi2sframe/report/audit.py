@@ -11,8 +11,8 @@ from cfi2sframe.report.records import SCHEMA_VERSION, Column, Report, Table
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cfi2sframe.audit.account import Account, ShownContradiction
-    from cfi2sframe.audit.records import Audit
+    from cfi2sframe.instructions.audit_account import Account, ShownContradiction
+    from cfi2sframe.instructions.audit_records import Audit
 
 
 def audit_report(accounts: Sequence[Account]) -> Report:

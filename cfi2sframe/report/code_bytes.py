@@ -23,10 +23,10 @@ from cfi2sframe.report.uncovered_code import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cfi2sframe.code.code_reasons import CodeReason
     from cfi2sframe.conversion import Conversion
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.plt.stub_reasons import StubReason
+    from cfi2sframe.instructions.reasons import CodeReason
+    from cfi2sframe.instructions.stub_records import StubReason
     from cfi2sframe.reasons import SkipReason
     from cfi2sframe.sframe.model import FunctionBody
 
@@ -97,10 +97,6 @@ def _held(conversion: Conversion) -> Iterator[Held]:
             yield Held("padding", start, end)
     for stub in code_map.stubs.functions:
         yield Held("stubs", stub.start_vaddr, stub.start_vaddr + stub.size)
-    for skip in code_map.stubs.left_out:
-        # The bytes of other stubs that are left out count as their FDEs do, or have no CFI.
-        if skip.overrides_cfi:
-            yield Held("PLT stubs", skip.start_vaddr, skip.start_vaddr + skip.size, skip.reason)
 
 
 def _held_by(result: FunctionBody | InParts | Skip, vaddr: int, piece: Span) -> Iterator[Held]:

@@ -18,13 +18,13 @@ from cfi2sframe.dwarf.expression import rules_by_pc
 from cfi2sframe.intern import IdentityMap, distinct
 from cfi2sframe.sframe.constants import SFRAME_VERSION_1
 from cfi2sframe.sframe.model import NO_BLOCK_SIZE, Function
-from cfi2sframe.verification.truth import ADDRESS_END, ANYTHING, NOTHING, AddressColumn, Claim
+from cfi2sframe.verification.truth import ADDRESS_END, ANYTHING, AddressColumn, Claim
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cfi2sframe.arch import Arch
-    from cfi2sframe.plt.scan_records import StubScan
+    from cfi2sframe.instructions.stub_records import StubScan
     from cfi2sframe.sframe.model import FrameState, FunctionBody, Section
 
 
@@ -173,10 +173,7 @@ class _Blocks(NamedTuple):
 def with_stubs(
     column: AddressColumn[Claim], stubs: StubScan, functions: SectionFunctions
 ) -> tuple[AddressColumn[Claim], list[int]]:
-    """Return the claims with those of stubs in place of the CFI's, and the starts of stubs that lack a function.
-
-    Where stubs are left out because their CFI contradicts them, anything is right, also no function.
-    """
+    """Return the claims with those of stubs in place of the CFI's, and the starts of stubs that lack a function."""
     number_of = IdentityMap["FrameState", int](lambda state: column.number(Claim(state=state)))
     ranges: list[tuple[int, int, list[tuple[int, int]]]] = []
     missed: list[int] = []
@@ -189,12 +186,6 @@ def with_stubs(
             missed.append(start)
             points[gap:] = [(points[gap][0], ANYTHING)]
         ranges.append((start, end, points))
-    for skip in stubs.left_out:
-        if skip.overrides_cfi:
-            start, end = skip.start_vaddr, skip.start_vaddr + skip.size
-            between = column.addresses[bisect_right(column.addresses, start) : bisect_left(column.addresses, end)]
-            points = [(edge, ANYTHING if column.number_at(edge) else NOTHING) for edge in [start, *between]]
-            ranges.append((start, end, points))
     return column.replaced(sorted(ranges)), missed
 
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.dwarf.rules import RowState
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.instructions.stub_records import StubScan
     from cfi2sframe.padding import Padding
-    from cfi2sframe.plt.scan_records import StubScan
     from cfi2sframe.sframe.model import FrameState
 
 S = TypeVar("S")

@@ -14,6 +14,8 @@ from tests.support.needs import need
 pytestmark = pytest.mark.oracle
 
 SOURCE = Path(__file__).resolve().parents[1] / "support/programs/whole_functions.c"
+#: What the linker says of its stubs are expressions.
+_NO_STUBS = "-Wl,--no-ld-generated-unwind-info"
 OPTIONS = (
     "-O0",
     "-O2",
@@ -33,10 +35,10 @@ def test_compiled_functions(compiler: str, options: str, tmp_path: Path) -> None
     if compiler == "clang" and "accumulate" in options:
         pytest.skip("clang has no such options")
     path = tmp_path / "compiled.so"
-    words = [compiler, *options.split(), "-w", "-fPIC", "-shared", "-nostdlib", str(SOURCE), "-o", str(path)]
+    words = [compiler, *options.split(), "-w", "-fPIC", "-shared", "-nostdlib", _NO_STUBS, str(SOURCE), "-o", str(path)]
     subprocess.run(words, check=True)
     result = audited(path)
     assert said_of(result) == []
     assert result.agreed_count > 400
-    # At -O0, a switch compares a variable in memory, and then loads it again.
-    assert result.undecided_count <= result.agreed_count // (8 if options == "-O0" else 100)
+    # Realigned frames have expressions.
+    assert result.undecided_count <= result.agreed_count // 15

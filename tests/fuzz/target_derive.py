@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe import convert, load
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
-from cfi2sframe.code.derive import derive
 from cfi2sframe.conversion import Options
 from cfi2sframe.elf.ranges import Span, united
 from cfi2sframe.errors import Cfi2SFrameError
+from cfi2sframe.instructions.derive import derive
 from tests.fuzz import seeds as make
 from tests.fuzz.checks import LEVELS, check_conversion
 from tests.fuzz.harness import FindingError, expect
-from tests.support.code.handmade import code_file, problems_of
+from tests.support.instructions.handmade import code_file, problems_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,13 +7,13 @@ import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe import load
-from cfi2sframe.audit.auditing import audit
+from cfi2sframe.instructions.audit import audit
 from tests.support.needs import need
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cfi2sframe.audit.records import Audit
+    from cfi2sframe.instructions.audit_records import Audit
 
 
 class Said(NamedTuple):

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.code import derive as door
-from cfi2sframe.code.code_reasons import CodeReason
-from cfi2sframe.code.records import Derived, DerivedFunction, Underived
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState, TableBuilder, UnwindTable
+from cfi2sframe.instructions import derive as door
+from cfi2sframe.instructions.derive import Derived, DerivedFunction, Underived
+from cfi2sframe.instructions.reasons import CodeReason
 from tests.support.rules import at_cfa, is_expression, register_offset
 
 if TYPE_CHECKING:

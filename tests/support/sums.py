@@ -8,7 +8,6 @@ from itertools import groupby
 from cfi2sframe import Conversion, account, convert
 from cfi2sframe.conversion import Options
 from cfi2sframe.lower import InParts, Skip
-from cfi2sframe.plt.stub_reasons import StubReason
 from cfi2sframe.report.coverage import NAMED_COUNT, add_sources
 from cfi2sframe.sframe.constants import FDE_SIZE, HEADER_SIZE
 
@@ -108,11 +107,6 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
     hole_size = sum(item.size for item in coverage.missing_sums if item.kind == "in part")
     assert hole_size == sum(_bytes_in_code(image, *span) for span in holes)
     left_out += holes
-    left_out += [
-        (skip.start_vaddr, skip.start_vaddr + skip.size)
-        for skip in conversion.code_map.stubs.left_out
-        if skip.reason is StubReason.CFI_DIFFERS
-    ]
     padding = dict(conversion.code_map.padding.ranges)
     hole_ends = {end for _, _, end in all_holes}
     fde_ends = [

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from cfi2sframe import convert
-from cfi2sframe.plt import scan_stubs
-from cfi2sframe.plt.scan_records import StubScan
+from cfi2sframe.instructions import stubs as scan_stubs
+from cfi2sframe.instructions.stub_records import StubScan
 from cfi2sframe.sframe.write import write
 
 if TYPE_CHECKING:

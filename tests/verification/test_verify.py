@@ -19,7 +19,6 @@ from cfi2sframe.verification import Difference, check_invariants, verify_section
 from tests.support import cfi_asm as asm
 from tests.support.raw_sframe import RawFunction, RawSection
 from tests.support.samples import FRAME_VADDR, TEXT_VADDR, Code, cie_of, linked, linked_file, object_file, push_fp
-from tests.support.stubs.handmade import got_stub
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -471,15 +470,6 @@ def with_stubs(fdes: list[asm.Fde], *stubs: asm.Section) -> ElfImage:
     sections = (asm.Section(".eh_frame", frame, 1, 2, FRAME_VADDR, align=8), *code)
     segments = (asm.Segment(1, 4, (".eh_frame",)), asm.Segment(1, 5, tuple(section.name for section in code)))
     return load(asm.elf_file(AMD64.elf_machine, sections, file_type=3, segments=segments), "stubs")
-
-
-def test_stubs_that_contradict_their_cfi_are_not_missed() -> None:
-    """What the instructions say is the truth; where the CFI says something else, there is no function."""
-    stubs = asm.Section(".plt.got", got_stub() * 2, 1, 6, TEXT_VADDR + 0x1000)
-    wrong = asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x1000, 0x10, (asm.def_cfa_offset(24),))
-    image = with_stubs([push_fp(AMD64), wrong], stubs)
-    assert [skip.overrides_cfi for skip in convert_image(image).code_map.stubs.left_out] == [True]
-    assert said(image, RawSection((PUSH,))) == []
 
 
 def test_objects_are_compared_where_the_image_puts_them() -> None:

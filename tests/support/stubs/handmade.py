@@ -7,23 +7,18 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe import load
 from cfi2sframe.arch import AMD64
-from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState
 from cfi2sframe.elf.constants import ET_DYN, PF_R, PF_X, PT_DYNAMIC, PT_LOAD, SHF_ALLOC, SHF_EXECINSTR
-from cfi2sframe.plt.scan_records import CfiSpan
 from tests.support import elf_asm
-from tests.support.rules import at_cfa, register_offset
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cfi2sframe.arch import Arch
-    from cfi2sframe.dwarf.rules import CfaRule
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.model import Function
 
 PLT_VADDR: Final = 0x1000
 GOT_VADDR: Final = 0x3000
-EVERYWHERE: Final = 1 << 64
 
 
 def rel32(value: int) -> bytes:
@@ -82,21 +77,6 @@ def file_with(
         section_headers=section_headers,
     )
     return load(content, "handmade")
-
-
-def no_cfi(_pc: int) -> CfiSpan:
-    """CFI that covers nothing."""
-    return CfiSpan(EVERYWHERE, None)
-
-
-def row_state(cfa: CfaRule) -> RowState:
-    """A row of AMD64 that saves nothing but RA."""
-    return RowState(cfa, at_cfa(-8), NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
-
-
-def sp_plus(offset: int) -> RowState:
-    """The row CFA = rsp + offset."""
-    return row_state(register_offset(7, offset))
 
 
 def depth_at(functions: Sequence[Function], pc: int) -> int | None:

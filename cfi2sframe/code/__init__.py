@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Rows from instructions, for code that no CFI covers. The door is `derive.derive`."""

@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the instructions of AArch64 do to a frame (Arm Architecture Reference Manual, ARM DDI 0487, part C).
+
+The bits of a pointer authentication code are no part of the values: what signs or authenticates the RA leaves it as it
+is, and changes RA_SIGN_STATE. An instruction that no table names changes its first operand; with an operand in memory,
+each register that it names outside of the address, and up to 64 bytes there.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from cfi2sframe.instructions.effects import (
+    BETWEEN,
+    JUMP,
+    NO_EFFECT,
+    NOTHING,
+    PADDING,
+    RA_SIGN_STATE,
+    Abi,
+    Effect,
+    Flow,
+    Op,
+    Step,
+    address,
+    bits,
+    forget,
+    number,
+    words,
+)
+
+SP: Final = 31
+FP: Final = 29
+RA: Final = 30
+_SYSTEM_CALL: Final = 8
+
+#: General registers: DWARF's number, or `NOTHING` for the zero register, and the bytes that the name means.
+_REGISTERS: Final[dict[str, tuple[int, int]]] = {
+    **{f"x{n}": (n, 8) for n in range(31)},
+    **{f"w{n}": (n, 4) for n in range(31)},
+    "sp": (SP, 8),
+    "wsp": (SP, 4),
+    "xzr": (NOTHING, 8),
+    "wzr": (NOTHING, 4),
+}
+_NONE: Final = (NOTHING, 0)
+#: Bytes of a register by the first letter of its name; others, such as those of SVE, may have 256.
+_SIZES: Final = {"x": 8, "w": 4, "b": 1, "h": 2, "s": 4, "d": 8, "q": 16}
+_LARGEST: Final = 64
+_SVE_SIZE: Final = 4 * 256
+#: The largest block that DC ZVA clears: the one that its address is in.
+_ZVA_SIZE: Final = 2048
+_ONE_LOAD: Final = re.compile(r"ld(?:u|t|a|x|ax|ap|apu|la)?r(s?[bhw])?")
+_ONE_STORE: Final = re.compile(r"st(?:u|t|l|ll|lu)?r([bh])?")
+_STATUS_STORE: Final = re.compile(r"stl?x[rp]([bh])?")
+_STORE_ONLY: Final = re.compile(r"st(?:add|clr|eor|set|[su]m(?:ax|in))l?([bh])?|st[1-4]|st[gz].*|st2g")
+_NO_STORE: Final = re.compile(r"ld[1-4]\w*|ldff1\w*|ldn[ft]1\w*|ld[rn]?p?|ldg|r?pr?fu?m|prf[bhwd]")
+_READS_ONLY: Final = words(
+    "yield wfe wfi wfet wfit sev sevl dgh csdb esb psb tsb gcsb clrbhb dmb dsb dfb isb sb ssbb pssbb clrex bti"
+    " stshh pacm xpaclri prfm prfum rprfm prfb prfh prfw prfd ic tlbi at cfp dvp cpp cosp sysp smstart smstop zero"
+    " setffr gcspushm gcspushx gcspopcx gcspopx gcsss1 cmn cmp tst ccmp ccmn fcmp fcmpe fccmp fccmpe rmif setf8"
+    " setf16 cfinv axflag xaflag cmpp ctermeq ctermne"
+)
+#: What leaves for another exception level, or goes back to the start of a transaction.
+_UNKNOWN: Final = words("eret eretaa eretab drps dcps1 dcps2 dcps3 tstart tcommit tcancel")
+_BRANCH: Final = re.compile(r"bc?\.\w+|cb\w*|tbn?z")
+#: CPYFP, SETGM and the like (FEAT_MOPS) count in their registers.
+_MEMORY_COPY: Final = re.compile(r"(?:cpyf?|setg?)[pme](?:w|r|t|n)*")
+
+
+def _signed(key: int) -> Effect:
+    return Effect((Step(Op.NUMBER, RA_SIGN_STATE, offset=key),))
+
+
+_RETURN: Final = Effect((Step(Op.MOVE, JUMP, RA),), Flow.RETURN)
+_AUTHENTICATED_RETURN: Final = Effect((*_signed(0).steps, *_RETURN.steps), Flow.RETURN)
+_UNSIGNED: Final = Effect(forget(RA))
+_EFFECTS: Final[dict[str, Effect]] = {
+    "nop": PADDING,
+    **dict.fromkeys(("paciasp", "paciaz"), _signed(1)),
+    **dict.fromkeys(("pacibsp", "pacibz"), _signed(2)),
+    **dict.fromkeys(("autiasp", "autiaz", "autibsp", "autibz"), _signed(0)),
+    **dict.fromkeys(("retaa", "retab"), _AUTHENTICATED_RETURN),
+    # The PC takes part in these signatures (FEAT_PAuth_LR), which RA_SIGN_STATE cannot tell.
+    **dict.fromkeys(("paciasppc", "pacibsppc", "pacnbiasppc", "pacnbibsppc"), _UNSIGNED),
+    **dict.fromkeys(("autiasppc", "autibsppc", "autiasppcr", "autibsppcr"), _UNSIGNED),
+    **dict.fromkeys(("pacia1716", "pacib1716", "autia1716", "autib1716"), Effect(forget(17))),
+    **dict.fromkeys(("pacia171615", "pacib171615", "autia171615", "autib171615"), Effect(forget(17))),
+    # Linux's system calls change x0 only; SMCCC allows firmware to change x0 to x17.
+    "svc": Effect((Step(Op.MOVE, JUMP, _SYSTEM_CALL), *forget(0)), Flow.SYSTEM_CALL),
+    **dict.fromkeys(("hvc", "smc"), Effect(forget(*range(18)))),
+    "ld64b": Effect(forget(*range(8))),
+    **dict.fromkeys(("brk", "hlt"), Effect(flow=Flow.STOP)),
+}
+_HINTS: Final = {
+    0: PADDING,
+    **dict.fromkeys((8, 10, 12, 14), Effect(forget(17))),
+    **dict.fromkeys((24, 25), _signed(1)),
+    **dict.fromkeys((26, 27), _signed(2)),
+    **dict.fromkeys((28, 29, 30, 31), _signed(0)),
+    40: Effect(forget(16)),
+}
+#: What signs, or authenticates, the RA or another pointer.
+_SIGNING: Final = {
+    **dict.fromkeys(("pacia", "paciza"), 1),
+    **dict.fromkeys(("pacib", "pacizb"), 2),
+    **dict.fromkeys(("autia", "autiza", "autib", "autizb"), 0),
+}
+_LOW_BYTES: Final = {"b": 1, "h": 2, "w": 4, "x": 8}
+
+
+class _Aarch64Operand(NamedTuple):
+    """A memory operand: base + offset, or base + an index; `is_sum`: the address is a register and a number.
+
+    `after`: the base's value afterwards, counted from the one before (None: not known).
+    """
+
+    base: int
+    offset: int
+    index: int  # type: ignore[assignment]  # hides tuple.index
+    is_sum: bool
+    after: int | None
+
+
+def effect_of(_address: int, _size: int, name: str, operands: str) -> Effect | None:
+    """Return the effect of an instruction from its text (`Abi.effect_of`)."""
+    if name in _EFFECTS:
+        return _EFFECTS[name]
+    if name in _READS_ONLY:
+        return NO_EFFECT
+    if name in _UNKNOWN:
+        return None
+    start = operands.rfind("[")
+    # A lane of a vector has its number in brackets, too.
+    if start < 0 or (start and operands[start - 2 : start] != ", "):
+        return _without_memory(name, operands.split(", ") if operands else [])
+    end = operands.find("]", start)
+    before = operands[: start - 2].split(", ") if start else []
+    if _MEMORY_COPY.fullmatch(name):
+        return Effect(forget(*(int(n) for n in re.findall(r"\bx([0-9]+)", operands))))
+    return _with_memory(name, before, _memory(operands[start + 1 : end].split(", "), operands[end + 1 :]))
+
+
+def _register(ops: list[str], place: int) -> tuple[int, int]:
+    """Return an operand's general register and its size; `NOTHING` where it is something else."""
+    return _REGISTERS.get(ops[place], _NONE) if place < len(ops) else _NONE
+
+
+def _without_memory(name: str, ops: list[str]) -> Effect | None:
+    """Return the effect of an instruction without an operand in memory."""
+    flow = _flow(name, ops)
+    if flow is not None:
+        return flow
+    register, size = _register(ops, 0)
+    if name in ("hint", "udf"):
+        stop = Effect(flow=Flow.STOP, is_padding=number(ops[0]) == 0)
+        return stop if name == "udf" else _HINTS.get(number(ops[0]) or 0, NO_EFFECT)
+    if name in _SIGNING and ops[0] == "x30" and ops[1:] in (["sp"], []):
+        return _signed(_SIGNING[name])
+    if name == "xpaci" and ops[0] == "x30":
+        return NO_EFFECT
+    if name == "msr":
+        return None if ops[0].lower().startswith(("spsel", "sp_el")) else NO_EFFECT
+    if name in ("dc", "sys"):
+        clears = ops[0] in ("zva", "gzva") or (name == "sys" and ops[1:4] in (["c7", "c4", "#1"], ["c7", "c4", "#4"]))
+        base = _register(ops, len(ops) - 1)[0]
+        store = (Step(Op.STORE, base, NOTHING, 1 - _ZVA_SIZE, 2 * _ZVA_SIZE - 1),) if base != NOTHING else ()
+        return Effect(store) if clears else NO_EFFECT
+    if name in ("mrrs", "sysp"):
+        return Effect(forget(register, _register(ops, 1)[0]))
+    return NO_EFFECT if register == NOTHING else _computed(name, ops, register, size)
+
+
+def _computed(name: str, ops: list[str], register: int, size: int) -> Effect | None:
+    """Return the effect of an instruction that gives its first operand a value."""
+    steps = _value(name, ops, register) if size == 8 else _short(name, ops, register)
+    if steps is None and register == SP:
+        # An alignment, or an allocation.
+        return Effect((Step(Op.MOVE_FRAME, SP),)) if name in ("and", "add", "sub", "addvl", "addpl") else None
+    if steps is None and name == "and" and size == 8:
+        # An alignment in another register.
+        steps = Step(Op.MOVE, register, _register(ops, 1)[0]), Step(Op.MOVE_FRAME, register)
+    return Effect(forget(register) if steps is None else steps)
+
+
+def _flow(name: str, ops: list[str]) -> Effect | None:
+    """Return the effect of what changes the flow of control; None for anything else."""
+    if name in ("b", "bl", "b.al", "b.nv"):
+        target = address(ops[0])
+        return None if target is None else Effect((), Flow.CALL if name == "bl" else Flow.JUMP, target)
+    if name.startswith("ret") and name != "ret":
+        return Effect(forget(JUMP), Flow.RETURN)
+    if name in ("ret", "br", "blr"):
+        register = _register(ops, 0)[0] if ops else RA
+        flow = {"ret": Flow.RETURN, "br": Flow.JUMP_INDIRECT, "blr": Flow.CALL}[name]
+        return Effect((Step(Op.MOVE, JUMP, register),), flow)
+    if name.startswith("blr"):
+        return Effect((), Flow.CALL)
+    if name.startswith("bra"):
+        return Effect(forget(JUMP), Flow.JUMP_INDIRECT)
+    if _BRANCH.fullmatch(name):
+        target = address(ops[-1])
+        equal = {"b.eq": True, "b.ne": False}.get(name)
+        return None if target is None else Effect((), Flow.BRANCH, target, equal)
+    return None
+
+
+def _value(name: str, ops: list[str], register: int) -> tuple[Step, ...] | None:
+    """Return the steps of an instruction that gives a register of 8 bytes a value that is followed; None for others."""
+    source, source_size = _register(ops, 1)
+    value = number(ops[-1].removeprefix("lsl ")) if len(ops) > 1 else None
+    if name in ("mov", "movz", "orr") and len(ops) == 2:
+        if source != NOTHING and source_size == 8:
+            return (Step(Op.MOVE, register, source),)
+        if ops[1] == "xzr":
+            return (Step(Op.NUMBER, register),)
+        return None if value is None else (Step(Op.NUMBER, register, offset=value),)
+    if name == "movz" and len(ops) == 3 and value is not None:
+        return (Step(Op.NUMBER, register, offset=(number(ops[1]) or 0) << value),)
+    if name in ("adr", "adrp") and (vaddr := address(ops[-1])) is not None:
+        # A page is no address that is meant.
+        return (Step(Op.NUMBER, register, offset=vaddr, size=8 if name == "adr" else 1),)
+    if name in ("add", "sub", "adds", "subs") and source != NOTHING and len(ops) > 2:
+        return _sum(ops, register, source, -1 if name.startswith("sub") else 1)
+    if name in ("sxtw", "sxth", "sxtb", "uxtb", "uxth", "uxtw") and source != NOTHING:
+        return (Step(Op.EXTEND, register, source, 0, _LOW_BYTES[name[-1]], is_signed=name[0] == "s"),)
+    return None
+
+
+def _short(name: str, ops: list[str], register: int) -> tuple[Step, ...] | None:
+    """Return the steps of an instruction that gives a register of 4 bytes a number that is followed."""
+    value = number(ops[1]) if len(ops) == 2 else None
+    if name == "mov" and value is not None and register != SP:
+        return (Step(Op.NUMBER, register, offset=value & 0xFFFFFFFF),)
+    return None
+
+
+def _sum(ops: list[str], register: int, source: int, sign: int) -> tuple[Step, ...] | None:
+    """Return the steps of a sum of any form, whose last operand may be extended and shifted."""
+    kind, _, amount = ops[3].partition(" ") if len(ops) > 3 else ("", "", "")
+    shift = number(amount) or 0
+    value = number(ops[2])
+    if value is not None:
+        return (Step(Op.MOVE, register, source, sign * (value << shift)),)
+    addend, size = _register(ops, 2)
+    if addend == NOTHING or kind not in ("", "lsl", "uxtb", "uxth", "uxtw", "uxtx", "sxtb", "sxth", "sxtw", "sxtx"):
+        return None
+    size = _LOW_BYTES[kind[-1]] if kind[1:3] == "xt" else size
+    step = Step(Op.ADD, register, addend, 0, size, scale=sign << shift, is_signed=size < 8 and kind[:1] == "s")
+    if register == source:
+        return (step,)
+    if register != addend:
+        return (Step(Op.MOVE, register, source), step)
+    return (Step(Op.MOVE, BETWEEN, addend), Step(Op.MOVE, register, source), step._replace(source=BETWEEN))
+
+
+def _memory(inside: list[str], after: str) -> _Aarch64Operand:
+    """Take apart what stands in the brackets, and what follows them."""
+    base = _REGISTERS.get(inside[0], _NONE)[0]
+    moved: int | None = number(after[2:]) if after[:2] == ", " else 0
+    if len(inside) == 1:
+        return _Aarch64Operand(base, 0, NOTHING, base != NOTHING, moved)
+    offset = number(inside[1])
+    if offset is None or inside[-1] == "mul vl":
+        index = _REGISTERS.get(inside[1], _NONE)[0]
+        return _Aarch64Operand(base, 0, index, False, None if after[:1] == "!" else moved)
+    # With "!", the base is moved first.
+    return _Aarch64Operand(base, offset, NOTHING, base != NOTHING, offset if after[:1] == "!" else moved)
+
+
+def _with_memory(name: str, ops: list[str], memory: _Aarch64Operand) -> Effect | None:
+    """Return the effect of an instruction with an operand in memory."""
+    base = memory.base
+    if base == NOTHING or memory.after == 0:
+        back: tuple[Step, ...] = ()
+    elif memory.after is None:
+        back = (Step(Op.MOVE_FRAME, SP),) if base == SP else forget(base)
+    else:
+        back = (Step(Op.MOVE, base, base, memory.after),)
+    registers = [_REGISTERS.get(text, _NONE) for text in ops]
+    found = _ONE_LOAD.fullmatch(name)
+    if found is not None or name in ("ldp", "ldnp", "ldpsw", "ldxp", "ldaxp", "ldtp", "ldtnp", "ldiapp"):
+        part = "sw" if name == "ldpsw" else (found[1] or "") if found is not None else ""
+        return Effect((*_loads(registers, ops, memory, part), *back))
+    store = _ONE_STORE.fullmatch(name)
+    if store is not None or name in ("stp", "stnp", "stgp", "sttp", "sttnp", "stilp"):
+        part = (store[1] or "") if store is not None else ""
+        sources = [NOTHING if r == base and back else r for r, _ in registers]
+        return Effect((*_stores(ops, sources, memory, part), *back))
+    if (status := _STATUS_STORE.fullmatch(name)) is not None:
+        sources = [NOTHING] * (len(ops) - 1)
+        return Effect((*_stores(ops[1:], sources, memory, status[1] or ""), *forget(registers[0][0])))
+    size = _SVE_SIZE if ops and ops[0][:1] in "{zp" else _LARGEST
+    stored = (
+        () if _NO_STORE.fullmatch(name) or not memory.is_sum else (Step(Op.STORE, base, NOTHING, memory.offset, size),)
+    )
+    if name in ("ldraa", "ldrab"):
+        # The base becomes the sum with the authenticated address, or one that faults.
+        return Effect((*forget(registers[0][0]), *(forget(base) if back else ())))
+    changed = () if _STORE_ONLY.fullmatch(name) else [register for register, _ in registers]
+    return Effect((*stored, *forget(*changed), *back))
+
+
+def _loads(registers: list[tuple[int, int]], ops: list[str], memory: _Aarch64Operand, part: str) -> list[Step]:
+    """Return the loads of registers, one after the other; the base is loaded last, as the others need it."""
+    steps: list[Step] = []
+    offset = memory.offset
+    for (register, full), text in zip(registers, ops, strict=True):
+        size = _LOW_BYTES.get(part[-1:], _SIZES.get(text[:1], 16))
+        if register != NOTHING:
+            step = Step(Op.FORGET, register)
+            is_signed = part[:1] == "s"
+            if memory.index != NOTHING or (memory.is_sum and size < 8 and len(ops) == 1):
+                step = Step(Op.INDEX, register, memory.base, offset, size, memory.index, is_signed=is_signed)
+            elif memory.is_sum and size == 8 and full == 8:
+                step = Step(Op.LOAD, register, memory.base, offset)
+            steps = [*steps, step] if register == memory.base else [step, *steps]
+        offset += size
+    return steps
+
+
+def _stores(ops: list[str], sources: list[int], memory: _Aarch64Operand, part: str) -> list[Step]:
+    """Return the stores of registers, one after the other, where the address is plain."""
+    if not memory.is_sum:
+        return []
+    steps = []
+    offset = memory.offset
+    for text, source in zip(ops, sources, strict=True):
+        size = _LOW_BYTES.get(part, _SIZES.get(text[:1], 256) if text not in ("sp", "wsp") else 8)
+        steps.append(Step(Op.STORE, memory.base, source if size == 8 and text[:1] == "x" else NOTHING, offset, size))
+        offset += size
+    return steps
+
+
+def _depends_on_address(_mnemonic: str, _operands: str) -> bool:
+    # Texts have addresses, not distances.
+    return False
+
+
+AARCH64_ABI: Final = Abi(
+    sp=SP,
+    fp=FP,
+    ra_register=RA,
+    entry_sp=0,
+    exit_sp=0,
+    ra_slot=None,
+    # AAPCS64, 6.1.1; x18 belongs to the platform.
+    clobbered=bits((*range(19), RA)),
+    callee_area=0,
+    red_zone=0,
+    kept=0,
+    alignment=4,
+    # exit, exit_group, rt_sigreturn; clone, clone3 (asm-generic/unistd.h)
+    last_calls=frozenset({93, 94, 139}),
+    clone_calls=frozenset({220, 435}),
+    effect_of=effect_of,
+    depends_on_address=_depends_on_address,
+)

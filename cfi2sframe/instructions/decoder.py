@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The instructions at the addresses of some code, each with its effect, by capstone, which is imported here only."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any, Final
+
+from cfi2sframe.elf.constants import EM_AARCH64, EM_X86_64
+from cfi2sframe.elf.object_code import RelocatedCode
+from cfi2sframe.errors import InputError
+from cfi2sframe.instructions.effects import Flow
+from cfi2sframe.instructions.function import DecodedInstruction
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.elf.ranges import Span
+    from cfi2sframe.instructions.effects import Abi, Effect
+
+#: Bytes that are decoded at one time from an address on: most of what follows is needed, too.
+_PIECE_SIZE: Final = 256
+_LONG_PIECE_SIZE: Final = 1 << 12
+_MAX_INSTRUCTION_SIZE: Final = 16
+#: Instructions that are remembered. Functions are followed in the order of their addresses.
+_MAX_KNOWN: Final = 1 << 18
+
+
+def abi_of(arch: Arch) -> Abi:
+    """Return the record of an ABI; the tables of the others need not be loaded."""
+    if arch.elf_machine == EM_X86_64:
+        from cfi2sframe.instructions.amd64 import AMD64_ABI
+
+        return AMD64_ABI
+    if arch.elf_machine == EM_AARCH64:
+        from cfi2sframe.instructions.aarch64 import AARCH64_ABI
+
+        return AARCH64_ABI
+    from cfi2sframe.instructions.s390x import S390X_ABI
+
+    return S390X_ABI
+
+
+def open_disassembler(arch: Arch, what: str, otherwise: str = "") -> Any:  # noqa: ANN401 - capstone has no types
+    """Return a disassembler for an ABI, without details.
+
+    Raises `InputError` where capstone cannot be loaded: the message says `what` is done with it, and what to do
+    `otherwise`.
+    """
+    try:
+        import capstone
+    except ImportError:
+        reason = f"{what} with the Python package capstone, which cannot be loaded"
+        raise InputError(f"{reason}; {otherwise}" if otherwise else reason) from None
+    if arch.elf_machine == EM_X86_64:
+        return capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+    # The others were renamed in capstone 6.
+    if arch.elf_machine == EM_AARCH64:
+        # Instructions are little-endian, whatever data is.
+        machine = getattr(capstone, "CS_ARCH_AARCH64", None) or capstone.CS_ARCH_ARM64
+        return capstone.Cs(machine, capstone.CS_MODE_LITTLE_ENDIAN)
+    machine = getattr(capstone, "CS_ARCH_SYSTEMZ", None) or capstone.CS_ARCH_SYSZ
+    disassembler = capstone.Cs(machine, capstone.CS_MODE_BIG_ENDIAN)
+    prepare = abi_of(arch).prepare
+    if prepare is not None:
+        prepare(disassembler)
+    return disassembler
+
+
+class Decoder:
+    """Decodes the instructions in some ascending spans of an image's code, where control reaches them.
+
+    Raises `InputError` where capstone cannot be loaded.
+    """
+
+    def __init__(self, image: ElfImage, spans: Sequence[Span], what: str, otherwise: str = "") -> None:
+        self.image = image
+        self.abi = abi_of(image.arch)
+        self.spans = spans
+        self.code = RelocatedCode(image)
+        self._disassembler = open_disassembler(image.arch, what, otherwise)
+        self._starts = [span.start for span in spans]
+        self._by_text: dict[tuple[str, str, int], DecodedInstruction] = {}
+        self._known: dict[int, DecodedInstruction] = {}
+
+    def holds(self, vaddr: int) -> bool:
+        """Whether the spans hold an address."""
+        return self.span_of(vaddr) is not None
+
+    def span_of(self, vaddr: int) -> Span | None:
+        """Return the span that holds an address."""
+        index = bisect_right(self._starts, vaddr) - 1
+        return self.spans[index] if index >= 0 and vaddr < self.spans[index].end else None
+
+    def at(self, vaddr: int) -> DecodedInstruction | None:
+        """Return the instruction at an address; None where the spans have none."""
+        return self._known.get(vaddr) or self._decode(vaddr)
+
+    def disassemble(self, start: int, end: int) -> Iterator[tuple[int, int, str, str]]:
+        """Yield the instructions of a part of the code up to the first bytes that are none: address, size, text."""
+        has_more = True
+        while has_more and start < end:
+            # Capstone takes memory for all instructions that it is given.
+            stop, has_more = min(end, start + _LONG_PIECE_SIZE), False
+            for found in self._disassembler.disasm_lite(self.read(start, stop), start):
+                if has_more and stop < end and found[0] > stop - _MAX_INSTRUCTION_SIZE:
+                    # It may be cut short.
+                    break
+                yield found
+                start, has_more = found[0] + found[1], True
+
+    def read(self, start: int, end: int) -> bytes:
+        """Return the bytes of some addresses of code, fewer where the file does not have them."""
+        code = self.image.code_range_of(start)
+        return b"" if code is None else self.code.read(code, start, min(end, code.end_vaddr))
+
+    def effect_of(self, vaddr: int, size: int, mnemonic: str, operands: str) -> Effect | None:
+        """Return the effect of an instruction from its text."""
+        effect = self.abi.effect_of(vaddr, size, mnemonic, operands)
+        if effect is not None and effect.flow is Flow.EXECUTE and effect.target is not None:
+            return self._executed(effect.target, operands)
+        return effect
+
+    def _decode(self, vaddr: int) -> DecodedInstruction | None:
+        """Decode from an address on, up to what is known."""
+        span = self.span_of(vaddr)
+        if span is None or vaddr % self.abi.alignment:
+            return None
+        known, by_text = self._known, self._by_text
+        if len(known) > _MAX_KNOWN:
+            known.clear()
+        end = min(span.end, vaddr + _PIECE_SIZE)
+        # The last instruction of a piece may be cut short.
+        last = end if end == span.end else end - _MAX_INSTRUCTION_SIZE
+        for at, size, mnemonic, operands in self._disassembler.disasm_lite(self.read(vaddr, end), vaddr):
+            if at > last or at in known:
+                break
+            found = by_text.get((mnemonic, operands, size))
+            if found is None:
+                effect = self.effect_of(at, size, mnemonic, operands)
+                found = DecodedInstruction(size, effect, 0 if effect is None else effect.changed)
+                if not self.abi.depends_on_address(mnemonic, operands):
+                    by_text[mnemonic, operands, size] = found
+            known[at] = found
+        return known.get(vaddr)
+
+    def _executed(self, target: int, operands: str) -> Effect | None:
+        """Return the effect of an instruction that executes the one at an address."""
+        if self.abi.executed is None:
+            return None
+        for _, _, mnemonic, executed in self.disassemble(target, target + _MAX_INSTRUCTION_SIZE):
+            return self.abi.executed(operands, mnemonic, executed)
+        return None

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows from instructions, for code that no CFI covers: every candidate is tried, and what returns prove is kept."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.dwarf.rules import NoRule, TableBuilder, UnwindTable
+from cfi2sframe.elf.constants import ET_EXEC
+from cfi2sframe.instructions.decoder import Decoder
+from cfi2sframe.instructions.effects import RA_SIGN_STATE
+from cfi2sframe.instructions.function import Code
+from cfi2sframe.instructions.machine import Machine
+from cfi2sframe.instructions.reasons import CodeReason
+from cfi2sframe.instructions.rows import row_of
+from cfi2sframe.instructions.states import NO_CALLER, NUMBER
+from cfi2sframe.instructions.surroundings import JumpTables, NeverReturning, find_candidates
+from cfi2sframe.padding import code_outside, fill_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cfi2sframe.dwarf.rules import RowState
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.elf.ranges import Span
+    from cfi2sframe.instructions.effects import Abi
+    from cfi2sframe.instructions.function import Followed
+    from cfi2sframe.instructions.states import State
+
+_REASONS: Final = (
+    CodeReason.NOT_REACHED,
+    CodeReason.NOT_PROVEN,
+    CodeReason.UNKNOWN,
+    CodeReason.PATHS_DISAGREE,
+)
+#: The lowest mark that is that of a row.
+_FIRST_ROW: Final = len(_REASONS)
+_UNKNOWN: Final = _REASONS.index(CodeReason.UNKNOWN)
+
+
+class DerivedFunction(NamedTuple):
+    """Code at the virtual addresses `[start_vaddr, end_vaddr)`, a function or a part of one, and its rows.
+
+    `uses_b_key`: where the RA is signed, it is with the B key (AArch64).
+    """
+
+    start_vaddr: int
+    end_vaddr: int
+    table: UnwindTable
+    uses_b_key: bool = False
+
+
+class Underived(NamedTuple):
+    """Code at the virtual addresses `[start_vaddr, end_vaddr)` for which the instructions give no rows, and why."""
+
+    start_vaddr: int
+    end_vaddr: int
+    reason: CodeReason
+
+
+class Derived(NamedTuple):
+    """The functions derived and the code left out, both ascending; together they hold all code that was asked for."""
+
+    functions: tuple[DerivedFunction, ...] = ()
+    left_out: tuple[Underived, ...] = ()
+
+
+class _Row(NamedTuple):
+    """A row, and whether the RA is signed with the B key."""
+
+    state: RowState
+    uses_b_key: bool
+
+
+def derive(image: ElfImage, covered: Sequence[Span]) -> Derived:
+    """Derive rows for the executable code outside of `covered`, the ascending ranges of what other sources describe.
+
+    Raises `InputError` where capstone cannot be loaded.
+    """
+    spans = [gap for _, gap in code_outside(image, covered)]
+    if not spans:
+        return Derived()
+    decoder = Decoder(image, spans, "code without CFI is read", "without --from code, only CFI is read")
+    canvas = _Canvas(image, spans)
+    found = find_candidates(image, decoder, covered)
+    entries = set(found.all)
+    never = NeverReturning(image, decoder)
+    size = sum(end - start for start, end in spans)
+    code = Code(
+        decoder.at,
+        decoder.holds,
+        entries,
+        JumpTables(image, decoder).targets,
+        never.at,
+        never.by_word,
+        image.header.type == ET_EXEC,
+        size,
+    )
+    machine = Machine(decoder.abi, code)
+    waiting: set[int] = set()
+
+    def take(function: Followed) -> None:
+        """Keep what was proved, and try what the function refers to."""
+        if function.proven:
+            waiting.update(function.calls, (v for v in function.labels if v not in function.proven))
+        canvas.paint(function, machine.abi)
+
+    first = None
+    if found.process_entry is not None:
+        first = machine.follow(found.process_entry, _without_caller(machine))
+        waiting.update(first.calls, first.labels)
+    machine.results = take
+    todo = sorted(entries)
+    while todo:
+        for vaddr in todo:
+            if vaddr not in machine.summaries and decoder.holds(vaddr) and not canvas.has_row(vaddr):
+                machine.follow(vaddr)
+        todo = sorted(waiting - entries)
+        entries |= waiting
+        waiting.clear()
+    starts = {vaddr for vaddr, summary in machine.summaries.items() if summary.returns}
+    if first is not None:
+        canvas.paint_outermost(first, machine.abi)
+        starts.add(first.entry)
+    return canvas.derived(sorted(starts))
+
+
+def _without_caller(machine: Machine) -> State:
+    """Return the state at a process's entry, which nothing has called."""
+    state = dict(machine.entry_state)
+    abi = machine.abi
+    state[abi.ra_register if abi.ra_slot is None else (-1, abi.ra_slot)] = (NO_CALLER, 0)
+    return state
+
+
+class _Canvas:
+    """A mark for each byte of code: the number of a row, or of the reason why there is none."""
+
+    def __init__(self, image: ElfImage, spans: Sequence[Span]) -> None:
+        self.image = image
+        self.spans = spans
+        self._starts = [span.start for span in spans]
+        self._marks = [array("I", bytes(4 * (end - start))) for start, end in spans]
+        self._rows: list[_Row] = []
+        self._numbers: dict[_Row, int] = {}
+
+    def has_row(self, vaddr: int) -> bool:
+        """Whether an address has a row."""
+        index = bisect_right(self._starts, vaddr) - 1
+        return self._marks[index][vaddr - self._starts[index]] >= _FIRST_ROW
+
+    def paint(self, function: Followed, abi: Abi) -> None:
+        """Mark what a function has proved with its rows, and what it has not with the reason."""
+        sites, states, sizes = function.call_sites, function.states, function.sizes
+        last: State | None = None
+        mark = run_mark = 0
+        start = end = 0
+        for vaddr in sorted(function.proven):
+            state, is_site = states[vaddr], vaddr in sites
+            if state is not last or is_site:
+                row = row_of(state, abi, at_call=is_site)
+                mark = _UNKNOWN if row is None else self._number(_Row(row, state.get(RA_SIGN_STATE) == (NUMBER, 2)))
+                last = None if is_site else state
+            if vaddr != end or mark != run_mark:
+                self._mark(start, end, run_mark)
+                start, run_mark = vaddr, mark
+            end = vaddr + sizes.get(vaddr, 0)
+        self._mark(start, end, run_mark)
+        reasons = dict.fromkeys(states, function.refusal or CodeReason.NOT_PROVEN) | function.refused
+        for vaddr, reason in reasons.items():
+            if vaddr not in function.proven:
+                self._mark(vaddr, vaddr + sizes.get(vaddr, 0), _REASONS.index(reason))
+
+    def paint_outermost(self, function: Followed, abi: Abi) -> None:
+        """Mark what a process begins with, where no function has it: that needs no proof, as it has no CFA."""
+        for vaddr, state in function.states.items():
+            row = row_of(state, abi)
+            if row is not None and not self.has_row(vaddr):
+                self._mark(vaddr, vaddr + function.sizes.get(vaddr, 0), self._number(_Row(row, uses_b_key=False)))
+
+    def _number(self, row: _Row) -> int:
+        number = self._numbers.get(row)
+        if number is None:
+            number = self._numbers[row] = _FIRST_ROW + len(self._rows)
+            self._rows.append(row)
+        return number
+
+    def _mark(self, start: int, end: int, mark: int) -> None:
+        """Mark some addresses: a row replaces a reason, and where two rows differ, what they have in common stays."""
+        if start >= end:
+            return
+        index = bisect_right(self._starts, start) - 1
+        marks, first = self._marks[index], self._starts[index]
+        start, end = start - first, min(end, self.spans[index].end) - first
+        if not any(marks[start:end]):
+            marks[start:end] = array("I", [mark]) * (end - start)
+            return
+        for place in range(start, end):
+            old = marks[place]
+            if old < _FIRST_ROW:
+                marks[place] = mark if mark >= _FIRST_ROW else old or mark
+            elif mark >= _FIRST_ROW and mark != old:
+                marks[place] = self._common(old, mark)
+
+    def _common(self, old: int, new: int) -> int:
+        """Return the mark of what two rows for one address have in common."""
+        first, second = self._rows[old - _FIRST_ROW], self._rows[new - _FIRST_ROW]
+        row = first._replace(state=first.state._replace(fp=NoRule.UNDEFINED))
+        same = second._replace(state=second.state._replace(fp=NoRule.UNDEFINED)) == row
+        return self._number(row) if same else _REASONS.index(CodeReason.PATHS_DISAGREE)
+
+    def derived(self, starts: Sequence[int]) -> Derived:
+        """Return the rows as functions, which end at gaps and where others start, and everything else."""
+        functions: list[DerivedFunction] = []
+        left_out: list[Underived] = []
+        for (first, _), marks in zip(self.spans, self._marks, strict=True):
+            group: list[tuple[int, int, _Row]] = []
+            vaddr = first
+            for mark, same in groupby(marks):
+                end = vaddr + sum(1 for _ in same)
+                if mark < _FIRST_ROW:
+                    left_out += self._left_out(vaddr, end, _REASONS[mark])
+                else:
+                    row = self._rows[mark - _FIRST_ROW]
+                    inner = starts[bisect_right(starts, vaddr - 1) : bisect_right(starts, end - 1)]
+                    for start, stop in pairwise(sorted({vaddr, *inner, end})):
+                        if group and (start in inner or group[-1][1] != start):
+                            functions.append(_function(group))
+                            group = []
+                        group.append((start, stop, row))
+                vaddr = end
+            if group:
+                functions.append(_function(group))
+        return Derived(tuple(functions), tuple(left_out))
+
+    def _left_out(self, start: int, end: int, reason: CodeReason) -> Iterator[Underived]:
+        """Yield what of some code follows its padding, if anything does."""
+        code = self.image.code_range_of(start)
+        if code is not None and reason is CodeReason.NOT_REACHED:
+            start += fill_size(self.image, code, start, end)
+        if start < end:
+            yield Underived(start, end, reason)
+
+
+def _function(group: list[tuple[int, int, _Row]]) -> DerivedFunction:
+    """Return what adjacent rows describe."""
+    start = group[0][0]
+    builder = TableBuilder()
+    for first, _, row in group:
+        builder.add(first - start, row.state)
+    return DerivedFunction(start, group[-1][1], builder.table(), any(row.uses_b_key for _, _, row in group))

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one instruction does to registers, to the stack and to the flow of control: the same words for all ABIs.
+
+Registers have their DWARF numbers. An effect names every general register whose value an instruction changes; flags,
+vectors, and memory that no register of the frame points to are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable  # noqa: TC003 - part of a NamedTuple's fields
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+#: In place of a register: none.
+NOTHING: Final = -1
+#: Registers of no ABI: where an indirect jump leads; what a step leaves for the next step of its instruction.
+JUMP: Final = 1000
+BETWEEN: Final = 1001
+#: DWARF's pseudo-register of AArch64 (AADWARF64, 4.1): 0 where the RA is an address, 1 or 2 where key A or B signed it.
+RA_SIGN_STATE: Final = 34
+
+
+class Op(IntEnum):
+    """The operations on values; their operands are fields of `Step`."""
+
+    FORGET = 0
+    """register = unknown"""
+    MOVE = 1
+    """register = source + offset"""
+    NUMBER = 2
+    """register = offset, a number: an address where `size` is 8, and where it is 4 in files at fixed addresses"""
+    LOAD = 3
+    """register = the 8 bytes at source + offset; at offset where source is `NOTHING`"""
+    STORE = 4
+    """the `size` bytes at register + offset = source; an unknown value where source is `NOTHING`"""
+    MOVE_FRAME = 5
+    """register = another address in the frame or below it, where it was one: an alignment, an allocation"""
+    ADD = 6
+    """register = register + source * scale: of the source, the low `size` bytes, signed where `is_signed`"""
+    INDEX = 7
+    """register = a word of the table at source or index, plus offset: `size` bytes, signed where `is_signed`"""
+    EXTEND = 8
+    """register = the low `size` bytes of source, signed where `is_signed`"""
+    COMPARE = 9
+    """the next instruction knows whether register and source are equal"""
+
+
+class Step(NamedTuple):
+    """One operation; fields that it does not have keep their defaults."""
+
+    op: Op
+    register: int
+    source: int = NOTHING
+    offset: int = 0
+    size: int = 8
+    index: int = NOTHING  # type: ignore[assignment]  # hides tuple.index
+    scale: int = 1
+    is_signed: bool = False
+
+
+class Flow(IntEnum):
+    """Where control continues; `Effect.target` is the target of a direct jump or call."""
+
+    NEXT = 0
+    JUMP = 1
+    BRANCH = 2
+    """To the target or to the next instruction."""
+    CALL = 3
+    """To the target, or to an unknown address where that is None; perhaps back to the next instruction."""
+    JUMP_INDIRECT = 4
+    """To the address in `JUMP`."""
+    BRANCH_INDIRECT = 5
+    """To the address in `JUMP` or to the next instruction."""
+    RETURN = 6
+    """To the address in `JUMP`, by an instruction that only returns have."""
+    STOP = 7
+    """Nowhere: a trap."""
+    SYSTEM_CALL = 8
+    """To the next instruction, unless the number in `JUMP` is that of a system call that does not come back."""
+    EXECUTE = 9
+    """To the next instruction, after the one at the target has been executed (s390x)."""
+
+
+class Effect(NamedTuple):
+    """What an instruction does: its steps, one after the other, and where control continues then.
+
+    `equal`: of a branch, whether it is taken where the compared values are equal; None: something else decides.
+    `is_padding`: the instruction does nothing, and may fill the space between functions.
+    """
+
+    steps: tuple[Step, ...] = ()
+    flow: Flow = Flow.NEXT
+    target: int | None = None
+    equal: bool | None = None
+    is_padding: bool = False
+
+    @property
+    def changed(self) -> int:
+        """A bit for each general register that the instruction changes."""
+        return bits(step.register for step in self.steps if step.op not in (Op.STORE, Op.COMPARE))
+
+
+#: The effect of most instructions: those on vectors and flags.
+NO_EFFECT: Final = Effect()
+PADDING: Final = Effect(is_padding=True)
+TRAP: Final = Effect(flow=Flow.STOP, is_padding=True)
+
+
+class Abi(NamedTuple):
+    """What the machine has to know of an ABI. Offsets count bytes from the CFA.
+
+    At a function's entry SP is CFA + `entry_sp`, and the RA is in `ra_register`, or at CFA + `ra_slot` where that is
+    not None; when it has returned, SP is CFA + `exit_sp`. Calls change `clobbered` registers (bits), and the
+    `callee_area` bytes from SP on. Handlers of signals spare the `red_zone` bytes below SP, of which `kept` bytes
+    are remembered when SP moves up. `last_calls` are the
+    numbers of Linux's system calls that do not come back, `clone_calls` those after which a thread has another stack.
+
+    `effect_of(address, size, mnemonic, operands)` returns the effect of an instruction from capstone's text; None: it
+    may do anything to SP or to the flow. `depends_on_address(mnemonic, operands)`: equal texts may have other effects
+    at other addresses. `executed(operands, mnemonic, operands)` returns the effect of an instruction that another one
+    executes. `prepare(disassembler)` makes capstone pass over what it does not know.
+    """
+
+    sp: int
+    fp: int
+    ra_register: int
+    entry_sp: int
+    exit_sp: int
+    ra_slot: int | None
+    clobbered: int
+    callee_area: int
+    red_zone: int
+    kept: int
+    alignment: int
+    last_calls: frozenset[int]
+    clone_calls: frozenset[int]
+    effect_of: Callable[[int, int, str, str], Effect | None]
+    depends_on_address: Callable[[str, str], bool]
+    executed: Callable[[str, str, str], Effect | None] | None = None
+    prepare: Callable[[Any], None] | None = None
+
+
+def bits(registers: Any) -> int:  # noqa: ANN401 - any iterable of numbers
+    """Return a number with a bit for each general or floating-point register."""
+    found = 0
+    for register in registers:
+        if 0 <= register < RA_SIGN_STATE:
+            found |= 1 << register
+    return found
+
+
+def forget(*registers: int) -> tuple[Step, ...]:
+    """Return the steps that forget registers; those that are `NOTHING` are left out."""
+    return tuple([Step(Op.FORGET, register) for register in dict.fromkeys(registers) if register != NOTHING])
+
+
+def words(text: str) -> frozenset[str]:
+    """Return the words of a text: mnemonics, mostly."""
+    return frozenset(text.split())
+
+
+def number(text: str) -> int | None:
+    """Return the integer that an operand is, with its sign where it has 64 bits; None for any other text."""
+    digits = text[1:] if text[:1] == "#" else text
+    if digits[:1] not in _DIGITS:
+        return None
+    try:
+        value = int(digits, 0)
+    except ValueError:
+        # A number with a fraction.
+        return None
+    return value - (1 << 64) if value >> 63 == 1 else value
+
+
+def address(text: str) -> int | None:
+    """Return the address that an operand is; None for any other text."""
+    value = number(text)
+    return None if value is None else value & (1 << 64) - 1
+
+
+_DIGITS: Final = frozenset("-0123456789")

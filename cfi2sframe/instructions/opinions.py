@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the instructions say of a row of the CFI: of its CFA, of the RA, of FP."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.dwarf.rules import NoRule
+from cfi2sframe.instructions.audit_records import Answer
+from cfi2sframe.instructions.states import CALLER_FP, CFA, NUMBER, RETURN_ADDRESS, plus
+from cfi2sframe.rules import Rule
+
+if TYPE_CHECKING:
+    from cfi2sframe.dwarf.rules import CfaRule, RegisterRule, RowState
+    from cfi2sframe.instructions.effects import Abi
+    from cfi2sframe.instructions.states import State, TableWord, Value
+
+_CFA: Final = (CFA, 0)
+_RA: Final = (RETURN_ADDRESS, 0)
+_CALLER: Final = (CALLER_FP, 0)
+
+
+class Opinion(NamedTuple):
+    """The answer about one rule, and the value that its place has, where that is known."""
+
+    answer: Answer
+    value: Value | None = None
+
+
+_AGREES: Final = Opinion(Answer.AGREES)
+_SILENT: Final = Opinion(Answer.SILENT)
+_UNDECIDED: Final = Opinion(Answer.UNDECIDED)
+
+#: What a state says of the CFA, of the RA and of FP.
+Opinions = tuple[Opinion, Opinion, Opinion]
+
+
+def opinions_of(row: RowState, state: State, abi: Abi) -> Opinions:
+    """Return what a state says of a row.
+
+    Where the RA is undefined there is no caller, and the CFA has no meaning. A CFA that is not known may be that of
+    another frame, as in functions that switch stacks: what is at such a CFA cannot be told.
+    """
+    if row.ra is NoRule.UNDEFINED or row.cfa is None:
+        return _SILENT, _SILENT, _SILENT
+    cfa = _cfa(row.cfa, state)
+    is_agreed = cfa is _AGREES
+    ra = _register(row.ra, _RA, abi.ra_register, state, is_cfa_right=is_agreed)
+    return cfa, ra, _register(row.fp, _CALLER, abi.fp, state, is_cfa_right=is_agreed)
+
+
+def _cfa(rule: CfaRule, state: State) -> Opinion:
+    if not isinstance(rule, Rule) or rule.register is None or rule.deref:
+        return _UNDECIDED
+    value = state.get(rule.register)
+    # Sums with other values are not followed, but are no CFA.
+    return _compared(plus(value, rule.offset) or value, _CFA)
+
+
+def _register(rule: RegisterRule, wanted: Value, register: int, state: State, *, is_cfa_right: bool) -> Opinion:
+    """Return what a state says of the rule of a register, whose value at the entry is `wanted`."""
+    if rule is NoRule.UNDEFINED:
+        return _SILENT
+    if isinstance(rule, NoRule):
+        value = state.get(register)
+    elif not isinstance(rule, Rule):
+        return _UNDECIDED
+    elif rule.is_register and rule.register is not None:
+        value = state.get(rule.register)
+    elif not is_cfa_right or not rule.is_saved_at_cfa:
+        return _UNDECIDED
+    else:
+        value = state.get((CFA, rule.offset))
+    if value is None and is_cfa_right and wanted in state.values():
+        # The caller's value is in a place that is known, and this is another one.
+        return Opinion(Answer.CONTRADICTS)
+    return _compared(value, wanted)
+
+
+def _compared(value: Value | TableWord | None, wanted: Value) -> Opinion:
+    """Return what a known value says of the one that a rule promises."""
+    if value == wanted:
+        return _AGREES
+    if value is None or value[0] >= 0 or value[0] < NUMBER:
+        return _UNDECIDED
+    return Opinion(Answer.CONTRADICTS, (value[0], value[1]))

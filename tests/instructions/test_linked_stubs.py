@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stubs that linkers write: at every byte, the row found is the stack depth measured and the one the CFI gives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from cfi2sframe import convert, load, verify
+from cfi2sframe.api import decode, decode_existing
+from cfi2sframe.arch import AMD64
+from cfi2sframe.elf.constants import EM_X86_64, ET_DYN, PF_R, PT_LOAD, SHT_GNU_SFRAME, SHT_PROGBITS
+from cfi2sframe.instructions.stub_records import StubReason
+from cfi2sframe.instructions.stubs import scan_stubs
+from tests.support import elf_asm, known_wrong
+from tests.support.oracle.readelf_sframe import check_printed, printed
+from tests.support.stubs.emulate import measure
+from tests.support.stubs.handmade import depth_at
+from tests.support.stubs.linked import FOREIGN_VARIANTS, VARIANTS, Shape, Variant, label, link
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from cfi2sframe.conversion import Conversion
+    from cfi2sframe.elf.image import ElfImage
+    from tests.support.oracle.tools import Binutils
+
+pytestmark = pytest.mark.oracle
+
+#: The thunk of lld's retpolines is entered from the first block with 16 bytes more than from the other stubs.
+AMBIGUOUS: Final = {("lld", "retpoline"): range(0x20, 0x30)}
+
+
+@pytest.fixture(scope="module", params=VARIANTS, ids=label)
+def variant(request: pytest.FixtureRequest) -> Variant:
+    assert isinstance(request.param, Variant)
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def image(variant: Variant, tmp_path_factory: pytest.TempPathFactory) -> ElfImage:
+    return link(variant, tmp_path_factory.mktemp("plt"))
+
+
+@pytest.fixture(scope="module")
+def conversion(image: ElfImage) -> Conversion:
+    return convert(image)
+
+
+def _ranges(image: ElfImage) -> dict[str, range]:
+    return {
+        s.name: range(s.vaddr, s.end_vaddr)
+        for s in image.sections
+        if s.is_code and s.name.startswith((".plt", ".iplt"))
+    }
+
+
+def _entries(ranges: Mapping[str, range], shapes: Mapping[str, Shape]) -> list[int]:
+    """Where code outside enters: each stub's start. A first block is entered by stubs or through their slots."""
+    return [
+        pc
+        for name, covered in ranges.items()
+        for pc in range(covered.start + shapes[name].header_size, covered.stop, shapes[name].block_size)
+    ]
+
+
+def _rows(conversion: Conversion) -> Callable[[int], int | None]:
+    """Return a function that gives the CFA's distance from SP at an address, as a stack tracer finds it."""
+    lookup = decode(conversion.data, conversion.section_vaddr)
+    sp = conversion.target.arch.sp_register
+
+    def depth(pc: int) -> int | None:
+        found = lookup.find(pc)
+        cfa = None if found is None or found.row is None else found.row.state.cfa
+        if cfa is None:
+            return None
+        assert cfa.register == sp
+        return cfa.offset
+
+    return depth
+
+
+def _check_measured(image: ElfImage, conversion: Conversion, shapes: Mapping[str, Shape]) -> int:
+    """Compare the row at every byte of every executed instruction; return the count of those bytes."""
+    ranges = _ranges(image)
+    assert set(ranges) == set(shapes)
+    measured = measure(image, ranges.values(), _entries(ranges, shapes))
+    depth = _rows(conversion)
+    wrong = [
+        (hex(pc), set(what.depths), depth(byte))
+        for pc, what in measured.items()
+        for byte in range(pc, pc + what.size)
+        if depth(byte) != (next(iter(what.depths)) if len(what.depths) == 1 else None)
+    ]
+    assert not wrong
+    return sum(what.size for what in measured.values())
+
+
+def test_the_row_at_every_executed_byte_is_the_measured_depth(
+    image: ElfImage, conversion: Conversion, variant: Variant
+) -> None:
+    count = _check_measured(image, conversion, variant.shapes)
+    # Each stub was executed: at least the jump of each.
+    assert count >= 6 * len(_entries(_ranges(image), variant.shapes))
+
+
+def test_every_byte_of_every_stub_has_a_row(image: ElfImage, conversion: Conversion, variant: Variant) -> None:
+    depth = _rows(conversion)
+    bare = {pc for covered in _ranges(image).values() for pc in covered if depth(pc) is None}
+    ambiguous = AMBIGUOUS.get((variant.linker, variant.name), range(0))
+    plt = _ranges(image).get(".plt", range(0))
+    assert bare == {plt.start + offset for offset in ambiguous}
+    left_out = conversion.code_map.stubs.left_out
+    assert [(skip.start_vaddr, skip.size, skip.reason) for skip in left_out] == (
+        [(plt.start + ambiguous.start, len(ambiguous), StubReason.DEPTH_CONFLICT)] if ambiguous else []
+    )
+
+
+def test_equal_blocks_are_one_pcmask_function(conversion: Conversion, variant: Variant, image: ElfImage) -> None:
+    stubs = conversion.code_map.stubs.functions
+    for name, covered in _ranges(image).items():
+        shape = variant.shapes[name]
+        rows = [f for f in stubs if f.start_vaddr in covered and f.body.repeat_size]
+        assert [f.body.repeat_size for f in rows] == [shape.block_size]
+        end = rows[0].start_vaddr + rows[0].size
+        # A row of several starts begins on a multiple of the block size, inside the first block if need be.
+        assert (
+            covered.start + shape.header_size
+            <= rows[0].start_vaddr
+            < covered.start + shape.header_size + shape.block_size
+        )
+        assert end == covered.stop
+
+
+def test_without_section_headers_the_same_is_found(image: ElfImage, conversion: Conversion, variant: Variant) -> None:
+    if "static" in variant.name:
+        pytest.skip("nothing in a static program without section headers leads to its stubs")
+    if (variant.linker, variant.name) == ("lld", "retpoline-now"):
+        pytest.skip("GOT slots are empty: nothing leads to the stubs")
+    data = bytearray(bytes(image.data))
+    data[40:48] = bytes(8)  # e_shoff
+    data[60:64] = bytes(4)  # e_shnum, e_shstrndx
+    bare = load(bytes(data), "bare")
+    assert not bare.sections
+    pcs = [pc for covered in _ranges(image).values() for pc in covered]
+    found = scan_stubs(bare, 3).functions
+    assert [depth_at(found, pc) for pc in pcs] == [depth_at(conversion.code_map.stubs.functions, pc) for pc in pcs]
+
+
+def test_joined_stubs_agree_with_their_instructions(image: ElfImage, conversion: Conversion) -> None:
+    """Joined at -O2, the default, stubs may fill exactly the range of an FDE that the version cannot express."""
+    assert verify(image, decode(conversion.data, conversion.section_vaddr)).is_clean
+
+
+@pytest.mark.parametrize("foreign", FOREIGN_VARIANTS, ids=label)
+def test_stubs_of_other_architectures(foreign: Variant, tmp_path: Path) -> None:
+    image = link(foreign, tmp_path)
+    assert image.arch is not AMD64
+    conversion = convert(image)
+    assert not conversion.code_map.stubs.left_out
+    depth = _rows(conversion)
+    assert all(depth(pc) is not None for covered in _ranges(image).values() for pc in covered)
+    count = _check_measured(image, conversion, foreign.shapes)
+    # Each stub was executed up to its jump.
+    assert count >= 12 * len(_entries(_ranges(image), foreign.shapes))
+
+
+GNU_WITH_SFRAME: Final = [
+    pytest.param(variant, name, id=f"{label(variant)}-{name}")
+    for variant in VARIANTS
+    if variant.linker == "newest" and variant.name != "static"
+    for name in variant.shapes
+]
+
+
+@pytest.mark.parametrize(("gnu", "section_name"), GNU_WITH_SFRAME)
+def test_rows_of_stubs_equal_those_of_gnu_ld(
+    gnu: Variant,
+    section_name: str,
+    binutils: Callable[[str], Binutils],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    tools = binutils("newest")
+    if section_name == ".plt.got":
+        known_wrong.expect_failure(request, "plt-got", "ld", tools.version)
+    linked = link(gnu._replace(options=(*gnu.options, "-Wa,--gsframe")), tmp_path)
+    covered = _ranges(linked)[section_name]
+    theirs = [
+        (f.start_vaddr, f.size, f.body.repeat_size, list(f))
+        for f in decode_existing(linked).functions
+        if f.start_vaddr in covered
+    ]
+    ours = [
+        (f.start_vaddr, f.size, f.body.repeat_size, list(f.body.rows))
+        for f in convert(linked).code_map.stubs.functions
+        if f.start_vaddr in covered
+    ]
+    assert theirs == ours
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_readelf_prints_our_pcmask_functions(
+    version: int, image: ElfImage, binutils: Callable[[str], Binutils], tmp_path: Path
+) -> None:
+    tools = binutils({1: "2.40", 2: "2.44", 3: "newest"}[version])
+    # At -O2, stubs of a few blocks are joined with their neighbour.
+    ours = convert(image, version=version, errata=0 if version == 2 else None, level=1)
+    carrier = tmp_path / "carrier"
+    kind = SHT_GNU_SFRAME if version == 3 else SHT_PROGBITS
+    stored = elf_asm.Section(".sframe", ours.data, kind, elf_asm.SHF_ALLOC, ours.section_vaddr, align=8)
+    segment = elf_asm.Segment(PT_LOAD, PF_R, (".sframe",))
+    carrier.write_bytes(elf_asm.elf_file(EM_X86_64, (stored,), file_type=ET_DYN, segments=(segment,)))
+    section = decode(ours.data, ours.section_vaddr)
+    stubs = [f for f in section.functions if f.body.is_pcmask]
+    assert len(stubs) == sum(body.repeat_size > 0 for body in ours.section.bodies)
+    assert [list(f) for f in stubs] == [list(f.body.rows) for f in ours.code_map.stubs.functions if f.body.repeat_size]
+    is_oldest = known_wrong.find("sframe-fixed-ra", "readelf", tools.version) is not None
+    check_printed(printed(tools.tool("readelf"), carrier), section, is_oldest=is_oldest)

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stubs spelled out byte by byte: what is described, what is left out, and why."""
+
+from __future__ import annotations
+
+import random
+import struct
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from cfi2sframe import load
+from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
+from cfi2sframe.elf.constants import SHF_ALLOC, SHF_EXECINSTR
+from cfi2sframe.instructions.stub_records import StubReason
+from cfi2sframe.instructions.stubs import scan_stubs
+from tests.support import elf_asm
+from tests.support.stubs.handmade import (
+    GOT_VADDR,
+    PLT_VADDR,
+    depth_at,
+    file_with,
+    got_stub,
+    lazy_stub,
+    lazy_stubs,
+    push_and_leave,
+    rel32,
+    summary,
+)
+
+if TYPE_CHECKING:
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.instructions.stub_records import StubScan, StubSkip
+
+LAZY_ROWS: Final = [(0, 8), (11, 16)]
+FIRST_ROWS: Final = [(0, 16), (6, 24)]
+
+
+def _scan(*stubs: tuple[str, int, bytes], version: int = 3) -> StubScan:
+    return scan_stubs(file_with(*stubs), version)
+
+
+def _plt(data: bytes, name: str = ".plt") -> StubScan:
+    return _scan((name, PLT_VADDR, data))
+
+
+def _reasons(scan: StubScan) -> list[tuple[int, int, StubReason]]:
+    return [(skip.start_vaddr, skip.size, skip.reason) for skip in scan.left_out]
+
+
+# Kinds of stubs
+
+
+def test_lazy_stubs_and_their_first_block() -> None:
+    scan = _plt(lazy_stubs(3))
+    assert summary(scan.functions) == [(PLT_VADDR, 16, 0, FIRST_ROWS), (PLT_VADDR + 16, 48, 16, LAZY_ROWS)]
+    assert not scan.left_out
+
+
+def test_rows_of_blocks_off_their_size_start_with_an_aligned_address() -> None:
+    start = PLT_VADDR + 8
+    scan = _scan((".plt", start, b"".join(lazy_stub(n, 16 * (n + 1)) for n in range(3))))
+    # The stubs jump out of the section, which is nothing to them.
+    assert summary(scan.functions) == [(start, 8, 0, [(0, 8)]), (start + 8, 40, 16, [(0, 8), (3, 16), (8, 8)])]
+    assert [depth_at(scan.functions, start + d) for d in range(48)] == ([8] * 11 + [16] * 5) * 3
+
+
+def test_objects_have_no_stubs_and_no_capstone_is_imported() -> None:
+    code = elf_asm.Section(".plt", lazy_stubs(2), 1, SHF_ALLOC | SHF_EXECINSTR)
+    content = elf_asm.elf_file(AMD64.elf_machine, (code,))
+    assert scan_stubs(load(content, "object"), 3) == ((), ())
+    program = (
+        "import sys\n"
+        "from tests.support.stubs.handmade import file_with\n"
+        "from cfi2sframe.instructions.stubs import scan_stubs\n"
+        "assert not scan_stubs(file_with(('.text', 0x1000, bytes(16))), 3).functions\n"
+        "assert 'capstone' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+# Who enters a first block
+
+
+def test_a_first_block_that_nothing_enters_is_left_out() -> None:
+    scan = _scan((".plt", PLT_VADDR, push_and_leave()), (".plt.got", PLT_VADDR + 16, got_stub()))
+    assert _reasons(scan) == [(PLT_VADDR, 16, StubReason.ENTRY_UNKNOWN)]
+    assert summary(scan.functions) == [(PLT_VADDR + 16, 8, 8, [(0, 8)])]
+
+
+def test_a_first_block_that_slots_lead_to() -> None:
+    # As mold writes it: a stub leaves its number in a register, and its slot holds the first block.
+    first = b"\xf3\x0f\x1e\xfa\x41\x53\xff\x35" + rel32(0x100) + b"\xff\x25" + rel32(0x100) + b"\xcc" * 14
+    stub = b"\xf3\x0f\x1e\xfa\x41\xbb" + rel32(1) + b"\xff\x25" + rel32(GOT_VADDR - (PLT_VADDR + 32 + 16))
+    scan = scan_stubs(file_with((".plt", PLT_VADDR, first + stub)), 3)
+    described = [(PLT_VADDR, 32, 0, [(0, 8), (6, 16), (12, 24)])]
+    assert summary(scan.functions) == [*described, (PLT_VADDR + 32, 16, 16, [(0, 8)])]
+
+
+def test_stubs_of_which_the_cfi_is_wrong() -> None:
+    # As older versions of GNU ld write them for CET; their CFI puts the end of the push at 10.
+    stub = b"\xf3\x0f\x1e\xfa\x68" + rel32(1) + b"\xf2\xe9" + rel32(-48) + b"\x90"
+    scan = _plt(push_and_leave() + (stub * 3).replace(rel32(-48), rel32(-31), 1))
+    assert [rows for _, _, _, rows in summary(scan.functions)][-1] == [(0, 8), (9, 16)]
+
+
+# What is left out
+
+
+def _only(scan: StubScan) -> StubSkip:
+    assert not scan.functions
+    (skip,) = scan.left_out
+    return skip
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (b"\x48\x8d\x64\x24\xf8", "lea rsp, [rsp - 8]"),
+        (b"\x48\x83\xec\x04", "sub rsp, 4"),
+        (b"\x66\x68\x01\x00", "push 1"),
+        (b"\x48\x89\xe5", "mov rbp, rsp"),
+        (b"\x5c", "pop rsp"),
+        (b"\xc9", "leave"),
+        (b"\xff\xd0", "call rax"),
+        (b"\x48\x89\x44\x24\x08", "mov qword ptr [rsp + 8], rax"),
+        (b"\x89\x04\x24", "mov dword ptr [rsp], eax"),
+        (b"\x64\x48\x89\x04\x24", "mov qword ptr fs:[rsp], rax"),
+        (b"\xc2\x08\x00", "ret 8"),
+        (b"\x74\x00", "je 0x1002"),
+        (b"\x66\xe8\x00\x00\x00\x00", "call 0x1006"),
+        (b"\x66\xc3", "ret"),
+    ],
+)
+def test_an_unknown_instruction_is_named(code: bytes, text: str) -> None:
+    block = code + b"\xff\x25" + rel32(0x3000)
+    skip = _only(_plt((block + b"\xcc" * (16 - len(block))) * 2))
+    assert skip.reason is StubReason.UNKNOWN_INSTRUCTION
+    # Processors disagree about this one's length; capstone 4 says what AMD's do.
+    assert skip.detail.replace("call 4", "call 0x1006") == f"{text} at 0x{PLT_VADDR:x}"
+
+
+def test_code_that_is_reached_with_two_depths_is_left_out() -> None:
+    # The second stub's jump leads past the first block's push.
+    plt = lazy_stubs(1) + lazy_stub(1, 32)[:-4] + rel32(-32 - 16 + 6)
+    scan = _plt(plt)
+    assert StubReason.DEPTH_CONFLICT in {skip.reason for skip in scan.left_out}
+    assert depth_at(scan.functions, PLT_VADDR) == 16
+    assert depth_at(scan.functions, PLT_VADDR + 6) is None
+
+
+@pytest.mark.parametrize(
+    ("block", "reason"),
+    [
+        (b"\x58\xff\x25" + rel32(0x3000) + b"\xcc", StubReason.UNBALANCED),
+        (b"\x48\x89\x04\x24\xc3\xcc\xcc\xcc", StubReason.UNBALANCED),
+        (b"\xe8" + rel32(0x10000) + b"\xeb\xfe\xcc", StubReason.UNKNOWN_INSTRUCTION),
+        (b"\x50\xeb\xfd" + b"\xcc" * 5, StubReason.ENTRY_UNKNOWN),
+    ],
+)
+def test_blocks_that_make_no_sense_are_left_out(block: bytes, reason: StubReason) -> None:
+    scan = _plt(block * 2)
+    assert {skip.reason for skip in scan.left_out} == {reason}
+    assert scan.left_out[0].start_vaddr == PLT_VADDR
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_the_bytes_the_answer_is_whole_and_in_order(seed: int) -> None:
+    generator = random.Random(seed)  # noqa: S311
+    data = bytearray(lazy_stubs(6) + got_stub() * 2)
+    for _ in range(generator.randrange(1, 12)):
+        data[generator.randrange(len(data))] = generator.randrange(256)
+    scan = _plt(bytes(data))
+    parts = sorted([(f.start_vaddr, f.size) for f in scan.functions] + [(s.start_vaddr, s.size) for s in scan.left_out])
+    position = PLT_VADDR
+    for start, size in parts:
+        assert start == position
+        position += size
+    assert position == PLT_VADDR + len(data)
+    assert list(scan.functions) == sorted(scan.functions, key=lambda function: function.start_vaddr)
+
+
+# Version 1
+
+
+def test_version_1_has_only_what_its_mask_test_finds() -> None:
+    stubs = ((".plt", PLT_VADDR, lazy_stubs(3)), (".plt.got", PLT_VADDR + 0x100, got_stub() * 2))
+    scan = _scan(*stubs, version=1)
+    assert _reasons(scan) == [(PLT_VADDR + 16, 48, StubReason.VERSION_1_MASK)]
+    assert summary(scan.functions) == [(PLT_VADDR, 16, 0, FIRST_ROWS), (PLT_VADDR + 0x100, 16, 8, [(0, 8)])]
+
+
+@pytest.mark.parametrize("pushed_at", [4, 8, 12, 14, 15])
+@pytest.mark.parametrize("start", [PLT_VADDR, PLT_VADDR + 4])
+def test_version_1_is_right_wherever_it_is_used(pushed_at: int, start: int) -> None:
+    # `nop`s, then a push of one byte that ends at `pushed_at`, then what still fits.
+    block = b"\xf3\x0f\x1e\xfa" * ((pushed_at - 1) // 4)
+    block += {0: b"", 1: b"\xf3\x90\x90"[2:], 2: b"\xf3\x90", 3: b"\x0f\xae\xe8"}[(pushed_at - 1) % 4] + b"\x50"
+    assert len(block) == pushed_at
+    block += b"\xc3" if len(block) > 13 else b"\xff\xe0"
+    scan = _scan((".plt", start, (block + b"\xcc" * (16 - len(block))) * 4), version=1)
+    for function in scan.functions:
+        for pc in range(function.start_vaddr, function.start_vaddr + function.size):
+            matching = [r for r in function.body.rows if pc & r.start_delta >= r.start_delta]
+            assert matching[-1].state.cfa is not None
+            assert matching[-1].state.cfa.offset == (8 if (pc - start) % 16 < pushed_at else 16)
+    is_mask = pushed_at in (8, 12, 14, 15) and start % 16 == 0
+    assert bool(scan.functions) is is_mask
+
+
+# Files without section headers
+
+
+def _bare(plt: bytes, slots: list[int], *, more: bytes = b"") -> ElfImage:
+    """A file without section headers whose JMPREL relocates these GOT words."""
+    relocations = b"".join(struct.pack("<QQq", GOT_VADDR + 8 * n, 7, 0) for n in range(len(slots)))
+    words = struct.pack(f"<{len(slots)}Q", *slots)
+    table_vaddr = GOT_VADDR + len(words)
+    dynamic = struct.pack("<8Q", 23, table_vaddr, 2, len(relocations), 3, GOT_VADDR, 0, 0)
+    return file_with((".plt", PLT_VADDR, plt + more), got=words + relocations, dynamic=dynamic, section_headers=False)
+
+
+def _stub_of_slot(number: int) -> bytes:
+    vaddr = PLT_VADDR + 16 * (number + 1)
+    slot = b"\xff\x25" + rel32(GOT_VADDR + 8 * number - vaddr - 6)
+    return slot + b"\x68" + rel32(number) + b"\xe9" + rel32(PLT_VADDR - vaddr - 16)
+
+
+def test_slots_of_lazy_binding_lead_to_the_stubs() -> None:
+    plt = push_and_leave() + b"".join(_stub_of_slot(n) for n in range(3))
+    image = _bare(plt, [PLT_VADDR + 16 * (n + 1) + 6 for n in range(3)], more=b"\x55\x48\x89\xe5\x5d\xc3" * 8)
+    scan = scan_stubs(image, 3)
+    assert summary(scan.functions) == [(PLT_VADDR, 16, 0, FIRST_ROWS), (PLT_VADDR + 16, 48, 16, LAZY_ROWS)]
+    assert not scan.left_out
+
+
+# Other architectures
+
+
+@pytest.mark.parametrize("arch", [AARCH64_LE, AARCH64_BE], ids=["little", "big"])
+def test_aarch64_stubs_and_their_first_block(arch: Arch) -> None:
+    got_page = (GOT_VADDR - PLT_VADDR) >> 12
+    load_slot = [0x90000010 | (got_page & 3) << 29 | got_page >> 2 << 5, 0xF9400211, 0x91000210, 0xD61F0220]
+    first = struct.pack("<8I", 0xA9BF7BF0, *load_slot, *[0xD503201F] * 3)
+    image = file_with(
+        (".plt", PLT_VADDR, first + struct.pack("<4I", *load_slot) * 3),
+        arch=arch,
+        got=struct.pack(arch.byte_order + "Q", PLT_VADDR),
+    )
+    scan = scan_stubs(image, 3)
+    assert summary(scan.functions) == [
+        (PLT_VADDR, 32, 0, [(0, 0), (4, 16)]),
+        (PLT_VADDR + 32, 48, 16, [(0, 0)]),
+    ]
+    saved = scan.functions[0].body.rows[1].state.ra
+    assert saved is not None
+    assert (saved.register, saved.offset, saved.deref) == (None, -8, True)
+
+
+S390X_STORE: Final = b"\xe3\x10\xf0\x38\x00\x24"
+S390X_LARL: Final = b"\xc0\x10\0\0\x10\0"
+S390X_LG: Final = b"\xe3\x10\x10\0\0\x04"
+S390X_BR: Final = b"\x07\xf1"
+
+
+def _s390x_stub(number: int) -> bytes:
+    jump = b"\xc0\xf4" + ((-32 * (number + 1) - 22) // 2 & 0xFFFFFFFF).to_bytes(4, "big")
+    second = b"\x0d\x10" + b"\xe3\x10\x10\x0c\0\x14" + jump + (24 * number).to_bytes(4, "big")
+    return S390X_LARL + S390X_LG + S390X_BR + second
+
+
+def test_s390x_stubs_and_their_first_block() -> None:
+    copy = b"\xd2\x07\xf0\x30\x10\x08"
+    first = S390X_STORE + S390X_LARL + copy + S390X_LG + S390X_BR + b"\x07\0" * 3
+    image = file_with((".plt", PLT_VADDR, first + b"".join(_s390x_stub(n) for n in range(3))), arch=S390X)
+    scan = scan_stubs(image, 3)
+    assert summary(scan.functions) == [(PLT_VADDR, 32, 0, [(0, 160)]), (PLT_VADDR + 32, 96, 32, [(0, 160)])]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        S390X_STORE,
+        b"\xe3\x10\xf0\xa0\0\x24",  # stg %r1, 160(%r15)
+        b"\xe3\x10\x20\x38\0\x24",  # stg %r1, 56(%r2)
+        b"\xd2\x08\xf0\x98\x10\x08",  # mvc 152(9, %r15), 8(%r1)
+        b"\xe3\xf0\x10\0\0\x04",  # lg %r15, 0(%r1)
+        b"\xc0\xe0\0\0\x10\0",  # larl %r14
+        b"\xe3\xf0\xff\x60\xff\x71",  # lay %r15, -160(%r15)
+    ],
+)
+def test_s390x_instructions_that_touch_the_frame_are_left_out(code: bytes) -> None:
+    block = code + S390X_LARL + S390X_LG + S390X_BR + b"\x07\0" * 6
+    scan = scan_stubs(file_with((".plt", PLT_VADDR, block * 3), arch=S390X), 3)
+    if code is S390X_STORE:
+        assert summary(scan.functions) == [(PLT_VADDR, 96, 32, [(0, 160)])]
+    else:
+        assert _only(scan).reason is StubReason.UNKNOWN_INSTRUCTION

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CFI of a file hidden from the analysis, all of it or a random part: rows from instructions, compared with it."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.code_map import map_code
+from cfi2sframe.dwarf.programs import read_programs
+from cfi2sframe.dwarf.rules import NoRule, RaSigning
+from cfi2sframe.elf.ranges import Span
+from cfi2sframe.instructions.derive import derive
+from cfi2sframe.instructions.rows_in_force import RowsInForce
+from cfi2sframe.rules import Rule
+from cfi2sframe.sources import find_cfi
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfi2sframe.dwarf.rules import RegisterRule, RowState
+    from cfi2sframe.elf.image import ElfImage
+
+_UNCHANGED: Final = (NoRule.UNSPECIFIED, NoRule.SAME_VALUE)
+
+
+class Comparison(NamedTuple):
+    """Bytes of code whose CFI was hidden, those with rows from instructions, those alike; and where rows differ."""
+
+    hidden: int
+    derived: int
+    same: int
+    wrong: tuple[str, ...]
+
+
+def compare(image: ElfImage, seed: int | None) -> Comparison:
+    """Hide the CFI of a random half of the functions, or of all (None), and compare at every byte."""
+    entries = read_programs(image, find_cfi(image, None)).entries
+    in_force = RowsInForce(image, entries)
+    code_map = map_code(image, entries, 3)
+    stubs = [Span(stub.start_vaddr, stub.start_vaddr + stub.size) for stub in code_map.stubs.functions]
+    functions = [Span(start, end) for _, start, end in zip(*in_force.pieces, strict=True)]
+    functions = [each for each in functions if not any(stub.start <= each.start < stub.end for stub in stubs)]
+    rng = random.Random(seed)  # noqa: S311 - the same halves each time
+    shown = [] if seed is None else [each for each in functions if rng.random() < 0.5]
+    hidden = sum(end - start for start, end in set(functions).difference(shown))
+    counts = Counter[str]()
+    wrong: list[str] = []
+    for start, end, ours in _rows(image, sorted([*stubs, *shown])):
+        vaddr = start
+        while vaddr < end:
+            found = in_force.at(vaddr)
+            stop = min(end, found.end_vaddr)
+            theirs = found.row
+            if theirs is not None and found.number is not None:
+                counts["derived"] += stop - vaddr
+                counts["same"] += (stop - vaddr) * (theirs.cfa == ours.cfa)
+                if not _agree(ours, theirs) and not _is_fault(theirs, image):
+                    wrong.append(f"0x{vaddr:x}: {ours} is derived, the CFI has {theirs}")
+            vaddr = stop
+    return Comparison(hidden, counts["derived"], counts["same"], tuple(wrong))
+
+
+def _rows(image: ElfImage, shown: list[Span]) -> Iterator[tuple[int, int, RowState]]:
+    for function in derive(image, shown).functions:
+        start, table = function.start_vaddr, function.table
+        ends = (*table.starts[1:], function.end_vaddr - start)
+        for first, last, state in zip(table.starts, ends, table.states, strict=True):
+            yield start + first, start + last, state
+
+
+def _agree(ours: RowState, theirs: RowState) -> bool:
+    """Whether two rows may both be right: rules that name different places are not compared."""
+    if NoRule.UNDEFINED in (ours.ra, theirs.ra):
+        # A process begins there.
+        return True
+    if ours.cfa != theirs.cfa and _register_of(ours) is not None and _register_of(ours) == _register_of(theirs):
+        return False
+    return (
+        _may_agree(ours.fp, theirs.fp)
+        and _may_agree(ours.ra, theirs.ra)
+        and (ours.signing == theirs.signing or theirs.signing is RaSigning.UNKNOWN)
+    )
+
+
+def _register_of(row: RowState) -> int | None:
+    return row.cfa.register if isinstance(row.cfa, Rule) else None
+
+
+def _may_agree(ours: RegisterRule, theirs: RegisterRule) -> bool:
+    both = (ours, theirs)
+    if all(isinstance(rule, Rule) and rule.is_saved_at_cfa for rule in both):
+        return ours == theirs
+    # What is saved may be in its register still, or again.
+    return True
+
+
+def _is_fault(theirs: RowState, image: ElfImage) -> bool:
+    """Whether the CFI contradicts itself: GCC for s390x moves the CFA while SP is still saved in another register."""
+    is_saved = isinstance(theirs.sp, Rule) and theirs.sp.is_register
+    return is_saved and theirs.cfa == Rule(image.arch.sp_register, -image.arch.sp_offset_from_cfa, deref=False)
