@@ -6,9 +6,10 @@ For stubs, instructions override the CFI.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.instructions.stub_records import StubScan
+from cfi2sframe.instructions.stub_records import StubReason, StubScan
 from cfi2sframe.overlaps import Pieces, Ranges, resolve_overlaps
 from cfi2sframe.padding import Padding, find_padding
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.instructions.stub_records import StubSkip
     from cfi2sframe.reasons import DropReason
 
 
@@ -48,12 +50,24 @@ def map_code(image: ElfImage, entries: CfiEntries, version: int) -> CodeMap:
     if not image.is_relocatable:
         from cfi2sframe.instructions.stubs import scan_stubs
 
-        stubs = scan_stubs(image, version)
+        stubs = _without_lone_blocks(scan_stubs(image, version), pieces)
         pieces = resolved.pieces.without(sorted(_stub_ranges(stubs)))
         # A stub may leave an FDE a piece elsewhere.
         replaced = frozenset(resolved.pieces.numbers).difference(pieces.numbers)
     padding = _padding_after(image, pieces, stubs)
     return CodeMap(pieces, stubs, resolved.dropped, resolved.overlapped, replaced, padding)
+
+
+def _without_lone_blocks(stubs: StubScan, pieces: Pieces) -> StubScan:
+    """Return the stubs without first blocks that nothing enters, where an FDE describes these."""
+
+    def is_left(skip: StubSkip) -> bool:
+        if skip.reason is not StubReason.ENTRY_UNKNOWN:
+            return True
+        index = bisect_right(pieces.starts, skip.start_vaddr) - 1
+        return index < 0 or skip.start_vaddr + skip.size > pieces.ends[index]
+
+    return stubs._replace(left_out=tuple(filter(is_left, stubs.left_out)))
 
 
 def _padding_after(image: ElfImage, pieces: Pieces, stubs: StubScan) -> Padding:

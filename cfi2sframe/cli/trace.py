@@ -26,21 +26,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments to its parser."""
     describe(
         parser,
-        f"{PROGRAM} trace CORE [--executable FILE] [--sysroot DIR] [OPTION]...\n"
-        f"       {PROGRAM} trace --pid N [OPTION]...",
+        f"{PROGRAM} trace CORE [--executable FILE] [OPTION]...\n       {PROGRAM} trace --pid N [OPTION]...",
         "Print the stacks of a core file, or of a live process, unwound by SFrame rows: those of each mapped file's\n"
         ".sframe section, or, if it has none, of its CFI converted in memory. A process is stopped only while its\n"
         "registers and stacks are copied.",
         "Every trace ends with the reason why it ends: outermost is the true end of the stack.\n\n"
-        f"examples:\n  {PROGRAM} trace core.1234\n  {PROGRAM} trace qemu.core --executable a.out "
-        f"--sysroot /usr/aarch64-linux-gnu\n  {PROGRAM} trace --pid 1234 --thread all --json\n",
+        f"examples:\n  {PROGRAM} trace core.1234\n  {PROGRAM} trace qemu.core --executable a.out\n"
+        f"  {PROGRAM} trace --pid 1234 --thread all --json\n",
     )
     parser.add_argument("core", metavar="CORE", nargs="?", help="the core file")
     parser.add_argument("--pid", type=_number, metavar="N", help="trace a live process instead")
     parser.add_argument(
         "--executable", metavar="FILE", help="the program that dumped CORE, if it is not at its own path"
     )
-    parser.add_argument("--sysroot", metavar="DIR", default="", help="where the traced system's files are")
     parser.add_argument(
         "--thread", type=_thread, default="all", metavar="N", help="one thread, by its id, or all (the default)"
     )
@@ -108,7 +106,7 @@ def _lines(arguments: argparse.Namespace) -> Iterable[str]:
 def _input_size(arguments: argparse.Namespace) -> int:
     """Return the stored bytes of the core, or the resident bytes of the process: untouched memory costs it nothing."""
     if arguments.pid is not None:
-        from cfi2sframe.trace.process import resident_size
+        from cfi2sframe.trace.processes import resident_size
 
         return resident_size(arguments.pid)
     if arguments.core is None:
@@ -118,12 +116,12 @@ def _input_size(arguments: argparse.Namespace) -> int:
 
 
 def _trace(arguments: argparse.Namespace) -> Traced:
-    from cfi2sframe.trace.modules import FileStore
+    from cfi2sframe.trace.files import FileStore
     from cfi2sframe.trace.run import trace_core, trace_process
 
     if (arguments.core is None) == (arguments.pid is None):
         raise RequestError("one of CORE and --pid N is needed")
-    store = FileStore(arguments.sysroot, arguments.sframe_version, arguments.source)
+    store = FileStore(arguments.sframe_version, arguments.source)
     options = {"threads": arguments.thread, "limit": arguments.limit}
     if arguments.pid is not None:
         if arguments.executable is not None:

@@ -8,6 +8,7 @@ reaches (padding, the loop after a call that does not return) is never executed,
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64
@@ -29,6 +30,7 @@ _NAMES: Final = {
 }
 _WRITERS: Final = words("pop mov movabs add sub")
 _ENDS: Final = (Flow.JUMP, Flow.JUMP_INDIRECT, Flow.RETURN, Flow.STOP)
+_NUMBER: Final = re.compile(r"(?:- )?\b(?:0x[0-9a-f]+|\d+)\b")
 _WORD_SIZE: Final = 8
 #: In place of an instruction's text, a number after the last jump.
 _LITERAL: Final = "number"
@@ -134,7 +136,7 @@ class Stubs:
     def _follow(self, ranges: list[range]) -> None:
         """Let all frames reach each instruction; an instruction has one where only that does."""
         reached: dict[int, set[StubFrame]] = {}
-        work = [(v, self.entry) for v in sorted(self.leaders - self.targets) if not self._is_lone(v, ranges)]
+        work = [(v, self.entry) for v in self._entries() if not self._is_lone(v, ranges)]
         while work:
             vaddr, frame = work.pop()
             found = self.instructions.get(vaddr)
@@ -157,6 +159,21 @@ class Stubs:
             elif frames:
                 depths = " or ".join(str(frame.depth) for frame in sorted(frames, key=lambda frame: frame.depth))
                 self.frames.setdefault(vaddr, Problem(StubReason.DEPTH_CONFLICT, f"CFA is SP plus {depths}"))
+
+    def _entries(self) -> list[int]:
+        """Return where code outside may enter: not where stubs jump to, unless others are like that."""
+        others = {self._text_from(vaddr) for vaddr in self.leaders - self.targets}
+        return sorted(v for v in self.leaders if v not in self.targets or self._text_from(v) in others)
+
+    def _text_from(self, vaddr: int) -> tuple[str, ...]:
+        """Return the instructions from an address up to an end of the flow, without their numbers."""
+        texts: list[str] = []
+        while (found := self.instructions.get(vaddr)) is not None:
+            texts.append(_NUMBER.sub("", found.text))
+            if found.ends_flow:
+                break
+            vaddr += found.size
+        return tuple(texts)
 
     def _is_lone(self, vaddr: int, ranges: list[range]) -> bool:
         """Whether a first block is all that there is, which nothing enters: it is left to its CFI."""

@@ -6,29 +6,21 @@
     for thread in traced.threads:
         for entry in thread.trace.entries: print(hex(entry.frame.pc))
 
-    space = AddressSpace.of_mappings(arch, [FileMapping(start, end, file_offset, path), ...])
+    space = AddressSpace(arch, [FileMapping(start, end, file_offset, path), ...])
     trace = space.walk(Frame(pc, sp, fp), Memory.at(sp, stack).read)
 
-    caller = caller_of(frame, lookup.find(frame.lookup_pc), read_memory)
+    caller = caller_of(frame, section.find(frame.lookup_pc), read_memory)
 
-`walk` and `step` do the same for rows of any origin, given a function that finds them. All exceptions are
-`Cfi2SFrameError`s; a stack that cannot be followed to its end is no error but has an `Ending`.
+`walk` does the same for rows of any origin, given a function that finds them. All exceptions are `Cfi2SFrameError`s; a
+stack that cannot be followed to its end is no error but has an `Ending`.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from cfi2sframe.lazy import importer
-
-if TYPE_CHECKING:
-    from cfi2sframe.trace.frame import Ending, Frame, Located, Row, Trace, TraceEntry
-    from cfi2sframe.trace.memory import Memory
-    from cfi2sframe.trace.modules import FileStore
-    from cfi2sframe.trace.run import ThreadTrace, Traced, trace_core, trace_process
-    from cfi2sframe.trace.space import AddressSpace, FileMapping
-    from cfi2sframe.trace.stepping import caller_of, step
-    from cfi2sframe.trace.walking import walk
+from cfi2sframe.trace.files import FileStore
+from cfi2sframe.trace.frames import Ending, Frame, Row, Trace, TraceEntry
+from cfi2sframe.trace.memory import Memory
+from cfi2sframe.trace.run import ThreadTrace, Traced, trace_core, trace_process
+from cfi2sframe.trace.space import AddressSpace, FileMapping
+from cfi2sframe.trace.stepping import caller_of, walk
 
 __all__ = [
     "AddressSpace",
@@ -36,7 +28,6 @@ __all__ = [
     "FileMapping",
     "FileStore",
     "Frame",
-    "Located",
     "Memory",
     "Row",
     "ThreadTrace",
@@ -44,35 +35,11 @@ __all__ = [
     "TraceEntry",
     "Traced",
     "caller_of",
-    "step",
     "trace_core",
     "trace_process",
     "walk",
 ]
 
-_HOMES = {
-    "AddressSpace": "space",
-    "Ending": "frame",
-    "FileMapping": "space",
-    "FileStore": "modules",
-    "Frame": "frame",
-    "Located": "frame",
-    "Memory": "memory",
-    "Row": "frame",
-    "ThreadTrace": "run",
-    "Trace": "frame",
-    "TraceEntry": "frame",
-    "Traced": "run",
-    "caller_of": "stepping",
-    "step": "stepping",
-    "trace_core": "run",
-    "trace_process": "run",
-    "walk": "walking",
-}
-
-# A walk over given rows needs neither ELF nor ptrace.
-__getattr__ = importer(__name__, _HOMES)
-
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

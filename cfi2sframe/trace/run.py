@@ -5,30 +5,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from cfi2sframe.errors import ChangedError, InputError, RequestError, naming
+from cfi2sframe.elf.constants import PT_LOAD
+from cfi2sframe.elf.load import read_file
+from cfi2sframe.errors import ChangedError, CostError, InputError, RequestError, naming, reason_of
 from cfi2sframe.printable import counted
-from cfi2sframe.trace.elfcore import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR, read_core
-from cfi2sframe.trace.failures import guarded
-from cfi2sframe.trace.frame import Ending, Located, Trace, TraceEntry
-from cfi2sframe.trace.linkmap import add_modules_without_list
-from cfi2sframe.trace.modules import FileStore, ModuleFile
-from cfi2sframe.trace.process import Process, SnapshotReader, file_mappings
-from cfi2sframe.trace.space import AddressSpace
-from cfi2sframe.trace.stepping import DEFAULT_PAC_MASK
-from cfi2sframe.trace.walking import DEFAULT_LIMIT, walk
+from cfi2sframe.trace.cores import parse_core
+from cfi2sframe.trace.files import FileStore
+from cfi2sframe.trace.frames import DEFAULT_LIMIT, Ending, Trace, TraceEntry
+from cfi2sframe.trace.processes import Process
+from cfi2sframe.trace.space import VDSO, AddressSpace, FileMapping
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.ranges import Span
-    from cfi2sframe.trace.elfcore import Core, CoreThread
-    from cfi2sframe.trace.process import LiveThread, Snapshot
+    from cfi2sframe.trace.files import ModuleFile
+    from cfi2sframe.trace.kernel import StoppedThread
+    from cfi2sframe.trace.space import Stopped
 
 Threads = Literal["all"] | int
+
+# Types of entries of the auxiliary vector.
+_AT_PHDR: Final = 3
+_AT_ENTRY: Final = 9
+_AT_SYSINFO_EHDR: Final = 33
 
 #: How often a process is stopped at most, to copy memory of frames that was missing in the copy before (alternate
 #: signal stacks, stacks of many megabytes).
 _MAX_STOPS: Final = 5
 #: The deepest root directory of a process, in folders.
 _MAX_ROOT_DEPTH: Final = 64
+_PAGE_SIZE: Final = 0x1000
 
 
 class ThreadTrace(NamedTuple):
@@ -67,66 +75,74 @@ def trace_core(
     """Trace the threads of a core file.
 
     `executable` is the program's file, where it is not at its own path. `store` opens the mapped files and keeps them
-    for further calls; its `sysroot` is where they are looked for. Raises `InputError` when the core or
-    the executable cannot be used, `RequestError` when there is no such thread.
+    for further calls. Raises `InputError` when the core or the executable cannot be used, `RequestError` when there is
+    no such thread.
     """
-    store = store or FileStore()
     with naming(path):
-        core = read_core(path)
-        space = core_space(core, store, executable)
+        core = parse_core(read_file(path))
+        space = core_space(core, store or FileStore(), executable)
         wanted = [t for t in core.threads if threads in ("all", t.id)]
         if not wanted:
             raise RequestError(f"no thread {threads}; there are {', '.join(str(t.id) for t in core.threads)}")
-        traces = (_trace_thread(thread, space, limit) for thread in wanted)
-        return Traced(space, tuple(traces))
+        return Traced(space, tuple(_trace_thread(thread, space, limit) for thread in wanted))
 
 
-def _trace_thread(thread: CoreThread | LiveThread, space: AddressSpace, limit: int) -> ThreadTrace:
-    def trace() -> Trace:
-        return walk(
-            thread.frame,
-            space.find_row,
-            space.read,
-            space.arch,
-            limit=limit,
-            pac_mask=DEFAULT_PAC_MASK if thread.pac_mask is None else thread.pac_mask,
-        )
-
-    def failed(reason: str) -> Trace:
-        entry = TraceEntry(thread.frame, Located(None, None, None), None)
-        return Trace((entry,), Ending("internal-error", reason))
-
-    # Modules are read before, so only the core can have changed here, and that concerns all threads.
-    return ThreadTrace(thread.id, guarded(trace, failed, ChangedError))
+def _trace_thread(thread: StoppedThread, space: AddressSpace, limit: int) -> ThreadTrace:
+    try:
+        trace = space.walk(thread.frame, limit=limit, pac_mask=thread.pac_mask)
+    except (ChangedError, CostError):
+        # Files are looked at apart, so it is the core that has changed, or all that costs too much.
+        raise
+    except Exception as error:  # noqa: BLE001 - the last handler of a thread
+        entry = TraceEntry(thread.frame, None, None, None)
+        trace = Trace((entry,), Ending("internal-error", reason_of(error)))
+    return ThreadTrace(thread.id, trace)
 
 
-def core_space(core: Core, store: FileStore, executable: str | None = None) -> AddressSpace:
+def core_space(core: Stopped, store: FileStore, executable: str | None = None) -> AddressSpace:
     """Return the address space of a core file. Raises `InputError` when the executable cannot be used."""
-    program: ModuleFile | None = None
-    program_path = executable
-    if executable is not None:
-        opened = store.open_here(executable, executable)
-        if isinstance(opened, str):
-            raise InputError(opened, executable)
-        if opened.image.arch != core.arch:
-            raise InputError(f"the core is of {core.arch.name}, the executable of {opened.image.arch.name}")
-        program = opened
-        inside = {core.auxv.get(AT_PHDR), core.auxv.get(AT_ENTRY)} - {None}
-        for mapping in core.mappings:
-            if any(mapping.start <= address < mapping.end for address in inside if address is not None):
-                program_path = mapping.path
+    if executable is None:
+        return _space(core, store, store.open)
+    program = store.open(executable)
+    if isinstance(program, str):
+        raise InputError(program, executable)
+    if program.image.arch != core.arch:
+        raise InputError(f"the core is of {core.arch.name}, the executable of {program.image.arch.name}")
+    starts = [core.auxv[kind] for kind in (_AT_PHDR, _AT_ENTRY) if kind in core.auxv]
+    paths = {m.path for m in core.mappings if any(m.start <= address < m.end for address in starts)}
+    mapped = [] if core.mappings else _mapped(program.image, core.auxv.get(_AT_PHDR))
+    return _space(core, store, lambda path: program if path in (executable, *paths) else store.open(path), mapped)
 
-    def open_file(name: str) -> ModuleFile | str:
-        return program if program is not None and name == program_path else store.open(name)
 
-    space = AddressSpace(core.arch, core.memory.read, open_file, store.of_memory)
-    if AT_SYSINFO_EHDR in core.auxv:
-        space.add_in_memory("[vdso]", core.auxv[AT_SYSINFO_EHDR])
-    if core.mappings:
-        space.add_mappings(core.mappings)
-    else:
-        add_modules_without_list(space, core.auxv, program_path)
-    return space
+def _space(
+    stopped: Stopped,
+    store: FileStore,
+    open_file: Callable[[str], ModuleFile | str],
+    mapped: Sequence[FileMapping] = (),
+) -> AddressSpace:
+    """Return an address space of the mappings, of those `mapped` besides, and of the vDSO."""
+    mappings = [*stopped.mappings, *mapped]
+    vdso = stopped.auxv.get(_AT_SYSINFO_EHDR)
+    if vdso is not None and not any(mapping.start <= vdso < mapping.end for mapping in mappings):
+        # Only its headers tell where it ends.
+        mappings.append(FileMapping(vdso, vdso + _PAGE_SIZE, 0, VDSO))
+    lack = "" if stopped.mappings else "; the core does not list its files (NT_FILE)"
+    return AddressSpace(stopped.arch, mappings, store, stopped.read, open_file=open_file, lack=lack)
+
+
+def _mapped(image: ElfImage, headers_address: int | None) -> list[FileMapping]:
+    """Return how the kernel has mapped a program, from the address of its program headers (AT_PHDR)."""
+    offset = image.headers.file.program_headers_offset
+    loads = [p for p in image.segments if p.type == PT_LOAD]
+    first = next((p for p in loads if p.file_offset <= offset < p.file_offset + p.file_size), None)
+    if first is None or headers_address is None:
+        return []
+    bias = headers_address - (first.vaddr + offset - first.file_offset)
+    return [
+        FileMapping(p.vaddr - before + bias, p.end_vaddr + bias, p.file_offset - before, image.name)
+        for p in loads
+        for before in [p.vaddr % _PAGE_SIZE]
+    ]
 
 
 def trace_process(
@@ -140,37 +156,20 @@ def trace_process(
 
     It is stopped only while registers and stacks are copied. A frame on memory that was not copied (below an alternate
     signal stack, for one) makes it stop again, with that memory in the next copy. Give several samples of the same
-    programs one `store`: it keeps what was converted. Files are looked for where the process sees them, unless the
-    store has a `sysroot`. Raises `InputError` when the process cannot be traced, `RequestError` when there is no such
-    thread.
+    programs one `store`: it keeps what was converted. Files are looked for where the process sees them. Raises
+    `InputError` when the process cannot be traced, or has no such thread.
     """
     store = store or FileStore()
-    thread_id = None if threads == "all" else threads
     extra: set[Span] = set()
-    stops = 0
-    with naming(f"process {pid}"), Process(pid) as process:
-        while True:
-            snapshot = process.copy(thread_id, extra)
-            reader = SnapshotReader(process, snapshot)
-            space = _process_space(process, snapshot, reader, store)
-            traces = tuple(_trace_thread(thread, space, limit) for thread in snapshot.threads)
-            missed = reader.missed - extra
-            stops += 1
-            if not missed or stops == _MAX_STOPS:
-                return Traced(space, traces)
-            extra |= missed
-
-
-def _process_space(process: Process, snapshot: Snapshot, reader: SnapshotReader, store: FileStore) -> AddressSpace:
     # The kernel lists paths from the top of the process's mount namespace, whatever root the process has changed to.
-    sysroot = store.sysroot or f"/proc/{process.pid}/root" + "/.." * _MAX_ROOT_DEPTH
-
-    def open_file(path: str) -> ModuleFile | str:
-        return store.open(path, sysroot)
-
-    space = AddressSpace(process.arch, reader.read, open_file, store.of_memory)
-    vdso = process.auxv().get(AT_SYSINFO_EHDR)
-    if vdso is not None:
-        space.add_in_memory("[vdso]", vdso)
-    space.add_mappings(file_mappings(snapshot.mappings))
-    return space
+    root = f"/proc/{pid}/root" + "/.." * _MAX_ROOT_DEPTH
+    with naming(f"process {pid}"), Process(pid) as process:
+        stops = 0
+        while True:
+            stopped = process.copy(None if threads == "all" else threads, extra)
+            space = _space(stopped, store, lambda path: store.open(path, root))
+            traces = tuple(_trace_thread(thread, space, limit) for thread in stopped.threads)
+            stops += 1
+            if stops == _MAX_STOPS or not process.missed - extra:
+                return Traced(space, traces)
+            extra |= process.missed

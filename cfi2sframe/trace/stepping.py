@@ -1,56 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step of a stack trace: from a frame and the row at its PC to its caller (version 2, appendix A).
+"""The step from a frame to its caller by an SFrame row (version 2, appendix A), and the walk of such steps.
 
-The same for all ABIs and versions: a decoded row's rules contain what differs, such as where RA and FP are. On s390x
-the CFA is 160 bytes above the caller's SP.
+The step is the same for all ABIs and versions: the rules of a row that was read say what differs.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.trace.frame import ADDRESS_MASK, Ending, Frame
+from cfi2sframe.elf.constants import EM_X86_64
+from cfi2sframe.trace.frames import ADDRESS_MASK, DEFAULT_LIMIT, DEFAULT_PAC_MASK, Ending, Frame, Row, Trace, TraceEntry
+from cfi2sframe.trace.kernel import interrupted_frame
 
 if TYPE_CHECKING:
-    from cfi2sframe.arch import Arch
-    from cfi2sframe.sframe.model import Found, FrameState, Rule
-    from cfi2sframe.trace.frame import ReadMemory
+    from collections.abc import Callable
 
-#: The bits of a signed AArch64 address that hold its authentication code, where the process does not give the mask:
-#: user addresses have 48 bits.
-DEFAULT_PAC_MASK: Final = 0xFFFF_0000_0000_0000
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.sframe.model import Found, Rule
+    from cfi2sframe.trace.frames import ReadMemory
+
 _WORD_SIZE: Final = 8
 
 
-def step(
-    frame: Frame,
-    state: FrameState,
-    read_memory: ReadMemory,
-    arch: Arch,
-    *,
-    is_signal_frame: bool = False,
-    pac_mask: int = DEFAULT_PAC_MASK,
+def caller_of(
+    frame: Frame, where: Found, read_memory: ReadMemory, *, pac_mask: int = DEFAULT_PAC_MASK
 ) -> Frame | Ending:
     """Return the caller of a frame, or why it cannot be known.
 
-    `state` is that of the row at `frame.lookup_pc`. `is_signal_frame`: its function was called by the kernel, so the
-    caller's PC is an interrupted instruction, not a return address, and its SP may be on another stack. `pac_mask`: the
-    bits to strip from a mangled RA.
+    `where` is what `Section.find` has found at `frame.lookup_pc`. The caller's `pc` is the frame's RA, without the bits
+    of `pac_mask` where the row says that it is signed; its `sp` follows from the CFA. The caller of a signal frame was
+    interrupted: its PC is no return address, and its SP may be on another stack.
     """
+    arch, state, is_signal_frame = where.arch, where.state, where.function.body.is_signal_frame
+    if state is None:
+        return Ending("no-row", "the rows of the function start later")
     if state.cfa is None:
         return Ending("outermost", "RA is undefined")
     cfa = _value(state.cfa, 0, frame, read_memory, arch, "CFA")
     if isinstance(cfa, Ending):
         return cfa
-    ra = _return_address(state, cfa, frame, read_memory, arch)
+    ra = frame.ra if state.ra is None else _value(state.ra, cfa, frame, read_memory, arch, "RA")
+    if ra is None:
+        name = arch.register_name(arch.ra_register)
+        return Ending("ra-not-saved", f"RA is in {name}, whose value is known in the topmost frame only")
     if isinstance(ra, Ending):
         return ra
     if state.mangled_ra:
         ra = strip_pac(ra, pac_mask)
-    fp = frame.fp if state.fp is None else _known(_value(state.fp, cfa, frame, read_memory, arch, "FP"))
-    sp = (cfa + arch.sp_offset_from_cfa) & ADDRESS_MASK
     if ra == 0:
         return Ending("outermost", "the return address is 0")
+    fp = frame.fp if state.fp is None else _value(state.fp, cfa, frame, read_memory, arch, "FP")
+    if isinstance(fp, Ending):
+        # In code without frame pointers FP is any number, and GCC's epilogues of realigned stacks give its place
+        # relative to FP when FP has its caller's value again. A caller whose row is not based on FP is found anyway.
+        fp = None
+    sp = (cfa + arch.sp_offset_from_cfa) & ADDRESS_MASK
     # The topmost frame, or an interrupted one, may not have changed SP yet; any other has used some stack for a call.
     has_room = sp > frame.sp or (sp == frame.sp and not frame.is_return_address and arch.fixed_ra_offset == 0)
     if not (has_room or is_signal_frame):
@@ -58,59 +62,22 @@ def step(
     return Frame(ra, sp, fp, is_return_address=not is_signal_frame)
 
 
-def caller_of(
-    frame: Frame, where: Found, read_memory: ReadMemory, *, pac_mask: int = DEFAULT_PAC_MASK
-) -> Frame | Ending:
-    """Return the caller of a frame, or why it cannot be known: `step` with what `Section.find` has found.
-
-    `where` is what is in force at `frame.lookup_pc`. The caller's `pc` is the frame's RA, its `fp` the value of FP, and
-    its `sp` follows from the CFA (`cfa_of`).
-    """
-    state = where.state
-    if state is None:
-        return Ending("no-row", "the rows of the function start later")
-    is_signal_frame = where.function.body.is_signal_frame
-    return step(frame, state, read_memory, where.arch, is_signal_frame=is_signal_frame, pac_mask=pac_mask)
-
-
-def _known(value: int | Ending) -> int | None:
-    """Return a value, or None where it is not known.
-
-    In code without frame pointers FP is any number, and CFI may give a stale place for it: in GCC's epilogues of
-    realigned stacks it is still relative to FP when FP has its caller's value again. A caller whose row is not based on
-    FP can be found all the same.
-    """
-    return None if isinstance(value, Ending) else value
-
-
-def cfa_of(caller: Frame, arch: Arch) -> int:
-    """Return the CFA of a frame whose caller is known."""
-    return (caller.sp - arch.sp_offset_from_cfa) & ADDRESS_MASK
-
-
 def strip_pac(address: int, pac_mask: int) -> int:
     """Remove a pointer authentication code: its bits become copies of bit 55 (user space: 0, kernel: 1)."""
     return address | pac_mask if address >> 55 & 1 else address & ~pac_mask
 
 
-def _return_address(state: FrameState, cfa: int, frame: Frame, read_memory: ReadMemory, arch: Arch) -> int | Ending:
-    if state.ra is not None:
-        return _value(state.ra, cfa, frame, read_memory, arch, "RA")
-    if frame.ra is None:
-        name = arch.register_name(arch.ra_register)
-        return Ending("ra-not-saved", f"RA is in {name}, whose value is known in the topmost frame only")
-    return frame.ra
-
-
 def _value(rule: Rule, cfa: int, frame: Frame, read_memory: ReadMemory, arch: Arch, what: str) -> int | Ending:
-    """Evaluate a rule. The base is a register's value in this frame, or the CFA."""
+    """Evaluate a rule, whose base is a register's value in this frame, or the CFA."""
     base: int | None = cfa
     if rule.register is not None:
-        base = _register(rule.register, frame, arch)
+        # AMD64's column 16 is no register but the return address itself; no row can be based on it.
+        known = {arch.sp_register: frame.sp, arch.fp_register: frame.fp, arch.ra_register: frame.ra}
+        base = {**frame.registers, **known}.get(rule.register)
         if base is None:
             name = arch.register_name(rule.register)
             return Ending("unknown-register", f"{what} needs {name}, whose value in this frame is not known")
-    address = (base + rule.offset) & ADDRESS_MASK if base is not None else 0
+    address = ((base or 0) + rule.offset) & ADDRESS_MASK
     if not rule.deref:
         return address
     data = read_memory(address, _WORD_SIZE)
@@ -119,12 +86,58 @@ def _value(rule: Rule, cfa: int, frame: Frame, read_memory: ReadMemory, arch: Ar
     return int.from_bytes(data, "little" if arch.byte_order == "<" else "big")
 
 
-def _register(number: int, frame: Frame, arch: Arch) -> int | None:
-    if number == arch.sp_register:
-        return frame.sp
-    if number == arch.fp_register:
-        return frame.fp
-    if number == arch.ra_register:
-        # AMD64's column 16 is no register but the return address itself; no row can be based on it.
-        return frame.ra
-    return frame.registers.get(number)
+def walk(
+    frame: Frame,
+    find_row: Callable[[int], tuple[str | None, Row | Ending]],
+    read_memory: ReadMemory,
+    arch: Arch,
+    *,
+    limit: int = DEFAULT_LIMIT,
+    pac_mask: int = DEFAULT_PAC_MASK,
+) -> Trace:
+    """Return the frames from `frame` outwards, at most `limit` of them, and why there are no more.
+
+    `find_row` is called once per frame, with `Frame.lookup_pc`; it returns the module's name, if there is one, and the
+    row or why there is none. SP has to grow from frame to frame, except for frames that a signal interrupted, which
+    may be on another stack; none of these may occur twice. So every walk ends.
+    """
+    entries: list[TraceEntry] = []
+    interrupted: set[tuple[int, int]] = set()
+    while True:
+        module, found = find_row(frame.lookup_pc)
+        row, caller = _caller(frame, found, read_memory, arch, pac_mask)
+        if isinstance(caller, Ending):
+            entries.append(TraceEntry(frame, module, row, None))
+            return Trace(tuple(entries), caller)
+        by_row = row is not None and row.found is not None
+        cfa = (caller.sp - arch.sp_offset_from_cfa) & ADDRESS_MASK if by_row else None
+        entries.append(TraceEntry(frame, module, row, cfa))
+        if not caller.is_return_address:
+            if (caller.pc, caller.sp) in interrupted:
+                return Trace(tuple(entries), Ending("loop", f"the frame at SP 0x{caller.sp:x} repeats"))
+            interrupted.add((caller.pc, caller.sp))
+        if len(entries) >= limit:
+            return Trace(tuple(entries), Ending("limit", f"more than {limit:,} frames"))
+        frame = caller
+
+
+def _caller(
+    frame: Frame, row: Row | Ending, read_memory: ReadMemory, arch: Arch, pac_mask: int
+) -> tuple[Row | None, Frame | Ending]:
+    """Return the caller, and what was used to find it: the row, or the kernel's record at a signal trampoline."""
+    # Rows can describe this frame on AMD64; those of other ABIs give a wrong SP.
+    if isinstance(row, Ending) or row.found is None or arch.elf_machine != EM_X86_64:
+        interrupted = interrupted_frame(frame, read_memory, arch)
+        if interrupted is not None:
+            return Row("trampoline", None), interrupted
+    if isinstance(row, Ending):
+        return None, row
+    if row.found is None:
+        return None, Ending("no-row", "no row for this PC")
+    caller = caller_of(frame, row.found, read_memory, pac_mask=pac_mask)
+    if isinstance(caller, Frame) and not caller.is_return_address:
+        # The row gives PC, SP and FP; an interrupted prologue may need the other registers that the kernel saved.
+        interrupted = interrupted_frame(frame, read_memory, arch)
+        if interrupted is not None and interrupted[:3] == caller[:3]:
+            return row, interrupted
+    return row, caller

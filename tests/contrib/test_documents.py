@@ -81,20 +81,20 @@ def test_every_reading_is_pinned_by_tests_that_exist() -> None:
 def sampled(pid: int) -> dict[str, Any]:
     """Return what a profiler has of a process that is in code of its program: registers, stack, mappings."""
     from cfi2sframe.errors import InputError
-    from cfi2sframe.trace.process import Process, file_mappings
+    from cfi2sframe.trace.processes import Process
 
     for _ in range(200):
         with Process(pid) as process:
             try:
-                snapshot = process.copy()
+                stopped = process.copy()
             except InputError as error:
                 pytest.skip(str(error))
-        (sample,) = (thread.frame for thread in snapshot.threads)
-        mappings = file_mappings(snapshot.mappings)
+        (sample,) = (thread.frame for thread in stopped.threads)
+        mappings = [mapping[:4] for mapping in stopped.mappings]
         program = os.readlink(f"/proc/{pid}/exe")
-        if any(mapping.start <= sample.pc < mapping.end for mapping in mappings if mapping.path == program):
-            (piece,) = snapshot.memory.pieces
-            stack = snapshot.memory.read(sample.sp, piece.end - sample.sp)
+        if any(start <= sample.pc < end for start, end, _, path in mappings if path == program):
+            (piece,) = process._memory.pieces
+            stack = stopped.read(sample.sp, piece.start + piece.size - sample.sp)
             return {"sample": sample, "stack": stack, "mappings": mappings}
         time.sleep(0.05)
     pytest.fail("the program does not run")

@@ -17,7 +17,8 @@ from cfi2sframe.errors import EmbedError, InputError
 from cfi2sframe.placing.linked import remove_section
 from cfi2sframe.placing.objects import remove_from_object
 from cfi2sframe.report.size import measure
-from cfi2sframe.trace.modules import ModuleFile, RowTable
+from cfi2sframe.sframe.model import Section as SectionRecord
+from cfi2sframe.trace.files import ModuleFile
 from tests.support import cfi_asm as asm
 from tests.support.elf_asm import Section, Segment, Symbol, elf_file
 from tests.support.samples import push_fp
@@ -58,9 +59,9 @@ def test_a_linked_file(kind: int, is_one: bool) -> None:  # noqa: FBT001 - a col
     assert _succeeds(lambda: emit(convert(image)), "already has") != is_one
     assert _succeeds(lambda: remove_section(image.data), "no .sframe section") == is_one
     assert (measure(convert(image)).existing_size > 0) == is_one
-    rows = ModuleFile(image, 3).rows
-    assert isinstance(rows, RowTable)
-    assert rows.source == ("file" if is_one else "converted")
+    file = ModuleFile(image, 3)
+    assert isinstance(file.rows, SectionRecord)
+    assert file.has_section == is_one
 
 
 @pytest.mark.parametrize(("kind", "is_one"), TYPES)

@@ -6,13 +6,13 @@ from __future__ import annotations
 import os
 from functools import cache
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final, NamedTuple, get_args
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
 from cfi2sframe.errors import Cfi2SFrameError
 from cfi2sframe.trace import FileStore, trace_core
 from cfi2sframe.trace.formatting import trace_lines
-from cfi2sframe.trace.frame import EndingKind
+from cfi2sframe.trace.frames import ENDINGS
 from tests.fuzz.harness import expect
 from tests.support.trace import core_files
 from tests.support.trace.core_files import BIAS, TEXT_VADDR, CoreFile, Load, moved, program_mappings, stack_load
@@ -22,12 +22,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.arch import Arch
+    from cfi2sframe.trace.files import ModuleFile
 
 ARCHES: Final = {"amd64": AMD64, "aarch64": AARCH64_LE, "s390x": S390X}
 MODELS: Final = (Model(64, saves_fp=True), Model(0x200, saves_fp=False), Model(96, saves_fp=True, base_is_fp=False))
 #: Frames per thread; a damaged stack may lead in circles.
 LIMIT: Final = 200
-_ENDINGS: Final = frozenset(get_args(EndingKind))
+
+
+class InsideStore(FileStore):
+    """Opens all paths below a folder: whatever paths a core names, no file of this machine is opened."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def open(self, path: str, root: str = "") -> ModuleFile | str:
+        """Open a path below the folder."""
+        return super().open(path, root or self._folder)
 
 
 class Place(NamedTuple):
@@ -40,7 +52,7 @@ class Place(NamedTuple):
 
 @cache
 def place() -> Place:
-    """Make the traced system: whatever paths a core names, no file of this machine is opened."""
+    """Make the traced system."""
     folder = TemporaryDirectory(prefix="cfi2sframe-fuzz-")
     root = os.path.join(folder.name, "root")
     os.mkdir(root)
@@ -56,23 +68,22 @@ def run(data: bytes) -> None:
     with open(where.core, "wb") as file:
         file.write(data)
     try:
-        traced = trace_core(where.core, store=FileStore(where.root), limit=LIMIT)
+        traced = trace_core(where.core, store=InsideStore(where.root), limit=LIMIT)
     except Cfi2SFrameError:
         return
     for thread in traced.threads:
-        expect(thread.trace.ending.kind in _ENDINGS, f"{thread.trace.ending}")
+        expect(thread.trace.ending.kind in ENDINGS, f"{thread.trace.ending}")
         expect(len(thread.trace.entries) <= LIMIT, f"{len(thread.trace.entries)} frames")
     for line in trace_lines(traced):
         expect(line.isprintable(), f"{line!r}")
 
 
 def seeds() -> Iterator[tuple[str, bytes]]:
-    """Yield cores of every ABI: with a list of files, with a file in memory only, and with the linker's own list."""
+    """Yield cores of every ABI: with a list of files, and with a file in memory only."""
     for name, arch in ARCHES.items():
         core = _core(arch, "/" + name)
         yield name, core.assemble()
         yield f"{name}-in-memory", _in_memory(arch, core).assemble()
-    yield "amd64-link-map", _link_map(AMD64, "/amd64").assemble()
 
 
 def _core(arch: Arch, path: str) -> CoreFile:
@@ -90,10 +101,3 @@ def _in_memory(arch: Arch, core: CoreFile) -> CoreFile:
     headers = in_memory_headers(core_files.program(arch, section), len(section))[:0x200]
     loads = (*core.loads, Load(BIAS, headers), Load(BIAS + SECTION_VADDR, section))
     return core._replace(loads=loads, mapped=program_mappings("/gone"))
-
-
-def _link_map(arch: Arch, path: str) -> CoreFile:
-    """Return a core without a list of files, as `test_hostile` makes it."""
-    from tests.trace.test_hostile_cores import linked_core
-
-    return linked_core(arch, [(0, 0, 40), (BIAS, 1, -1)], b"\0" + path.encode() + b"\0")

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from cfi2sframe.arch import AMD64
-from cfi2sframe.trace.frame import Frame
+from cfi2sframe.trace import Frame
 from tests.golden.expected import FOLDER
 from tests.support import cfi_asm as asm
 from tests.support.cli import run

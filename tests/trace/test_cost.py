@@ -11,7 +11,7 @@ import pytest
 
 from cfi2sframe.arch import AMD64
 from cfi2sframe.elf import constants as c
-from cfi2sframe.trace.frame import Frame
+from cfi2sframe.trace import Frame
 from tests.support.bounds import run_within_bound
 from tests.support.raw_sframe import RawFunction
 from tests.support.trace.core_files import (

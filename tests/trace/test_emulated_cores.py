@@ -12,7 +12,7 @@ from tests.support import known_wrong
 from tests.support.needs import need
 from tests.support.targets import AARCH64, TARGETS
 from tests.support.trace.build import compile_program, named
-from tests.support.trace.emulated import CPU_WITHOUT_PAC, die_under_gdb
+from tests.support.trace.emulated import CPU_WITHOUT_PAC, die_under_gdb, with_list_of_files
 from tests.support.trace.tracing import is_in_order, threads_of, trace
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from tests.support.targets import Target
     from tests.support.trace.build import Program
-    from tests.support.trace.emulated import EmulatedCore
     from tests.support.trace.judges import Chain
 
 pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
@@ -32,17 +31,9 @@ NAMES = (
 )
 
 
-def check(
-    target: Target,
-    program: Program,
-    binary: Path,
-    died: EmulatedCore,
-    judges: tuple[Chain, ...],
-    *,
-    is_whole: bool = True,
-) -> None:
+def check(program: Program, judges: tuple[Chain, ...], *words: str | Path, is_whole: bool = True) -> None:
     """Compare the traces of a program's core with gdb's, which come to the true end where they are whole."""
-    threads = threads_of(trace(died.core, "--executable", binary, "--sysroot", target.sysroot))
+    threads = threads_of(trace(*words))
     assert len(judges) == program.thread_count == len(threads)
     for thread, judged in zip(threads, judges, strict=True):
         assert list(map(hex, thread.chain.pcs)) == list(map(hex, judged.pcs))
@@ -70,7 +61,23 @@ def test_frames_are_those_of_gdb(target: Target, name: str, tmp_path: Path) -> N
     binary = compile_program(program, tmp_path, target.triplet)
     died = die_under_gdb(target, binary, need("gdb-multiarch"), program.commands)
     wrong = known_wrong.find(f"{target.name}-{program.source}", "glibc", glibc_version(target))
-    check(target, program, binary, died, died.gdb, is_whole=wrong is None)
+    check(program, died.gdb, with_list_of_files(target, died), is_whole=wrong is None)
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "flag"),
+    [
+        *((target, name, "-static") for target in TARGETS for name in ("recursion", "handler", "threads")),
+        (AARCH64, "handler", "-static-pie"),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_cores_as_qemu_writes_them(target: Target, name: str, flag: str, tmp_path: Path) -> None:
+    """Without a list of files, all that can be found is the program that the user names."""
+    program = named(name)._replace(flags=(flag,))
+    binary = compile_program(program, tmp_path, target.triplet)
+    died = die_under_gdb(target, binary, need("gdb-multiarch"), program.commands)
+    check(program, died.gdb, died.core, "--executable", binary)
 
 
 @pytest.mark.parametrize("name", ["recursion", "dynamic", "callback", "handler", "exception-destructor", "noreturn"])
@@ -86,4 +93,4 @@ def test_signed_return_addresses(name: str, tmp_path: Path) -> None:
     signed = die_under_gdb(AARCH64, binary, need("gdb-multiarch"), program.commands)
     unsigned = die_under_gdb(AARCH64, binary, need("gdb-multiarch"), program.commands, CPU_WITHOUT_PAC)
     assert [c.pcs for c in signed.gdb] != [c.pcs for c in unsigned.gdb]
-    check(AARCH64, program, binary, signed, unsigned.gdb)
+    check(program, unsigned.gdb, with_list_of_files(AARCH64, signed))

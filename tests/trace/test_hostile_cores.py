@@ -7,7 +7,7 @@ import os
 import re
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, get_args
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from hypothesis import given
@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.elf import constants as c
 from cfi2sframe.errors import Cfi2SFrameError, InputError
-from cfi2sframe.trace import AddressSpace, FileStore, Frame, modules, trace_core, walk
-from cfi2sframe.trace.elfcore import parse_core
+from cfi2sframe.trace import AddressSpace, FileStore, Frame, trace_core
+from cfi2sframe.trace.cores import parse_core
+from cfi2sframe.trace.files import ModuleFile
 from cfi2sframe.trace.formatting import trace_lines
-from cfi2sframe.trace.frame import EndingKind
+from cfi2sframe.trace.frames import ENDINGS
 from cfi2sframe.trace.run import Traced, core_space
 from tests.support import cli
 from tests.support.demangling import needs_demangling
@@ -39,13 +40,10 @@ from tests.support.trace.stacks import SECTION_VADDR, STACK, Model, make_stack, 
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
-    from cfi2sframe.elf.cfi import CfiKind
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.trace import Located
+    from cfi2sframe.trace import Ending, Row
 
 pytestmark = pytest.mark.fuzz
 
-ENDINGS: Final = set(get_args(EndingKind))
 MODELS: Final = [Model(64, saves_fp=True), Model(0x200, saves_fp=False), Model(96, saves_fp=True, base_is_fp=False)]
 DAMAGE: Final = st.lists(
     st.tuples(st.integers(0, 1 << 16), st.sampled_from((0, 1, 0x7F, 0x80, 0xFF)) | st.integers(0, 255)),
@@ -99,7 +97,7 @@ def test_a_core_with_nothing_wrong(arch: Arch, tmp_path: Path) -> None:
         found = [e.frame for e in thread.trace.entries]
         assert [f[:3] for f in found] == [moved(f)[:3] for f in stack.frames]
         assert thread.trace.ending.kind == "outermost"
-        assert {e.located.row.source for e in thread.trace.entries if e.located.row} == {"file"}
+        assert {e.row.source for e in thread.trace.entries if e.row} == {"file"}
     symbol = traced.space.symbol_at(moved(stack.frames[0]).pc)
     assert symbol == ("first", 0x40)
 
@@ -153,7 +151,7 @@ def test_truncated_cores(arch: Arch, tmp_path: Path) -> None:
             continue
         space = core_space(core, store)
         for thread in core.threads:
-            trace = walk(thread.frame, space.find_row, space.read, core.arch)
+            trace = space.walk(thread.frame)
             assert trace.ending.kind in ENDINGS
             assert len(trace.entries) <= len(stack.frames)
             endings.add(trace.ending.kind)
@@ -177,7 +175,7 @@ def test_cores_with_damaged_bytes(
     except Cfi2SFrameError:
         return
     for thread in core.threads:
-        trace = walk(thread.frame, space.find_row, space.read, core.arch)
+        trace = space.walk(thread.frame)
         assert trace.ending.kind in ENDINGS
 
 
@@ -196,6 +194,15 @@ def in_memory_headers(data: bytes, section_size: int) -> bytes:
     struct.pack_into(order + "I", page, 64 + 56 * 3, c.PT_GNU_SFRAME)
     struct.pack_into(order + "QQQQQ", page, 64 + 56 * 3 + 8, 0, SECTION_VADDR, 0, section_size, section_size)
     return bytes(page)
+
+
+def test_code_that_is_of_no_mapping(path: str, tmp_path: Path) -> None:
+    """Programs may move their code to huge pages, which are of no file; what lies between a file's pages is not its."""
+    core = plain_core(AMD64, path)
+    core = core._replace(mapped=core.mapped[:2])
+    assert ending_of(core, tmp_path)[0] == "outermost"
+    between = core._replace(frames=((1, core.frames[0][1]._replace(pc=BIAS + 0x80000)),))
+    assert ending_of(between, tmp_path) == ("no-module", f"no file is known at 0x{BIAS + 0x80000:x}")
 
 
 def test_no_thread(path: str, tmp_path: Path) -> None:
@@ -231,7 +238,7 @@ def test_a_missing_file_is_read_from_memory(tmp_path: Path) -> None:
     traced = trace_of(core, tmp_path)
     trace = traced.threads[0].trace
     assert trace.ending.kind == "outermost"
-    assert {e.located.row.source for e in trace.entries if e.located.row} == {"file"}
+    assert {e.row.source for e in trace.entries if e.row} == {"file"}
     assert [m.note for m in traced.space.modules] == ["read from memory: No such file or directory"]
 
 
@@ -269,39 +276,14 @@ def test_rows_that_do_not_move(name: str, tmp_path: Path, *, is_signal_frame: bo
     assert len(trace.entries) < 200
 
 
-def linked_core(arch: Arch, entries: list[tuple[int, int, int]], names: bytes) -> CoreFile:
-    """Return a core without NT_FILE, whose dynamic linker lists `entries` (bias, name's and next entry's distance)."""
-    stack = make_stack(arch, 3, MODELS)
-    order = arch.byte_order
-    area = 0x6000_0000_0000
-    dynamic = struct.pack(order + "QQQQ", 21, area + 0x100, 0, 0)
-    debug = struct.pack(order + "QQ", 1, area + 0x200)
-    maps = b"".join(
-        struct.pack(order + "QQQQ8x", bias, area + 0x1000 + name, 0, area + 0x200 + following if following >= 0 else 0)
-        for bias, name, following in entries
-    )
-    content = dynamic.ljust(0x100, b"\0") + debug.ljust(0x100, b"\0") + maps.ljust(0xE00, b"\0") + names
-    phdr = struct.pack(order + "IIQQQQQQ", c.PT_PHDR, 4, 64, 64, 64, 112, 112, 8)
-    phdr += struct.pack(order + "IIQQQQQQ", c.PT_DYNAMIC, 4, 0, area - BIAS, 0, 32, 32, 8)
-    return CoreFile(
-        arch,
-        ((1, moved(stack.frames[0])),),
-        (stack_load(stack), Load(area, content), Load(BIAS + 64, phdr)),
-        auxv=((3, BIAS + 64), (5, 2), (31, area + 0x1000), (0, 0)),
-    )
-
-
-@pytest.mark.parametrize("arch", [AMD64, AARCH64_BE, S390X], ids=lambda arch: arch.name)
-def test_modules_of_the_dynamic_linkers_list(arch: Arch, tmp_path: Path) -> None:
-    """The library that the frames are in is the list's second entry; the first is the executable's, without a name."""
-    library = written(tmp_path, arch, make_stack(arch, 3, MODELS).section, "library.so")
-    names = b"\0" + library.encode() + b"\0"
-    core = linked_core(arch, [(0, 0, 40), (BIAS, 1, -1)], names)
-    far = core._replace(auxv=((3, BIAS + 64), (5, 2), (0, 0)))
-    (tmp_path / "core").write_bytes(far.assemble())
-    traced = trace_core(str(tmp_path / "core"))
-    assert traced.threads[0].trace.ending.kind == "outermost"
-    assert [m.name for m in traced.space.modules] == [library]
+def test_a_core_without_a_list_of_files(path: str, tmp_path: Path) -> None:
+    """As qemu writes: only the program that the user names is known, where AT_PHDR says that it is."""
+    core = plain_core(AMD64, path)._replace(mapped=())
+    kind, detail = ending_of(core, tmp_path)
+    assert kind == "no-module"
+    assert detail.endswith("; the core does not list its files (NT_FILE)")
+    traced = trace_core(str(tmp_path / "core"), executable=path)
+    assert [thread.trace.ending.kind for thread in traced.threads] == ["outermost"] * 2
 
 
 def _without_place(text: str) -> str:
@@ -316,14 +298,14 @@ def test_an_unforeseen_error_costs_one_module(tmp_path: Path, path: str, monkeyp
     frames = ((1, core.frames[0][1]._replace(pc=(BIAS << 1) + TEXT_VADDR + 0x40)), *core.frames)
     core = core._replace(frames=frames, mapped=(*core.mapped, *program_mappings(bad, BIAS << 1)))
     assert [t.trace.ending.kind for t in trace_of(core, tmp_path).threads][1:] == ["outermost"] * 2
-    read_rows = modules._read_rows
+    read_rows = ModuleFile._read_rows
 
-    def failing(image: ElfImage, version: int, kind: CfiKind | None) -> object:
-        if image.name == bad:
+    def failing(file: ModuleFile) -> object:
+        if file.image.name == bad:
             raise OverflowError("too wild")
-        return read_rows(image, version, kind)
+        return read_rows(file)
 
-    monkeypatch.setattr(modules, "_read_rows", failing)
+    monkeypatch.setattr(ModuleFile, "_read_rows", failing)
     threads = trace_of(core, tmp_path).threads
     assert [t.trace.ending.kind for t in threads] == ["unusable-module", "outermost", "outermost"]
     assert _without_place(threads[0].trace.ending.detail) == f"{bad}: internal error: OverflowError: too wild"
@@ -335,7 +317,7 @@ def test_an_unforeseen_error_costs_one_thread(tmp_path: Path, path: str, monkeyp
     core = core._replace(frames=((1, core.frames[0][1]._replace(pc=0x77)), *core.frames))
     find_row = AddressSpace.find_row
 
-    def failing(space: AddressSpace, address: int) -> Located:
+    def failing(space: AddressSpace, address: int) -> tuple[str | None, Row | Ending]:
         if address == 0x77:
             raise KeyError(address)
         return find_row(space, address)

@@ -14,7 +14,7 @@ import pytest
 
 from cfi2sframe.errors import InputError
 from cfi2sframe.trace import FileStore, trace_process
-from cfi2sframe.trace.ptrace import StoppedThreads
+from cfi2sframe.trace.syscalls import stopped_threads
 from tests.support import cli
 from tests.support.needs import need
 
@@ -223,8 +223,8 @@ def test_processes_that_cannot_be_traced(sleeper: subprocess.Popen[bytes], store
     traced_or_skip(sleeper.pid, store)
     # ptrace belongs to the thread that has seized, so the tracer is another process.
     script = (
-        "import sys\nfrom cfi2sframe.trace.ptrace import StoppedThreads\n"
-        f"with StoppedThreads({sleeper.pid}):\n    print('ready', flush=True)\n    sys.stdin.read()\n"
+        "import sys\nfrom cfi2sframe.trace.syscalls import stopped_threads\n"
+        f"with stopped_threads({sleeper.pid}):\n    print('ready', flush=True)\n    sys.stdin.read()\n"
     )
     tracer = subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=cli.ROOT
@@ -256,8 +256,8 @@ def test_an_error_resumes_the_threads(sleeper: subprocess.Popen[bytes], store: F
     traced_or_skip(sleeper.pid, store)
 
     def interrupted() -> None:
-        with StoppedThreads(sleeper.pid) as stopped:
-            assert len(stopped.threads) == 3
+        with stopped_threads(sleeper.pid) as stopped:
+            assert len(stopped) == 3
             assert wait_for_state(sleeper.pid, "t") == "t"
             raise KeyboardInterrupt
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
-from cfi2sframe.sframe.model import FrameState, Rule
-from cfi2sframe.trace import Ending, Frame, step, walk
+from cfi2sframe.sframe.model import Found, FrameRow, FrameState, Function, FunctionBody, Rule
+from cfi2sframe.trace import Ending, Frame, Row, caller_of, walk
 from cfi2sframe.trace.stepping import strip_pac
 from tests.support.raw_sframe import RawFunction
 from tests.support.trace.stacks import Model, find_row, make_stack, raw_section, words_row
@@ -115,7 +115,9 @@ def take(
 ) -> Frame | Ending:
     """Take one step in a memory of a few words."""
     memory = memory_of(words, arch)
-    return step(frame, state, lambda address, _: memory.get(address), arch, is_signal_frame=is_signal_frame)
+    body = FunctionBody((0,), (state,), is_signal_frame=is_signal_frame)
+    found = Found(Function(frame.pc, 1, body), FrameRow(0, state), 3, arch)
+    return caller_of(frame, found, lambda address, _: memory.get(address))
 
 
 CFA_SP_16: Final = Rule(AMD64.sp_register, 16, deref=False)
@@ -199,12 +201,13 @@ def test_s390x_values_in_floating_point_registers(version: int) -> None:
         words = (S390X.sp_register << 3 | 1, 0, 16 << 3 | 1, 0, 17 << 3 | 1, 0)
         row, info2 = words_row(">", 0, words, base_is_fp=True), 1
     section = raw_section(S390X, version, (RawFunction(0x1000, 0x100, row, 1, info2=info2),))
-    found = find_row(section, 0x1040).row
-    assert found is not None
-    assert found.state is not None
+    _, found = find_row(section, 0x1040)
+    assert isinstance(found, Row)
+    assert found.found is not None
+    assert found.found.state is not None
     frame = Frame(0x1040, 0x8000, 0x9000, 0x1, {16: 0x4444, 17: 0x5555})
-    assert take(frame, found.state, {}, S390X) == Frame(0x4444, 0x8000, 0x5555, is_return_address=True)
-    ending = take(frame._replace(registers={}), found.state, {}, S390X)
+    assert take(frame, found.found.state, {}, S390X) == Frame(0x4444, 0x8000, 0x5555, is_return_address=True)
+    ending = take(frame._replace(registers={}), found.found.state, {}, S390X)
     assert ending == Ending("unknown-register", "RA needs f0, whose value in this frame is not known")
 
 

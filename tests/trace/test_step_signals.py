@@ -12,9 +12,8 @@ import pytest
 
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
 from cfi2sframe.elf.load import load
-from cfi2sframe.trace.frame import Frame
-from cfi2sframe.trace.kernel_registers import topmost_frame
-from cfi2sframe.trace.sigreturn import sigreturn_frame
+from cfi2sframe.trace import Frame
+from cfi2sframe.trace.kernel import NT_PRFPREG, NT_PRSTATUS, interrupted_frame, stopped_thread
 from tests.support.needs import need
 
 if TYPE_CHECKING:
@@ -111,9 +110,11 @@ def memory_at_trampoline(kernel: Kernel, arch: Arch, folder: Path) -> Bytes:
     """Return a memory with a record in which register N holds 0x1000 + N, and PC 0x9000."""
     memory = Bytes()
     memory.write(PC, kernel.code)
-    for value, distance in zip(
-        (0x9000, *(0x1000 + n for n in kernel.registers)), distances(kernel, folder), strict=True
-    ):
+    found = distances(kernel, folder)
+    # s390x has the PSW's mask before PC, and access registers in between.
+    first = min(found) - 8 * (arch is S390X)
+    memory.write(SP + first, bytes(max(found) + 8 - first))
+    for value, distance in zip((0x9000, *(0x1000 + n for n in kernel.registers)), found, strict=True):
         memory.write(SP + distance, struct.pack(arch.byte_order + "Q", value))
     return memory
 
@@ -123,7 +124,7 @@ def memory_at_trampoline(kernel: Kernel, arch: Arch, folder: Path) -> Bytes:
 def test_every_register_comes_back(kernel: Kernel, tmp_path: Path) -> None:
     arch = kernel.arch
     memory = memory_at_trampoline(kernel, arch, tmp_path)
-    frame = sigreturn_frame(Frame(PC, SP, 0, is_return_address=True), memory.read, arch)
+    frame = interrupted_frame(Frame(PC, SP, 0, is_return_address=True), memory.read, arch)
     assert frame is not None
     assert dict(frame.registers) == {number: 0x1000 + number for number in kernel.registers}
     assert frame._replace(registers={}) == Frame(
@@ -137,8 +138,8 @@ def test_every_register_comes_back(kernel: Kernel, tmp_path: Path) -> None:
     for address in list(memory.bytes):
         short = Bytes()
         short.bytes = {a: b for a, b in memory.bytes.items() if a != address}
-        assert sigreturn_frame(Frame(PC, SP, 0), short.read, arch) is None
-    assert sigreturn_frame(Frame(PC + 2, SP, 0), memory.read, arch) is None
+        assert interrupted_frame(Frame(PC, SP, 0), short.read, arch) is None
+    assert interrupted_frame(Frame(PC + 2, SP, 0), memory.read, arch) is None
 
 
 @pytest.mark.oracle
@@ -148,15 +149,21 @@ def test_the_older_record_of_s390x(tmp_path: Path) -> None:
     registers = SP + distances(KERNELS[2], tmp_path)[0] - 8
     memory.write(PC, bytes.fromhex("0a77"))
     memory.write(SP - 0x1000 + 168, struct.pack(">Q", registers))
-    frame = sigreturn_frame(Frame(PC, SP - 0x1000, 0), memory.read, S390X)
+    frame = interrupted_frame(Frame(PC, SP - 0x1000, 0), memory.read, S390X)
     assert frame is not None
     assert (frame.pc, frame.sp, frame.ra) == (0x9000, 0x1000 + 15, 0x1000 + 14)
 
 
+def topmost(arch: Arch, registers: bytes, floats: bytes = b"") -> Frame:
+    """Return the topmost frame of a thread with these register sets."""
+    thread = stopped_thread(1, {NT_PRSTATUS: registers, NT_PRFPREG: floats}, arch)
+    assert thread is not None
+    return thread.frame
+
+
 def test_records_of_a_core() -> None:
     """In struct user_regs_struct and its like, each register is at its place in the kernel's order."""
-    amd64 = topmost_frame(struct.pack("<27Q", *range(100, 127)), AMD64)
-    assert amd64 is not None
+    amd64 = topmost(AMD64, struct.pack("<27Q", *range(100, 127)))
     # r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp
     assert amd64[:4] == (116, 119, 104, None)
     wanted = {
@@ -178,14 +185,12 @@ def test_records_of_a_core() -> None:
         7: 19,
     }
     assert dict(amd64.registers) == {number: 100 + place for number, place in wanted.items()}
-    aarch64 = topmost_frame(struct.pack("<34Q", *range(100, 134)), AARCH64_LE)
-    assert aarch64 is not None
+    aarch64 = topmost(AARCH64_LE, struct.pack("<34Q", *range(100, 134)))
     assert aarch64[:4] == (132, 131, 129, 130)
     assert dict(aarch64.registers) == {number: 100 + number for number in range(32)}
     floats = struct.pack(">17Q", 0, *range(200, 216))
-    s390x = topmost_frame(struct.pack(">27Q", *range(100, 127)), S390X, floats)
-    assert s390x is not None
+    s390x = topmost(S390X, struct.pack(">27Q", *range(100, 127)), floats)
     assert s390x[:4] == (101, 117, 113, 116)
     assert [s390x.registers[16 + n] for n in range(16)] == [200 + number for number in _S390X_FLOATS]
     for arch in (AMD64, AARCH64_LE, S390X):
-        assert topmost_frame(bytes(100), arch) is None
+        assert stopped_thread(1, {NT_PRSTATUS: bytes(100)}, arch) is None

@@ -12,7 +12,7 @@ from tests.support import elf_asm
 from tests.support.trace.stacks import SECTION_VADDR, STACK
 
 if TYPE_CHECKING:
-    from cfi2sframe.trace.frame import Frame
+    from cfi2sframe.trace import Frame
     from tests.support.trace.stacks import Stack
 
 NT_PRSTATUS, NT_PRFPREG, NT_AUXV, NT_FILE = 1, 2, 6, 0x46494C45

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
+import struct
 import subprocess
 import tempfile
 import time
@@ -14,6 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.elf import constants as c
+from cfi2sframe.elf.load import load
+from tests.support.trace.core_files import NT_FILE, PAGE, Mapped, mapped_files, note
 from tests.support.trace.judges import GDB_FRAMES, TIMEOUT, Chain, gdb
 
 if TYPE_CHECKING:
@@ -26,6 +31,8 @@ CPUS: Final = {"aarch64": "max,sve=off,sme=off", "s390x": "max"}
 #: An AArch64 CPU that signs no addresses: the instructions that do are no operations there.
 CPU_WITHOUT_PAC: Final = "cortex-a72"
 _POLL_SECONDS: Final = 0.05
+#: A line of gdb's `info files`: where the code of the program, or of a library, is in the process.
+_TEXT: Final = re.compile(r"(0x[0-9a-f]+) - 0x[0-9a-f]+ is \.text(?: in (\S+))?")
 
 
 class Emulator(NamedTuple):
@@ -36,10 +43,11 @@ class Emulator(NamedTuple):
 
 
 class EmulatedCore(NamedTuple):
-    """A core that qemu wrote, and what gdb saw of the process at that moment."""
+    """A core that qemu wrote, what gdb saw of the process at that moment, and the files that it had mapped."""
 
     core: Path
     gdb: tuple[Chain, ...]
+    mapped: tuple[Mapped, ...]
 
 
 @contextmanager
@@ -88,10 +96,11 @@ def die_under_gdb(
     folder.mkdir()
     words: tuple[str, ...]
     go: tuple[str, ...]
+    look = ("info files", f"source {GDB_FRAMES}")
     if commands is None:
-        words, go = ("die",), ("continue", f"source {GDB_FRAMES}", "continue")
+        words, go = ("die",), ("continue", *look, "continue")
     else:
-        words, go = (), ("break *stop_here", "continue", *commands, f"source {GDB_FRAMES}", "signal SIGABRT")
+        words, go = (), ("break *stop_here", "continue", *commands, *look, "signal SIGABRT")
     with emulated(target, program, folder, *words, cpu=cpu) as emulator:
         text = gdb(
             program,
@@ -103,10 +112,39 @@ def die_under_gdb(
     cores = list(folder.glob("qemu_*.core"))
     lines = [line.removeprefix("FRAMES ") for line in text.splitlines() if line.startswith("FRAMES ")]
     assert (len(lines), len(cores)) == (1, 1), (text, os.listdir(folder))
-    found = json.loads(lines[0])
-    return EmulatedCore(
-        cores[0], tuple(sorted(Chain(t["id"], tuple(t["pcs"]), tuple(t["sps"]), t["reason"]) for t in found))
-    )
+    chains = [Chain(t["id"], tuple(t["pcs"]), tuple(t["sps"]), t["reason"]) for t in json.loads(lines[0])]
+    mapped = [m for address, path in _TEXT.findall(text) for m in _mapped(path or str(program), int(address, 16))]
+    return EmulatedCore(cores[0], tuple(sorted(chains)), tuple(mapped))
+
+
+def _mapped(path: str, text_address: int) -> list[Mapped]:
+    """Return how a file is mapped whose code is at an address."""
+    image = load(path)
+    (text,) = image.sections_named(".text")
+    bias = text_address - text.vaddr
+    return [
+        Mapped(p.vaddr - before + bias, p.end_vaddr + bias, (p.file_offset - before) // PAGE, path)
+        for p in image.segments
+        if p.type == c.PT_LOAD
+        for before in [p.vaddr % PAGE]
+    ]
+
+
+def with_list_of_files(target: Target, died: EmulatedCore) -> Path:
+    """Return a core that also has the list of mapped files, as those of the kernel have and those of qemu have not."""
+    order = target.arch.byte_order
+    core = bytearray(died.core.read_bytes())
+    (offset,), (count,) = struct.unpack_from(order + "Q", core, 32), struct.unpack_from(order + "H", core, 56)
+    table = core[offset : offset + 56 * count]
+    data = note(order, b"CORE", NT_FILE, mapped_files(order, died.mapped))
+    # The table moves to the end, for one more entry.
+    core += bytes(-len(core) % 8)
+    table += struct.pack(order + "IIQQQQQQ", c.PT_NOTE, 0, len(core) + len(table) + 56, 0, 0, len(data), 0, 4)
+    struct.pack_into(order + "Q", core, 32, len(core))
+    struct.pack_into(order + "H", core, 56, count + 1)
+    listed = died.core.with_name("listed.core")
+    listed.write_bytes(core + table + data)
+    return listed
 
 
 def _allow_cores() -> None:

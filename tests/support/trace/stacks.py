@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 
 from cfi2sframe.api import decode
 from cfi2sframe.arch import AMD64, S390X, Arch
-from cfi2sframe.trace.frame import Ending, Frame, Located
-from cfi2sframe.trace.modules import RowTable
+from cfi2sframe.trace import Ending, Frame, Row
 from tests.support.raw_sframe import RawFunction, RawSection
 
 SECTION_VADDR: Final = 0x30000
@@ -51,15 +50,16 @@ class Stack(NamedTuple):
         value = self.memory.get(address)
         return None if value is None or size != 8 else struct.pack(self.arch.byte_order + "Q", value)
 
-    def find_row(self, address: int) -> Located:
+    def find_row(self, address: int) -> tuple[str, Row | Ending]:
         """Look the section's rows up, as a module's are."""
         return find_row(self.section, address)
 
 
-def find_row(section: bytes, address: int) -> Located:
-    """Return the row of a raw section for an address."""
-    row = RowTable(decode(section, SECTION_VADDR), "file").find(address)
-    return Located("program", address, row, None if row else Ending("no-row", "none"))
+def find_row(section: bytes, address: int) -> tuple[str, Row | Ending]:
+    """Return a module's name and the row of a raw section for an address."""
+    found = decode(section, SECTION_VADDR).find(address)
+    has_row = found is not None and found.state is not None
+    return "program", Row("file", found) if has_row else Ending("no-row", "none")
 
 
 def words_row(

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files that are mapped into a process: each loaded once, with its rows and its symbols.
+
+Knows files and nothing of processes; addresses are virtual addresses of the files. A file that cannot be used, whatever
+is wrong with it, costs no other one: each has limits of its own, where the job has limits. What is read from memory is
+bytes of the job's, and has the job's limits.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from bisect import bisect_right
+from contextlib import nullcontext, suppress
+from functools import cached_property
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from cfi2sframe.api import decode, decode_existing
+from cfi2sframe.conversion import Options, convert_image
+from cfi2sframe.elf.constants import STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.elf.load import load, stored_size
+from cfi2sframe.elf.notes import build_id
+from cfi2sframe.errors import CostError, InputError, reason_of
+from cfi2sframe.guard import part
+from cfi2sframe.trace.frames import Ending, Row
+from cfi2sframe.trace.syscalls import open_inside
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cfi2sframe.elf.cfi import CfiKind
+    from cfi2sframe.sframe.model import Section
+
+_T = TypeVar("_T")
+
+#: The unit of st_blocks, in bytes.
+_BLOCK_UNIT: Final = 512
+_FUNCTIONS: Final = (STT_FUNC, STT_GNU_IFUNC)
+#: How many symbols before an address are looked at: a function may hold labels and other functions.
+_CANDIDATES: Final = 8
+
+
+class FoundSymbol(NamedTuple):
+    """The function that holds an address: its linkage name, and the address's distance from its start."""
+
+    name: str
+    offset: int
+
+    def __repr__(self) -> str:
+        return f"{self.name}+0x{self.offset:x}"
+
+
+class ModuleFile:
+    """A file with its rows and symbols, which are read on first use and kept.
+
+    `version` is the SFrame version that CFI is converted to, `source` the CFI that is asked for (see `Options`),
+    `limit_size` what `_alone` takes.
+    """
+
+    def __init__(
+        self, image: ElfImage, version: int, source: CfiKind | None = None, limit_size: int | None = None
+    ) -> None:
+        self.image = image
+        self.build_id = build_id(image)
+        section = image.sframe_section
+        #: Whether the rows are those of the file's own section.
+        self.has_section = (section is not None and section.size > 0) or image.sframe_segment is not None
+        #: What went wrong with the symbols, where it is a bug of this program.
+        self.trouble = ""
+        self._version = version
+        self._source = source
+        self._limit_size = limit_size
+
+    @cached_property
+    def rows(self) -> Section | Ending:
+        """The rows of the file's section, or of its CFI where it has none; or why there are none."""
+        rows = _alone(self._limit_size, self._read_rows)
+        return Ending("unusable-module", f"{self.image.name}: {rows}") if isinstance(rows, str) else rows
+
+    def _read_rows(self) -> Section | Ending:
+        kind = "unusable-section" if self.has_section else "unusable-module"
+        try:
+            section = decode_existing(self.image) if self.has_section else self._converted()
+        except InputError as error:
+            return Ending(kind, f"{self.image.name}: {error.detail}")
+        if section.arch != self.image.arch:
+            return Ending(kind, f"{self.image.name}: the section is for {section.arch.name}")
+        return section
+
+    def _converted(self) -> Section:
+        # These rows are for our own look-up, which knows all errata, and nobody stores them: they need not be few.
+        errata = 2 if self._version == 2 else None
+        conversion = convert_image(self.image, Options(self._version, errata, self._source, level=0))
+        if not conversion.data:
+            raise InputError(f"SFrame version {self._version} can describe none of the functions")
+        return decode(conversion.data, conversion.section_vaddr)
+
+    def row_at(self, vaddr: int) -> Row | Ending:
+        """Return the row in force at an address of the file, or why there is none."""
+        if isinstance(self.rows, Ending):
+            return self.rows
+        row = Row("file" if self.has_section else "converted", self.rows.find(vaddr))
+        if row.found is None or row.found.state is None:
+            reason = f"version {self.rows.version} has no row at 0x{vaddr:x} ({row.source})"
+            return Ending("no-row", f"{self.image.name}: {reason}")
+        return row
+
+    @cached_property
+    def _functions(self) -> list[tuple[int, int, str]]:
+        """Start, size and name of the functions that have symbols, by address."""
+        functions = _alone(self._limit_size, lambda: _functions_of(self.image))
+        if isinstance(functions, str):
+            self.trouble = functions
+            return []
+        return functions
+
+    def symbol_at(self, vaddr: int) -> FoundSymbol | None:
+        """Return the function at an address; one of unknown size reaches to the next symbol or its section's end."""
+        index = bisect_right(self._functions, vaddr, key=itemgetter(0)) - 1
+        if index < 0:
+            return None
+        start, size, name = self._functions[index]
+        code = self.image.code_range_of(vaddr)
+        if size == 0 and code is not None and code.start_vaddr <= start:
+            return FoundSymbol(name, vaddr - start)
+        for start, size, name in reversed(self._functions[max(0, index + 1 - _CANDIDATES) : index + 1]):
+            if vaddr < start + size:
+                return FoundSymbol(name, vaddr - start)
+        return None
+
+
+def _functions_of(image: ElfImage) -> list[tuple[int, int, str]]:
+    """Return start, size and name of the functions in .symtab and .dynsym by address, one for each address."""
+    best: dict[int, tuple[int, int, str]] = {}
+    for table in image.symbol_tables:
+        # Names are optional: a damaged or truncated table has none.
+        with suppress(InputError):
+            for symbol in image.symbols(table):
+                # AArch64's mapping symbols ($x, $d) mark instructions and data; they are no names.
+                is_label = symbol.type == STT_NOTYPE and not symbol.name.startswith("$")
+                if symbol.vaddr is None or not symbol.name or not (symbol.type in _FUNCTIONS or is_label):
+                    continue
+                # Functions are preferred to labels, then symbols with a size, then the first.
+                rank = is_label * 2 + (symbol.size == 0)
+                if symbol.vaddr not in best or rank < best[symbol.vaddr][0]:
+                    best[symbol.vaddr] = rank, symbol.size, symbol.name
+    return sorted((vaddr, size, name) for vaddr, (_, size, name) in best.items())
+
+
+class FileStore:
+    """Loads each file once, for any number of threads, processes or samples that it is mapped in.
+
+    `version` is the SFrame version that CFI is converted to, `source` the CFI that is asked of each file (see
+    `Options`).
+    """
+
+    def __init__(self, version: int = 3, source: CfiKind | None = None) -> None:
+        self._version = version
+        self._source = source
+        self._by_identity: dict[tuple[int, int, int], ModuleFile | str] = {}
+
+    def open(self, path: str, root: str = "") -> ModuleFile | str:
+        """Return the file at a path below a root directory, ours if none is given; or why it cannot be used."""
+        try:
+            if not root:
+                return self._open(path, path)
+            descriptor = open_inside(root, path)
+            try:
+                # The file that was found, even if another one has its name now.
+                return self._open(f"/proc/self/fd/{descriptor}", path)
+            finally:
+                os.close(descriptor)
+        except (OSError, ValueError) as error:
+            return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+    def _open(self, path: str, name: str) -> ModuleFile | str:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode) or not status.st_size:
+            # A pipe or a device, as a damaged core may list it, would block its reader.
+            return "not a regular file, or empty"
+        identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
+        if identity not in self._by_identity:
+            size = min(status.st_size, status.st_blocks * _BLOCK_UNIT)
+            self._by_identity[identity] = _alone(size, lambda: self._loaded(path, name))
+        return self._by_identity[identity]
+
+    def _loaded(self, path: str, name: str) -> ModuleFile | str:
+        image = load(path, name)
+        return self._module_file(image, stored_size(image.data))
+
+    def of_memory(self, data: bytes, name: str) -> ModuleFile | str:
+        """Return the file whose bytes were read from memory, or why it cannot be used."""
+        return _alone(None, lambda: self._module_file(ElfImage(data, name), None))
+
+    def _module_file(self, image: ElfImage, limit_size: int | None) -> ModuleFile | str:
+        if image.is_relocatable:
+            return "an object, which is never mapped"
+        return ModuleFile(image, self._version, self._source, limit_size)
+
+
+def _alone(limit_size: int | None, work: Callable[[], _T]) -> _T | str:
+    """Return what work on one file returns, or the reason why it failed, whatever was raised.
+
+    It has the limits of a file of `limit_size` stored bytes; None: those of the job, whose `CostError` is raised.
+    """
+    try:
+        with nullcontext() if limit_size is None else part(limit_size):
+            return work()
+    except Exception as error:
+        # The last handler of a file.
+        if limit_size is None and isinstance(error, CostError):
+            raise
+        return reason_of(error)
