@@ -136,7 +136,8 @@ class Stubs:
     def _follow(self, ranges: list[range]) -> None:
         """Let all frames reach each instruction; an instruction has one where only that does."""
         reached: dict[int, set[StubFrame]] = {}
-        work = [(v, self.entry) for v in self._entries() if not self._is_lone(v, ranges)]
+        lone = [each for each in ranges if self._is_lone(each)]
+        work = [(v, self.entry) for v in self._entries() if not any(v in each for each in lone)]
         while work:
             vaddr, frame = work.pop()
             found = self.instructions.get(vaddr)
@@ -175,12 +176,18 @@ class Stubs:
             vaddr += found.size
         return tuple(texts)
 
-    def _is_lone(self, vaddr: int, ranges: list[range]) -> bool:
-        """Whether a first block is all that there is, which nothing enters: it is left to its CFI."""
-        whole = next(each for each in ranges if vaddr in each)
-        inside = [found for at, found in self.instructions.items() if at in whole and not found.is_filler]
-        ends = sum(found.ends_flow for found in inside)
-        return ends == 1 and any(found.pushed for found in inside) and not any(at in whole for at in self.targets)
+    def _is_lone(self, whole: range) -> bool:
+        """Whether a first block is all that there is in a range, and nothing enters it: it is left to its CFI."""
+        inside: list[StubInstruction] = []
+        vaddr = whole.start
+        while vaddr < whole.stop:
+            found = self.instructions[vaddr]
+            if vaddr in self.targets:
+                return False
+            if not found.is_filler:
+                inside.append(found)
+            vaddr += found.size
+        return sum(found.ends_flow for found in inside) == 1 and any(found.pushed for found in inside)
 
     def _after(self, found: StubInstruction, frame: StubFrame) -> StubFrame | Problem:
         """Return the frame after an instruction."""

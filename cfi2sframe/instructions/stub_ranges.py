@@ -35,6 +35,7 @@ _ALIGNMENT: Final = 16
 _MAX_BLOCK: Final = 64
 #: The number at the end of an s390x stub.
 _LITERAL_SIZE: Final = 4
+_ADDRESS_END: Final = 1 << 64
 #: Sizes that blocks have: all are multiples of this.
 _UNIT: Final = 8
 
@@ -66,7 +67,9 @@ def find_stubs(image: ElfImage) -> tuple[tuple[StubRange, ...], tuple[StubSkip, 
             # Sections share bytes of the file.
             reason = StubReason.OVERLAP
         try:
-            if section.type == c.SHT_NOBITS or not image.section_bytes(section):
+            # Nothing is at addresses past 2^64.
+            is_beyond = section.end_vaddr > _ADDRESS_END
+            if section.type == c.SHT_NOBITS or is_beyond or not image.section_bytes(section):
                 reason = reason or StubReason.NOT_IN_FILE
         except ElfError:
             reason = reason or StubReason.NOT_IN_FILE

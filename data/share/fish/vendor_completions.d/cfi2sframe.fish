@@ -53,7 +53,7 @@ function _shtab_cfi2sframe_using
 end
 
 set -g _shtab_cfi2sframe_commands convert remove dump verify audit coverage size trace
-set -g _shtab_cfi2sframe_opts_with_value --by --compare --context --emit --errata --exclude --executable --files-from --format --from --jobs --limit --min-bytes --min-coverage --output --pid --reader --report --section-address --section-type --sframe-version --sort --sysroot --thread --top -O -j -o
+set -g _shtab_cfi2sframe_opts_with_value --by --compare --context --emit --errata --exclude --executable --files-from --format --from --jobs --limit --min-bytes --min-coverage --output --pid --reader --report --section-address --section-type --sframe-version --sort --thread --top -O -j -o
 
 complete -c cfi2sframe -e
 complete -c cfi2sframe -f
@@ -201,7 +201,6 @@ complete -c cfi2sframe -n '_shtab_cfi2sframe_using; and test $_shtab_cfi2sframe_
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -s h -l help -d 'show this help message and exit'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l pid -x -d 'trace a live process instead'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l executable -xka "(__fish_complete_path (commandline -ct))" -d 'the program that dumped CORE, if it is not at its own path'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l sysroot -xka "(__fish_complete_path (commandline -ct))" -d 'where the traced system'"'"'s files are'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l thread -x -d 'one thread, by its id, or all'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l limit -x -d 'the most frames of a thread'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l sframe-version -xka "1 2 3" -d 'the version that CFI is converted to'
