@@ -9,8 +9,9 @@ counted from the same entry. What reaches no such return is not kept, whatever e
 Control is followed in pieces: the entry up to calls and jumps whose targets are not known, then what follows each call,
 each word of a table of jumps, each label that the function loads where nothing tells where a jump leads. A piece is
 refused as a whole when it contains something unknown, when it disagrees with what is known about an address, or when it
-returns with another frame. Of a function whose first piece is refused nothing is kept; a later piece, such as the bytes
-after a call that never returns or a word after the end of a table, only refuses itself.
+returns with another frame. Of a function whose first piece is refused nothing is kept, and neither if what follows a
+call is refused after it has met code that was accepted: that may have arrived there with another frame. Any other
+piece, such as the bytes after a call that never returns or a word after the end of a table, only refuses itself.
 
 A proof passes back through a call, but not where SP is as at the entry: that call may be the last instruction of one
 function, and what follows it the next one. There, and for a jump to another entry, the other function has to be

@@ -128,8 +128,13 @@ class Walk:
             if step.op is Op.NUMBER or (step.op is Op.MOVE and (step.offset or step.source == step.register)):
                 value = state.get(step.register)
                 is_address = step.op is Op.MOVE or step.size == 8 or (step.size == 4 and self.machine.code.is_fixed)
-                if value is not None and value[0] == NUMBER and is_address and self.machine.code.holds(value[1]):
+                if value is not None and value[0] == NUMBER and is_address and self._may_be_label(value[1]):
                     self.function.labels[value[1]] = None
+
+    def _may_be_label(self, vaddr: int) -> bool:
+        """Whether a jump may lead to an address within a function; without proof, another function is not tried."""
+        code = self.machine.code
+        return code.holds(vaddr) and (code.needs_proof or vaddr not in code.entries)
 
     def _is_other_function(self, vaddr: int, state: State) -> bool:
         """Whether control arrives at another function as a call would: then what is known of that decides.
@@ -241,7 +246,7 @@ class Walk:
             self.exits.add(vaddr)
         elif isinstance(value, TableWord):
             targets = machine.code.table_targets(value)
-            self.found += [CodePiece(target, state, vaddr) for target in targets]
+            self.found += [CodePiece(target, state, vaddr) for target in targets if self._may_be_label(target)]
         elif value is not None and value[0] == NUMBER and machine.code.holds(value[1]):
             self.edges[vaddr] = (*self.edges[vaddr], value[1])
             self.work.append((value[1], state))

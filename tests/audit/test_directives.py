@@ -125,6 +125,13 @@ def test_right(name: str, tmp_path: Path) -> None:
     assert result.agreed_count > 0
 
 
+def test_a_function_whose_address_is_loaded_is_no_label(tmp_path: Path) -> None:
+    """Nothing tells where the jump leads: labels are tried, with the frame of the jump."""
+    jumps = f"{PUSH_BX}; lea g(%rip), %rdi; call h; mov (%rbx), %rax; jmp *%rax"
+    source = function("push %rax; .cfi_adjust_cfa_offset 8; pop %rax; .cfi_adjust_cfa_offset -8; ret", "g")
+    assert said_of(audited(assembled(function(jumps) + source, tmp_path))) == []
+
+
 def test_expressions_are_not_evaluated(tmp_path: Path) -> None:
     body = "push %rbp; .cfi_def_cfa_offset 16; .cfi_escape 0x10, 6, 2, 0x40, 0x1c; xor %ebp, %ebp; pop %rbp; ret"
     result = audited(assembled(function(body), tmp_path))
