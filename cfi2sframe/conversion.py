@@ -83,7 +83,7 @@ def check_options(options: Options) -> None:
         raise RequestError(f"section_vaddr is {vaddr!r}; it has to be an address from 0 to 0x{_MAX_VADDR:x} or None")
 
 
-class LeftOutFunction(NamedTuple):
+class LeftOut(NamedTuple):
     """A function that the version cannot express.
 
     `name` is empty where no symbol has its address. In an object, `address` is an offset in `section`; in a linked file
@@ -138,7 +138,7 @@ class Conversion(NamedTuple):
         return len(self.rows.stored) < len(self.rows.lists)
 
     @property
-    def left_out(self) -> tuple[LeftOutFunction, ...]:
+    def left_out(self) -> tuple[LeftOut, ...]:
         """The functions that are left out, with their reasons, in the order of the FDEs; named whenever it is read."""
         image, skips = self.image, self.skips
         names = image.names_of(entry.fde.pc_begin_vaddr for entry, _ in skips)
@@ -147,7 +147,7 @@ class Conversion(NamedTuple):
             vaddr, size = entry.fde.pc_begin_vaddr, entry.fde.pc_range
             place = image.place(vaddr)
             name = names.get(vaddr, "")
-            found.append(LeftOutFunction(name, place.section_name, place.offset, size, why.reason.value, why.detail))
+            found.append(LeftOut(name, place.section_name, place.offset, size, why.reason.value, why.detail))
         return tuple(found)
 
     @property
