@@ -11,8 +11,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.errors import CostError
-
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
     from types import FrameType
@@ -31,7 +29,9 @@ def keep_interrupts() -> None:
 
 def _look_at_lost(lost: UnraisableHookArgs) -> None:
     error = lost.exc_value
-    if isinstance(error, CostError):
+    # Not imported here: an interrupt during the imports of this module is not caught.
+    errors = sys.modules.get("cfi2sframe.errors")
+    if errors is not None and isinstance(error, errors.CostError):
         # The timer that raised it fires again.
         return
     if not isinstance(error, (KeyboardInterrupt, SystemExit)):
