@@ -8,7 +8,7 @@ block of each is compared, or as many as it takes until both begin one at the sa
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from functools import reduce
+from functools import cache, partial, reduce
 from itertools import compress, count, pairwise
 from math import lcm
 from operator import lt, or_
@@ -192,8 +192,10 @@ def with_stubs(
 def with_rows_by_pc(column: AddressColumn[Claim], arch: Arch, functions: SectionFunctions) -> AddressColumn[Claim]:
     """Return the claims with the value, at each address, of a CFA that depends on the PC: that of a linker's PLT."""
     known: dict[int, tuple[int, tuple[int, ...], tuple[int, ...]]] = {}
+    # Thousands of rows may have one expression.
+    rules_of = cache(partial(rules_by_pc, arch=arch))
     for number, claim in enumerate(list(column.answers)):
-        found = rules_by_pc(claim.rows[0][1].cfa, arch) if len(claim.rows) == 1 else None
+        found = rules_of(claim.rows[0][1].cfa) if len(claim.rows) == 1 else None
         if found is not None:
             ((cie, row),) = claim.rows
             claims = [claim._replace(rows=((cie, row._replace(cfa=rule)),)) for rule in found.rules]

@@ -31,7 +31,7 @@ TARGETS: Final = (
 FINDING_PREFIX: Final = "finding-"
 MAX_SIZE: Final = 1 << 16
 #: Bytes of memory: some for the program itself, and a multiple of the input.
-MAX_MEMORY_SIZE: Final = 24 << 20
+MAX_MEMORY_SIZE: Final = 64 << 20
 MAX_MEMORY_FACTOR: Final = 1024
 
 

@@ -81,7 +81,7 @@ def test_costs_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         sum(range(10_000_000))
 
     def waste_memory(_data: bytes) -> None:
-        bytearray(1 << 26)
+        bytearray(1 << 27)
 
     with pytest.raises(FindingError, match="of memory"):
         measured(waste_memory, b"")
