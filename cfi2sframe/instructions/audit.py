@@ -82,6 +82,7 @@ class _Auditor:
             image.header.type == ET_EXEC,
             sum(end - start for start, end in spans),
             self._comes_back,
+            self._may_hold,
             needs_proof=False,
         )
         # Rules of CFI outlive what restores a register, as long as its slot is in the red zone.
@@ -105,10 +106,27 @@ class _Auditor:
         ras = _UNCHANGED if abi.ra_slot is None else (Rule(None, abi.ra_slot, deref=True),)
         found = set()
         for start in self.rows.pieces.starts:
-            row = self.rows.at(start).row
-            if row is not None and row.cfa == cfa and row.ra in ras and (row.fp in _UNCHANGED or start in named):
-                found.add(start)
+            first = self.rows.at(start)
+            row = first.row
+            if row is None or row.cfa != cfa or row.ra not in ras or not (row.fp in _UNCHANGED or start in named):
+                continue
+            after = self.rows.at(first.end_vaddr)
+            if after.number == first.number and after.row != row and self._only_fills(start, first.end_vaddr):
+                # A cold part whose landing pad is first: the compiler puts a nop before a pad, which only unwinders
+                # enter, so nothing is at the start that could make the frame that its next row has.
+                continue
+            found.add(start)
         return frozenset(found)
+
+    def _only_fills(self, start: int, end: int) -> bool:
+        """Whether a range has nothing but instructions that do nothing."""
+        vaddr = start
+        while vaddr < end:
+            found = self.decoder.at(vaddr)
+            if found is None or found.effect is None or not found.effect.is_padding:
+                return False
+            vaddr += found.size
+        return True
 
     def _comes_back(self, vaddr: int, end: int) -> bool:
         """Whether a call may come back to an address, for all that the CFI says."""
@@ -116,6 +134,12 @@ class _Auditor:
         if before.row is None or after.row is None:
             return before.row is after.row
         return before.number == after.number and before.row.cfa == after.row.cfa
+
+    def _may_hold(self, entry: int, vaddr: int) -> bool:
+        """Whether an address is not in the FDE of another function; a table may be followed by that of another one."""
+        number = self.rows.at(vaddr).number
+        start = entry if number is None else self.entries.starts[number]
+        return start == entry or start not in self.starts
 
     def run(self) -> Audit:
         """Return what is found."""

@@ -132,9 +132,11 @@ class Walk:
                     self.function.labels[value[1]] = None
 
     def _may_be_label(self, vaddr: int) -> bool:
-        """Whether a jump may lead to an address within a function; without proof, another function is not tried."""
+        """Whether a jump may lead to an address within the function; without proof, another function is not tried."""
         code = self.machine.code
-        return code.holds(vaddr) and (code.needs_proof or vaddr not in code.entries)
+        if not code.holds(vaddr):
+            return False
+        return code.needs_proof or (vaddr not in code.entries and code.may_hold(self.function.entry, vaddr))
 
     def _is_other_function(self, vaddr: int, state: State) -> bool:
         """Whether control arrives at another function as a call would: then what is known of that decides.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -130,6 +131,28 @@ def test_a_function_whose_address_is_loaded_is_no_label(tmp_path: Path) -> None:
     jumps = f"{PUSH_BX}; lea g(%rip), %rdi; call h; mov (%rbx), %rax; jmp *%rax"
     source = function("push %rax; .cfi_adjust_cfa_offset 8; pop %rax; .cfi_adjust_cfa_offset -8; ret", "g")
     assert said_of(audited(assembled(function(jumps) + source, tmp_path))) == []
+
+
+def test_a_cold_part_that_begins_with_a_landing_pad(tmp_path: Path) -> None:
+    """GCC puts a nop with the rows of an entry before a pad that is first; only the unwinder leads to the pad."""
+    pad = "nop; .cfi_def_cfa %rbp, 16; .cfi_offset %rbp, -16; mov %rax, %rbx; call g; mov %rbx, %rdi; call h"
+    for source in (function(pad), function("nop; .cfi_def_cfa_offset 160; lea 32(%rsp), %rdi; call g; call h")):
+        result = audited(assembled(source, tmp_path))
+        assert said_of(result) == []
+        assert result.undecided[Undecided.NOT_REACHED] > 0
+    # A fault after endbr64, which an entry has, is found.
+    late = audited(assembled(function("endbr64; .cfi_def_cfa_offset 16; push %rbx; pop %rbx; ret"), tmp_path))
+    assert said_of(late)[0][:2] == (4, "CFA")
+
+
+def test_a_table_of_jumps_before_that_of_another_function(tmp_path: Path) -> None:
+    """Nothing limits the index, so the words of both tables are tried."""
+    first = "jmp *t1(,%rdi,8); 1: ret; 2: xor %eax, %eax; ret"
+    second = f"{PUSH_BX}; jmp *t2(,%rdi,8); 3: nop; nop; 4: {POP_BX}; ret"
+    tables = "\t.section .rodata\n\t.balign 8\nt1:\t.quad 1b, 2b\nt2:\t.quad 3b, 4b\n"
+    path = assembled(function(first) + function(second, "g") + tables, tmp_path)
+    subprocess.run(["ld", "-e", "f", "-o", tmp_path / "linked", path], check=True)
+    assert said_of(audited(tmp_path / "linked")) == []
 
 
 def test_expressions_are_not_evaluated(tmp_path: Path) -> None:
