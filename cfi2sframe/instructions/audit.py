@@ -135,11 +135,19 @@ class _Auditor:
             return before.row is after.row
         return before.number == after.number and before.row.cfa == after.row.cfa
 
-    def _may_hold(self, entry: int, vaddr: int) -> bool:
-        """Whether an address is not in the FDE of another function; a table may be followed by that of another one."""
-        number = self.rows.at(vaddr).number
-        start = entry if number is None else self.entries.starts[number]
-        return start == entry or start not in self.starts
+    def _may_hold(self, entry: int, vaddr: int, jump: int | None) -> bool:
+        """Whether a jump of a function may lead to an address, for all that the CFI says; it leaves the frame as it is.
+
+        A table may be followed by that of another function, and have words for what is never reached: past the end.
+        """
+        there = self.rows.at(vaddr)
+        if there.number is None or there.row is None:
+            return False
+        start = self.entries.starts[there.number]
+        if start != entry and start in self.starts:
+            return False
+        here = None if jump is None else self.rows.at(jump).row
+        return here is None or (here.cfa, here.ra, here.fp) == (there.row.cfa, there.row.ra, there.row.fp)
 
     def run(self) -> Audit:
         """Return what is found."""

@@ -26,8 +26,9 @@ class Code(NamedTuple):
     address is one of the code's. `entries` are all addresses that may be entries. `table_targets(word)` returns where
     the words of a table of jumps lead. `never_returns(vaddr)` tells it of a function outside of the code,
     `import_never_returns(vaddr)` of the one whose address is in a word. `size` is that of the code. `comes_back(vaddr,
-    end)`: the call at an address may come back to its end, for all that is known; `may_hold(entry, vaddr)`: a function
-    may have code at an address. Unless the code `needs_proof`, what returns with another frame is not refused.
+    end)`: the call at an address may come back to its end, for all that is known; `may_hold(entry, vaddr, jump)`: a
+    function may have code at an address, to which its jump at another one leads (None: one that is not known). Unless
+    the code `needs_proof`, what returns with another frame is not refused.
     """
 
     at: Callable[[int], DecodedInstruction | None]
@@ -39,7 +40,7 @@ class Code(NamedTuple):
     is_fixed: bool
     size: int
     comes_back: Callable[[int, int], bool] = lambda _vaddr, _end: True
-    may_hold: Callable[[int, int], bool] = lambda _entry, _vaddr: True
+    may_hold: Callable[[int, int, int | None], bool] = lambda _entry, _vaddr, _jump: True
     needs_proof: bool = True
 
 

@@ -131,12 +131,12 @@ class Walk:
                 if value is not None and value[0] == NUMBER and is_address and self._may_be_label(value[1]):
                     self.function.labels[value[1]] = None
 
-    def _may_be_label(self, vaddr: int) -> bool:
+    def _may_be_label(self, vaddr: int, jump: int | None = None) -> bool:
         """Whether a jump may lead to an address within the function; without proof, another function is not tried."""
         code = self.machine.code
         if not code.holds(vaddr):
             return False
-        return code.needs_proof or (vaddr not in code.entries and code.may_hold(self.function.entry, vaddr))
+        return code.needs_proof or (vaddr not in code.entries and code.may_hold(self.function.entry, vaddr, jump))
 
     def _is_other_function(self, vaddr: int, state: State) -> bool:
         """Whether control arrives at another function as a call would: then what is known of that decides.
@@ -248,7 +248,7 @@ class Walk:
             self.exits.add(vaddr)
         elif isinstance(value, TableWord):
             targets = machine.code.table_targets(value)
-            self.found += [CodePiece(target, state, vaddr) for target in targets if self._may_be_label(target)]
+            self.found += [CodePiece(target, state, vaddr) for target in targets if self._may_be_label(target, vaddr)]
         elif value is not None and value[0] == NUMBER and machine.code.holds(value[1]):
             self.edges[vaddr] = (*self.edges[vaddr], value[1])
             self.work.append((value[1], state))
