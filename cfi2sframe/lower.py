@@ -24,7 +24,7 @@ from cfi2sframe.sframe.model import OUTERMOST, FrameState, FunctionBody
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.entries import DwarfCie
     from cfi2sframe.dwarf.programs import Program
     from cfi2sframe.dwarf.rules import RowState, UnwindTable

@@ -12,7 +12,7 @@ import re
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64
+from cfi2sframe.elf.constants import EM_X86_64
 from cfi2sframe.elf.ranges import without
 from cfi2sframe.elf.references import referred_addresses
 from cfi2sframe.errors import ElfError
@@ -20,6 +20,7 @@ from cfi2sframe.errors import ElfError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from cfi2sframe.abi import Arch
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.ranges import Span
     from cfi2sframe.elf.sections import CodeRange
@@ -36,22 +37,6 @@ _STEP_SIZE: Final = 4096
 #: Bytes of code that are read at one time.
 _WINDOW_SIZE: Final = 1 << 20
 
-#: ModRM of `nop`, whose register field is 0, with what it is followed by: SIB byte, displacement.
-_NOP_OPERAND: Final = (
-    rb"(?:[\x00-\x03\x06\x07\xc0-\xc7]|\x04(?:[^\x05\x0d\x15\x1d\x25\x2d\x35\x3d]|[\x05\x0d\x15\x1d\x25\x2d\x35\x3d].{4})"
-    rb"|\x05.{4}|[\x40-\x43\x45-\x47].|\x44..|[\x80-\x83\x85-\x87].{4}|\x84.{5})"
-)
-#: What fills the space before an aligned address, by ABI: the compilers' and assemblers' nops, and what the linkers
-#: GNU ld, gold, lld and mold put between input sections. Each instruction can be read in one way only.
-_FILL: Final = {
-    # nop of 1 to 15 bytes, with prefixes of operand size and of CS; int3; zeros.
-    EM_X86_64: re.compile(rb"(?:[\x66\x2e]{0,13}(?:\x90|\x0f\x1f" + _NOP_OPERAND + rb")|\xcc|\x00)+", re.DOTALL),
-    # nop; udf 0; brk 0 and 1. Instructions are little-endian in both byte orders.
-    EM_AARCH64: re.compile(rb"(?:\x1f\x20\x03\xd5|\x00{4}|[\x00\x20]\x00\x20\xd4)+"),
-    # Branches that are never taken (bcr 0, bc 0, brc 0, brcl 0); zeros.
-    EM_S390: re.compile(rb"(?:\x07[\x00-\x0f]|\x47[\x00-\x0f]..|\xa7\x04..|\xc0\x04.{4}|\x00\x00)+", re.DOTALL),
-}
-
 
 class Padding(NamedTuple):
     """Ranges of padding `[start, end)`, ascending virtual addresses. A function ends at each start."""
@@ -64,6 +49,10 @@ class Padding(NamedTuple):
         return {start: end - start for start, end in self.ranges}
 
 
+def _fill_of(arch: Arch) -> re.Pattern[bytes]:
+    return re.compile(arch.fill, re.DOTALL)
+
+
 def is_fill(image: ElfImage, data: bytes) -> bool:
     """Whether bytes consist of whole instructions that only fill space; there has to be one at least.
 
@@ -72,7 +61,7 @@ def is_fill(image: ElfImage, data: bytes) -> bool:
     if image.arch.elf_machine == EM_X86_64 and data[:1] == _JMP_REL32:
         nops = data[_JMP_SIZE:]
         return nops == _NOP * len(nops) != b"" and int.from_bytes(data[1:_JMP_SIZE], "little") == len(nops)
-    return _FILL[image.arch.elf_machine].fullmatch(data) is not None
+    return _fill_of(image.arch).fullmatch(data) is not None
 
 
 def fill_size(image: ElfImage, code: CodeRange, start_vaddr: int, end_vaddr: int) -> int:
@@ -80,7 +69,7 @@ def fill_size(image: ElfImage, code: CodeRange, start_vaddr: int, end_vaddr: int
     vaddr = start_vaddr
     while vaddr < end_vaddr:
         data = image.code_bytes(code, vaddr, min(end_vaddr, vaddr + _STEP_SIZE))
-        match = _FILL[image.arch.elf_machine].match(data)
+        match = _fill_of(image.arch).match(data)
         if match is None:
             break
         vaddr += match.end()

@@ -17,7 +17,7 @@ from cfi2sframe.rules import Rule
 from cfi2sframe.sframe.model import OUTERMOST, FrameState
 
 if TYPE_CHECKING:
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.rules import RegisterRule, RowState
 
 

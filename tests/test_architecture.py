@@ -196,12 +196,11 @@ def closure(module: str) -> set[str]:
 def test_writer_and_reader_share_constants_and_the_model_only() -> None:
     """The reader checks the writer; what both rest on checks nothing."""
     shared = closure("cfi2sframe.sframe.read") & closure("cfi2sframe.sframe.write")
-    assert shared <= {
+    assert {name for name in shared if not name.startswith("cfi2sframe.abi")} <= {
         "cfi2sframe.errors",
         "cfi2sframe.sframe.constants",
         "cfi2sframe.sframe.model",
         "cfi2sframe.rules",
-        "cfi2sframe.arch",
         "cfi2sframe.elf.constants",
         "cfi2sframe.printable",
     }

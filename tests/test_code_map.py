@@ -9,7 +9,7 @@ from unittest.mock import patch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from cfi2sframe.code_map import CodeMap, map_code
 from cfi2sframe.dwarf.programs import CfiEntries, Program
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState, UnwindTable

@@ -14,8 +14,8 @@ import pytest
 
 import cfi2sframe
 from cfi2sframe import Conversion, load
+from cfi2sframe.abi import AMD64, ARCHES, S390X, Arch
 from cfi2sframe.api import convert, verify
-from cfi2sframe.arch import AMD64, ARCHES, S390X, Arch
 from cfi2sframe.conversion import Options
 from cfi2sframe.errors import CfiError, RequestError
 from cfi2sframe.reasons import SkipReason

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import pytest
 
 from cfi2sframe import convert
+from cfi2sframe.abi import AARCH64_BE
 from cfi2sframe.api import verify
-from cfi2sframe.arch import AARCH64_BE
 from cfi2sframe.conversion import Options
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.sframe.read import stored_of

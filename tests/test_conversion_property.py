@@ -9,8 +9,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from cfi2sframe import convert, load
+from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch, arch_of_abi
 from cfi2sframe.api import verify
-from cfi2sframe.arch import AARCH64_LE, AMD64, S390X, Arch, arch_of_abi
 from cfi2sframe.conversion import Options
 from cfi2sframe.dwarf.rules import UnwindTable
 from cfi2sframe.errors import SFrameError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from cfi2sframe import convert, load
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from cfi2sframe.dwarf.instructions import Cutter
 from tests.support import cfi_asm as asm
 from tests.support.bounds import run_within_bound

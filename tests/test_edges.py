@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
 from cfi2sframe.dwarf.instructions import Cutter, Instruction, read_chunk, read_instructions
 from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.programs import RowMachines

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from cfi2sframe import guard
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from cfi2sframe.errors import CostError, ErrorKind, InputError, kind_of
 from cfi2sframe.guard import limited, part
 from tests.support import cfi_asm as asm

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from cfi2sframe import load
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from cfi2sframe.conversion import Conversion, Options, convert_image
 from cfi2sframe.dwarf.instructions import CUTTER
 from cfi2sframe.intern import IdentityMap

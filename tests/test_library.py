@@ -15,7 +15,7 @@ import pytest
 
 import cfi2sframe
 from cfi2sframe import errors, trace
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from cfi2sframe.emit import emit, remove
 from cfi2sframe.sframe.model import FrameState, Rule
 from cfi2sframe.sframe.read import read_section

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from cfi2sframe import convert, load
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from cfi2sframe.errors import Cfi2SFrameError, ElfError
 from tests.fuzz import seeds, target_cfi, target_elf, target_linked, target_object
 from tests.fuzz.harness import measured, timed

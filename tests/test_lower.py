@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X, Arch
+from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X, Arch
 from cfi2sframe.dwarf.rules import (
     UNKNOWN_CFA,
     CfaRule,

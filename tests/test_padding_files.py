@@ -13,7 +13,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from cfi2sframe import convert, load
-from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
 from cfi2sframe.errors import UnfitError
 from cfi2sframe.padding import is_fill
 from tests.support.stubs.linked import Variant, link
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.conversion import Conversion
     from tests.support.oracle.tools import CorpusArch
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from cfi2sframe.arch import AMD64, S390X
+from cfi2sframe.abi import AMD64, S390X
 from tests.fuzz import seeds, target_elf, target_linked, target_object, target_sframe
 from tests.fuzz.harness import timed
 

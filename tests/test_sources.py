@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe import account, load
+from cfi2sframe.abi import AMD64
 from cfi2sframe.api import convert, decode_made, truth_of, verify
-from cfi2sframe.arch import AMD64
 from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.elf.constants import EM_X86_64
 from cfi2sframe.emit import emit
@@ -41,7 +41,7 @@ from tests.support.sums import check_sums, convert_checked
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.elf.image import ElfImage
 
 CODE_SIZE = 0x100

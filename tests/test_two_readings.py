@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cfi2sframe.abi import AARCH64_LE, AMD64
 from cfi2sframe.api import convert, decode, verify
-from cfi2sframe.arch import AARCH64_LE, AMD64
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.report.coverage import account
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, cie_of, linked
 
 if TYPE_CHECKING:
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.conversion import Conversion
     from cfi2sframe.lower import Skip
 

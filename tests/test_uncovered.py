@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe import account, load
+from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.api import convert, decode_made, verify
-from cfi2sframe.arch import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.conversion import Options
 from cfi2sframe.elf.constants import STT_FUNC
 from cfi2sframe.emit import check as check_emitted

@@ -16,7 +16,7 @@ from cfi2sframe.rules import Rule
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
 
 
 class Expression(NamedTuple):

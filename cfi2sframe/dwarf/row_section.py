@@ -12,7 +12,7 @@ from cfi2sframe.dwarf.rules import UnwindTable  # noqa: TC001 - part of a NamedT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.elf.cfi import CfiKind, Relocation
 
 

@@ -23,7 +23,7 @@ from cfi2sframe.rules import Rule
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
 
 
 class NoRule(IntEnum):

@@ -34,32 +34,8 @@ SOURCE_NAMES: Final[dict[CfiKind, str]] = {
 }
 
 _ZSTD_PIECE_SIZE: Final = 1 << 20
-#: R_X86_64_NONE, R_AARCH64_NONE, R_390_NONE.
+#: R_X86_64_NONE, R_AARCH64_NONE and so on.
 _R_NONE: Final = 0
-
-#: By relocation type: the field's bytes, and whether the value is relative to the field; for types used in CFI.
-_RELOCATIONS: Final = {
-    c.EM_X86_64: {
-        c.R_X86_64_64: (8, False),
-        c.R_X86_64_PC32: (4, True),
-        c.R_X86_64_PLT32: (4, True),
-        c.R_X86_64_32: (4, False),
-        c.R_X86_64_32S: (4, False),
-        c.R_X86_64_PC64: (8, True),
-    },
-    c.EM_AARCH64: {
-        c.R_AARCH64_ABS64: (8, False),
-        c.R_AARCH64_ABS32: (4, False),
-        c.R_AARCH64_PREL64: (8, True),
-        c.R_AARCH64_PREL32: (4, True),
-    },
-    c.EM_S390: {
-        c.R_390_32: (4, False),
-        c.R_390_PC32: (4, True),
-        c.R_390_64: (8, False),
-        c.R_390_PC64: (8, True),
-    },
-}
 
 
 class Relocation(NamedTuple):
@@ -241,7 +217,7 @@ def _relocate(
     image: ElfImage, tables: Sequence[ElfSection], data: bytes, vaddr: int
 ) -> tuple[bytes, dict[int, Relocation], frozenset[int]]:
     """Return relocated bytes, the relocations applied by offset, and the offsets of those that cannot be applied."""
-    known = _RELOCATIONS[image.arch.elf_machine]
+    known = image.arch.cfi_relocations
     out = bytearray(data)
     applied: dict[int, Relocation] = {}
     unresolved: set[int] = set()

@@ -12,7 +12,7 @@ import struct
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.arch import Arch, arch_of_elf
+from cfi2sframe.abi import Arch, arch_of_elf
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.headers import (
     SYMBOL_SIZE,

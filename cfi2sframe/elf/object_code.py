@@ -7,7 +7,7 @@ What an object does not define gets an address of its own outside of all section
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.headers import RELA_SIZE
@@ -19,12 +19,6 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.sections import CodeRange, ElfSection
 
-#: By type: the bits of the field's lowest end that are written, the bits that the distance loses, the field's size.
-_DISTANCES: Final = {
-    c.EM_X86_64: {c.R_X86_64_PC32: (32, 0, 4), c.R_X86_64_PLT32: (32, 0, 4)},
-    c.EM_AARCH64: {c.R_AARCH64_CALL26: (26, 2, 4), c.R_AARCH64_JUMP26: (26, 2, 4)},
-    c.EM_S390: {c.R_390_PC32DBL: (32, 1, 4), c.R_390_PLT32DBL: (32, 1, 4)},
-}
 #: Addresses between two symbols that are not defined.
 _IMPORT_SIZE: Final = 16
 _IMPORT_ALIGNMENT: Final = 1 << 20
@@ -72,7 +66,7 @@ class RelocatedCode:
         """Return a section's bytes with the relocations of its calls, jumps and loads of addresses."""
         image = self.image
         data = bytearray(image.code_bytes(code, section.vaddr, section.end_vaddr))
-        known = _DISTANCES[image.arch.elf_machine]
+        known = image.arch.branch_relocations
         for table in self._relocations.get(section.index, ()):
             try:
                 entries = image.section_bytes(table)
@@ -87,14 +81,15 @@ class RelocatedCode:
                 target = symbol_vaddrs[info >> 32]
                 if target is None:
                     target = self._first_import + _IMPORT_SIZE * (info >> 32)
-                _write(data, offset, form, target + addend - section.vaddr - offset, image.arch.elf_machine)
+                _write(data, offset, form, target + addend - section.vaddr - offset, image.arch.instruction_order)
         return bytes(data)
 
 
-def _write(data: bytearray, offset: int, form: tuple[int, int, int], distance: int, machine: int) -> None:
+def _write(
+    data: bytearray, offset: int, form: tuple[int, int, int], distance: int, order: Literal["little", "big"]
+) -> None:
     """Write a distance into the lowest bits of a field."""
     bits, shift, size = form
-    order: Final = "big" if machine == c.EM_S390 else "little"
     mask = (1 << bits) - 1
     word = int.from_bytes(data[offset : offset + size], order)
     data[offset : offset + size] = (word & ~mask | distance >> shift & mask).to_bytes(size, order)

@@ -26,15 +26,6 @@ _RELA_WORDS: Final = RELA_SIZE // 8
 _SYMBOL_WORDS: Final = SYMBOL_SIZE // 8
 #: Addresses that a bitmap of SHT_RELR covers (gABI, "Relative Relocation Table").
 _BITMAP_WORDS: Final = 63
-#: Relocation types of code whose field holds the target itself; the field of any other holds the distance to it.
-_ABSOLUTE_TYPES: Final = {
-    c.EM_X86_64: frozenset({c.R_X86_64_64, c.R_X86_64_32, c.R_X86_64_32S}),
-    c.EM_AARCH64: frozenset({c.R_AARCH64_ABS64, c.R_AARCH64_ABS32}),
-    c.EM_S390: frozenset({c.R_390_64, c.R_390_32}),
-}
-#: What assemblers add to the addend of such a distance, because it counts from elsewhere than the field's start: from
-#: the instruction's end (AMD64), from its start (s390x).
-_DISTANCE_BIAS: Final = {c.EM_X86_64: -4, c.EM_AARCH64: 0, c.EM_S390: 2}
 #: GCC and Clang list there where each function's instructions for tracers are, which may lie before its entry.
 _PATCHABLE: Final = "__patchable_function_entries"
 
@@ -141,8 +132,8 @@ def _add_static(image: ElfImage, table: ElfSection, target: ElfSection, found: s
     found.update([base + offset for offset in words[0::_RELA_WORDS]])
     # As signed numbers, because most addends of code are negative.
     addends = array("q", words[2::_RELA_WORDS].tobytes())
-    absolute = _ABSOLUTE_TYPES[image.arch.elf_machine]
-    bias = _DISTANCE_BIAS[image.arch.elf_machine] if target.is_code else 0
+    absolute = {kind for kind, (_, is_relative) in image.arch.cfi_relocations.items() if not is_relative}
+    bias = image.arch.distance_bias if target.is_code else 0
     for info, addend in zip(words[1::_RELA_WORDS], addends, strict=True):
         index = info >> 32
         vaddr = symbol_vaddrs[index] if index < len(symbol_vaddrs) else None

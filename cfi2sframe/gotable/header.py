@@ -29,12 +29,6 @@ _GO_SECTION: Final = ".go.buildinfo"
 _SHARED_SECTION: Final = ".data.rel.ro"
 _TABLE_ALIGNMENT: Final = 32
 
-_QUANTA: Final = {c.EM_X86_64: 1, c.EM_AARCH64: 4, c.EM_S390: 2}
-_RELATIVE: Final = {
-    c.EM_X86_64: c.R_X86_64_RELATIVE,
-    c.EM_AARCH64: c.R_AARCH64_RELATIVE,
-    c.EM_S390: c.R_390_RELATIVE,
-}
 _POINTER_SIZE: Final = 8
 #: The section of the module's record, and words of it: the addresses of the table, of its names, values by PC,
 #: functions, and functions again; the number of the functions and their end; the address of the code.
@@ -93,7 +87,7 @@ def find_table(image: ElfImage) -> GoTable | None:
 def _find_magic(image: ElfImage, section: ElfSection) -> int | None:
     """Return where a table starts in a section that has more than it: where eight bytes are as a header's."""
     data = image.section_bytes(section)
-    quantum = _QUANTA[image.arch.elf_machine]
+    quantum = image.arch.instruction_alignment
     for magic in (*_MAGICS, *_OLD_MAGICS):
         wanted = struct.pack(image.byte_order + "I4B", magic, 0, 0, quantum, _POINTER_SIZE)
         offset = data.find(wanted)
@@ -114,7 +108,7 @@ def _read_header(image: ElfImage, section: ElfSection, offset: int) -> GoTable:
         raise UnfitError(f"a table of Go {_OLD_MAGICS[magic]}, which is not read", section.name)
     if magic not in _MAGICS:
         raise UnfitError(f"a table of an unknown version of Go (magic number 0x{magic:08x})", section.name)
-    if (zero, quantum, pointer_size) != (0, _QUANTA[image.arch.elf_machine], _POINTER_SIZE):
+    if (zero, quantum, pointer_size) != (0, image.arch.instruction_alignment, _POINTER_SIZE):
         raise CfiError("the header is not one of this machine", section.name, offset)
     counts_and_offsets = struct.unpack_from(order + "8Q", data, 8)
     function_count, _, text_vaddr, names, _, _, values, functions = counts_and_offsets
@@ -178,6 +172,6 @@ def _relocated(image: ElfImage, vaddr: int, value: int) -> int:
             at = entries.find(wanted, at + 1)
         if 0 <= at <= len(entries) - 24:
             info, addend = struct.unpack_from(image.byte_order + "QQ", entries, at + 8)
-            if info & 0xFFFFFFFF == _RELATIVE[image.arch.elf_machine]:
+            if info & 0xFFFFFFFF == image.arch.relative_relocation:
                 return int(addend)
     return value

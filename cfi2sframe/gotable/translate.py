@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.dwarf.leb128 import read_uleb
 from cfi2sframe.dwarf.row_section import RowFunction, RowSection
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState, TableBuilder, UnwindTable
-from cfi2sframe.elf.constants import EM_S390, EM_X86_64
 from cfi2sframe.errors import CfiError
 from cfi2sframe.rules import Rule
 
@@ -39,9 +38,6 @@ _INJECTED: Final = (
 
 #: Frames are of whole words.
 _WORD_SIZE: Final = 8
-#: What the CFA is from SP in an empty frame, other than on AMD64, where a call pushes the RA: s390x has a register save
-#: area there.
-_CALL_SIZE: Final = {EM_X86_64: 8, EM_S390: 160}
 _MAX_DEPTH: Final = 1 << 31
 _MAX_NAME_SIZE: Final = 1000
 
@@ -195,7 +191,7 @@ class _Translation:
     def _row(self, depth: int, *, is_top: bool) -> RowState:
         """Return the row of a depth: calls push the RA, or leave it in a register, which is saved at SP."""
         arch = self.arch
-        from_sp = depth + _CALL_SIZE.get(arch.elf_machine, 0)
+        from_sp = depth + arch.entry_cfa_offset
         ra: Rule | NoRule = NoRule.UNSPECIFIED
         if is_top:
             ra = NoRule.UNDEFINED

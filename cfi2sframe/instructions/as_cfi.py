@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from cfi2sframe.dwarf.row_section import RowFunction, RowSection
 from cfi2sframe.elf.cfi import SOURCE_NAMES, Relocation
-from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64, R_390_64, R_AARCH64_ABS64, R_X86_64_64
 from cfi2sframe.elf.local_symbols import local_symbols
 from cfi2sframe.instructions.derive import Derived, DerivedFunction, Underived
 from cfi2sframe.instructions.reasons import CodeReason
@@ -15,8 +14,6 @@ from cfi2sframe.instructions.reasons import CodeReason
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.local_symbols import LocalSymbol
-
-_ABSOLUTE: Final = {EM_X86_64: R_X86_64_64, EM_AARCH64: R_AARCH64_ABS64, EM_S390: R_390_64}
 
 
 def as_cfi(image: ElfImage, functions: tuple[DerivedFunction, ...]) -> RowSection:
@@ -26,7 +23,7 @@ def as_cfi(image: ElfImage, functions: tuple[DerivedFunction, ...]) -> RowSectio
     for number, function in enumerate(functions):
         symbol = _symbol_at(image, symbols, function.start_vaddr)
         if symbol is not None:
-            kind = _ABSOLUTE[image.arch.elf_machine]
+            kind = image.arch.absolute_relocation
             relocations[number] = Relocation(kind, symbol.number, function.start_vaddr - symbol.vaddr)
     made = [
         RowFunction(f.start_vaddr, f.end_vaddr - f.start_vaddr, f.table, uses_b_key=f.uses_b_key) for f in functions

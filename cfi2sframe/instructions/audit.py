@@ -29,7 +29,7 @@ from cfi2sframe.sources import find_cfi
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.dwarf.rules import CfaRule, RegisterRule, RowState
     from cfi2sframe.elf.cfi import CfiKind

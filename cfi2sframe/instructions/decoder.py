@@ -15,7 +15,7 @@ from cfi2sframe.instructions.function import DecodedInstruction
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.ranges import Span
     from cfi2sframe.instructions.effects import Abi, Effect

@@ -6,12 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi2sframe.dwarf.rules import NoRule
-from cfi2sframe.elf.constants import EM_AARCH64
 from cfi2sframe.instructions.audit_records import RuleSubject
 from cfi2sframe.rules import Rule
 
 if TYPE_CHECKING:
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.rules import CfaRule, RegisterRule
 
 
@@ -36,5 +35,4 @@ def directive_for(
 
 
 def _name(register: int, arch: Arch) -> str:
-    name = arch.register_name(register)
-    return name if arch.elf_machine == EM_AARCH64 else f"%{name}"
+    return arch.register_prefix + arch.register_name(register)

@@ -18,7 +18,7 @@ from cfi2sframe.instructions.stub_records import StubReason
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.instructions.decoder import Decoder
     from cfi2sframe.instructions.effects import Abi
 

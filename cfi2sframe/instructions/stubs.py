@@ -22,7 +22,7 @@ from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.elf.image import ElfImage
 
 #: Sizes of blocks, and of what may be before the first or, on AArch64, after the last one (the trampoline of lazy TLS

@@ -8,11 +8,9 @@ from array import array
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.abi import ARCHES
 from cfi2sframe.elf.constants import (
     PF_W,
-    R_390_RELATIVE,
-    R_AARCH64_RELATIVE,
-    R_X86_64_RELATIVE,
     SHF_ALLOC,
     SHT_RELA,
     SHT_RELR,
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from cfi2sframe.placing.gate import LinkedFile
 
 _NATIVE_ORDER: Final = "<" if sys.byteorder == "little" else ">"
-_RELATIVE_TYPES: Final = frozenset({R_X86_64_RELATIVE, R_AARCH64_RELATIVE, R_390_RELATIVE})
+_RELATIVE_TYPES: Final = frozenset(arch.relative_relocation for arch in ARCHES)
 _WORD_SIZE: Final = 8
 #: How many words the bitmap of one SHT_RELR entry describes.
 _BITMAP_WORDS: Final = 63

@@ -21,7 +21,7 @@ from cfi2sframe.sframe.model import FunctionBody
 from cfi2sframe.sframe.write import row_tail
 
 if TYPE_CHECKING:
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.conversion import Conversion
     from cfi2sframe.dwarf.entries import DwarfFde
 

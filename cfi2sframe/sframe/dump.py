@@ -15,7 +15,7 @@ from cfi2sframe.sframe.read import stored_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.sframe.model import FrameRow, FrameState, Function, Rule, Section
     from cfi2sframe.sframe.read import Record, Stored, Words
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from operator import le
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from cfi2sframe.arch import ARCHES, Arch
+from cfi2sframe.abi import ARCHES, Arch
 from cfi2sframe.printable import counted
 from cfi2sframe.rules import Rule as Rule  # noqa: PLC0414, TC001 - fields of NamedTuples; also for importers
 from cfi2sframe.sframe.constants import SFRAME_VERSION_1, SFRAME_VERSION_3

@@ -49,7 +49,7 @@ from cfi2sframe.sframe.segments import make_text
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.sframe.model import FunctionBody, Section
     from cfi2sframe.sframe.segments import Spelling, Text
 

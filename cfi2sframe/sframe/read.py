@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from cfi2sframe.arch import arch_of_abi
+from cfi2sframe.abi import arch_of_abi
 from cfi2sframe.errors import SFrameError
 from cfi2sframe.sframe import constants as s
 from cfi2sframe.sframe.model import NO_BLOCK_SIZE, FrameState, FunctionBody, Rule, Section
@@ -19,7 +19,7 @@ from cfi2sframe.sframe.model import NO_BLOCK_SIZE, FrameState, FunctionBody, Rul
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.elf.headers import Buffer
 
 #: The `where` of errors.

@@ -28,7 +28,7 @@ from cfi2sframe.sframe.write import row_tail
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.sframe.model import Section
 
 #: A segment has at most so many rows, however close together they are.

@@ -21,7 +21,7 @@ from cfi2sframe.sframe.model import Rule
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.sframe.model import FrameState, FunctionBody, Section
 
 _HEADER: Final = "HBBBbbBIIIII"

@@ -7,7 +7,7 @@ import struct
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.arch import Arch, arch_of_elf
+from cfi2sframe.abi import Arch, arch_of_elf
 from cfi2sframe.elf.constants import ET_CORE, PT_LOAD, PT_NOTE
 from cfi2sframe.elf.headers import FileHeader, machine_name, parse_file_header, parse_program_headers
 from cfi2sframe.elf.notes import parse_notes

@@ -11,14 +11,14 @@ import struct
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.arch import S390X
+from cfi2sframe.abi import S390X
 from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64
 from cfi2sframe.trace.frames import DEFAULT_PAC_MASK, Frame
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.trace.frames import ReadMemory
 
 #: Types of notes, which are also those of ptrace's register sets.

@@ -17,7 +17,7 @@ from cfi2sframe.trace.stepping import walk
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.elf.headers import ProgramHeader
     from cfi2sframe.trace.files import FoundSymbol
     from cfi2sframe.trace.frames import Frame, ReadMemory, Row, Trace

@@ -15,7 +15,7 @@ from cfi2sframe.trace.kernel import interrupted_frame
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.sframe.model import Found, Rule
     from cfi2sframe.trace.frames import ReadMemory
 

@@ -23,7 +23,7 @@ from cfi2sframe.verification.truth import ADDRESS_END, ANYTHING, AddressColumn, 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.instructions.stub_records import StubScan
     from cfi2sframe.sframe.model import FrameState, FunctionBody, Section
 

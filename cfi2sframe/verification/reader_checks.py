@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64, PT_PHDR, SHT_GNU_SFRAME, SHT_RELA
+from cfi2sframe.elf.constants import PT_PHDR, SHT_GNU_SFRAME, SHT_RELA
 from cfi2sframe.elf.executable import before_the_code, spread_of
 from cfi2sframe.sframe import constants as s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.model import FunctionBody, Section
     from cfi2sframe.sframe.read import Header, Record, Stored, Words
@@ -322,32 +322,4 @@ def _may_end_in_call(image: ElfImage, end_vaddr: int, size: int) -> bool:
     code = image.bytes_at(end_vaddr - size, size)
     if code is None:
         return False
-    tail = bytes(_CALL_SIZE - size) + code
-    machine, order = image.arch.elf_machine, image.arch.byte_order
-    if machine == EM_X86_64:
-        return _is_amd64_call(tail)
-    if machine == EM_AARCH64:
-        # BL, BLR and its forms with authentication; instructions are little-endian always.
-        word = int.from_bytes(tail[-4:], "little")
-        return word >> 26 == 0b100101 or word & 0xFEFFF000 == 0xD63F0000
-    if machine == EM_S390 and order == ">":
-        # BRASL, BRAS, BASR that save the return address in r14.
-        return tail[-6:-4] == b"\xc0\xe5" or tail[-4:-2] == b"\xa7\xe5" or (tail[-2] == 0x0D and tail[-1] >> 4 == 14)
-    return False
-
-
-def _is_amd64_call(tail: bytes) -> bool:
-    """Whether the bytes end in E8 rel32, or FF /2 with any addressing."""
-    if tail[-5] == 0xE8:
-        return True
-    for size in range(2, _CALL_SIZE + 1):
-        if tail[-size] != 0xFF or tail[1 - size] >> 3 & 7 != 2:
-            continue
-        mode, base = tail[1 - size] >> 6, tail[1 - size] & 7
-        with_index = mode != 3 and base == 4
-        displacement = {0: 4 if base == 5 else 0, 1: 1, 2: 4, 3: 0}[mode]
-        if with_index and mode == 0 and size > 2 and tail[2 - size] & 7 == 5:
-            displacement = 4
-        if size == 2 + with_index + displacement:
-            return True
-    return False
+    return image.arch.ends_in_call(bytes(_CALL_SIZE - size) + code)

@@ -14,7 +14,7 @@ from cfi2sframe.rules import Rule
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 
 if TYPE_CHECKING:
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.entries import DwarfCie
     from cfi2sframe.dwarf.expression import Shapes
     from cfi2sframe.dwarf.rules import CfaRule, RegisterRule, RowState

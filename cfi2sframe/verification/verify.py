@@ -23,7 +23,7 @@ from cfi2sframe.verification.truth import ADDRESS_END, ANYTHING, NOTHING, fdes_w
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.model import FrameState, Section
     from cfi2sframe.verification.answers import FoundState

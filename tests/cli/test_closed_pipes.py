@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from tests.contrib.support import environment, install_programs
 from tests.support.cli import ROOT, run
 from tests.support.jobs import TRUNCATED, object_of

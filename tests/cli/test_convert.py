@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe import __version__
-from cfi2sframe.arch import AMD64, S390X
+from cfi2sframe.abi import AMD64, S390X
 from tests.support import cfi_asm as asm
 from tests.support.cli import run, run_process
 from tests.support.raw_sframe import RawFunction, RawSection

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from tests.support import cfi_asm as asm
 from tests.support.cli import run
 from tests.support.samples import CODE, FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, cie_of

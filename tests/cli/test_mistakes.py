@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from cfi2sframe import load
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from tests.contrib.support import run as compile_program
 from tests.support.cli import ROOT, run
 from tests.support.needs import need

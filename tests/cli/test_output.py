@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from tests.support import cfi_asm as asm
 from tests.support.cli import ROOT, run, run_process
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file, push_fp

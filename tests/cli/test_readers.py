@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe import convert, load
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from tests.fuzz import seeds
 from tests.support.cli import run
 from tests.support.kernel_reader import SPREAD, code_of, complaints

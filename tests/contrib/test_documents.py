@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from tests.contrib.support import PROJECT, ROOT, environment, run
 from tests.support import cfi_asm as asm
 from tests.support.cli import run as run_cli
@@ -104,8 +104,8 @@ def test_the_library_page(tmp_path: Path) -> None:
     """Run the examples of the document on a small program."""
     need("cc")
     from cfi2sframe import convert, load
+    from cfi2sframe.abi import AMD64
     from cfi2sframe.api import decode
-    from cfi2sframe.arch import AMD64
 
     program = tmp_path / "program"
     run("cc", "-O2", "-fno-omit-frame-pointer", "-o", program, PROJECT / "main.c", PROJECT / "words.c")

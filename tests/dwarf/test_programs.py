@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from cfi2sframe import load
-from cfi2sframe.arch import AARCH64_BE, AMD64, Arch
+from cfi2sframe.abi import AARCH64_BE, AMD64, Arch
 from cfi2sframe.dwarf.programs import Cfi, read_programs
 from cfi2sframe.elf.cfi import CfiSection
 from cfi2sframe.sources import find_cfi

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
+from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.entries import CfiTable, DwarfCie, DwarfFde, parse_entries
 from cfi2sframe.dwarf.instructions import Cutter
@@ -39,7 +39,7 @@ from tests.support.rules import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.rules import UnwindTable
     from tests.support.oracle.elftools_rows import Row
 

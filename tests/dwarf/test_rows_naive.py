@@ -83,7 +83,7 @@ def test_rows_of_the_machine(name: str) -> None:
     ids=["CFA", "FP", "RA", "location"],
 )
 def test_differences_are_seen(spoiled: asm.Instruction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cfi2sframe.arch import AMD64
+    from cfi2sframe.abi import AMD64
 
     good = (asm.advance(1), asm.def_cfa_offset(16), asm.offset(6, 2), asm.advance(3), asm.def_cfa_register(6))
     files = []

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 import pytest
 
+from cfi2sframe.abi.amd64 import R_X86_64_64, R_X86_64_PC32
 from cfi2sframe.dwarf.entries import CfiTable, parse_entries
 from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.pointer import Location, PointerBases
@@ -178,7 +179,7 @@ def test_relocations_of_a_linked_file_are_not_applied() -> None:
         asm.Section(".eh_frame", b"\xee" * 8, flags=c.SHF_ALLOC, addr=0x402300),
     )
     symbols = (asm.Symbol("function", 0x401200, 16),)
-    relocations = (asm.Relocation(".eh_frame", 0, "function", c.R_X86_64_PC32),)
+    relocations = (asm.Relocation(".eh_frame", 0, "function", R_X86_64_PC32),)
     data = asm.elf_file(c.EM_X86_64, sections, file_type=c.ET_EXEC, symbols=symbols, relocations=relocations)
     section = only(sections_of(image_of(data)))
     assert (section.data, section.vaddr, section.relocations) == (b"\xee" * 8, 0x402300, {})
@@ -220,8 +221,8 @@ def test_several_sections_of_eh_frame() -> None:
     # The writer knows sections by name: one gets its real name when the file is there.
     second = second._replace(name=".eh_framX", type=c.SHT_X86_64_UNWIND)
     relocations = (
-        asm.Relocation(".eh_frame", field, ".text", c.R_X86_64_PC32, 4),
-        asm.Relocation(".eh_framX", other_field, ".text.b", c.R_X86_64_PC32, 8),
+        asm.Relocation(".eh_frame", field, ".text", R_X86_64_PC32, 4),
+        asm.Relocation(".eh_framX", other_field, ".text.b", R_X86_64_PC32, 8),
     )
     sections = (TEXT, first, TEXT_B, second)
     data = asm.elf_file(c.EM_X86_64, sections, symbols=SYMBOLS, relocations=relocations)
@@ -359,7 +360,7 @@ def test_a_compressed_section_is_relocated_in_its_plain_form() -> None:
     plain = bytes(64)
     packed = struct.pack("<IIQQ", c.ELFCOMPRESS_ZLIB, 0, 64, 8) + zlib.compress(plain)
     assert len(packed) < 56
-    relocation = asm.Relocation(".debug_frame", 56, "function", c.R_X86_64_64)
+    relocation = asm.Relocation(".debug_frame", 56, "function", R_X86_64_64)
     image = relocatable(AMD64, packed, relocation, name=".debug_frame", flags=c.SHF_COMPRESSED)
     section = only(sections_of(image))
     assert section.data == bytes(56) + (image.sections[1].vaddr + 8).to_bytes(8, "little")
@@ -530,7 +531,7 @@ def read_all(data: bytes) -> int:
 def whole_object() -> bytes:
     frame, fields = object_frame(AMD64, ".eh_frame", 2)
     relocations = tuple(
-        asm.Relocation(".eh_frame", field, ".text", c.R_X86_64_PC32, 8 * index) for index, field in enumerate(fields)
+        asm.Relocation(".eh_frame", field, ".text", R_X86_64_PC32, 8 * index) for index, field in enumerate(fields)
     )
     sections = (TEXT, TEXT_B, frame)
     return asm.elf_file(c.EM_X86_64, sections, symbols=SYMBOLS, relocations=relocations)

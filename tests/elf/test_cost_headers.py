@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from tests.support import cfi_asm as asm
 from tests.support.bounds import run_within_bound
 from tests.support.samples import CODE, TEXT_VADDR, cie_of

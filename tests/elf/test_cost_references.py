@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from tests.support import cfi_asm as asm
 from tests.support.audited import assembled
 from tests.support.bounds import run_within_bound

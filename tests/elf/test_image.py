@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
+from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.headers import machine_name
 from cfi2sframe.elf.image import ElfImage, SectionOffset

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe import convert
+from cfi2sframe.abi import AMD64
 from cfi2sframe.api import decode_existing
-from cfi2sframe.arch import AMD64
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import emit

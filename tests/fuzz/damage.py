@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from hypothesis import strategies as st
 
 from cfi2sframe import convert, load
-from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import Cfi2SFrameError
 from tests.fuzz import seeds
@@ -18,7 +18,7 @@ from tests.support.samples import TEXT_VADDR, Code, linked_file, push_fp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.elf.image import ElfImage
 
 ROOT: Final = Path(__file__).resolve().parents[2]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from tests.support.oracle.elftools_rows import Fde
 
 

@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from cfi2sframe.conversion import convert_image
 from cfi2sframe.errors import InputError
 from cfi2sframe.files import Unusable, find_sources, images_of, open_source

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
 from cfi2sframe.cli.exit_status import KEPT
 from tests.fuzz import seeds as make
 from tests.fuzz.harness import expect

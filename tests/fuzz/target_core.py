@@ -8,7 +8,7 @@ from functools import cache
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
 from cfi2sframe.errors import Cfi2SFrameError
 from cfi2sframe.trace import FileStore, trace_core
 from cfi2sframe.trace.formatting import trace_lines
@@ -21,7 +21,7 @@ from tests.support.trace.stacks import SECTION_VADDR, Model, make_stack
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.trace.files import ModuleFile
 
 ARCHES: Final = {"amd64": AMD64, "aarch64": AARCH64_LE, "s390x": S390X}

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe import convert, load
-from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
 from cfi2sframe.conversion import Options
 from cfi2sframe.elf.ranges import Span, united
 from cfi2sframe.errors import Cfi2SFrameError
@@ -19,7 +19,7 @@ from tests.support.instructions.handmade import code_file, problems_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
 
 _ARCHES: Final = (AMD64, AARCH64_LE, S390X)
 _ELF: Final = b"\x7fELF"

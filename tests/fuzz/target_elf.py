@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from cfi2sframe import load
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from cfi2sframe.elf.constants import SHT_DYNSYM, SHT_SYMTAB
 from cfi2sframe.errors import Cfi2SFrameError
 from tests.fuzz import seeds as make

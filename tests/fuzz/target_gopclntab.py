@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi2sframe import load
-from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
 from cfi2sframe.conversion import convert_image
 from cfi2sframe.errors import Cfi2SFrameError
 from tests.fuzz.checks import LEVELS, check_conversions
@@ -18,7 +18,7 @@ from tests.support.samples import FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, cie_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
 
 _ARCHES = (AMD64, AARCH64_LE, S390X)
 _WITH_EH_FRAME = 0x10

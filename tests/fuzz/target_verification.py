@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe import convert, load, verify
+from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
 from cfi2sframe.api import decode_raw
-from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
 from cfi2sframe.conversion import default_section_vaddr
 from cfi2sframe.errors import Cfi2SFrameError
 from tests.fuzz import seeds as make
@@ -16,7 +16,7 @@ from tests.fuzz.harness import expect
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.conversion import Level
 
 #: The files by the ABI that a section names in its header; others are verified against the first.

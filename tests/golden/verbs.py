@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from cfi2sframe.trace import Frame
 from tests.golden.expected import FOLDER
 from tests.support import cfi_asm as asm

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from cfi2sframe import load
-from cfi2sframe.arch import AARCH64_LE, AMD64, S390X, Arch
+from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.errors import CfiError, RequestError, UnfitError
 from cfi2sframe.gotable.header import HEADER_SIZE, find_table

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi2sframe.arch import AARCH64_LE
+from cfi2sframe.abi import AARCH64_LE
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.instructions.aarch64 import AARCH64_ABI
 from cfi2sframe.instructions.decoder import open_disassembler

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
+from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState, TableBuilder, UnwindTable
 from cfi2sframe.elf.image import ElfImage

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from tests.support import elf_asm
 from tests.support.bounds import run_within_bound
 from tests.support.instructions.handmade import DATA_VADDR, code_file

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from cfi2sframe import load
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.instructions.derive import derive
 from cfi2sframe.rules import Rule

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from cfi2sframe import load
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from cfi2sframe.conversion import convert_image
 from cfi2sframe.instructions.stub_records import StubReason
 from tests.support import cfi_asm as asm

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cfi2sframe import load
-from cfi2sframe.arch import S390X
+from cfi2sframe.abi import S390X
 from cfi2sframe.instructions.decoder import open_disassembler
 from cfi2sframe.instructions.effects import JUMP, NOTHING, Flow
 from cfi2sframe.instructions.s390x import S390X_ABI

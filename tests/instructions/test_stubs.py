@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from cfi2sframe import load
-from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.elf.constants import SHF_ALLOC, SHF_EXECINSTR
 from cfi2sframe.instructions.stub_records import StubReason
 from cfi2sframe.instructions.stubs import scan_stubs
@@ -31,7 +31,7 @@ from tests.support.stubs.handmade import (
 )
 
 if TYPE_CHECKING:
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.instructions.stub_records import StubScan, StubSkip
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from cfi2sframe.elf.constants import ET_DYN, PT_LOAD
 from cfi2sframe.elf.contents import FileBytes, Joined, OpenFile, extents_of, is_equal
 from cfi2sframe.elf.headers import parse_file_header, parse_section_headers

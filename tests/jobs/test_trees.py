@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from cfi2sframe.errors import ErrorKind
 from cfi2sframe.files.kinds import SkipKind
 from cfi2sframe.jobs.job import run_job

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from cfi2sframe import convert, load
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from cfi2sframe.emit import check, check_removal, emit, remove
 from cfi2sframe.errors import EmbedError
 from tests.support import cfi_asm as asm

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe import convert, load
-from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.elf.constants import SHT_SYMTAB
 from cfi2sframe.elf.headers import FileHeader, SectionHeader, parse_file_header, parse_section_headers
 from cfi2sframe.emit import check, check_removal, emit, remove
@@ -30,7 +30,7 @@ from tests.support.emitted import (
 from tests.support.samples import object_file, push_fp
 
 if TYPE_CHECKING:
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
 
 SHN_LORESERVE, SHN_XINDEX = 0xFF00, 0xFFFF
 SHF_ALLOC, SHF_INFO_LINK = 0x2, 0x40

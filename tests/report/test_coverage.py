@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe import account, convert, load
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from cfi2sframe.report.coverage import SourceCounts
 from cfi2sframe.report.coverage_report import add_up, coverage_report, headline, share
 from cfi2sframe.report.formats import render

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe import account, convert, load
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from cfi2sframe.cli.outputs import REPORT_FORMATS
 from cfi2sframe.errors import RequestError
 from cfi2sframe.printable import printable

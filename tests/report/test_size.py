@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe import convert, load
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from cfi2sframe.report.records import common_folder
 from cfi2sframe.report.size import SUMMED, add_up, measure
 from cfi2sframe.report.size_report import ORDERS, comparison_report, human, size_report

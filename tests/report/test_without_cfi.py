@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from cfi2sframe import load
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from cfi2sframe.report.coverage import NAMED_COUNT
 from cfi2sframe.report.coverage_report import coverage_report
 from tests.support import cfi_asm as asm

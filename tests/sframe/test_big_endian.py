@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from cfi2sframe import convert, load
+from cfi2sframe.abi import AARCH64_BE, S390X
 from cfi2sframe.api import decode
-from cfi2sframe.arch import AARCH64_BE, S390X
 from cfi2sframe.conversion import Options
 from tests.support.known_wrong import expect_failure
 from tests.support.oracle.readelf_sframe import check_printed, printed, wrapped
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.conversion import Level
     from tests.support.oracle.tools import Binutils, BinutilsVersion, CorpusArch
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi2sframe.arch import AARCH64_LE, AMD64, ARCHES, S390X, Arch
+from cfi2sframe.abi import AARCH64_LE, AMD64, ARCHES, S390X, Arch
 from cfi2sframe.sframe.model import Attributes, FrameRow, FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.ranges import MAX_ROWS, make_ranges
 from cfi2sframe.sframe.read import read_section

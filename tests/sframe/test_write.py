@@ -10,7 +10,7 @@ import struct
 
 import pytest
 
-from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
+from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.errors import RequestError
 from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.write import EncodedRows, row_tail, store_rows

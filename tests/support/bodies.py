@@ -11,7 +11,7 @@ from cfi2sframe.sframe.write import store_rows, write
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.sframe.model import Function, Section
 
 

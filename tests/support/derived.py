@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.ranges import Span
     from cfi2sframe.errors import InputError

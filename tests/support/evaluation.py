@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.arch import S390X
+from cfi2sframe.abi import S390X
 from cfi2sframe.dwarf.expression import Expression
 from cfi2sframe.dwarf.rules import NoRule, RaSigning
 from cfi2sframe.rules import Rule
@@ -16,7 +16,7 @@ from cfi2sframe.rules import Rule
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.rules import RegisterRule, RowState
     from cfi2sframe.sframe.model import FrameState
 

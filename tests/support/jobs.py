@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.arch import AMD64, S390X
+from cfi2sframe.abi import AMD64, S390X
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.listing import work_list
 from tests.support import cfi_asm as asm

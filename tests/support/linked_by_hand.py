@@ -7,7 +7,7 @@ import struct
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE, SECTION_HEADER_SIZE
 from tests.support import cfi_asm as asm
 from tests.support.samples import push_fp

@@ -13,7 +13,7 @@ from tests.support.rules import state_at
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.rules import CfaRule, RegisterRule, RowState, UnwindTable
 
 SIGNING: Final = {RaSigning.NONE: (0, 2), RaSigning.SIGNED: (1,), RaSigning.SIGNED_WITH_PC: (3,)}

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
-from cfi2sframe.arch import AARCH64_LE, S390X
-from cfi2sframe.arch import Arch as AbiRecord
+from cfi2sframe.abi import AARCH64_LE, S390X
+from cfi2sframe.abi import Arch as AbiRecord
 from tests.support.needs import need
 from tests.support.oracle.tools import CorpusArch  # noqa: TC001 - fields of a record
 from tests.support.oracle.tools import Target as ArchName  # noqa: TC001

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from cfi2sframe.elf import constants as c
 from cfi2sframe.trace import Frame
 from tests.support.bounds import run_within_bound

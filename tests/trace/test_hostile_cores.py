@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.elf import constants as c
 from cfi2sframe.errors import Cfi2SFrameError, InputError
 from cfi2sframe.trace import AddressSpace, FileStore, Frame, trace_core
@@ -39,7 +39,7 @@ from tests.support.trace.core_files import (
 from tests.support.trace.stacks import SECTION_VADDR, STACK, Model, make_stack, raw_section, words_row
 
 if TYPE_CHECKING:
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.trace import Ending, Row
 
 pytestmark = pytest.mark.fuzz

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from cfi2sframe.trace import FileStore, trace_process
 from cfi2sframe.trace.files import ModuleFile
 from tests.support.needs import need

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.sframe.model import Found, FrameRow, FrameState, Function, FunctionBody, Rule
 from cfi2sframe.trace import Ending, Frame, Row, caller_of, walk
 from cfi2sframe.trace.stepping import strip_pac
@@ -18,7 +18,7 @@ from tests.support.raw_sframe import RawFunction
 from tests.support.trace.stacks import Model, find_row, make_stack, raw_section, words_row
 
 if TYPE_CHECKING:
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
 
 VERSIONS_BY_ARCH: Final = [
     pytest.param(arch, version, id=f"{arch.name}-{version}")

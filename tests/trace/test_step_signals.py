@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
-from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
 from cfi2sframe.elf.load import load
 from cfi2sframe.trace import Frame
 from cfi2sframe.trace.kernel import NT_PRFPREG, NT_PRSTATUS, interrupted_frame, stopped_thread
@@ -19,7 +19,7 @@ from tests.support.needs import need
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
 
 SP: Final = 0x7000_0000
 PC: Final = 0x40_0000

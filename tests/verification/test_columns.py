@@ -12,8 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cfi2sframe import convert, load
+from cfi2sframe.abi import AMD64
 from cfi2sframe.api import truth_of
-from cfi2sframe.arch import AMD64
 from cfi2sframe.dwarf.expression import Shapes
 from cfi2sframe.errors import SFrameError
 from cfi2sframe.padding import Padding

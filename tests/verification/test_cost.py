@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from cfi2sframe import load
+from cfi2sframe.abi import AMD64
 from cfi2sframe.api import convert, decode, judge, verify
-from cfi2sframe.arch import AMD64
 from cfi2sframe.errors import CostError
 from cfi2sframe.guard import limited
 from cfi2sframe.verification.readers import READERS

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from cfi2sframe import convert, load
+from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.api import decode_made, judge
-from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.conversion import Options
 from cfi2sframe.emit import reader_warnings
 from cfi2sframe.errors import Cfi2SFrameError
@@ -21,7 +21,7 @@ from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.conversion import Level
     from cfi2sframe.elf.image import ElfImage
     from tests.support.oracle.tools import CorpusArch

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from cfi2sframe import load
+from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.api import convert, truth_of, verify
-from cfi2sframe.arch import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.sframe.read import read_section
 from cfi2sframe.verification import Difference, check_invariants, verify_section

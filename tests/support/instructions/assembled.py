@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe import load
-from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
 from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.elf.ranges import Span
@@ -30,7 +30,7 @@ from cfi2sframe.sources import find_cfi
 from tests.support.needs import need
 
 if TYPE_CHECKING:
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.rules import RowState, UnwindTable
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.instructions.derive import Derived

@@ -17,7 +17,7 @@ from tests.support.samples import CODE, ET_DYN, PT_LOAD, SHF_ALLOC, TEXT_VADDR
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.ranges import Span
     from cfi2sframe.instructions.derive import Derived

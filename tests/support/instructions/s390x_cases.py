@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.arch import S390X
+from cfi2sframe.abi import S390X
 from cfi2sframe.instructions.decoder import open_disassembler
 from tests.support.needs import need
 from tests.support.targets import S390, run

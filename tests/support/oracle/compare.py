@@ -12,7 +12,7 @@ from tests.support.oracle.elftools_rows import Cfa, Expression, Rule
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.sframe.model import FrameState
     from cfi2sframe.sframe.model import Rule as SframeRule
     from tests.support.oracle.elftools_rows import Row

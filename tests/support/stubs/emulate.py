@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 
-from cfi2sframe.arch import AMD64, S390X
+from cfi2sframe.abi import AMD64, S390X
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,14 +6,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe import load
-from cfi2sframe.arch import AMD64
+from cfi2sframe.abi import AMD64
 from cfi2sframe.elf.constants import ET_DYN, PF_R, PF_X, PT_DYNAMIC, PT_LOAD, SHF_ALLOC, SHF_EXECINSTR
 from tests.support import elf_asm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cfi2sframe.arch import Arch
+    from cfi2sframe.abi import Arch
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.model import Function
 

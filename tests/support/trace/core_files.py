@@ -6,7 +6,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.arch import AMD64, S390X, Arch
+from cfi2sframe.abi import AMD64, S390X, Arch
 from cfi2sframe.elf import constants as c
 from tests.support import elf_asm
 from tests.support.trace.stacks import SECTION_VADDR, STACK

@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
+from cfi2sframe.abi import AMD64, S390X, Arch
 from cfi2sframe.api import decode
-from cfi2sframe.arch import AMD64, S390X, Arch
 from cfi2sframe.trace import Ending, Frame, Row
 from tests.support.raw_sframe import RawFunction, RawSection
 

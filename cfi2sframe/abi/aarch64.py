@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AAPCS64, for both byte orders of data."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cfi2sframe.abi.record import Arch
+from cfi2sframe.elf.constants import EM_AARCH64
+from cfi2sframe.sframe.constants import SFRAME_ABI_AARCH64_ENDIAN_BIG, SFRAME_ABI_AARCH64_ENDIAN_LITTLE
+
+R_AARCH64_ABS64: Final = 257
+R_AARCH64_ABS32: Final = 258
+R_AARCH64_PREL64: Final = 260
+R_AARCH64_PREL32: Final = 261
+R_AARCH64_JUMP26: Final = 282
+R_AARCH64_CALL26: Final = 283
+R_AARCH64_RELATIVE: Final = 1027
+
+
+def _ends_in_call(code: bytes) -> bool:
+    """Whether the bytes end in BL, BLR, or BLR's forms with authentication."""
+    word = int.from_bytes(code[-4:], "little")
+    return word >> 26 == 0b100101 or word & 0xFEFFF000 == 0xD63F0000
+
+
+AARCH64_LE: Final = Arch(
+    name="AArch64",
+    elf_machine=EM_AARCH64,
+    byte_order="<",
+    abi_id=SFRAME_ABI_AARCH64_ENDIAN_LITTLE,
+    first_version=1,
+    sp_register=31,
+    fp_register=29,
+    ra_register=30,
+    registers=(*(f"x{n}" for n in range(31)), "sp"),
+    register_prefix="",
+    fixed_ra_offset=0,
+    sp_offset_from_cfa=0,
+    entry_cfa_offset=0,
+    cfa_offset_bias=0,
+    cfa_offset_scale=1,
+    pads_ra=False,
+    ra_may_be_signed=True,
+    # Whatever the order of data is.
+    instruction_order="little",
+    instruction_alignment=4,
+    prologue_step=4,
+    # nop; udf 0; brk 0 and 1.
+    fill=rb"(?:\x1f\x20\x03\xd5|\x00{4}|[\x00\x20]\x00\x20\xd4)+",
+    ends_in_call=_ends_in_call,
+    pc32_relocation=R_AARCH64_PREL32,
+    pc64_relocation=R_AARCH64_PREL64,
+    absolute_relocation=R_AARCH64_ABS64,
+    relative_relocation=R_AARCH64_RELATIVE,
+    cfi_relocations={
+        R_AARCH64_ABS64: (8, False),
+        R_AARCH64_ABS32: (4, False),
+        R_AARCH64_PREL64: (8, True),
+        R_AARCH64_PREL32: (4, True),
+    },
+    branch_relocations={R_AARCH64_CALL26: (26, 2, 4), R_AARCH64_JUMP26: (26, 2, 4)},
+    distance_bias=0,
+)
+AARCH64_BE: Final = AARCH64_LE._replace(name="AArch64 BE", byte_order=">", abi_id=SFRAME_ABI_AARCH64_ENDIAN_BIG)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""System V ABI for AMD64."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cfi2sframe.abi.record import Arch
+from cfi2sframe.elf.constants import EM_X86_64
+from cfi2sframe.sframe.constants import SFRAME_ABI_AMD64_ENDIAN_LITTLE
+
+R_X86_64_64: Final = 1
+R_X86_64_PC32: Final = 2
+R_X86_64_PLT32: Final = 4
+R_X86_64_RELATIVE: Final = 8
+R_X86_64_32: Final = 10
+R_X86_64_32S: Final = 11
+R_X86_64_PC64: Final = 24
+
+#: ModRM of `nop`, whose register field is 0, with what it is followed by: SIB byte, displacement.
+_NOP_OPERAND: Final = (
+    rb"(?:[\x00-\x03\x06\x07\xc0-\xc7]|\x04(?:[^\x05\x0d\x15\x1d\x25\x2d\x35\x3d]|[\x05\x0d\x15\x1d\x25\x2d\x35\x3d].{4})"
+    rb"|\x05.{4}|[\x40-\x43\x45-\x47].|\x44..|[\x80-\x83\x85-\x87].{4}|\x84.{5})"
+)
+
+
+def _ends_in_call(code: bytes) -> bool:
+    """Whether the bytes end in E8 rel32, or FF /2 with any addressing."""
+    if code[-5] == 0xE8:
+        return True
+    for size in range(2, len(code) + 1):
+        if code[-size] != 0xFF or code[1 - size] >> 3 & 7 != 2:
+            continue
+        mode, base = code[1 - size] >> 6, code[1 - size] & 7
+        with_index = mode != 3 and base == 4
+        displacement = {0: 4 if base == 5 else 0, 1: 1, 2: 4, 3: 0}[mode]
+        if with_index and mode == 0 and size > 2 and code[2 - size] & 7 == 5:
+            displacement = 4
+        if size == 2 + with_index + displacement:
+            return True
+    return False
+
+
+AMD64: Final = Arch(
+    name="AMD64",
+    elf_machine=EM_X86_64,
+    byte_order="<",
+    abi_id=SFRAME_ABI_AMD64_ENDIAN_LITTLE,
+    first_version=1,
+    sp_register=7,
+    fp_register=6,
+    ra_register=16,
+    registers=(
+        *("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp"),
+        *(f"r{n}" for n in range(8, 16)),
+        "rip",
+        *(f"xmm{n}" for n in range(16)),
+    ),
+    register_prefix="%",
+    fixed_ra_offset=-8,
+    sp_offset_from_cfa=0,
+    entry_cfa_offset=8,
+    cfa_offset_bias=0,
+    cfa_offset_scale=1,
+    pads_ra=False,
+    ra_may_be_signed=False,
+    instruction_order="little",
+    instruction_alignment=1,
+    prologue_step=2,
+    # nop of 1 to 15 bytes, with prefixes of operand size and of CS; int3; zeros.
+    fill=rb"(?:[\x66\x2e]{0,13}(?:\x90|\x0f\x1f" + _NOP_OPERAND + rb")|\xcc|\x00)+",
+    ends_in_call=_ends_in_call,
+    pc32_relocation=R_X86_64_PC32,
+    pc64_relocation=R_X86_64_PC64,
+    absolute_relocation=R_X86_64_64,
+    relative_relocation=R_X86_64_RELATIVE,
+    cfi_relocations={
+        R_X86_64_64: (8, False),
+        R_X86_64_PC32: (4, True),
+        R_X86_64_PLT32: (4, True),
+        R_X86_64_32: (4, False),
+        R_X86_64_32S: (4, False),
+        R_X86_64_PC64: (8, True),
+    },
+    branch_relocations={R_X86_64_PC32: (32, 0, 4), R_X86_64_PLT32: (32, 0, 4)},
+    # Distances count from the instruction's end.
+    distance_bias=-4,
+)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The record of an ABI."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+class Arch(NamedTuple):
+    """What the program has to know of one ABI."""
+
+    name: str
+    elf_machine: int
+    """`e_machine` of the ELF header."""
+    byte_order: Literal["<", ">"]
+    """As `struct` spells it."""
+    abi_id: int
+    """`sfh_abi_arch` of the SFrame header."""
+    first_version: int
+    """The first SFrame version that defines this ABI."""
+
+    sp_register: int
+    fp_register: int
+    ra_register: int
+    """The return address column that the ABI prescribes; a CIE may name another."""
+    registers: tuple[str, ...]
+    """DWARF register names by number, as the assembler spells them without `register_prefix`."""
+    register_prefix: str
+
+    fixed_ra_offset: int
+    """RA is always at CFA + this; 0 where RA is tracked row by row (`sfh_cfa_fixed_ra_offset`)."""
+    sp_offset_from_cfa: int
+    """SP of the caller is CFA + this."""
+    entry_cfa_offset: int
+    """At a function's entry, the CFA is SP + this."""
+    cfa_offset_bias: int
+    """SFrame stores the CFA's offset as (offset - bias) / scale."""
+    cfa_offset_scale: int
+    pads_ra: bool
+    """An RA word of 0 means "not saved" where only FP is saved; in version 2, RA and FP words may hold a register."""
+    ra_may_be_signed: bool
+    """The RA may carry a pointer authentication code."""
+
+    instruction_order: Literal["little", "big"]
+    instruction_alignment: int
+    """Bytes; Go counts code in units of this."""
+    prologue_step: int
+    """Bytes that a row in the midst of a prologue or an epilogue is mostly in force for: those of an instruction."""
+    fill: bytes
+    """A regular expression: what fills the space before an aligned address, the compilers' and assemblers' nops and
+    what the linkers GNU ld, gold, lld and mold put between input sections. Each instruction can be read in one way."""
+    ends_in_call: Callable[[bytes], bool]
+    """Whether the seven bytes of code before an address may end in a call."""
+
+    pc32_relocation: int
+    """Type of the relocation for a 32-bit distance from the field to the symbol."""
+    pc64_relocation: int
+    """The same for 64 bits."""
+    absolute_relocation: int
+    """Type of the relocation for a 64-bit address."""
+    relative_relocation: int
+    """The dynamic linker's, for the file's own address plus the addend."""
+    cfi_relocations: Mapping[int, tuple[int, bool]]
+    """Those used in CFI, by type: the field's bytes, and whether the value is relative to the field."""
+    branch_relocations: Mapping[int, tuple[int, int, int]]
+    """Those of calls and jumps, by type: the bits of the field's lowest end that are written, the bits that the
+    distance loses, the field's bytes."""
+    distance_bias: int
+    """What assemblers add to the addend of a distance in code because it does not count from the field's start."""
+
+    def __hash__(self) -> int:
+        return self.abi_id
+
+    def __repr__(self) -> str:
+        return f"<Arch {self.name}>"
+
+    def register_name(self, number: int) -> str:
+        """Return the assembler's name of a DWARF register, or `rN` beyond those that have one here."""
+        return self.registers[number] if number < len(self.registers) else f"r{number}"

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ELF ABI for s390x (z/Architecture)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cfi2sframe.abi.record import Arch
+from cfi2sframe.elf.constants import EM_S390
+from cfi2sframe.sframe.constants import SFRAME_ABI_S390X_ENDIAN_BIG
+
+R_390_32: Final = 4
+R_390_PC32: Final = 5
+R_390_RELATIVE: Final = 12
+R_390_PC32DBL: Final = 19
+R_390_PLT32DBL: Final = 20
+R_390_64: Final = 22
+R_390_PC64: Final = 23
+
+
+def _ends_in_call(code: bytes) -> bool:
+    """Whether the bytes end in BRASL, BRAS or BASR with the RA in r14."""
+    return code[-6:-4] == b"\xc0\xe5" or code[-4:-2] == b"\xa7\xe5" or (code[-2] == 0x0D and code[-1] >> 4 == 14)
+
+
+S390X: Final = Arch(
+    name="s390x",
+    elf_machine=EM_S390,
+    byte_order=">",
+    abi_id=SFRAME_ABI_S390X_ENDIAN_BIG,
+    first_version=2,
+    sp_register=15,
+    fp_register=11,
+    ra_register=14,
+    registers=(
+        *(f"r{n}" for n in range(16)),
+        *("f0", "f2", "f4", "f6", "f1", "f3", "f5", "f7", "f8", "f10", "f12", "f14", "f9", "f11", "f13", "f15"),
+    ),
+    register_prefix="%",
+    fixed_ra_offset=0,
+    # The register save area of 160 bytes is the caller's.
+    sp_offset_from_cfa=-160,
+    entry_cfa_offset=160,
+    cfa_offset_bias=160,
+    cfa_offset_scale=8,
+    pads_ra=True,
+    ra_may_be_signed=False,
+    instruction_order="big",
+    instruction_alignment=2,
+    prologue_step=6,
+    # Branches that are never taken (bcr 0, bc 0, brc 0, brcl 0); zeros.
+    fill=rb"(?:\x07[\x00-\x0f]|\x47[\x00-\x0f]..|\xa7\x04..|\xc0\x04.{4}|\x00\x00)+",
+    ends_in_call=_ends_in_call,
+    pc32_relocation=R_390_PC32,
+    pc64_relocation=R_390_PC64,
+    absolute_relocation=R_390_64,
+    relative_relocation=R_390_RELATIVE,
+    cfi_relocations={
+        R_390_32: (4, False),
+        R_390_PC32: (4, True),
+        R_390_64: (8, False),
+        R_390_PC64: (8, True),
+    },
+    branch_relocations={R_390_PC32DBL: (32, 1, 4), R_390_PLT32DBL: (32, 1, 4)},
+    # Distances count from the instruction's start.
+    distance_bias=2,
+)
