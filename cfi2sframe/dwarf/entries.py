@@ -76,24 +76,6 @@ class CfiFailure(NamedTuple):
     error: CfiError
 
 
-class CfiTable(NamedTuple):
-    """All entries of a section, in its order: sound FDEs, damaged ones, and the number of CIEs that were read."""
-
-    fdes: tuple[DwarfFde, ...]
-    failures: tuple[CfiFailure, ...]
-    cie_count: int
-
-
-def parse_entries(section: CfiSection, bases: PointerBases) -> CfiTable:
-    """Parse a whole section. A damaged entry fails alone.
-
-    Raises `CfiError` when an entry's length leaves the section, since nothing after that entry can be found.
-    """
-    walk = EntryWalk(section, bases)
-    fdes = tuple(map(DwarfFde._make, walk.fdes()))
-    return CfiTable(fdes, tuple(walk.failures), len(walk.cies))
-
-
 class EntryWalk:
     """A pass over a section's entries: `fdes` yields the sound FDEs; after that, `failures` has the damaged ones."""
 
@@ -291,74 +273,49 @@ def _parse_cie(data: bytes, bases: PointerBases, data_vaddr: int) -> DwarfCie:
         position += 1
     else:
         ra_register, position = read_uleb(data, position)
-    parsed = _parse_augmentation(augmentation, data, position, bases, data_vaddr)
+    end, fde_encoding, lsda_encoding = position, d.DW_EH_PE_absptr, d.DW_EH_PE_omit
+    if augmentation.startswith("z"):
+        size, position = read_uleb(data, position)
+        end = position + size
+        if end > len(data):
+            raise CfiError("the augmentation data leave the CIE")
+        encodings = _encodings(augmentation, data[:end], position, bases, data_vaddr)
+        fde_encoding, lsda_encoding = encodings.get("R", fde_encoding), encodings.get("L", lsda_encoding)
+    elif augmentation not in ("", "eh"):
+        raise CfiError(f"unknown augmentation {_shown(augmentation)}")
+    elif end > len(data):
+        raise CfiError("truncated CIE")
     return DwarfCie(
-        version,
-        augmentation,
-        code_alignment,
-        data_alignment,
-        ra_register,
-        parsed.fde_encoding,
-        parsed.lsda_encoding,
-        parsed.is_signal_frame,
-        parsed.uses_b_key,
-        data[parsed.end :],
+        *(version, augmentation, code_alignment, data_alignment, ra_register, fde_encoding, lsda_encoding),
+        is_signal_frame="S" in augmentation,
+        uses_b_key="B" in augmentation,
+        instructions=data[end:],
     )
 
 
-class _Augmentation(NamedTuple):
-    """The meaning of a CIE's augmentation, and where its data end."""
-
-    fde_encoding: int
-    lsda_encoding: int
-    is_signal_frame: bool
-    uses_b_key: bool
-    end: int
-
-
-def _parse_augmentation(
-    augmentation: str, data: bytes, position: int, bases: PointerBases, data_vaddr: int
-) -> _Augmentation:
-    fde_encoding, lsda_encoding = d.DW_EH_PE_absptr, d.DW_EH_PE_omit
-    if augmentation in ("", "eh"):
-        if position > len(data):
-            raise CfiError("truncated CIE")
-        return _Augmentation(fde_encoding, lsda_encoding, is_signal_frame=False, uses_b_key=False, end=position)
-    if not augmentation.startswith("z"):
-        raise CfiError(f"unknown augmentation {_shown(augmentation)}")
-    size, position = read_uleb(data, position)
-    end = position + size
-    if end > len(data):
-        raise CfiError("the augmentation data leave the CIE")
-    limited = data[:end]
+def _encodings(augmentation: str, data: bytes, position: int, bases: PointerBases, data_vaddr: int) -> dict[str, int]:
+    """Return the encodings that the augmentation data have, from `position` to the end, by their letters."""
+    encodings: dict[str, int] = {}
     for place, letter in enumerate(augmentation[1:], 1):
         if letter in "SBG":
             continue
         if letter not in "RLP" and not _FOR_ROWS.intersection(augmentation[place:]):
             # Readers go on: the data say how long they are, and no letter follows that rows depend on.
             break
-        if letter not in "RLP" or position >= end:
+        if letter not in "RLP" or position >= len(data):
             raise CfiError(f"unknown or truncated augmentation {_shown(augmentation)}")
-        encoding = limited[position]
+        encoding = encodings[letter] = data[position]
         position += 1
-        if letter == "R":
-            fde_encoding = encoding
-        elif letter == "L":
-            lsda_encoding = encoding
-        elif encoding != d.DW_EH_PE_omit:
+        if letter == "P" and encoding != d.DW_EH_PE_omit:
             # The personality routine's address is not used.
-            position = _skip_pointer(limited, position, encoding, bases, data_vaddr)
-    return _Augmentation(fde_encoding, lsda_encoding, "S" in augmentation, "B" in augmentation, end)
+            if encoding == d.DW_EH_PE_aligned:
+                position += -(data_vaddr + position) % 8
+                encoding = d.DW_EH_PE_absptr
+            position = read_value(data, position, encoding, bases.byte_order)[1]
+    return encodings
 
 
 def _shown(augmentation: str) -> str:
     """Return an augmentation for a message, cut where it is long: each FDE of its CIE repeats the message."""
     shown = augmentation[:_MAX_SHOWN_AUGMENTATION]
     return f"{shown!r}" if shown == augmentation else f"{shown!r} and {len(augmentation) - len(shown):,} more letters"
-
-
-def _skip_pointer(data: bytes, position: int, encoding: int, bases: PointerBases, data_vaddr: int) -> int:
-    if encoding == d.DW_EH_PE_aligned:
-        position += -(data_vaddr + position) % 8
-        encoding = d.DW_EH_PE_absptr
-    return read_value(data, position, encoding, bases.byte_order)[1]

@@ -8,7 +8,7 @@ call. The other strings are read instruction by instruction, which also finds th
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.leb128 import read_sleb, read_uleb
@@ -81,7 +81,7 @@ class Instruction(NamedTuple):
 
     offset: int
     opcode: int
-    operands: tuple[int | bytes, ...]
+    operands: tuple[Any, ...]
     end: int
 
 

@@ -12,7 +12,7 @@ is looked up the next time.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.expression import Expression, classify, is_unscaled, signed_word
@@ -24,7 +24,6 @@ from cfi2sframe.rules import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import TypeAlias
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.entries import DwarfCie
@@ -32,14 +31,45 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.pointer import Location
     from cfi2sframe.dwarf.rules import RegisterRule
 
-    #: Returns the state after an instruction, given the state before it and its operands.
-    Handler: TypeAlias = Callable[..., "MachineState"]
-
-
 #: AArch64's pseudo-register RA_SIGN_STATE (AADWARF64, 4.1).
 _RA_SIGN_STATE: Final = 34
+#: The fields of a state that it is in.
+_SIGN_FIELDS: Final = ("sign_bits", "sign_rule")
 #: What its two bits say: "with the PC" means nothing where the RA is not signed.
 _SIGNING: Final = (RaSigning.NONE, RaSigning.SIGNED, RaSigning.NONE, RaSigning.SIGNED_WITH_PC)
+
+
+def _saved(offset: int, factor: int) -> Rule:
+    return Rule(None, signed_word(offset * factor), deref=True)
+
+
+def _value(offset: int, factor: int) -> Rule:
+    return Rule(None, signed_word(offset * factor), deref=False)
+
+
+#: Register rule instructions, 6.4.2.3: the rule, by the operand after the register and the data alignment.
+_REGISTER_RULES: Final[dict[int, Callable[[Any, int], RegisterRule]]] = {
+    d.DW_CFA_undefined: lambda _, _factor: NoRule.UNDEFINED,
+    d.DW_CFA_same_value: lambda _, _factor: NoRule.SAME_VALUE,
+    d.DW_CFA_offset: _saved,
+    d.DW_CFA_offset_extended: _saved,
+    d.DW_CFA_offset_extended_sf: _saved,
+    d.DW_CFA_GNU_negative_offset_extended: lambda offset, factor: _saved(-offset, factor),
+    d.DW_CFA_val_offset: _value,
+    d.DW_CFA_val_offset_sf: _value,
+    d.DW_CFA_register: lambda holder, _: Rule(holder, 0, deref=False),
+    d.DW_CFA_expression: lambda code, _: Expression(code, deref=True),
+    d.DW_CFA_val_expression: lambda code, _: Expression(code, deref=False),
+}
+#: CFA definition instructions, 6.4.2.2, and whether their offset is factored.
+_CFA_DEFINITIONS: Final = {
+    d.DW_CFA_def_cfa: False,
+    d.DW_CFA_def_cfa_sf: True,
+    d.DW_CFA_def_cfa_register: False,
+    d.DW_CFA_def_cfa_offset: False,
+    d.DW_CFA_def_cfa_offset_sf: True,
+    d.DW_CFA_def_cfa_expression: False,
+}
 
 
 class MachineState(NamedTuple):
@@ -122,8 +152,10 @@ class RowMachine:
         self._arch = arch
         self._cutter = cutter
         self._rows = Rows() if rows is None else rows
-        self._handlers = self._HANDLERS | (self._AARCH64_HANDLERS if arch.ra_may_be_signed else {})
         self._sign_register = _RA_SIGN_STATE if arch.ra_may_be_signed else None
+        #: The fields of a state that a register's rule is in: two, where the CIE names FP or SP as the column of RA.
+        self._fields = {arch.fp_register: ("fp",), arch.sp_register: ("sp",), self._sign_register: _SIGN_FIELDS}
+        self._fields[cie.ra_register] = ("ra", *self._fields.get(cie.ra_register, ()))
         ra: RegisterRule = NoRule.UNSPECIFIED
         self._ra_same_value: RegisterRule = NoRule.SAME_VALUE
         if cie.ra_register != arch.ra_register:
@@ -211,11 +243,9 @@ class RowMachine:
 
     def _step(self, state: MachineState, instruction: Instruction) -> MachineState:
         """Return the state after an instruction that does not advance."""
-        handler = self._handlers.get(instruction.opcode)
-        if handler is None:
-            raise CfiError(f"unknown call frame instruction 0x{instruction.opcode:02x}", "", instruction.offset)
+        first, second = (*instruction.operands, 0, 0)[:2]
         try:
-            return handler(self, state, *instruction.operands)
+            return self._effect(state, instruction.opcode, first, second)
         except CfiError as error:
             raise CfiError(error.reason, "", instruction.offset) from None
 
@@ -235,107 +265,59 @@ class RowMachine:
             raise CfiError(error.reason, "", instruction.offset) from None
         return vaddr - location.pc_begin_vaddr
 
-    # CFA definition instructions, 6.4.2.2
+    def _effect(self, state: MachineState, opcode: int, first: Any, second: Any) -> MachineState:  # noqa: ANN401 - operands
+        if opcode in _REGISTER_RULES:
+            return self._set(state, first, _REGISTER_RULES[opcode](second, self.cie.data_alignment))
+        if opcode in _CFA_DEFINITIONS:
+            return self._define_cfa(state, opcode, first, second)
+        match opcode:
+            case d.DW_CFA_restore | d.DW_CFA_restore_extended:
+                # A register that the CIE has not set has no rule again, and in a CIE any register: GNU as moves a
+                # .cfi_restore that stands before the first advance into the CIE, and libgcc and readelf take it so.
+                fields = self._fields.get(first, ())
+                return state._replace(**{name: getattr(self.initial, name) for name in fields})
+            case d.DW_CFA_remember_state:
+                # By its number, a stack of states compares and hashes in constant time at any depth.
+                number = self._numbers.setdefault(state, len(self._remembered) + 1)
+                if number > len(self._remembered):
+                    self._remembered.append(state)
+                return state._replace(remembered=number)
+            case d.DW_CFA_restore_state:
+                if not state.remembered:
+                    raise CfiError("restore_state without a remembered state")
+                return self._remembered[state.remembered - 1]
+            case d.DW_CFA_nop | d.DW_CFA_GNU_args_size:
+                # Exception handlers need the size of pushed arguments, stack traces do not.
+                return state
+        if self._sign_register is not None:
+            return self._sign(state, opcode, first)
+        # Only AArch64 defines the instructions that sign the RA.
+        raise CfiError(f"unknown call frame instruction 0x{opcode:02x}")
 
-    def _def_cfa(self, state: MachineState, register: int, offset: int) -> MachineState:
-        return state._replace(cfa_register=register, cfa_offset=signed_word(offset), expression=None)
-
-    def _def_cfa_sf(self, state: MachineState, register: int, factored_offset: int) -> MachineState:
-        return self._def_cfa(state, register, factored_offset * self.cie.data_alignment)
-
-    def _def_cfa_register(self, state: MachineState, register: int) -> MachineState:
+    def _define_cfa(self, state: MachineState, opcode: int, first: Any, second: int) -> MachineState:  # noqa: ANN401
+        factor = self.cie.data_alignment if _CFA_DEFINITIONS[opcode] else 1
+        if opcode in (d.DW_CFA_def_cfa, d.DW_CFA_def_cfa_sf):
+            return state._replace(cfa_register=first, cfa_offset=signed_word(second * factor), expression=None)
+        if opcode == d.DW_CFA_def_cfa_expression:
+            # A register that follows has the old offset, for unwinders. It is the CFA's after expressions as
+            # `*(rsp+152)+8` (libgcrypt), and not after a frame of vectors, whose size is a multiple of VG (clang).
+            offset = state.cfa_offset if is_unscaled(first, self._arch.byte_order) else None
+            return state._replace(cfa_offset=offset, expression=Expression(first, deref=False))
+        is_register = opcode == d.DW_CFA_def_cfa_register
         if state.cfa_register is None and state.expression is None:
-            raise CfiError("def_cfa_register before any rule of the CFA")
-        return state._replace(cfa_register=register, expression=None)
-
-    def _def_cfa_offset(self, state: MachineState, offset: int) -> MachineState:
+            raise CfiError(f"def_cfa_{'register' if is_register else 'offset'} before any rule of the CFA")
+        if is_register:
+            return state._replace(cfa_register=first, expression=None)
         # DWARF does not allow this after an expression. Unwinders change the offset and keep the expression.
-        if state.cfa_register is None and state.expression is None:
-            raise CfiError("def_cfa_offset before any rule of the CFA")
-        return state._replace(cfa_offset=signed_word(offset))
-
-    def _def_cfa_offset_sf(self, state: MachineState, factored_offset: int) -> MachineState:
-        return self._def_cfa_offset(state, factored_offset * self.cie.data_alignment)
-
-    def _def_cfa_expression(self, state: MachineState, code: bytes) -> MachineState:
-        # A register that follows has the old offset, for unwinders. It is the CFA's after expressions as `*(rsp+152)+8`
-        # (libgcrypt), and not after a frame of vectors, whose size is a multiple of VG (clang).
-        offset = state.cfa_offset if is_unscaled(code, self._arch.byte_order) else None
-        return state._replace(cfa_offset=offset, expression=Expression(code, deref=False))
-
-    # Register rule instructions, 6.4.2.3
-
-    def _with(
-        self, state: MachineState, register: int, ra: RegisterRule, fp: RegisterRule, sp: RegisterRule
-    ) -> MachineState:
-        """Return the state with another rule of a register, which may be two of RA, FP and SP, or none of them."""
-        if register == self.cie.ra_register:
-            state = state._replace(ra=ra)
-        if register == self._arch.fp_register:
-            return state._replace(fp=fp)
-        return state._replace(sp=sp) if register == self._arch.sp_register else state
+        return state._replace(cfa_offset=signed_word(first * factor))
 
     def _set(self, state: MachineState, register: int, rule: RegisterRule) -> MachineState:
         if register == self._sign_register:
             return state._replace(sign_rule=self._signing_of(rule))
-        return self._with(state, register, rule, rule, rule)
-
-    def _undefined(self, state: MachineState, register: int) -> MachineState:
-        return self._set(state, register, NoRule.UNDEFINED)
-
-    def _same_value(self, state: MachineState, register: int) -> MachineState:
-        if register != self.cie.ra_register:
-            return self._set(state, register, NoRule.SAME_VALUE)
-        return self._with(state, register, self._ra_same_value, NoRule.SAME_VALUE, NoRule.SAME_VALUE)
-
-    def _offset(self, state: MachineState, register: int, factored_offset: int) -> MachineState:
-        offset = signed_word(factored_offset * self.cie.data_alignment)
-        return self._set(state, register, Rule(None, offset, deref=True))
-
-    def _negative_offset(self, state: MachineState, register: int, factored_offset: int) -> MachineState:
-        return self._offset(state, register, -factored_offset)
-
-    def _val_offset(self, state: MachineState, register: int, factored_offset: int) -> MachineState:
-        offset = signed_word(factored_offset * self.cie.data_alignment)
-        return self._set(state, register, Rule(None, offset, deref=False))
-
-    def _register(self, state: MachineState, register: int, holder: int) -> MachineState:
-        return self._set(state, register, Rule(holder, 0, deref=False))
-
-    def _expression(self, state: MachineState, register: int, code: bytes) -> MachineState:
-        return self._set(state, register, Expression(code, deref=True))
-
-    def _val_expression(self, state: MachineState, register: int, code: bytes) -> MachineState:
-        return self._set(state, register, Expression(code, deref=False))
-
-    def _restore(self, state: MachineState, register: int) -> MachineState:
-        # A register that the CIE has not set has no rule again, and in a CIE any register: GNU as moves a .cfi_restore
-        # that stands before the first advance into the CIE, and libgcc and readelf take it so.
-        initial = self.initial
-        if register == self._sign_register:
-            return state._replace(sign_bits=initial.sign_bits, sign_rule=initial.sign_rule)
-        return self._with(state, register, initial.ra, initial.fp, initial.sp)
-
-    # Row state instructions, 6.4.2.4
-
-    def _remember_state(self, state: MachineState) -> MachineState:
-        # By its number, a stack of states compares and hashes in constant time at any depth.
-        number = self._numbers.get(state)
-        if number is None:
-            self._remembered.append(state)
-            number = self._numbers[state] = len(self._remembered)
-        return state._replace(remembered=number)
-
-    def _restore_state(self, state: MachineState) -> MachineState:
-        if not state.remembered:
-            raise CfiError("restore_state without a remembered state")
-        return self._remembered[state.remembered - 1]
-
-    # Instructions without effect on these rows
-
-    def _without_effect(self, state: MachineState, *_operands: int) -> MachineState:
-        """Skip DW_CFA_GNU_args_size, too: exception handlers need the size of pushed arguments, stack traces do not."""
-        return state
+        changes: dict[str, Any] = dict.fromkeys(self._fields.get(register, ()), rule)
+        if rule is NoRule.SAME_VALUE and "ra" in changes:
+            changes["ra"] = self._ra_same_value
+        return state._replace(**changes)
 
     # Pointer authentication (AADWARF64, 4.4)
 
@@ -348,52 +330,15 @@ class RowMachine:
                     return RaSigning.SIGNED if value else RaSigning.NONE
         return RaSigning.UNKNOWN
 
-    def _with_bits(self, state: MachineState, bits: int) -> MachineState:
+    def _sign(self, state: MachineState, opcode: int, signing: int) -> MachineState:
+        if opcode == d.DW_CFA_AARCH64_set_ra_state:
+            # The distance to the signing instruction is needed only to check the signature.
+            if signing > RaSigning.SIGNED_WITH_PC:
+                raise CfiError(f"set_ra_state to {signing}, which is no state")
+            bits = _SIGNING.index(RaSigning(signing))
+        else:
+            # GCC before 8 called DW_CFA_AARCH64_negate_ra_state DW_CFA_GNU_window_save, which has the same number. The
+            # other one negates both bits, whatever they are, as LLVM's unwinder does.
+            bits = state.sign_bits ^ (1 if opcode == d.DW_CFA_AARCH64_negate_ra_state else 3)
         # AADWARF64 forbids to mix these instructions with rules of the register, and unwinders differ where they are.
         return state._replace(sign_bits=bits, sign_rule=None if state.sign_rule is None else RaSigning.UNKNOWN)
-
-    def _negate_ra_state(self, state: MachineState) -> MachineState:
-        # GCC before 8 called it DW_CFA_GNU_window_save, which has the same number.
-        return self._with_bits(state, state.sign_bits ^ 1)
-
-    def _negate_ra_state_with_pc(self, state: MachineState) -> MachineState:
-        # Both bits, whatever they are, as LLVM's unwinder does.
-        return self._with_bits(state, state.sign_bits ^ 3)
-
-    def _set_ra_state(self, state: MachineState, signing: int, _distance: int) -> MachineState:
-        # The distance to the signing instruction is needed only to check the signature.
-        if signing > RaSigning.SIGNED_WITH_PC:
-            raise CfiError(f"set_ra_state to {signing}, which is no state")
-        return self._with_bits(state, _SIGNING.index(signing))
-
-    _HANDLERS: ClassVar[dict[int, Handler]] = {
-        d.DW_CFA_def_cfa: _def_cfa,
-        d.DW_CFA_def_cfa_sf: _def_cfa_sf,
-        d.DW_CFA_def_cfa_register: _def_cfa_register,
-        d.DW_CFA_def_cfa_offset: _def_cfa_offset,
-        d.DW_CFA_def_cfa_offset_sf: _def_cfa_offset_sf,
-        d.DW_CFA_def_cfa_expression: _def_cfa_expression,
-        d.DW_CFA_undefined: _undefined,
-        d.DW_CFA_same_value: _same_value,
-        d.DW_CFA_offset: _offset,
-        d.DW_CFA_offset_extended: _offset,
-        d.DW_CFA_offset_extended_sf: _offset,
-        d.DW_CFA_GNU_negative_offset_extended: _negative_offset,
-        d.DW_CFA_val_offset: _val_offset,
-        d.DW_CFA_val_offset_sf: _val_offset,
-        d.DW_CFA_register: _register,
-        d.DW_CFA_expression: _expression,
-        d.DW_CFA_val_expression: _val_expression,
-        d.DW_CFA_restore: _restore,
-        d.DW_CFA_restore_extended: _restore,
-        d.DW_CFA_remember_state: _remember_state,
-        d.DW_CFA_restore_state: _restore_state,
-        d.DW_CFA_nop: _without_effect,
-        d.DW_CFA_GNU_args_size: _without_effect,
-    }
-    #: Only AArch64 defines the instructions that sign the RA; for other machines these opcodes are unknown.
-    _AARCH64_HANDLERS: ClassVar[dict[int, Handler]] = {
-        d.DW_CFA_AARCH64_negate_ra_state: _negate_ra_state,
-        d.DW_CFA_AARCH64_negate_ra_state_with_pc: _negate_ra_state_with_pc,
-        d.DW_CFA_AARCH64_set_ra_state: _set_ra_state,
-    }

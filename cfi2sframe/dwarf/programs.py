@@ -159,9 +159,9 @@ class CfiEntries:
         return self._entry(number, walk.fde_at(self.offsets[number]), walk)
 
     def __iter__(self) -> Iterator[CfiEntry]:
-        ends = [first for first, _ in self._walks[1:]] + [len(self.starts)]
+        ends = [*[first for first, _ in self._walks[1:]], len(self)]
         number = 0
-        for (_, walk), end in zip(self._walks, ends, strict=True):
+        for (_, walk), end in zip(self._walks, ends, strict=False):
             for fields in walk.fdes():
                 # The walk also yields FDEs whose instructions are damaged, which have no number.
                 if number < end and fields[0] == self.offsets[number]:
@@ -194,18 +194,8 @@ class Cfi(NamedTuple):
         return range(self.entries.source_starts[-1] if self._has_derived else end, end)
 
     @property
-    def fde_count(self) -> int:
-        """How many FDEs the file has: sound ones and damaged ones."""
-        return self.derived_numbers.start + len(self.damaged)
-
-    @property
     def _has_derived(self) -> bool:
         return bool(self.sections) and self.sections[-1].kind == "code"
-
-    @property
-    def source_names(self) -> str:
-        """The names of the sections that were read, each once: ".eh_frame", or ".eh_frame + .debug_frame"."""
-        return " + ".join(dict.fromkeys(section.name for section in self.sections))
 
     @property
     def programs(self) -> Sequence[Program]:

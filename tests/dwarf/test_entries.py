@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cfi2sframe.dwarf import constants as d
-from cfi2sframe.dwarf.entries import CfiTable, DwarfFde, parse_entries
 from cfi2sframe.dwarf.pointer import PointerBases
 from cfi2sframe.elf.cfi import CfiSection
 from cfi2sframe.errors import CfiError
 from tests.support import cfi_asm as asm
+from tests.support.entries import CfiTable, parse_entries
+
+if TYPE_CHECKING:
+    from cfi2sframe.dwarf.entries import DwarfFde
 
 VADDR, PC, SIZE = 0x20000, 0x11000, 0x123
 TABLE_VADDR = 0x30000

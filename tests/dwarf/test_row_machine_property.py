@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
 from cfi2sframe.dwarf import constants as d
-from cfi2sframe.dwarf.entries import CfiTable, DwarfCie, DwarfFde, parse_entries
+from cfi2sframe.dwarf.entries import DwarfCie, DwarfFde
 from cfi2sframe.dwarf.instructions import Cutter
 from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.pointer import Location, PointerBases
@@ -23,6 +23,7 @@ from cfi2sframe.errors import CfiError
 from tests.support import cfi_asm as asm
 from tests.support import cfi_strategies as cfi
 from tests.support import naive
+from tests.support.entries import CfiTable, parse_entries
 from tests.support.naive_compare import problems_of
 from tests.support.oracle.compare import row_at
 from tests.support.oracle.elftools_rows import Cfa, ReaderError, fdes_in

@@ -11,7 +11,6 @@ from typing import Literal, NamedTuple
 import pytest
 
 from cfi2sframe.abi.amd64 import R_X86_64_64, R_X86_64_PC32
-from cfi2sframe.dwarf.entries import CfiTable, parse_entries
 from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.pointer import Location, PointerBases
 from cfi2sframe.elf import constants as c
@@ -20,6 +19,7 @@ from cfi2sframe.elf.image import ElfImage, SectionOffset
 from cfi2sframe.errors import Cfi2SFrameError, CfiError, ElfError, RequestError
 from cfi2sframe.sources import find_cfi
 from tests.support import cfi_asm as asm
+from tests.support.entries import CfiTable, parse_entries
 
 ALLOC_CODE = c.SHF_ALLOC | c.SHF_EXECINSTR
 CIE = asm.Cie(instructions=(asm.def_cfa(7, 8),))

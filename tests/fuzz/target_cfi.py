@@ -7,7 +7,6 @@ from functools import partial
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
-from cfi2sframe.dwarf.entries import parse_entries
 from cfi2sframe.dwarf.instructions import Cutter
 from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.pointer import Location, PointerBases
@@ -17,6 +16,7 @@ from cfi2sframe.errors import CfiError
 from tests.fuzz import seeds as make
 from tests.fuzz.harness import expect
 from tests.support import cfi_asm as asm
+from tests.support.entries import parse_entries
 from tests.support.samples import cie_of
 
 if TYPE_CHECKING:

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All entries of a CFI section at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi2sframe.dwarf.entries import CfiFailure, DwarfFde, EntryWalk
+
+if TYPE_CHECKING:
+    from cfi2sframe.dwarf.pointer import PointerBases
+    from cfi2sframe.elf.cfi import CfiSection
+
+
+class CfiTable(NamedTuple):
+    """The sound FDEs, the damaged ones, and the number of CIEs that were read."""
+
+    fdes: tuple[DwarfFde, ...]
+    failures: tuple[CfiFailure, ...]
+    cie_count: int
+
+
+def parse_entries(section: CfiSection, bases: PointerBases) -> CfiTable:
+    """Raises `CfiError` as `EntryWalk.fdes` does."""
+    walk = EntryWalk(section, bases)
+    fdes = tuple(map(DwarfFde._make, walk.fdes()))
+    return CfiTable(fdes, tuple(walk.failures), len(walk.cies))
