@@ -45,7 +45,8 @@ examples:
   {PROGRAM} coverage --json /usr/lib/x86_64-linux-gnu/libc.so.6
   {PROGRAM} trace core
 
-"{PROGRAM} VERB --help" lists a verb's options.
+"{PROGRAM} VERB --help" lists a verb's options. Wrappers for builds, and their variables: cfi2sframe-cc
+--cfi2sframe-help.
 
 exit status: 0 success; 1 verify found a difference, or --check would change a file; 2 usage;
 3 a file cannot be used; 4 functions were left out and an option forbids that.

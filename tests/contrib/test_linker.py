@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe.cli.wrapper.roles import role_of
-from cfi2sframe.cli.wrapper.words import is_for_driver, output_of
+from cfi2sframe.cli.wrapper.words import is_for_driver, link_request, output_of
 from tests.contrib.support import PROJECT, Result, attempt, check_section, environment, has_section, run
 from tests.contrib.test_builds import linker_folder
 from tests.support.needs import need
@@ -41,7 +41,8 @@ def objects(tmp_path: Path) -> list[str]:
         (["-oX", "x.o"], "X"),
         (["x.o", "--output=X"], "X"),
         (["--output", "X"], "X"),
-        (["--out=X"], "X"),
+        (["--outp=X"], "X"),
+        (["--out=X"], "a.out"),
         (["--oformat=elf64-x86-64"], "a.out"),
         (["-o", "X", "-o", "Y"], "Y"),
         (["-o", "-strange"], "-strange"),
@@ -118,6 +119,76 @@ def test_the_linker_s_exit_status_counts(tmp_path: Path, programs: Path, objects
     assert "cfi2sframe" not in result.err.replace("cfi2sframe-ld", "")
 
 
+OBJECT = "x.o"
+
+
+@pytest.mark.parametrize(
+    ("words", "output", "is_link"),
+    [
+        ([OBJECT, "-Wl,-o,X"], "X", True),
+        ([OBJECT, "-Wl,--output=X", "-o", "Y"], "X", True),
+        (["-Wl,-o,X", OBJECT, "-o", "Y"], "X", True),
+        ([OBJECT, "-Xlinker", "-o", "-Xlinker", "X"], "X", True),
+        ([OBJECT, "-Wl,@arguments"], "X", True),
+        (["-flto", OBJECT, "-o", "X"], "X", True),
+        ([OBJECT, "-c"], "a.out", False),
+        ([OBJECT, "-MMD"], "a.out", True),
+        ([OBJECT, "-MM"], "a.out", False),
+        ([OBJECT, "-Wl,--version"], "a.out", False),
+        ([OBJECT, "-###"], "a.out", False),
+        (["-v"], "a.out", False),
+        (["-print-prog-name=ld"], "a.out", False),
+        (["a.h"], "a.out", False),
+    ],
+)
+def test_what_is_asked_of_a_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], output: str, *, is_link: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "arguments").write_text("-o X")
+    for name in (OBJECT, "a.h"):
+        (tmp_path / name).touch()
+    assert link_request(words, is_driver=True) == (output, is_link)
+
+
+@pytest.mark.parametrize("words", [["-Wl,-o,out"], ["-Xlinker", "-o", "-Xlinker", "out"], ["@arguments"]])
+def test_the_linker_s_output_is_the_driver_s(tmp_path: Path, programs: Path, words: list[str]) -> None:
+    need("cc", "ld")
+    (tmp_path / "arguments").write_text("-Wl,--output=out")
+    env = environment(programs, CFI2SFRAME_STRICT="1")
+    assert attempt("cfi2sframe-cc", *SOURCES, *words, cwd=tmp_path, env=env) == Result(0, "", "")
+    assert has_section(tmp_path / "out")
+
+
+@pytest.mark.parametrize("strict", ["0", "1"])
+def test_an_output_that_no_argument_names(tmp_path: Path, programs: Path, objects: list[str], strict: str) -> None:
+    """A linker script names it: there is no section, and that is said."""
+    (tmp_path / "script").write_text("OUTPUT(out)\n")
+    log = tmp_path / "log"
+    env = environment(programs, CFI2SFRAME_STRICT=strict, CFI2SFRAME_LOG=str(log))
+    result = attempt("cfi2sframe-ld", *objects, "-shared", "-T", "script", cwd=tmp_path, env=env)
+    assert (tmp_path / "out").exists()
+    assert result.status == int(strict)
+    assert "a.out: warning: no .sframe section was put in: the linker has not written this file" in log.read_text()
+    assert ("a.out: error: no .sframe section" in result.err) is (strict == "1")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--version"], ["-Wl,--version"], ["-c"], ["-E"], ["-fsyntax-only"], ["-o", "/dev/null"], ["-o", "X", "-r"]],
+)
+def test_probes_are_no_failures(tmp_path: Path, programs: Path, words: list[str]) -> None:
+    """Configure scripts ask for what writes no program."""
+    need("cc", "ld")
+    result = attempt("cfi2sframe-cc", *SOURCES, *words, cwd=tmp_path, env=environment(programs, CFI2SFRAME_STRICT="1"))
+    assert (result.status, "cfi2sframe" in result.err) == (0, False)
+
+
+def test_help(tmp_path: Path, programs: Path) -> None:
+    result = run("cfi2sframe-cc", "--cfi2sframe-help", cwd=tmp_path, env=environment(programs))
+    assert "CFI2SFRAME_STRICT" in result.out
+
+
 def fake_linker(path: Path, script: str) -> Path:
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
@@ -140,7 +211,7 @@ def test_what_cannot_be_converted_stays_linked(tmp_path: Path, programs: Path) -
     assert (tmp_path / "out").stat().st_size == 40000
     why, verdict = log.read_text().splitlines()
     assert why.startswith(f"cfi2sframe: {tmp_path}/out: error: ")
-    assert verdict == f"cfi2sframe-ld: {tmp_path}/out: warning: linked, but no .sframe section was put in"
+    assert verdict == f"cfi2sframe-ld: {tmp_path}/out: warning: no .sframe section was put in"
 
 
 def test_the_log_has_a_line_for_each_link(tmp_path: Path, programs: Path) -> None:
@@ -169,13 +240,19 @@ def test_strict(tmp_path: Path, programs: Path) -> None:
     result = link_with(tmp_path, programs, DAMAGED, CFI2SFRAME_STRICT="1")
     assert result.status == 1
     why, verdict = result.err.splitlines()
-    assert why.startswith("cfi2sframe: ./out: error: ")
-    assert verdict == "cfi2sframe-ld: out: error: no .sframe section was put in, and CFI2SFRAME_STRICT forbids that"
+    assert why.startswith(f"cfi2sframe: {tmp_path}/out: error: ")
+    assert verdict == "cfi2sframe-ld: out: error: no .sframe section was put in (CFI2SFRAME_STRICT)"
     assert (tmp_path / "out").stat().st_size == 40000
     assert link_with(tmp_path, programs, DAMAGED, CFI2SFRAME_STRICT="0").status == 0
 
 
-@pytest.mark.parametrize("flags", ["--sframe-version 7", "'unbalanced"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        *("--sframe-version 7", "'unbalanced", "--no-such-option", "file", "-o file", "--report file", "--check"),
+        *("--help", "-r", "--files-from list"),
+    ],
+)
 def test_wrong_flags_break_no_link(tmp_path: Path, programs: Path, flags: str) -> None:
     script = "cp /bin/ls out"
     assert link_with(tmp_path, programs, script, CFI2SFRAME_FLAGS=flags) == Result(0, "", "")
@@ -183,7 +260,7 @@ def test_wrong_flags_break_no_link(tmp_path: Path, programs: Path, flags: str) -
     result = link_with(tmp_path, programs, script, CFI2SFRAME_FLAGS=flags, CFI2SFRAME_VERBOSE="1")
     assert result.status == 0
     assert ": error: " in result.err
-    assert "warning: linked, but no .sframe section was put in" in result.err
+    assert "warning: no .sframe section was put in" in result.err
 
 
 #: It has no CFI.

@@ -19,7 +19,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.cli import open_missing_streams
-from cfi2sframe.cli.wrapper.messages import say
+from cfi2sframe.cli.wrapper.messages import message, write
 from cfi2sframe.cli.wrapper.programs import EXIT_NOT_FOUND, real_program, running_wrappers, spawn
 from cfi2sframe.cli.wrapper.roles import ASSEMBLER, role_of
 from cfi2sframe.interrupts import keep_interrupts
@@ -27,6 +27,22 @@ from cfi2sframe.interrupts import keep_interrupts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_HELP: Final = """\
+usage: cfi2sframe-cc ARGUMENT...   run cc, gcc or clang, then put an .sframe section into the linked file
+       cfi2sframe-ld ARGUMENT...   the same for ld
+       cfi2sframe-as ARGUMENT...   the same for as and its object
+
+A link to a wrapper stands for the program whose name it has: ld.lld, aarch64-linux-gnu-ld, gcc-12, cfi2sframe-g++.
+The wrappers print nothing and never fail a build step, unless a variable asks for that:
+
+  CFI2SFRAME_CC, CFI2SFRAME_LD, CFI2SFRAME_AS   the real program: a path, or a name in PATH
+  CFI2SFRAME_FLAGS='--sframe-version 2'         options of cfi2sframe convert
+  CFI2SFRAME_LOG=/FILE                          append what became of each file
+  CFI2SFRAME_VERBOSE=1                          print the same on standard error
+  CFI2SFRAME_STRICT=1                           fail (1) if a linked file or an object gets no section
+
+Files that SFrame is not defined for and files without CFI are no failures. See also cfi2sframe-cc(1).
+"""
 #: 128 and the value of `signal.SIGINT`.
 _INTERRUPTED: Final = 130
 
@@ -43,12 +59,16 @@ def run() -> int:
 
 def main(words: Sequence[str]) -> int:
     """Run the real program with the words after the first, then convert what it has written."""
+    if words[1:] == ["--cfi2sframe-help"]:
+        sys.stdout.write(_HELP)
+        return 0
     role = role_of(words[0], words[1:])
     own = os.path.realpath(shutil.which(words[0]) or words[0])
     program = real_program(role, {own, *running_wrappers()})
     if program is None:
         names = " or ".join(role.names)
-        return say(role, "error", f"no {names} in PATH but this wrapper; name one in {role.variable}", EXIT_NOT_FOUND)
+        write(message(role, "error", f"no {names} in PATH but this wrapper; name one in {role.variable}"))
+        return EXIT_NOT_FOUND
     # The first of several converts: it has seen all options.
     outer = running_wrappers(role)
     variables = {role.running: os.pathsep.join([*outer, own])}

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.cli.wrapper.insertion import identity_of, insert, is_elf_of_type
 from cfi2sframe.cli.wrapper.programs import printed_by, spawn
 from cfi2sframe.cli.wrapper.words import output_of
-from cfi2sframe.errors import RequestError
+from cfi2sframe.errors import Cfi2SFrameError, RequestError
 from cfi2sframe.files.words import expand_response_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cfi2sframe.cli.wrapper.roles import Role
-    from cfi2sframe.elf.image import ElfImage
 
 _ET_REL: Final = 1
 #: GNU as takes long options with one hyphen, too.
@@ -73,20 +72,25 @@ def _plan(version: int | None, program: str, output: str) -> tuple[str, ...] | N
     None for an object that has a section. Raises `RequestError` if no version is named and there is no such linker.
     """
     from cfi2sframe.elf.constants import EM_S390
+    from cfi2sframe.elf.load import load
 
-    image = _image_of(output)
-    if image is not None and image.sframe_section is not None:
+    try:
+        image = load(output)
+    except Cfi2SFrameError:
+        # The conversion fails likewise, or skips it.
+        return ()
+    if image.sframe_section is not None:
         return None
     if version is None and "--sframe-version" in os.environ.get("CFI2SFRAME_FLAGS", ""):
         return ()
     folder, name = os.path.split(program)
     beside = os.path.join(folder, re.sub("as$", "ld", name))
     linker = printed_by([beside, "--version"]) if beside != program else ""
-    options = options_for(linker, version, is_s390x=image is not None and image.header.machine == EM_S390)
-    if options is None and image is not None:
+    options = options_for(linker, version, is_s390x=image.header.machine == EM_S390)
+    if options is None:
         reason = f"no linker is known beside {program} that merges these .sframe sections"
         raise RequestError(f"{reason}; --gsframe-N names a version")
-    return options or ()
+    return options
 
 
 def options_for(linker: str, version: int | None = None, *, is_s390x: bool = False) -> tuple[str, ...] | None:
@@ -94,44 +98,19 @@ def options_for(linker: str, version: int | None = None, *, is_s390x: bool = Fal
 
     `version` is that of the section, if it is named: the linker then decides the rest.
     """
-    read = _version_read_by(linker) if version is None else version
-    if version is None and is_s390x and read != 3:
-        # GNU ld merges those of s390x since 2.46.
-        return None
-    match read:
-        case None:
-            return None
-        case 1:
-            return ("--sframe-version", "1", *_PROGBITS)
-        case 2 if (2, 41) <= _release_of(linker) < (2, 45):
-            # They know neither PC-relative starts nor the section's own type.
-            return ("--sframe-version", "2", "--errata", "0", *_PROGBITS)
-    return ("--sframe-version", str(read))
-
-
-def _version_read_by(linker: str) -> int | None:
-    release = _release_of(linker)
-    if linker.startswith("mold "):
-        mold = re.match(r"mold (\d+)\.", linker)
-        return 3 if mold and int(mold[1]) >= 3 else None
-    if release < (2, 40):
-        return None
-    return 1 if release == (2, 40) else 2 if release <= (2, 45) else 3
-
-
-def _release_of(linker: str) -> tuple[int, int]:
-    """Return the release of a GNU ld; (0, 0) for any other."""
     line = linker.partition("\n")[0].rstrip()
-    match = _RELEASE.search(line) if line.startswith("GNU ld ") else None
-    return (int(match[1]), int(match[2])) if match else (0, 0)
-
-
-def _image_of(path: str) -> ElfImage | None:
-    """Load an object; None if it cannot be read, of which the conversion will complain."""
-    from cfi2sframe.cli.common import read_image
-    from cfi2sframe.errors import Cfi2SFrameError
-
-    try:
-        return read_image(path)
-    except (Cfi2SFrameError, OSError):
-        return None
+    found = _RELEASE.search(line) if line.startswith("GNU ld ") else None
+    release = (int(found[1]), int(found[2])) if found else (0, 0)
+    if version is None:
+        if release >= (2, 46) or re.match(r"mold ([3-9]|\d\d)", line):
+            version = 3
+        elif release < (2, 40) or is_s390x:
+            # GNU ld merges those of s390x since 2.46.
+            return None
+        else:
+            version = 1 if release == (2, 40) else 2
+    options = ("--sframe-version", str(version))
+    if version == 2 and (2, 41) <= release < (2, 45):
+        # They know neither PC-relative starts nor the section's own type.
+        return (*options, "--errata", "0", *_PROGBITS)
+    return (*options, *_PROGBITS) if version == 1 else options

@@ -9,9 +9,8 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE
-from cfi2sframe.cli.wrapper.messages import is_logging, is_set, is_verbose, log, message, say, write
+from cfi2sframe.cli.wrapper.messages import from_root, is_set, log, message, without_section, write
 from cfi2sframe.cli.wrapper.programs import status_of
-from cfi2sframe.cli.wrapper.roles import ASSEMBLER
 from cfi2sframe.errors import RequestError
 
 if TYPE_CHECKING:
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 _ELF_MAGIC: Final = b"\x7fELF"
 _E_TYPE_END: Final = 18
 _ELFDATA2MSB: Final = 2
+#: What convert is asked besides options: by their names in its namespace. A wrapper decides these itself.
+_NOT_OPTIONS: Final = ("inputs", "files_from", "recursive", "output", "check", "report", "emit")
 
 
 def identity_of(path: str) -> tuple[int, ...] | None:
@@ -49,89 +50,71 @@ def is_elf_of_type(path: str, *types: int) -> bool:
 
 
 def insert(role: Role, path: str, plan: Callable[[], Sequence[str] | None]) -> int:
-    """Put the section into a file; return the status that the build step ends with.
+    """Put the section into a file, in a child process; return the status that the build step ends with.
 
-    `plan` is called in a child process; it returns options for `convert`, or None for a file that is to stay as it is.
+    `plan` is called by the child; it returns options for `convert`, or None for a file that is to stay as it is.
     """
-    if _insert_apart(role, path, plan) == EXIT_SUCCESS:
-        return EXIT_SUCCESS
-    verdict = f"{'assembled' if role.kind == ASSEMBLER else 'linked'}, but no .sframe section was put in"
-    log(message(role, "warning", verdict, _from_root(path)))
-    if is_set("CFI2SFRAME_STRICT"):
-        return say(role, "error", "no .sframe section was put in, and CFI2SFRAME_STRICT forbids that", 1, path)
-    if is_verbose():
-        say(role, "warning", verdict, 0, path)
-    return EXIT_SUCCESS
-
-
-def _insert_apart(role: Role, path: str, plan: Callable[[], Sequence[str] | None]) -> int:
-    """Convert in a child process; return its status."""
     sys.stdout.flush()
     sys.stderr.flush()
     process = os.fork()
     if process == 0:
         status = EXIT_UNUSABLE
         try:
-            status = _insert_here(role, path, plan)
+            status = _insert_here(role, from_root(path), plan)
         finally:
             os._exit(status)
-    return status_of(process)
+    if status_of(process) == EXIT_SUCCESS:
+        return EXIT_SUCCESS
+    return without_section(role, path)
 
 
 def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]) -> int:
-    """Convert, in the child; pass on what was said to those who want to know it."""
-    name = os.path.join(".", path)
-    try:
-        chosen, options = _flags(), plan()
-    except RequestError as error:
-        status, text = EXIT_UNUSABLE, message(role, "error", str(error), name)
-    else:
-        if options is None:
-            return EXIT_SUCCESS
-        status, text = _convert([*chosen, *options, "--in-place", name])
-    if is_verbose() or (status != EXIT_SUCCESS and is_set("CFI2SFRAME_STRICT")):
-        write(text)
-    log(_with_whole_names(text, name))
-    return status
-
-
-def _flags() -> list[str]:
-    """Return the options that the user has chosen. Raises `RequestError`."""
-    import shlex
-
-    try:
-        return shlex.split(os.environ.get("CFI2SFRAME_FLAGS", ""))
-    except ValueError as error:
-        raise RequestError(f"CFI2SFRAME_FLAGS: {error}") from None
-
-
-def _convert(words: list[str]) -> tuple[int, str]:
-    """Convert; return the exit status and what was printed."""
+    """Convert; pass on what was said to those who want to know it; return the exit status."""
     import contextlib
     import io
 
     from cfi2sframe.cli import main as convert
 
-    # Nothing is wrong with a file that has nothing to convert: of another machine, or without CFI.
-    options = ["--skip-non-elf", *(["--verbose"] if is_verbose() or is_logging() else [])]
+    is_verbose = is_set("CFI2SFRAME_VERBOSE")
     said = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="surrogateescape", write_through=True)
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-        status = convert(["convert", *options, *words])
+        try:
+            flags, options = _flags(), plan()
+            if options is None:
+                return EXIT_SUCCESS
+            # Nothing is wrong with a file that has nothing to convert: of another machine, or without CFI.
+            own = ["--skip-non-elf", *(["--verbose"] if is_verbose or os.environ.get("CFI2SFRAME_LOG") else [])]
+            status = convert(["convert", *own, *flags, *options, "--in-place", path])
+        except RequestError as error:
+            status = EXIT_UNUSABLE
+            said.write(message(role, "error", str(error), path))
     said.seek(0)
-    return status, said.read()
+    text = said.read()
+    if is_verbose or (status != EXIT_SUCCESS and is_set("CFI2SFRAME_STRICT")):
+        write(text)
+    log(text)
+    return status
 
 
-def _with_whole_names(text: str, name: str) -> str:
-    """Return messages about a file with its path from the root: a log has files of many folders."""
-    from cfi2sframe.printable import printable
+def _flags() -> list[str]:
+    """Return the options that the user has chosen. Raises `RequestError` for anything but an option."""
+    import shlex
 
-    short, whole = f": {printable(name)}: ", f": {printable(_from_root(name))}: "
-    return "".join(line.replace(short, whole, 1) for line in text.splitlines(keepends=True))
+    from cfi2sframe.cli.parsers import verb_parser
 
-
-def _from_root(path: str) -> str:
+    variable = "CFI2SFRAME_FLAGS"
+    text = os.environ.get("CFI2SFRAME_FLAGS", "")
     try:
-        return os.path.abspath(path)
-    except OSError:
-        # Somebody has removed the current folder.
-        return path
+        words = shlex.split(text)
+        parser = verb_parser("convert")
+        found = vars(parser.parse_args(words)) if words else {}
+    except ValueError as error:
+        raise RequestError(f"{variable}: {error}") from None
+    except SystemExit:
+        # The parser has printed why; or its help, which was asked for.
+        raise RequestError(f"{variable} has no options of convert: {text}") from None
+    for name, value in found.items():
+        if name in _NOT_OPTIONS and value != parser.get_default(name) and value != []:
+            what = f"--{name.replace('_', '-')}" if name != "inputs" else " ".join(value)
+            raise RequestError(f"{variable}: {what}: only options that determine the section are possible")
+    return words

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a wrapper says: its messages on standard error, and the log of everything that was put in or was not."""
+"""What a wrapper says: messages on standard error, and a log of what became of each file."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from typing import TextIO
+from cfi2sframe.printable import printable
 
+if TYPE_CHECKING:
     from cfi2sframe.cli.wrapper.roles import Role
 
 
@@ -18,42 +18,20 @@ def is_set(variable: str) -> bool:
     return os.environ.get(variable, "0") not in ("", "0")
 
 
-def is_verbose() -> bool:
-    """Whether messages are printed that are not about failures of the build."""
-    return is_set("CFI2SFRAME_VERBOSE")
-
-
-def is_logging() -> bool:
-    """Whether there is a log."""
-    return bool(os.environ.get("CFI2SFRAME_LOG"))
-
-
-def say(role: Role, kind: str, text: str, status: int, file: str = "") -> int:
-    """Print a message in the GNU style and return `status`."""
-    write(message(role, kind, text, file))
-    return status
-
-
 def message(role: Role, kind: str, text: str, file: str = "") -> str:
     """Return a message in the GNU style, with its line end."""
-    from cfi2sframe.printable import printable
-
     place = f"{printable(file)}: " if file else ""
     return f"{role.program}: {place}{kind}: {printable(text)}\n"
 
 
 def write(text: str) -> None:
-    """Write to standard error, as long as somebody reads it: that does not change the result of a build."""
+    """Write to standard error. That nobody reads it does not change the result of a build."""
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
     except OSError:
-        _discard(sys.stderr)
-
-
-def _discard(stream: TextIO) -> None:
-    """Keep the interpreter from writing to a stream again when it exits."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        # The interpreter would write the rest when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def log(text: str) -> None:
@@ -62,11 +40,29 @@ def log(text: str) -> None:
     if not path:
         return
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            os.write(descriptor, text.encode(errors="surrogateescape"))
-        finally:
-            os.close(descriptor)
+        with open(path, "ab", buffering=0) as file:
+            file.write(text.encode(errors="surrogateescape"))
     except (OSError, ValueError) as error:
-        if is_verbose():
+        if is_set("CFI2SFRAME_VERBOSE"):
             write(f"cfi2sframe: CFI2SFRAME_LOG: {error}\n")
+
+
+def without_section(role: Role, file: str, reason: str = "") -> int:
+    """Report a file that has no section although the real program has succeeded; return the build step's status."""
+    verdict = "no .sframe section was put in" + (reason and f": {reason}")
+    log(message(role, "warning", verdict, from_root(file)))
+    if is_set("CFI2SFRAME_STRICT"):
+        write(message(role, "error", f"{verdict} (CFI2SFRAME_STRICT)", file))
+        return 1
+    if is_set("CFI2SFRAME_VERBOSE"):
+        write(message(role, "warning", verdict, file))
+    return 0
+
+
+def from_root(file: str) -> str:
+    """Return a file's name from the root: a log has files of many folders."""
+    try:
+        return os.path.abspath(file)
+    except OSError:
+        # Somebody has removed the current folder.
+        return file

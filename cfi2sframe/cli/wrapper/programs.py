@@ -8,7 +8,7 @@ import shutil
 import sys
 from typing import Final
 
-from cfi2sframe.cli.wrapper.messages import say
+from cfi2sframe.cli.wrapper.messages import message, write
 from cfi2sframe.cli.wrapper.roles import ASSEMBLER, LINKER, Role
 
 EXIT_NOT_FOUND: Final = 127
@@ -55,7 +55,8 @@ def spawn(role: Role, command: list[str], variables: dict[str, str]) -> int:
     try:
         process = os.posix_spawn(command[0], command, {**os.environ, **variables})
     except OSError as error:
-        return say(role, "error", f"cannot be started: {error.strerror}", _EXIT_NOT_STARTED, command[0])
+        write(message(role, "error", f"cannot be started: {error.strerror}", command[0]))
+        return _EXIT_NOT_STARTED
     return status_of(process)
 
 
@@ -71,19 +72,12 @@ def status_of(process: int) -> int:
 
 def printed_by(command: list[str]) -> str:
     """Return what a program prints on standard output; nothing if it fails."""
-    reading, writing = os.pipe()
-    redirect = [
-        (os.POSIX_SPAWN_DUP2, writing, 1),
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
-    ]
+    import subprocess
+
     try:
-        process = os.posix_spawn(command[0], command, os.environ, file_actions=redirect)
-    except OSError:
-        os.close(reading)
-        os.close(writing)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
         return ""
-    os.close(writing)
-    with open(reading, "rb") as stream:
-        text = stream.read()
-    return os.fsdecode(text) if status_of(process) == 0 else ""
+    return os.fsdecode(done.stdout)

@@ -1,39 +1,84 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a linker's command line asks for: the file that it writes, and whether the words are for a compiler driver."""
+"""What the command line of a linker or a compiler driver asks for: a link or none, and the file that it writes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import os
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.files.words import expand_response_files
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 #: What linkers and compiler drivers write without -o.
-DEFAULT_OUTPUT: Final = "a.out"
-_MIN_ABBREVIATION: Final = len("--ou")
+_DEFAULT_OUTPUT: Final = "a.out"
+#: GNU ld takes shorter ones for --out-implib.
+_MIN_ABBREVIATION: Final = len("--outp")
+#: With these a driver prints or ends before the link; with those a linker prints, or writes an index.
+_NO_LINK: Final = re.compile(
+    r"-[cSE]|-MM?|-###|-cc1.*|-fsyntax-only|-emit-.*|.*-header"
+    r"|-?-(version|help|target-help|print-|analyze|precompile|dump(version|fullversion|machine|specs)).*"
+)
+_NO_OUTPUT: Final = re.compile(r"--?(version|help|target-help|print-.*)|.*thinlto-index-only.*")
+#: Of a header alone a driver makes a precompiled one.
+_HEADERS: Final = (".h", ".hh", ".hpp", ".hxx")
 
 
-def output_of(words: Sequence[str]) -> str:
-    """Return the file that a linker or a compiler driver will write: the last `-o`, in any of its spellings.
+class LinkRequest(NamedTuple):
+    """The file that a command line names as its output, and whether it is a link that has to write one."""
+
+    output: str
+    is_link: bool
+
+
+def link_request(words: Sequence[str], *, is_driver: bool) -> LinkRequest:
+    """Return what a command line of a linker, or of a compiler driver, asks for."""
+    for_driver, for_linker = _sorted_words(words) if is_driver else ([], list(expand_response_files(words)))
+    # A driver's own output comes before what it passes on.
+    output = output_of([*for_driver, *for_linker])
+    prints = any(map(_NO_LINK.fullmatch, for_driver)) or any(map(_NO_OUTPUT.fullmatch, for_linker))
+    # Values of options are no inputs: files that are there have to be named.
+    inputs = (word for word in (*for_driver, *for_linker) if word != output and not word.endswith(_HEADERS))
+    has_input = any(word == "-" or word.startswith("-l") or os.path.isfile(word) for word in inputs)
+    return LinkRequest(output, has_input and not prints)
+
+
+def _sorted_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words that a driver keeps, and those that it passes to the linker."""
+    for_driver: list[str] = []
+    for_linker: list[str] = []
+    expanded = expand_response_files(words)
+    for word in expanded:
+        if word in ("-Xlinker", "--for-linker"):
+            for_linker += [next(expanded, "")]
+        elif word.startswith("-Wl,"):
+            for_linker += word.split(",")[1:]
+        elif word.startswith("--for-linker="):
+            for_linker += [word.partition("=")[2]]
+        else:
+            for_driver += [word]
+    return for_driver, list(expand_response_files(for_linker))
+
+
+def output_of(words: Iterable[str]) -> str:
+    """Return the last output that words name, in any spelling.
 
     Options that take values are not known here, so that a value that looks like `-o` counts as one. The caller
-    compares the file before and after the link.
+    compares the file before and after the run.
     """
-    output = DEFAULT_OUTPUT
-    is_next = False
-    for word in expand_response_files(words):
-        if is_next:
-            output, is_next = word, False
-        elif word == "-o" or (len(word) >= _MIN_ABBREVIATION and "--output".startswith(word)):
-            is_next = True
-        elif word.startswith("--") and "=" in word:
-            name, value = word.split("=", 1)
-            if len(name) >= _MIN_ABBREVIATION and "--output".startswith(name):
-                output = value
+    output = _DEFAULT_OUTPUT
+    each = expand_response_files(words)
+    for word in each:
+        name, equals, value = word.partition("=")
+        is_long = len(name) >= _MIN_ABBREVIATION and "--output".startswith(name)
+        if word == "-o" or (is_long and not equals):
+            output = next(each, output)
+        elif is_long:
+            output = value
         elif word.startswith("-o"):
-            output = word[2:]
+            output = word.removeprefix("-o")
     return output
 
 
