@@ -169,7 +169,7 @@ def test_a_lesser_source_that_cannot_be_walked() -> None:
     assert warnings_of(coverage) == (f".debug_frame is not used: {reason}",)
     assert f".debug_frame is not used: {reason}." in coverage_report([coverage]).notes
     assert coverage_data(coverage)["unread"] == [{"name": ".debug_frame", "reason": reason}]
-    refusal = refusal_of(conversion, coverage, is_strict=True, min_coverage=None)
+    refusal = refusal_of(conversion, coverage, is_strict=True)
     assert refusal is not None
     assert refusal.reason == ".debug_frame is not read, and --strict forbids it"
     assert verify(convert(image)).is_clean

@@ -143,7 +143,7 @@ def test_other_sources_are_not_lost(error: InputError, monkeypatch: pytest.Monke
     assert unread == UnreadSource.of("code", error)
     assert f"code is not used: {unread.reason}." in coverage_report([coverage]).notes
     # Somebody asked for it, and did not get it.
-    refusal = refusal_of(conversion, account(conversion), is_strict=True, min_coverage=None, min_bytes=None)
+    refusal = refusal_of(conversion, account(conversion), is_strict=True)
     assert refusal is not None
     assert (refusal.kind, refusal.reason) == (ErrorKind.INCOMPLETE, "code is not read, and --strict forbids it")
 
@@ -187,7 +187,7 @@ def test_each_byte_has_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     conversion = convert(image, **options._asdict())
     assert conversion.is_whole
     assert (conversion.skips, conversion.in_parts, conversion.described_count) == ((), (), 1)
-    assert refusal_of(conversion, account(conversion), is_strict=True, min_coverage=100.0, min_bytes=None) is None
+    assert refusal_of(conversion, account(conversion), is_strict=True, fail_under=None) is None
 
 
 def test_the_data(monkeypatch: pytest.MonkeyPatch) -> None:

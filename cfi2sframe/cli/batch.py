@@ -13,92 +13,57 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.cli.common import exit_status_of, fail, say, worst
 from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, KEPT
-from cfi2sframe.cli.options import process_count
 from cfi2sframe.errors import ErrorKind, OutputError, RequestError
 from cfi2sframe.jobs.job import run_job
+from cfi2sframe.jobs.records import Job
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
 
-    from cfi2sframe.jobs.records import Job, Outcome, Settings
+    from cfi2sframe.cli.convert import WriteRequest
+    from cfi2sframe.jobs.records import Outcome
 
 #: Smaller inputs (bytes, in all) are done before processes would pay off.
 POOL_SIZE: Final = 1 << 20
 
 
-def is_single(arguments: argparse.Namespace, names: Sequence[str]) -> bool:
-    """Whether the names are one file, of which `-v` tells more than of many."""
-    return len(names) == 1 and not arguments.recursive
-
-
-def run_batch(arguments: argparse.Namespace, names: Sequence[str], settings: Settings) -> int:
-    """Do to each file what the settings say; return the worst file's exit status."""
-    from cfi2sframe.jobs.listing import work_list
-
+def run_request(request: WriteRequest) -> int:
+    """Do to each file what the request says; return the worst file's exit status."""
     started = time.monotonic()
-    jobs = work_list(names, settings, recurse=arguments.recursive, excluded=arguments.exclude)
-    try:
-        check_apart(arguments, jobs)
-    except RequestError as error:
-        return fail(error, "")
-    is_alone = is_single(arguments, names)
-    outcomes = [run_here(jobs[0])] if is_alone else _several(arguments, jobs)
-    if is_alone:
-        say_end(arguments, outcomes[0])
+    settings, output = request.settings, request.output
+    if output is not None:
+        source = request.named[0]
+        jobs = [Job("<stdin>" if source == "-" else source, (source,), (), None, settings, output)]
     else:
-        _say_failures(arguments, outcomes)
-        if arguments.verbose:
+        from cfi2sframe.jobs.listing import work_list
+
+        names = (*request.named, *request.listed)
+        jobs = work_list(names, settings, recurse=request.is_recursive, excluded=request.excluded)
+    check_apart(request, jobs)
+    if request.is_single:
+        outcomes = [run_here(jobs[0])]
+        say_end(request, outcomes[0])
+    else:
+        outcomes = _several(request, jobs)
+        _say_failures(request, outcomes)
+        if request.is_verbose:
             from cfi2sframe.cli.batch_report import removal_line, summary_line, tally
 
             seconds = time.monotonic() - started
             total = tally(outcomes)
             say("info", removal_line(total, seconds) if settings.removes else summary_line(total, seconds))
-    statuses = list(map(exit_status, outcomes))
-    report = None
-    if arguments.report:
-        from cfi2sframe.cli.batch_report import json_line
-
-        report = "".join(f"{json_line(outcome, exit_status(outcome))}\n" for outcome in outcomes)
-    return worst((*statuses, write_report(arguments, report)))
+    return worst((*map(exit_status, outcomes), write_report(request, outcomes)))
 
 
 # Before the run
 
 
-def check_target(arguments: argparse.Namespace, batch_options: Sequence[str]) -> None:
-    """Raise `RequestError` unless the options name files to rewrite, or one input and its output.
-
-    `batch_options` are those without a meaning for a single output, by their names in the namespace.
-    """
-    if not arguments.inputs and not arguments.files_from:
-        raise RequestError("no input: name a file")
-    if not (arguments.in_place or arguments.check):
-        if len(arguments.inputs) > 1:
-            raise RequestError("several inputs: --in-place rewrites each of them, -o OUT takes one")
-        for name in batch_options:
-            if getattr(arguments, name):
-                raise RequestError(f"--{name.replace('_', '-')} belongs to --in-place or --check")
-        if arguments.output is None:
-            raise RequestError("no output: -o OUT or --in-place is needed")
-    elif arguments.output is not None:
-        raise RequestError(f"-o and --{'in-place' if arguments.in_place else 'check'} exclude one another")
-    elif "-" in arguments.inputs:
-        raise RequestError("standard input cannot be rewritten in place")
-
-
-def check_folder(path: str | None) -> None:
-    """Raise `OSError` when a file to be written after a long run has no folder."""
-    if path is not None and path != "-":
-        os.stat(os.path.dirname(os.path.realpath(path)))
-
-
-def check_apart(arguments: argparse.Namespace, jobs: Sequence[Job]) -> None:
+def check_apart(request: WriteRequest, jobs: Sequence[Job]) -> None:
     """Raise `RequestError` when the report would replace an input or the output."""
     used = {target for job in jobs for target in job.targets}
-    if arguments.output is not None:
-        used = {os.path.realpath(path) for path in (*used, arguments.output) if not _is_special(path)}
-    path = arguments.report
+    if request.output is not None:
+        used = {os.path.realpath(path) for path in (*used, request.output.path) if not _is_special(path)}
+    path = request.report
     if path is not None and path != "-" and os.path.realpath(path) in used:
         raise RequestError(f"--report {path} would overwrite an input or the output")
 
@@ -117,22 +82,22 @@ def run_here(job: Job) -> Outcome:
     return outcome
 
 
-def _several(arguments: argparse.Namespace, jobs: Sequence[Job]) -> list[Outcome]:
+def _several(request: WriteRequest, jobs: Sequence[Job]) -> list[Outcome]:
     """Run the jobs; report each, in their order."""
     from cfi2sframe.cli.progress import ProgressLine
     from cfi2sframe.jobs.runner import running, size_of
 
     size = sum(map(size_of, jobs))
-    count = 1 if size < POOL_SIZE else process_count(arguments)
+    count = 1 if size < POOL_SIZE else request.process_count
     outcomes: list[Outcome] = []
     with (
         ProgressLine(len(jobs), size) as line,
         running(jobs, count=count, on_done=lambda job, _: line.add(size_of(job))) as done,
     ):
         for outcome in done:
-            if outcome.warnings or arguments.check:
+            if outcome.warnings or request.settings.only_checks:
                 line.clear()
-            _say_outcome(outcome, only_checks=arguments.check)
+            _say_outcome(outcome, only_checks=request.settings.only_checks)
             outcomes.append(outcome)
     return outcomes
 
@@ -156,16 +121,21 @@ def _say_outcome(outcome: Outcome, *, only_checks: bool) -> None:
         sys.stdout.write(f"{check_line(outcome)}\n")
 
 
-def _say_failures(arguments: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
+def _say_failures(request: WriteRequest, outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes:
-        if outcome.status == "failed" and not arguments.check:
-            say("error", f"{outcome.reason}{_hint(arguments, outcome)}", outcome.name)
+        if outcome.status == "failed" and not request.settings.only_checks:
+            say("error", f"{outcome.reason}{_hint(request, outcome)}", outcome.name)
 
 
-def _hint(arguments: argparse.Namespace, outcome: Outcome) -> str:
+def _hint(request: WriteRequest, outcome: Outcome) -> str:
     """Return what to do with something that is no ELF file, as the end of a message."""
-    if outcome.kind is ErrorKind.UNUSABLE and not arguments.recursive and os.path.isdir(outcome.name):
-        return "; -r takes the ELF files in it" if arguments.in_place else "; --in-place -r takes the ELF files in it"
+    if (
+        outcome.kind is ErrorKind.UNUSABLE
+        and request.output is None
+        and not request.is_recursive
+        and os.path.isdir(outcome.name)
+    ):
+        return " (use -r to process the ELF files in it)"
     if outcome.kind is not ErrorKind.NOT_ELF:
         return ""
     from cfi2sframe.files import kind_of_container
@@ -176,10 +146,10 @@ def _hint(arguments: argparse.Namespace, outcome: Outcome) -> str:
     return " but a package; convert its files before they are packed" if container == "package" else ""
 
 
-def say_end(arguments: argparse.Namespace, outcome: Outcome) -> None:
+def say_end(request: WriteRequest, outcome: Outcome) -> None:
     """Report the failure of the only file, or with `-v` what became of it."""
-    _say_failures(arguments, [outcome])
-    if not arguments.verbose or outcome.status == "failed":
+    _say_failures(request, [outcome])
+    if not request.is_verbose or outcome.status == "failed":
         return
     if outcome.summary:
         say("info", outcome.summary, outcome.name)
@@ -193,14 +163,25 @@ def say_end(arguments: argparse.Namespace, outcome: Outcome) -> None:
         say("info", "unchanged: the section is there already", outcome.name)
 
 
-def write_report(arguments: argparse.Namespace, text: str | None) -> int:
-    """Write the report, if there is one; return an exit status."""
-    if text is None:
+def write_report(request: WriteRequest, outcomes: Sequence[Outcome]) -> int:
+    """Write the report, if there is to be one; return an exit status."""
+    if request.report is None:
         return EXIT_SUCCESS
+    if request.output is not None:
+        import json
+
+        (account,) = [outcome.account for outcome in outcomes]
+        if not account:
+            return EXIT_SUCCESS
+        text = f"{json.dumps(json.loads(account), indent=2)}\n"
+    else:
+        from cfi2sframe.cli.batch_report import json_line
+
+        text = "".join(f"{json_line(outcome, exit_status(outcome))}\n" for outcome in outcomes)
     from cfi2sframe.files.write import write_output
 
     try:
-        write_output(arguments.report, text.encode())
+        write_output(request.report, text.encode())
     except OutputError as error:
         return fail(error, "")
     return EXIT_SUCCESS

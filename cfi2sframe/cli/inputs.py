@@ -62,12 +62,6 @@ def add_inputs(parser: argparse.ArgumentParser, text: str, *, is_writing: bool, 
         )
 
 
-def check_folders_options(arguments: argparse.Namespace) -> None:
-    """Raise `RequestError` when a verb that writes is told what to leave out of folders, but not to enter them."""
-    if arguments.exclude and not arguments.recursive:
-        raise RequestError("--exclude belongs to -r: a file that is named is never left out")
-
-
 def names_of(arguments: argparse.Namespace) -> list[str]:
     """Return all that is named: by words, and by the list of `--files-from`. Raises `InputError` and `OSError`."""
     if arguments.files_from is None:

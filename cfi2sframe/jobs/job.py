@@ -130,10 +130,8 @@ def _convert(job: Job, image: ElfImage, file: InputFile | None, kept: list[objec
     settings = job.settings
     conversion = convert_image(image, settings.options)
     kept.append(conversion)
-    demands = {"min_coverage": settings.min_coverage, "min_bytes": settings.min_bytes}
-    needs_account = settings.wants_account or any(percent is not None for percent in demands.values())
-    coverage = account_if_needed(conversion, is_wanted=needs_account)
-    refusal = refusal_of(conversion, coverage, is_strict=settings.is_strict, **demands)
+    coverage = account_if_needed(conversion, is_wanted=settings.wants_account or settings.fail_under is not None)
+    refusal = refusal_of(conversion, coverage, is_strict=settings.is_strict, fail_under=settings.fail_under)
     if refusal is not None:
         outcome = Outcome(job.name, job.other_names, "failed", refusal.kind, refusal.reason)
     else:

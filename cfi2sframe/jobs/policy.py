@@ -57,13 +57,11 @@ def refusal_of(
     coverage: Coverage | None,
     *,
     is_strict: bool,
-    min_coverage: float | None = None,
-    min_bytes: float | None = None,
+    fail_under: float | None = None,
 ) -> Refusal | None:
     """Return why the caller's conditions forbid to write a conversion, or None.
 
-    `min_coverage` is a percentage of the functions with CFI, `min_bytes` one of the bytes of code, with CFI or without.
-    Both need the account.
+    `fail_under` is a percentage of the bytes of code, with CFI or without; it needs the account.
     """
     if is_strict and conversion.cfi.damaged:
         return Refusal(ErrorKind.DAMAGED, "a damaged FDE, and --strict forbids it")
@@ -72,14 +70,7 @@ def refusal_of(
     if is_strict and not conversion.is_whole:
         what = "left out" if conversion.left_out or conversion.code_map.stubs.left_out else "described in part"
         return Refusal(ErrorKind.INCOMPLETE, f"functions are {what}, and --strict forbids it")
-    if coverage is not None and min_coverage is not None:
-        percent = coverage.function_percent
-        if percent < min_coverage:
-            reason = f"{percent:.2f} % of the functions are described in full, less than {min_coverage:g} %"
-            return Refusal(ErrorKind.INCOMPLETE, reason)
-    if coverage is not None and min_bytes is not None:
-        percent = coverage.code_percent
-        if percent < min_bytes:
-            reason = f"{percent:.2f} % of the bytes of code are described, less than {min_bytes:g} %"
-            return Refusal(ErrorKind.INCOMPLETE, reason)
+    if coverage is not None and fail_under is not None and coverage.code_percent < fail_under:
+        reason = f"{coverage.code_percent:.2f} % of the bytes of code are described, less than {fail_under:g} %"
+        return Refusal(ErrorKind.INCOMPLETE, reason)
     return None

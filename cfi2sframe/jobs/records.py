@@ -21,10 +21,10 @@ class Settings(NamedTuple):
     """How to convert files, or with `removes` how to take the section out of them; then only some of these count.
 
     `replaces`: a different `.sframe` section is replaced. `verifies`: the written file is read back before the rename.
-    `is_strict`, `min_coverage` (percent of the functions) and `min_bytes` (percent of the code) forbid functions that
-    are left out. `skips_unfit`: files with nothing to convert are skipped. `only_checks`: nothing is written.
-    `wants_account`: outcomes have the account. `is_in_tree`: the file was found in a folder, so that what is not for
-    this program (`files.kinds.SkipKind`) is skipped; `takes_objects`: there, too, relocatable objects are not.
+    `is_strict` and `fail_under` (percent of the bytes of code) forbid functions that are left out. `skips_unfit`: files
+    with nothing to convert are skipped. `only_checks`: nothing is written. `wants_account`: outcomes have the account.
+    `is_in_tree`: the file was found in a folder, so that what is not for this program (`files.kinds.SkipKind`) is
+    skipped; `takes_objects`: there, too, relocatable objects are not.
     """
 
     options: Options = Options()
@@ -32,8 +32,7 @@ class Settings(NamedTuple):
     replaces: bool = False
     verifies: bool = True
     is_strict: bool = False
-    min_coverage: float | None = None
-    min_bytes: float | None = None
+    fail_under: float | None = None
     skips_unfit: bool = False
     only_checks: bool = False
     wants_account: bool = False

@@ -191,14 +191,14 @@ def test_lists(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--in-place",), "no input: name a file"),
-        (("IN", "IN", "-o", "out"), "several inputs"),
-        (("IN", "-o", "out", "--check"), "-o and --check exclude one another"),
-        (("IN", "-o", "out", "-r"), "--recursive belongs to --in-place or --check"),
-        (("IN", "-o", "out", "--files-from", "x"), "--files-from belongs to --in-place or --check"),
+        (("--in-place",), "no input file"),
+        (("IN", "IN", "-o", "out"), "-o takes a single input"),
+        (("IN", "-o", "out", "--check"), "-o and --check are mutually exclusive"),
+        (("IN", "-o", "out", "-r"), "--recursive is only valid with --in-place or --check"),
+        (("IN", "-o", "out", "--files-from", "x"), "--files-from is only valid with --in-place or --check"),
         (("IN", "IN", "--in-place", "--errata", "1"), "version 3 has no errata"),
         (("IN", "-", "--in-place"), "standard input cannot be rewritten in place"),
-        (("IN", "--check", "--section-address", "4096"), "--section-address belongs to raw bytes"),
+        (("IN", "--check", "--section-address", "4096"), "--section-address is only valid for raw output"),
         (("IN", "--in-place", "-j", "0"), "not a count from 1: '0'"),
     ],
 )

@@ -150,14 +150,14 @@ def test_excluded(root: Path, words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--in-place", "IN", "--exclude", "x"), "--exclude belongs to -r: a file that is named is never left out"),
-        (("remove", "--in-place", "IN", "--exclude", "x"), "--exclude belongs to -r: a file that is named is never"),
-        (("remove", "IN", "IN", "-o", "x"), "several inputs: --in-place rewrites each of them, -o OUT takes one"),
-        (("remove", "IN", "-r", "-o", "x"), "--recursive belongs to --in-place or --check"),
-        (("remove", "IN", "-o", "x", "--report", "y"), "--report belongs to --in-place or --check"),
-        (("remove", "IN", "-o", "x", "--in-place"), "-o and --in-place exclude one another"),
-        (("remove", "IN"), "no output: -o OUT or --in-place is needed"),
-        (("remove", "--in-place"), "no input: name a file"),
+        (("--in-place", "IN", "--exclude", "x"), "--exclude is only valid with -r"),
+        (("remove", "--in-place", "IN", "--exclude", "x"), "--exclude is only valid with -r"),
+        (("remove", "IN", "IN", "-o", "x"), "-o takes a single input; use --in-place to rewrite several files"),
+        (("remove", "IN", "-r", "-o", "x"), "--recursive is only valid with --in-place or --check"),
+        (("remove", "IN", "-o", "x", "--report", "y"), "--report is only valid with --in-place or --check"),
+        (("remove", "IN", "-o", "x", "--in-place"), "-o and --in-place are mutually exclusive"),
+        (("remove", "IN"), "no output specified; use -o OUT or --in-place"),
+        (("remove", "--in-place"), "no input file"),
         (("remove", "--in-place", "-"), "standard input cannot be rewritten in place"),
         (("remove", "--in-place", "IN", "--report", "IN"), "would overwrite an input or the output"),
     ],
@@ -172,7 +172,7 @@ def test_contradictions(root: Path, words: tuple[str, ...], message: str) -> Non
 
 @pytest.mark.parametrize("words", [("--in-place",), ("remove", "--in-place")])
 def test_a_folder_needs_a_word(root: Path, words: tuple[str, ...]) -> None:
-    message = f"cfi2sframe: {root}: error: Is a directory; -r takes the ELF files in it"
+    message = f"cfi2sframe: {root}: error: Is a directory (use -r to process the ELF files in it)"
     assert run(*words, root) == (3, b"", (message,))
 
 
