@@ -14,7 +14,7 @@ from cfi2sframe.dwarf.instructions import Cutter, Instruction, read_chunk, read_
 from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.programs import RowMachines
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState, UnwindTable
-from cfi2sframe.errors import CfiError, RequestError
+from cfi2sframe.errors import RequestError
 from cfi2sframe.lower import Lowering, Skip, Target
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule, Section
@@ -74,27 +74,6 @@ def test_a_cutter_has_patience() -> None:
 )
 def test_a_chunk_is_its_advance_and_the_rest(chunk: bytes, expected: tuple[int, bytes]) -> None:
     assert read_chunk(chunk, "<") == expected
-
-
-@pytest.mark.parametrize(
-    ("code", "offset", "reason"),
-    [
-        (b"\x0e", 0, "truncated or oversized LEB128 number"),
-        (b"\x0c\x07\x08\x0c\x07", 3, "truncated or oversized LEB128 number"),
-        (b"\x0f\x05\x00", 0, "truncated call frame instruction"),
-        (b"\x00\x10\x06\x02\x96", 1, "truncated call frame instruction"),
-        (b"\x0a\x17", 1, "unknown call frame instruction 0x17"),
-        (b"\x0a\x2d", 1, "unknown call frame instruction 0x2d"),
-    ],
-)
-def test_the_first_damaged_instruction_is_named(code: bytes, offset: int, reason: str) -> None:
-    with pytest.raises(CfiError) as caught:
-        RowMachine(parsed_cie(AMD64), AMD64).run(code)
-    assert (caught.value.reason, caught.value.offset) == (reason, offset)
-
-
-def test_tables_do_not_depend_on_location_by_default() -> None:
-    assert not UnwindTable((0,), (ROW,)).depends_on_location
 
 
 def test_rows_before_the_end_of_a_function() -> None:

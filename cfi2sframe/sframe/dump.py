@@ -123,28 +123,6 @@ class ByteCounters(NamedTuple):
     without_cfi: Callable[[int, int], int]
 
 
-def dump_data(
-    section: Section,
-    show_address: Callable[[int], int] = _same_address,
-    counts: ByteCounters | None = None,
-) -> dict[str, Any]:
-    """Return the section as data for JSON. A rule is `{"base", "offset", "load"}`, or null: unchanged or undefined.
-
-    `counts` tells padding from code, and code with CFI from code without; None: that is not known.
-    """
-    stored = stored_of(section)
-    return {
-        **_header_data(section),
-        "functions": [
-            {
-                **_function_data(function, record, show_address, counts),
-                "rows": [_row_data(row, words, section.arch) for row, words in _rows(function, record, stored)],
-            }
-            for function, record in zip(section, stored.records, strict=True)
-        ],
-    }
-
-
 def _rows(function: Function, record: Record, stored: Stored) -> Iterator[tuple[FrameRow, Words]]:
     return zip(function, stored.words_of(record), strict=True)
 
@@ -154,9 +132,11 @@ def dump_json(
     show_address: Callable[[int], int] = _same_address,
     counts: ByteCounters | None = None,
 ) -> Iterator[str]:
-    """Yield the text of `json.dumps(dump_data(...), indent=2)` in pieces.
+    """Yield the section as JSON, in pieces of text as of `json.dumps(..., indent=2)`.
 
-    Functions may share rows, and most rows differ in their starts only, so the rest of a row is formatted once.
+    A rule is `{"base", "offset", "load"}`, or null: unchanged or undefined. `counts` tells padding from code, and code
+    with CFI from code without; None: that is not known. Functions may share rows, and most rows differ in their starts
+    only, so the rest of a row is formatted once.
     """
     known: dict[tuple[FrameState, Words], str] = {}
     stored, arch = stored_of(section), section.arch

@@ -133,14 +133,6 @@ class FunctionBody(NamedTuple):
         """The fields that apply to all rows."""
         return Attributes(self.is_flexible, self.is_signal_frame, self.uses_b_key)
 
-    def with_attributes(self, attributes: Attributes) -> FunctionBody:
-        """Return the same rows with other attributes."""
-        return self._replace(
-            is_flexible=attributes.is_flexible,
-            is_signal_frame=attributes.is_signal_frame,
-            uses_b_key=attributes.uses_b_key,
-        )
-
 
 class _Container:
     """A frozen record that iterates over what it contains; a NamedTuple would iterate over its fields.

@@ -217,34 +217,6 @@ def test_pc_begin_of_an_aligned_pointer() -> None:
         check_usual(only_fde(parse(frame, vaddr=VADDR + padding)))
 
 
-def test_an_indirect_pc_begin() -> None:
-    encoding = d.DW_EH_PE_indirect | d.DW_EH_PE_pcrel | d.DW_EH_PE_sdata4
-    cie = asm.Cie(augmentation="zR", fde_encoding=encoding, instructions=CODE)
-    check_usual(only_fde(parse(frame_of(asm.Fde(cie, PC, SIZE, BODY)))), pc=WORDS[PC])
-    assert "indirect pointer through" in failure_of(parse(frame_of(asm.Fde(cie, PC + 1, SIZE, BODY))))
-
-
-@pytest.mark.parametrize(
-    ("encoding", "reason"),
-    [
-        (d.DW_EH_PE_omit, "unknown pointer encoding 0xff"),
-        (0x07, "unknown pointer encoding 0x07"),
-        (d.DW_EH_PE_textrel | d.DW_EH_PE_sdata4, "no base in a file"),
-        (d.DW_EH_PE_funcrel | d.DW_EH_PE_sdata4, "no base in a file"),
-    ],
-)
-def test_encodings_that_cannot_be_resolved(encoding: int, reason: str) -> None:
-    good = asm.Cie(augmentation="zR", fde_encoding=0x0B)
-    data = frame_of(asm.Fde(good, PC, SIZE, BODY)).assemble()
-    assert data.count(b"\x01\x0b") == 1
-    assert reason in failure_of(parse(data.replace(b"\x01\x0b", bytes((1, encoding)))))
-
-
-def test_datarel_without_a_table() -> None:
-    cie = asm.Cie(augmentation="zR", fde_encoding=d.DW_EH_PE_datarel | d.DW_EH_PE_sdata4)
-    assert "global offset table" in failure_of(parse(frame_of(asm.Fde(cie, PC, SIZE, BODY)), table_vaddr=None))
-
-
 # --- Lengths, order, terminators ----------------------------------------------------------------------------
 
 
@@ -295,13 +267,6 @@ def test_ra_column_is_a_byte_in_version_1_and_leb128_later() -> None:
         fde = only_fde(parse(frame_of(asm.Fde(cie, PC, SIZE, BODY))))
         assert fde.cie.ra_register == column
         assert fde.instructions.rstrip(b"\0") == BODY_BYTES
-
-
-@pytest.mark.parametrize(("code_align", "data_align"), [(4, -4), (300, -300), (1, 8), (128, 64)])
-def test_alignment_factors(code_align: int, data_align: int) -> None:
-    cie = asm.Cie(code_align=code_align, data_align=data_align, instructions=CODE)
-    found = only_fde(parse(frame_of(asm.Fde(cie, PC, SIZE, BODY)))).cie
-    assert (found.code_alignment, found.data_alignment) == (code_align, data_align)
 
 
 def test_terminators_in_the_middle_are_passed_over() -> None:

@@ -130,6 +130,11 @@ def test_bases_that_no_file_has(encoding: int) -> None:
         read_pointer(bytes(16), 0, encoding, bases(), DATA_VADDR)
 
 
+def test_datarel_without_a_table() -> None:
+    with pytest.raises(CfiError, match="a global offset table that the file does not have"):
+        read_pointer(bytes(16), 0, d.DW_EH_PE_datarel, bases(table_vaddr=None), DATA_VADDR)
+
+
 @pytest.mark.parametrize("encoding", [0x05, 0x06, 0x07, 0x08, 0x0D, 0x0E, 0x0F, 0x1F, d.DW_EH_PE_omit])
 def test_unknown_forms(encoding: int) -> None:
     with pytest.raises(CfiError, match=f"unknown pointer encoding 0x{encoding:02x}"):

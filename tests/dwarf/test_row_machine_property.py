@@ -7,7 +7,7 @@ from operator import ne
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
@@ -17,7 +17,6 @@ from cfi2sframe.dwarf.instructions import Cutter
 from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.pointer import Location, PointerBases
 from cfi2sframe.dwarf.programs import RowMachines
-from cfi2sframe.dwarf.rules import CfaRule, NoRule, RaSigning, RegisterRule, RowState
 from cfi2sframe.elf.cfi import CfiKind, CfiSection
 from cfi2sframe.errors import CfiError
 from tests.support import cfi_asm as asm
@@ -25,24 +24,12 @@ from tests.support import cfi_strategies as cfi
 from tests.support import naive
 from tests.support.entries import CfiTable, parse_entries
 from tests.support.naive_compare import problems_of
-from tests.support.oracle.compare import row_at
-from tests.support.oracle.elftools_rows import Cfa, ReaderError, fdes_in
-from tests.support.rules import (
-    at_cfa,
-    at_expression,
-    in_register,
-    is_expression,
-    register_offset,
-    rows_of,
-    value_at_cfa,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.rules import UnwindTable
-    from tests.support.oracle.elftools_rows import Row
 
 SECTION_VADDR = 0x2000
 KINDS: st.SearchStrategy[CfiKind] = st.sampled_from(("eh_frame", "debug_frame"))
@@ -142,52 +129,6 @@ def test_rows_are_what_the_steps_mean(machine: cfi.Machine, arch: Arch, data: st
         found = row_machine.run(fde.cie, fde.instructions, _location(fde, arch))
         check_table(found, told, arch)
         assert not found.depends_on_location
-
-
-def _state_told(row: Row, machine: cfi.Machine) -> RowState:
-    """What another reader's row says, in this package's records."""
-
-    def rule(register: int) -> RegisterRule:
-        told = row.registers.get(register)
-        if told is None:
-            return NoRule.UNSPECIFIED
-        match told.kind:
-            case "undefined" | "same_value":
-                return NoRule.UNDEFINED if told.kind == "undefined" else NoRule.SAME_VALUE
-            case "at_cfa" | "cfa_plus":
-                return at_cfa(told.value) if told.kind == "at_cfa" else value_at_cfa(told.value)
-            case "register":
-                return in_register(told.value)
-        assert told.code is not None
-        return at_expression(told.code) if told.kind == "at_expression" else is_expression(told.code)
-
-    cfa: CfaRule | None = None
-    if row.cfa is not None:
-        cfa = register_offset(*row.cfa) if isinstance(row.cfa, Cfa) else is_expression(row.cfa.code or b"")
-    return RowState(cfa, rule(machine.ra), rule(machine.fp), rule(machine.sp), RaSigning.NONE)
-
-
-@pytest.mark.parametrize(("machine", "arch"), MACHINES)
-@given(st.data())
-def test_rows_are_those_of_pyelftools(machine: cfi.Machine, arch: Arch, data: st.DataObject) -> None:
-    """A third reader decodes the bytes, where it can: not the opcodes that `known_wrong` has for it."""
-    program = data.draw(cfi.programs(machine, operations=cfi.OPERATIONS - {"no_effect", "negate_ra_state"}))
-    section = program.section(SECTION_VADDR).assemble()
-    try:
-        (told,) = fdes_in(section, SECTION_VADDR, little_endian=machine.little_endian)
-    except ReaderError as error:
-        # 47 is GNU_negative_offset_extended.
-        assume("47 is not a valid" not in str(error) and "0x2f" not in str(error))
-        raise
-    assume(told.rows)
-    fde = _read(program, arch)
-    assert (told.pc_begin_vaddr, told.pc_end_vaddr - told.pc_begin_vaddr) == (fde.pc_begin_vaddr, fde.pc_range)
-    rows = rows_of(RowMachine(fde.cie, arch, WALKS).run(fde.instructions, _location(fde, arch)))
-    deltas = {row.start_delta for row in rows} | {row.pc_vaddr - told.pc_begin_vaddr for row in told.rows}
-    for delta in sorted(deltas):
-        theirs = row_at(told.rows, told.pc_begin_vaddr + delta)
-        assert theirs is not None
-        assert _state_told(theirs, machine) == [row.state for row in rows if row.start_delta <= delta][-1]
 
 
 @pytest.mark.parametrize(("machine", "arch"), MACHINES)

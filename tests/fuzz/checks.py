@@ -12,7 +12,7 @@ from cfi2sframe.conversion import Options
 from cfi2sframe.emit import reader_warnings
 from cfi2sframe.errors import Cfi2SFrameError, RequestError
 from cfi2sframe.report.sentences import missing_sentences, summary
-from cfi2sframe.sframe.dump import dump_data, dump_text
+from cfi2sframe.sframe.dump import dump_json, dump_text
 from cfi2sframe.verification import check_invariants
 from tests.fuzz.harness import FindingError, expect
 from tests.support.kernel_reader import LARGE_REGISTER, OUTSIDE, SPREAD, code_of, complaints
@@ -97,7 +97,7 @@ def check_decoded(decoded: Section) -> None:
     """Show a decoded section in every form, and look addresses up in it the quick way and the plain one."""
     for _ in dump_text(decoded):
         pass
-    dump_data(decoded)
+    "".join(dump_json(decoded))
     for _ in check_invariants(decoded):
         pass
     version = decoded.version

@@ -31,58 +31,12 @@ def found(section: Section, pc: int) -> tuple[int, int | None] | None:
     return number, None if result.row is None or result.row.cfa is None else result.row.cfa.offset
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
-@pytest.mark.parametrize(
-    ("pc", "expected"),
-    [
-        (0x1FFFF, None),
-        (0x20000, (0, 0)),
-        (0x20003, (0, 0)),
-        (0x20004, (0, 4)),
-        (0x20008, (0, 4)),
-        (0x20009, (0, 9)),
-        (0x2000F, (0, 9)),
-        (0x20010, None),
-        (0x2001F, None),
-        (0x20020, (1, 8)),
-        (0x2002F, (1, 8)),
-        (0x20030, (2, 8)),
-        (0x20040, None),
-        (0, None),
-    ],
-)
-def test_pcinc(version: int, pc: int, expected: tuple[int, int | None] | None) -> None:
-    section = decoded(RawFunction(rows=ROWS, row_count=3), RawFunction(0x20020), RawFunction(0x20030), version=version)
-    assert found(section, pc) == expected
-
-
 def test_unsorted_sections() -> None:
     """An object's functions stand in the order of its source."""
     section = decoded(RawFunction(0x20020), RawFunction(0x20000))
     assert found(section, 0x20025) == (0, 8)
     assert found(section, 0x20005) == (1, 8)
     assert [each.start_vaddr for each in section.ascending] == [0x20000, 0x20020]
-
-
-@pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize(
-    ("pc", "expected"),
-    [
-        (0x20008, (0, 0)),
-        (0x2000B, (0, 0)),
-        (0x2000C, (0, 4)),
-        (0x20011, (0, 9)),
-        (0x20013, (0, 9)),
-        (0x20014, (0, 0)),  # the second block; blocks count from the function's start, not from address 0
-        (0x20018, (0, 4)),
-        (0x20037, (0, 9)),
-        (0x20038, None),
-    ],
-)
-def test_pcmask(version: int, pc: int, expected: tuple[int, int | None] | None) -> None:
-    """The rows repeat with every block of `rep_size` bytes (here 12)."""
-    function = RawFunction(0x20008, 0x30, ROWS, 3, info=0x10, repeat_size=12)
-    assert found(decoded(function, version=version), pc) == expected
 
 
 def test_pcmask_with_a_block_of_no_size() -> None:

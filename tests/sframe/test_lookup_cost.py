@@ -12,16 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi2sframe import convert
 from cfi2sframe.sframe.lookup_cost import LookupCost, lookup_cost
 from cfi2sframe.sframe.model import FrameState, FunctionBody, Rule
-from cfi2sframe.sframe.read import read_section
-from tests.test_conversion_property import Drawn, files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cfi2sframe.conversion import Level
 
 STATES = tuple(FrameState(Rule(7, 8 * number, deref=False)) for number in range(8))
 
@@ -62,36 +58,10 @@ def test_any_functions_cost_what_their_look_ups_cost(data: st.DataObject, bodies
     assert cost_of(functions) == by_looking_up(functions)
 
 
-LEVELS: tuple[Level, ...] = (0, 1, 2)
-
-
-@pytest.mark.slow
-@given(files(max_steps=6), st.sampled_from(LEVELS))
-def test_a_conversion_costs_what_its_readers_walk(drawn: Drawn, level: Level) -> None:
-    conversion = convert(drawn.image, **drawn.options._replace(level=level)._asdict())
-    cost = conversion.lookup_cost
-    walked = []
-    lookup = read_section(conversion.data, conversion.section_vaddr) if conversion.data else None
-    for function in conversion.section:
-        for pc in range(function.start_vaddr, function.end_vaddr):
-            found = lookup.find(pc) if lookup else None
-            assert found is not None
-            assert found.row is not None
-            walked.append(found.function.rows.index(found.row) + 1)
-    assert (cost.code_size, cost.walked_count, cost.max_rows) == (len(walked), sum(walked), max(walked, default=0))
-    assert cost.function_count == len(conversion.section.starts)
-
-
 def test_a_function_of_three_rows() -> None:
     cost = cost_of([(16, body_of(0, 4, 9))])
     assert cost == LookupCost(16, 4 * 1 + 5 * 2 + 7 * 3, 3, 1, 1)
     assert cost.mean_rows == 35 / 16
-
-
-def test_a_block_that_repeats() -> None:
-    """Rows are walked within the block: two rows of 11 and 5 bytes, three times, and 4 bytes of a fourth block."""
-    cost = cost_of([(52, body_of(0, 11, repeat_size=16))])
-    assert cost == LookupCost(52, 3 * (11 + 2 * 5) + 4, 2, 1, 1)
 
 
 def test_no_functions() -> None:

@@ -217,7 +217,7 @@ def random_functions(draw: st.DrawFn, arch: Arch = AMD64, max_runs: int = 4) -> 
                 if cfa_offset != rows[-1][1]:
                     rows.append((start, cfa_offset))
         size = start + draw(st.integers(1, 20))
-        each = body(*rows, arch=arch).with_attributes(draw(attributes))
+        each = body(*rows, arch=arch)._replace(**draw(attributes)._asdict())
         if draw(st.integers(0, 5)) == 0:
             each, size = body((0, 8), (11, 16), arch=arch)._replace(repeat_size=16), 16 * draw(st.integers(1, 6))
         functions.append(Function(position, size, each))

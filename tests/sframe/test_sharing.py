@@ -67,21 +67,6 @@ def test_functions_that_differ_in_their_attribute_share_nothing() -> None:
 rows = st.lists(st.tuples(st.sampled_from((0, 1, 4, 0x100, 0x700)), st.sampled_from((8, 16, 300))), min_size=1)
 
 
-@given(
-    st.sampled_from((1, 2, 3)),
-    st.lists(rows.map(lambda pairs: body(*sorted({**dict(pairs), 0: 8}.items()))), min_size=1, max_size=12),
-)
-def test_sharing_changes_no_function(version: int, bodies: list[FunctionBody]) -> None:
-    """Functions may share row bytes: every reader finds rows by offset and count."""
-    apart, plain = make(version, *bodies, share=False)
-    together, shared = make(version, *bodies, share=True)
-    assert len(together) <= len(apart)
-    assert shared == plain
-    assert stored_of(shared).header.fre_count == stored_of(plain).header.fre_count
-    last_rows = [f.rows[-1].start_delta for f in shared.functions]
-    assert all(last < f.size for last, f in zip(last_rows, shared.functions, strict=True))
-
-
 @pytest.mark.parametrize("version", [1, 2, 3])
 @pytest.mark.parametrize("share", [False, True])
 def test_bytes_do_not_depend_on_which_equal_rows_are_one_object(version: int, *, share: bool) -> None:

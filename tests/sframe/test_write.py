@@ -174,23 +174,6 @@ def test_pcmask() -> None:
         assert data.endswith(bytes.fromhex("00 03 08 0b 03 10"))
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_several_functions(version: int) -> None:
-    """Records in the order given, then the rows in the same order."""
-    first, second = amd64_function(0x2000), amd64_function(0x1000)
-    data = encode(AMD64, version, first, second, is_sorted=False)
-    record = (17, 20, 16)[version - 1]
-    size = 17 + (5 if version == 3 else 0)
-    assert len(data) == 28 + 2 * record + 2 * size
-    starts = [int.from_bytes(data[28 + n * record :][:4], "little", signed=True) for n in (0, 1)]
-    base = [28, 28 + record] if version > 1 else [0, 0]
-    assert starts == [0x2000 - base[0], 0x1000 - base[1]]
-    offset_at = 12 if version == 3 else 8
-    assert [int.from_bytes(data[28 + n * record + offset_at :][:4], "little") for n in (0, 1)] == [0, size]
-    assert data[28 + 2 * record :] == 2 * data[-size:]
-    assert data[3] == (4 if version > 1 else 0)
-
-
 # Limits
 
 BIG = 1 << 31
@@ -328,30 +311,7 @@ def test_info_bytes() -> None:
     assert rows_at(0, is_flexible=True).data[2:4] == b"\0\1"
 
 
-def test_a_repeating_block_is_pcmask() -> None:
-    body = body_of_rows((FrameRow(0, FrameState(at(7, 8), RA8)),), repeat_size=16)
-    for version in (1, 2, 3):
-        rows = rows_of(body, version)
-        assert (rows.info, rows.repeat_size) == (0x10, 16)
-
-
 # Places
-
-
-@pytest.mark.parametrize(
-    ("version", "vaddr", "fields"),
-    [
-        # From the section's start.
-        (1, 0, [0x1000, 0x2000]),
-        (1, 0x1800, [-0x800, 0x800]),
-        # From the field itself: after the header of 28 bytes, each a record later.
-        (2, 0, [0x1000 - 28, 0x2000 - 48]),
-        (3, 0, [0x1000 - 28, 0x2000 - 44]),
-        (3, 0x1800, [0x1000 - 0x1800 - 28, 0x2000 - 0x1800 - 44]),
-    ],
-)
-def test_starts(version: int, vaddr: int, fields: list[int]) -> None:
-    assert start_fields(version, 0x1000, 0x2000, vaddr=vaddr, start_is_pcrel=version > 1) == fields
 
 
 @pytest.mark.parametrize(("version", "pcrel"), [(1, False), (2, False), (2, True)])
