@@ -103,6 +103,9 @@ def add_write_options(parser: argparse.ArgumentParser, text: str) -> None:
         "--no-verify", action="store_true", help="do not read the written file back and check it before renaming it"
     )
     group.add_argument(
+        "--keep-rights", action="store_true", help="refuse a file if its owner, set-ID bits or attributes are not kept"
+    )
+    group.add_argument(
         "--report", metavar="FILE", help="write a line of JSON per file; with -o what coverage --format json prints"
     )
     group.add_argument("-v", "--verbose", action="store_true", help="print a summary on standard error")
@@ -129,7 +132,7 @@ def request_of(arguments: argparse.Namespace) -> WriteRequest:
     is_raw = request.output is not None and request.output.is_raw
     if arguments.section_address is not None and not is_raw:
         raise RequestError("--section-address is only valid for raw output; an ELF file determines the address itself")
-    for option in ("replace", "no_verify"):
+    for option in ("replace", "no_verify", "keep_rights"):
         if is_raw and getattr(arguments, option):
             raise RequestError(f"--{option.replace('_', '-')} is only valid for ELF output")
     wants_account = bool(request.report or (request.is_verbose and request.is_single))
@@ -149,7 +152,9 @@ def write_request(arguments: argparse.Namespace, settings: Settings) -> WriteReq
         raise RequestError("--report is only valid with --in-place or --check")
     return WriteRequest(
         tuple(arguments.inputs),
-        settings._replace(verifies=not arguments.no_verify, only_checks=arguments.check),
+        settings._replace(
+            verifies=not arguments.no_verify, keeps_rights=arguments.keep_rights, only_checks=arguments.check
+        ),
         None if arguments.output is None else Output(arguments.output, _is_raw(arguments.output, settings)),
         tuple(listed),
         arguments.recursive,

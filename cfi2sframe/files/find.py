@@ -45,9 +45,9 @@ def _sources_under(
         name = found.under(shown_root) or root
         if found.state is None:
             yield Unusable(name, found.reason)
-        elif (identity := (found.state.device, found.state.inode)) not in seen:
+        elif (identity := (found.state.st_dev, found.state.st_ino)) not in seen:
             seen.add(identity)
-            yield Source(found.under(root), name, "elf", found.state.size, is_in_folder=True)
+            yield Source(found.under(root), name, "elf", found.state.st_size, is_in_folder=True)
 
 
 def _named(path: str, name: str) -> Source | Unusable:

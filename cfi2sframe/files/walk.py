@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.elf.load import open_unfollowed
-from cfi2sframe.files.descriptors import FileState, FolderEntry, open_folder
 from cfi2sframe.files.records import ELF_MAGIC
+from cfi2sframe.files.write import Entry, open_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +27,7 @@ class TreeFile(NamedTuple):
     """
 
     path: str
-    state: FileState | None
+    state: os.stat_result | None
     reason: str = ""
 
     def under(self, folder: str) -> str:
@@ -48,11 +49,8 @@ def elf_files_under(root: str, excluded: Iterable[str] = (), name: str = "") -> 
     while folders:
         path = folders.pop()
         try:
-            place = open_folder(os.path.join(root, path))
-            try:
-                descriptor = open_unfollowed(".", place)
-            finally:
-                os.close(place)
+            with ExitStack() as stack:
+                descriptor = open_unfollowed(".", open_folder(os.path.join(root, path), stack))
         except OSError as error:
             unreadable.append(_unreadable(path, error))
             continue
@@ -61,7 +59,7 @@ def elf_files_under(root: str, excluded: Iterable[str] = (), name: str = "") -> 
             for file_name in names:
                 file_path = os.path.join(path, file_name)
                 if not _is_excluded(file_path, patterns, roots):
-                    yield from _elf_file(FolderEntry(descriptor, file_name), file_path)
+                    yield from _elf_file(Entry(descriptor, file_name), file_path)
         except OSError as error:
             unreadable.append(_unreadable(path, error))
             continue
@@ -102,11 +100,11 @@ def _listed(folder: int) -> tuple[list[str], list[str]]:
     return sorted(folders), sorted(others)
 
 
-def _elf_file(entry: FolderEntry, path: str) -> Iterator[TreeFile]:
+def _elf_file(entry: Entry, path: str) -> Iterator[TreeFile]:
     """Yield an ELF file, or why it cannot be read; nothing for anything else."""
     try:
         # Opening a device may have an effect.
-        if not stat.S_ISREG(entry.status().st_mode):
+        if not stat.S_ISREG(os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False).st_mode):
             return
         descriptor = open_unfollowed(entry.name, entry.folder)
         try:
@@ -118,4 +116,4 @@ def _elf_file(entry: FolderEntry, path: str) -> Iterator[TreeFile]:
     except OSError as error:
         yield _unreadable(path, error)
         return
-    yield TreeFile(path, FileState.of(status))
+    yield TreeFile(path, status)

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write a whole file or none, under all of its names when it has several; or to a stream or device.
 
-A new file has no name until it is whole and checked (O_TMPFILE): if the process is killed, the kernel frees it. An
-existing name can only be replaced by a rename, which needs a second name; that one exists for the few microseconds
-between two system calls. On file systems without O_TMPFILE it exists from the start.
-
-Folders are opened once, and names are looked up only in them. A user who may write to a folder can exchange its
-entries, and nothing else.
+A new file is made beside the old one, and renamed over it when it is complete, checked and on the disk. Folders are
+opened once, name by name and without following links, and files are looked up only in them: a user who may write to a
+folder can exchange its entries, and nothing else.
 """
 
 from __future__ import annotations
@@ -15,30 +12,107 @@ import errno
 import os
 import stat
 import sys
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.headers import Buffer
-from cfi2sframe.elf.load import read_open
-from cfi2sframe.errors import ChangedError, OutputError, reason_of
-from cfi2sframe.files.descriptors import FolderEntry, open_folder
+from cfi2sframe.elf.load import open_unfollowed, read_open, read_stream
+from cfi2sframe.errors import ChangedError, EmbedError, FileError, OutputError, UnfitError, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from io import BufferedWriter
+    from contextlib import AbstractContextManager
+    from typing import BinaryIO
 
     from cfi2sframe.elf.contents import FileData
-    from cfi2sframe.files.descriptors import InputFile
 
+#: O_PATH: a folder on the way need not be readable.
+_FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _TEMPORARY_PREFIX: Final = ".cfi2sframe-"
+#: More links than Linux follows.
+_MAX_LINKS: Final = 41
+_CHANGED: Final = "the file was changed while it was being converted"
 _ACCESS_LIST: Final = "system.posix_acl_access"
+_SET_ID: Final = "set-ID bits"
+#: Of a copy by somebody else: what would give it rights. It has its own owner, and its place decides about the rest.
+_RIGHTS: Final = (_SET_ID, "security.capability", _ACCESS_LIST)
 #: Extended attributes that vouch for the bytes of a file: a hash, or a signature of it.
 _SEALS: Final = ("security.ima", "security.evm")
-_CHANGED: Final = "the file was changed while it was being converted"
+# Within one tick of the clock the times may miss a change; but a write by another user clears the set-ID bits.
+_identity = attrgetter(
+    *("st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns", "st_nlink", "st_mode", "st_uid", "st_gid")
+)
 
 
-class _NoLinkError(Exception):
-    """A file without a name cannot be given one here."""
+class Entry(NamedTuple):
+    """A name in an open folder."""
+
+    folder: int
+    name: str
+
+
+class InputFile(NamedTuple):
+    """A regular file: everything used of it comes from one descriptor. `status` was taken before anything was read."""
+
+    descriptor: int
+    status: os.stat_result
+
+    def check(self) -> None:
+        """Raise `ChangedError` when the file has been changed since it was opened, or has lost its last name."""
+        if _identity(os.fstat(self.descriptor)) != _identity(self.status):
+            raise ChangedError(_CHANGED)
+
+    def is_at(self, entry: Entry) -> bool:
+        """Whether an entry is, at this moment, a name of this file."""
+        try:
+            return os.path.samestat(os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False), self.status)
+        except OSError:
+            return False
+
+
+@contextmanager
+def open_input(path: str, *, in_place: bool) -> Iterator[tuple[FileData, InputFile | None]]:
+    """Open a file, a device, a pipe, or `-` for standard input; give its bytes, and the file if it is a regular one.
+
+    `in_place`: it has to be one, at an absolute resolved path. Raises `FileError` when it cannot be read, `UnfitError`
+    when it is no file, `OSError` when standard input cannot be read.
+    """
+    if path == "-":
+        yield read_stream(sys.stdin.buffer), None
+        return
+    with ExitStack() as stack:
+        try:
+            if in_place:
+                folder, name = os.path.split(path)
+                descriptor = open_unfollowed(name, open_folder(folder, stack))
+            else:
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise FileError.of(error) from None
+        stack.callback(os.close, descriptor)
+        status = os.fstat(descriptor)
+        is_regular = stat.S_ISREG(status.st_mode)
+        if in_place and not is_regular and not stat.S_ISDIR(status.st_mode):
+            raise UnfitError("not a regular file")
+        yield read_open(descriptor), InputFile(descriptor, status) if is_regular else None
+
+
+def open_folder(path: str, stack: ExitStack) -> int:
+    """Open a folder by an absolute resolved path, in which a user may by now have put a link. Raises `OSError`.
+
+    It is closed with the stack.
+    """
+    descriptor = os.open(os.sep, _FOLDER)
+    for name in filter(None, path.split(os.sep)):
+        outer = descriptor
+        try:
+            descriptor = os.open(name, _FOLDER, dir_fd=outer)
+        finally:
+            os.close(outer)
+    stack.callback(os.close, descriptor)
+    return descriptor
 
 
 def write_file(
@@ -48,230 +122,70 @@ def write_file(
     source: InputFile | None = None,
     is_copy: bool = False,
     in_place: bool = False,
+    keeps_rights: bool = False,
     check: Callable[[FileData], None] | None = None,
 ) -> tuple[str, ...]:
-    """Write a temporary file in the targets' folders, then rename it to each target. Returns warnings about it.
+    """Write a temporary file beside the targets, then rename it to each of them. Returns warnings about it.
 
-    `targets` are absolute resolved paths. If there are several, they become hard links of one new file; each is
-    exchanged atomically, and none before all are prepared. Large content is read while it is written, and its holes
-    stay holes. `check` is called with the new file's bytes before the rename, and may raise.
+    `targets` are absolute resolved paths; if there are several, they become hard links of one new file. `check` is
+    called with the new file's bytes before the rename, and may raise.
 
     `source` must be as it was when it was opened. A copy of it (`is_copy`) has its mode and extended attributes; if it
-    replaces the source, also its owner as far as permitted. Any other new file belongs to the caller: a copy of another
-    owner's file has no set-ID bits, no extended attributes, and the mode bits that the umask leaves. `in_place`: a
-    copy whose targets all have to be names of the source, and which keeps its times. A file that is no copy has the
-    mode of the file that it replaces, or what the umask leaves.
+    replaces the source, also its owner as far as permitted. A copy of another owner's file has no set-ID bits, no
+    extended attributes, and the mode bits that the umask leaves. `in_place`: a copy whose targets all have to be names
+    of the source, and which keeps its times. What cannot be kept is named in a warning, or with `keeps_rights` an
+    error. A file that is no copy has the mode of the file that it replaces, or what the umask leaves.
 
-    Raises `OSError`, and `ChangedError` when the source, or the file that a target names, has been changed.
+    Raises `OSError`, `EmbedError` for rights, and `ChangedError` when the source or a target has been changed.
     """
-    folders: dict[str, int] = {}
-    try:
-        for path in map(os.path.dirname, targets):
-            if path not in folders:
-                folders[path] = open_folder(path)
-        entries = [FolderEntry(folders[os.path.dirname(target)], os.path.basename(target)) for target in targets]
-        new = _NewFile(entries, source, is_copy=is_copy or in_place, in_place=in_place)
-        try:
-            try:
-                return new.write(content, check, is_named=False)
-            except _NoLinkError:
-                return new.write(content, check, is_named=True)
-        except BaseException:
-            new.take_back()
-            raise
-    finally:
-        for folder in folders.values():
-            os.close(folder)
-
-
-def write_output(
-    path: str,
-    content: FileData,
-    *,
-    source: InputFile | None = None,
-    is_copy: bool = False,
-    in_place: bool = False,
-    check: Callable[[FileData], None] | None = None,
-) -> tuple[str, ...]:
-    """Write to what a user names, through a symbolic link: a file as `write_file` does, a device, `-` for stdout.
-
-    A device or a pipe is written to directly, after all of the content has been read and checked in memory. Returns
-    warnings. Raises `OutputError` when it cannot be written, `BrokenPipeError` when the reader of a pipe has closed it,
-    `ChangedError` when `source` has been changed, and what `check` raises.
-    """
-    try:
-        return _write_to(path, content, source=source, is_copy=is_copy, in_place=in_place, check=check)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OutputError(reason_of(error), "<stdout>" if path == "-" else path) from None
-
-
-def _write_to(
-    path: str,
-    content: FileData,
-    *,
-    source: InputFile | None,
-    is_copy: bool,
-    in_place: bool,
-    check: Callable[[FileData], None] | None,
-) -> tuple[str, ...]:
-    if path != "-" and not _is_special(path):
-        targets = [os.path.realpath(path)]
-        return write_file(targets, content, source=source, is_copy=is_copy, in_place=in_place, check=check)
-    # Output to a stream cannot be taken back, and the source may be changed after the check.
-    data = bytes(content)
-    if check is not None:
-        check(data)
-    if source is not None:
-        source.check()
-    if path == "-":
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    else:
-        with open(_open_special(path), "wb") as device:
-            device.write(data)
-    return ()
-
-
-def _is_special(path: str) -> bool:
-    """Whether the path names something other than a regular file. Raises `OSError` where no file can be."""
-    try:
-        return not stat.S_ISREG(os.stat(path).st_mode)
-    except FileNotFoundError:
-        if not path:
-            raise
-        if path.endswith(os.sep):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path) from None
-        return False
-
-
-def _open_special(path: str) -> int:
-    """Open a device or a pipe by the given name: a link in /proc seems to lead to a name that may not exist."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC)
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise ChangedError("a device or a pipe was replaced by a file")
-    return descriptor
-
-
-class _NewFile:
-    """A file that is being written, and the temporary names made for it."""
-
-    def __init__(self, entries: list[FolderEntry], source: InputFile | None, *, is_copy: bool, in_place: bool) -> None:
-        self._entries = entries
-        self._source = source
-        self._is_copy = is_copy
-        self._in_place = in_place
-        # Permissions of the old file carry over to a new one that was made of it.
-        self._replaces = source is not None and all(source.is_at(entry) for entry in entries)
-        if in_place and not self._replaces:
+    with ExitStack() as stack:
+        folders = {path: open_folder(path, stack) for path in dict.fromkeys(map(os.path.dirname, targets))}
+        entries = [Entry(folders[os.path.dirname(target)], os.path.basename(target)) for target in targets]
+        replaced = source if source is not None and all(map(source.is_at, entries)) else None
+        if in_place and not replaced:
             raise ChangedError(_CHANGED)
-        self._made: list[FolderEntry] = []
-
-    def write(self, content: FileData, check: Callable[[FileData], None] | None, *, is_named: bool) -> tuple[str, ...]:
-        descriptor = None if is_named else _create_unnamed(self._entries[0].folder)
-        if descriptor is None:
-            descriptor = _create(self._name_beside(self._entries[0]))
+        # Names are noted before they exist, so that an interrupt finds them. `tempfile` would be a slow import.
+        made = [entry._replace(name=f"{_TEMPORARY_PREFIX}{os.urandom(12).hex()}") for entry in entries]
+        stack.callback(_take_back, made)
+        descriptor = os.open(made[0].name, _NEW, 0o600, dir_fd=made[0].folder)
         with open(descriptor, "wb") as file:
             _fill(file, content)
             file.flush()
-            # Some file systems report a failed write only at close.
-            os.close(os.dup(descriptor))
             if check is not None:
                 check(read_open(descriptor))
-            warnings = self._set_attributes(descriptor)
+            warnings: tuple[str, ...] = ()
+            if source is None or not (is_copy or in_place):
+                os.chmod(descriptor, _mode_instead(entries[0]))
+            else:
+                warnings = _copy_rights(descriptor, source, replaces=bool(replaced), keeps_rights=keeps_rights)
+            if source is not None and in_place:
+                os.utime(descriptor, ns=(source.status.st_atime_ns, source.status.st_mtime_ns))
+            os.fsync(descriptor)
+            for entry in made[1:]:
+                os.link(
+                    *(made[0].name, entry.name),
+                    src_dir_fd=made[0].folder,
+                    dst_dir_fd=entry.folder,
+                    follow_symlinks=False,
+                )
+            new = InputFile(descriptor, os.fstat(descriptor))
             with _signals_held():
-                if self._source is not None:
-                    self._source.check()
-                self._publish(descriptor)
-            return warnings
+                if source is not None:
+                    source.check()
+                if not all(map(new.is_at, made)) or (replaced and not all(map(replaced.is_at, entries))):
+                    raise ChangedError(_CHANGED)
+                for old, entry in zip(made, entries, strict=True):
+                    os.replace(old.name, entry.name, src_dir_fd=old.folder, dst_dir_fd=entry.folder)
+                made.clear()
+        return warnings
 
-    def _set_attributes(self, new: int) -> tuple[str, ...]:
-        """Give the new file its owner, mode, attributes and times; return warnings."""
-        source = self._source
-        if source is None or not self._is_copy:
-            os.chmod(new, _mode_instead(self._entries[0]))
-            return ()
-        status, mode = source.status, stat.S_IMODE(source.status.st_mode)
-        attributes = source.attributes()
-        # Permissions are granted to the bytes that were read, not to what somebody has written since.
-        source.check()
-        if self._replaces:
-            _chown(new, status)
-        now = os.fstat(new)
-        if (now.st_uid, now.st_gid) != (status.st_uid, status.st_gid):
-            # A set-user-ID bit must not come to mean another user, nor a list another owner.
-            mode &= ~(stat.S_ISUID | stat.S_ISGID)
-            if not self._replaces:
-                mode &= ~_umask()
-            is_list_kept = _ACCESS_LIST not in attributes
-        else:
-            is_list_kept = _set_extended_attributes(new, attributes)
-        if not is_list_kept:
-            # The group's bits were the access list's mask: without the list they would be the group's own rights.
-            mode &= ~stat.S_IRWXG
-        # After chown, which clears the set-ID bits.
-        os.chmod(new, mode)
-        if self._in_place:
-            os.utime(new, ns=(status.st_atime_ns, status.st_mtime_ns))
-        return tuple(
-            f"{name} no longer matches the contents; sign the file again" for name in _SEALS if name in attributes
-        )
 
-    def _publish(self, descriptor: int) -> None:
-        is_unnamed = not self._made
-        links = list(self._made)
-        if is_unnamed:
-            first = self._entries[0]
-            if len(self._entries) == 1 and first.is_free() and _took_free_name(descriptor, first):
-                return
-            links.append(self._name_beside(first))
-            try:
-                _link(descriptor, links[0])
-            except OSError:
-                self._made.clear()
-                raise _NoLinkError from None
-        for entry in self._entries[1:]:
-            links.append(self._name_beside(entry))
-            os.link(
-                links[0].name,
-                links[-1].name,
-                src_dir_fd=links[0].folder,
-                dst_dir_fd=entry.folder,
-                follow_symlinks=False,
-            )
-        self._check_names(links, os.fstat(descriptor))
-        for link, entry in zip(links, self._entries, strict=True):
-            os.replace(link.name, entry.name, src_dir_fd=link.folder, dst_dir_fd=entry.folder)
-
-    def _check_names(self, links: list[FolderEntry], new: os.stat_result) -> None:
-        """Raise `ChangedError` unless every temporary name is the new file's and every target still the source's."""
-        are_new = all(os.path.samestat(link.status(), new) for link in links)
-        are_old = not self._replaces or self._source is None or all(map(self._source.is_at, self._entries))
-        if not (are_new and are_old):
-            raise ChangedError(_CHANGED)
-
-    def _name_beside(self, entry: FolderEntry) -> FolderEntry:
-        """Return an unused name, and note it before it exists, so that an interrupt finds it.
-
-        `tempfile` would double what a small conversion loads.
-        """
-        temporary = FolderEntry(entry.folder, f"{_TEMPORARY_PREFIX}{os.urandom(12).hex()}")
-        self._made.append(temporary)
-        return temporary
-
-    def take_back(self) -> None:
-        """Remove temporary names that are left; a failure to do so must not hide the first error."""
-        if not self._made:
-            return
-        with _signals_held():
-            for entry in self._made:
-                try:
-                    os.unlink(entry.name, dir_fd=entry.folder)
-                except OSError:
-                    continue
+def _take_back(made: Sequence[Entry]) -> None:
+    """Remove temporary names that are left; a failure to do so must not hide the first error."""
+    with _signals_held():
+        for entry in made:
+            with suppress(OSError):
+                os.unlink(entry.name, dir_fd=entry.folder)
 
 
 @contextmanager
@@ -287,30 +201,7 @@ def _signals_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
-def _path_of(descriptor: int) -> str:
-    return f"/proc/self/fd/{descriptor}"
-
-
-def _create_unnamed(folder: int) -> int | None:
-    """Make an unnamed file in a folder; return None where that, or naming it later, is not possible."""
-    try:
-        descriptor = os.open(".", os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=folder)
-    except OSError:
-        # If the folder is not writable, creating a named file reports that.
-        return None
-    if not os.path.exists(_path_of(descriptor)):
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def _create(entry: FolderEntry) -> int:
-    """Create a file that only its owner can read; return its descriptor. Raises `OSError` if the name exists."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    return os.open(entry.name, flags, 0o600, dir_fd=entry.folder)
-
-
-def _fill(file: BufferedWriter, content: FileData) -> None:
+def _fill(file: BinaryIO, content: FileData) -> None:
     """Write the content to a new file; its holes stay holes."""
     if isinstance(content, Buffer):
         file.write(content)
@@ -325,60 +216,141 @@ def _fill(file: BufferedWriter, content: FileData) -> None:
         file.truncate(len(content))
 
 
-def _link(descriptor: int, entry: FolderEntry) -> None:
-    # Only a call that names a folder follows the link in /proc; for an absolute path it may be any descriptor.
-    os.link(_path_of(descriptor), entry.name, src_dir_fd=descriptor, dst_dir_fd=entry.folder, follow_symlinks=True)
-
-
-def _took_free_name(descriptor: int, entry: FolderEntry) -> bool:
-    """Give the file its final name if that is free: then not even SIGKILL can leave a temporary name."""
-    try:
-        _link(descriptor, entry)
-    except FileExistsError:
-        return False
-    except OSError:
-        raise _NoLinkError from None
-    return True
-
-
-def _chown(new: int, status: os.stat_result) -> None:
-    try:
-        os.chown(new, status.st_uid, status.st_gid)
-    except PermissionError:
-        # The caller looks at the owner afterwards.
-        return
-
-
-def _set_extended_attributes(new: int, attributes: dict[str, bytes | None]) -> bool:
-    """Set the attributes that can be set, capabilities included.
-
-    Return whether the access control list, if there is one, was set.
-    """
-    is_list_kept = True
+def _copy_rights(new: int, source: InputFile, *, replaces: bool, keeps_rights: bool) -> tuple[str, ...]:
+    """Give a copy the rights of its source; return a warning that names those that it cannot have."""
+    status, mode = source.status, stat.S_IMODE(source.status.st_mode)
+    attributes = _attributes(source.descriptor)
+    # Permissions are granted to the bytes that were read, not to what somebody has written since.
+    source.check()
+    if replaces:
+        with suppress(PermissionError):
+            os.chown(new, status.st_uid, status.st_gid)
+    now = os.fstat(new)
+    lost = [] if now.st_uid == status.st_uid else ["owner"]
+    lost += [] if now.st_gid == status.st_gid else ["group"]
+    is_own = not lost
+    if not is_own:
+        # A set-user-ID bit must not come to mean another user, nor a list another owner.
+        lost += [_SET_ID] if mode & (stat.S_ISUID | stat.S_ISGID) else []
+        mode &= ~(stat.S_ISUID | stat.S_ISGID) & ~(0 if replaces else _umask())
     for name, value in attributes.items():
         try:
-            if value is not None:
-                os.setxattr(new, name, value)
-                continue
+            if not is_own or value is None:
+                raise PermissionError
+            os.setxattr(new, name, value)
         except OSError:
-            pass
-        is_list_kept = is_list_kept and name != _ACCESS_LIST
-    return is_list_kept
+            lost.append(name)
+    if _ACCESS_LIST in lost:
+        # The group's bits were the access list's mask: without the list they would be the group's own rights.
+        mode &= ~stat.S_IRWXG
+    # After chown, which clears the set-ID bits.
+    os.chmod(new, mode)
+    named = ", ".join(lost if replaces else [name for name in lost if name in _RIGHTS])
+    if named and keeps_rights:
+        raise EmbedError(f"--keep-rights: cannot keep {named}")
+    stale = [f"{name} no longer matches the contents; sign the file again" for name in _SEALS if name in attributes]
+    return (*([f"not kept: {named}"] if named else []), *stale)
 
 
-def _mode_instead(entry: FolderEntry) -> int:
+def _attributes(descriptor: int) -> dict[str, bytes | None]:
+    """Return the extended attributes, None for one that cannot be read; not every file system has any."""
+    found: dict[str, bytes | None] = {}
+    with suppress(OSError):
+        for name in os.listxattr(descriptor):
+            found[name] = None
+            with suppress(OSError):
+                found[name] = os.getxattr(descriptor, name)
+    return found
+
+
+def _mode_instead(entry: Entry) -> int:
     """Return the mode of the file that is replaced, or what the umask leaves for a new one."""
-    try:
-        mode = entry.status().st_mode
-    except FileNotFoundError:
-        mode = 0
-    if stat.S_ISREG(mode):
-        # Set-ID bits were granted to the old bytes.
-        return mode & 0o777
-    return 0o666 & ~_umask()
+    mode = 0
+    with suppress(FileNotFoundError):
+        mode = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False).st_mode
+    # Set-ID bits were granted to the old bytes.
+    return mode & 0o777 if stat.S_ISREG(mode) else 0o666 & ~_umask()
 
 
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def write_output(
+    path: str,
+    content: FileData,
+    *,
+    source: InputFile | None = None,
+    is_copy: bool = False,
+    keeps_rights: bool = False,
+    check: Callable[[FileData], None] | None = None,
+) -> tuple[str, ...]:
+    """Write to what a user names, through a symbolic link: a file as `write_file` does, a device, `-` for stdout.
+
+    What is no file, or is open already (`/dev/stdout`), is written to directly, after all of the content has been read
+    and checked in memory. Returns warnings. Raises `OutputError` when it cannot be written, `BrokenPipeError` when the
+    reader of a pipe has closed it, `ChangedError` when `source` has been changed, and what `check` raises.
+    """
+    try:
+        with _stream_at(path) as stream:
+            if stream is None:
+                return write_file(
+                    [os.path.realpath(path)],
+                    content,
+                    source=source,
+                    is_copy=is_copy,
+                    keeps_rights=keeps_rights,
+                    check=check,
+                )
+            data = bytes(content)
+            if check is not None:
+                check(data)
+            if source is not None:
+                source.check()
+            sys.stdout.flush()
+            stream.write(data)
+            stream.flush()
+            return ()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(reason_of(error), "<stdout>" if path == "-" else path) from None
+
+
+def _stream_at(path: str) -> AbstractContextManager[BinaryIO | None]:
+    """Open what a path names, unless it is a file to be replaced. Raises `OSError` also where no file can be."""
+    if path == "-":
+        return nullcontext(sys.stdout.buffer)
+    number = _open_number(path)
+    if number is not None:
+        # Opened again, a log would be written to from its start, which the shell may have opened to append.
+        return open(os.dup(number), "wb")
+    try:
+        if stat.S_ISREG(os.stat(path).st_mode):
+            return nullcontext()
+    except FileNotFoundError:
+        if not path:
+            raise
+        if path.endswith(os.sep):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path) from None
+        return nullcontext()
+    descriptor = os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ChangedError("a device or a pipe was replaced by a file")
+    return open(descriptor, "wb")
+
+
+def _open_number(path: str) -> int | None:
+    """Return the descriptor of this process that a path leads to, as `/dev/stderr` does: 2."""
+    for _ in range(_MAX_LINKS):
+        folder, name = os.path.realpath(os.path.dirname(path)), os.path.basename(path)
+        if name.isdigit() and folder.startswith(f"/proc/{os.getpid()}/") and folder.endswith("/fd"):
+            return int(name)
+        try:
+            path = os.path.join(folder, os.readlink(os.path.join(folder, name)))
+        except OSError:
+            break
+    return None

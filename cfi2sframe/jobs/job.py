@@ -24,8 +24,7 @@ from cfi2sframe.errors import (
     kind_of,
     reason_of,
 )
-from cfi2sframe.files.descriptors import open_named, open_resolved
-from cfi2sframe.files.write import write_output
+from cfi2sframe.files.write import open_input, write_output
 from cfi2sframe.guard import limited, unlimited
 from cfi2sframe.jobs.policy import account_if_needed, refusal_of, warnings_of
 from cfi2sframe.jobs.records import Outcome
@@ -34,8 +33,8 @@ from cfi2sframe.jobs.writing import Written, leave, write_elf
 if TYPE_CHECKING:
     from cfi2sframe.conversion import Conversion
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.files.descriptors import InputFile
     from cfi2sframe.files.kinds import LeftAlone
+    from cfi2sframe.files.write import InputFile
     from cfi2sframe.jobs.records import Job, Output
     from cfi2sframe.report.coverage import Coverage
 
@@ -97,7 +96,7 @@ def _skipped(job: Job, skip: LeftAlone) -> Outcome:
 
 
 def _run(job: Job, kept: list[object]) -> Outcome:
-    opened = open_named(job.targets[0]) if job.output else open_resolved(job.targets[0])
+    opened = open_input(job.targets[0], in_place=not job.output)
     limits = unlimited if job.raises else limited
     with opened as (data, file), limits(stored_size(data)):
         image = image_of(data, job.name)

@@ -7,7 +7,6 @@ import os
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.files.descriptors import FileState
 from cfi2sframe.files.walk import elf_files_under
 from cfi2sframe.jobs.records import Job, Settings
 
@@ -40,7 +39,7 @@ def work_list(
             for file in elf_files_under(target, excluded, os.path.abspath(path)):
                 found.add(_Name(file.under(path), file.under(target)), file.state, inside)
         else:
-            found.add(_Name(path, target), FileState.of(status), settings)
+            found.add(_Name(path, target), status, settings)
     return found.jobs()
 
 
@@ -56,10 +55,10 @@ class _Found:
 
     def __init__(self) -> None:
         self._names: dict[tuple[int, int] | str, list[_Name]] = {}
-        self._first: dict[tuple[int, int] | str, tuple[FileState | None, Settings]] = {}
+        self._first: dict[tuple[int, int] | str, tuple[os.stat_result | None, Settings]] = {}
 
-    def add(self, name: _Name, state: FileState | None, settings: Settings) -> None:
-        key = name.target if state is None else (state.device, state.inode)
+    def add(self, name: _Name, state: os.stat_result | None, settings: Settings) -> None:
+        key = name.target if state is None else (state.st_dev, state.st_ino)
         # A file that is named must be fit, even if it was found in a folder before.
         known, strictest = self._first.get(key, (state, settings))
         self._first[key] = (known, settings if strictest.is_in_tree else strictest)

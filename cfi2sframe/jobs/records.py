@@ -10,8 +10,9 @@ from cfi2sframe.elf.constants import SHT_GNU_SFRAME
 from cfi2sframe.printable import counted
 
 if TYPE_CHECKING:
+    import os
+
     from cfi2sframe.errors import ErrorKind
-    from cfi2sframe.files.descriptors import FileState
     from cfi2sframe.files.kinds import SkipKind
 
 Status = Literal["converted", "would convert", "removed", "would remove", "unchanged", "skipped", "failed"]
@@ -21,6 +22,7 @@ class Settings(NamedTuple):
     """How to convert files, or with `removes` how to take the section out of them; then only some of these count.
 
     `replaces`: a different `.sframe` section is replaced. `verifies`: the written file is read back before the rename.
+    `keeps_rights`: a file whose owner, set-ID bits or attributes cannot be kept is refused.
     `is_strict` and `fail_under` (percent of the bytes of code) forbid functions that are left out. `skips_unfit`: files
     with nothing to convert are skipped. `only_checks`: nothing is written. `wants_account`: outcomes have the account.
     `is_in_tree`: the file was found in a folder, so that what is not for this program (`files.kinds.SkipKind`) is
@@ -31,6 +33,7 @@ class Settings(NamedTuple):
     section_type: int = SHT_GNU_SFRAME
     replaces: bool = False
     verifies: bool = True
+    keeps_rights: bool = False
     is_strict: bool = False
     fail_under: float | None = None
     skips_unfit: bool = False
@@ -63,7 +66,7 @@ class Job(NamedTuple):
     name: str
     targets: tuple[str, ...]
     other_names: tuple[str, ...]
-    state: FileState | None
+    state: os.stat_result | None
     settings: Settings
     output: Output | None = None
     raises: bool = False

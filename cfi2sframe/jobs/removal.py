@@ -11,7 +11,7 @@ from cfi2sframe.jobs.writing import Written, write_elf
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.files.descriptors import InputFile
+    from cfi2sframe.files.write import InputFile
     from cfi2sframe.jobs.records import Job
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def size_of(job: Job) -> int:
     """Return the size of a job's file in bytes, 0 if it is unknown."""
-    return 0 if job.state is None else job.state.size
+    return 0 if job.state is None else job.state.st_size
 
 
 def run(jobs: Sequence[Job], *, on_done: Callable[[Job, Outcome], None] | None = None) -> Iterator[Outcome]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.files.descriptors import InputFile
+    from cfi2sframe.files.write import InputFile
     from cfi2sframe.jobs.records import Job, Status
 
 
@@ -32,8 +32,10 @@ def leave(job: Job, image: ElfImage, file: InputFile | None) -> Written:
     """Leave the input as it is; an output becomes a copy of it. Raises what `files.write.write_output` raises."""
     if job.output is None:
         return Written("unchanged")
-    is_input = file is not None and _names(job.output.path, file)
-    warnings = () if is_input else write_output(job.output.path, image.data, source=file, is_copy=True)
+    if file is not None and _names(job.output.path, file):
+        return Written("unchanged")
+    keeps_rights = job.settings.keeps_rights
+    warnings = write_output(job.output.path, image.data, source=file, is_copy=True, keeps_rights=keeps_rights)
     return Written("unchanged", warnings=warnings)
 
 
@@ -57,9 +59,11 @@ def write_elf(
         check(image_of(data, job.name))
 
     wanted = check_content if job.settings.verifies else None
+    keeps_rights = job.settings.keeps_rights
     if job.output:
-        return write_output(job.output.path, content, source=file, is_copy=True, check=wanted)
-    warnings = write_file(job.targets, content, source=file, in_place=True, check=wanted)
+        path = job.output.path
+        return write_output(path, content, source=file, is_copy=True, keeps_rights=keeps_rights, check=wanted)
+    warnings = write_file(job.targets, content, source=file, in_place=True, keeps_rights=keeps_rights, check=wanted)
     link_count = 0 if file is None else file.status.st_nlink - len(job.targets)
     return (*warnings, *_hard_links_left(link_count))
 

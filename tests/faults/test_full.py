@@ -102,11 +102,12 @@ def test_a_read_only_file_system(mounted: Callable[[str], Path], form: Form) -> 
 @pytest.mark.parametrize(
     ("call", "number"),
     [
+        ("create", errno.EACCES),
         ("write", errno.ENOSPC),
         ("write", errno.EIO),
         ("write", errno.EDQUOT),
-        ("close", errno.EIO),
-        ("close", errno.EDQUOT),
+        ("fsync", errno.EIO),
+        ("fsync", errno.EDQUOT),
         ("fchmod", errno.EPERM),
         ("rename", errno.ENOSPC),
         ("rename", errno.EIO),
@@ -114,14 +115,9 @@ def test_a_read_only_file_system(mounted: Callable[[str], Path], form: Form) -> 
     ],
     ids=lambda value: errno.errorcode[value] if isinstance(value, int) else value,
 )
-@pytest.mark.parametrize("way", ["unnamed", "named"])
-def test_a_call_fails(folder: Path, faults: Faults, form: Form, call: str, number: int, way: str) -> None:
-    """With and without unnamed files."""
-    if call not in form.moments and way == "unnamed":
-        pytest.skip("a free name needs no exchange")
+def test_a_call_fails(folder: Path, faults: Faults, form: Form, call: str, number: int) -> None:
     fill(form, folder)
-    more = ["tmpfile:error:95"] * 3 if way == "named" else []
-    done = run(folder, *form.arguments, variables=faults.of(f"{call}:error:{number}", *more))
+    done = run(folder, *form.arguments, variables=faults.of(f"{call}:error:{number}"))
     assert faults.mark.exists()
     assert done.status == 3
     (line,) = done.err.splitlines()
@@ -134,21 +130,6 @@ def test_a_call_fails(folder: Path, faults: Faults, form: Form, call: str, numbe
         # The others are converted nevertheless.
         left, after = contents(folder), expected(form)
         assert (left["a.o"], left["b.o"], left["c.o"]) == (dict(form.files)["a.o"], after["b.o"], after["c.o"])
-
-
-@ALL
-@pytest.mark.parametrize("fault", ["tmpfile:error:95", "tmpfile:error:21", "link:error:18", "link:error:1"])
-def test_file_systems_without_unnamed_files(folder: Path, faults: Faults, form: Form, fault: str) -> None:
-    """No unnamed files (EOPNOTSUPP, EISDIR), or no names for them (EXDEV, EPERM): a named temporary file works too."""
-    fill(form, folder)
-    done = run(folder, *form.arguments, variables=faults.of(fault))
-    assert faults.mark.exists()
-    assert done == (0, b"", "")
-    assert contents(folder).keys() == expected(form).keys()
-    report = {"report"} if form.name == "batch" else set()
-    assert {name: data for name, data in contents(folder).items() if name not in report} == {
-        name: data for name, data in expected(form).items() if name not in report
-    }
 
 
 # Standard output and devices

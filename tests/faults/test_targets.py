@@ -256,28 +256,92 @@ def test_a_signature_of_the_old_bytes_is_named(source: Path, name: str, words: t
     assert run(folder, "remove", "--in-place", written) == (0, b"", warning.replace("in.o", written))
 
 
-def test_an_owner_that_cannot_be_kept_loses_its_set_id_bits(source: Path, faults: Faults) -> None:
-    """As for a user who converts another user's program."""
-    if os.geteuid() != 0:
-        pytest.skip("needs a file of another user")
-    os.chown(source, 12345, 12345)
-    source.chmod(0o6755)
-    assert run(source.parent, "--in-place", "in.o", variables=faults.of("fchown:error:1")) == (0, b"", "")
-    assert faults.mark.exists()
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a file of another user")
+@pytest.mark.parametrize("words", [("--in-place", "in.o"), ("remove", "--in-place", "in.o")], ids=" ".join)
+def test_an_owner_that_cannot_be_kept(source: Path, faults: Faults, words: tuple[str, ...]) -> None:
+    """As for a user who converts another user's program: it loses its set-ID bits, and that is said."""
+    if words[0] == "remove":
+        assert run(source.parent, "--in-place", "in.o").status == 0
+    given = source.read_bytes()
+
+    def convert(*more: str, fault: str = "") -> tuple[int, str]:
+        source.write_bytes(given)
+        os.chown(source, 12345, 12345)
+        source.chmod(0o6755)
+        done = run(source.parent, *words, *more, variables=faults.of(fault) if fault else {})
+        assert faults.mark.exists() == bool(fault)
+        return done.status, done.err
+
+    status, err = convert("--keep-rights", fault="fchown:error:1")
+    assert (status, err) == (3, "cfi2sframe: in.o: error: --keep-rights: cannot keep owner, group, set-ID bits\n")
+    assert (source.read_bytes(), stat.S_IMODE(source.stat().st_mode)) == (given, 0o6755)
+    warning = "cfi2sframe: in.o: warning: not kept: owner, group, set-ID bits\n"
+    assert convert(fault="fchown:error:1") == (0, warning)
     written = source.stat()
     assert (written.st_uid, stat.S_IMODE(written.st_mode)) == (0, 0o755)
-    source.write_bytes(DATA)
-    os.chown(source, 12345, 12345)
-    source.chmod(0o6755)
-    assert run(source.parent, "--in-place", "in.o") == (0, b"", "")
+    faults.mark.unlink()
+    assert convert("--keep-rights") == (0, "")
     written = source.stat()
     assert (written.st_uid, written.st_gid, stat.S_IMODE(written.st_mode)) == (12345, 12345, 0o6755)
+
+
+def test_attributes_that_cannot_be_kept(source: Path, faults: Faults) -> None:
+    """Without the list, the group's bits would be the group's own rights."""
+    with_attributes(source)
+    done = run(source.parent, "-v", "--in-place", "in.o", variables=faults.of(*["fsetxattr:error:95"] * 2))
+    first, *_ = done.err.splitlines()
+    assert sorted(first.removeprefix("cfi2sframe: in.o: warning: not kept: ").split(", ")) == [
+        "system.posix_acl_access",
+        "user.note",
+    ]
+    assert (done.status, stat.S_IMODE(source.stat().st_mode) & stat.S_IRWXG) == (0, 0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a file of another user")
+def test_a_copy_of_another_users_program(source: Path) -> None:
+    """It is the caller's, without rights of its own; that it is the caller's needs no word."""
+    os.chown(source, 12345, 12345)
+    assert run(source.parent, "in.o", "-o", "out.o") == (0, b"", "")
+    source.chmod(0o4755)
+    warning = "cfi2sframe: in.o: warning: not kept: set-ID bits\n"
+    assert run(source.parent, "in.o", "-o", "out.o") == (0, b"", warning)
+    written = (source.parent / "out.o").stat()
+    assert (written.st_uid, stat.S_IMODE(written.st_mode)) == (0, 0o755)
+    assert run(source.parent, "in.o", "-o", "none.o", "--keep-rights").status == 3
+    assert not (source.parent / "none.o").exists()
 
 
 def test_others_cannot_read_it_while_it_is_written(source: Path, faults: Faults) -> None:
     """A private file is private at every moment: the new file starts with rights for its owner only."""
     source.chmod(0o600)
-    done = run(source.parent, "--in-place", "in.o", variables=faults.of("tmpfile:error:95", "fchmod:after:9"))
+    done = run(source.parent, "--in-place", "in.o", variables=faults.of("fchmod:after:9"))
     assert done.status == 137
     (stray,) = set(contents(source.parent)) - {"in.o"}
     assert stat.S_IMODE((source.parent / stray).stat().st_mode) == 0o600
+
+
+# Files that are open already
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "to-stdout"])
+def test_a_log_that_the_shell_has_opened(source: Path, name: str) -> None:
+    """It is written to where the shell is, and nothing of it is lost."""
+    folder, log = source.parent, source.parent / "log"
+    log.write_bytes(OLD)
+    (folder / "to-stdout").symlink_to("/dev/stdout")
+    before = log.stat().st_ino
+    with log.open("ab") as file:
+        assert run(folder, "in.o", "-o", name, "--emit", "raw", stdout=file.fileno()).status == 0
+        assert run(folder, "coverage", "in.o", "-o", name, stdout=file.fileno()).status == 0
+    data = log.read_bytes()
+    assert data.startswith(OLD + expected(RAW)["out.sframe"])
+    assert len(data) > len(OLD + expected(RAW)["out.sframe"])
+    assert log.stat().st_ino == before
+
+
+def test_a_report_to_standard_error(source: Path) -> None:
+    done = run(source.parent, "--in-place", "in.o", "missing.o", "--report", "/dev/stderr")
+    lines = done.err.splitlines()
+    assert lines[0].startswith("cfi2sframe: missing.o: error: ")
+    assert [line[0] for line in lines[1:]] == ["{", "{"]
+    assert set(contents(source.parent)) == {"in.o"}

@@ -262,16 +262,16 @@ def test_a_temporary_name_that_now_belongs_to_another_file(
         (source.parent / "elsewhere").mkdir()
         targets.append(source.parent / "elsewhere" / "in.o")
         os.link(source, targets[1])
-    link = os.link
+    fsync = os.fsync
 
-    def exchange(old: str, new: str, *, src_dir_fd: int, dst_dir_fd: int, follow_symlinks: bool) -> None:
-        link(old, new, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd, follow_symlinks=follow_symlinks)
-        os.unlink(new, dir_fd=dst_dir_fd)
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT, dir_fd=dst_dir_fd), "wb") as file:
-            file.write(b"somebody else's")
+    def exchange(descriptor: int) -> None:
+        fsync(descriptor)
+        (stray,) = source.parent.glob(".cfi2sframe-*")
+        stray.unlink()
+        stray.write_bytes(b"somebody else's")
 
     (job,) = work_list([str(target) for target in targets])
-    monkeypatch.setattr(os, "link", exchange)
+    monkeypatch.setattr(os, "fsync", exchange)
     outcome = run_job(job)
     monkeypatch.undo()
     assert (outcome.status, outcome.reason) == ("failed", "the file was changed while it was being converted")

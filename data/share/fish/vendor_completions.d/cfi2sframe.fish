@@ -53,7 +53,7 @@ function _shtab_cfi2sframe_using
 end
 
 set -g _shtab_cfi2sframe_commands convert remove dump verify audit coverage size trace
-set -g _shtab_cfi2sframe_opts_with_value --by --compare --context --emit --errata --exclude --executable --files-from --format --from --jobs --limit --min-bytes --min-coverage --output --pid --reader --report --section-address --section-type --sframe-version --sort --thread --top -O -j -o
+set -g _shtab_cfi2sframe_opts_with_value --by --compare --context --emit --errata --exclude --executable --fail-under --files-from --format --from --jobs --limit --output --pid --reader --report --section-address --section-type --sframe-version --sort --thread --top -O -j -o
 
 complete -c cfi2sframe -e
 complete -c cfi2sframe -f
@@ -65,24 +65,24 @@ complete -c cfi2sframe -n _shtab_cfi2sframe_using -l objects -d 'in folders, als
 complete -c cfi2sframe -n _shtab_cfi2sframe_using -l exclude -x -d 'in folders, leave out the files that match this shell pattern, and do not'
 complete -c cfi2sframe -n _shtab_cfi2sframe_using -l files-from -xka "(__fish_complete_path (commandline -ct))" -d 'also take the files named in LIST, each name terminated by a NUL byte'
 complete -c cfi2sframe -n _shtab_cfi2sframe_using -s j -l jobs -x -d 'processes for several files'
-complete -c cfi2sframe -n _shtab_cfi2sframe_using -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the file to write'
-complete -c cfi2sframe -n _shtab_cfi2sframe_using -l in-place -d 'rewrite each FILE itself, keeping mode, owner and times where permitted'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'with -o'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l in-place -d 'rewrite each FILE, keeping mode, owner and times where permitted'
 complete -c cfi2sframe -n _shtab_cfi2sframe_using -l check -d 'write nothing'
-complete -c cfi2sframe -n _shtab_cfi2sframe_using -l emit -xka "raw elf" -d 'raw bytes of the section, or a copy of IN with the section in it'
-complete -c cfi2sframe -n _shtab_cfi2sframe_using -l replace -d 'replace a different .sframe section that the file already has'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l no-verify -d 'do not read the written file back and check it before renaming it'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l keep-rights -d 'refuse a file if its owner, set-ID bits or attributes are not kept'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l report -xka "(__fish_complete_path (commandline -ct))" -d 'write a line of JSON per file'
 complete -c cfi2sframe -n _shtab_cfi2sframe_using -s v -l verbose -d 'print a summary on standard error'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l replace -d 'replace a different .sframe section that the file already has'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l emit -xka "raw elf" -d 'what -o writes, whatever OUT is called'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l section-type -xka "gnu progbits" -d 'SHT_GNU_SFRAME or SHT_PROGBITS'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l skip-non-elf -d 'skip files with nothing to convert'
 complete -c cfi2sframe -n _shtab_cfi2sframe_using -l sframe-version -xka "1 2 3" -d 'the version to write'
 complete -c cfi2sframe -n _shtab_cfi2sframe_using -l errata -xka "0 1 2" -d 'the errata of version 2 that readers know'
 complete -c cfi2sframe -n _shtab_cfi2sframe_using -l from -xka "eh_frame debug_frame gopclntab code" -d 'the only CFI to read'
 complete -c cfi2sframe -n _shtab_cfi2sframe_using -s O -xka "0 1 2" -d -O0
 complete -c cfi2sframe -n _shtab_cfi2sframe_using -l section-address -x -d 'the address that the section will have'
-complete -c cfi2sframe -n _shtab_cfi2sframe_using -l section-type -xka "gnu progbits" -d 'SHT_GNU_SFRAME, or SHT_PROGBITS for linkers before binutils 2.45'
-complete -c cfi2sframe -n _shtab_cfi2sframe_using -l no-verify -d 'do not read the written file back and check it before renaming it'
 complete -c cfi2sframe -n _shtab_cfi2sframe_using -l strict -d fail
-complete -c cfi2sframe -n _shtab_cfi2sframe_using -l min-coverage -x -d fail
-complete -c cfi2sframe -n _shtab_cfi2sframe_using -l min-bytes -x -d fail
-complete -c cfi2sframe -n _shtab_cfi2sframe_using -l report -xka "(__fish_complete_path (commandline -ct))" -d 'write the account of the conversion'
-complete -c cfi2sframe -n _shtab_cfi2sframe_using -l skip-non-elf -d 'skip files with nothing to convert'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l fail-under -x -d fail
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using; and test $_shtab_cfi2sframe_npos -eq 0' -a convert -d 'Convert the DWARF CFI of IN to an SFrame section: write it as raw bytes or in a copy of IN, or put it into'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -s h -l help -d 'show this help message and exit'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -s r -l recursive -d 'take the ELF files in folders'
@@ -90,24 +90,24 @@ complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l objects -d 'in fo
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l exclude -x -d 'in folders, leave out the files that match this shell pattern, and do not'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l files-from -xka "(__fish_complete_path (commandline -ct))" -d 'also take the files named in LIST, each name terminated by a NUL byte'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -s j -l jobs -x -d 'processes for several files'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the file to write'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l in-place -d 'rewrite each FILE itself, keeping mode, owner and times where permitted'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'with -o'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l in-place -d 'rewrite each FILE, keeping mode, owner and times where permitted'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l check -d 'write nothing'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l emit -xka "raw elf" -d 'raw bytes of the section, or a copy of IN with the section in it'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l replace -d 'replace a different .sframe section that the file already has'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l no-verify -d 'do not read the written file back and check it before renaming it'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l keep-rights -d 'refuse a file if its owner, set-ID bits or attributes are not kept'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l report -xka "(__fish_complete_path (commandline -ct))" -d 'write a line of JSON per file'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -s v -l verbose -d 'print a summary on standard error'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l replace -d 'replace a different .sframe section that the file already has'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l emit -xka "raw elf" -d 'what -o writes, whatever OUT is called'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l section-type -xka "gnu progbits" -d 'SHT_GNU_SFRAME or SHT_PROGBITS'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l skip-non-elf -d 'skip files with nothing to convert'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l sframe-version -xka "1 2 3" -d 'the version to write'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l errata -xka "0 1 2" -d 'the errata of version 2 that readers know'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l from -xka "eh_frame debug_frame gopclntab code" -d 'the only CFI to read'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -s O -xka "0 1 2" -d -O0
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l section-address -x -d 'the address that the section will have'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l section-type -xka "gnu progbits" -d 'SHT_GNU_SFRAME, or SHT_PROGBITS for linkers before binutils 2.45'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l no-verify -d 'do not read the written file back and check it before renaming it'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l strict -d fail
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l min-coverage -x -d fail
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l min-bytes -x -d fail
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l report -xka "(__fish_complete_path (commandline -ct))" -d 'write the account of the conversion'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l skip-non-elf -d 'skip files with nothing to convert'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l fail-under -x -d fail
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert; and test $_shtab_cfi2sframe_npos -ge 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an ELF object, executable or library'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using; and test $_shtab_cfi2sframe_npos -eq 0' -a remove -d 'Write a copy of IN without its .sframe section, or take the section out of each FILE; what was moved to make'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using remove' -s h -l help -d 'show this help message and exit'
@@ -117,10 +117,11 @@ complete -c cfi2sframe -n '_shtab_cfi2sframe_using remove' -l exclude -x -d 'in 
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using remove' -l files-from -xka "(__fish_complete_path (commandline -ct))" -d 'also take the files named in LIST, each name terminated by a NUL byte'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using remove' -s j -l jobs -x -d 'processes for several files'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using remove' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the file to write'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using remove' -l in-place -d 'rewrite each FILE itself, keeping mode, owner and times where permitted'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using remove' -l in-place -d 'rewrite each FILE, keeping mode, owner and times where permitted'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using remove' -l check -d 'write nothing'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using remove' -l no-verify -d 'do not read the file back and compare it with IN'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using remove' -l report -xka "(__fish_complete_path (commandline -ct))" -d 'with --in-place or --check'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using remove' -l no-verify -d 'do not read the written file back and check it before renaming it'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using remove' -l keep-rights -d 'refuse a file if its owner, set-ID bits or attributes are not kept'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using remove' -l report -xka "(__fish_complete_path (commandline -ct))" -d 'write a line of JSON per file'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using remove' -s v -l verbose -d 'print a summary on standard error'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using remove; and test $_shtab_cfi2sframe_npos -ge 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an ELF object, executable or library'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using; and test $_shtab_cfi2sframe_npos -eq 0' -a dump -d 'Print the .sframe section of each ELF file, or the raw bytes of a section, in the form of readelf --sframe.'
