@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from cfi2sframe import convert, load
 from cfi2sframe.abi import AMD64
-from cfi2sframe.dwarf.instructions import Cutter
 from tests.support import cfi_asm as asm
 from tests.support.bounds import run_within_bound
 from tests.support.raw_sframe import RawFunction, RawSection
@@ -74,17 +72,6 @@ def test_many_holes_of_a_function_that_many_others_cut(arguments: tuple[str, ...
     assert run(file_of(asm.Fde(CIE, TEXT_VADDR, 1 << 17, (rows,)), *others), tmp_path, *arguments).status == 0
 
 
-def test_states_that_all_differ(tmp_path: Path) -> None:
-    """Each remembers all those before it, in two bytes of the input. The cache of programs would keep them."""
-    fde = asm.Fde(CIE, TEXT_VADDR, 1 << 20, (b"\x41\x0a" * 130_000,))
-    assert run(file_of(fde), tmp_path, "verify", "--would-be").status == 0
-    others = [
-        asm.Fde(CIE, TEXT_VADDR + (1 << 20) + 64 * n, 64, (fp_saved_at(n + 2),)) for n in range(Cutter().patience)
-    ]
-    result = run(file_of(*others, fde), tmp_path, "verify", "--would-be")
-    assert result.is_answered(0)
-
-
 # --- Stubs ----------------------------------------------------------------------------------------------------------
 
 
@@ -130,24 +117,6 @@ def test_sections_of_stubs_that_share_their_bytes(tmp_path: Path) -> None:
         if section.name.startswith(".plt.") and section is not whole:
             struct.pack_into("<QQ", data, headers + 64 * section.index + 24, whole.file_offset, whole.size)
     result = run(bytes(data), tmp_path, "coverage")
-    assert result.is_answered(0)
-
-
-# --- Compressed sections --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("count", [1, 12])
-def test_compressed_rows(count: int, tmp_path: Path) -> None:
-    """Four megabytes of rows, in one section or in several of the same bytes."""
-    row = b"\x41\x0e\x10\x41\x0e\x08"
-    fde = asm.Fde(CIE, 0, 1 << 22, (row * (4_000_000 // count // len(row)),))
-    plain = asm.EhFrame((fde,), debug_frame=True).assemble()
-    header = struct.pack("<IIQQ", 1, 0, len(plain), 8)
-    frame = asm.Section(".debug_frame", header + zlib.compress(plain, 9), 1, 0x800)
-    text = asm.Section(".text", b"", 8, CODE, TEXT_VADDR, nobits_size=64)
-    segments = (asm.Segment(1, 5, (".text",)),)
-    data = asm.elf_file(AMD64.elf_machine, (text, *[frame] * count), file_type=3, segments=segments)
-    result = run(data, tmp_path, "coverage")
     assert result.is_answered(0)
 
 

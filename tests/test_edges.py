@@ -4,36 +4,26 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
 
-from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
-from cfi2sframe.dwarf.instructions import Cutter, Instruction, read_chunk, read_instructions
+from cfi2sframe.abi import AMD64
+from cfi2sframe.dwarf.instructions import Cutter, Instruction, read_instructions
 from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.programs import RowMachines
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState, UnwindTable
 from cfi2sframe.errors import RequestError
-from cfi2sframe.lower import Lowering, Skip, Target
-from cfi2sframe.reasons import SkipReason
+from cfi2sframe.lower import Lowering, Target
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.write import RowStore, store_rows
 from tests.support.bodies import section_bytes, with_functions
 from tests.support.rules import at_cfa, register_offset
 from tests.support.samples import parsed_cie
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 ROW = RowState(register_offset(7, 8), at_cfa(-8), NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
 
 # Instructions
-
-
-def test_no_instructions_are_no_chunks() -> None:
-    assert list(read_instructions(b"", "<")) == []
-    assert Cutter(0).cut(b"") == []
 
 
 def test_instructions_with_their_operands() -> None:
@@ -62,20 +52,6 @@ def test_a_cutter_has_patience() -> None:
     assert [cutter.cut(b"\x0a") for _ in range(4)] == [None, None, [b"\x0a"], [b"\x0a"]]
 
 
-@pytest.mark.parametrize(
-    ("chunk", "expected"),
-    [
-        (b"\x44\x0e\x10", (4, b"\x0e\x10")),
-        (b"\x40\x0e\x10", (0, b"\x0e\x10")),
-        (b"\x02\x90\x0e\x10", (0x90, b"\x0e\x10")),
-        (b"\x03\x01\x02\x0a", (0x201, b"\x0a")),
-        (b"\x0e\x10", (0, b"\x0e\x10")),
-    ],
-)
-def test_a_chunk_is_its_advance_and_the_rest(chunk: bytes, expected: tuple[int, bytes]) -> None:
-    assert read_chunk(chunk, "<") == expected
-
-
 def test_rows_before_the_end_of_a_function() -> None:
     table = UnwindTable((0, 4, 8), (ROW, ROW._replace(fp=at_cfa(-16)), ROW))
     assert [table.before(end).starts for end in (0, 4, 5, 8, 9)] == [(0,), (0,), (0, 4), (0, 4), (0, 4, 8)]
@@ -102,18 +78,6 @@ def test_programs_without_expressions_are_looked_up() -> None:
     assert both_ways(machines, "41 0e 10 42 83 02 41 44 0e 18").starts == (0, 1, 8)
 
 
-def test_states_of_equal_rows_are_one_object() -> None:
-    machines = RowMachines(AMD64, Cutter(0))
-    codes = ("41 0e 10 48 0e 08", "42 0e 10 02 80 0e 08", "41 0e 10 83 02 42 8c 03 48 0e 08", "41 0e 10 48 0a 0e 08")
-    (states,) = {
-        id(program.states): program.states for program in (both_ways(machines, code) for code in codes)
-    }.values()
-    assert len(states) == 3
-    other = both_ways(machines, "41 0e 10 48 0e 18")
-    assert other.states[:2] == states[:2]
-    assert other.states != states
-
-
 # Lowering
 
 
@@ -138,48 +102,6 @@ def test_rows_that_lower_to_equal_states_are_one_also_from_the_cache(version: in
         assert signal == first._replace(is_signal_frame=version == 3)
 
 
-def test_default_rows_refuse_from_the_cache_too() -> None:
-    """Only rules that some row can hold are kept for the next function."""
-    by_other_register = (ROW._replace(cfa=register_offset(10, 8)),)
-    flexible, cie = Lowering(Target(AMD64, 3)), parsed_cie(AMD64)
-    first = flexible.lower(UnwindTable((0,), by_other_register), cie)
-    assert isinstance(first, FunctionBody)
-    assert first.is_flexible
-    assert flexible.lower(UnwindTable((0,), by_other_register), cie) == first
-    default = Lowering(Target(AMD64, 2))
-    for _ in range(2):
-        skip = default.lower(UnwindTable((0,), by_other_register), cie)
-        assert isinstance(skip, Skip)
-        assert skip.reason is SkipReason.CFA_BASE_REGISTER
-
-
-@pytest.mark.parametrize("register", [7, 10])
-def test_cached_frame_rows_belong_to_a_row_not_to_its_id(register: int) -> None:
-    """They are cached by the identity of the row, which a later row could reuse."""
-    lowering = Lowering(Target(AMD64))
-    for offset in range(8, 808, 8):
-        body = lowering.lower(
-            UnwindTable((0,), (ROW._replace(cfa=register_offset(register, offset)),)), parsed_cie(AMD64)
-        )
-        assert isinstance(body, FunctionBody)
-        assert body.states[0].cfa == Rule(register, offset, deref=False)
-
-
-@pytest.mark.parametrize(
-    ("state", "reason"),
-    [
-        (ROW._replace(fp=NoRule.UNDEFINED), SkipReason.FP_UNDEFINED),
-        (ROW._replace(ra=NoRule.UNDEFINED), SkipReason.RA_UNDEFINED),
-    ],
-)
-def test_rows_are_refused_from_the_cache_too(state: RowState, reason: SkipReason) -> None:
-    lowering, states, cie = Lowering(Target(AMD64, 2, errata=1)), (state,), parsed_cie(AMD64)
-    for _ in range(2):
-        skip = lowering.lower(UnwindTable((0,), states), cie)
-        assert isinstance(skip, Skip)
-        assert (skip.reason, skip.start_delta) == (reason, 0)
-
-
 # Bytes
 
 
@@ -200,22 +122,6 @@ def test_the_rows_of_all_functions_have_32_bits_of_offset() -> None:
         rows(1 << 16)
 
 
-def test_rows_belong_to_a_state_not_to_its_id() -> None:
-    """They are looked up by the identity of bodies and states, which later ones could reuse."""
-
-    def functions() -> Iterator[Function]:
-        for offset in range(8, 808, 8):
-            state = FrameState(Rule(7, offset, deref=False), Rule(None, -8, deref=True), None)
-            yield Function(offset, 8, FunctionBody((0,), (state,)))
-
-    stored = store_rows(with_functions(Section(3, AMD64.abi_id), functions()), AMD64, share=False)
-    alone = [
-        store_rows(with_functions(Section(3, AMD64.abi_id), [function]), AMD64, share=False).stored[0]
-        for function in functions()
-    ]
-    assert list(stored.stored) == alone
-
-
 @pytest.mark.parametrize(
     ("start_vaddr", "field"),
     [
@@ -231,9 +137,3 @@ def test_starts_of_version_3_reach_as_far_as_addresses_go(start_vaddr: int, fiel
     functions = (Function(start_vaddr, 1, FunctionBody((0,), (state,))),)
     section = with_functions(Section(3, AMD64.abi_id, start_is_pcrel=False), functions)
     assert struct.unpack_from("<q", section_bytes(section, AMD64, 0), 28) == (field,)
-
-
-def test_architectures_scale_offsets_by_what_divides_their_bias() -> None:
-    """So it does not matter whether the bias is added or taken away to see whether an offset can be scaled."""
-    for arch in (AMD64, AARCH64_LE, S390X):
-        assert arch.cfa_offset_bias % arch.cfa_offset_scale == 0

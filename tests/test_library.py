@@ -17,7 +17,7 @@ import cfi2sframe
 from cfi2sframe import errors, trace
 from cfi2sframe.abi import AMD64
 from cfi2sframe.emit import emit, remove
-from cfi2sframe.sframe.model import FrameState, Rule
+from cfi2sframe.sframe.model import Rule
 from cfi2sframe.sframe.read import read_section
 from tests.support import cfi_asm as asm
 from tests.support.raw_sframe import RawFunction, RawSection
@@ -89,16 +89,6 @@ def test_a_name_needs_no_import_of_its_module(name: str) -> None:
 def test_a_pc_has_an_answer_of_a_line(program: Path, delta: int, text: str) -> None:
     where = lookup_of(program).find(TEXT_VADDR + delta)
     assert repr(where) == str(where) == text
-
-
-def test_registers_have_names(program: Path) -> None:
-    where = lookup_of(program).find(TEXT_VADDR + 1)
-    assert where is not None
-    assert (where.cfa, where.ra, where.fp) == (("rsp", 16, False), (None, -8, True), (None, -16, True))
-    assert where.state == FrameState(Rule(7, 16, deref=False), Rule(None, -8, deref=True), Rule(None, -16, deref=True))
-    assert (where.function.start_vaddr, where.function.end_vaddr) == (TEXT_VADDR, TEXT_VADDR + 16)
-    assert repr(where.function) == f"<function 0x{TEXT_VADDR:x}..0x{TEXT_VADDR + 16:x}: 3 rows>"
-    assert not where.is_outermost
 
 
 def found(function: RawFunction, version: int = 3) -> Found:
@@ -242,18 +232,6 @@ def test_what_is_left_out_has_a_name_and_a_reason() -> None:
     assert left_out[:4] == ("handler", ".text", TEXT_VADDR + 16, 8)
     assert (left_out.reason, left_out.detail) == ("CFA is an expression", "*(rsp+8)")
     assert cfi2sframe.convert(data).left_out == ()
-
-
-def test_a_section_is_of_functions_and_these_of_rows(program: Path) -> None:
-    section = cfi2sframe.convert(program).section
-    (function,) = section
-    assert (len(section), len(function)) == (1, 3)
-    assert [(row.start_delta, row.cfa, row.ra, row.fp) for row in function][1] == (
-        1,
-        Rule(7, 16, deref=False),
-        Rule(None, -8, deref=True),
-        Rule(None, -16, deref=True),
-    )
 
 
 @pytest.mark.parametrize("call", [cfi2sframe.convert, partial(cfi2sframe.convert_file, in_place=True, replace=True)])

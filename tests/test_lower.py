@@ -426,17 +426,6 @@ def test_one_flexible_row_makes_the_function_flexible() -> None:
     assert len(result.rows) == 3
 
 
-def test_a_lowering_does_not_mix_up_functions() -> None:
-    lowering = Lowering(Target(AMD64, 2))
-    good, bad = state(AMD64), state(AMD64, register_offset(3, 8))
-    cie = parsed_cie(AMD64)
-    assert isinstance(lowering.lower(UnwindTable((0,), (bad,)), cie), Skip)
-    assert isinstance(lowering.lower(UnwindTable((0,), (good,)), cie), FunctionBody)
-    assert why_not(lowering.lower(table_of((CfiRow(0, good), CfiRow(9, bad))), cie)) == Skip(
-        SkipReason.CFA_BASE_REGISTER, "rbx+8", 9
-    )
-
-
 @pytest.mark.parametrize("version", ALL)
 def test_the_key_matters_where_ra_is_signed(version: int) -> None:
     cie = parsed_cie(AARCH64_LE)._replace(uses_b_key=True)
@@ -445,14 +434,6 @@ def test_the_key_matters_where_ra_is_signed(version: int) -> None:
     assert not body_of(lowering.lower(UnwindTable((0,), (state(AARCH64_LE),)), cie)).uses_b_key
     assert body_of(lowering.lower(UnwindTable((0, 4), (state(AARCH64_LE), signed)), cie)).uses_b_key
     assert not body_of(lowering.lower(UnwindTable((0,), (signed,)), parsed_cie(AARCH64_LE))).uses_b_key
-
-
-@pytest.mark.parametrize("version", ALL)
-def test_signal_frames_are_marked_in_version_3(version: int) -> None:
-    result = Lowering(Target(AMD64, version)).lower(
-        table_of((CfiRow(0, state(AMD64)),)), parsed_cie(AMD64, is_signal_frame=True)
-    )
-    assert body_of(result).is_signal_frame == (version == 3)
 
 
 @pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)

@@ -42,21 +42,6 @@ def why_not(conversion: Conversion) -> list[Skip]:
     return [*left_out, *holes]
 
 
-# RA_SIGN_STATE (AArch64)
-
-
-def test_a_constant_says_whether_ra_is_signed() -> None:
-    rule = asm.val_expression(RA_SIGN_STATE, b"\x31")
-    conversion = conversion_of(AARCH64_LE, asm.advance(4), rule)
-    assert rows_of(conversion) == [(0, "cfa=r31+0 ra=u fp=u"), (4, "cfa=r31+0 ra=u[s] fp=u")]
-
-
-def test_other_rules_of_ra_sign_state_leave_their_rows_out() -> None:
-    conversion = conversion_of(AARCH64_LE, asm.advance(4), asm.offset(RA_SIGN_STATE, 1))
-    assert why_not(conversion) == [(SkipReason.PAUTH_UNKNOWN, "", 4)]
-    assert rows_of(conversion) == [(0, "cfa=r31+0 ra=u fp=u")]
-
-
 # DW_CFA_def_cfa_register after an expression
 
 
@@ -76,15 +61,6 @@ def test_a_cie_whose_only_rule_of_the_cfa_is_an_expression() -> None:
     conversion = conversion_of(AMD64, asm.advance(4), asm.def_cfa_register(6), cie=cie)
     assert why_not(conversion) == [(SkipReason.CFA_OFFSET_UNKNOWN, "", 4)]
     assert rows_of(conversion) == [(0, "cfa=r7+8 ra=c-8 fp=u")]
-
-
-# Words
-
-
-def test_a_negative_offset_as_a_word_without_a_sign() -> None:
-    """def_cfa_offset(2**64 - 8): SP - 8 to every unwinder."""
-    conversion = conversion_of(AMD64, asm.advance(4), asm.def_cfa_offset((1 << 64) - 8))
-    assert rows_of(conversion) == [(0, "cfa=r7+8 ra=c-8 fp=u"), (4, "cfa=r7-8 ra=c-8 fp=u")]
 
 
 # FDEs that reach past their section

@@ -6,8 +6,6 @@ Sections are put together by hand: nothing of the writer is trusted.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import pytest
 
 from cfi2sframe import load
@@ -62,106 +60,58 @@ def test_rows_may_repeat(image: ElfImage) -> None:
     assert said(image, with_rows("00 03 08  02 03 08  04 05 10 f0  08 04 10 f0", 4)) == []
 
 
-class Wrong(NamedTuple):
-    """A section and what has to be found in it."""
-
-    section: RawSection
-    found: list[str]
+MISSING = "no SFrame FDE, though this version can express it"
 
 
-WRONG = {
-    "CFA offset": Wrong(
-        with_rows("00 03 08  04 05 18 f0  08 04 10 f0"), ["wrong +0x4 CFA is rsp+16, the row has rsp+24"]
-    ),
-    "CFA base": Wrong(with_rows("00 02 08  04 05 10 f0  08 04 10 f0"), ["wrong +0x0 CFA is rsp+8, the row has rbp+8"]),
-    "CFA load": Wrong(
-        with_rows("00 04 3b 08  04 0a 39 10 00 02 f0  08 0a 31 10 00 02 f0", info2=1),
-        ["wrong +0x0 CFA is rsp+8, the row has *(rsp+8)"],
-    ),
-    "FP offset": Wrong(
-        with_rows("00 03 08  04 05 10 e8  08 04 10 f0"), ["wrong +0x4 FP is *(c-16), the row has *(c-24)"]
-    ),
-    "FP missing": Wrong(
-        with_rows("00 03 08  04 05 10 f0  08 02 10"), ["wrong +0x8 FP is *(c-16), the row has unchanged"]
-    ),
-    "FP extra": Wrong(
-        with_rows("00 05 08 f0  04 05 10 f0  08 04 10 f0"), ["wrong +0x0 FP is unspecified, the row has *(c-16)"]
-    ),
-    "FP as a register": Wrong(
-        with_rows("00 04 39 08  04 0a 39 10 00 19 00  08 0a 31 10 00 02 f0", info2=1),
-        ["wrong +0x4 FP is *(c-16), the row has rbx+0"],
-    ),
-    "RA offset": Wrong(
-        with_rows("00 08 39 08 02 f0  04 0a 39 10 00 02 f0  08 0a 31 10 00 02 f0", info2=1),
-        ["wrong +0x0 RA is *(c-8), the row has *(c-16)"],
-    ),
-    "RA in a register": Wrong(
-        with_rows("00 08 39 08 11 00  04 0a 39 10 00 02 f0  08 0a 31 10 00 02 f0", info2=1),
-        ["wrong +0x0 RA is *(c-8), the row has rcx+0"],
-    ),
-    "signed": Wrong(with_rows("00 83 08  04 05 10 f0  08 04 10 f0"), ["wrong +0x0 RA is none, the row has signed"]),
-    "outermost": Wrong(
-        with_rows("00 00  04 05 10 f0  08 04 10 f0"),
-        ["wrong +0x0 the row is an outermost frame, but RA is defined"],
-    ),
-    "a row too late": Wrong(
-        with_rows("00 03 08  05 05 10 f0  08 04 10 f0"), ["wrong +0x4 CFA is rsp+16, the row has rsp+8"]
-    ),
-    "a row too early": Wrong(
-        with_rows("00 03 08  03 05 10 f0  08 04 10 f0"), ["wrong +0x3 CFA is rsp+8, the row has rsp+16"]
-    ),
-    "a row missing": Wrong(with_rows("00 03 08  04 05 10 f0", 2), ["wrong +0x8 CFA is rbp+16, the row has rsp+16"]),
-    "a row extra": Wrong(with_rows(ROWS + " 0c 03 08", 4), ["wrong +0xc CFA is rbp+16, the row has rsp+8"]),
-    "the first row missing": Wrong(
-        with_rows("04 05 10 f0  08 04 10 f0", 2),
-        ["invariant +0x0 the first row starts at 4", "wrong +0x0 no row is in force"],
-    ),
-    "a function missing": Wrong(
-        RawSection((PUSH,)), ["missing +0x40 no SFrame FDE, though this version can express it"]
-    ),
-    "the first function missing": Wrong(
-        RawSection((LEAF,)), ["missing +0x0 no SFrame FDE, though this version can express it"]
-    ),
-    "a function extra": Wrong(
-        RawSection((PUSH, LEAF, RawFunction(TEXT_VADDR + 0x60, 8))), ["extra +0x60 no CFI for 8 bytes of a function"]
-    ),
-    "a function extra in between": Wrong(
-        RawSection((PUSH, RawFunction(TEXT_VADDR + 0x30, 8), LEAF)), ["extra +0x30 no CFI for 8 bytes of a function"]
-    ),
-    "a function too long": Wrong(
-        RawSection((PUSH._replace(size=0x24), LEAF)), ["extra +0x20 no CFI for 4 bytes of a function"]
-    ),
-    "a function too short": Wrong(
-        RawSection((PUSH._replace(size=0x1F), LEAF)), ["missing +0x0 no SFrame FDE, though this version can express it"]
-    ),
-    "a function too early": Wrong(
-        RawSection((PUSH, LEAF._replace(start=TEXT_VADDR + 0x3F, size=0x11))),
-        ["extra +0x3f no CFI for 1 bytes of a function"],
-    ),
-    "a function too late": Wrong(
-        RawSection((PUSH, LEAF._replace(start=TEXT_VADDR + 0x41, size=0xF))),
-        ["missing +0x40 no SFrame FDE, though this version can express it"],
-    ),
-    "one function over two": Wrong(
-        RawSection((PUSH._replace(size=0x50),)),
-        [
-            "extra +0x20 no CFI for 32 bytes of a function",
-            "wrong +0x40 CFA is rsp+8, the row has rbp+16",
-        ],
-    ),
-    "PCMASK": Wrong(
-        RawSection((PUSH._replace(info=0x10, repeat_size=16), LEAF)),
-        [
-            "wrong +0x10 CFA is rbp+16, the row has rsp+8",
-            "wrong +0x14 CFA is rbp+16, the row has rsp+16",
-        ],
-    ),
+def at(start: int, size: int, function: RawFunction = LEAF) -> RawFunction:
+    return function._replace(start=TEXT_VADDR + start, size=size)
+
+
+FLEX = {"info2": 1}
+# fmt: off
+WRONG: dict[str, tuple[RawSection, *tuple[str, ...]]] = {
+    "CFA offset": (with_rows("00 03 08  04 05 18 f0  08 04 10 f0"), "wrong +0x4 CFA is rsp+16, the row has rsp+24"),
+    "CFA base": (with_rows("00 02 08  04 05 10 f0  08 04 10 f0"), "wrong +0x0 CFA is rsp+8, the row has rbp+8"),
+    "CFA load": (with_rows("00 04 3b 08  04 0a 39 10 00 02 f0  08 0a 31 10 00 02 f0", **FLEX),
+                 "wrong +0x0 CFA is rsp+8, the row has *(rsp+8)"),
+    "FP offset": (with_rows("00 03 08  04 05 10 e8  08 04 10 f0"), "wrong +0x4 FP is *(c-16), the row has *(c-24)"),
+    "FP missing": (with_rows("00 03 08  04 05 10 f0  08 02 10"), "wrong +0x8 FP is *(c-16), the row has unchanged"),
+    "FP extra": (with_rows("00 05 08 f0  04 05 10 f0  08 04 10 f0"),
+                 "wrong +0x0 FP is unspecified, the row has *(c-16)"),
+    "FP as a register": (with_rows("00 04 39 08  04 0a 39 10 00 19 00  08 0a 31 10 00 02 f0", **FLEX),
+                         "wrong +0x4 FP is *(c-16), the row has rbx+0"),
+    "RA offset": (with_rows("00 08 39 08 02 f0  04 0a 39 10 00 02 f0  08 0a 31 10 00 02 f0", **FLEX),
+                  "wrong +0x0 RA is *(c-8), the row has *(c-16)"),
+    "RA in a register": (with_rows("00 08 39 08 11 00  04 0a 39 10 00 02 f0  08 0a 31 10 00 02 f0", **FLEX),
+                         "wrong +0x0 RA is *(c-8), the row has rcx+0"),
+    "signed": (with_rows("00 83 08  04 05 10 f0  08 04 10 f0"), "wrong +0x0 RA is none, the row has signed"),
+    "outermost": (with_rows("00 00  04 05 10 f0  08 04 10 f0"),
+                  "wrong +0x0 the row is an outermost frame, but RA is defined"),
+    "a row too late": (with_rows("00 03 08  05 05 10 f0  08 04 10 f0"), "wrong +0x4 CFA is rsp+16, the row has rsp+8"),
+    "a row too early": (with_rows("00 03 08  03 05 10 f0  08 04 10 f0"), "wrong +0x3 CFA is rsp+8, the row has rsp+16"),
+    "a row missing": (with_rows("00 03 08  04 05 10 f0", 2), "wrong +0x8 CFA is rbp+16, the row has rsp+16"),
+    "a row extra": (with_rows(ROWS + " 0c 03 08", 4), "wrong +0xc CFA is rbp+16, the row has rsp+8"),
+    "the first row missing": (with_rows("04 05 10 f0  08 04 10 f0", 2),
+                              "invariant +0x0 the first row starts at 4", "wrong +0x0 no row is in force"),
+    "a function missing": (RawSection((PUSH,)), f"missing +0x40 {MISSING}"),
+    "the first function missing": (RawSection((LEAF,)), f"missing +0x0 {MISSING}"),
+    "a function extra": (RawSection((PUSH, LEAF, at(0x60, 8))), "extra +0x60 no CFI for 8 bytes of a function"),
+    "one in between": (RawSection((PUSH, at(0x30, 8), LEAF)), "extra +0x30 no CFI for 8 bytes of a function"),
+    "a function too long": (RawSection((at(0, 0x24, PUSH), LEAF)), "extra +0x20 no CFI for 4 bytes of a function"),
+    "a function too short": (RawSection((at(0, 0x1F, PUSH), LEAF)), f"missing +0x0 {MISSING}"),
+    "a function too early": (RawSection((PUSH, at(0x3F, 0x11))), "extra +0x3f no CFI for 1 bytes of a function"),
+    "a function too late": (RawSection((PUSH, at(0x41, 0xF))), f"missing +0x40 {MISSING}"),
+    "one function over two": (RawSection((at(0, 0x50, PUSH),)), "extra +0x20 no CFI for 32 bytes of a function",
+                              "wrong +0x40 CFA is rsp+8, the row has rbp+16"),
+    "PCMASK": (RawSection((PUSH._replace(info=0x10, repeat_size=16), LEAF)),
+               "wrong +0x10 CFA is rbp+16, the row has rsp+8", "wrong +0x14 CFA is rbp+16, the row has rsp+16"),
 }
+# fmt: on
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_is_found(image: ElfImage, name: str) -> None:
-    section, found = WRONG[name]
+    section, *found = WRONG[name]
     assert said(image, section) == found
 
 
@@ -170,7 +120,7 @@ def test_what_is_wrong_is_found(image: ElfImage, name: str) -> None:
 )
 @pytest.mark.parametrize("version", [1, 2])
 def test_it_is_found_in_every_version(image: ElfImage, name: str, version: int) -> None:
-    section, found = WRONG[name]
+    section, *found = WRONG[name]
     assert said(image, section._replace(version=version)) == found
 
 
@@ -490,96 +440,57 @@ def test_its_own_conversion_is_clean(image: ElfImage, version: int) -> None:
 # Invariants
 
 
-INVARIANTS = {
-    "flags": (GOOD._replace(flags=0x0D), ["invariant +0x10000 flags 0xd are not of this version"]),
-    "frame pointer flag of version 3": (
-        GOOD._replace(flags=7),
-        ["invariant +0x10000 flags 0x7 are not of this version"],
-    ),
-    "PC-relative flag of version 1": (
-        GOOD._replace(version=1, flags=5),
-        ["invariant +0x10000 flags 0x5 are not of this version"],
-    ),
-    "version 3 without PC-relative starts": (
-        GOOD._replace(flags=1),
-        ["invariant +0x10000 version 3 without SFRAME_F_FDE_FUNC_START_PCREL"],
-    ),
-    "byte order": (GOOD._replace(order=">"), ["invariant +0x10000 not in the byte order of AMD64"]),
-    "auxiliary header": (GOOD._replace(auxiliary=b"\0" * 8), ["invariant +0x10000 an auxiliary header of 8 bytes"]),
-    "place of functions": (
-        GOOD._replace(fde_offset=4),
-        [
-            "invariant +0x10000 sfh_fdeoff is 4, not 0",
-            "invariant +0x10000 sfh_freoff is 36, the table's size 32",
-        ],
-    ),
-    "place of rows": (GOOD._replace(fre_offset=36), ["invariant +0x10000 sfh_freoff is 36, the table's size 32"]),
-    "count of rows": (GOOD._replace(fre_count=5), ["invariant +0x10000 sfh_num_fres is 5, the functions have 4 rows"]),
-    "bytes after the rows": (
-        GOOD._replace(tail=b"\0"),
-        ["invariant +0x10000 sfh_fre_len does not reach the section's end"],
-    ),
-    "fixed FP offset": (
-        GOOD._replace(functions=(PUSH._replace(rows=bytes.fromhex("00 03 08 04 03 10 08 02 10")), LEAF), fixed_fp=-16),
-        [
-            "invariant +0x10000 fixed FP offset -16",
-            "wrong +0x0 FP is unspecified, the row has *(c-16)",
-            "wrong +0x40 FP is unspecified, the row has *(c-16)",
-        ],
-    ),
-    "starts that do not ascend": (
-        GOOD._replace(functions=(LEAF, PUSH)),
-        ["invariant +0x0 starts do not ascend"],
-    ),
-    "two functions at one start": (
-        GOOD._replace(functions=(PUSH, LEAF, LEAF)),
-        ["invariant +0x40 starts do not ascend"],
-    ),
-    "an overlap": (
-        GOOD._replace(functions=(PUSH, RawFunction(TEXT_VADDR + 0x1C, 4, b"\0\4\x10\xf0"), LEAF)),
-        ["invariant +0x1c overlaps the function before it"],
-    ),
-    "a function outside the code": (
-        GOOD._replace(functions=(RawFunction(0x1000, 8), PUSH, LEAF)),
-        [
-            "extra -0x1f000 no CFI for 8 bytes of a function",
-            "invariant -0x1f000 starts outside the executable sections and segments",
-        ],
-    ),
-    "a function without rows": (
-        GOOD._replace(functions=(PUSH, LEAF._replace(rows=b"", row_count=0))),
-        ["invariant +0x40 no rows", "wrong +0x40 no row is in force"],
-    ),
-    "a function without size": (
-        GOOD._replace(functions=(PUSH, LEAF, RawFunction(TEXT_VADDR + 0x60, 0))),
-        ["invariant +0x60 no size", "invariant +0x60 the last row starts at 0, past the end at 0"],
-    ),
-    "row starts that do not ascend": (
-        with_rows("00 03 08  00 03 08  04 05 10 f0  08 04 10 f0", 4),
-        ["invariant +0x0 row starts do not ascend"],
-    ),
-    "a row past the end": (
-        with_rows(ROWS + "20 03 08", 4),
-        ["invariant +0x0 the last row starts at 32, past the end at 32"],
-    ),
-    "a block size of a PCINC function": (
-        RawSection((PUSH, LEAF._replace(repeat_size=8))),
-        ["invariant +0x40 block size 8 of a PCINC function"],
-    ),
-    "no block size of a PCMASK function": (
-        RawSection((PUSH, LEAF._replace(info=0x10))),
-        ["invariant +0x40 block size 0 of a PCMASK function", "wrong +0x40 no row is in force"],
-    ),
+#: What is in the address of the section.
+HEADER = "invariant +0x10000"
+# fmt: off
+INVARIANTS: dict[str, tuple[RawSection, *tuple[str, ...]]] = {
+    "flags": (GOOD._replace(flags=0x0D), f"{HEADER} flags 0xd are not of this version"),
+    "frame pointer flag of version 3": (GOOD._replace(flags=7), f"{HEADER} flags 0x7 are not of this version"),
+    "PC-relative flag of version 1": (GOOD._replace(version=1, flags=5),
+                                      f"{HEADER} flags 0x5 are not of this version"),
+    "version 3 without PC-relative starts": (GOOD._replace(flags=1),
+                                             f"{HEADER} version 3 without SFRAME_F_FDE_FUNC_START_PCREL"),
+    "byte order": (GOOD._replace(order=">"), f"{HEADER} not in the byte order of AMD64"),
+    "auxiliary header": (GOOD._replace(auxiliary=b"\0" * 8), f"{HEADER} an auxiliary header of 8 bytes"),
+    "place of functions": (GOOD._replace(fde_offset=4), f"{HEADER} sfh_fdeoff is 4, not 0",
+                           f"{HEADER} sfh_freoff is 36, the table's size 32"),
+    "place of rows": (GOOD._replace(fre_offset=36), f"{HEADER} sfh_freoff is 36, the table's size 32"),
+    "count of rows": (GOOD._replace(fre_count=5), f"{HEADER} sfh_num_fres is 5, the functions have 4 rows"),
+    "bytes after the rows": (GOOD._replace(tail=b"\0"), f"{HEADER} sfh_fre_len does not reach the section's end"),
+    "fixed FP offset": (with_rows("00 03 08 04 03 10 08 02 10")._replace(fixed_fp=-16),
+                        f"{HEADER} fixed FP offset -16",
+                        "wrong +0x0 FP is unspecified, the row has *(c-16)",
+                        "wrong +0x40 FP is unspecified, the row has *(c-16)"),
+    "starts that do not ascend": (RawSection((LEAF, PUSH)), "invariant +0x0 starts do not ascend"),
+    "two functions at one start": (RawSection((PUSH, LEAF, LEAF)), "invariant +0x40 starts do not ascend"),
+    "an overlap": (RawSection((PUSH, RawFunction(TEXT_VADDR + 0x1C, 4, b"\0\4\x10\xf0"), LEAF)),
+                   "invariant +0x1c overlaps the function before it"),
+    "a function outside the code": (RawSection((RawFunction(0x1000, 8), PUSH, LEAF)),
+                                    "extra -0x1f000 no CFI for 8 bytes of a function",
+                                    "invariant -0x1f000 starts outside the executable sections and segments"),
+    "a function without rows": (RawSection((PUSH, LEAF._replace(rows=b"", row_count=0))),
+                                "invariant +0x40 no rows", "wrong +0x40 no row is in force"),
+    "a function without size": (RawSection((PUSH, LEAF, at(0x60, 0))), "invariant +0x60 no size",
+                                "invariant +0x60 the last row starts at 0, past the end at 0"),
+    "row starts that do not ascend": (with_rows("00 03 08  00 03 08  04 05 10 f0  08 04 10 f0", 4),
+                                      "invariant +0x0 row starts do not ascend"),
+    "a row past the end": (with_rows(ROWS + "20 03 08", 4),
+                           "invariant +0x0 the last row starts at 32, past the end at 32"),
+    "a block size of a PCINC function": (RawSection((PUSH, LEAF._replace(repeat_size=8))),
+                                         "invariant +0x40 block size 8 of a PCINC function"),
+    "no block size of a PCMASK function": (RawSection((PUSH, LEAF._replace(info=0x10))),
+                                           "invariant +0x40 block size 0 of a PCMASK function",
+                                           "wrong +0x40 no row is in force"),
     "a row past the block's end": (
         RawSection((PUSH, LEAF._replace(rows=b"\0\3\x08\x08\3\x08", row_count=2, info=0x10, repeat_size=8))),
-        ["invariant +0x40 the last row starts at 8, past the end at 8"],
-    ),
+        "invariant +0x40 the last row starts at 8, past the end at 8"),
 }
+# fmt: on
 
 
 @pytest.mark.parametrize("name", INVARIANTS)
 def test_invariants(image: ElfImage, name: str) -> None:
-    section, found = INVARIANTS[name]
+    section, *found = INVARIANTS[name]
     lines = [line.replace("+-", "-") for line in said(image, section)]
     assert sorted(lines) == sorted(found)
 
