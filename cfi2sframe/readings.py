@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import gc
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
+from cfi2sframe.batch import Lost, in_order, results_of
 from cfi2sframe.elf.load import stored_size
 from cfi2sframe.errors import CostError, ErrorKind, kind_of, reason_of
 from cfi2sframe.files import Source, Unusable, images_of, open_source
 from cfi2sframe.guard import limited
-from cfi2sframe.pool import in_order, results_of
-from cfi2sframe.processes import Lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
 
 Answer = TypeVar("Answer")
-
-#: Sources of this size (bytes) and more are followed by a collection of reference cycles.
-_COLLECT_FROM: Final = 1 << 20
 
 
 class Reading(NamedTuple, Generic[Answer]):
@@ -42,8 +38,6 @@ def read_source(source: Source, function: Callable[[ElfImage], Answer]) -> Readi
                 answers.append(image if isinstance(image, Unusable) else _answer(image, function))  # noqa: PERF401 - those before a failure are kept
     except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
         answers.append(_failure(source.name, error))
-    if source.size >= _COLLECT_FROM:
-        gc.collect()
     return Reading(source, tuple(answers))
 
 
@@ -75,6 +69,9 @@ def read_all(
     `count` copies of this process do it; then its answers are pickled. `on_done` sees each source as soon as it is
     read, in any order. Closing the generator ends the processes.
     """
+    if not all(source.size for source in sources):
+        # Copies of this process have other standard input; pipes, too, are read where they were named.
+        count = 1
     with results_of(partial(read_source, function=function), sources, _size_of, count=count) as done:
         yield from in_order(_readings(sources, done, on_done))
 

@@ -6,11 +6,10 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from cfi2sframe.batch import Lost, in_order, results_of
 from cfi2sframe.errors import ErrorKind
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.records import Job, Outcome
-from cfi2sframe.pool import in_order, results_of
-from cfi2sframe.processes import Lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -79,14 +79,14 @@ def test_a_run_ends(tmp_path: Path, name: str, number: signal.Signals) -> None:
 def test_a_worker_of_a_pool_ends(tmp_path: Path) -> None:
     """A worker may finish its item first, but takes no other one."""
     program = """
-from cfi2sframe.processes import shared_out
+from cfi2sframe.batch import results_of
 def work(length):
     lose(signal.SIGTERM)
     time.sleep(length)
-with shared_out(work, [float(sys.argv[1])] * 2, lambda _: 0, 1) as results:
+with results_of(work, [float(sys.argv[1])] * 2, lambda _: 0, count=2) as results:
     for number, result in results:
         print(number, result.reason)
 """
-    reason = b"the process that worked on it ended with exit status 130\n"
+    reason = b"worker ended with exit status 130\n"
     for length in ("10", "0"):
-        assert python(program, length, folder=tmp_path) == (0, b"1 " + reason + b"0 " + reason, "")
+        assert python(program, length, folder=tmp_path) == (0, b"0 " + reason + b"1 " + reason, "")

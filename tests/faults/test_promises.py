@@ -20,19 +20,20 @@ FORBIDDEN = {
     *("subprocess", "socket", "ssl", "http", "urllib", "ftplib", "smtplib", "xmlrpc", "asyncio", "pty", "ctypes"),
     *("pickle", "marshal", "shelve", "webbrowser", "multiprocessing"),
 }
-#: `ctypes` is how a live process is held still and its files are opened; `subprocess` starts c++filt; `pickle` is
-#: between copies of one process.
+#: `ctypes` is how a live process is held still and its files are opened, and how a copy of this process asks not to
+#: survive it; `subprocess` starts c++filt and asks a driver what it would run; `multiprocessing` makes the copies.
 ALLOWED = {
     ("trace/syscalls.py", "ctypes"),
     ("demangle.py", "subprocess"),
-    ("processes.py", "pickle"),
+    ("cli/wrapper/programs.py", "subprocess"),
+    ("batch.py", "ctypes"),
+    ("batch.py", "multiprocessing"),
 }
 STARTERS = re.compile(r"^(system|popen|fork|forkpty|exec[lv].*|spawn.*|posix_spawn.*|startfile)$")
 #: Copies of this process start no program.
 MAY_START = {
     "cli/wrapper/programs.py": {"posix_spawn"},
     "cli/wrapper/insertion.py": {"fork"},
-    "processes.py": {"fork"},
 }
 
 

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of a function in processes: each item has its result, whatever becomes of the processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.cli import ROOT
+
+#: `act(number)` is called for each number, in processes; results are printed as they come.
+PROGRAM = """
+import os, signal, sys, time
+from pathlib import Path
+from cfi2sframe.batch import Lost, results_of
+
+def act(number):
+    {action}
+    return number * number
+
+with results_of(act, list(range({count})), lambda number: 0, count={processes}) as results:
+    for number, result in results:
+        if isinstance(result, Lost):
+            print("lost", number, result.reason)
+        elif result != number * number:
+            print("wrong", number, result)
+        else:
+            print("done", number)
+"""
+KILL = "os.kill(os.getpid(), signal.SIGKILL)"
+
+
+def run(action: str, *, count: int, processes: int = 2, folder: object = None) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(action=action, count=count, processes=processes)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=str(folder or "."),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("processes", [2, 7])
+def test_two_items_of_600_kill_their_process(processes: int) -> None:
+    lines = run(f"number in (7, 300) and {KILL}", count=600, processes=processes)
+    lost = [f"lost {number} worker killed by signal 9 (out of memory?)" for number in (7, 300)]
+    assert sorted(lines) == sorted([*lost, *(f"done {number}" for number in range(600) if number not in (7, 300))])
+
+
+def test_an_item_whose_process_is_killed_once_is_done_again(tmp_path: object) -> None:
+    """As by somebody who looks for memory: nothing is lost."""
+    action = f"mark = Path(str(number)); number % 20 or mark.exists() or (mark.touch(), {KILL})"
+    assert sorted(run(action, count=100, folder=tmp_path)) == sorted(f"done {number}" for number in range(100))
+
+
+def test_every_item_kills_its_process() -> None:
+    assert set(run("os._exit(3)", count=9)) == {f"lost {n} worker ended with exit status 3" for n in range(9)}
+
+
+def test_a_result_that_cannot_be_sent() -> None:
+    action = "number = number if number != 2 else type('Odd', (), {'__mul__': lambda self, other: lambda: 0})()"
+    lines = run(action, count=4)
+    assert sorted(lines)[:3] == ["done 0", "done 1", "done 3"]
+    assert sorted(lines)[3].startswith("lost 2 internal error: ")
+
+
+def test_processes_do_not_survive_the_first_one() -> None:
+    """Not even when it is killed while they are at work."""
+    program = PROGRAM.format(action="print('at work', os.getpid(), flush=True); time.sleep(60)", count=4, processes=2)
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        workers = [int(process.stdout.readline().split()[-1]) for _ in range(2)]
+        process.kill()
+        # The end of their standard output, which they share.
+        assert process.stdout.read() == ""
+    assert len(set(workers)) == 2
