@@ -132,8 +132,9 @@ def verify(
 
     Of a file (as `convert` takes it), the section is the one that it has, or a given one, and `source` is the CFI to
     compare it with, as in `convert`. Functions that it has for code which no CFI covers are compared with what the
-    instructions say; only where `source` is "code", none of these may be missing. Of a conversion, it is the one that
-    was made, encoded and decoded again. Raises `InputError` when there is no section, and what `convert` raises.
+    instructions say; only where `source` is "code", none of these may be missing. Where all CFI has been stripped and
+    instructions say something else, the result is not `is_compared`. Of a conversion, the section is the one that was
+    made, encoded and decoded again. Raises `InputError` when there is no section, and what `convert` raises.
     """
     if isinstance(subject, Conversion):
         with naming(subject.image.name):
@@ -153,10 +154,14 @@ def _verify(image: ElfImage, section: Section, source: CfiKind | None) -> Verifi
     if source is not None:
         return _compare(image, read_cfi(image, source), section, target)
     cfi = read_programs(image, find_cfi(image, "code"))
-    found = _compare(image, cfi, section, target) if cfi.sections else None
-    if found is None or any(difference.kind == "extra" for difference in found.differences):
+    found = _compare(image, cfi, section, target)
+    if any(difference.kind == "extra" for difference in found.differences):
         found = _compare_with_code(image, cfi, section, target) or found
-    return found or _compare(image, read_cfi(image, None), section, target)
+    if not (cfi.entries or cfi.damaged or found.is_clean):
+        # The section was made from CFI that has been stripped, which says more than instructions do.
+        broken = tuple(difference for difference in found.differences if difference.kind == "invariant")
+        return Verification(0, 0, 0, broken, is_compared=False)
+    return found
 
 
 def _compare_with_code(image: ElfImage, cfi: Cfi, section: Section, target: Target) -> Verification | None:

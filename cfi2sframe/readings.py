@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from cfi2sframe.batch import Lost, in_order, results_of
 from cfi2sframe.elf.load import stored_size
 from cfi2sframe.errors import CostError, ErrorKind, kind_of, reason_of
-from cfi2sframe.files import Source, Unusable, images_of, open_source
+from cfi2sframe.files.find import Source, Unusable
+from cfi2sframe.files.read import images_of, open_source
 from cfi2sframe.guard import limited
 
 if TYPE_CHECKING:

@@ -65,5 +65,6 @@ def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> FoundCfi:
         except (ElfError, CfiError) as error:
             unread.append(UnreadSource.of(SOURCE_NAMES[each], error))
     if not sections and kind is None:
-        raise UnfitError("no call frame information: no .eh_frame, .debug_frame or .gopclntab")
+        hint = "a separate debug file may have some, and convert --from code needs none"
+        raise UnfitError(f"no call frame information: no .eh_frame, .debug_frame or .gopclntab; {hint}")
     return FoundCfi(tuple(sections), tuple(unread))

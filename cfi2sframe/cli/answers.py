@@ -12,7 +12,7 @@ from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE
 from cfi2sframe.cli.options import process_count
 from cfi2sframe.cli.outputs import write_report
 from cfi2sframe.errors import CostError, ErrorKind, kind_of, reason_of
-from cfi2sframe.files import Source, Unusable
+from cfi2sframe.files.find import Source, Unusable
 from cfi2sframe.guard import limited
 from cfi2sframe.printable import counted
 

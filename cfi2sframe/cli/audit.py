@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.files import Source
+    from cfi2sframe.files.find import Source
     from cfi2sframe.instructions.audit_account import Account
     from cfi2sframe.report.records import Report
 

@@ -138,11 +138,14 @@ def _hint(request: WriteRequest, outcome: Outcome) -> str:
         return " (use -r to process the ELF files in it)"
     if outcome.kind is not ErrorKind.NOT_ELF:
         return ""
-    from cfi2sframe.files import kind_of_container
+    from cfi2sframe.files.find import kind_of_container
 
     container = kind_of_container(outcome.name)
     if container == "archive":
-        return " but a static archive; convert the objects before ar puts them in"
+        return (
+            " but a static archive; convert the program linked with it, which is smaller and has the PLT stubs, or "
+            "extract the objects (ar x), convert them and archive them again (ar qcsD)"
+        )
     return " but a package; convert its files before they are packed" if container == "package" else ""
 
 

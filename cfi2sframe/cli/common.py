@@ -18,6 +18,7 @@ from cfi2sframe.cli.exit_status import (
     EXIT_DIFFERENCE,
     EXIT_INCOMPLETE,
     EXIT_SUCCESS,
+    EXIT_UNCOMPARED,
     EXIT_UNUSABLE,
     EXIT_USAGE,
     PROGRAM,
@@ -27,7 +28,7 @@ from cfi2sframe.errors import ErrorKind, OutputError, kind_of, reason_of
 from cfi2sframe.printable import printable
 
 #: The exit status of several files is that of the worst; from good to bad.
-_EXIT_ORDER: Final = (EXIT_SUCCESS, EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_USAGE, EXIT_UNUSABLE)
+_EXIT_ORDER: Final = (EXIT_SUCCESS, EXIT_UNCOMPARED, EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_USAGE, EXIT_UNUSABLE)
 #: The first two bytes of a section in either byte order; what does not begin so is not read to its end.
 _SECTION_MAGICS: Final = (b"\xe2\xde", b"\xde\xe2")
 _SECTION_HEAD_SIZE: Final = 64

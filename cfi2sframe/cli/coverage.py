@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.conversion import Options
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.files import Source
+    from cfi2sframe.files.find import Source
     from cfi2sframe.report.coverage import Coverage
     from cfi2sframe.report.records import Report
 

@@ -14,6 +14,7 @@ from cfi2sframe.cli.inputs import add_inputs, sources_of
 from cfi2sframe.cli.options import address
 from cfi2sframe.cli.outputs import add_output, check_output, format_of, output_of
 from cfi2sframe.cli.parsers import describe
+from cfi2sframe.elf.constants import ELF_MAGIC
 from cfi2sframe.elf.load import stored_size
 from cfi2sframe.errors import (
     Cfi2SFrameError,
@@ -24,8 +25,8 @@ from cfi2sframe.errors import (
     kind_of,
     reason_of,
 )
-from cfi2sframe.files import Source, Unusable, images_of, open_source
-from cfi2sframe.files.records import ELF_MAGIC
+from cfi2sframe.files.find import Source, Unusable
+from cfi2sframe.files.read import images_of, open_source
 from cfi2sframe.guard import limited
 from cfi2sframe.printable import printable
 

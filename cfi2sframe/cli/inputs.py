@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from cfi2sframe.files import Source, Unusable
+    from cfi2sframe.files.find import Source, Unusable
 
 
 def add_inputs(parser: argparse.ArgumentParser, text: str, *, is_writing: bool, has_processes: bool = True) -> None:
@@ -76,7 +76,7 @@ def sources_of(arguments: argparse.Namespace) -> Iterator[Source | Unusable]:
 
     `-` is standard input. Raises `RequestError` when nothing is named, and as `names_of` does.
     """
-    from cfi2sframe.files import find_sources
+    from cfi2sframe.files.find import find_sources
 
     if not arguments.inputs and arguments.files_from is None:
         raise RequestError("no input: name a file")

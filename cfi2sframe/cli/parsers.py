@@ -49,8 +49,8 @@ examples:
 --cfi2sframe-help.
 
 exit status: 0 success; 1 verify found a difference, or --check would change a file; 2 usage;
-3 a file cannot be used; 4 functions were left out and an option forbids that.
-Of several files the worst counts: 3, 2, 4, 1, 0.
+3 a file cannot be used; 4 functions were left out and an option forbids that; 5 verify found no CFI to compare with.
+Of several files the worst counts: 3, 2, 4, 1, 5, 0.
 """
 
 

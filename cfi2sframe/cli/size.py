@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.conversion import Options
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.files import Source, Unusable
+    from cfi2sframe.files.find import Source, Unusable
     from cfi2sframe.report.records import Report
     from cfi2sframe.report.size import FileSize
 
@@ -155,7 +155,7 @@ def _report(kept: list[_Kept], arguments: argparse.Namespace) -> Report:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from cfi2sframe.files import find_relative
+    from cfi2sframe.files.find import find_relative
     from cfi2sframe.report.size_report import comparison_report
 
     old, new = (_collect(list(find_relative(root, arguments.exclude)), arguments) for root in arguments.compare)

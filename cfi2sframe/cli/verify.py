@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.cli.answers import answers_of, is_one_file, is_skipped
 from cfi2sframe.cli.common import exit_status_of, fail, fail_early, is_section, read_section, say, worst
-from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
+from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, EXIT_UNCOMPARED, EXIT_UNUSABLE, PROGRAM
 from cfi2sframe.cli.inputs import add_inputs, sources_of
 from cfi2sframe.cli.options import add_conversion_options, conversion_options
 from cfi2sframe.cli.outputs import check_output
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import OutputError, RequestError
-from cfi2sframe.files import Unusable
+from cfi2sframe.files.find import Unusable
 from cfi2sframe.jobs.checks import Checked, CheckRequest, check
 from cfi2sframe.printable import printable
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator, Sequence
 
-    from cfi2sframe.files import Source
+    from cfi2sframe.files.find import Source
 
 #: The readers that `api.judge` knows; not asked for here, so that `--help` loads no more than it needs.
 READER_NAMES: Final = ("kernel", "kernel-arm64", "glibc", "libsframe", "gnu-ld")
@@ -41,7 +41,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "Compare the SFrame section of each FILE with the FILE's CFI at every row boundary of either side: CFA, RA,\n"
         "FP, RA signing, outermost frames; its functions for code without CFI, with what the instructions say; and\n"
         "check what readers require. SECTION is a file with the raw bytes of a section for FILE. The exit status is\n"
-        "1 if anything differs, 3 if a FILE has no section. In folders, files without a section are skipped.\n\n"
+        "1 if anything differs, 3 if a FILE has no section, 5 if it has a section and no CFI. In folders, files\n"
+        "without a section are skipped.\n\n"
         "With --reader, hold the section to what this reader insists on instead, and print what it would do with it.\n"
         "The exit status is 1 if no known release of a named reader would read it.",
         "examples:\n"
@@ -109,16 +110,18 @@ class _Outcome(NamedTuple):
     """What became of a file: what the check found, or why there was none."""
 
     result: Checked | Unusable
-    status: Literal["clean", "different", "skipped", "failed"]
+    status: Literal["clean", "different", "uncompared", "skipped", "failed"]
     exit_status: int
 
 
 def _outcome(source: Source | Unusable, result: Checked | Unusable) -> _Outcome:
     if isinstance(result, Checked):
+        if not result.is_good:
+            return _Outcome(result, "different", EXIT_DIFFERENCE)
         return (
             _Outcome(result, "clean", EXIT_SUCCESS)
-            if result.is_good
-            else _Outcome(result, "different", EXIT_DIFFERENCE)
+            if result.is_compared
+            else _Outcome(result, "uncompared", EXIT_UNCOMPARED)
         )
     if is_skipped(source, result):
         return _Outcome(result, "skipped", EXIT_SUCCESS)

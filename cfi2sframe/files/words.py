@@ -1,132 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists of words in files: `@FILE` on the command line of a linker, and lists of NUL-terminated names."""
+"""Lists of NUL-terminated names, as `find -print0` writes them."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Final
+from contextlib import nullcontext
+from typing import Final
 
 from cfi2sframe.errors import RequestError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import BinaryIO
-
-#: More levels of response files than this are a circle.
-_MAX_DEPTH: Final = 32
-#: Words that files may expand to, however small the files are; each byte of a file allows one more.
-_BASE_WORDS: Final = 1 << 12
 #: The largest list (bytes): more than any real one, because some devices never end.
 _MAX_LIST_SIZE: Final = 1 << 28
-_BLOCK_SIZE: Final = 1 << 20
-_SPACE: Final = " \t\n\r\v\f"
-
-
-def expand_response_files(words: Iterable[str]) -> Iterator[str]:
-    """Yield the words of a linker's command line, each `@FILE` replaced by the words in that file.
-
-    Words in a file are separated by white space; either quote keeps white space in a word, and a backslash makes the
-    next character part of a word. Like GNU ld, keeps the word of a file that cannot be read. Also keeps those of files
-    that are nested too deeply or name one another too often, where GNU ld gives up. Raises nothing.
-    """
-    return _expanded(words, _ResponseFiles(), 0)
-
-
-class _ResponseFiles:
-    """Files that stand for words: each is read and split once, and all words are counted.
-
-    Files that name one another could expand to exponentially many words.
-    """
-
-    def __init__(self) -> None:
-        self._words: dict[str, tuple[str, ...]] = {}
-        self._words_left = _BASE_WORDS
-
-    def replacement(self, word: str, depth: int) -> tuple[str, ...] | None:
-        """Return the words that a word beginning with `@` stands for, not expanded further; None if it stays."""
-        if depth >= _MAX_DEPTH:
-            return None
-        words = self._words.get(word)
-        if words is None:
-            try:
-                # File names are bytes.
-                with open(word[1:], "rb") as file:
-                    text = os.fsdecode(_read_list(file, word, may_hold_nul=False))
-            except (OSError, ValueError, RequestError):
-                # Also for a NUL byte in the name.
-                return None
-            words = self._words[word] = tuple(split_words(text))
-            self._words_left += len(text)
-        self._words_left -= 1 + len(words)
-        return words if self._words_left >= 0 else None
-
-
-def _expanded(words: Iterable[str], files: _ResponseFiles, depth: int) -> Iterator[str]:
-    for word in words:
-        inner = files.replacement(word, depth) if word.startswith("@") else None
-        if inner is None:
-            yield word
-        else:
-            yield from _expanded(inner, files, depth + 1)
-
-
-def split_words(text: str) -> list[str]:
-    """Split the text of a response file."""
-    words: list[str] = []
-    word: list[str] | None = None
-    quote = ""
-    characters = iter(text)
-    for character in characters:
-        if character == "\\":
-            word = word or []
-            word.append(next(characters, ""))
-        elif quote:
-            if character == quote:
-                quote = ""
-            elif word is not None:
-                word.append(character)
-        elif character in "'\"":
-            quote, word = character, word or []
-        elif character in _SPACE:
-            if word is not None:
-                words.append("".join(word))
-                word = None
-        else:
-            word = word or []
-            word.append(character)
-    if word is not None:
-        words.append("".join(word))
-    return words
-
-
-def _read_list(file: BinaryIO, name: str, *, may_hold_nul: bool = True) -> bytes:
-    """Read a list to its end. Raises `OSError`, and `RequestError` as soon as it cannot be a list."""
-    blocks = []
-    size = 0
-    while block := file.read(_BLOCK_SIZE):
-        if not may_hold_nul and b"\0" in block:
-            raise RequestError(f"{name}: a NUL byte")
-        size += len(block)
-        if size > _MAX_LIST_SIZE:
-            raise RequestError(f"{name}: a list of more than {_MAX_LIST_SIZE >> 20:,} MiB")
-        blocks.append(block)
-    return b"".join(blocks)
 
 
 def names_from(path: str) -> list[str]:
-    """Return the NUL-terminated names in a list (the output of `find -print0`); `-` is standard input.
+    """Return the names in a list; `-` is standard input.
 
     Raises `OSError` when it cannot be read, `RequestError` when its names are lines.
     """
-    if path == "-":
-        data = _read_list(sys.stdin.buffer, "--files-from -")
-    else:
-        with open(path, "rb") as file:
-            data = _read_list(file, f"--files-from {path}")
-    names = [os.fsdecode(name) for name in data.split(b"\0") if name]
+    with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:
+        data = file.read(_MAX_LIST_SIZE + 1)
+    if len(data) > _MAX_LIST_SIZE:
+        raise RequestError(f"--files-from {path}: a list of more than {_MAX_LIST_SIZE >> 20:,} MiB")
     if b"\0" not in data and b"\n" in data:
         raise RequestError(
             f"--files-from {path}: names are to end with NUL bytes, as with find -print0, not with lines"
         )
-    return names
+    return [os.fsdecode(name) for name in data.split(b"\0") if name]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: O_PATH: a folder on the way need not be readable.
 _FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_TEMPORARY_PREFIX: Final = ".cfi2sframe-"
+TEMPORARY_PREFIX: Final = ".cfi2sframe-"
 #: More links than Linux follows.
 _MAX_LINKS: Final = 41
 _CHANGED: Final = "the file was changed while it was being converted"
@@ -46,7 +46,7 @@ _identity = attrgetter(
 )
 
 
-class Entry(NamedTuple):
+class _Entry(NamedTuple):
     """A name in an open folder."""
 
     folder: int
@@ -64,7 +64,7 @@ class InputFile(NamedTuple):
         if _identity(os.fstat(self.descriptor)) != _identity(self.status):
             raise ChangedError(_CHANGED)
 
-    def is_at(self, entry: Entry) -> bool:
+    def is_at(self, entry: _Entry) -> bool:
         """Whether an entry is, at this moment, a name of this file."""
         try:
             return os.path.samestat(os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False), self.status)
@@ -86,7 +86,7 @@ def open_input(path: str, *, in_place: bool) -> Iterator[tuple[FileData, InputFi
         try:
             if in_place:
                 folder, name = os.path.split(path)
-                descriptor = open_unfollowed(name, open_folder(folder, stack))
+                descriptor = open_unfollowed(name, _open_folder(folder, stack))
             else:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -99,7 +99,7 @@ def open_input(path: str, *, in_place: bool) -> Iterator[tuple[FileData, InputFi
         yield read_open(descriptor), InputFile(descriptor, status) if is_regular else None
 
 
-def open_folder(path: str, stack: ExitStack) -> int:
+def _open_folder(path: str, stack: ExitStack) -> int:
     """Open a folder by an absolute resolved path, in which a user may by now have put a link. Raises `OSError`.
 
     It is closed with the stack.
@@ -139,13 +139,13 @@ def write_file(
     Raises `OSError`, `EmbedError` for rights, and `ChangedError` when the source or a target has been changed.
     """
     with ExitStack() as stack:
-        folders = {path: open_folder(path, stack) for path in dict.fromkeys(map(os.path.dirname, targets))}
-        entries = [Entry(folders[os.path.dirname(target)], os.path.basename(target)) for target in targets]
+        folders = {path: _open_folder(path, stack) for path in dict.fromkeys(map(os.path.dirname, targets))}
+        entries = [_Entry(folders[os.path.dirname(target)], os.path.basename(target)) for target in targets]
         replaced = source if source is not None and all(map(source.is_at, entries)) else None
         if in_place and not replaced:
             raise ChangedError(_CHANGED)
         # Names are noted before they exist, so that an interrupt finds them. `tempfile` would be a slow import.
-        made = [entry._replace(name=f"{_TEMPORARY_PREFIX}{os.urandom(12).hex()}") for entry in entries]
+        made = [entry._replace(name=f"{TEMPORARY_PREFIX}{os.urandom(12).hex()}") for entry in entries]
         stack.callback(_take_back, made)
         descriptor = os.open(made[0].name, _NEW, 0o600, dir_fd=made[0].folder)
         with open(descriptor, "wb") as file:
@@ -180,7 +180,7 @@ def write_file(
         return warnings
 
 
-def _take_back(made: Sequence[Entry]) -> None:
+def _take_back(made: Sequence[_Entry]) -> None:
     """Remove temporary names that are left; a failure to do so must not hide the first error."""
     with _signals_held():
         for entry in made:
@@ -263,7 +263,7 @@ def _attributes(descriptor: int) -> dict[str, bytes | None]:
     return found
 
 
-def _mode_instead(entry: Entry) -> int:
+def _mode_instead(entry: _Entry) -> int:
     """Return the mode of the file that is replaced, or what the umask leaves for a new one."""
     mode = 0
     with suppress(FileNotFoundError):

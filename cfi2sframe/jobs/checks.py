@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.conversion import Options
 from cfi2sframe.elf.strings import shown_name
@@ -31,6 +31,12 @@ class CheckRequest(NamedTuple):
     readers: tuple[str, ...] = ()
 
 
+#: Said of a file like a module after `strip -g`.
+_NOT_COMPARED: Final = (
+    "not compared: the file has no call frame information for its section; verify it before it is stripped"
+)
+
+
 class SectionFault(NamedTuple):
     """What is wrong with a section at a place in the code: an address, or `SECTION+OFFSET` in an object."""
 
@@ -53,10 +59,11 @@ class Checked(NamedTuple):
     findings: tuple[SectionFault, ...] = ()
     sentences: tuple[str, ...] = ()
     is_read: bool = True
+    is_compared: bool = True
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing is wrong with the section."""
+        """Whether nothing is wrong with the section, as far as it was compared."""
         return self.is_read and not self.findings
 
 
@@ -89,6 +96,8 @@ def check(image: ElfImage, request: CheckRequest) -> Checked:
         result.point_count,
         result.left_out_count,
         tuple(SectionFault(_place(image, found.vaddr), found.kind, found.message) for found in result.differences),
+        () if result.is_compared else (_NOT_COMPARED,),
+        is_compared=result.is_compared,
     )
 
 

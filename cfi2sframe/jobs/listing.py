@@ -7,7 +7,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.files.walk import elf_files_under
+from cfi2sframe.files.find import elf_files_under
 from cfi2sframe.jobs.records import Job, Settings
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ def work_list(
             continue
         if recurse and stat.S_ISDIR(status.st_mode):
             inside = settings._replace(skips_unfit=True, is_in_tree=True)
-            for file in elf_files_under(target, excluded, os.path.abspath(path)):
-                found.add(_Name(file.under(path), file.under(target)), file.state, inside)
+            for file in elf_files_under(path, excluded):
+                found.add(_Name(file.under(path), file.under(target)), file.status, inside)
         else:
             found.add(_Name(path, target), status, settings)
     return found.jobs()

@@ -7,6 +7,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.errors import ErrorKind
+from cfi2sframe.reasons import SkipReason
 
 if TYPE_CHECKING:
     from cfi2sframe.conversion import Conversion
@@ -44,10 +45,12 @@ def warnings_of(coverage: Coverage | None) -> tuple[str, ...]:
     from cfi2sframe.report.sentences import missing_sentences
 
     unread = (f"{item.name} is not used: {item.reason}" for item in coverage.unread)
-    shown = tuple(islice(chain(unread, missing_sentences(coverage)), _MAX_WARNINGS))
+    # Nothing is lost where a stack ends, as in _start.
+    lost = tuple([m for m in coverage.missing if m.kind != "left out" or m.reason is not SkipReason.RA_UNDEFINED])
+    shown = tuple(islice(chain(unread, missing_sentences(coverage._replace(missing=lost))), _MAX_WARNINGS))
     stub_count = len(coverage.of_kind("PLT stubs"))
     more = len(coverage.unread) + coverage.damaged_count + coverage.left_out_count + coverage.in_part_count + stub_count
-    more -= len(shown)
+    more -= len(shown) + len(coverage.missing) - len(lost)
     what = "without an SFrame FDE, or described in part" if coverage.in_part_count else "without an SFrame FDE"
     return (*shown, f"{more:,} more functions {what}") if more else shown
 

@@ -30,13 +30,15 @@ class Verification(NamedTuple):
     """The result: how much was compared, and all differences.
 
     `function_count` FDEs were compared at `point_count` addresses. `left_out_count` FDEs are absent, or in part,
-    because the version cannot express them, which is no difference.
+    because the version cannot express them, which is no difference. Not `is_compared`: the file has no CFI for its
+    section, and only what readers require was checked.
     """
 
     function_count: int
     point_count: int
     left_out_count: int
     differences: tuple[Difference, ...]
+    is_compared: bool = True
 
     def __repr__(self) -> str:
         found = counted(len(self.differences), "difference") if self.differences else "no difference"
@@ -44,5 +46,5 @@ class Verification(NamedTuple):
 
     @property
     def is_clean(self) -> bool:
-        """Whether there are no differences."""
-        return not self.differences
+        """Whether the section was compared and there are no differences."""
+        return self.is_compared and not self.differences

@@ -17,7 +17,7 @@ import pytest
 from cfi2sframe.cli.inputs import add_inputs, sources_of
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ErrorKind
-from cfi2sframe.files import Unusable
+from cfi2sframe.files.find import Unusable
 from cfi2sframe.readings import read_source
 from tests.support.cli import ROOT, run
 from tests.support.jobs import OBJECT, TRUNCATED, WITHOUT_CFI, object_of, tree

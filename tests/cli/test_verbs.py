@@ -110,6 +110,27 @@ def test_verify_of_an_existing_section(tmp_path: Path) -> None:
     assert out.startswith(f"{path}: 0x20000: missing: ".encode())
 
 
+def test_verify_without_any_cfi(tmp_path: Path) -> None:
+    """One sentence, and a status of its own; what readers require is checked all the same."""
+    path, report = tmp_path / "in", tmp_path / "report"
+
+    def write(section: RawSection) -> None:
+        sframe = asm.Section(".sframe", section.assemble(), 0x6FFFFFF4, 2, section.vaddr, align=8)
+        path.write_bytes(linked_file(AMD64, (), more=(sframe,)))
+
+    write(GOOD)
+    sentence = f"{path}: not compared: the file has no call frame information for its section; verify it before"
+    status, out, err = run("verify", path, "--report", report)
+    assert (status, err, out.decode().count("\n")) == (5, (), 1)
+    assert out.startswith(sentence.encode())
+    assert json.loads(report.read_text())["status"] == "uncompared"
+    assert run("verify", path, "--reader", "libsframe").status == 0
+    write(GOOD._replace(functions=(PUSH._replace(start=0x90000),)))
+    status, out, err = run("verify", path)
+    assert (status, err) == (1, ())
+    assert b": invariant: " in out
+
+
 def test_verify_of_an_object(tmp_path: Path) -> None:
     path, section = tmp_path / "in.o", tmp_path / "out.sframe"
     path.write_bytes(object_file(AMD64, {".text": (push_fp(AMD64, 0),), ".text.b": (push_fp(AMD64, 16),)}))

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe.errors import ErrorKind
-from cfi2sframe.files import Source, Unusable, find_relative, find_sources
+from cfi2sframe.files.find import Source, Unusable, find_relative, find_sources
 from cfi2sframe.readings import read_source
 from tests.support.archives import ar
+from tests.support.cli import run
 from tests.support.sizes import aarch64_object, library
 
 if TYPE_CHECKING:
@@ -148,6 +149,19 @@ def test_a_file_in_a_folder_is_exchanged_after_it_was_listed(kind: str, tmp_path
         "fifo": Unusable(str(file), "no longer a regular file", ErrorKind.CHANGED),
     }
     assert read_source(source, lambda image: image.name).answers == (unusable[kind],)
+
+
+def test_an_archive_cannot_be_converted(tmp_path: Path) -> None:
+    """The message has the commands."""
+    path = _write(tmp_path / "x.a", ar([(b"m.o/", ELF)]))
+    done = run("--in-place", path)
+    assert done.failed(3, path)
+    assert all(word in done.err[0] for word in ("a static archive; convert the program", "ar x", "ar qcsD"))
+
+
+def test_what_a_kill_has_left_is_no_file_of_a_folder(tmp_path: Path) -> None:
+    _write(tmp_path / ".cfi2sframe-0123", ELF[:100])
+    assert list(find_sources([str(tmp_path)])) == []
 
 
 def test_a_file_that_goes_away(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.abi import AMD64
 from cfi2sframe.conversion import convert_image
 from cfi2sframe.errors import InputError
-from cfi2sframe.files import Unusable, find_sources, images_of, open_source
+from cfi2sframe.files.find import Unusable, find_sources
+from cfi2sframe.files.read import images_of, open_source
 from cfi2sframe.report.size import measure
 from tests.fuzz.harness import expect
 from tests.fuzz.seeds import small_object

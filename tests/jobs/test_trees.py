@@ -21,6 +21,10 @@ from tests.support.samples import TEXT_VADDR, linked_file, object_file, push_fp
 ET_DYN, ET_CORE = 3, 4
 LDSO = Path("/lib64/ld-linux-x86-64.so.2")
 DEFAULT = Settings()
+NO_CFI = (
+    "no call frame information: no .eh_frame, .debug_frame or .gopclntab; a separate debug file may have some, "
+    "and convert --from code needs none"
+)
 CODE = asm.Section(".text", b"\xc3" * 16, 1, 6, TEXT_VADDR)
 
 
@@ -61,7 +65,7 @@ CASES = {
     "no CFI": Case(
         asm.elf_file(62, (CODE,), file_type=ET_DYN, segments=(asm.Segment(1, 5, (".text",)),)),
         SkipKind.NO_CFI,
-        "no call frame information: no .eh_frame, .debug_frame or .gopclntab",
+        NO_CFI,
         ErrorKind.UNFIT,
     ),
     "32 bits": Case(

@@ -52,7 +52,7 @@ def with_rows(text: str, count: int = 3, **changes: int) -> RawSection:
 def test_a_good_section(image: ElfImage, version: int) -> None:
     result = check(image, GOOD._replace(version=version))
     assert result.is_clean
-    assert result == (2, 4, 0, ())
+    assert result == (2, 4, 0, (), True)
 
 
 def test_rows_may_repeat(image: ElfImage) -> None:
@@ -345,7 +345,7 @@ def test_the_first_and_the_last_addresses() -> None:
     vaddr = (1 << 64) - 0x10
     image = load(linked_file(AMD64, (asm.Fde(cie_of(AMD64), vaddr, 0x10),), codes=(Code(vaddr, 0x10),)))
     function = RawFunction(-0x10)
-    assert check(image, RawSection((function,))) == (1, 1, 0, ())
+    assert check(image, RawSection((function,))) == (1, 1, 0, (), True)
     assert [d.message for d in check(image, RawSection((function._replace(rows=b"\0\3\x10"),))).differences] == [
         "CFA is rsp+8, the row has rsp+16"
     ]
@@ -425,7 +425,7 @@ def with_stubs(fdes: list[asm.Fde], *stubs: asm.Section) -> ElfImage:
 def test_objects_are_compared_where_the_image_puts_them() -> None:
     data = object_file(AMD64, {".text": (push_fp(AMD64, 0),), ".text.other": (push_fp(AMD64, 0x10),)})
     image = load(data, "in.o")
-    assert verify(convert(image)) == (2, 6, 0, ())
+    assert verify(convert(image)) == (2, 6, 0, (), True)
     vaddrs = {s.name: s.vaddr for s in image.sections}
     functions = (PUSH._replace(start=vaddrs[".text"]), PUSH._replace(start=vaddrs[".text.other"] + 0x10))
     unsorted = RawSection((functions[1], functions[0]), flags=4, vaddr=0)

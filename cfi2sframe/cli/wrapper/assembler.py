@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.cli.wrapper.insertion import identity_of, insert, is_elf_of_type
 from cfi2sframe.cli.wrapper.programs import printed_by, spawn
+from cfi2sframe.cli.wrapper.response_files import expand_response_files
 from cfi2sframe.cli.wrapper.words import output_of
 from cfi2sframe.errors import Cfi2SFrameError, RequestError
-from cfi2sframe.files.words import expand_response_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.files.words import expand_response_files
+from cfi2sframe.cli.wrapper.response_files import expand_response_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
