@@ -436,6 +436,14 @@ def test_the_key_matters_where_ra_is_signed(version: int) -> None:
     assert not body_of(lowering.lower(UnwindTable((0,), (signed,)), parsed_cie(AARCH64_LE))).uses_b_key
 
 
+@pytest.mark.parametrize("version", ALL)
+def test_signal_frames_are_marked_in_version_3(version: int) -> None:
+    result = Lowering(Target(AMD64, version)).lower(
+        table_of((CfiRow(0, state(AMD64)),)), parsed_cie(AMD64, is_signal_frame=True)
+    )
+    assert body_of(result).is_signal_frame == (version == 3)
+
+
 @pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
 def test_versions_of_an_abi(arch: Arch) -> None:
     for version in ALL:

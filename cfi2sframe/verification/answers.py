@@ -119,13 +119,10 @@ class SectionFunctions(NamedTuple):
 def section_column(functions: SectionFunctions, others: Sequence[int]) -> AddressColumn[FoundState | None]:
     """Return what a section says, None where it has no function; the other column changes at the addresses `others`."""
     column: AddressColumn[FoundState | None] = AddressColumn(None)
-    kinds: dict[tuple[bool, bool], IdentityMap[tuple[FrameState, ...], list[int]]] = {}
 
     def numbers_of(body: FunctionBody) -> list[int]:
         kind = body.is_signal_frame, body.uses_b_key
-        if kind not in kinds:
-            kinds[kind] = column.numbering(lambda state: FoundState(body, state))
-        return kinds[kind][body.states]
+        return column.numbers_of(kind, body.states, lambda state: FoundState(body, state))
 
     def is_plain(body: FunctionBody) -> bool:
         starts = body.starts
@@ -139,23 +136,19 @@ def section_column(functions: SectionFunctions, others: Sequence[int]) -> Addres
         if end <= start:
             continue
         body, numbers = bodies[body_number], known[body_number]
-        row_starts = body.starts
-        if not are_plain[body_number]:
-            function = Function(start, end - start, body)
-            points: list[int] = []
-            held: list[int] = []
-            for vaddr in functions.changes(place, others):
-                row = function.number_at(vaddr, functions.version)
-                number = without_row[body] if row is None else numbers[row]
-                if held[-1:] != [number]:
-                    points.append(vaddr)
-                    held.append(number)
-            column.put(points, held, end)
+        if are_plain[body_number]:
+            column.put_rows(start, end, body.starts, numbers)
             continue
-        if row_starts[-1] >= end - start:
-            row_count = bisect_left(row_starts, end - start)
-            row_starts, numbers = row_starts[:row_count], numbers[:row_count]
-        column.put([start + delta for delta in row_starts], numbers, end)
+        function = Function(start, end - start, body)
+        points: list[int] = []
+        held: list[int] = []
+        for vaddr in functions.changes(place, others):
+            row = function.number_at(vaddr, functions.version)
+            number = without_row[body] if row is None else numbers[row]
+            if held[-1:] != [number]:
+                points.append(vaddr)
+                held.append(number)
+        column.put(points, held, end)
     return column.closed()
 
 

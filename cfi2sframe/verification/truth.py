@@ -10,13 +10,13 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from itertools import compress, count, pairwise
 from operator import eq
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from cfi2sframe.elf.ranges import without
 from cfi2sframe.intern import IdentityMap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 
     from cfi2sframe.dwarf.entries import DwarfCie
     from cfi2sframe.dwarf.programs import CfiEntries
@@ -107,6 +107,7 @@ class AddressColumn(Generic[T]):
         self.addresses: list[int] = []
         self.numbers: list[int] = []
         self.answers = list(answers)
+        self._kinds: dict[Hashable, IdentityMap[Any, list[int]]] = {}
         #: The end of the last range.
         self.end = 0
 
@@ -115,10 +116,19 @@ class AddressColumn(Generic[T]):
         self.answers.append(answer)
         return len(self.answers) - 1
 
-    def numbering(self, answer_of: Callable[[S], T]) -> IdentityMap[tuple[S, ...], list[int]]:
-        """Return the numbers of the answers for each tuple of rows. Equal rows have one: they are one object each."""
-        numbers = IdentityMap["S", int](lambda row: self.number(answer_of(row)))
-        return IdentityMap(lambda rows: [numbers[row] for row in rows])
+    def numbers_of(self, kind: Hashable, rows: tuple[S, ...], answer_of: Callable[[S], T]) -> list[int]:
+        """Return the number of the answer for each of some rows. Equal rows of a kind have one: they are one object."""
+        if kind not in self._kinds:
+            numbers = IdentityMap["S", int](lambda row: self.number(answer_of(row)))
+            self._kinds[kind] = IdentityMap(lambda rows: [numbers[row] for row in rows])
+        return self._kinds[kind][rows]
+
+    def put_rows(self, start: int, end: int, row_starts: Sequence[int], numbers: Sequence[int]) -> None:
+        """Put the answers of rows, which count from `start`; those past the end never hold."""
+        if row_starts[-1] >= end - start:
+            row_count = bisect_left(row_starts, end - start)
+            row_starts, numbers = row_starts[:row_count], numbers[:row_count]
+        self.put([start + delta for delta in row_starts], numbers, end)
 
     def put(self, addresses: Sequence[int], numbers: Sequence[int], end: int) -> None:
         """Put answers from some addresses on, the last one up to `end`."""
@@ -191,18 +201,14 @@ def truth_column(truth: Truth, fdes: Fdes, ends: Mapping[int, int]) -> AddressCo
     """Return what FDEs claim. `ends` has the end of the section's function that starts at an address."""
     padding_sizes = truth.padding.sizes
     column = AddressColumn(Claim(), Claim())
-    programs = _claims_of_programs(truth.entries, column)
+    programs = [(table.starts, _claims_of(cie, table.states, column)) for _, cie, table in truth.entries.programs]
     in_padding: dict[int, int] = {}
     program_numbers, next_starts = truth.entries.program_numbers, [*fdes.starts[1:], ADDRESS_END]
     for first, last, end in fdes.clusters():
         start = fdes.starts[first]
         if last == first + 1:
-            row_starts, numbers = programs[program_numbers[fdes.numbers[first]]]
-            if row_starts[-1] >= end - start:
-                row_count = bisect_left(row_starts, end - start)
-                row_starts, numbers = row_starts[:row_count], numbers[:row_count]
-            column.put([start + delta for delta in row_starts], numbers, end)
-            after = numbers[-1]
+            column.put_rows(start, end, *programs[program_numbers[fdes.numbers[first]]])
+            after = column.numbers[-1]
         else:
             after = _put_overlapping(column, truth, fdes.numbers[first:last])
         if end in padding_sizes:
@@ -217,17 +223,10 @@ def truth_column(truth: Truth, fdes: Fdes, ends: Mapping[int, int]) -> AddressCo
     return column.closed()
 
 
-def _claims_of_programs(entries: CfiEntries, column: AddressColumn[Claim]) -> list[tuple[tuple[int, ...], list[int]]]:
-    """Return the starts of each program's rows and the numbers of their claims."""
-    kinds: dict[object, IdentityMap[tuple[RowState, ...], list[int]]] = {}
-
-    def numbers_of(cie: DwarfCie, rows: tuple[RowState, ...]) -> list[int]:
-        kind = (cie.ra_register, cie.is_signal_frame, cie.uses_b_key)
-        if kind not in kinds:
-            kinds[kind] = column.numbering(lambda row: Claim(((cie, row),)))
-        return kinds[kind][rows]
-
-    return [(table.starts, numbers_of(cie, table.states)) for _, cie, table in entries.programs]
+def _claims_of(cie: DwarfCie, rows: tuple[RowState, ...], column: AddressColumn[Claim]) -> list[int]:
+    """Return the numbers of the claims of a program's rows."""
+    kind = (cie.ra_register, cie.is_signal_frame, cie.uses_b_key)
+    return column.numbers_of(kind, rows, lambda row: Claim(((cie, row),)))
 
 
 def _put_overlapping(column: AddressColumn[Claim], truth: Truth, fdes: Sequence[int]) -> int:

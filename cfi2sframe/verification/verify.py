@@ -40,14 +40,14 @@ def verify_section(image: ElfImage, truth: Truth, section: Section) -> Verificat
     of_fdes = truth_column(truth, fdes, functions.own_ends)
     claims, missed = with_stubs(with_rows_by_pc(of_fdes, image.arch, functions), truth.stubs, functions)
     answers = section_column(functions, claims.addresses)
-    compare = _Comparer(image, section.version, claims, answers)
-    point_count, points = _walk(claims, answers, compare)
+    problems = _Comparisons(image, section.version, claims, answers)
+    point_count, points = _walk(claims, answers, problems)
 
     differences = set(check_invariants(section, image))
     differences.update([Difference("missing", vaddr, "no SFrame FDE for a PLT stub") for vaddr in missed])
     for vaddr, claim, answer in points:
         if claim > ANYTHING and answer:
-            of_row, of_function = compare(claim, answer)
+            of_row, of_function = problems[claim, answer]
             differences.update([Difference("wrong", vaddr, problem) for problem in of_row])
             start = max(_begin_of(claims.answers[claim], vaddr, fdes), functions.start_before(vaddr))
             differences.update([Difference("wrong", start, problem) for problem in of_function])
@@ -61,7 +61,7 @@ def verify_section(image: ElfImage, truth: Truth, section: Section) -> Verificat
 
 
 def _walk(
-    claims: AddressColumn[Claim], answers: AddressColumn[FoundState | None], compare: _Comparer
+    claims: AddressColumn[Claim], answers: AddressColumn[FoundState | None], problems: _Comparisons
 ) -> tuple[int, list[tuple[int, int, int]]]:
     """Return at how many addresses something is claimed and either column changes, and where the two disagree.
 
@@ -69,18 +69,14 @@ def _walk(
     """
     here, there = [*claims.addresses, ADDRESS_END], [*answers.addresses, ADDRESS_END]
     claimed, answered = claims.numbers, answers.numbers
-    fine: set[tuple[int, int]] = set()
     found: list[tuple[int, int, int]] = []
     count = ours = theirs = vaddr = 0
     while vaddr < ADDRESS_END:
         claim, answer = claimed[ours], answered[theirs]
         if claim > ANYTHING:
             count += 1
-        if (claim, answer) not in fine:
-            if any(compare(claim, answer)):
-                found.append((vaddr, claim, answer))
-            else:
-                fine.add((claim, answer))
+        if any(problems[claim, answer]):
+            found.append((vaddr, claim, answer))
         our_next, their_next = here[ours + 1], there[theirs + 1]
         if our_next <= their_next:
             ours += 1
@@ -98,32 +94,27 @@ class _Problems(NamedTuple):
     of_function: tuple[str, ...] = ()
 
 
-class _Comparer:
-    """Compares answers with claims, by their numbers in two columns. Each pair is compared once."""
+class _Comparisons(dict[tuple[int, int], _Problems]):
+    """How answers differ from claims, by their numbers in two columns. Each pair is compared once."""
 
     def __init__(
         self, image: ElfImage, version: int, claims: AddressColumn[Claim], answers: AddressColumn[FoundState | None]
     ) -> None:
+        super().__init__()
         self._arch, self._version = image.arch, version
         self._claims, self._answers = claims.answers, answers.answers
         self._shapes = Shapes(image.byte_order)
-        self._known: dict[tuple[int, int], _Problems] = {}
 
-    def __call__(self, claim: int, answer: int) -> _Problems:
-        """Return how they differ."""
-        found = self._known.get((claim, answer))
-        if found is None:
-            found = self._known[claim, answer] = self._compare(claim, self._answers[answer])
+    def __missing__(self, pair: tuple[int, int]) -> _Problems:
+        number, answer = pair[0], self._answers[pair[1]]
+        found = self[pair] = self._compare(number, self._claims[number], answer)
         return found
 
-    def _compare(self, number: int, answer: FoundState | None) -> _Problems:
-        claim = self._claims[number]
+    def _compare(self, number: int, claim: Claim, answer: FoundState | None) -> _Problems:
         if number == ANYTHING or (answer is None and (number == NOTHING or claim.is_padding)):
             return _Problems()
-        if number == NOTHING:
-            return _Problems(("no CFI",))
-        if answer is None:
-            return _Problems(("no function",))
+        if number == NOTHING or answer is None:
+            return _Problems(("no CFI" if number == NOTHING else "no function",))
         body, state = answer
         if claim.state is not None:
             if state == claim.state:

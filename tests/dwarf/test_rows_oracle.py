@@ -7,7 +7,7 @@ import gc
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from elftools.dwarf.callframe import CallFrameInfo
@@ -20,9 +20,8 @@ from tests.support.oracle.tools import ToolMissingError, find_llvm_dwarfdump
 from tests.support.targets import AARCH64, S390, Target, label
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from tests.support.oracle.tools import CorpusArch, Tool
 
 pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 
@@ -64,21 +63,6 @@ def test_the_c_library_of_this_machine(target: Target | None) -> None:
     except ToolMissingError:
         dwarfdump = None
     check(library, 2_500, dwarfdump)
-
-
-@pytest.mark.corpus
-@pytest.mark.parametrize("name", LIBRARIES)
-@pytest.mark.parametrize(
-    ("arch", "triplet"), [("amd64", "x86_64-linux-gnu"), ("arm64", AARCH64.triplet), ("s390x", S390.triplet)]
-)
-def test_libraries(
-    arch: CorpusArch,
-    triplet: str,
-    name: str,
-    corpus: Callable[[CorpusArch], Path],
-    llvm_dwarfdump: Callable[[Literal["newest", "machine"]], Tool],
-) -> None:
-    check(corpus(arch) / "usr/lib" / triplet / name, LIBRARIES[name], str(llvm_dwarfdump("newest").path))
 
 
 # What pyelftools is wrong about: FDEs that llvm-dwarfdump judges where it is here

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.conversion import Level
-    from tests.support.oracle.tools import Binutils, BinutilsVersion, CorpusArch
+    from tests.support.oracle.tools import Binutils, BinutilsVersion
 
 pytestmark = pytest.mark.oracle
 
@@ -76,18 +76,6 @@ def reader(request: pytest.FixtureRequest, binutils: Callable[[BinutilsVersion],
     return binutils(release), options._replace(level=0)
 
 
-@pytest.mark.corpus
-@pytest.mark.parametrize("name", ["libc.so.6", "libstdc++.so.6"])
-def test_libraries(
-    name: str, reader: tuple[Binutils, Options], corpus: Callable[[CorpusArch], Path], tmp_path: Path
-) -> None:
-    tools, options = reader
-    if options.errata == 0:
-        pytest.skip("binutils 2.44 has no SFrame for s390x")
-    library = corpus(S390.corpus) / "usr/lib" / S390.triplet / name
-    assert _check(library, options, tools, S390, tmp_path) > 10_000
-
-
 @pytest.mark.parametrize("target", [AARCH64, S390], ids=lambda target: target.name)
 def test_sources(
     target: Target,
@@ -124,28 +112,6 @@ def test_a_foreign_readelf_gives_up_on_shared_rows(
 
 
 # A readelf of the section's own byte order
-
-
-@pytest.mark.corpus
-@pytest.mark.parametrize("level", SHARING)
-@pytest.mark.parametrize("version", ["3", "2 errata 1"])
-@pytest.mark.parametrize(
-    ("name", "row_count"),
-    [("usr/bin/bash", 5_000), pytest.param("usr/lib/s390x-linux-gnu/libc.so.6", 10_000, marks=pytest.mark.slow)],
-)
-def test_a_native_readelf_takes_every_level(
-    name: str,
-    row_count: int,
-    version: str,
-    level: Level,
-    s390x_binutils: Binutils,
-    binutils: Callable[[BinutilsVersion], Binutils],
-    corpus: Callable[[CorpusArch], Path],
-    tmp_path: Path,
-) -> None:
-    options = VERSIONS[version][1]._replace(level=level)
-    readelf = s390x_binutils.tool("readelf")
-    assert _check(corpus(S390.corpus) / name, options, binutils("newest"), S390, tmp_path, readelf) > row_count
 
 
 @pytest.mark.parametrize("level", SHARING)

@@ -198,79 +198,53 @@ def test_functions_may_share_rows(version: int) -> None:
 
 
 GOOD = RawSection().assemble()
-DAMAGED = {
-    "empty": (b"", ".sframe+0x0: truncated: no room for the preamble"),
-    "three bytes": (GOOD[:3], ".sframe+0x0: truncated: no room for the preamble"),
-    "magic": (b"\xe2\xdf" + GOOD[2:], ".sframe+0x0: not an SFrame section: the magic is e2df"),
-    "version 0": (b"\xe2\xde\0" + GOOD[3:], ".sframe+0x2: SFrame version 0 is unknown"),
-    "version 4": (b"\xe2\xde\4" + GOOD[3:], ".sframe+0x2: SFrame version 4 is unknown"),
-    "header": (GOOD[:27], ".sframe+0x0: truncated: no room for the header"),
-    "a preamble alone": (GOOD[:4], ".sframe+0x0: truncated: no room for the header"),
-    "abi": (RawSection(abi=5).assemble(), ".sframe+0x4: ABI 5 is unknown"),
-    "table": (GOOD[:43], ".sframe+0x1c: 1 functions leave the section"),
-    "count of functions": (
-        RawSection(fde_count=1 << 31).assemble(),
-        ".sframe+0x1c: 2147483648 functions leave the section",
-    ),
-    "place of functions": (
-        RawSection(fde_offset=0).assemble()[:20] + b"\xff\xff\xff\xff" + GOOD[24:],
-        ".sframe+0x10000001b: 1 functions leave the section",
-    ),
-    "auxiliary header": (RawSection(auxiliary_size=200).assemble(), ".sframe+0xe4: 1 functions leave the section"),
-    "rows": (GOOD[:-1], ".sframe+0x2c: the rows' 8 bytes leave the section"),
-    "size of rows": (RawSection(fre_size=9).assemble(), ".sframe+0x2c: the rows' 9 bytes leave the section"),
-    "attribute": (
-        RawSection((RawFunction(fre_offset=4), RawFunction())).assemble(),
-        ".sframe+0x1c: the function's attribute leaves the rows",
-    ),
-    "FDE type": (RawSection((RawFunction(info2=2),)).assemble(), ".sframe+0x1c: FDE type 2 is unknown"),
-    "FRE type": (RawSection((RawFunction(info=3),)).assemble(), ".sframe+0x1c: FRE type 3 is unknown"),
-    "row": (RawSection((RawFunction(row_count=2),)).assemble(), ".sframe+0x34: a row leaves the rows' bytes"),
-    "row of version 2": (
-        RawSection((RawFunction(row_count=2),), version=2).assemble(),
-        ".sframe+0x33: a row leaves the rows' bytes",
-    ),
-    "rows of version 2 that begin past the end": (
-        RawSection((RawFunction(fre_offset=100),), version=2).assemble(),
-        ".sframe+0x94: a row leaves the rows' bytes",
-    ),
-    "words": (
-        RawSection((RawFunction(rows=b"\0\x05\x08"),)).assemble(),
-        ".sframe+0x31: a row's data words leave the rows' bytes",
-    ),
-    "word size": (
-        RawSection((RawFunction(rows=b"\0\x63" + bytes(8)),)).assemble(),
-        ".sframe+0x31: data word size 3 is unknown",
-    ),
-    "too many words": (
-        RawSection((RawFunction(rows=b"\0\x07\x08\xf0\xf0"),)).assemble(),
-        ".sframe+0x31: a row's 3 data words have no meaning",
-    ),
-    "flexible without an offset": (
-        RawSection((RawFunction(rows=b"\0\x02\x39", info2=1),)).assemble(),
-        ".sframe+0x31: a row's 1 data words have no meaning",
-    ),
-    "flexible without a CFA": (
-        RawSection((RawFunction(rows=b"\0\x02\x00", info2=1),)).assemble(),
-        ".sframe+0x31: a row's 1 data words have no meaning",
-    ),
-    "flexible with a CFA from the CFA": (
-        RawSection((RawFunction(rows=b"\0\x04\x02\x08", info2=1),)).assemble(),
-        ".sframe+0x31: a row's 2 data words have no meaning",
-    ),
-    "flexible with four rules": (
-        RawSection((RawFunction(rows=b"\0\x0a\x39\x08\0\0\0", info2=1),)).assemble(),
-        ".sframe+0x31: a row's 5 data words have no meaning",
-    ),
+# fmt: off
+DAMAGED: dict[str, tuple[bytes | RawSection, str]] = {
+    "empty": (b"", "0x0: truncated: no room for the preamble"),
+    "three bytes": (GOOD[:3], "0x0: truncated: no room for the preamble"),
+    "magic": (b"\xe2\xdf" + GOOD[2:], "0x0: not an SFrame section: the magic is e2df"),
+    "version 0": (b"\xe2\xde\0" + GOOD[3:], "0x2: SFrame version 0 is unknown"),
+    "version 4": (b"\xe2\xde\4" + GOOD[3:], "0x2: SFrame version 4 is unknown"),
+    "header": (GOOD[:27], "0x0: truncated: no room for the header"),
+    "a preamble alone": (GOOD[:4], "0x0: truncated: no room for the header"),
+    "abi": (RawSection(abi=5), "0x4: ABI 5 is unknown"),
+    "table": (GOOD[:43], "0x1c: 1 functions leave the section"),
+    "count of functions": (RawSection(fde_count=1 << 31), "0x1c: 2147483648 functions leave the section"),
+    "place of functions": (RawSection(fde_offset=0).assemble()[:20] + b"\xff\xff\xff\xff" + GOOD[24:],
+                           "0x10000001b: 1 functions leave the section"),
+    "auxiliary header": (RawSection(auxiliary_size=200), "0xe4: 1 functions leave the section"),
+    "rows": (GOOD[:-1], "0x2c: the rows' 8 bytes leave the section"),
+    "size of rows": (RawSection(fre_size=9), "0x2c: the rows' 9 bytes leave the section"),
+    "attribute": (RawSection((RawFunction(fre_offset=4), RawFunction())),
+                  "0x1c: the function's attribute leaves the rows"),
+    "FDE type": (RawSection((RawFunction(info2=2),)), "0x1c: FDE type 2 is unknown"),
+    "FRE type": (RawSection((RawFunction(info=3),)), "0x1c: FRE type 3 is unknown"),
+    "row": (RawSection((RawFunction(row_count=2),)), "0x34: a row leaves the rows' bytes"),
+    "row of version 2": (RawSection((RawFunction(row_count=2),), version=2), "0x33: a row leaves the rows' bytes"),
+    "rows of version 2 that begin past the end": (RawSection((RawFunction(fre_offset=100),), version=2),
+                                                  "0x94: a row leaves the rows' bytes"),
+    "words": (RawSection((RawFunction(rows=b"\0\x05\x08"),)), "0x31: a row's data words leave the rows' bytes"),
+    "word size": (RawSection((RawFunction(rows=b"\0\x63" + bytes(8)),)), "0x31: data word size 3 is unknown"),
+    "too many words": (RawSection((RawFunction(rows=b"\0\x07\x08\xf0\xf0"),)),
+                       "0x31: a row's 3 data words have no meaning"),
+    "flexible without an offset": (RawSection((RawFunction(rows=b"\0\x02\x39", info2=1),)),
+                                   "0x31: a row's 1 data words have no meaning"),
+    "flexible without a CFA": (RawSection((RawFunction(rows=b"\0\x02\x00", info2=1),)),
+                               "0x31: a row's 1 data words have no meaning"),
+    "flexible with a CFA from the CFA": (RawSection((RawFunction(rows=b"\0\x04\x02\x08", info2=1),)),
+                                         "0x31: a row's 2 data words have no meaning"),
+    "flexible with four rules": (RawSection((RawFunction(rows=b"\0\x0a\x39\x08\0\0\0", info2=1),)),
+                                 "0x31: a row's 5 data words have no meaning"),
 }
+# fmt: on
 
 
 @pytest.mark.parametrize("name", DAMAGED)
 def test_damage(name: str) -> None:
-    data, message = DAMAGED[name]
+    made, message = DAMAGED[name]
     with pytest.raises(SFrameError) as caught:
-        read_section(data, 0x30000)
-    assert str(caught.value) == message
+        read_section(made if isinstance(made, bytes) else made.assemble(), 0x30000)
+    assert str(caught.value) == f".sframe+{message}"
 
 
 @pytest.mark.parametrize("order", ["<", ">"])

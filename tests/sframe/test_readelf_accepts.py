@@ -20,7 +20,7 @@ from tests.support.oracle.readelf_sframe import check_printed, printed, wrapped
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.oracle.tools import Binutils, BinutilsVersion, CorpusArch, Tool
+    from tests.support.oracle.tools import Binutils, BinutilsVersion, Tool
 
 pytestmark = pytest.mark.oracle
 
@@ -29,7 +29,6 @@ SOURCES = Path(__file__).resolve().parents[2] / "testdata/src/amd64"
 SLOW = {"too-many-rows.s"}
 # Of the others, nothing can be said, or they have no CFI.
 FEWEST_SECTIONS = 50
-FILES = ("usr/lib/x86_64-linux-gnu/libc.so.6", "usr/lib/x86_64-linux-gnu/libstdc++.so.6", "usr/bin/bash")
 
 
 class Reader(NamedTuple):
@@ -65,15 +64,6 @@ def check_file(path: Path, reader: tuple[Binutils, Options], directory: Path) ->
     is_oldest = known_wrong.find("sframe-fixed-ra", "readelf", tools.version) is not None
     check_printed(printed(tools.tool("readelf"), copy), decode(conversion.data, vaddr), is_oldest=is_oldest)
     return conversion.rows.row_count
-
-
-@pytest.mark.sampled
-@pytest.mark.corpus
-@pytest.mark.parametrize("name", FILES)
-def test_large_files(
-    name: str, reader: tuple[Binutils, Options], tmp_path: Path, corpus: Callable[[CorpusArch], Path]
-) -> None:
-    assert check_file(corpus("amd64") / name, reader, tmp_path) > 10_000
 
 
 def test_objects(reader: tuple[Binutils, Options], gcc: Tool, tmp_path: Path) -> None:

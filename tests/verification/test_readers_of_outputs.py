@@ -19,12 +19,9 @@ from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cfi2sframe.abi import Arch
     from cfi2sframe.conversion import Level
     from cfi2sframe.elf.image import ElfImage
-    from tests.support.oracle.tools import CorpusArch
 
 GOLDEN: Final = sorted((Path(__file__).resolve().parents[2] / "testdata/golden").glob("*.o"))
 #: Version, errata, level.
@@ -93,28 +90,3 @@ def test_registers_that_linux_cannot_name() -> None:
     assert [(broken.consequence, broken.message) for broken in verdict.broken] == [
         ("reads it wrongly", "register 40 is taken for 8")
     ]
-
-
-FILES: Final = {
-    "amd64": ("usr/bin/bash", "usr/lib/x86_64-linux-gnu/libc.so.6", "usr/lib/x86_64-linux-gnu/libstdc++.so.6"),
-    "arm64": ("usr/bin/bash", "usr/lib/aarch64-linux-gnu/libc.so.6"),
-    "s390x": ("usr/bin/bash", "usr/lib/s390x-linux-gnu/libc.so.6"),
-}
-
-
-@pytest.mark.sampled
-@pytest.mark.corpus
-@pytest.mark.parametrize(("arch", "name"), [(arch, name) for arch, names in FILES.items() for name in names])
-@pytest.mark.parametrize(
-    "choice",
-    [(3, None, 2), pytest.param((2, 1, None), marks=pytest.mark.slow)],
-    ids=str,
-)
-def test_real_files(
-    arch: CorpusArch, name: str, choice: tuple[int, int, Level | None], corpus: Callable[[CorpusArch], Path]
-) -> None:
-    path = corpus(arch) / name
-    if not path.exists():
-        pytest.skip(f"no {path}")
-    version, errata, level = choice
-    readers_of(load(path), Options(version, errata, level=level))
