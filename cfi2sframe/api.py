@@ -148,7 +148,7 @@ def verify(
 
 def _verify(image: ElfImage, section: Section, source: CfiKind | None) -> Verification:
     # No field holds the number of the errata: 1 introduced PC-relative starts, 2 rows without data words.
-    errata = (2 if _has_outermost_rows(section) else 1) if section.start_is_pcrel else 0
+    errata = (2 if has_outermost_rows(section) else 1) if section.start_is_pcrel else 0
     target = Target(image.arch, section.version, errata)
     check_target(target)
     if source is not None:
@@ -212,7 +212,8 @@ def _truth(
     return Truth(entries, outcomes.skipped, holes, may_lack_parts, code_map.stubs, code_map.padding)
 
 
-def _has_outermost_rows(section: Section) -> bool:
+def has_outermost_rows(section: Section) -> bool:
+    """Whether a section has rows without data words (version 2 errata 2, version 3): RA is undefined."""
     bodies, _ = distinct(section.bodies)
     return any(state.cfa is None for body in bodies for state in body.states)
 

@@ -127,7 +127,12 @@ def _convert(job: Job, image: ElfImage, file: InputFile | None, kept: list[objec
     from cfi2sframe.conversion import convert_image
 
     settings = job.settings
-    conversion = convert_image(image, settings.options)
+    options = settings.options
+    if image.has_sframe and not settings.replaces:
+        from cfi2sframe.emit import options_for
+
+        options = options_for(image, options)
+    conversion = convert_image(image, options)
     kept.append(conversion)
     coverage = account_if_needed(conversion, is_wanted=settings.wants_account or settings.fail_under is not None)
     refusal = refusal_of(conversion, coverage, is_strict=settings.is_strict, fail_under=settings.fail_under)
@@ -162,14 +167,21 @@ def _write(job: Job, conversion: Conversion, file: InputFile | None) -> Written:
     emitted = emit.emit(conversion, replace=exists, section_type=settings.section_type)
     if exists and is_same(image, emitted):
         return leave(job, image, file)
-    if exists and not settings.replaces:
-        raise EmbedError("the file already has a different .sframe section (use --replace)")
     where = "" if emitted.plan is None else f" at 0x{emitted.plan.section_vaddr:x}"
-    placement = f".sframe{where}: {emitted.placement}"
+    placement, notes = f".sframe{where}: {emitted.placement}", emitted.warnings
+    if exists and not settings.replaces:
+        verdict = emit.compare_existing(conversion)
+        if not verdict.is_replaced and not (verdict.is_kept and settings.is_in_tree):
+            raise EmbedError(verdict.reason)
+        if not verdict.is_replaced:
+            return Written("skipped", reason=verdict.reason)
+        placement += f"; {verdict.reason}"
+        # A tree would have thousands of these; reports have all.
+        notes = notes if settings.is_in_tree else (*notes, f".sframe {verdict.reason}")
     if settings.only_checks:
-        return Written("would convert", placement, emitted.warnings)
+        return Written("would convert", placement, notes)
     warnings = write_elf(job, emitted.chunks, file, partial(emit.check, emitted))
-    return Written("converted", placement, (*emitted.warnings, *warnings))
+    return Written("converted", placement, (*notes, *warnings))
 
 
 def _none_described(conversion: Conversion) -> str:

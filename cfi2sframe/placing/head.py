@@ -41,14 +41,40 @@ class MovableGroup(NamedTuple):
 
 
 class Rearranged(NamedTuple):
-    """The sections that stay near the program headers, with their new file offsets, and those that leave."""
+    """The sections that stay near the program headers, with their new file offsets, and those that leave.
 
+    `file` is the file with the segment of the program headers as large as that takes.
+    """
+
+    file: LinkedFile
     staying: dict[int, int]
     leaving: list[MovableGroup]
 
 
+def slack_end(file: LinkedFile, load: ProgramHeader) -> int:
+    """Return the file offset up to which a PT_LOAD can grow over unused zeros, and stay off the next segment's page."""
+    end = load.file_span.end
+    if load.file_size != load.memory_size or load.file_size == 0:
+        return end
+    starts = [segment.file_offset for segment in file.segments if segment.file_size]
+    starts += [section.start for section in file.stored]
+    starts += [file.section_table.start] if file.sections else []
+    limit = min([*(start for start in starts if start >= end), len(file.data)])
+    above = bisect_left(file.loads, load.end_vaddr, key=lambda other: other.vaddr)
+    if above < len(file.loads):
+        page = alignment_of(file)
+        limit = min(limit, end + max(file.loads[above].vaddr // page * page - load.end_vaddr, 0))
+    unused = bytes(file.data[end : max(limit, end)])
+    return end + len(unused) - len(unused.lstrip(b"\0"))
+
+
+def alignment_of(file: LinkedFile) -> int:
+    """Return the alignment of a new segment, the largest of all."""
+    return max(4096, *(load.alignment for load in file.loads))
+
+
 class Head:
-    """What follows the program headers in their segment, up to the first bytes that cannot move.
+    """What follows the program headers in their segment and in unused zeros after it, up to what cannot move.
 
     Bytes there that no section, program header or dynamic entry has are free, whatever fills them: patchelf leaves
     zeros, X or Z where a section was.
@@ -61,8 +87,8 @@ class Head:
         )
         # Nothing reads PT_PHDR of a static program, and GNU ld does not write it; without it, all versions of GNU strip
         # leave a table at the end where it is.
-        spare = {c.PT_NULL, c.PT_PHDR} if self.is_static else {c.PT_NULL}
-        self.kept = [segment for segment in file.segments if segment.type not in spare]
+        self.spare = {c.PT_NULL, c.PT_PHDR} if self.is_static else {c.PT_NULL}
+        self.kept = [segment for segment in file.segments if segment.type not in self.spare]
         start = file.header.program_headers_offset
         self.load = next((s for s in file.loads if s.file_offset <= start and file.table_end <= s.file_span.end), None)
         self.limit = file.table_end
@@ -73,11 +99,13 @@ class Head:
     def _movable(self, load: ProgramHeader) -> list[int]:
         """Return the sections that may move, in file order up to the first that may not, and set `limit` to that."""
         file, end = self.file, load.file_span.end
+        if load is not file.loads[-1] and not load.flags & c.PF_W:
+            end = slack_end(file, load)
         inside = file.indices_within(load.file_span)
         if not any(file.sections[index].flags & c.SHF_ALLOC for index in inside):
             # The section table does not tell what is loaded.
             return []
-        may_move = movable_sections(file, file.table_end, end)
+        may_move = movable_sections(file, file.table_end, load.file_span.end)
         found = list[int]()
         for start, index in sorted(self._contents(load)):
             if index not in may_move:
@@ -159,4 +187,14 @@ class Head:
             place = group_end - group.size
             staying.update((index, place + delta) for index, delta in group.deltas.items())
             start = group_end
-        return Rearranged(staying, leaving)
+        load = self.load
+        if load is None or start <= load.file_span.end:
+            return Rearranged(self.file, staying, leaving)
+        size = start - load.file_offset
+        grown = load._replace(file_size=size, memory_size=size)
+        segments, loads = (
+            tuple(grown if segment is load else segment for segment in some)
+            for some in (self.file.segments, self.file.loads)
+        )
+        headers = self.file.headers._replace(segments=segments)
+        return Rearranged(self.file._replace(headers=headers, loads=loads), staying, leaving)

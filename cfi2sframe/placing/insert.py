@@ -27,9 +27,12 @@ if TYPE_CHECKING:
     from cfi2sframe.placing.place import Placement
 
 
-def insertion_splices(file: LinkedFile, placement: Placement, section_type: int) -> tuple[Splice, ...]:
+def insertion_splices(
+    file: LinkedFile, placement: Placement, section_type: int, old: tuple[tuple[int, bytes], ...]
+) -> tuple[Splice, ...]:
     """Return the splices that insert a section of `section_type` as `placement` says.
 
+    `old` is for the undo record: file offsets and bytes of a section that was there.
     Raises `EmbedError` when section indices or symbols cannot be updated.
     """
     new_vaddrs = {index: place.vaddr for index, place in placement.moved.items()}
@@ -53,7 +56,7 @@ def insertion_splices(file: LinkedFile, placement: Placement, section_type: int)
     splices += block
     if file.sections:
         names = _names(file)
-        undo = _undo(file, placement, numbering, old_head, names, growth)
+        undo = _undo(file, placement, numbering, old_head, names, growth)._replace(old=old)
         end, table_size = _end_of_file(file, placement, section_type, names, undo)
         splices.append(Splice(names.kept_size, len(file.data) - names.kept_size, end))
         header = header._replace(

@@ -14,16 +14,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.constants import PF_W, PT_GNU_SFRAME, SHT_GNU_SFRAME
+from cfi2sframe.elf.constants import PF_W, SHT_GNU_SFRAME
 from cfi2sframe.elf.contents import Joined, is_equal
-from cfi2sframe.elf.headers import SECTION_HEADER_SIZE
 from cfi2sframe.elf.strings import shown_name
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.edits import Splice, apply, ordered, overwrite
+from cfi2sframe.placing.edits import Splice, apply
 from cfi2sframe.placing.gate import open_linked
 from cfi2sframe.placing.insert import insertion_splices
-from cfi2sframe.placing.place import place_section, with_own_entry
+from cfi2sframe.placing.place import place_section
 from cfi2sframe.placing.remove import removal_splices, restored
+from cfi2sframe.placing.undo import undo_of
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.contents import FileData
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from cfi2sframe.placing.gate import LinkedFile
     from cfi2sframe.placing.place import Placement
 
-_IN_PLACE: Final = "over the existing section"
 #: The least bytes of moved sections that are worth a word.
 _LARGE_MOVE: Final = 1 << 16
 
@@ -41,7 +40,8 @@ class EmbeddingPlan(NamedTuple):
 
     `section_vaddr` is its link-time address, `section_file_offset` its file offset in the new file, `section_size`
     counts bytes, `section_type` is its sh_type. `description` tells for messages how it is inserted. `moved` names
-    other sections with a new address. With `removes_existing`, the splices apply to the file without its old section.
+    other sections with a new address. `bare` is the file without its old section, to which the splices apply; None
+    where it has none.
     """
 
     section_vaddr: int
@@ -52,7 +52,7 @@ class EmbeddingPlan(NamedTuple):
     moved: tuple[str, ...]
     warnings: tuple[str, ...]
     splices: tuple[Splice, ...]
-    removes_existing: bool = False
+    bare: Joined | None = None
 
 
 def plan_embedding(
@@ -61,8 +61,7 @@ def plan_embedding(
     """Plan to put a section of `section_size` bytes into the linked file `data`.
 
     `section_type` is SHT_GNU_SFRAME or, for tools before binutils 2.45, SHT_PROGBITS. With `replace`, a section that
-    was inserted is removed first; any other is overwritten when it is large enough, and removed first when it is not.
-    Raises `EmbedError` with the reason when the file cannot be rewritten safely.
+    is there is removed first. Raises `EmbedError` with the reason when the file cannot be rewritten safely.
     """
     if section_size <= 0:
         raise EmbedError("an empty section is never written")
@@ -71,15 +70,20 @@ def plan_embedding(
         return _fresh_plan(file, section_size, section_type)
     if not replace:
         raise EmbedError("the file already has an .sframe section (use --replace)")
-    bare = _original(file)
-    if bare is None:
-        if plan := _plan_in_place(file, section_size, section_type):
-            return plan
-        bare = apply(file.data, removal_splices(file))
-    return _fresh_plan(open_linked(bare), section_size, section_type)._replace(removes_existing=True)
+    if (original := _original(file)) is not None:
+        file = open_linked(original)
+    if file.sframe_index() is None and file.sframe_segment() is None:
+        return _fresh_plan(file, section_size, section_type)._replace(bare=original)
+    splices = removal_splices(file)
+    # To be written back by whoever takes the new section out.
+    old = tuple((s.file_offset, bytes(file.data[s.file_offset : s.file_offset + s.removed_size])) for s in splices)
+    bare = apply(file.data, splices)
+    return _fresh_plan(open_linked(bare), section_size, section_type, old)._replace(bare=bare)
 
 
-def _fresh_plan(file: LinkedFile, section_size: int, section_type: int) -> EmbeddingPlan:
+def _fresh_plan(
+    file: LinkedFile, section_size: int, section_type: int, old: tuple[tuple[int, bytes], ...] = ()
+) -> EmbeddingPlan:
     placement = place_section(file, section_size)
     moved = tuple(file.names[index] for index in sorted(placement.moved))
     return EmbeddingPlan(
@@ -90,7 +94,7 @@ def _fresh_plan(file: LinkedFile, section_size: int, section_type: int) -> Embed
         _description(file, placement, moved),
         moved,
         placement.warnings,
-        insertion_splices(file, placement, section_type),
+        insertion_splices(file, placement, section_type, old),
     )
 
 
@@ -114,28 +118,6 @@ def _description(file: LinkedFile, placement: Placement, moved: tuple[str, ...])
     return text
 
 
-def _plan_in_place(file: LinkedFile, section_size: int, section_type: int) -> EmbeddingPlan | None:
-    """Return the plan to overwrite a mapped section that is large enough, or None."""
-    index, segment = file.sframe_index(), file.sframe_segment()
-    if index is None or segment is None:
-        return None
-    section = file.sections[index]
-    loaded = any(load.holds(section.vaddr, section.file_offset, section.size) for load in file.loads)
-    if not loaded or segment.vaddr != section.vaddr or section.size < section_size or section.vaddr % 8:
-        return None
-    sizes = {"file_size": section_size, "memory_size": section_size}
-    segments = [s._replace(**sizes) if s.type == PT_GNU_SFRAME else s for s in file.segments]
-    header = section._replace(size=section_size, type=section_type)
-    splices = [
-        overwrite(file.header.program_headers_offset, b"".join(s.pack(file.order) for s in with_own_entry(segments))),
-        Splice(section.file_offset, section_size, None, section_size),
-        overwrite(section.file_offset + section_size, bytes(section.size - section_size)),
-        overwrite(file.section_table.start + SECTION_HEADER_SIZE * index, header.pack(file.order)),
-    ]
-    place = (section.vaddr, section.file_offset)
-    return EmbeddingPlan(*place, section_size, section_type, _IN_PLACE, (), (), ordered(splices))
-
-
 def write_embedding(data: FileData, plan: EmbeddingPlan, section: Buffer) -> Joined:
     """Return the new file: buffers to be written one after the other, most of them parts of `data`.
 
@@ -143,15 +125,15 @@ def write_embedding(data: FileData, plan: EmbeddingPlan, section: Buffer) -> Joi
     """
     if len(section) != plan.section_size:
         raise EmbedError(f"the section has {len(section)} bytes, the plan has room for {plan.section_size}")
-    return apply(remove_section(data) if plan.removes_existing else data, plan.splices, bytes(section))
+    return apply(data if plan.bare is None else plan.bare, plan.splices, bytes(section))
 
 
 def remove_section(data: FileData) -> Joined:
     """Return the file without its `.sframe` section and PT_GNU_SFRAME.
 
-    That is the original, if the section was inserted and nothing else has written the file since. Otherwise the
-    section's bytes become zeros, and all other bytes stay where they are. Raises `EmbedError` when there is no section,
-    or when the file cannot be rewritten safely.
+    That is the original, if the section was inserted and nothing else has written the file since, also where it took
+    the place of another section. Otherwise the section's bytes become zeros, and all other bytes stay where they are.
+    Raises `EmbedError` when there is no section, or when the file cannot be rewritten safely.
     """
     file = open_linked(data)
     original = _original(file)
@@ -160,16 +142,16 @@ def remove_section(data: FileData) -> Joined:
 
 def _original(file: LinkedFile) -> Joined | None:
     """Return the original of a file into which a section was inserted, if inserting again gives the file; else None."""
-    bare, index = restored(file), file.sframe_index()
-    if bare is None or index is None:
+    found, index = restored(file), file.sframe_index()
+    if found is None or index is None:
         return None
     section = file.sections[index]
     try:
-        plan = _fresh_plan(open_linked(bare), section.size, section.type)
+        plan = _fresh_plan(open_linked(found.bare), section.size, section.type, found.old)
     except EmbedError:
         return None
-    again = apply(bare, plan.splices, file.section_bytes(index))
-    return bare if is_equal(again, file.data) else None
+    again = apply(found.bare, plan.splices, file.section_bytes(index))
+    return found.original if is_equal(again, file.data) else None
 
 
 def self_check(original: FileData, rewritten: FileData, plan: EmbeddingPlan, section: Buffer | None = None) -> None:
@@ -178,15 +160,11 @@ def self_check(original: FileData, rewritten: FileData, plan: EmbeddingPlan, sec
     Raises `EmbedError` when anything differs but the section and what `reread` allows, or when `.sframe` is not at the
     planned address with the bytes `section` (unless that is None); `InputError` when one of the files cannot be read.
     """
-    from cfi2sframe.placing.reread import check_inserted, check_replaced
+    from cfi2sframe.placing.reread import check_inserted
 
-    if plan.description == _IN_PLACE:
-        check_replaced(original, rewritten, section)
-        return
-    if plan.removes_existing:
-        bare = remove_section(original)
-        check_removal(original, bare)
-        original = bare
+    if plan.bare is not None:
+        check_removal(original, plan.bare)
+        original = plan.bare
     check_inserted(original, rewritten, plan.section_vaddr, section)
 
 
@@ -194,4 +172,17 @@ def check_removal(original: FileData, rewritten: FileData) -> None:
     """Compare a file that `remove_section` has made with the original, as `self_check` does."""
     from cfi2sframe.placing.reread import check_removed
 
+    file = open_linked(rewritten)
+    has_section = file.sframe_index() is not None or file.sframe_segment() is not None
+    if has_section and is_inserted(original) and not is_inserted(rewritten):
+        # The section had taken the place of another one, which is back.
+        bare = apply(rewritten, removal_splices(file))
+        check_removed(rewritten, bare)
+        rewritten = bare
     check_removed(original, rewritten)
+
+
+def is_inserted(data: FileData) -> bool:
+    """Whether a file has a section that was inserted, as far as its record tells: strip removes that."""
+    file = open_linked(data)
+    return bool(file.sections) and undo_of(data, file.section_table.start) is not None

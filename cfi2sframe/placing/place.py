@@ -11,14 +11,15 @@ Where nothing can move, a stripped file gets its program headers at the start of
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf import constants as c
+from cfi2sframe.elf.contents import is_zero
 from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, ProgramHeader
+from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import round_up
-from cfi2sframe.placing.head import Head, MovableGroup, Rearranged
+from cfi2sframe.placing.head import Head, MovableGroup, Rearranged, alignment_of, slack_end
 from cfi2sframe.placing.movable import (
     FOLLOWING_TYPES,
     NewPlace,
@@ -79,8 +80,8 @@ def place_section(file: LinkedFile, section_size: int) -> Placement:
     ways = ((_in_slack, 1), (_after_bss, 1)) if _may_be_interpreter(file) else _WAYS
     for makes_block, added in ways:
         rearranged = head.rearranged(added)
-        if rearranged and (block := makes_block(file, section_size, rearranged.leaving)):
-            return _placement(file, head, rearranged, block, section_size)
+        if rearranged and (block := makes_block(rearranged.file, section_size, rearranged.leaving)):
+            return _placement(head, rearranged, block, section_size)
     if ways is not _WAYS:
         raise EmbedError("a program interpreter (ld.so) without room for a program header")
     if any(section.type == c.SHT_SYMTAB for section in file.sections):
@@ -106,26 +107,21 @@ def _in_slack(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -
         load = file.loads[number]
         start = load.file_span.end
         block = _filled(start, start + load.vaddr - load.file_offset, section_size, groups, number)
-        if block.end <= _slack_end(file, load):
+        if block.end <= slack_end(file, load):
             return block
     return None
 
 
-def _slack_end(file: LinkedFile, load: ProgramHeader) -> int:
-    """Return the file offset up to which a PT_LOAD can grow over unused zeros, and stay off the next segment's page."""
-    end = load.file_span.end
-    if load.file_size != load.memory_size or load.file_size == 0:
-        return end
-    starts = [segment.file_offset for segment in file.segments if segment.file_size]
-    starts += [section.start for section in file.stored]
-    starts += [file.section_table.start] if file.sections else []
-    limit = min([*(start for start in starts if start >= end), len(file.data)])
-    above = bisect_left(file.loads, load.end_vaddr, key=lambda other: other.vaddr)
-    if above < len(file.loads):
-        page = _alignment(file)
-        limit = min(limit, end + max(file.loads[above].vaddr // page * page - load.end_vaddr, 0))
-    unused = bytes(file.data[end : max(limit, end)])
-    return end + len(unused) - len(unused.lstrip(b"\0"))
+def _in_hole(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock | None:
+    """Return a block over zeros with which the last segment starts, where a section was before it was removed."""
+    load = file.loads[-1]
+    if load.flags & _RIGHTS != c.PF_R or not load.file_size:
+        return None
+    start, inside = load.file_offset, file.indices_within(load.file_span)
+    end = min([load.file_span.end, *(file.sections[index].file_offset for index in inside)])
+    block = _filled(start, load.vaddr, section_size, groups, len(file.loads) - 1)
+    is_free = start > file.table_end and block.end <= end and is_zero(file.data, Span(start, block.end))
+    return block if file.sections and is_free else None
 
 
 def _into_last(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock | None:
@@ -138,7 +134,7 @@ def _into_last(file: LinkedFile, section_size: int, groups: list[MovableGroup]) 
 
 def _after_last(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock:
     """Return a block in a new segment. Its address is congruent to its file offset, which needs no padding there."""
-    start, page = round_up(file.loaded_end, _BLOCK_ALIGNMENT), max(_LARGEST_PAGE_SIZE, _alignment(file))
+    start, page = round_up(file.loaded_end, _BLOCK_ALIGNMENT), max(_LARGEST_PAGE_SIZE, alignment_of(file))
     vaddr = round_up(max(load.end_vaddr for load in file.loads), page) + start % page
     return _inserted(_filled(start, vaddr, section_size, groups, None))
 
@@ -163,7 +159,7 @@ def _after_bss(file: LinkedFile, section_size: int, groups: list[MovableGroup]) 
     last = file.loads[-1]
     if last.file_span.end != file.loaded_end or last.flags & c.PF_X:
         return None
-    vaddr = round_up(last.end_vaddr, _alignment(file))
+    vaddr = round_up(last.end_vaddr, alignment_of(file))
     start = vaddr - last.vaddr + last.file_offset
     _refuse_padding(file, start - file.loaded_end)
     return _inserted(_filled(start, vaddr, section_size, groups, len(file.loads) - 1))
@@ -174,12 +170,7 @@ def _refuse_padding(file: LinkedFile, size: int) -> None:
         raise EmbedError(f"{size} zero bytes would be needed in the file in place of .bss")
 
 
-_WAYS: Final = ((_in_slack, 1), (_into_last, 1), (_after_last, 2))
-
-
-def _alignment(file: LinkedFile) -> int:
-    """Return the alignment of a new segment, the largest of all."""
-    return max(4096, *(load.alignment for load in file.loads))
+_WAYS: Final = ((_in_hole, 1), (_in_slack, 1), (_into_last, 1), (_after_last, 2))
 
 
 def _inserted(block: AddedBlock) -> AddedBlock:
@@ -206,12 +197,14 @@ def _filled(
     return AddedBlock(start, vaddr, section, position, placed, load_index, is_inserted=False)
 
 
-def _placement(file: LinkedFile, head: Head, rearranged: Rearranged, block: AddedBlock, size: int) -> Placement:
+def _placement(head: Head, rearranged: Rearranged, block: AddedBlock, size: int) -> Placement:
+    file = rearranged.file
     places = {i: NewPlace(at + head.bias, at) for i, at in rearranged.staying.items()}
     bias = block.vaddr - block.file_offset
     places.update((i, NewPlace(at + bias, at)) for i, at in block.placed.items())
     moved = {i: place for i, place in places.items() if place.file_offset != file.sections[i].file_offset}
-    segments = _with_section([_followed(file, s, moved) for s in head.kept], file, block, size)
+    kept = (s for s in file.segments if s.type not in head.spare)
+    segments = _with_section([_followed(file, s, moved) for s in kept], file, block, size)
     has_left = any(group.has_build_id for group in rearranged.leaving)
     warning = "the build-id note leaves the first page of the file: core dumps no longer name the build-id"
     moved_size = sum(group.size for group in rearranged.leaving)
@@ -235,13 +228,13 @@ def _with_section(segments: list[ProgramHeader], file: LinkedFile, block: AddedB
     bias = block.vaddr - block.file_offset
     if block.load_index is not None:
         load = file.loads[block.load_index]
-        grown = block.end - load.file_offset
+        grown = max(block.end - load.file_offset, load.file_size)
         segments = [s._replace(file_size=grown, memory_size=grown) if s is load else s for s in segments]
     else:
         last = max(index for index, segment in enumerate(segments) if segment.type == c.PT_LOAD)
         grown = block.end - block.file_offset
         place = (block.file_offset, block.vaddr, block.vaddr)
-        new = ProgramHeader(c.PT_LOAD, c.PF_R, *place, grown, grown, _alignment(file))
+        new = ProgramHeader(c.PT_LOAD, c.PF_R, *place, grown, grown, alignment_of(file))
         segments = [*segments[: last + 1], new, *segments[last + 1 :]]
     start, vaddr = block.section_file_offset, block.section_file_offset + bias
     entry = ProgramHeader(c.PT_GNU_SFRAME, c.PF_R, start, vaddr, vaddr, size, size, SECTION_ALIGNMENT)
@@ -268,7 +261,7 @@ def _with_table_at_end(file: LinkedFile, head: Head, size: int) -> Placement:
     """
     bias = file.loads[0].vaddr - file.loads[0].file_offset
     # After GNU strip 2.40, a start on a page of 4 KiB has been seen to crash.
-    page = max(_LARGEST_PAGE_SIZE, _alignment(file))
+    page = max(_LARGEST_PAGE_SIZE, alignment_of(file))
     start = round_up(max(*(load.end_vaddr - bias for load in file.loads), file.loaded_end), page)
     _refuse_padding(file, start - file.loaded_end)
     table = start + (_GAP_WITH_ENTRY if any(s.type == c.PT_PHDR for s in head.kept) else 0)

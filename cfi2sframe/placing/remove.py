@@ -9,7 +9,7 @@ section's bytes become zeros, its headers go, and everything else stays.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.constants import PT_GNU_SFRAME, SHF_ALLOC
 from cfi2sframe.elf.headers import SECTION_HEADER_SIZE, SFRAME_NAME, SectionHeader, parse_file_header
@@ -29,7 +29,15 @@ if TYPE_CHECKING:
 NAME: Final = SFRAME_NAME.encode() + b"\0"
 
 
-def restored(file: LinkedFile) -> Joined | None:
+class Restored(NamedTuple):
+    """The original of a file with a section, and that without the section that it had itself, with bytes of which."""
+
+    original: Joined
+    bare: Joined
+    old: tuple[tuple[int, bytes], ...]
+
+
+def restored(file: LinkedFile) -> Restored | None:
     """Return the original of a file by its undo record; None without one, or where it does not fit.
 
     The caller has to prove that the original gives the file: others may have written it since.
@@ -38,7 +46,9 @@ def restored(file: LinkedFile) -> Joined | None:
     if undo is None or not undo.numbering or max(undo.numbering) >= len(file.sections):
         return None
     try:
-        return _restored(file, undo)
+        bare = _restored(file, undo)
+        original = apply(bare, ordered(overwrite(*piece) for piece in undo.old)) if undo.old else bare
+        return Restored(original, bare, undo.old) if len(original) == len(bare) else None
     except (ElfError, EmbedError, LookupError, struct.error):
         # The record is for another file.
         return None

@@ -15,6 +15,10 @@ _MAGIC: Final = b"c2sfundo"
 #: After the parts of variable size: how many bytes and items those are, the fields of `Undo`, and the magic number.
 _FIXED: Final = struct.Struct("<IIIIQQQQQ8s")
 _PLACE: Final = struct.Struct("<QQQ")
+#: Of a record that begins with the bytes of an old section, each with file offset and size, and with the size of all.
+_MAGIC_OLD: Final = b"c2sfund2"
+_OLD: Final = struct.Struct("<QQ")
+_OLD_SIZE: Final = struct.Struct("<Q")
 
 
 class OldPlace(NamedTuple):
@@ -32,7 +36,7 @@ class Undo(NamedTuple):
     section with the old index `n` has the new index `numbering[n]`. `places` are those of sections that moved. The
     first `kept_size` of its `file_size` bytes are still there; section headers, and section names at
     `names_file_offset` (0: they stayed), may follow. At `added_start`, `added_size` bytes were inserted or, unless
-    `is_inserted`, were zeros.
+    `is_inserted`, were zeros. `old` are file offsets and bytes of another section, and of its headers, that was there.
     """
 
     header: bytes
@@ -45,13 +49,16 @@ class Undo(NamedTuple):
     names_file_offset: int
     added_start: int
     added_size: int
+    old: tuple[tuple[int, bytes], ...] = ()
 
     def pack(self) -> bytes:
         """Return the bytes of the record, which end with its fixed part."""
         numbers = struct.pack(f"<{len(self.numbering)}H", *self.numbering)
         places = b"".join(_PLACE.pack(*place) for place in self.places)
         sizes = (len(self.head), len(self.numbering), len(self.places))
-        return self.header + self.head + numbers + places + _FIXED.pack(*sizes, *self[4:], _MAGIC)
+        old = b"".join(_OLD.pack(start, len(content)) + content for start, content in self.old)
+        begin, magic = (old + _OLD_SIZE.pack(len(old)), _MAGIC_OLD) if old else (b"", _MAGIC)
+        return begin + self.header + self.head + numbers + places + _FIXED.pack(*sizes, *self[4:10], magic)
 
 
 def undo_of(data: FileData, end: int) -> Undo | None:
@@ -60,11 +67,28 @@ def undo_of(data: FileData, end: int) -> Undo | None:
         return None
     head_size, count, place_count, is_inserted, *sizes, magic = _FIXED.unpack(data[end - _FIXED.size : end])
     begin = end - _FIXED.size - _PLACE.size * place_count - 2 * count - head_size - FILE_HEADER_SIZE
-    if magic != _MAGIC or begin < 0:
+    if magic not in (_MAGIC, _MAGIC_OLD) or begin < 0:
+        return None
+    old = _old_before(data, begin) if magic == _MAGIC_OLD else ()
+    if old is None:
         return None
     content = bytes(data[begin : end - _FIXED.size])
     head_end = FILE_HEADER_SIZE + head_size
     numbering = struct.unpack_from(f"<{count}H", content, head_end)
     places = tuple(OldPlace(*fields) for fields in _PLACE.iter_unpack(content[head_end + 2 * count :]))
     header, head = content[:FILE_HEADER_SIZE], content[FILE_HEADER_SIZE:head_end]
-    return Undo(header, head, numbering, places, bool(is_inserted), *sizes)
+    return Undo(header, head, numbering, places, bool(is_inserted), *sizes)._replace(old=old)
+
+
+def _old_before(data: FileData, end: int) -> tuple[tuple[int, bytes], ...] | None:
+    """Return the bytes of an old section, which a record has before a file offset; None where they do not fit."""
+    position = end - _OLD_SIZE.size
+    if position < 0:
+        return None
+    (size,) = _OLD_SIZE.unpack(data[position:end])
+    content, at, found = bytes(data[max(position - size, 0) : position]), 0, []
+    while at + _OLD.size <= len(content):
+        start, count = _OLD.unpack_from(content, at)
+        at += _OLD.size + count
+        found.append((start, content[at - count : at]))
+    return tuple(found) if at == size else None

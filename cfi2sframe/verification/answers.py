@@ -15,9 +15,10 @@ from operator import lt, or_
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.dwarf.expression import rules_by_pc
+from cfi2sframe.elf.ranges import Span, touches
 from cfi2sframe.intern import IdentityMap, distinct
-from cfi2sframe.sframe.constants import SFRAME_VERSION_1
-from cfi2sframe.sframe.model import NO_BLOCK_SIZE, Function
+from cfi2sframe.sframe.constants import SFRAME_VERSION_1, SFRAME_VERSION_3
+from cfi2sframe.sframe.model import NO_BLOCK_SIZE, OUTERMOST, Function
 from cfi2sframe.verification.truth import ADDRESS_END, ANYTHING, AddressColumn, Claim
 
 if TYPE_CHECKING:
@@ -150,6 +151,45 @@ def section_column(functions: SectionFunctions, others: Sequence[int]) -> Addres
                 held.append(number)
         column.put(points, held, end)
     return column.closed()
+
+
+class LostRow(NamedTuple):
+    """An address with a row of an old section that a new one does not have."""
+
+    vaddr: int
+    is_outermost: bool
+
+
+def first_lost_row(old: Section, new: Section, ends: Sequence[Span] = ()) -> LostRow | None:
+    """Return the first address at which `old` has a row, and `new` has none; None where it has all.
+
+    Where the row of `old` ends the walk (RA is undefined), that of `new` has to do so, too. Otherwise they may differ:
+    each is compared with the CFI for itself. In `ends`, walks end, and a row of `old` that goes on is none to be kept.
+    """
+    before, after = SectionFunctions.of(old), SectionFunctions.of(new)
+    found = section_column(after, section_column(before, ()).addresses)
+    wanted = section_column(before, found.addresses)
+    for (start, end), number in zip(pairwise([*wanted.addresses, ADDRESS_END]), wanted.numbers, strict=True):
+        state = _state_of(wanted.answers[number], old.version)
+        if state is None:
+            continue
+        first, last = bisect_right(found.addresses, start) - 1, bisect_left(found.addresses, end)
+        for place in range(first, last):
+            other = _state_of(found.answers[found.numbers[place]], new.version)
+            vaddr = max(start, found.addresses[place])
+            is_lost = other is None if state.cfa else other is None or other.cfa is not None
+            if is_lost and not (state.cfa and touches(ends, Span(vaddr, vaddr + 1))):
+                return LostRow(vaddr, state.cfa is None)
+    return None
+
+
+def _state_of(answer: FoundState | None, version: int) -> FrameState | None:
+    """Return the state in force; that of a function without rows is the outermost (version 3, 3.1)."""
+    if answer is None or answer.state is not None:
+        return answer and answer.state
+    body = answer.body
+    is_outermost = version >= SFRAME_VERSION_3 and not body.starts and not body.is_flexible
+    return OUTERMOST if is_outermost else None
 
 
 class _Blocks(NamedTuple):

@@ -85,6 +85,21 @@ def test_a_program_without_other_room(tmp_path: Path, kind: str) -> None:
     assert mapped(converted) == [("main", LARGE, checksum(sframe(LARGE)))]
 
 
+def test_the_segment_of_the_program_headers_grows_over_zeros(tmp_path: Path) -> None:
+    """As of valgrind's tools, which have notes only after their program headers, and megabytes of .bss."""
+    need("gcc")
+    source, original, converted = tmp_path / "program.c", tmp_path / "original", tmp_path / "converted"
+    code = 'static char zeroed[64 << 20];\nvoid _start(void) { __asm__("syscall" :: "a"(231), "D"(zeroed[9])); }\n'
+    source.write_text(code)
+    flags = ("-static", "-nostdlib", "-Wl,-z,separate-code", "-Wl,--build-id=sha1", "-s")
+    assert run("gcc", *flags, "-o", original, source).status == 0
+    plan = embed(original, converted, LARGE)
+    assert not plan.warnings
+    assert converted.stat().st_size < original.stat().st_size + LARGE + 4096
+    assert (run(original).status, run(converted).status) == (0, 0)
+    assert take_out(converted.read_bytes()) == original.read_bytes()
+
+
 @pytest.mark.usefixtures("no_other_way")
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def test_a_library_that_needs_no_other(linker: str, size: int, tmp_path: Path) -
 def test_the_re_read_knows_the_page_of_bss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A section right after .bss, whose page an interpreter's allocator takes."""
     data = _library(tmp_path, "-fuse-ld=bfd", "-Wl,-e,zeroed_cells").read_bytes()
-    monkeypatch.setattr(place, "_alignment", lambda _file: 16)
+    monkeypatch.setattr(place, "alignment_of", lambda _file: 16)
     plan = plan_embedding(data, LARGE)
     with pytest.raises(EmbedError, match=r"on a page of \.bss"):
         self_check(data, b"".join(write_embedding(data, plan, sframe(LARGE))), plan)

@@ -160,3 +160,19 @@ def test_separate_debug_file(
             joined = run("eu-unstrip", "-o", tmp_path / "joined", linked, debug)
             assert joined.status == 0, joined
             assert mapped(tmp_path / "joined") == [("main", size, checksum(sframe(size)))]
+
+
+@pytest.mark.parametrize("kind", ["pie", "nopie", "static-pie"])
+def test_no_growth_after_strip_and_removal(program: Callable[..., Path], tmp_path: Path, kind: str) -> None:
+    """Strip takes the record for removal away, so zeros are left; the next section goes there."""
+    need("strip")
+    expected, path = run(program("bfd", kind)), tmp_path / "program"
+    write(path, program("bfd", kind).read_bytes())
+    sizes = set()
+    for _ in range(3):
+        embed(path, path, LARGE)
+        assert run("strip", path).status == 0
+        write(path, take_out(path.read_bytes()))
+        assert run(path) == expected
+        sizes.add(path.stat().st_size)
+    assert len(sizes) == 1

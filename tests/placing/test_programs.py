@@ -11,10 +11,8 @@ from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.linked import plan_embedding, self_check, write_embedding
 from tests.placing.conftest import FULL_LINKERS
 from tests.support.embedded import (
-    HEADER_SIZE,
     LARGE,
     SMALL,
-    SOURCES,
     checksum,
     embed,
     mapped,
@@ -23,13 +21,11 @@ from tests.support.embedded import (
     take_out,
     write,
 )
-from tests.support.needs import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.support.oracle.tools import Binutils, BinutilsVersion
 
 LINKERS = ("bfd", "gold", "lld", "mold")
 KINDS = ("pie", "nopie", "static", "static-pie")
@@ -77,29 +73,3 @@ def test_replacing(program: Callable[..., Path], tmp_path: Path, kind: str, firs
     assert mapped(tmp_path / "second") == [("main", second, checksum(sframe(second)))]
     embed(original, tmp_path / "direct", second)
     assert rewritten == (tmp_path / "direct").read_bytes()
-
-
-@pytest.mark.oracle
-def test_replacing_a_section_of_the_linker(binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path) -> None:
-    """GNU ld puts `.sframe` among others; what is too large for its place leaves zeros there."""
-    need("gcc")
-    newest = binutils("newest")
-    objects, linked = tmp_path / "plain.o", tmp_path / "linked"
-    assert run("gcc", "-O1", "-S", "-o", tmp_path / "plain.s", SOURCES / "plain.c").status == 0
-    assert run(newest.tool("as"), "--gsframe", "-o", objects, tmp_path / "plain.s").status == 0
-    assert run("gcc", f"-B{newest.directory}", "-o", linked, objects).status == 0
-    data = linked.read_bytes()
-    assert b"\0.sframe\0" in data
-    expected = run(linked)
-    for size in (HEADER_SIZE, LARGE):
-        plan = plan_embedding(data, size, replace=True)
-        assert (plan.description == "over the existing section") == (size == HEADER_SIZE)
-        rewritten = b"".join(write_embedding(data, plan, sframe(size)))
-        self_check(data, rewritten, plan, sframe(size))
-        write(tmp_path / f"replaced{size}", rewritten)
-        assert run(tmp_path / f"replaced{size}") == expected
-    removed = tmp_path / "removed"
-    write(removed, take_out(data))
-    assert run(removed) == expected
-    assert run(newest.tool("strip"), "-o", tmp_path / "stripped", removed).status == 0
-    assert run(tmp_path / "stripped") == expected

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A section of a few rows that a linker made of start files and PLT: what may take its place, and what comes back."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from cfi2sframe.api import decode_existing, has_outermost_rows, verify
+from cfi2sframe.cli import main
+from cfi2sframe.elf.ranges import Span
+from cfi2sframe.rules import Rule
+from cfi2sframe.sframe.model import OUTERMOST, FrameState, FunctionBody, Section
+from cfi2sframe.verification.answers import LostRow, first_lost_row
+from tests.support.embedded import LARGE, run, sframe, take_out, write
+from tests.support.needs import need
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.support.oracle.tools import Binutils, BinutilsVersion
+
+#: As a start file that was assembled with --gsframe; the second function is the outermost frame.
+START = """\
+        .text
+        .globl  first, last
+first:  .cfi_startproc
+        push    %rbp
+        .cfi_def_cfa_offset 16
+        .cfi_offset 6, -16
+        pop     %rbp
+        .cfi_def_cfa_offset 8
+        ret
+        .cfi_endproc
+last:   .cfi_startproc
+        .cfi_undefined rip
+        hlt
+        .cfi_endproc
+"""
+PROGRAM = """\
+#include <stdio.h>
+int twice(int n) { return 2 * n; }
+int main(int n) { return printf("%d\\n", twice(n)) < 0; }
+"""
+DIFFERENT = "the file already has a different .sframe section (use --replace)"
+CALLER = FrameState(Rule(7, 8, deref=False), Rule(None, -8, deref=True))
+
+
+@pytest.fixture
+def linked(binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path) -> Callable[..., Path]:
+    """`linked("newest", start=START)`: a program whose only object with `.sframe` is the start file."""
+    need("gcc")
+
+    def link(version: BinutilsVersion, start: str = START, flags: tuple[str, ...] = ()) -> Path:
+        tools = binutils(version)
+        (tmp_path / "start.s").write_text(start)
+        (tmp_path / "program.c").write_text(PROGRAM)
+        assert run(tools.tool("as"), "--gsframe", "-o", tmp_path / "start.o", tmp_path / "start.s").status == 0
+        inputs = (tmp_path / "program.c", tmp_path / "start.o")
+        assert run("gcc", "-O1", f"-B{tools.directory}", *flags, "-o", tmp_path / "linked", *inputs).status == 0
+        assert decode_existing(tmp_path / "linked").starts
+        return tmp_path / "linked"
+
+    return link
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("flags", [(), ("-no-pie",), ("-s",)])
+@pytest.mark.parametrize("sframe_version", ["2", "3"])
+@pytest.mark.parametrize("version", ["2.44", "newest"])
+def test_it_is_replaced_without_being_asked_and_comes_back(
+    linked: Callable[..., Path],
+    version: BinutilsVersion,
+    sframe_version: str,
+    flags: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    original = linked(version, flags=flags)
+    data, expected, old = original.read_bytes(), run(original), decode_existing(original)
+    convert = ["--in-place", "--sframe-version", sframe_version, str(original)]
+    assert main(convert) == 0
+    assert f"takes the place of a section of {old.row_count} rows" in capsys.readouterr().err
+    assert run(original) == expected
+    assert verify(original).is_clean
+    # Errata 2 of version 2, if the linker's section had a row for the outermost frame.
+    assert has_outermost_rows(decode_existing(original)) == (version == "newest" or sframe_version == "3")
+    converted = original.read_bytes()
+    assert main(convert) == 0
+    assert original.read_bytes() == converted
+    assert main(["--in-place", "--replace", "--sframe-version", "3", str(original)]) == 0
+    assert main(["remove", str(original), "-o", str(tmp_path / "removed")]) == 0
+    assert (tmp_path / "removed").read_bytes() == data
+
+
+@pytest.mark.oracle
+def test_an_outermost_row_is_not_lost(linked: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """Errata 1 cannot express it: an error for a file that is named, none in a tree."""
+    path = linked("newest")
+    data = path.read_bytes()
+    options = ["--in-place", "--sframe-version", "2", "--errata", "1"]
+    assert main([*options, str(path)]) == 3
+    assert "ends walks at 0x" in capsys.readouterr().err
+    os.unlink(path.parent / "start.o")
+    assert main([*options, "-r", "-v", str(path.parent)]) == 0
+    assert "1 skipped" in capsys.readouterr().err
+    assert path.read_bytes() == data
+
+
+@pytest.mark.oracle
+def test_a_section_of_many_functions_is_different(
+    linked: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a program that was assembled with --gsframe."""
+    more = [START.replace("first", f"first{n}").replace("last", f"last{n}") for n in range(9)]
+    path = linked("newest", start="".join(more))
+    assert main(["--in-place", str(path)]) == 3
+    assert DIFFERENT in capsys.readouterr().err
+    assert main(["--in-place", "--replace", str(path)]) == 0
+
+
+@pytest.mark.oracle
+def test_after_strip_zeros_are_left(linked: Callable[..., Path], tmp_path: Path) -> None:
+    """Without the record, the section of the linker is not known any more."""
+    need("strip")
+    path = linked("newest")
+    expected = run(path)
+    assert main(["--in-place", str(path)]) == 0
+    assert run("strip", path).status == 0
+    write(tmp_path / "removed", take_out(path.read_bytes()))
+    assert run(tmp_path / "removed") == expected
+
+
+class Case(NamedTuple):
+    """Two sections as functions (start, states of rows at each byte), the addresses where walks end, and the loss."""
+
+    old: tuple[tuple[int, tuple[FrameState, ...]], ...]
+    new: tuple[tuple[int, tuple[FrameState, ...]], ...]
+    lost: LostRow | None
+    ends: tuple[Span, ...] = ()
+
+
+def section(functions: tuple[tuple[int, tuple[FrameState, ...]], ...]) -> Section:
+    bodies = tuple(FunctionBody(tuple(range(len(states))), states) for _, states in functions)
+    sizes = tuple(max(len(states), 1) for _, states in functions)
+    return Section(3, 3, tuple(start for start, _ in functions), sizes, bodies)
+
+
+OTHER = CALLER._replace(cfa=Rule(7, 16, deref=False))
+CASES = {
+    "all are there": Case(((8, (CALLER,)),), ((0, (CALLER,) * 16),), None),
+    "another CFA": Case(((8, (OTHER,)),), ((0, (CALLER,) * 16),), None),
+    "one is missing": Case(((8, (CALLER,) * 4),), ((0, (CALLER,) * 10),), LostRow(10, is_outermost=False)),
+    "an end is missing": Case(((8, (OUTERMOST,)),), ((0, (CALLER,) * 4),), LostRow(8, is_outermost=True)),
+    "an end has a caller": Case(((8, (OUTERMOST,)),), ((0, (CALLER,) * 9),), LostRow(8, is_outermost=True)),
+    "no rows are an end": Case(((8, ()),), ((0, (CALLER,) * 9),), LostRow(8, is_outermost=True)),
+    "no rows for an end": Case(((8, (OUTERMOST,)),), ((8, ()),), None),
+    "a caller at an end": Case(((8, (CALLER,)),), ((0, (CALLER,)),), None, (Span(8, 9),)),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_first_row_that_is_lost(case: Case) -> None:
+    assert first_lost_row(section(case.old), section(case.new), case.ends) == case.lost
+
+
+@pytest.mark.oracle
+def test_zeros_are_left_in_its_place(linked: Callable[..., Path], tmp_path: Path) -> None:
+    from cfi2sframe.placing.linked import plan_embedding, self_check, write_embedding
+
+    data = linked("newest").read_bytes()
+    plan = plan_embedding(data, LARGE, replace=True)
+    rewritten = b"".join(write_embedding(data, plan, sframe(LARGE)))
+    self_check(data, rewritten, plan, sframe(LARGE))
+    assert take_out(rewritten) == data
+    write(tmp_path / "removed", take_out(data))
+    assert run(tmp_path / "removed") == run(tmp_path / "linked")
