@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from typing import TYPE_CHECKING, Final
@@ -41,7 +42,7 @@ def image_of(data: FileData, name: str) -> ElfImage:
 
 def stored_size(data: FileData) -> int:
     """Return how many of a file's bytes are stored: all but those of holes."""
-    return len(data) if isinstance(data, Buffer) else sum(end - start for start, end in data.data_ranges())
+    return len(data) if isinstance(data, Buffer) else getattr(data, "stored_size", len(data))
 
 
 #: Files of this many bytes or more are read on demand, since most of their bytes are not needed. For smaller ones, a
@@ -103,8 +104,27 @@ def read_open(descriptor: int) -> memoryview | FileBytes:
 
 
 def _read_on_demand(descriptor: int, status: os.stat_result) -> FileBytes:
-    from cfi2sframe.elf.contents import FileBytes, OpenFile, extents_of
+    from cfi2sframe.elf.contents import FileBytes, OpenFile
 
+    stored = _stored_size(descriptor, status)
+    return FileBytes(OpenFile(os.dup(descriptor)), 0, status.st_size, stored)
+
+
+def _stored_size(descriptor: int, status: os.stat_result) -> int:
+    """Return how many bytes of a file are not in holes; all, where the file system does not tell. Raises `OSError`."""
     size = status.st_size
-    extents = extents_of(descriptor, size) if status.st_blocks * _BLOCK_UNIT < size else None
-    return FileBytes(OpenFile(os.dup(descriptor), extents), 0, size)
+    # Some file systems count the blocks of a new file later, so this alone does not show a hole.
+    if status.st_blocks * _BLOCK_UNIT >= size:
+        return size
+    total = position = 0
+    try:
+        while position < size:
+            start = os.lseek(descriptor, position, os.SEEK_DATA)
+            position = os.lseek(descriptor, start, os.SEEK_HOLE)
+            total += max(0, min(position, size) - start)
+    except OSError as error:
+        # ENXIO: only a hole is left, or the file has just been truncated.
+        if error.errno not in (errno.ENXIO, errno.EINVAL):
+            raise
+        return total if error.errno == errno.ENXIO else size
+    return total

@@ -16,7 +16,6 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.load import open_unfollowed, read_open, read_stream
 from cfi2sframe.errors import ChangedError, EmbedError, FileError, OutputError, UnfitError, reason_of
 
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
 #: O_PATH: a folder on the way need not be readable.
 _FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+#: Bytes written at once.
+_BLOCK_SIZE: Final = 1 << 18
 TEMPORARY_PREFIX: Final = ".cfi2sframe-"
 #: More links than Linux follows.
 _MAX_LINKS: Final = 41
@@ -150,7 +151,6 @@ def write_file(
         descriptor = os.open(made[0].name, _NEW, 0o600, dir_fd=made[0].folder)
         with open(descriptor, "wb") as file:
             _fill(file, content)
-            file.flush()
             if check is not None:
                 check(read_open(descriptor))
             warnings: tuple[str, ...] = ()
@@ -202,18 +202,14 @@ def _signals_held() -> Iterator[None]:
 
 
 def _fill(file: BinaryIO, content: FileData) -> None:
-    """Write the content to a new file; its holes stay holes."""
-    if isinstance(content, Buffer):
-        file.write(content)
-        return
-    position = 0
-    for start, block in content.data_blocks():
-        if start != position:
+    """Write the content to a new file. Blocks of zeros become holes, as those of a sparse file were."""
+    size = len(content)
+    for start in range(0, size, _BLOCK_SIZE):
+        block = bytes(content[start : start + _BLOCK_SIZE])
+        if block != bytes(len(block)):
             file.seek(start)
-        file.write(block)
-        position = start + len(block)
-    if position != len(content):
-        file.truncate(len(content))
+            file.write(block)
+    file.truncate(size)
 
 
 def _copy_rights(new: int, source: InputFile, *, replaces: bool, keeps_rights: bool) -> tuple[str, ...]:

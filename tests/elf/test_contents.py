@@ -26,7 +26,7 @@ DATA = bytes(range(1, 101))
 
 
 def opened(path: Path) -> FileBytes:
-    return FileBytes(OpenFile(os.open(path, os.O_RDONLY)), 0, path.stat().st_size)
+    return FileBytes(OpenFile(os.open(path, os.O_RDONLY)), 0, path.stat().st_size, path.stat().st_size)
 
 
 @pytest.fixture
