@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The code of an image as it runs: that of an object has its relocations applied, against the image's layout.
+"""An image's code as it runs, and its tables: in an object, with relocations applied against the image's layout.
 
 What an object does not define gets an address of its own outside of all sections, so that calls lead there.
 """
@@ -7,6 +7,7 @@ What an object does not define gets an address of its own outside of all section
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal
 
 from cfi2sframe.elf import constants as c
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.sections import CodeRange, ElfSection
 
+#: A word of a table of jumps: bits, shift and size (see `Arch.branch_relocations`).
+_WORD: Final = (64, 0, 8)
 #: Addresses between two symbols that are not defined.
 _IMPORT_SIZE: Final = 16
 _IMPORT_ALIGNMENT: Final = 1 << 20
@@ -49,8 +52,24 @@ class RelocatedCode:
         section = self.image.sections[code.section_index]
         data = self._sections.get(section.index)
         if data is None:
-            data = self._sections[section.index] = self._relocated(code, section)
+            code_bytes = self.image.code_bytes(code, section.vaddr, section.end_vaddr)
+            data = self._sections[section.index] = self._relocated(code_bytes, section)
         return data[start_vaddr - section.vaddr : end_vaddr - section.vaddr]
+
+    def data_at(self, vaddr: int, size: int) -> bytes | None:
+        """Return `size` bytes of data at an address; None where the file does not have them."""
+        if not self.image.is_relocatable:
+            return self.image.bytes_at(vaddr, size)
+        section = self.image.section_at(vaddr)
+        if section is None:
+            return None
+        data = self._sections.get(section.index)
+        if data is None:
+            with suppress(ElfError):
+                data = self._relocated(self.image.section_bytes(section), section)
+            data = self._sections[section.index] = data or b""
+        found = data[vaddr - section.vaddr : vaddr - section.vaddr + size]
+        return found if len(found) == size else None
 
     def _undefined(self) -> Iterator[tuple[int, str]]:
         for table in self.image.symbol_tables:
@@ -62,11 +81,12 @@ class RelocatedCode:
                 except ElfError:
                     continue
 
-    def _relocated(self, code: CodeRange, section: ElfSection) -> bytes:
-        """Return a section's bytes with the relocations of its calls, jumps and loads of addresses."""
+    def _relocated(self, content: bytes, section: ElfSection) -> bytes:
+        """Return a section's bytes with the relocations of its calls, jumps, loads of addresses, and tables."""
         image = self.image
-        data = bytearray(image.code_bytes(code, section.vaddr, section.end_vaddr))
-        known = image.arch.branch_relocations
+        arch = image.arch
+        data = bytearray(content)
+        known = {arch.absolute_relocation: _WORD, arch.pc64_relocation: _WORD, **arch.branch_relocations}
         for table in self._relocations.get(section.index, ()):
             try:
                 entries = image.section_bytes(table)
@@ -81,7 +101,8 @@ class RelocatedCode:
                 target = symbol_vaddrs[info >> 32]
                 if target is None:
                     target = self._first_import + _IMPORT_SIZE * (info >> 32)
-                _write(data, offset, form, target + addend - section.vaddr - offset, image.arch.instruction_order)
+                origin = 0 if info & 0xFFFFFFFF == arch.absolute_relocation else section.vaddr + offset
+                _write(data, offset, form, target + addend - origin, arch.instruction_order)
         return bytes(data)
 
 

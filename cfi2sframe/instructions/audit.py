@@ -8,15 +8,19 @@ rule changes right after a call, the call does not come back.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.dwarf.rules import NoRule, describe_cfa, describe_rule
-from cfi2sframe.elf.constants import ET_EXEC
+from cfi2sframe.elf.constants import ET_EXEC, SHT_DYNSYM, STT_FUNC, STT_GNU_IFUNC
 from cfi2sframe.elf.ranges import Span
+from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.audit_records import Answer, Audit, Contradiction, RuleSubject, RuleTally, Undecided
 from cfi2sframe.instructions.decoder import Decoder
 from cfi2sframe.instructions.directives import directive_for
+from cfi2sframe.instructions.effects import Op
 from cfi2sframe.instructions.function import Code
 from cfi2sframe.instructions.machine import Machine
 from cfi2sframe.instructions.opinions import opinions_of
@@ -27,7 +31,7 @@ from cfi2sframe.rules import Rule
 from cfi2sframe.sources import find_cfi
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.programs import CfiEntries
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
     from cfi2sframe.instructions.states import State, Value
 
 _UNCHANGED: Final = (NoRule.UNSPECIFIED, NoRule.SAME_VALUE)
+_FUNCTIONS: Final = (STT_FUNC, STT_GNU_IFUNC)
 
 
 def audit(image: ElfImage, kind: CfiKind | None = None) -> Audit:
@@ -71,11 +76,14 @@ class _Auditor:
         spans = [Span(code.start_vaddr, code.end_vaddr) for code in image.code_ranges]
         decoder = self.decoder = Decoder(image, spans, "the CFI is held to instructions")
         never = NeverReturning(image, decoder)
-        self.starts = self._functions(decoder)
+        self.fde_starts = frozenset(self.rows.pieces.starts)
+        self.starts = self._functions()
+        #: The starts of FDEs that these call.
+        self.called: set[int] = set()
         code = Code(
             decoder.at,
             decoder.holds,
-            frozenset(self.rows.pieces.starts),
+            self.fde_starts,
             JumpTables(image, decoder).targets,
             never.at,
             never.by_word,
@@ -83,6 +91,8 @@ class _Auditor:
             sum(end - start for start, end in spans),
             self._comes_back,
             self._may_hold,
+            self._fits,
+            self._in_table,
             needs_proof=False,
         )
         # Rules of CFI outlive what restores a register, as long as its slot is in the red zone.
@@ -96,16 +106,16 @@ class _Auditor:
         self.reached: set[int] = set()
         self._signal_frames = {program.number for program in entries.programs if program.cie.is_signal_frame}
 
-    def _functions(self, decoder: Decoder) -> frozenset[int]:
-        """Return where the functions start whose first row is that of a function's entry.
+    def _functions(self) -> set[int]:
+        """Return where the functions start whose first row is that of a function's entry, or that a file exports.
 
         A symbol makes up for what a row says of FP, which may be wrong.
         """
-        abi, named = decoder.abi, find_candidates(self.image, decoder, ()).all
+        abi, named = self.decoder.abi, find_candidates(self.image, self.decoder, ()).all
         cfa = Rule(abi.sp, -abi.entry_sp, deref=False)
         ras = _UNCHANGED if abi.ra_slot is None else (Rule(None, abi.ra_slot, deref=True),)
-        found = set()
-        for start in self.rows.pieces.starts:
+        found = set(self.fde_starts & _exported(self.image))
+        for start in self.fde_starts - found:
             first = self.rows.at(start)
             row = first.row
             if row is None or row.cfa != cfa or row.ra not in ras or not (row.fp in _UNCHANGED or start in named):
@@ -116,7 +126,7 @@ class _Auditor:
                 # enter, so nothing is at the start that could make the frame that its next row has.
                 continue
             found.add(start)
-        return frozenset(found)
+        return found
 
     def _only_fills(self, start: int, end: int) -> bool:
         """Whether a range has nothing but instructions that do nothing."""
@@ -133,26 +143,62 @@ class _Auditor:
         before, after = self.rows.at(vaddr), self.rows.at(end)
         if before.row is None or after.row is None:
             return before.row is after.row
-        return before.number == after.number and before.row.cfa == after.row.cfa
+        if before.number != after.number:
+            return False
+        return before.row.cfa == after.row.cfa or self._is_early(before.row.cfa, end, after)
 
-    def _may_hold(self, entry: int, vaddr: int, jump: int | None) -> bool:
-        """Whether a jump of a function may lead to an address, for all that the CFI says; it leaves the frame as it is.
+    def _is_early(self, cfa: CfaRule | None, vaddr: int, row: InForce) -> bool:
+        """Whether a row is right one instruction after its start, where the CFA was given by another rule before."""
+        found = self.decoder.at(vaddr)
+        if found is None or found.effect is None or vaddr + found.size >= row.end_vaddr:
+            return False
+        sp = self.decoder.abi.sp
+        steps = found.effect.steps
+        moved = sum(step.offset for step in steps if step.op is Op.MOVE and step.register == step.source == sp)
+        return moved != 0 and row.row is not None and row.row.cfa == _plus(cfa, -moved)
 
-        A table may be followed by that of another function, and have words for what is never reached: past the end.
-        """
+    def _may_hold(self, entry: int, vaddr: int) -> bool:
+        """Whether an address is not in the FDE of another function."""
         there = self.rows.at(vaddr)
         if there.number is None or there.row is None:
             return False
         start = self.entries.starts[there.number]
-        if start != entry and start in self.starts:
+        return start == entry or start not in self.starts
+
+    def _fits(self, vaddr: int, state: State) -> bool:
+        """Whether the CFI of an address does not contradict a state."""
+        row = self.rows.at(vaddr).row
+        if row is None:
             return False
-        here = None if jump is None else self.rows.at(jump).row
-        return here is None or (here.cfa, here.ra, here.fp) == (there.row.cfa, there.row.ra, there.row.fp)
+        return all(opinion.answer is not Answer.CONTRADICTS for opinion in opinions_of(row, state, self.decoder.abi))
+
+    def _in_table(self, jump: int, targets: Sequence[int]) -> list[int]:
+        """Return the targets of a table's words to which its jump leads, for all that the CFI says.
+
+        A table may be followed by another one, and have words for what is never reached, past the end. A jump leaves
+        the frame as it is: where the CFI says otherwise, it is contradicted by a word before one that agrees.
+        """
+        here = self.rows.at(jump)
+        found: list[int] = []
+        doubted: list[int] = []
+        for target in targets:
+            there = self.rows.at(target)
+            if here.row and there.row and here.row[:3] == there.row[:3]:
+                found += [*doubted, target]
+                doubted = []
+            elif there.number == here.number:
+                doubted.append(target)
+        return found
 
     def run(self) -> Audit:
         """Return what is found."""
         for start in sorted(self.starts):
             if start not in self.machine.summaries and self.decoder.holds(start):
+                self.machine.follow(start)
+        while called := self.called - self.starts:
+            # What a function calls is one, whatever its first row says.
+            self.starts |= called
+            for start in sorted(called):
                 self.machine.follow(start)
         self._not_reached()
         reasons: dict[Undecided, int] = Counter()
@@ -176,6 +222,7 @@ class _Auditor:
         """Compare the states of a function with the rows in force."""
         if function.entry not in self.starts:
             return
+        self.called |= function.calls & self.fde_starts
         last: tuple[State, RowState | None, Opinions] | None = None
         found: InForce | None = None
         for vaddr in sorted(function.states.keys() - self.reached):
@@ -184,6 +231,9 @@ class _Auditor:
                 found = self.rows.at(vaddr)
             if found.row is None:
                 continue
+            if vaddr in function.call_sites and self.machine.abi.ra_slot is None:
+                # Whoever unwinds from what is called uses this row, and the call has changed the RA's register.
+                state = {key: value for key, value in state.items() if key != self.machine.abi.ra_register}
             if last is None or last[0] is not state or last[1] is not found.row:
                 last = state, found.row, opinions_of(found.row, state, self.machine.abi)
             self._count(vaddr, found, last[2], state)
@@ -246,6 +296,22 @@ class _Auditor:
                 yield last[0]
             found[key] = _finding(each, self.entries.starts[each.number], self.image.arch), alike
         yield from (finding for finding, _ in found.values())
+
+
+def _plus(cfa: CfaRule | None, offset: int) -> CfaRule | None:
+    return cfa._replace(offset=cfa.offset + offset) if isinstance(cfa, Rule) else None
+
+
+def _exported(image: ElfImage) -> set[int]:
+    """Return the addresses of functions that other files may call."""
+    found: set[int] = set()
+    for table in image.symbol_tables:
+        if table.type == SHT_DYNSYM or image.is_relocatable:
+            with suppress(ElfError):
+                # Local symbols come first (gABI, "Symbol Table": sh_info).
+                symbols = islice(image.symbols(table), table.info, None)
+                found.update(symbol.vaddr for symbol in symbols if symbol.vaddr and symbol.type in _FUNCTIONS)
+    return found
 
 
 def _finding(first: _Contradicted, function_vaddr: int, arch: Arch) -> Contradiction:

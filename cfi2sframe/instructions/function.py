@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable  # noqa: TC003 - parts of a NamedTuple's fields
+from collections.abc import Callable, Container, Iterable, Sequence  # noqa: TC003 - parts of a NamedTuple's fields
 from typing import NamedTuple
 
 from cfi2sframe.instructions.effects import Abi, Effect  # noqa: TC001 - part of a NamedTuple's fields
@@ -25,10 +25,12 @@ class Code(NamedTuple):
     `at(vaddr)` returns the instruction at an address, None where the code has none; `holds(vaddr)` tells whether an
     address is one of the code's. `entries` are all addresses that may be entries. `table_targets(word)` returns where
     the words of a table of jumps lead. `never_returns(vaddr)` tells it of a function outside of the code,
-    `import_never_returns(vaddr)` of the one whose address is in a word. `size` is that of the code. `comes_back(vaddr,
-    end)`: the call at an address may come back to its end, for all that is known; `may_hold(entry, vaddr, jump)`: a
-    function may have code at an address, to which its jump at another one leads (None: one that is not known). Unless
-    the code `needs_proof`, what returns with another frame is not refused.
+    `import_never_returns(vaddr)` of the one whose address is in a word. `size` is that of the code.
+
+    What CFI says may narrow that: `comes_back(vaddr, end)`: the call at an address may come back to its end;
+    `may_hold(entry, vaddr)`: a function may have code at an address; `fits(vaddr, state)`: a label may be reached with
+    a state; `in_table(jump, targets)` returns those of a table's targets to which a jump may lead. Unless the code
+    `needs_proof`, what returns with another frame is not refused, and before something unknown, states stay.
     """
 
     at: Callable[[int], DecodedInstruction | None]
@@ -40,7 +42,9 @@ class Code(NamedTuple):
     is_fixed: bool
     size: int
     comes_back: Callable[[int, int], bool] = lambda _vaddr, _end: True
-    may_hold: Callable[[int, int, int | None], bool] = lambda _entry, _vaddr, _jump: True
+    may_hold: Callable[[int, int], bool] = lambda _entry, _vaddr: True
+    fits: Callable[[int, State], bool] = lambda _vaddr, _state: True
+    in_table: Callable[[int, Sequence[int]], Iterable[int]] = lambda _jump, targets: targets
     needs_proof: bool = True
 
 
@@ -59,13 +63,14 @@ class Summary(NamedTuple):
 class CodePiece(NamedTuple):
     """Something to follow, from `vaddr` on.
 
-    Where it is accepted, control gets there from `origin` (None: no proof passes back).
+    Where it is accepted, control gets there from `origin` (None: no proof passes back). `is_label`: that is a guess.
     """
 
     vaddr: int
     state: State
     origin: int | None
     is_after_call: bool = False
+    is_label: bool = False
 
 
 class Followed:
@@ -113,7 +118,11 @@ class Followed:
     def pieces_of_labels(self, first: int = 0) -> list[CodePiece]:
         """Return what to try for the labels from a number on, once there is an unresolved jump."""
         state = self._dispatch
-        return [] if state is None else [CodePiece(vaddr, state, None) for vaddr in list(self.labels)[first:]]
+        return (
+            []
+            if state is None
+            else [CodePiece(vaddr, state, None, is_label=True) for vaddr in list(self.labels)[first:]]
+        )
 
     def prove(self) -> None:
         """Find the addresses from which control reaches a return."""

@@ -43,16 +43,22 @@ def opinions_of(row: RowState, state: State, abi: Abi) -> Opinions:
     """
     if row.ra is NoRule.UNDEFINED or row.cfa is None:
         return _SILENT, _SILENT, _SILENT
-    cfa = _cfa(row.cfa, state)
+    cfa = _cfa(row.cfa, state, abi)
     is_agreed = cfa is _AGREES
     ra = _register(row.ra, _RA, abi.ra_register, state, is_cfa_right=is_agreed)
     return cfa, ra, _register(row.fp, _CALLER, abi.fp, state, is_cfa_right=is_agreed)
 
 
-def _cfa(rule: CfaRule, state: State) -> Opinion:
+def _cfa(rule: CfaRule, state: State, abi: Abi) -> Opinion:
     if not isinstance(rule, Rule) or rule.register is None or rule.deref:
         return _UNDECIDED
     value = state.get(rule.register)
+    if value is None and abi.clobbered >> rule.register & 1:
+        # Functions that load the registers of another frame have its address in such a register.
+        return _UNDECIDED
+    if (value is None or value[0] >= 0) and CFA in (state[abi.sp][0], state.get(abi.fp, _RA)[0]):
+        # SP or FP leads to the CFA, and this register has another value.
+        return Opinion(Answer.CONTRADICTS)
     # Sums with other values are not followed, but are no CFA.
     return _compared(plus(value, rule.offset) or value, _CFA)
 

@@ -184,6 +184,8 @@ def _value(text: S390xText) -> tuple[Step, ...] | None:
     if name in ("agr", "agrk", "algr", "algrk", "sgr", "sgrk", "slgr", "slgrk"):
         first = target if last == 1 else source
         return _sum(target, first, text.register(last), -1 if name[0] == "s" else 1)
+    if name in ("agfr", "sgfr", "slgfr") and target == SP:
+        return (Step(Op.MOVE_FRAME, SP),)
     memory = text.memory(1)
     return None if memory is None else _loaded(name, target, memory)
 

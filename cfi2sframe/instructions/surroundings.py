@@ -188,7 +188,7 @@ class JumpTables:
         end = loaded[index] if index < len(loaded) else _ADDRESS_MASK
         order: Final = "little" if self.image.byte_order == "<" else "big"
         for place in range(table.vaddr, min(end, table.vaddr + _MAX_WORDS * table.size), table.size):
-            data = self.image.bytes_at(place, table.size)
+            data = self.decoder.code.data_at(place, table.size)
             if data is None:
                 return
             word = int.from_bytes(data, order, signed=table.is_signed)

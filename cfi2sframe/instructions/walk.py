@@ -49,12 +49,17 @@ class Walk:
         if self.piece.is_after_call and self._begins_function(self.piece.vaddr):
             return []
         function = self.function
-        try:
-            while self.work:
+        if self.piece.is_label and not self.machine.code.fits(self.piece.vaddr, self.piece.state):
+            return []
+        while self.work:
+            try:
                 self._path(*self.work.pop())
-        except RefusedError as refused:
-            function.refused.update(dict.fromkeys(self.states, refused.reason))
-            raise
+            except RefusedError as refused:
+                if self.machine.code.needs_proof:
+                    function.refused.update(dict.fromkeys(self.states, refused.reason))
+                    raise
+                # Without proof, only what follows is not known.
+                function.leave(self.machine.abi)
         function.states.update(self.states)
         for vaddr, targets in self.edges.items():
             # What other pieces have added stays.
@@ -131,12 +136,12 @@ class Walk:
                 if value is not None and value[0] == NUMBER and is_address and self._may_be_label(value[1]):
                     self.function.labels[value[1]] = None
 
-    def _may_be_label(self, vaddr: int, jump: int | None = None) -> bool:
+    def _may_be_label(self, vaddr: int) -> bool:
         """Whether a jump may lead to an address within the function; without proof, another function is not tried."""
         code = self.machine.code
         if not code.holds(vaddr):
             return False
-        return code.needs_proof or (vaddr not in code.entries and code.may_hold(self.function.entry, vaddr, jump))
+        return code.needs_proof or (vaddr not in code.entries and code.may_hold(self.function.entry, vaddr))
 
     def _is_other_function(self, vaddr: int, state: State) -> bool:
         """Whether control arrives at another function as a call would: then what is known of that decides.
@@ -247,8 +252,8 @@ class Walk:
                 raise RefusedError(CodeReason.NOT_PROVEN)
             self.exits.add(vaddr)
         elif isinstance(value, TableWord):
-            targets = machine.code.table_targets(value)
-            self.found += [CodePiece(target, state, vaddr) for target in targets if self._may_be_label(target, vaddr)]
+            targets = [target for target in machine.code.table_targets(value) if self._may_be_label(target)]
+            self.found += [CodePiece(target, state, vaddr) for target in machine.code.in_table(vaddr, targets)]
         elif value is not None and value[0] == NUMBER and machine.code.holds(value[1]):
             self.edges[vaddr] = (*self.edges[vaddr], value[1])
             self.work.append((value[1], state))

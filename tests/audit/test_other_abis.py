@@ -38,7 +38,7 @@ CASES = {
             "stp x29, x30, [sp, #-16]!; .cfi_def_cfa_offset 16; mov x29, sp; bl g; ldp x29, x30, [sp], #16; "
             ".cfi_def_cfa_offset 0; ret"
         ),
-        [Said(8, "FP", "unchanged", "*(c-16)"), Said(12, "RA", "unchanged", "*(c-8)")],
+        [Said(8, "FP", "unchanged", "*(c-16)"), Said(8, "RA", "unchanged", "*(c-8)")],
     ),
     "AArch64: a wrong size": (
         A64,
