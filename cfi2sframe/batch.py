@@ -129,6 +129,7 @@ def _run(
 
     context = get_context("fork")
     pool: ProcessPoolExecutor | None = None
+    gate: Event | None = None
     processes: list[Any] = []
     futures: dict[Future[Any], int] = {}
     done = SimpleQueue[Future[Any]]()
@@ -153,7 +154,7 @@ def _run(
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for future in futures:
             future.add_done_callback(done.put)
-        if futures:
+        if futures and gate is not None:
             gate.set()
         for _ in futures:
             future = done.get()

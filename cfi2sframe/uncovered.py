@@ -81,9 +81,7 @@ def _derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[int], bool] | None)
     from cfi2sframe.instructions.as_cfi import as_cfi
 
     made = read_programs(image, FoundCfi((as_cfi(image, functions),)))
-    return cfi._replace(
-        sections=cfi.sections + made.sections, entries=cfi.entries.joined(made.entries), underived=derived.left_out
-    )
+    return cfi.joined(made)._replace(underived=derived.left_out)
 
 
 def _functions(code_map: CodeMap) -> list[Span]:

@@ -30,22 +30,37 @@ class Expression(NamedTuple):
         return f"{'*' if self.deref else ''}({describe(self.code, arch.byte_order)})"
 
 
-_FIXED_CONSTANTS: Final = {
-    d.DW_OP_const1u: (1, False),
-    d.DW_OP_const1s: (1, True),
-    d.DW_OP_const2u: (2, False),
-    d.DW_OP_const2s: (2, True),
-    d.DW_OP_const4u: (4, False),
-    d.DW_OP_const4s: (4, True),
-    d.DW_OP_const8u: (8, False),
-    d.DW_OP_const8s: (8, True),
+#: Operations that push a constant, and all with operands: the bytes of each (negative: signed), or its form.
+_CONSTANTS: Final[dict[int, tuple[int | str, ...]]] = {
+    d.DW_OP_const1u: (1,),
+    d.DW_OP_const1s: (-1,),
+    d.DW_OP_const2u: (2,),
+    d.DW_OP_const2s: (-2,),
+    d.DW_OP_const4u: (4,),
+    d.DW_OP_const4s: (-4,),
+    d.DW_OP_const8u: (8,),
+    d.DW_OP_const8s: (-8,),
+    d.DW_OP_constu: ("uleb",),
+    d.DW_OP_consts: ("sleb",),
 }
+_OPERANDS: Final[dict[int, tuple[int | str, ...]]] = {
+    **_CONSTANTS,
+    **dict.fromkeys(range(d.DW_OP_breg0, d.DW_OP_breg31 + 1), ("sleb",)),
+    d.DW_OP_bregx: ("uleb", "sleb"),
+    d.DW_OP_plus_uconst: ("uleb",),
+    d.DW_OP_addr: (8,),
+    d.DW_OP_bra: (-2,),
+    d.DW_OP_skip: (-2,),
+    d.DW_OP_pick: (1,),
+    d.DW_OP_deref_size: (1,),
+}
+#: All operations but DW_OP_reg0 to reg31, which CFI may not use (DWARF 5, 6.4.2).
 _NAMES: Final = {
-    value: name.removeprefix("DW_OP_")
-    for name, value in vars(d).items()
-    if name.startswith("DW_OP_")
-    and name not in ("DW_OP_lit0", "DW_OP_lit31", "DW_OP_breg0", "DW_OP_breg31", "DW_OP_reg0")
+    **{value: name.removeprefix("DW_OP_") for name, value in vars(d).items() if name.startswith("DW_OP_")},
+    **{d.DW_OP_lit0 + number: f"lit{number}" for number in range(32)},
+    **{d.DW_OP_breg0 + number: f"breg{number}" for number in range(32)},
 }
+del _NAMES[d.DW_OP_reg0]
 
 _SUMS: Final = (d.DW_OP_plus, d.DW_OP_minus, d.DW_OP_plus_uconst, d.DW_OP_deref, d.DW_OP_nop)
 #: Bytes of an expression that a message shows: many functions of a file may have the same large one.
@@ -69,37 +84,21 @@ def _walk(expression: bytes, byte_order: str) -> Iterator[tuple[int, Operation]]
     position = 0
     while position < len(expression):
         opcode = expression[position]
-        operands, position = _operands(expression, position + 1, opcode, byte_order)
-        yield position, Operation(opcode, operands)
-
-
-def _operands(data: bytes, position: int, opcode: int, byte_order: str) -> tuple[tuple[int, ...], int]:
-    if d.DW_OP_breg0 <= opcode <= d.DW_OP_breg31 or opcode == d.DW_OP_consts:
-        value, position = read_sleb(data, position)
-        return (value,), position
-    if opcode in (d.DW_OP_constu, d.DW_OP_plus_uconst):
-        value, position = read_uleb(data, position)
-        return (value,), position
-    if opcode == d.DW_OP_bregx:
-        register, position = read_uleb(data, position)
-        value, position = read_sleb(data, position)
-        return (register, value), position
-    if opcode in (d.DW_OP_bra, d.DW_OP_skip):
-        size, signed = 2, True
-    elif opcode in (d.DW_OP_pick, d.DW_OP_deref_size):
-        size, signed = 1, False
-    elif opcode == d.DW_OP_addr:
-        size, signed = 8, False
-    elif opcode in _FIXED_CONSTANTS:
-        size, signed = _FIXED_CONSTANTS[opcode]
-    elif opcode in _NAMES or d.DW_OP_lit0 <= opcode <= d.DW_OP_lit31:
-        return (), position
-    else:
-        raise CfiError(f"unknown expression operation 0x{opcode:02x}")
-    if position + size > len(data):
-        raise CfiError("truncated expression")
-    raw = data[position : position + size]
-    return (int.from_bytes(raw, "little" if byte_order == "<" else "big", signed=signed),), position + size
+        if opcode not in _NAMES:
+            raise CfiError(f"unknown expression operation 0x{opcode:02x}")
+        position += 1
+        operands: list[int] = []
+        for kind in _OPERANDS.get(opcode, ()):
+            if isinstance(kind, int):
+                raw = expression[position : position + abs(kind)]
+                if len(raw) < abs(kind):
+                    raise CfiError("truncated expression")
+                value = int.from_bytes(raw, "little" if byte_order == "<" else "big", signed=kind < 0)
+                position += abs(kind)
+            else:
+                value, position = (read_uleb if kind == "uleb" else read_sleb)(expression, position)
+            operands.append(value)
+        yield position, Operation(opcode, tuple(operands))
 
 
 def classify(code: bytes, byte_order: str, *, starts_with_cfa: bool) -> Rule | int | None:
@@ -122,8 +121,8 @@ def is_unscaled(code: bytes, byte_order: str) -> bool:
     except CfiError:
         return False
     registers = [opcode for opcode in opcodes if d.DW_OP_breg0 <= opcode <= d.DW_OP_breg31 or opcode == d.DW_OP_bregx]
-    constants = {*_FIXED_CONSTANTS, d.DW_OP_constu, d.DW_OP_consts, *range(d.DW_OP_lit0, d.DW_OP_lit31 + 1)}
-    return len(registers) <= 1 and {*registers, *constants, *_SUMS}.issuperset(opcodes)
+    literals = range(d.DW_OP_lit0, d.DW_OP_lit31 + 1)
+    return len(registers) <= 1 and {*registers, *_CONSTANTS, *literals, *_SUMS}.issuperset(opcodes)
 
 
 class RulesByPc(NamedTuple):
@@ -185,7 +184,7 @@ def _apply(operation: Operation, stack: list[Rule | int]) -> bool:
         stack.append(Rule(operands[0], operands[1], deref=False))
     elif d.DW_OP_lit0 <= opcode <= d.DW_OP_lit31:
         stack.append(opcode - d.DW_OP_lit0)
-    elif opcode in _FIXED_CONSTANTS or opcode in (d.DW_OP_constu, d.DW_OP_consts):
+    elif opcode in _CONSTANTS:
         stack.append(operands[0])
     elif opcode == d.DW_OP_plus_uconst:
         stack.append(operands[0])
@@ -236,18 +235,10 @@ def describe(expression: bytes, byte_order: str) -> str:
         for position, (opcode, operands) in _walk(expression, byte_order):
             if end >= _MAX_SHOWN_SIZE:
                 break
-            texts.append(" ".join((_name(opcode), *map(str, operands))))
+            texts.append(" ".join((_NAMES[opcode], *map(str, operands))))
             end = position
     except CfiError:
         texts, end = [f"bytes {expression[:_MAX_SHOWN_SIZE].hex(' ')}"], min(len(expression), _MAX_SHOWN_SIZE)
     if end < len(expression):
         texts.append(f"and {len(expression) - end:,} more bytes")
     return "; ".join(texts)
-
-
-def _name(opcode: int) -> str:
-    if d.DW_OP_lit0 <= opcode <= d.DW_OP_lit31:
-        return f"lit{opcode - d.DW_OP_lit0}"
-    if d.DW_OP_breg0 <= opcode <= d.DW_OP_breg31:
-        return f"breg{opcode - d.DW_OP_breg0}"
-    return _NAMES[opcode]

@@ -193,6 +193,13 @@ class Cfi(NamedTuple):
         end = len(self.entries)
         return range(self.entries.source_starts[-1] if self._has_derived else end, end)
 
+    def joined(self, other: Cfi) -> Cfi:
+        """Return this CFI with that of lesser sources after it."""
+        entries = self.entries.joined(other.entries)
+        return self._replace(
+            sections=self.sections + other.sections, entries=entries, damaged=self.damaged + other.damaged
+        )
+
     @property
     def _has_derived(self) -> bool:
         return bool(self.sections) and self.sections[-1].kind == "code"
@@ -208,30 +215,24 @@ def read_programs(image: ElfImage, found: FoundCfi) -> Cfi:
 
     Raises `CfiError` when a section of the best source cannot be walked. A section of another source is then unread.
     """
-    reader = _Reader(image)
-    sections: list[CfiSection | RowSection] = []
+    machines = RowMachines(image.arch)
+    best = [section for section in found.sections if section.kind == found.sections[0].kind]
+    cfi = _Reader(image, machines).cfi(best)
     unread = list(found.unread)
-    for section in found.sections:
-        if section.kind == found.sections[0].kind:
-            reader.read(section)
-            sections.append(section)
-            continue
-        state = reader.state
+    for section in found.sections[len(best) :]:
         try:
-            reader.read(section)
-            sections.append(section)
+            cfi = cfi.joined(_Reader(image, machines).cfi([section]))
         except CfiError as error:
-            reader.forget_since(state)
             unread.append(UnreadSource.of(section.name, error))
-    return reader.cfi(tuple(sections), tuple(unread))
+    return cfi._replace(unread=tuple(unread))
 
 
 class _Reader:
-    """Collects the FDEs of one image; runs each distinct pair of CIE and instructions once."""
+    """Collects the FDEs of some sections; runs each distinct pair of CIE and instructions once."""
 
-    def __init__(self, image: ElfImage) -> None:
+    def __init__(self, image: ElfImage, machines: RowMachines) -> None:
         self.image = image
-        self.machines = RowMachines(image.arch)
+        self.machines = machines
         # Arrays, because boxed integers scatter over the heap.
         self.starts: array[int] = array("Q")
         self.sizes: array[int] = array("Q")
@@ -307,35 +308,21 @@ class _Reader:
         damaged += [DamagedFde(failure, section, None) for failure in walk.failures]
         self.damaged += sorted(damaged, key=attrgetter("failure.offset"))
 
-    @property
-    def state(self) -> tuple[int, int, int, int]:
-        """The numbers of FDEs, programs, sections and damaged FDEs that have been read."""
-        return len(self.starts), len(self.programs), len(self.walks), len(self.damaged)
-
-    def forget_since(self, state: tuple[int, int, int, int]) -> None:
-        """Forget what has been read since a `state`."""
-        fde_count, program_count, walk_count, damaged_count = state
-        for numbers in (self.starts, self.sizes, self.offsets):
-            del numbers[fde_count:]
-        del self.program_numbers[fde_count:], self.programs[program_count:]
-        del self.walks[walk_count:], self.damaged[damaged_count:]
-        for cie, known in self.known.items():
-            self.known[cie] = {code: number for code, number in known.items() if number < program_count}
-        self.known_rows = {key: number for key, number in self.known_rows.items() if number < program_count}
-
     def add_program(self, cie: DwarfCie, table: UnwindTable) -> int:
         """Add a distinct program and return its number."""
         self.programs.append(Program(len(self.programs), cie, table))
         return len(self.programs) - 1
 
-    def cfi(self, sections: tuple[CfiSection | RowSection, ...], unread: tuple[UnreadSource, ...]) -> Cfi:
-        """Return what has been read."""
+    def cfi(self, sections: Sequence[CfiSection | RowSection]) -> Cfi:
+        """Read sections. Raises `CfiError` when one cannot be walked."""
+        for section in sections:
+            self.read(section)
         clipped = self.clip_at_ends_of_code()
         self.cut_at_ends()
         entries = CfiEntries(
             self.starts, self.sizes, self.offsets, self.program_numbers, tuple(self.programs), self.walks, clipped
         )
-        return Cfi(sections, entries, tuple(self.damaged), unread)
+        return Cfi(tuple(sections), entries, tuple(self.damaged))
 
     def clip_at_ends_of_code(self) -> dict[int, int]:
         """Take what is past the code from FDEs that reach over its end; return how many bytes each has lost."""
