@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.abi import Arch, arch_of_elf
 from cfi2sframe.elf.constants import ET_CORE, PT_LOAD, PT_NOTE
@@ -14,13 +14,14 @@ from cfi2sframe.elf.notes import parse_notes
 from cfi2sframe.errors import ElfError
 from cfi2sframe.trace.kernel import NT_PRSTATUS, stopped_thread
 from cfi2sframe.trace.memory import Memory, MemoryPiece
-from cfi2sframe.trace.space import FileMapping, Stopped
+from cfi2sframe.trace.space import FileMapping
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.notes import Note
+    from cfi2sframe.trace.frames import ReadMemory
     from cfi2sframe.trace.kernel import StoppedThread
 
 _NT_AUXV: Final = 6
@@ -32,6 +33,20 @@ _MAX_PATH_SIZE: Final = 4096
 # struct elf_prstatus of 64-bit ABIs.
 _PID_OFFSET: Final = 32
 _REGISTERS_OFFSET: Final = 112
+
+
+class Stopped(NamedTuple):
+    """What a trace needs of a core or a process: threads, mapped files, auxiliary vector (AT_ types to values), memory.
+
+    `lists_files`: all but cores without NT_FILE do.
+    """
+
+    arch: Arch
+    threads: Sequence[StoppedThread]
+    mappings: Sequence[FileMapping]
+    auxv: Mapping[int, int]
+    read: ReadMemory
+    lists_files: bool = True
 
 
 def parse_core(data: FileData) -> Stopped:
@@ -65,7 +80,8 @@ def parse_core(data: FileData) -> Stopped:
         raise ElfError("no thread: the core has no usable NT_PRSTATUS note")
     data_of = {note.type: note.data for note in reversed(notes)}
     mappings = _mappings(data_of.get(_NT_FILE, b""), arch)
-    return Stopped(arch, threads, mappings, parse_auxv(data_of.get(_NT_AUXV, b""), arch), Memory(pieces).read)
+    auxv = parse_auxv(data_of.get(_NT_AUXV, b""), arch)
+    return Stopped(arch, threads, mappings, auxv, Memory(pieces).read, lists_files=bool(mappings))
 
 
 def arch_of_header(header: FileHeader) -> Arch:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files that are mapped into a process: each loaded once, with its rows and its symbols.
 
-Knows files and nothing of processes; addresses are virtual addresses of the files. A file that cannot be used, whatever
-is wrong with it, costs no other one: each has limits of its own, where the job has limits. What is read from memory is
-bytes of the job's, and has the job's limits.
+Addresses are virtual addresses of the files. A file that cannot be used costs no other one: each has limits of its own,
+where the job has limits. What is read from memory is the job's, and has the job's limits.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from cfi2sframe.api import decode, decode_existing
-from cfi2sframe.conversion import Options, convert_image
+from cfi2sframe.api import decode_existing, decode_made
+from cfi2sframe.conversion import Options
 from cfi2sframe.elf.constants import STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.load import load, stored_size
+from cfi2sframe.elf.load import load
 from cfi2sframe.elf.notes import build_id
 from cfi2sframe.errors import CostError, InputError, reason_of
 from cfi2sframe.guard import part
@@ -55,13 +54,10 @@ class FoundSymbol(NamedTuple):
 class ModuleFile:
     """A file with its rows and symbols, which are read on first use and kept.
 
-    `version` is the SFrame version that CFI is converted to, `source` the CFI that is asked for (see `Options`),
-    `limit_size` what `_alone` takes.
+    `options` are those by which CFI is converted, `limit_size` is what `_alone` takes.
     """
 
-    def __init__(
-        self, image: ElfImage, version: int, source: CfiKind | None = None, limit_size: int | None = None
-    ) -> None:
+    def __init__(self, image: ElfImage, options: Options, limit_size: int | None = None) -> None:
         self.image = image
         self.build_id = build_id(image)
         section = image.sframe_section
@@ -69,8 +65,7 @@ class ModuleFile:
         self.has_section = (section is not None and section.size > 0) or image.sframe_segment is not None
         #: What went wrong with the symbols, where it is a bug of this program.
         self.trouble = ""
-        self._version = version
-        self._source = source
+        self._options = options
         self._limit_size = limit_size
 
     @cached_property
@@ -82,20 +77,12 @@ class ModuleFile:
     def _read_rows(self) -> Section | Ending:
         kind = "unusable-section" if self.has_section else "unusable-module"
         try:
-            section = decode_existing(self.image) if self.has_section else self._converted()
+            section = decode_existing(self.image) if self.has_section else decode_made(self.image, self._options)
         except InputError as error:
             return Ending(kind, f"{self.image.name}: {error.detail}")
         if section.arch != self.image.arch:
             return Ending(kind, f"{self.image.name}: the section is for {section.arch.name}")
         return section
-
-    def _converted(self) -> Section:
-        # These rows are for our own look-up, which knows all errata, and nobody stores them: they need not be few.
-        errata = 2 if self._version == 2 else None
-        conversion = convert_image(self.image, Options(self._version, errata, self._source, level=0))
-        if not conversion.data:
-            raise InputError(f"SFrame version {self._version} can describe none of the functions")
-        return decode(conversion.data, conversion.section_vaddr)
 
     def row_at(self, vaddr: int) -> Row | Ending:
         """Return the row in force at an address of the file, or why there is none."""
@@ -109,7 +96,6 @@ class ModuleFile:
 
     @cached_property
     def _functions(self) -> list[tuple[int, int, str]]:
-        """Start, size and name of the functions that have symbols, by address."""
         functions = _alone(self._limit_size, lambda: _functions_of(self.image))
         if isinstance(functions, str):
             self.trouble = functions
@@ -157,8 +143,8 @@ class FileStore:
     """
 
     def __init__(self, version: int = 3, source: CfiKind | None = None) -> None:
-        self._version = version
-        self._source = source
+        # These rows are for our own look-up, which knows all errata, and nobody stores them: they need not be few.
+        self._options = Options(version, 2 if version == 2 else None, source, level=0)
         self._by_identity: dict[tuple[int, int, int], ModuleFile | str] = {}
 
     def open(self, path: str, root: str = "") -> ModuleFile | str:
@@ -183,21 +169,17 @@ class FileStore:
         identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
         if identity not in self._by_identity:
             size = min(status.st_size, status.st_blocks * _BLOCK_UNIT)
-            self._by_identity[identity] = _alone(size, lambda: self._loaded(path, name))
+            self._by_identity[identity] = _alone(size, lambda: self._module_file(load(path, name), size))
         return self._by_identity[identity]
-
-    def _loaded(self, path: str, name: str) -> ModuleFile | str:
-        image = load(path, name)
-        return self._module_file(image, stored_size(image.data))
 
     def of_memory(self, data: bytes, name: str) -> ModuleFile | str:
         """Return the file whose bytes were read from memory, or why it cannot be used."""
         return _alone(None, lambda: self._module_file(ElfImage(data, name), None))
 
     def _module_file(self, image: ElfImage, limit_size: int | None) -> ModuleFile | str:
-        if image.is_relocatable:
-            return "an object, which is never mapped"
-        return ModuleFile(image, self._version, self._source, limit_size)
+        return (
+            "an object, which is never mapped" if image.is_relocatable else ModuleFile(image, self._options, limit_size)
+        )
 
 
 def _alone(limit_size: int | None, work: Callable[[], _T]) -> _T | str:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Format traces as text, or as plain data for JSON."""
+"""Format traces as plain data for JSON, and these as text."""
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from cfi2sframe.demangle import readable_names
 from cfi2sframe.printable import printable
@@ -15,15 +16,6 @@ if TYPE_CHECKING:
     from cfi2sframe.trace.frames import Row, TraceEntry
     from cfi2sframe.trace.run import ThreadTrace, Traced
     from cfi2sframe.trace.space import AddressSpace
-
-
-class _Function(NamedTuple):
-    """A frame's function: its demangled name, its linkage name, and how far the PC is from its start."""
-
-    name: str | None = None
-    symbol: str | None = None
-    offset: int | None = None
-
 
 # The frames of a trace share few names, but these may be long.
 _printable = lru_cache(maxsize=1024)(printable)
@@ -36,18 +28,6 @@ def _readable_names(traced: Traced) -> dict[str, str]:
     return readable_names(symbol.name for symbol in found if symbol is not None)
 
 
-def _functions(
-    thread: ThreadTrace, space: AddressSpace, names: Mapping[str, str]
-) -> Iterator[tuple[TraceEntry, _Function]]:
-    for entry in thread.trace.entries:
-        found = space.symbol_at(entry.frame.lookup_pc)
-        if found is None:
-            yield entry, _Function()
-        else:
-            offset = found.offset + entry.frame.is_return_address
-            yield entry, _Function(names.get(found.name, found.name), found.name, offset)
-
-
 def trace_lines(traced: Traced) -> Iterator[str]:
     """Yield the lines of all traces: a head per thread, a line per frame, and how the trace ended."""
     names = _readable_names(traced)
@@ -55,28 +35,26 @@ def trace_lines(traced: Traced) -> Iterator[str]:
         if number:
             yield ""
         yield f"thread {thread.id}"
-        for index, (entry, function) in enumerate(_functions(thread, traced.space, names)):
-            line = f"#{index:<3} 0x{entry.frame.pc:016x}"
-            if function.name is not None:
-                line += f" {_printable(function.name)}+0x{function.offset:x}"
-            if entry.module is not None:
-                line += f" in {_printable(entry.module)}"
-            yield f"{line} ({_row_text(entry.row)})"
+        for frame in _frames(thread, traced.space, names):
+            line = f"#{frame['index']:<3} 0x{frame['pc']:016x}"
+            if frame["function"] is not None:
+                line += f" {_printable(frame['function'])}+0x{frame['offset']:x}"
+            if frame["module"] is not None:
+                line += f" in {_printable(frame['module'])}"
+            yield f"{line} ({_row_text(frame['row'])})"
         yield f"end: {thread.trace.ending.kind}: {_printable(thread.trace.ending.detail)}"
     for module in traced.space.modules:
         for text in module.notes:
             yield f"note: {printable(module.name)}: {printable(text)}"
 
 
-def _row_text(row: Row | None) -> str:
+def _row_text(row: dict[str, Any] | None) -> str:
     if row is None:
         return "no row"
-    if row.found is None:
+    if row["source"] == "trampoline":
         return "signal trampoline"
-    body = row.found.function.body
-    words = [f"v{row.found.version}", "flexible" if body.is_flexible else "default"]
-    words += ["pcmask"] * body.is_pcmask + ["signal"] * body.is_signal_frame
-    return f"{' '.join(words)}, {row.source}"
+    words = [f"v{row['version']}", row["kind"], *["pcmask"] * (row["type"] == "pcmask"), *["signal"] * row["signal"]]
+    return f"{' '.join(words)}, {row['source']}"
 
 
 def trace_data(traced: Traced, *, file: str | None = None, pid: int | None = None) -> dict[str, Any]:
@@ -85,10 +63,7 @@ def trace_data(traced: Traced, *, file: str | None = None, pid: int | None = Non
     threads = [
         {
             "id": thread.id,
-            "frames": [
-                _frame_data(index, entry, function)
-                for index, (entry, function) in enumerate(_functions(thread, traced.space, names))
-            ],
+            "frames": list(_frames(thread, traced.space, names)),
             "ending": thread.trace.ending.kind,
             "ending_detail": thread.trace.ending.detail,
         }
@@ -103,22 +78,28 @@ def trace_data(traced: Traced, *, file: str | None = None, pid: int | None = Non
     return {"schema": 1, **origin, "machine": traced.space.arch.name, "threads": threads, "notes": notes}
 
 
-def _frame_data(index: int, entry: TraceEntry, function: _Function) -> dict[str, Any]:
+def _frames(thread: ThreadTrace, space: AddressSpace, names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    return (_frame(index, entry, space, names) for index, entry in enumerate(thread.trace.entries))
+
+
+def _frame(index: int, entry: TraceEntry, space: AddressSpace, names: Mapping[str, str]) -> dict[str, Any]:
+    frame = entry.frame
+    found = space.symbol_at(frame.lookup_pc)
     return {
         "index": index,
-        "pc": entry.frame.pc,
-        "sp": entry.frame.sp,
-        "fp": entry.frame.fp,
+        "pc": frame.pc,
+        "sp": frame.sp,
+        "fp": frame.fp,
         "cfa": entry.cfa,
         "module": entry.module,
-        "function": function.name,
-        "symbol": function.symbol,
-        "offset": function.offset,
-        "row": None if entry.row is None else _row_data(entry.row),
+        "function": found and names.get(found.name, found.name),
+        "symbol": found and found.name,
+        "offset": found and found.offset + frame.is_return_address,
+        "row": entry.row and _row(entry.row),
     }
 
 
-def _row_data(row: Row) -> dict[str, Any]:
+def _row(row: Row) -> dict[str, Any]:
     if row.found is None:
         return {"source": row.source, "version": None, "kind": None, "type": None, "signal": True}
     body = row.found.function.body
@@ -136,8 +117,6 @@ def json_lines(data: dict[str, Any]) -> Iterator[str]:
 
     Python's encoder is ten times slower when it indents, and the text of all frames is several times their size.
     """
-    import json
-
     encode = json.JSONEncoder().encode
     rest = {key: value for key, value in data.items() if key != "threads"}
     yield encode(rest).removesuffix("}") + ', "threads": ['

@@ -76,11 +76,6 @@ class LoadedFile(NamedTuple):
     loads: tuple[ProgramHeader, ...]
     bias: int
 
-    @property
-    def base_vaddr(self) -> int:
-        """The file's address of its ELF header, which is at file offset 0."""
-        return self.loads[0].vaddr - self.loads[0].file_offset
-
 
 def loaded_file(read: ReadMemory, start: int, byte_order: ByteOrder) -> LoadedFile | None:
     """Return the headers of the ELF file that is loaded at an address; None when there is none, or they are damaged."""
@@ -119,7 +114,9 @@ def file_from_memory(read: ReadMemory, loaded: LoadedFile) -> bytes | None:
 
     File offsets are distances in memory. Sections are there only if memory has the file as it is, as of the vDSO.
     """
-    header, loads, base = loaded.header, loaded.loads, loaded.base_vaddr
+    header, loads = loaded.header, loaded.loads
+    # The file's address of its ELF header, which is at file offset 0.
+    base = loads[0].vaddr - loads[0].file_offset
     size = max(p.end_vaddr for p in loads) - base
     sections_end = header.section_headers_offset + header.section_header_count * header.section_header_size
     if size > _MAX_FILE_SIZE or any(b.vaddr < a.end_vaddr for a, b in pairwise(loads)):

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, parse_file_header
 from cfi2sframe.elf.ranges import Span, united
 from cfi2sframe.errors import InputError
-from cfi2sframe.trace.cores import arch_of_header, parse_auxv
+from cfi2sframe.trace.cores import Stopped, arch_of_header, parse_auxv
 from cfi2sframe.trace.kernel import REGISTER_SETS, stopped_thread
 from cfi2sframe.trace.memory import Memory, MemoryPiece
-from cfi2sframe.trace.space import FileMapping, Stopped
+from cfi2sframe.trace.space import FileMapping
 from cfi2sframe.trace.syscalls import register_set, stopped_threads
 
 if TYPE_CHECKING:
@@ -44,11 +44,12 @@ class Process:
 
     def __init__(self, pid: int) -> None:
         self.missed: set[Span] = set()
+        self._folder = f"/proc/{pid}"
         self._pid = pid
         self._mappings: list[FileMapping] = []
         self._memory = Memory(())
         try:
-            with open(f"/proc/{pid}/exe", "rb") as file:
+            with open(f"{self._folder}/exe", "rb") as file:
                 self.arch = arch_of_header(parse_file_header(file.read(FILE_HEADER_SIZE)))
         except FileNotFoundError:
             raise InputError("no such process, or a thread of the kernel") from None
@@ -57,7 +58,7 @@ class Process:
         self._memory_file = -1
         # Without permission to trace there is none to read; `copy` gives the reason.
         with suppress(OSError):
-            self._memory_file = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+            self._memory_file = os.open(f"{self._folder}/mem", os.O_RDONLY | os.O_CLOEXEC)
 
     def __enter__(self) -> Self:
         return self
@@ -78,18 +79,24 @@ class Process:
             threads = tracer.submit(self._copy, thread_id, extra).result()
         self.missed = set()
         auxv = b""
-        with suppress(OSError), open(f"/proc/{self._pid}/auxv", "rb") as file:
+        with suppress(OSError), open(f"{self._folder}/auxv", "rb") as file:
             auxv = file.read()
         files = [mapping for mapping in self._mappings if mapping.path.startswith("/")]
-        return Stopped(self.arch, threads, files, parse_auxv(auxv, self.arch), self.read)
+        return Stopped(self.arch, threads, files, parse_auxv(auxv, self.arch), self.read, lists_files=bool(files))
 
     def _copy(self, thread_id: int | None, extra: Iterable[Span]) -> list[StoppedThread]:
         with stopped_threads(self._pid, thread_id) as stopped:
             threads = [self._thread(thread) for thread in stopped]
-            self._mappings = _read_mappings(self._pid)
+            try:
+                with open(f"{self._folder}/maps", "rb") as file:
+                    self._mappings = [_mapping(line.rstrip(b"\n")) for line in file]
+            except OSError as error:
+                raise InputError(f"its memory map cannot be read: {error.strerror}") from None
+            # From SP upwards.
+            stacks = [self._span(thread.frame.sp - _RED_ZONE_SIZE, thread.frame.sp) for thread in threads]
             allowed = resident_size(self._pid) + _COPY_ALLOWANCE
             pieces: list[MemoryPiece] = []
-            for start, end in united([*map(self._stack_of, threads), *extra]):
+            for start, end in united([*stacks, *extra]):
                 data = self._read(start, min(end - start, allowed, _MAX_READ_SIZE))
                 pieces.append(MemoryPiece(start, len(data), data))
                 allowed -= len(data)
@@ -102,12 +109,12 @@ class Process:
             raise InputError(f"thread {thread}: its registers cannot be read, or it is no 64-bit program")
         return found
 
-    def _stack_of(self, thread: StoppedThread) -> Span:
-        """Return the part of the mapping at SP to copy: from SP upwards."""
-        mapping = self._mapping_at(thread.frame.sp)
+    def _span(self, start: int, address: int) -> Span:
+        """Return what to copy of the mapping at an address, from the page at `start` on."""
+        mapping = self._mapping_at(address)
         if mapping is None:
             return Span(0, 0)
-        start = max(mapping.start, (thread.frame.sp - _RED_ZONE_SIZE) & ~_PAGE_MASK)
+        start = max(mapping.start, start & ~_PAGE_MASK)
         return Span(start, min(mapping.end, start + _MAX_COPY_SIZE))
 
     def _mapping_at(self, address: int) -> FileMapping | None:
@@ -122,8 +129,7 @@ class Process:
         if mapping is None:
             return data
         if mapping.is_writable:
-            start = address & ~_PAGE_MASK
-            self.missed.add(Span(start, min(mapping.end, start + _MAX_COPY_SIZE)))
+            self.missed.add(self._span(address, address))
             return None
         data = self._read(address, size)
         return data if len(data) == size else None
@@ -144,16 +150,8 @@ def resident_size(pid: int) -> int:
         return 0
 
 
-def _read_mappings(pid: int) -> list[FileMapping]:
-    """Return all mappings of a process; the path is empty, or a name in brackets, where they are of no file."""
-    try:
-        with open(f"/proc/{pid}/maps", "rb") as file:
-            return [_mapping(line.rstrip(b"\n")) for line in file]
-    except OSError as error:
-        raise InputError(f"its memory map cannot be read: {error.strerror}") from None
-
-
 def _mapping(line: bytes) -> FileMapping:
+    """Return a mapping; its path is empty, or a name in brackets, where it is of no file."""
     addresses, permissions, offset, _device, _inode, *path = line.split(None, 5)
     start, end = (int(word, 16) for word in addresses.split(b"-"))
     # The kernel escapes newlines in paths.

@@ -16,13 +16,13 @@ from cfi2sframe.trace.processes import Process
 from cfi2sframe.trace.space import VDSO, AddressSpace, FileMapping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.ranges import Span
+    from cfi2sframe.trace.cores import Stopped
     from cfi2sframe.trace.files import ModuleFile
     from cfi2sframe.trace.kernel import StoppedThread
-    from cfi2sframe.trace.space import Stopped
 
 Threads = Literal["all"] | int
 
@@ -78,71 +78,14 @@ def trace_core(
     for further calls. Raises `InputError` when the core or the executable cannot be used, `RequestError` when there is
     no such thread.
     """
+    store = store or FileStore()
     with naming(path):
         core = parse_core(read_file(path))
-        space = core_space(core, store or FileStore(), executable)
+        space = core_space(core, store, executable)
         wanted = [t for t in core.threads if threads in ("all", t.id)]
         if not wanted:
             raise RequestError(f"no thread {threads}; there are {', '.join(str(t.id) for t in core.threads)}")
         return Traced(space, tuple(_trace_thread(thread, space, limit) for thread in wanted))
-
-
-def _trace_thread(thread: StoppedThread, space: AddressSpace, limit: int) -> ThreadTrace:
-    try:
-        trace = space.walk(thread.frame, limit=limit, pac_mask=thread.pac_mask)
-    except (ChangedError, CostError):
-        # Files are looked at apart, so it is the core that has changed, or all that costs too much.
-        raise
-    except Exception as error:  # noqa: BLE001 - the last handler of a thread
-        entry = TraceEntry(thread.frame, None, None, None)
-        trace = Trace((entry,), Ending("internal-error", reason_of(error)))
-    return ThreadTrace(thread.id, trace)
-
-
-def core_space(core: Stopped, store: FileStore, executable: str | None = None) -> AddressSpace:
-    """Return the address space of a core file. Raises `InputError` when the executable cannot be used."""
-    if executable is None:
-        return _space(core, store, store.open)
-    program = store.open(executable)
-    if isinstance(program, str):
-        raise InputError(program, executable)
-    if program.image.arch != core.arch:
-        raise InputError(f"the core is of {core.arch.name}, the executable of {program.image.arch.name}")
-    starts = [core.auxv[kind] for kind in (_AT_PHDR, _AT_ENTRY) if kind in core.auxv]
-    paths = {m.path for m in core.mappings if any(m.start <= address < m.end for address in starts)}
-    mapped = [] if core.mappings else _mapped(program.image, core.auxv.get(_AT_PHDR))
-    return _space(core, store, lambda path: program if path in (executable, *paths) else store.open(path), mapped)
-
-
-def _space(
-    stopped: Stopped,
-    store: FileStore,
-    open_file: Callable[[str], ModuleFile | str],
-    mapped: Sequence[FileMapping] = (),
-) -> AddressSpace:
-    """Return an address space of the mappings, of those `mapped` besides, and of the vDSO."""
-    mappings = [*stopped.mappings, *mapped]
-    vdso = stopped.auxv.get(_AT_SYSINFO_EHDR)
-    if vdso is not None and not any(mapping.start <= vdso < mapping.end for mapping in mappings):
-        # Only its headers tell where it ends.
-        mappings.append(FileMapping(vdso, vdso + _PAGE_SIZE, 0, VDSO))
-    lack = "" if stopped.mappings else "; the core does not list its files (NT_FILE)"
-    return AddressSpace(stopped.arch, mappings, store, stopped.read, open_file=open_file, lack=lack)
-
-
-def _mapped(image: ElfImage, headers_address: int | None) -> list[FileMapping]:
-    """Return how the kernel has mapped a program, from the address of its program headers (AT_PHDR)."""
-    offset = image.headers.file.program_headers_offset
-    loads = [p for p in image.segments if p.type == PT_LOAD]
-    first = next((p for p in loads if p.file_offset <= offset < p.file_offset + p.file_size), None)
-    if first is None or headers_address is None:
-        return []
-    bias = headers_address - (first.vaddr + offset - first.file_offset)
-    return [
-        FileMapping(p.vaddr - before + bias, p.end_vaddr + bias, p.file_offset - before, image.name)
-        for p in loads
-        for before in [p.vaddr % _PAGE_SIZE]
-    ]
 
 
 def trace_process(
@@ -168,8 +111,62 @@ def trace_process(
         while True:
             stopped = process.copy(None if threads == "all" else threads, extra)
             space = _space(stopped, store, lambda path: store.open(path, root))
-            traces = tuple(_trace_thread(thread, space, limit) for thread in stopped.threads)
+            traced = Traced(space, tuple(_trace_thread(thread, space, limit) for thread in stopped.threads))
             stops += 1
             if stops == _MAX_STOPS or not process.missed - extra:
-                return Traced(space, traces)
+                return traced
             extra |= process.missed
+
+
+def _trace_thread(thread: StoppedThread, space: AddressSpace, limit: int) -> ThreadTrace:
+    try:
+        trace = space.walk(thread.frame, limit=limit, pac_mask=thread.pac_mask)
+    except (ChangedError, CostError):
+        # Files are looked at apart, so it is the core that has changed, or all that costs too much.
+        raise
+    except Exception as error:  # noqa: BLE001 - the last handler of a thread
+        entry = TraceEntry(thread.frame, None, None, None)
+        trace = Trace((entry,), Ending("internal-error", reason_of(error)))
+    return ThreadTrace(thread.id, trace)
+
+
+def core_space(core: Stopped, store: FileStore, executable: str | None = None) -> AddressSpace:
+    """Return the address space of a core file. Raises `InputError` when the executable cannot be used."""
+    if executable is None:
+        return _space(core, store, store.open)
+    program = store.open(executable)
+    if isinstance(program, str):
+        raise InputError(program, executable)
+    if program.image.arch != core.arch:
+        raise InputError(f"the core is of {core.arch.name}, the executable of {program.image.arch.name}")
+    starts = [core.auxv[kind] for kind in (_AT_PHDR, _AT_ENTRY) if kind in core.auxv]
+    paths = {m.path for m in core.mappings if any(m.start <= address < m.end for address in starts)}
+    if not core.mappings:
+        core = core._replace(mappings=_mapped(program.image, core.auxv.get(_AT_PHDR)))
+    return _space(core, store, lambda path: program if path in (executable, *paths) else store.open(path))
+
+
+def _space(stopped: Stopped, store: FileStore, open_file: Callable[[str], ModuleFile | str]) -> AddressSpace:
+    """Return an address space of the mappings, and of the vDSO."""
+    mappings = list(stopped.mappings)
+    vdso = stopped.auxv.get(_AT_SYSINFO_EHDR)
+    if vdso is not None and not any(mapping.start <= vdso < mapping.end for mapping in mappings):
+        # Only its headers tell where it ends.
+        mappings.append(FileMapping(vdso, vdso + _PAGE_SIZE, 0, VDSO))
+    lack = "" if stopped.lists_files else "; the core does not list its files (NT_FILE)"
+    return AddressSpace(stopped.arch, mappings, store, stopped.read, open_file=open_file, lack=lack)
+
+
+def _mapped(image: ElfImage, headers_address: int | None) -> list[FileMapping]:
+    """Return how the kernel has mapped a program, from the address of its program headers (AT_PHDR)."""
+    offset = image.headers.file.program_headers_offset
+    loads = [p for p in image.segments if p.type == PT_LOAD]
+    first = next((p for p in loads if p.file_offset <= offset < p.file_offset + p.file_size), None)
+    if first is None or headers_address is None:
+        return []
+    bias = headers_address - (first.vaddr + offset - first.file_offset)
+    return [
+        FileMapping(p.vaddr - before + bias, p.end_vaddr + bias, p.file_offset - before, image.name)
+        for p in loads
+        for before in [p.vaddr % _PAGE_SIZE]
+    ]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.constants import PT_LOAD
@@ -15,14 +16,12 @@ from cfi2sframe.trace.memory import build_id_in_memory, file_from_memory, loaded
 from cfi2sframe.trace.stepping import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.elf.headers import ProgramHeader
     from cfi2sframe.trace.files import FoundSymbol
     from cfi2sframe.trace.frames import Frame, ReadMemory, Row, Trace
-    from cfi2sframe.trace.kernel import StoppedThread
-    from cfi2sframe.trace.memory import LoadedFile
 
 #: The path of the vDSO, which is no file.
 VDSO: Final = "[vdso]"
@@ -37,19 +36,6 @@ class FileMapping(NamedTuple):
     file_offset: int
     path: str
     is_writable: bool = False
-
-
-class Stopped(NamedTuple):
-    """What a trace needs of a core or a process: threads, mapped files, auxiliary vector (AT_ types to values), memory.
-
-    `mappings` is empty in a core without NT_FILE.
-    """
-
-    arch: Arch
-    threads: Sequence[StoppedThread]
-    mappings: Sequence[FileMapping]
-    auxv: Mapping[int, int]
-    read: ReadMemory
 
 
 class Module(NamedTuple):
@@ -75,11 +61,6 @@ class Module(NamedTuple):
         return [] if isinstance(self.file, str) else [text for text in (self.note, self.file.trouble) if text]
 
 
-def _nothing(_address: int, _size: int) -> bytes | None:
-    """Read no memory."""
-    return None
-
-
 class AddressSpace:
     """The rows and bytes of a process by address. A file is opened when one of its addresses is first looked up.
 
@@ -94,7 +75,7 @@ class AddressSpace:
         arch: Arch,
         mappings: Iterable[FileMapping],
         store: FileStore | None = None,
-        read_own: ReadMemory = _nothing,
+        read_own: ReadMemory = lambda _address, _size: None,
         *,
         open_file: Callable[[str], ModuleFile | str] | None = None,
         lack: str = "",
@@ -116,7 +97,7 @@ class AddressSpace:
     @property
     def modules(self) -> list[Module]:
         """The files that have been looked at, by address."""
-        return sorted((module for found in self._opened.values() for module in found), key=_start_of)
+        return sorted(chain.from_iterable(self._opened.values()), key=_start_of)
 
     def module_at(self, address: int) -> Module | None:
         """Return the module that holds an address."""
@@ -136,7 +117,7 @@ class AddressSpace:
 
     def _modules_of(self, path: str) -> list[Module]:
         """Return the modules that a file's mappings make: one for each time that it was loaded."""
-        # The vDSO has no file, for no reason.
+        # That the vDSO has no file needs no reason.
         file = "" if path == VDSO else self._open_file(path)
         if isinstance(file, ModuleFile) and file.image.arch != self.arch:
             file = f"the file is of {file.image.arch.name}"
@@ -145,14 +126,14 @@ class AddressSpace:
             if modules and mapping.start < modules[-1].end:
                 continue
             try:
-                modules.append(self._from_file(mapping, file))
+                modules.append(self._module_of(mapping, file))
             except CostError:
                 raise
             except Exception as error:  # noqa: BLE001 - the last handler of a file
                 modules.append(Module(path, mapping.start, mapping.end, 0, reason_of(error)))
         return modules
 
-    def _from_file(self, mapping: FileMapping, file: ModuleFile | str) -> Module:
+    def _module_of(self, mapping: FileMapping, file: ModuleFile | str) -> Module:
         """Return the module that begins with a mapping, of its file, or else of what memory has of it."""
         loaded = loaded_file(self.read_own, mapping.start, self.arch.byte_order)
         reason = file if isinstance(file, str) else "none of its mappings is the start of the program"
@@ -167,21 +148,14 @@ class AddressSpace:
                 return Module(mapping.path, mapping.start, _page_end(loads, bias), bias, file)
         if loaded is None:
             return Module(mapping.path, mapping.start, mapping.end, 0, reason)
-        return self._from_memory(mapping, loaded, reason)
-
-    def _from_memory(self, mapping: FileMapping, loaded: LoadedFile, reason: str) -> Module:
-        """Return a module made of what memory holds; `reason` tells why the file is not used."""
         data = file_from_memory(self.read_own, loaded)
-        file: ModuleFile | str = "its bytes are not in memory, or too many"
-        if data is not None:
-            file = self._store.of_memory(data, mapping.path)
+        file = "its bytes are not in memory, or too many" if data is None else self._store.of_memory(data, mapping.path)
         if isinstance(file, ModuleFile) and isinstance(file.rows, Ending):
             file = f"what memory has of it cannot be used: {file.rows.detail}"
         if isinstance(file, str) and reason:
             file = f"{reason}; {file}"
         note = f"read from memory: {reason}" if reason else ""
-        end = _page_end(loaded.loads, loaded.bias)
-        return Module(mapping.path, mapping.start, end, loaded.bias, file, note)
+        return Module(mapping.path, mapping.start, _page_end(loaded.loads, loaded.bias), loaded.bias, file, note)
 
     def find_row(self, address: int) -> tuple[str | None, Row | Ending]:
         """Return the name of an address's module, if there is one, and its row, or why there is none."""

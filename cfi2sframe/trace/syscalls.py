@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
@@ -116,25 +117,20 @@ def _wait(thread: int, deadline: float, stopped: dict[int, int]) -> None:
 
 def _refusal(pid: int, code: int) -> str:
     """Return why the kernel does not let a process be traced."""
-    status: dict[str, str] = {}
+    text = ""
     with suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-        status = {name: value.strip() for name, _, value in (line.partition(":") for line in file)}
+        text = file.read()
+    tracer = re.search(r"^TracerPid:\s*([1-9]\d*)", text, re.MULTILINE)
     if pid == os.getpid():
         return "a process cannot trace itself"
-    if status.get("State", "").startswith("Z"):
+    if re.search(r"^State:\s*Z", text, re.MULTILINE):
         return "the process has ended and waits for its parent"
-    if status.get("TracerPid", "0") != "0":
-        return f"another process traces it already: {status['TracerPid']}"
+    if tracer:
+        return f"another process traces it already: {tracer[1]}"
     if code == errno.EPERM:
-        return (
-            "not permitted to trace it; this needs the user of the process, or root, "
-            "and a kernel.yama.ptrace_scope that allows it"
-        )
+        needs = "the user of the process, or root, and a kernel.yama.ptrace_scope that allows it"
+        return f"not permitted to trace it; this needs {needs}"
     return os.strerror(code)
-
-
-class _OpenHow(ctypes.Structure):
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
 def open_inside(root: str, path: str) -> int:
@@ -142,7 +138,8 @@ def open_inside(root: str, path: str) -> int:
 
     Raises `OSError`, also where the kernel is older than 5.6.
     """
-    how = _OpenHow(os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
+    # struct open_how: flags, mode, resolve
+    how = (ctypes.c_uint64 * 3)(os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
     folder = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         syscall = ctypes.CDLL(None, use_errno=True).syscall

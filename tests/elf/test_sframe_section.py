@@ -10,6 +10,7 @@ import pytest
 from cfi2sframe import convert
 from cfi2sframe.abi import AMD64
 from cfi2sframe.api import decode_existing
+from cfi2sframe.conversion import Options
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import emit
@@ -59,7 +60,7 @@ def test_a_linked_file(kind: int, is_one: bool) -> None:  # noqa: FBT001 - a col
     assert _succeeds(lambda: emit(convert(image)), "already has") != is_one
     assert _succeeds(lambda: remove_section(image.data), "no .sframe section") == is_one
     assert (measure(convert(image)).existing_size > 0) == is_one
-    file = ModuleFile(image, 3)
+    file = ModuleFile(image, Options())
     assert isinstance(file.rows, SectionRecord)
     assert file.has_section == is_one
 
