@@ -11,7 +11,6 @@ import sys
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.headers import RELA_SIZE
 from cfi2sframe.errors import ElfError
 
 if TYPE_CHECKING:
@@ -33,6 +32,8 @@ SOURCE_NAMES: Final[dict[CfiKind, str]] = {
     "code": "code",
 }
 
+#: Elf64_Chdr.
+_COMPRESSION_HEADER_SIZE: Final = 24
 _ZSTD_PIECE_SIZE: Final = 1 << 20
 #: R_X86_64_NONE, R_AARCH64_NONE and so on.
 _R_NONE: Final = 0
@@ -93,8 +94,7 @@ def debug_frames(image: ElfImage) -> tuple[CfiSection, ...]:
 
     Raises `ElfError` when one cannot be read.
     """
-    names = (".debug_frame", ".zdebug_frame")
-    return _sections(image, [s for name in names for s in image.sections_named(name)], "debug_frame")
+    return _sections(image, list(image.sections_named(".debug_frame")), "debug_frame")
 
 
 def _sections(image: ElfImage, sections: list[ElfSection], kind: CfiKind) -> tuple[CfiSection, ...]:
@@ -128,9 +128,7 @@ def _section(
 ) -> CfiSection:
     data = image.section_bytes(section)
     if section.flags & c.SHF_COMPRESSED:
-        data = _decompress(image, section, data)
-    elif section.name.startswith(".z"):
-        data = _decompress_gnu(section, data)
+        data = _decompressed(image, section, data)
     relocations: dict[int, Relocation] = {}
     unresolved: frozenset[int] = frozenset()
     vaddr = section.vaddr if kind == "eh_frame" else 0
@@ -148,34 +146,30 @@ def _table_vaddr(image: ElfImage) -> int | None:
     return None
 
 
-def _decompress(image: ElfImage, section: ElfSection, data: bytes) -> bytes:
+def _decompressed(image: ElfImage, section: ElfSection, data: bytes) -> bytes:
     """Undo SHF_COMPRESSED (gABI, "Section Compression")."""
-    if len(data) < 24:
+    if len(data) < _COMPRESSION_HEADER_SIZE:
         raise ElfError("truncated compression header", section.name)
     method, _reserved, size, _alignment = struct.unpack_from(image.byte_order + "IIQQ", data)
+    packed = data[_COMPRESSION_HEADER_SIZE:]
     if method == c.ELFCOMPRESS_ZLIB:
-        return _inflate(section, memoryview(data)[24:], size)
-    if method == c.ELFCOMPRESS_ZSTD:
-        return _unzstd(section, data[24:], size)
-    raise ElfError(f"unknown compression method {method}", section.name)
+        plain = _inflated(section, packed, size)
+    elif method == c.ELFCOMPRESS_ZSTD:
+        plain = _unzstd(section, packed, size)
+    else:
+        raise ElfError(f"unknown compression method {method}", section.name)
+    if len(plain) != size:
+        raise ElfError(f"decompresses to {len(plain)} bytes, not to the {size} that its header says", section.name)
+    return plain
 
 
-def _decompress_gnu(section: ElfSection, data: bytes) -> bytes:
-    """Undo the older GNU form: "ZLIB", the size in 8 big-endian bytes, a zlib stream."""
-    if data[:4] != b"ZLIB" or len(data) < 12:
-        return data
-    size = int.from_bytes(data[4:12], "big")
-    return _inflate(section, memoryview(data)[12:], size)
-
-
-def _inflate(section: ElfSection, packed: memoryview, size: int) -> bytes:
+def _inflated(section: ElfSection, packed: bytes, size: int) -> bytes:
     import zlib
 
     try:
-        data = zlib.decompressobj().decompress(packed, min(size + 1, sys.maxsize))
+        return zlib.decompressobj().decompress(packed, min(size + 1, sys.maxsize))
     except zlib.error as error:
         raise ElfError(f"damaged compressed section: {error}", section.name) from None
-    return _checked_size(section, data, size)
 
 
 def _unzstd(section: ElfSection, packed: bytes, size: int) -> bytes:
@@ -191,13 +185,7 @@ def _unzstd(section: ElfSection, packed: bytes, size: int) -> bytes:
                 data += piece
     except zstandard.ZstdError as error:
         raise ElfError(f"damaged compressed section: {error}", section.name) from None
-    return _checked_size(section, bytes(data), size)
-
-
-def _checked_size(section: ElfSection, data: bytes, size: int) -> bytes:
-    if len(data) != size:
-        raise ElfError(f"decompresses to {len(data)} bytes, not to the {size} that its header says", section.name)
-    return data
+    return bytes(data)
 
 
 def relocated_bytes(image: ElfImage, section: ElfSection) -> bytes:
@@ -227,9 +215,7 @@ def _relocate(
         if table.link >= len(image.sections):
             raise ElfError("names a symbol table that does not exist", table.name)
         symbol_vaddrs = image.symbol_vaddrs(image.sections[table.link])
-        entries = image.section_bytes(table)
-        usable = memoryview(entries)[: len(entries) // RELA_SIZE * RELA_SIZE]
-        for offset, info, addend in struct.iter_unpack(image.byte_order + "QQq", usable):
+        for offset, info, addend in image.records(table, "QQq"):
             relocation = Relocation(info & 0xFFFFFFFF, info >> 32, addend)
             if relocation.type == _R_NONE:
                 continue

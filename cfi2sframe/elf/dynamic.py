@@ -7,7 +7,6 @@ import struct
 from typing import TYPE_CHECKING
 
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.headers import RELA_SIZE
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
@@ -41,10 +40,8 @@ def dynamic_words(image: ElfImage) -> tuple[dict[int, str], dict[int, int]]:
     for table in image.sections:
         if table.type != c.SHT_RELA or not table.flags & c.SHF_ALLOC:
             continue
-        data = image.section_bytes(table)
-        usable = memoryview(data)[: len(data) // RELA_SIZE * RELA_SIZE]
         symbol_names = _symbol_names(image, table.link)
-        for place, info, addend in struct.iter_unpack(image.byte_order + "QQQ", usable):
+        for place, info, addend in image.records(table, "QQQ"):
             index = info >> 32
             if not index:
                 addends[place] = addend

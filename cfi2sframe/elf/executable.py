@@ -29,14 +29,9 @@ class Spread(NamedTuple):
     has_outsider: bool
 
 
-def executable_loads(segments: Iterable[ProgramHeader]) -> list[ProgramHeader]:
-    """Return the PT_LOAD entries with PF_X."""
-    return [segment for segment in segments if segment.type == PT_LOAD and segment.flags & PF_X]
-
-
 def spread_of(segments: Iterable[ProgramHeader], starts: Sequence[int], sizes: Sequence[int]) -> Spread:
     """Return how functions, of the virtual addresses `starts` and of `sizes` bytes, are spread over `segments`."""
-    loads = executable_loads(segments)
+    loads = [segment for segment in segments if segment.type == PT_LOAD and segment.flags & PF_X]
     ordered = sorted(starts)
     last_end = max(map(add, starts, sizes), default=0)
     counts = [bisect_left(ordered, load.end_vaddr) - bisect_left(ordered, load.vaddr) for load in loads]

@@ -143,6 +143,12 @@ class ElfImage:
             )
         return self._file_bytes(section.file_offset, section.size)
 
+    def records(self, section: ElfSection, form: str) -> Iterator[tuple[int, ...]]:
+        """Iterate over a section as whole records of a form that `struct` knows. Raises as `section_bytes` does."""
+        record = struct.Struct(self.byte_order + form)
+        data = memoryview(self.section_bytes(section))
+        return record.iter_unpack(data[: len(data) // record.size * record.size])
+
     def bytes_at(self, vaddr: int, size: int) -> bytes | None:
         """Return `size` bytes of a linked file at a virtual address; None when no PT_LOAD has them all in the file."""
         index = bisect_right(self._load_starts, vaddr) - 1
@@ -282,11 +288,9 @@ class ElfImage:
         self, section: ElfSection, values: Container[int] | None = None
     ) -> Iterator[tuple[tuple[int, ...], int, int | None]]:
         """Yield each entry's fields as stored, its section's index, and its address."""
-        data = self.section_bytes(section)
-        count = len(data) // SYMBOL_SIZE
-        extended = self._extended_indices(section.index, count)
-        usable = memoryview(data)[: count * SYMBOL_SIZE]
-        for number, fields in enumerate(struct.iter_unpack(self.byte_order + "IBBHQQ", usable)):
+        records = self.records(section, "IBBHQQ")
+        extended = self._extended_indices(section.index, section.size // SYMBOL_SIZE)
+        for number, fields in enumerate(records):
             _name_offset, _info, _other, index, value, _size = fields
             if values is not None and value not in values:
                 continue

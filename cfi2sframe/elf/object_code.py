@@ -6,12 +6,10 @@ What an object does not define gets an address of its own outside of all section
 
 from __future__ import annotations
 
-import struct
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal
 
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.headers import RELA_SIZE
 from cfi2sframe.errors import ElfError
 
 if TYPE_CHECKING:
@@ -89,12 +87,11 @@ class RelocatedCode:
         known = {arch.absolute_relocation: _WORD, arch.pc64_relocation: _WORD, **arch.branch_relocations}
         for table in self._relocations.get(section.index, ()):
             try:
-                entries = image.section_bytes(table)
+                entries = image.records(table, "QQq")
                 symbol_vaddrs = image.symbol_vaddrs(image.sections[table.link])
             except ElfError:
                 continue
-            usable = memoryview(entries)[: len(entries) // RELA_SIZE * RELA_SIZE]
-            for offset, info, addend in struct.iter_unpack(image.byte_order + "QQq", usable):
+            for offset, info, addend in entries:
                 form = known.get(info & 0xFFFFFFFF)
                 if form is None or offset + form[2] > len(data) or info >> 32 >= len(symbol_vaddrs):
                     continue

@@ -22,7 +22,7 @@ _ADDRESS_END = 1 << 64
 
 
 class ElfSection(NamedTuple):
-    """A section. `vaddr` is its address; in a relocatable object, one that the image assigns (0: not allocated)."""
+    """A section. In an object, `vaddr` is an address that the image assigns; 0 in any file: it is not allocated."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index
     name: str
@@ -63,19 +63,7 @@ class CodeRange(NamedTuple):
 
 def named_section(index: int, name: str, header: SectionHeader) -> ElfSection:
     """Return a section of a file from its header."""
-    return ElfSection(
-        index,
-        name,
-        header.type,
-        header.flags,
-        header.vaddr,
-        header.file_offset,
-        header.size,
-        header.link,
-        header.info,
-        header.alignment,
-        header.entry_size,
-    )
+    return ElfSection(index, name, *header[1:])
 
 
 def assigned_vaddrs(sections: Sequence[ElfSection]) -> list[int]:

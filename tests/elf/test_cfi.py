@@ -366,15 +366,11 @@ def test_a_compressed_section_is_relocated_in_its_plain_form() -> None:
     assert section.data == bytes(56) + (image.sections[1].vaddr + 8).to_bytes(8, "little")
 
 
-@pytest.mark.parametrize("name", [".debug_frame", ".zdebug_frame"])
 @pytest.mark.parametrize("lie", [-1, 1, -len(DEBUG_BYTES), 1000])
-def test_a_size_that_is_not_the_contents(name: str, lie: int) -> None:
+def test_a_size_that_is_not_the_contents(lie: int) -> None:
     size = len(DEBUG_BYTES) + lie
-    packed = zlib.compress(DEBUG_BYTES)
-    section = compressed(packed, size)
-    if name == ".zdebug_frame":
-        section = asm.Section(name, b"ZLIB" + size.to_bytes(8, "big") + packed)
-    with pytest.raises(ElfError, match=rf"^\{name}: decompresses to \d+ bytes, not to the {size} that its header says"):
+    section = compressed(zlib.compress(DEBUG_BYTES), size)
+    with pytest.raises(ElfError, match=rf"^\.debug_frame: decompresses to \d+ bytes, not to the {size} that"):
         sections_of(with_sections(section))
 
 
@@ -386,12 +382,6 @@ def test_damaged_content_at_every_byte() -> None:
         damaged[position] ^= 0x55
         with pytest.raises(ElfError, match=r"^\.debug_frame: (damaged compressed section|decompresses to)"):
             sections_of(with_sections(compressed(bytes(damaged), len(DEBUG_BYTES))))
-
-
-def test_gnu_compression() -> None:
-    content = b"ZLIB" + len(DEBUG_BYTES).to_bytes(8, "big") + zlib.compress(DEBUG_BYTES)
-    section = only(sections_of(with_sections(asm.Section(".zdebug_frame", content))))
-    assert (section.name, section.kind, section.data) == (".zdebug_frame", "debug_frame", DEBUG_BYTES)
 
 
 def test_zstd_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
