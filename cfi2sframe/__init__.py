@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe.lazy import importer
-
 if TYPE_CHECKING:
     from cfi2sframe import errors, trace
     from cfi2sframe.api import convert, verify
@@ -47,6 +45,7 @@ __all__ = [
     "verify",
 ]
 
+#: The module of each name; empty: the name is a module itself.
 _HOMES = {
     "Cfi2SFrameError": "errors",
     "Conversion": "conversion",
@@ -64,8 +63,15 @@ _HOMES = {
     "verify": "api",
 }
 
-# Imported when first asked for: the command line must not load what it does not use.
-__getattr__ = importer(__name__, _HOMES)
+
+def __getattr__(name: str) -> object:
+    # Imported when first asked for: the command line must not load what it does not use.
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{home}"), name) if home else import_module(f"{__name__}.{name}")
 
 
 def __dir__() -> list[str]:

@@ -32,34 +32,20 @@ def check_invariants(section: Section, image: ElfImage | None = None) -> list[Di
 
 
 def _check_stored(section: Section, stored: Stored, image: ElfImage | None) -> Iterator[Difference]:
-    header, arch, fre_count = stored.header, section.arch, section.row_count
-    table_size = header.fde_count * s.FDE_SIZE[header.version]
+    header, arch, count = stored.header, section.arch, section.row_count
+    version, rows = header.version, s.HEADER_SIZE + header.auxhdr_size + header.fre_offset
+    table_size = header.fde_count * s.FDE_SIZE[version]
     expectations = (
-        (
-            not header.flags & ~s.FLAGS_BY_VERSION[header.version],
-            f"flags 0x{header.flags:x} are not of this version",
-        ),
-        (
-            header.version < s.SFRAME_VERSION_3 or header.start_is_pcrel,
-            "version 3 without SFRAME_F_FDE_FUNC_START_PCREL",
-        ),
+        (not header.flags & ~s.FLAGS_BY_VERSION[version], f"flags 0x{header.flags:x} are not of this version"),
+        (version < s.SFRAME_VERSION_3 or header.start_is_pcrel, "version 3 without SFRAME_F_FDE_FUNC_START_PCREL"),
         (header.byte_order == arch.byte_order, f"not in the byte order of {arch.name}"),
         (header.auxhdr_size == 0, f"an auxiliary header of {header.auxhdr_size} bytes"),
         (header.fde_count > 0, "no functions"),
         (header.fre_count > 0, "no rows"),
         (header.fde_offset == 0, f"sfh_fdeoff is {header.fde_offset}, not 0"),
-        (
-            header.fre_offset == table_size,
-            f"sfh_freoff is {header.fre_offset}, the table's size {table_size}",
-        ),
-        (
-            header.fre_count == fre_count,
-            f"sfh_num_fres is {header.fre_count}, the functions have {fre_count} rows",
-        ),
-        (
-            s.HEADER_SIZE + header.auxhdr_size + header.fre_offset + header.fre_size == len(stored.data),
-            "sfh_fre_len does not reach the section's end",
-        ),
+        (header.fre_offset == table_size, f"sfh_freoff is {header.fre_offset}, the table's size {table_size}"),
+        (header.fre_count == count, f"sfh_num_fres is {header.fre_count}, the functions have {count} rows"),
+        (rows + header.fre_size == len(stored.data), "sfh_fre_len does not reach the section's end"),
         (header.fixed_ra_offset == arch.fixed_ra_offset, f"fixed RA offset {header.fixed_ra_offset}"),
         (header.fixed_fp_offset == 0, f"fixed FP offset {header.fixed_fp_offset}"),
         (image is None or arch == image.arch, f"for {arch.name}, the file is for {image.arch.name if image else ''}"),

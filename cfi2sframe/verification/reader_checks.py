@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.constants import PT_PHDR, SHT_GNU_SFRAME, SHT_RELA
+from cfi2sframe.elf.constants import PT_PHDR, SHT_RELA
 from cfi2sframe.elf.executable import before_the_code, spread_of
 from cfi2sframe.sframe import constants as s
 
@@ -79,16 +79,6 @@ class Subject(NamedTuple):
         return self.stored.header
 
     @property
-    def flags(self) -> int:
-        """The header's flags."""
-        return self.stored.header.flags
-
-    @property
-    def machine(self) -> int:
-        """The ELF machine of the section's ABI."""
-        return self.section.arch.elf_machine
-
-    @property
     def table_size(self) -> int:
         """Bytes of the function table."""
         return self.header.fde_count * s.FDE_SIZE[self.section.version]
@@ -155,16 +145,13 @@ def each(check: Callable[[StoredFunction], object]) -> Check:
     return lambda it: [(f.start, message) for f in it.functions if isinstance(message := check(f), str)]
 
 
-def other_version(it: Subject) -> str | None:
-    """Say that a version is not read."""
-    version, known = it.section.version, " and ".join(map(str, it.edition.versions))
-    return None if version in it.edition.versions else f"version {version}; it reads version {known}"
-
-
-def unknown_flags(it: Subject) -> str | None:
-    """Say that the header has flags that are not known."""
-    flags, known = it.header.flags, it.edition.flags or s.FLAGS_BY_VERSION[it.section.version]
-    return f"flags 0x{flags:x}" if flags & ~known else None
+def pairs(check: Callable[[StoredFunction, StoredFunction], object]) -> Check:
+    """Return a check of each function and the one before it, from a function that says what is wrong with these."""
+    return lambda it: [
+        (after.start, message)
+        for before, after in pairwise(it.functions)
+        if isinstance(message := check(before, after), str)
+    ]
 
 
 def segment(it: Subject) -> str | None:
@@ -179,14 +166,6 @@ def segment(it: Subject) -> str | None:
         return "PT_GNU_SFRAME does not lead to the section"
     is_mapped = image.bytes_at(segment.vaddr, size) is not None
     return None if is_mapped else "PT_GNU_SFRAME is in no PT_LOAD segment, so nothing maps it"
-
-
-def section_type(it: Subject) -> str | None:
-    """Say that the section has another type than SHT_GNU_SFRAME."""
-    section = it.image.sframe_section
-    if not it.is_in_file or section is None or section.type == SHT_GNU_SFRAME:
-        return None
-    return f"the section's type is 0x{section.type:x}, not SHT_GNU_SFRAME"
 
 
 def byte_order(it: Subject) -> str | None:
@@ -243,18 +222,9 @@ def outside_the_text(it: Subject) -> Breaches:
             yield function.start, f"it is in {section.name}, which is no part of the text"
 
 
-def descending(it: Subject) -> Breaches:
-    """Yield functions that do not start after the one before them."""
-    for before, after in pairwise(it.functions):
-        if after.start <= before.start:
-            yield after.start, f"it starts at or before 0x{before.start:x}, the one before it"
-
-
-def overlapping(it: Subject) -> Breaches:
-    """Yield functions that start before the end of the one before them."""
-    for before, after in pairwise(it.functions):
-        if after.start < before.start + before.size:
-            yield after.start, "it starts before the end of the one before it"
+def descends(before: StoredFunction, after: StoredFunction) -> str | None:
+    """Say that a function does not start after the one before it."""
+    return None if after.start > before.start else f"it starts at or before 0x{before.start:x}, the one before it"
 
 
 def row_count(function: StoredFunction) -> str | None:

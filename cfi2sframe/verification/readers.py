@@ -19,13 +19,14 @@ from __future__ import annotations
 from collections.abc import Callable  # noqa: TC003 - part of a NamedTuple's fields
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64
+from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64, SHT_GNU_SFRAME
+from cfi2sframe.sframe.constants import FLAGS_BY_VERSION
 from cfi2sframe.sframe.constants import SFRAME_F_FDE_FUNC_START_PCREL as _PCREL
 from cfi2sframe.sframe.constants import SFRAME_F_FDE_SORTED as _SORTED
 from cfi2sframe.sframe.constants import SFRAME_F_FRAME_POINTER as _FRAME_POINTER
 from cfi2sframe.sframe.read import stored_of
 from cfi2sframe.verification import reader_checks as c
-from cfi2sframe.verification.reader_checks import Check, Edition, Subject, each, whole
+from cfi2sframe.verification.reader_checks import Check, Edition, Subject, each, pairs, whole
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
@@ -111,20 +112,29 @@ _RULES: Final = (
     _Rule("object", _LD, _REFUSES, True, whole(
         lambda it: not it.image.is_relocatable and "it reads sections of objects, and this is a linked file")),
     _Rule("PT_GNU_SFRAME", "kernel glibc", _NOT_FOUND, False, whole(c.segment)),
-    _Rule("section type", "ld47", _REFUSES, False, whole(c.section_type)),
-    _Rule("version", _ALL, _REFUSES, True, whole(c.other_version)),
+    _Rule("section type", "ld47", _REFUSES, False, whole(
+        lambda it: it.is_in_file and (found := it.image.sframe_section) is not None and found.type != SHT_GNU_SFRAME
+        and f"the section's type is 0x{found.type:x}, not SHT_GNU_SFRAME")),
+    _Rule("version", _ALL, _REFUSES, True, whole(
+        lambda it: it.section.version not in it.edition.versions
+        and f"version {it.section.version}; it reads version {' and '.join(map(str, it.edition.versions))}")),
     _Rule("flags", "kernel", _REFUSES, True, whole(
-        lambda it: it.flags != _SORTED | _PCREL and f"flags 0x{it.flags:x}")),
+        lambda it: it.header.flags != _SORTED | _PCREL and f"flags 0x{it.header.flags:x}")),
     _Rule("flags", "arm64", _REFUSES, True, whole(
-        lambda it: not it.flags & _PCREL and f"flags 0x{it.flags:x}, without SFRAME_F_FDE_FUNC_START_PCREL")),
-    _Rule("flags", f"glibc {_LIB} {_LD}", _REFUSES, True, whole(c.unknown_flags)),
+        lambda it: not it.header.flags & _PCREL
+        and f"flags 0x{it.header.flags:x}, without SFRAME_F_FDE_FUNC_START_PCREL")),
+    _Rule("flags", f"glibc {_LIB} {_LD}", _REFUSES, True, whole(
+        lambda it: it.header.flags & ~(it.edition.flags or FLAGS_BY_VERSION[it.section.version])
+        and f"flags 0x{it.header.flags:x}")),
     _Rule("byte order", "kernel arm64 glibc", _REFUSES, True, whole(c.byte_order)),
     _Rule("ABI", "arm64", _REFUSES, True, whole(
-        lambda it: it.machine != EM_AARCH64 and f"it is not written for {it.section.arch.name}")),
+        lambda it: it.section.arch.elf_machine != EM_AARCH64 and f"it is not written for {it.section.arch.name}")),
     _Rule("ABI", "glibc", _REFUSES, True, whole(
-        lambda it: it.machine not in (EM_X86_64, EM_AARCH64) and f"it is not written for {it.section.arch.name}")),
+        lambda it: it.section.arch.elf_machine not in (EM_X86_64, EM_AARCH64)
+        and f"it is not written for {it.section.arch.name}")),
     _Rule("ABI", "lib44", _MISREADS, True, whole(
-        lambda it: it.machine == EM_S390 and f"it does not know how {it.section.arch.name} stores the CFA's offset")),
+        lambda it: it.section.arch.elf_machine == EM_S390
+        and f"it does not know how {it.section.arch.name} stores the CFA's offset")),
     _Rule("auxiliary header", "kernel arm64", _REFUSES, True, whole(
         lambda it: it.header.auxhdr_size and f"an auxiliary header of {it.header.auxhdr_size} bytes")),
     _Rule("functions and rows", "kernel", _REFUSES, True, whole(
@@ -142,9 +152,10 @@ _RULES: Final = (
     _Rule("executable segments", "kernel", _REFUSES, False, whole(c.segments)),
     _Rule("headers with PF_X", "kernel", _NOT_FOUND, False, whole(c.other_header)),
     _Rule("text", "arm64", _REFUSES, False, c.outside_the_text),
-    _Rule("order of functions", "kernel", _REFUSES, False, c.descending),
-    _Rule("order of functions", "glibc", _MISREADS, False, c.descending),
-    _Rule("overlap", "glibc", _MISREADS, False, c.overlapping),
+    _Rule("order of functions", "kernel", _REFUSES, False, pairs(c.descends)),
+    _Rule("order of functions", "glibc", _MISREADS, False, pairs(c.descends)),
+    _Rule("overlap", "glibc", _MISREADS, False, pairs(
+        lambda f, after: after.start < f.start + f.size and "it starts before the end of the one before it")),
     _Rule("block size", "glibc", "crashes", False, each(
         lambda f: f.record.is_pcmask and not f.record.repeat_size and "it divides by the block size, which is 0")),
     _Rule("number of rows", "kernel", _REFUSES, False, each(c.row_count)),

@@ -13,8 +13,10 @@ import pytest
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.errors import RequestError
 from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, Function, FunctionBody, Rule, Section
+from cfi2sframe.sframe.read import read_section
 from cfi2sframe.sframe.write import EncodedRows, row_tail, store_rows
 from tests.support.bodies import body_of_rows, section_bytes, with_functions
+from tests.support.raw_sframe import RawFunction, RawSection
 
 RA8 = Rule(None, -8, deref=True)
 FP16 = Rule(None, -16, deref=True)
@@ -192,11 +194,14 @@ def saved(offset: int) -> Rule:
 
 
 def check_tail(arch: Arch, state: FrameState, info: int, words: tuple[int, ...], *, is_flexible: bool) -> None:
-    """Assert what follows a row's start; the words are signed."""
+    """Assert what follows a row's start, and that this is read as the same state; the words are signed."""
     code = "bhi"[info >> 5 & 3]
-    assert row_tail(state, arch, is_flexible=is_flexible) == struct.pack(
-        f"{arch.byte_order}B{len(words)}{code}", info, *words
-    )
+    tail = struct.pack(f"{arch.byte_order}B{len(words)}{code}", info, *words)
+    assert row_tail(state, arch, is_flexible=is_flexible) == tail
+    function = RawFunction(rows=b"\0" + tail, info2=int(is_flexible))
+    section = RawSection((function,), order=arch.byte_order, abi=arch.abi_id, fixed_ra=arch.fixed_ra_offset)
+    (body,) = read_section(section.assemble(), section.vaddr).bodies
+    assert body.states == (state,)
 
 
 def rows_of(body: FunctionBody, version: int = 3) -> EncodedRows:
