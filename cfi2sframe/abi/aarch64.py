@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cfi2sframe.abi.record import Arch
+from cfi2sframe.abi.record import SAVED_PC, Arch, SignalReturn
 from cfi2sframe.elf.constants import EM_AARCH64
 from cfi2sframe.sframe.constants import SFRAME_ABI_AARCH64_ENDIAN_BIG, SFRAME_ABI_AARCH64_ENDIAN_LITTLE
 
@@ -23,6 +23,9 @@ def _ends_in_call(code: bytes) -> bool:
     word = int.from_bytes(code[-4:], "little")
     return word >> 26 == 0b100101 or word & 0xFEFFF000 == 0xD63F0000
 
+
+#: struct user_pt_regs, which struct sigcontext has, too.
+_SAVED_WORDS: Final = (*range(32), SAVED_PC)
 
 AARCH64_LE: Final = Arch(
     name="AArch64",
@@ -61,5 +64,10 @@ AARCH64_LE: Final = Arch(
     },
     branch_relocations={R_AARCH64_CALL26: (26, 2, 4), R_AARCH64_JUMP26: (26, 2, 4)},
     distance_bias=0,
+    thread_words=_SAVED_WORDS,
+    float_words=(),
+    signal_words=_SAVED_WORDS,
+    # mov x8, #139; svc #0. siginfo (128), the ucontext up to its mcontext (176), the fault's address.
+    signal_returns=(SignalReturn(bytes.fromhex("681180d2010000d4"), 128 + 176 + 8),),
 )
 AARCH64_BE: Final = AARCH64_LE._replace(name="AArch64 BE", byte_order=">", abi_id=SFRAME_ABI_AARCH64_ENDIAN_BIG)

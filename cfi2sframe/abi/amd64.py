@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cfi2sframe.abi.record import Arch
+from cfi2sframe.abi.record import SAVED_PC, UNUSED, Arch, SignalReturn
 from cfi2sframe.elf.constants import EM_X86_64
 from cfi2sframe.sframe.constants import SFRAME_ABI_AMD64_ENDIAN_LITTLE
 
@@ -85,4 +85,13 @@ AMD64: Final = Arch(
     branch_relocations={R_X86_64_PC32: (32, 0, 4), R_X86_64_PLT32: (32, 0, 4)},
     # Distances count from the instruction's end.
     distance_bias=-4,
+    # struct user_regs_struct
+    thread_words=(15, 14, 13, 12, 6, 3, 11, 10, 9, 8, 0, 2, 1, 4, 5, UNUSED, SAVED_PC, UNUSED, UNUSED, 7),
+    float_words=(),
+    # struct sigcontext, after the ucontext's head and stack (40)
+    signal_words=(8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, 7, SAVED_PC),
+    signal_returns=(
+        SignalReturn(bytes.fromhex("48c7c00f0000000f05"), 40),  # mov $15, %rax; syscall
+        SignalReturn(bytes.fromhex("b80f0000000f05"), 40),  # mov $15, %eax; syscall
+    ),
 )

@@ -3,10 +3,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+
+#: Words of a record of the kernel that are no register: the PC, and what a trace does not use.
+SAVED_PC: Final = -1
+UNUSED: Final = -2
+
+
+class SignalReturn(NamedTuple):
+    """Instructions that return from a signal handler, and where the kernel's record of registers is then."""
+
+    code: bytes
+    """The bytes at the PC."""
+    distance: int
+    """That of the record from SP."""
+    is_pointer: bool = False
+    """At the distance is the record's address."""
 
 
 class Arch(NamedTuple):
@@ -70,6 +86,14 @@ class Arch(NamedTuple):
     distance loses, the field's bytes."""
     distance_bias: int
     """What assemblers add to the addend of a distance in code because it does not count from the field's start."""
+
+    thread_words: tuple[int, ...]
+    """The kernel's record of a stopped thread (NT_PRSTATUS) by words: DWARF register, `SAVED_PC` or `UNUSED`."""
+    float_words: tuple[int, ...]
+    """The same of NT_PRFPREG, where functions may keep RA and FP in floating-point registers."""
+    signal_words: tuple[int, ...]
+    """The same of what a signal handler returns to."""
+    signal_returns: tuple[SignalReturn, ...]
 
     def __hash__(self) -> int:
         return self.abi_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cfi2sframe.abi.record import Arch
+from cfi2sframe.abi.record import SAVED_PC, UNUSED, Arch, SignalReturn
 from cfi2sframe.elf.constants import EM_S390
 from cfi2sframe.sframe.constants import SFRAME_ABI_S390X_ENDIAN_BIG
 
@@ -23,6 +23,14 @@ def _ends_in_call(code: bytes) -> bool:
     return code[-6:-4] == b"\xc0\xe5" or code[-4:-2] == b"\xa7\xe5" or (code[-2] == 0x0D and code[-1] >> 4 == 14)
 
 
+_REGISTERS: Final = (
+    *(f"r{n}" for n in range(16)),
+    *("f0", "f2", "f4", "f6", "f1", "f3", "f5", "f7", "f8", "f10", "f12", "f14", "f9", "f11", "f13", "f15"),
+)
+#: s390_regs: the PSW's mask and address, r0 to r15.
+_THREAD_WORDS: Final = (UNUSED, SAVED_PC, *range(16))
+_FLOATS: Final = tuple(_REGISTERS.index(f"f{number}") for number in range(16))
+
 S390X: Final = Arch(
     name="s390x",
     elf_machine=EM_S390,
@@ -32,10 +40,7 @@ S390X: Final = Arch(
     sp_register=15,
     fp_register=11,
     ra_register=14,
-    registers=(
-        *(f"r{n}" for n in range(16)),
-        *("f0", "f2", "f4", "f6", "f1", "f3", "f5", "f7", "f8", "f10", "f12", "f14", "f9", "f11", "f13", "f15"),
-    ),
+    registers=_REGISTERS,
     register_prefix="%",
     fixed_ra_offset=0,
     # The register save area of 160 bytes is the caller's.
@@ -64,4 +69,15 @@ S390X: Final = Arch(
     branch_relocations={R_390_PC32DBL: (32, 1, 4), R_390_PLT32DBL: (32, 1, 4)},
     # Distances count from the instruction's start.
     distance_bias=2,
+    thread_words=_THREAD_WORDS,
+    # struct s390_fp_regs: the control register comes first.
+    float_words=(UNUSED, *_FLOATS),
+    # _sigregs: access registers and the control register before f0 to f15.
+    signal_words=(*_THREAD_WORDS, *(UNUSED,) * 9, *_FLOATS),
+    signal_returns=(
+        # svc 173. Save area (160), instruction and padding (8), siginfo (128), the ucontext's head (40).
+        SignalReturn(b"\x0a\xad", 160 + 8 + 128 + 40),
+        # svc 119, of a handler without SA_SIGINFO. Save area (160), old mask (8).
+        SignalReturn(b"\x0a\x77", 160 + 8, is_pointer=True),
+    ),
 )

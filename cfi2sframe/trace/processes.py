@@ -20,8 +20,6 @@ from cfi2sframe.trace.syscalls import register_set, stopped_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from types import TracebackType
-    from typing import Self
 
     from cfi2sframe.trace.kernel import StoppedThread
 
@@ -60,12 +58,8 @@ class Process:
         with suppress(OSError):
             self._memory_file = os.open(f"{self._folder}/mem", os.O_RDONLY | os.O_CLOEXEC)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the file of its memory."""
         if self._memory_file >= 0:
             os.close(self._memory_file)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.elf.constants import PT_LOAD
@@ -106,7 +107,7 @@ def trace_process(
     extra: set[Span] = set()
     # The kernel lists paths from the top of the process's mount namespace, whatever root the process has changed to.
     root = f"/proc/{pid}/root" + "/.." * _MAX_ROOT_DEPTH
-    with naming(f"process {pid}"), Process(pid) as process:
+    with naming(f"process {pid}"), closing(Process(pid)) as process:
         stops = 0
         while True:
             stopped = process.copy(None if threads == "all" else threads, extra)

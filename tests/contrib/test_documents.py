@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import time
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,7 +85,7 @@ def sampled(pid: int) -> dict[str, Any]:
     from cfi2sframe.trace.processes import Process
 
     for _ in range(200):
-        with Process(pid) as process:
+        with closing(Process(pid)) as process:
             try:
                 stopped = process.copy()
             except InputError as error:

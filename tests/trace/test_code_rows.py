@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe.cli import main
 from cfi2sframe.trace import FileStore, trace_process
 from tests.support.needs import need
 
@@ -74,14 +73,3 @@ def test_only_with_rows_from_code_the_trace_goes_on(program: Path) -> None:
     names, ending = names_of(program, FileStore(source="code"))
     assert names[names.index("waiting") :][:3] == ["waiting", "through", "main"]
     assert ending == "outermost"
-
-
-def test_the_option(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            process.stdout.readline()
-            assert main(["trace", "--pid", str(process.pid), "--from", "code"]) == 0
-        finally:
-            process.kill()
-    assert "main" in capsys.readouterr().out

@@ -20,10 +20,8 @@ from tests.support.trace.core_files import (
     TEXT_VADDR,
     CoreFile,
     Load,
-    note,
     program,
     program_mappings,
-    status,
 )
 from tests.support.trace.stacks import STACK, raw_section, words_row
 
@@ -84,16 +82,6 @@ def test_an_ordinary_deep_stack_is_whole(tmp_path: Path) -> None:
     done = run(tmp_path, CoreFile(AMD64, frames, stacks, program_mappings(str(path))).assemble())
     assert done.out.count("end: unreadable-memory") == 4
     assert done.out.count("\n#") > 4 * count
-
-
-def test_notes_that_are_listed_again_and_again(tmp_path: Path) -> None:
-    empty = struct.pack("<III", 0, 0, 1) * 2000
-    notes = note("<", b"CORE", 1, status(AMD64, 1, FRAME)) + empty
-    core = CoreFile(AMD64, ((1, FRAME),), (Load(0, notes),)).assemble()
-    offset = core.index(notes)
-    done = run(tmp_path, with_headers(core, [(c.PT_NOTE, offset, 0, len(notes))] * 1000))
-    assert done.status == 3
-    assert "its segments overlap" in done.err
 
 
 def test_memory_that_is_listed_again_and_again(tmp_path: Path) -> None:
