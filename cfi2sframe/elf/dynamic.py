@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf import constants as c
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from cfi2sframe.elf.image import ElfImage
 
+#: How many words of 8 bytes the bitmap of one SHT_RELR entry describes.
+_BITMAP_WORDS: Final = 63
 _ARRAYS = (
     (c.DT_INIT_ARRAY, c.DT_INIT_ARRAYSZ),
     (c.DT_FINI_ARRAY, c.DT_FINI_ARRAYSZ),
@@ -26,6 +30,21 @@ def dynamic_entries(image: ElfImage) -> dict[int, int]:
             usable = data[: len(data) // 16 * 16]
             return dict(struct.iter_unpack(image.byte_order + "QQ", usable))
     return {}
+
+
+def packed_words(words: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield what each word of an SHT_RELR table relocates: an address, and a bit for each 8 bytes from there on.
+
+    See the gABI, "Relative Relocation Table".
+    """
+    position = 0
+    for word in words:
+        if word & 1:
+            yield position, word >> 1
+            position += 8 * _BITMAP_WORDS
+        else:
+            yield word, 1
+            position = word + 8
 
 
 def dynamic_words(image: ElfImage) -> tuple[dict[int, str], dict[int, int]]:

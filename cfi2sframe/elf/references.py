@@ -11,12 +11,12 @@ from array import array
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.dynamic import dynamic_entries
+from cfi2sframe.elf.dynamic import dynamic_entries, packed_words
 from cfi2sframe.elf.headers import RELA_SIZE, SYMBOL_SIZE
 from cfi2sframe.errors import ElfError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.sections import ElfSection
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 #: Words of a packed table: `r_offset`, `r_info`, `r_addend` of Elf64_Rela; `st_value` is the second word of Elf64_Sym.
 _RELA_WORDS: Final = RELA_SIZE // 8
 _SYMBOL_WORDS: Final = SYMBOL_SIZE // 8
-#: Addresses that a bitmap of SHT_RELR covers (gABI, "Relative Relocation Table").
-_BITMAP_WORDS: Final = 63
 #: GCC and Clang list there where each function's instructions for tracers are, which may lie before its entry.
 _PATCHABLE: Final = "__patchable_function_entries"
 
@@ -87,10 +85,11 @@ def _dynamic_targets(image: ElfImage, dynamic: dict[int, int]) -> Iterator[int]:
         if not is_compact:
             yield from _words(image, data, _RELA_WORDS)[2::_RELA_WORDS]
             continue
-        for vaddr in _compact_places(_words(image, data, 1)):
-            word = image.bytes_at(vaddr, 8)
-            if word is not None:
-                yield int.from_bytes(word, "little" if image.byte_order == "<" else "big")
+        for start, bitmap in packed_words(_words(image, data, 1)):
+            for bit in range(bitmap.bit_length()):
+                word = image.bytes_at(start + 8 * bit, 8) if bitmap >> bit & 1 else None
+                if word is not None:
+                    yield int.from_bytes(word, "little" if image.byte_order == "<" else "big")
 
 
 def _dynamic_tables(image: ElfImage, dynamic: dict[int, int]) -> Iterator[tuple[bool, bytes]]:
@@ -106,22 +105,6 @@ def _dynamic_tables(image: ElfImage, dynamic: dict[int, int]) -> Iterator[tuple[
             if data is None:
                 raise ElfError(f"a table of the dynamic section (tag {tag}) leaves the file")
             yield tag == c.DT_RELR, data
-
-
-def _compact_places(words: Iterable[int]) -> Iterator[int]:
-    """Yield the addresses that a table of compact relocations names."""
-    following = 0
-    for word in words:
-        if not word & 1:
-            yield word
-            following = word + 8
-            continue
-        bits = word >> 1
-        while bits:
-            lowest = bits & -bits
-            yield following + 8 * (lowest.bit_length() - 1)
-            bits ^= lowest
-        following += 8 * _BITMAP_WORDS
 
 
 def _add_static(image: ElfImage, table: ElfSection, target: ElfSection, found: set[int]) -> None:

@@ -15,6 +15,7 @@ from cfi2sframe.elf.constants import (
     SHT_RELA,
     SHT_RELR,
 )
+from cfi2sframe.elf.dynamic import packed_words
 from cfi2sframe.elf.headers import RELA_SIZE
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 _NATIVE_ORDER: Final = "<" if sys.byteorder == "little" else ">"
 _RELATIVE_TYPES: Final = frozenset(arch.relative_relocation for arch in ARCHES)
 _WORD_SIZE: Final = 8
-#: How many words the bitmap of one SHT_RELR entry describes.
-_BITMAP_WORDS: Final = 63
 
 
 class _PackedWords(NamedTuple):
@@ -65,14 +64,8 @@ def _packed_words(file: LinkedFile) -> Iterator[_PackedWords]:
     for section in file.sections:
         if section.type != SHT_RELR or not section.flags & SHF_ALLOC or not section.is_stored:
             continue
-        position = 0
-        for word in _words(file, section.file_offset, section.file_span.end - section.size % _WORD_SIZE):
-            if word & 1:
-                yield _PackedWords(position, word >> 1)
-                position += _WORD_SIZE * _BITMAP_WORDS
-            else:
-                yield _PackedWords(word, 1)
-                position = word + _WORD_SIZE
+        words = _words(file, section.file_offset, section.file_span.end - section.size % _WORD_SIZE)
+        yield from map(_PackedWords._make, packed_words(words))
 
 
 def _stored_in_packed(file: LinkedFile, packed: list[_PackedWords], start_vaddr: int, end_vaddr: int) -> Iterator[int]:
