@@ -119,8 +119,10 @@ def _trace(arguments: argparse.Namespace) -> Traced:
     from cfi2sframe.trace.files import FileStore
     from cfi2sframe.trace.run import trace_core, trace_process
 
-    if (arguments.core is None) == (arguments.pid is None):
-        raise RequestError("one of CORE and --pid N is needed")
+    if arguments.core is None and arguments.pid is None:
+        raise RequestError("no core file; name one, or use --pid N")
+    if arguments.core is not None and arguments.pid is not None:
+        raise RequestError("CORE and --pid are mutually exclusive")
     store = FileStore(arguments.sframe_version, arguments.source)
     options = {"threads": arguments.thread, "limit": arguments.limit}
     if arguments.pid is not None:
