@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parents[1]
 #: What is measured, by its heading: the last one writes a whole file, and reads it back.
 WAYS: Final = {
-    "-O1": ("-O1", "--emit", "raw"),
-    "-O2": ("-O2", "--emit", "raw"),
+    "-O1": ("-O1",),
+    "-O2": ("-O2",),
     "-O2 into the file, verified": ("-O2",),
 }
 

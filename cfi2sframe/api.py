@@ -23,7 +23,7 @@ from cfi2sframe.elf.cfi import relocated_bytes
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import load
 from cfi2sframe.elf.ranges import SpanCount
-from cfi2sframe.errors import ChangedError, InputError, RequestError, UnfitError, naming
+from cfi2sframe.errors import ChangedError, InputError, ReaderError, RequestError, UnfitError, naming
 from cfi2sframe.functions import outcomes_of
 from cfi2sframe.intern import distinct
 from cfi2sframe.lower import Target, check_target, lower_programs
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from cfi2sframe.functions import Outcomes
     from cfi2sframe.sframe.dump import ByteCounters
     from cfi2sframe.sframe.model import Section
-    from cfi2sframe.verification.readers import Verdict
+    from cfi2sframe.verification.readers import Broken, Verdict
 
 
 def convert(
@@ -69,6 +69,44 @@ def convert(
 
 def _image(file: ElfImage | bytes | str | PathLike[str]) -> ElfImage:
     return file if isinstance(file, ElfImage) else load(file)
+
+
+def convert_for(image: ElfImage, options: Options, reader: str | None) -> Conversion:
+    """Convert for a reader of `readers.READERS`, whose version `options` has: functions that it refuses are left out.
+
+    Raises `ReaderError` when it would not read the section of such a file at all, and what `convert` raises.
+    """
+    with naming(image.name):
+        conversion = convert_image(image, options)
+        if reader is None or not conversion.data or _broken(reader, conversion) == ():
+            return conversion
+        # Each function by itself: a range of -O2 is of several.
+        alone = convert_image(image, options._replace(level=0))
+        return convert_image(image, options, _refused_by(reader, alone))
+
+
+def _broken(reader: str, conversion: Conversion) -> tuple[Broken, ...]:
+    """Return the rules by which the newest edition of a reader refuses a section; none if any edition reads it."""
+    verdicts = judge(conversion.image, _decode_made(conversion), reader)
+    return () if any(verdict.reads_it for verdict in verdicts) else verdicts[-1].broken
+
+
+def _refused_by(reader: str, conversion: Conversion) -> dict[int, str]:
+    """Return the FDEs, by their numbers, of the functions that a reader refuses, and why.
+
+    Raises `ReaderError` when it refuses the section as a whole, or stubs, which have no FDE.
+    """
+    numbers = dict(zip(conversion.section.starts, conversion.function_entries, strict=True))
+    refused: dict[int, str] = {}
+    for broken in _broken(reader, conversion):
+        if broken.vaddr is None:
+            raise ReaderError(f"{reader} {broken.consequence}: {broken.message}")
+        for vaddr in broken.vaddrs:
+            number = numbers[vaddr]
+            if number is None:
+                raise ReaderError(f"{reader} {broken.consequence}: stubs at 0x{vaddr:x}: {broken.message}")
+            refused.setdefault(number, f"{reader}: {broken.rule}")
+    return refused
 
 
 def decode(data: bytes, section_vaddr: int = 0, *, is_object: bool = False) -> Section:
@@ -101,13 +139,13 @@ def _decode_existing(image: ElfImage) -> Section:
     raise UnfitError("no .sframe section")
 
 
-def decode_made(image: ElfImage, options: Options = Options()) -> Section:
-    """Decode the section that `convert` makes with these options, to be verified or judged. Raises as `convert` does.
+def decode_made(image: ElfImage, options: Options = Options(), reader: str | None = None) -> Section:
+    """Decode the section that `convert_for` makes, to be verified or judged. Raises as it does.
 
     In an object each function has its address in the image's layout.
     """
     with naming(image.name):
-        return _decode_made(convert_image(image, options))
+        return _decode_made(convert_for(image, options, reader))
 
 
 def _decode_made(conversion: Conversion) -> Section:
@@ -258,10 +296,10 @@ def _places(conversion: Conversion) -> dict[tuple[int, int], list[int]]:
 def judge(image: ElfImage, section: Section, reader: str, *, is_in_file: bool = False) -> tuple[Verdict, ...]:
     """Return what a reader would do with a section for an image: a verdict for each of its editions, the oldest first.
 
-    `reader` is kernel, kernel-arm64, glibc, libsframe or gnu-ld. `is_in_file`: the section is the one that the file
+    `reader` is a name of `readers.READERS`. `is_in_file`: the section is the one that the file
     has, so that the headers which lead to it count too. Raises `RequestError` for any other reader.
     """
-    from cfi2sframe.verification.readers import READERS
+    from cfi2sframe.readers import READERS
     from cfi2sframe.verification.readers import judge as judge_section
 
     if reader not in READERS:

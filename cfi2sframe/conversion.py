@@ -10,6 +10,7 @@ bytes -> CIEs and FDEs -> rows                                      read_cfi
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.code_map import CodeMap, map_code
@@ -25,7 +26,7 @@ from cfi2sframe.sframe.write import RowStore, store_rows, write
 from cfi2sframe.sources import find_cfi
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from cfi2sframe.dwarf.programs import Cfi, CfiEntry
     from cfi2sframe.elf.cfi import CfiKind
@@ -198,9 +199,12 @@ def default_section_vaddr(image: ElfImage) -> int:
     return -(-image.end_of_segments() // _SECTION_BOUNDARY) * _SECTION_BOUNDARY
 
 
-def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
+def convert_image(
+    image: ElfImage, options: Options = Options(), refused: Mapping[int, str] = MappingProxyType({})
+) -> Conversion:
     """Convert an image's CFI to an SFrame section.
 
+    `refused` has FDEs, by their numbers, that are left out because their reader would refuse the section, and why.
     Raises `InputError` when the CFI cannot be used; `RequestError` when an option has no meaning, or when the version,
     its fields or its flags cannot hold what was asked for.
     """
@@ -210,7 +214,7 @@ def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
 
     cfi = read_cfi(image, options.source)
     _check_usable(cfi)
-    outcomes = outcomes_of(cfi.entries, lower_programs(cfi.programs, target))
+    outcomes = outcomes_of(cfi.entries, lower_programs(cfi.programs, target)).without(refused)
     code_map = map_code(image, cfi.entries, target.version)
     functions = place_functions(cfi.entries, outcomes, code_map, target.version, in_section_order=image.is_relocatable)
     section, entries = _section_of(functions, image, target, level)

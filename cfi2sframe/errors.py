@@ -162,6 +162,10 @@ class ForeignError(UnfitError):
     """An ELF file of a class, type or machine that SFrame is not defined for."""
 
 
+class ReaderError(UnfitError):
+    """The reader that the section is for would read none in such a file."""
+
+
 class NotElfError(UnfitError):
     """The file is no ELF file at all."""
 

@@ -16,7 +16,7 @@ from cfi2sframe.reasons import SkipReason
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3, V3_MAX_FRES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from cfi2sframe.code_map import CodeMap
     from cfi2sframe.dwarf.programs import CfiEntries
@@ -44,6 +44,15 @@ class Outcomes(NamedTuple):
     results: tuple[FunctionBody | InParts | Skip, ...]
     skipped: frozenset[int]
     in_parts: frozenset[int] = frozenset()
+
+    def without(self, refused: Mapping[int, str]) -> Outcomes:
+        """Return the outcomes with these FDEs left out, for the reason of each."""
+        if not refused:
+            return self
+        results = list(self.results)
+        for number, why in refused.items():
+            results[number] = Skip(SkipReason.READER, why, 0)
+        return Outcomes(tuple(results), self.skipped | refused.keys(), self.in_parts - refused.keys())
 
     def holes(self, entries: CfiEntries, pieces: Pieces) -> Iterator[HolePiece]:
         """Yield what pieces of FDEs have of holes, in the order of the pieces."""

@@ -33,6 +33,7 @@ class SkipReason(Enum):
     PAUTH_WITH_PC = "RA is signed with the PC as modifier"
     PAUTH_UNKNOWN = "whether RA is signed is not known"
     FUNCTION_TOO_LARGE = "the function is larger than 4 GiB"
+    READER = "the reader refuses it"
     PAST_CODE = "its FDE reaches past the end of the code"
 
 

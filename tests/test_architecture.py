@@ -212,7 +212,7 @@ def test_a_conversion_loads_no_heavy_package() -> None:
         # From Python 3.14 on, argparse alone loads some of them, for its colours.
         "import argparse, sys\nargparse.ArgumentParser().add_argument('x')\nbefore = set(sys.modules)\n"
         "from cfi2sframe.cli import main\n"
-        f"status = main([{str(ROOT / 'testdata/golden/amd64-push-rbp.o')!r}, '-o', '/dev/null', '--emit', 'raw'])\n"
+        f"status = main([{str(ROOT / 'testdata/golden/amd64-push-rbp.o')!r}, '-o', '/dev/null'])\n"
         f"names = {HEAVY!r} + ('dataclasses', 'json', 'inspect')\n"
         "print(status, [name for name in names if name in sys.modules.keys() - before])\n"
     )

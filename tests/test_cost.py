@@ -27,8 +27,8 @@ NOP: Final = b"\x96"
 PLT_VADDR: Final = 0x1000000
 CODE_SIZE: Final = 1 << 24
 VERBS: Final = (
-    ("coverage", "--details"),
-    ("coverage", "--json"),
+    ("coverage", "--top", "all"),
+    ("coverage", "--format", "json"),
     ("verify", "--would-be"),
     ("convert", "-O2"),
 )
@@ -123,7 +123,7 @@ def test_sections_of_stubs_that_share_their_bytes(tmp_path: Path) -> None:
 # --- Sections that are there ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments", [("dump",), ("dump", "--json")], ids=" ".join)
+@pytest.mark.parametrize("arguments", [("dump",), ("dump", "--format", "json")], ids=" ".join)
 def test_rows_of_many_functions(arguments: tuple[str, ...], tmp_path: Path) -> None:
     """The section stores them once, and a dump would print them for each."""
     row_count = 5_000

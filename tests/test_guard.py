@@ -146,7 +146,7 @@ VERBS: Final = (
     ("convert", "-o", "OUT"),
     ("convert", "-o", "OUT.sframe"),
     ("convert", "--from", "code", "-o", "OUT.sframe"),
-    ("coverage", "--details"),
+    ("coverage", "--top", "all"),
     ("size",),
     ("verify", "--would-be"),
     ("audit",),

@@ -479,10 +479,10 @@ def test_json_tells_padding_from_code(tmp_path: Path) -> None:
     path.write_bytes(bytes(object_with().data[:]))
     raw, out = tmp_path / "raw.sframe", tmp_path / "out.o"
     assert run_process(path, "-o", raw).returncode == 0
-    printed = json.loads(run_process("dump", "--json", raw).stdout)
+    printed = json.loads(run_process("dump", "--format", "json", raw).stdout)
     assert [(f["size"], f["padding"]) for f in printed["functions"]] == [(SIZE + 16, None), (SIZE, None)]
     assert run_process(path, "-o", out).returncode == 0
-    printed = json.loads(run_process("dump", "--json", out).stdout)
+    printed = json.loads(run_process("dump", "--format", "json", out).stdout)
     assert [(f["size"], f["padding"]) for f in printed["functions"]] == [(SIZE + 16, 16), (SIZE, 0)]
-    (counts,) = json.loads(run_process("coverage", "--json", path).stdout)["files"]
+    (counts,) = json.loads(run_process("coverage", "--format", "json", path).stdout)["files"]
     assert (counts["padding_size"], counts["other_padding_size"]) == (16, 0)

@@ -7,7 +7,7 @@ same_bytes.py --list FILE                      (what it starts for each state: p
 
 The files are those of FOLDERs (default: what `make corpus-files` fetches) and N of the machine's, spread evenly over
 /usr in the order of their names. Each is converted to versions 1 to 3 at each level as raw bytes, and to a rewritten
-file where it is not too large; `coverage --json`, `dump` and `size --format json` of it count too, and so do exit
+file where it is not too large; `coverage`, `dump` and `size --format json` of it count too, and so do exit
 statuses. Messages are compared and counted apart. Exit status 1 when any output differs.
 """
 
@@ -164,7 +164,7 @@ def commands(file: Path) -> Iterator[tuple[str, list[str], str]]:
         for version in (2, 3):
             options = ["--sframe-version", str(version), "--replace"]
             yield f"rewritten {version}", [str(file), "-o", "out.elf", *options], "out.elf"
-    yield "coverage", ["coverage", "--json", str(file)], ""
+    yield "coverage", ["coverage", "--format", "json", str(file)], ""
     if size < LARGE_SIZE:
         yield "size", ["size", "-j", "1", "--format", "json", str(file)], ""
 

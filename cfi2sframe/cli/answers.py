@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from cfi2sframe.cli.common import exit_status_of, fail, say, worst
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE
-from cfi2sframe.cli.options import process_count
-from cfi2sframe.cli.outputs import write_report
 from cfi2sframe.errors import CostError, ErrorKind, kind_of, reason_of
 from cfi2sframe.files.find import Source, Unusable
 from cfi2sframe.guard import limited
 from cfi2sframe.printable import counted
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Iterator, Sequence
 
+    from cfi2sframe.cli.outputs import Printing
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.report.records import Report
 
@@ -64,15 +62,15 @@ def collect(
     found: Sequence[Source | Unusable],
     question: Callable[[ElfImage], Answer],
     keep: Callable[[Answer, Source], Kept],
-    arguments: argparse.Namespace,
+    count: int,
 ) -> Collected[Kept]:
-    """Ask all files; a file that fails is reported, and does not stop the others.
+    """Ask all files in `count` processes; a file that fails is reported, and does not stop the others.
 
     `keep` returns what the report needs of an answer: it bounds what is held in memory, and may fail as a file does.
     """
     result = Collected[Kept]([], [], [], EXIT_SUCCESS, 0)
     statuses, size = [EXIT_SUCCESS], 0
-    for source, answer in answers_of(found, question, arguments):
+    for source, answer in answers_of(found, question, count):
         failure = answer if isinstance(answer, Unusable) else None
         if not isinstance(answer, Unusable) and isinstance(source, Source):
             size += source.size
@@ -91,9 +89,7 @@ def collect(
     return result._replace(status=worst(statuses), size=size, name=name)
 
 
-def publish(
-    collected: Collected[Kept], make: Callable[[list[Kept]], Report], arguments: argparse.Namespace, nothing: str
-) -> int:
+def publish(collected: Collected[Kept], make: Callable[[list[Kept]], Report], printing: Printing, nothing: str) -> int:
     """Make a report of what was collected, and write it; return the exit status. `nothing` is said of no files.
 
     Raises `OutputError`, and `RequestError` without what a page needs.
@@ -103,9 +99,11 @@ def publish(
             return collected.status
         say("error", nothing)
         return EXIT_UNUSABLE
+    from cfi2sframe.report.formats import render
+
     try:
-        with limited(collected.size):
-            write_report(collected.complete(make(collected.kept)), arguments)
+        with limited(collected.size), printing.open() as out:
+            out.write(render(collected.complete(make(collected.kept)), printing.format))
     except CostError as error:
         return fail(error, collected.name)
     return collected.status
@@ -123,11 +121,11 @@ def is_skipped(source: Source | Unusable, result: Unusable) -> bool:
 
 
 def answers_of(
-    found: Sequence[Source | Unusable], function: Callable[[ElfImage], Answer], arguments: argparse.Namespace
+    found: Sequence[Source | Unusable], function: Callable[[ElfImage], Answer], count: int
 ) -> Iterator[tuple[Source | Unusable, Answer | Unusable]]:
     """Yield each source with the answer for each ELF file in it, in their order; what cannot be opened comes first.
 
-    A source's size is then that of what was read. The caller may print while it has an answer.
+    `count` processes do it. A source's size is then that of what was read. The caller may print while it has an answer.
     """
     from cfi2sframe.cli.progress import ProgressLine
     from cfi2sframe.readings import read_all
@@ -135,7 +133,7 @@ def answers_of(
     yield from ((item, item) for item in found if isinstance(item, Unusable))
     sources = [item for item in found if isinstance(item, Source)]
     with ProgressLine(len(sources), sum(source.size for source in sources)) as line:
-        done = read_all(sources, function, count=process_count(arguments), on_done=lambda source: line.add(source.size))
+        done = read_all(sources, function, count=count, on_done=lambda source: line.add(source.size))
         with closing(done):
             for source, results in done:
                 line.clear()

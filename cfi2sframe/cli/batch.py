@@ -37,8 +37,13 @@ def run_request(request: WriteRequest) -> int:
     else:
         from cfi2sframe.jobs.listing import work_list
 
-        names = (*request.named, *request.listed)
-        jobs = work_list(names, settings, recurse=request.is_recursive, excluded=request.excluded)
+        jobs = work_list(
+            request.named,
+            settings,
+            recurse=request.is_recursive,
+            excluded=request.excluded,
+            listed=request.listed,
+        )
     check_apart(request, jobs)
     if request.is_single:
         outcomes = [run_here(jobs[0])]

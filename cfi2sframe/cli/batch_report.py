@@ -30,6 +30,7 @@ _KIND_TEXTS: Final = {
     SkipKind.OBJECT: ("1 relocatable object", "{:,} relocatable objects"),
     SkipKind.MODULE: ("1 kernel module", "{:,} kernel modules"),
     SkipKind.NO_CFI: ("1 without CFI", "{:,} without CFI"),
+    SkipKind.READER: ("1 not for the reader", "{:,} not for the reader"),
     SkipKind.FOREIGN: ("1 of another machine", "{:,} of other machines"),
     SkipKind.DEBUG_FILE: ("1 separate debug file", "{:,} separate debug files"),
     SkipKind.KERNEL: ("1 kernel image", "{:,} kernel images"),

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import signal
@@ -24,7 +23,7 @@ from cfi2sframe.cli.exit_status import (
     PROGRAM,
 )
 from cfi2sframe.cli.parsers import DEFAULT_VERB, VERBS, make_parser, verb_parser
-from cfi2sframe.errors import ErrorKind, OutputError, kind_of, reason_of
+from cfi2sframe.errors import Cfi2SFrameError, ErrorKind, OutputError, kind_of, reason_of
 from cfi2sframe.printable import printable
 
 #: The exit status of several files is that of the worst; from good to bad.
@@ -34,10 +33,12 @@ _SECTION_MAGICS: Final = (b"\xe2\xde", b"\xde\xe2")
 _SECTION_HEAD_SIZE: Final = 64
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    import argparse
+    from collections.abc import Callable, Iterable, Iterator
     from types import FrameType
     from typing import BinaryIO
 
+    from cfi2sframe.cli.convert import WriteRequest
     from cfi2sframe.elf.image import ElfImage
 
 
@@ -46,8 +47,8 @@ def run_words(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "--version"):
         return _answer(words)
     if words[0] in VERBS:
-        return _run_verb(words[0], words[1:])
-    return _refused(words[0]) or _run_verb(DEFAULT_VERB, words, may_be_verb=True)
+        return run_verb(words[0], words[1:])
+    return _refused(words[0]) or run_verb(DEFAULT_VERB, words, may_be_verb=True)
 
 
 def _answer(words: list[str]) -> int:
@@ -73,66 +74,73 @@ def _refused(word: str, *, is_first: bool = True) -> int:
     if word.startswith("-") or os.path.lexists(word):
         return EXIT_SUCCESS
     if word in VERBS:
-        say("error", f"a verb is the first word: {PROGRAM} {word} ...")
+        say("error", f"the command comes first: {PROGRAM} {word} ...")
         return EXIT_USAGE
     from difflib import get_close_matches
 
     near = get_close_matches(word.lower(), (*VERBS, "help"), 1)
     if near:
         meant = near[0] if near[0] in VERBS else "--help"
-        say("error", f"no verb and no file is called '{word}'; did you mean '{meant}'?")
+        say("error", f"'{word}' is neither a command nor a file; did you mean '{meant}'?")
         return EXIT_USAGE
     if not is_first:
         return EXIT_SUCCESS
-    say("error", "No such file or directory", word)
+    if os.sep in word:
+        say("error", "No such file or directory", word)
+    else:
+        say("error", f"'{word}' is neither a command nor a file")
     return EXIT_UNUSABLE
 
 
-def _run_verb(verb: str, arguments: list[str], *, may_be_verb: bool = False) -> int:
+def _refused_among(words: list[str]) -> int:
+    """Report a verb, or what may have been meant as one, among the files of a line without one; return 0 without."""
+    refused = _refused(words[0], is_first=False) if words else EXIT_SUCCESS
+    named = [word for word in words[1:] if word in VERBS and not os.path.lexists(word)]
+    return refused or (_refused(named[0]) if named else EXIT_SUCCESS)
+
+
+def run_verb(
+    verb: str,
+    arguments: list[str],
+    *,
+    may_be_verb: bool = False,
+    change: Callable[[WriteRequest], WriteRequest] | None = None,
+) -> int:
     """Run a verb; turn every expected failure into one line and an exit status.
 
     `may_be_verb`: no verb was named, and the first file may be one that was misspelled, or stands after an option.
+    `change` is for a caller of convert that asks for more than options can.
     """
     # A run makes millions of small tuples and no cycles: the collector would only cost time.
     gc.disable()
     _write_any_text()
     module = import_module(f"cfi2sframe.cli.{verb}")
-    parser = verb_parser(verb)
-    options = argparse.Namespace()
     try:
         try:
-            options = _parse(parser, arguments)
-            if may_be_verb and options.inputs and (refused := _refused(options.inputs[0], is_first=False)):
+            options = _parse(verb_parser(verb), arguments)
+            if may_be_verb and (refused := _refused_among(options.inputs)):
                 return refused
             with _ended_by_signals():
-                status: int = module.execute(options)
+                request = module.request_of(options)
+                status: int = module.run(request if change is None else change(request))
             sys.stdout.flush()
         except SystemExit as stop:
             return stop.code if isinstance(stop.code, int) else EXIT_USAGE
-        except MemoryError as error:
-            return fail(error, _only_file(options))
+        except (Cfi2SFrameError, MemoryError) as error:
+            return fail(error, error.file if isinstance(error, Cfi2SFrameError) else "")
     except BrokenPipeError:
         # The reader has closed the pipe, as it may.
         _discard_output()
         return 128 + signal.SIGPIPE
     except OSError as error:
+        if error.filename is not None:
+            return fail(error, os.fsdecode(error.filename))
         # Verbs report errors of their own files; this is standard output, for example on a full disk.
         _discard_output()
         return fail(error, "<stdout>")
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     return status
-
-
-def _only_file(options: argparse.Namespace) -> str:
-    """Return the file that a verb works on; an empty string if there are several."""
-    for name in ("input", "file", "core", "inputs", "paths"):
-        files = getattr(options, name, None)
-        if isinstance(files, list):
-            files = files[0] if len(files) == 1 else None
-        if isinstance(files, str):
-            return files
-    return ""
 
 
 def _parse(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
@@ -238,8 +246,3 @@ def fail(error: Exception, file: str) -> int:
     else:
         say("error", reason_of(error), "<stdin>" if file == "-" else file)
     return exit_status_of(kind_of(error))
-
-
-def fail_early(error: Exception, files: Sequence[str]) -> int:
-    """Report an error found before any file is opened; name the file if there is only one."""
-    return fail(error, files[0] if len(files) == 1 else "")

@@ -6,20 +6,16 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.cli.common import fail
 from cfi2sframe.cli.exit_status import PROGRAM
-from cfi2sframe.cli.inputs import add_inputs
-from cfi2sframe.cli.options import add_conversion_options, conversion_options, percentage, process_count
+from cfi2sframe.cli.inputs import add_inputs, listed_names, process_count
+from cfi2sframe.cli.options import add_conversion_options, conversion_options, percentage
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import FileError, RequestError
 from cfi2sframe.jobs.records import Output, Settings
+from cfi2sframe.readers import READERS
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
-
-#: Options without a meaning for a single output, by their names in the namespace.
-_BATCH_OPTIONS = ("recursive", "exclude", "files_from", "jobs")
 
 
 class WriteRequest(NamedTuple):
@@ -61,80 +57,71 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"  {PROGRAM} --in-place -r -j 4 -v debian/tmp   all ELF files of a tree\n"
         f"  {PROGRAM} --check -r debian/tmp              what that would do\n",
     )
-    add_write_options(parser, "with -o: raw bytes if OUT is - or ends in .sframe, else a copy of IN with the section")
-    group = parser.add_argument_group("conversion")
-    group.add_argument(
-        "--replace", action="store_true", help="replace a different .sframe section that the file already has"
-    )
-    group.add_argument("--emit", choices=("raw", "elf"), help="what -o writes, whatever OUT is called")
-    group.add_argument(
-        "--section-type", choices=("gnu", "progbits"), default="gnu", help="SHT_GNU_SFRAME or SHT_PROGBITS"
-    )
-    group.add_argument("--skip-non-elf", action="store_true", help="skip files with nothing to convert")
-    add_conversion_options(parser)
+    add_write_options(parser, "ELF output, or raw bytes if OUT is - or ends in .sframe")
+    group = add_conversion_options(parser)
+    group.add_argument("--replace", action="store_true", help="replace a different .sframe section of the file")
     group = parser.add_argument_group("failure conditions")
     group.add_argument(
         "--strict",
         action="store_true",
-        help="fail (4) if a function is left out or described in part, (3) if an FDE is damaged",
+        help="fail (4) if a function is left out, even in part, (3) if an FDE is damaged",
     )
     group.add_argument(
         "--fail-under",
         type=percentage,
         metavar="PERCENT",
-        help="fail (4) if fewer bytes of code are described; code without CFI counts, padding does not",
+        help="fail (4) if less of the code is described, counted in bytes without padding",
     )
 
 
 def add_write_options(parser: argparse.ArgumentParser, text: str) -> None:
     """Add the options of both verbs that write ELF files. `text` says what `-o` writes."""
-    add_inputs(parser, "an ELF object, executable or library; with -o, - is standard input", is_writing=True)
+    group = add_inputs(parser, "ELF object, executable or library; with -o, - is standard input")
+    group.add_argument(
+        "-r",
+        "--recursive",
+        action="store_true",
+        help="process the ELF files in folders; objects only with --for ld or kernel-arm64",
+    )
     group = parser.add_argument_group("output")
     group.add_argument("-o", "--output", metavar="OUT", help=text)
     group.add_argument(
         "--in-place", action="store_true", help="rewrite each FILE, keeping mode, owner and times where permitted"
     )
     group.add_argument(
-        "--check",
-        action="store_true",
-        help="write nothing; print what --in-place would do, and exit with 1 if it would change any FILE",
-    )
-    group.add_argument(
-        "--no-verify", action="store_true", help="do not read the written file back and check it before renaming it"
+        "--check", action="store_true", help="write nothing; print what --in-place would do; exit with 1 if anything"
     )
     group.add_argument(
         "--keep-rights", action="store_true", help="refuse a file if its owner, set-ID bits or attributes are not kept"
     )
-    group.add_argument(
-        "--report", metavar="FILE", help="write a line of JSON per file; with -o what coverage --format json prints"
-    )
+    group.add_argument("--no-verify", action="store_true", help="do not read back and check what was written")
+    group.add_argument("--report", metavar="FILE", help="write a line of JSON per file; with -o, one account")
     group.add_argument("-v", "--verbose", action="store_true", help="print a summary on standard error")
 
 
 def request_of(arguments: argparse.Namespace) -> WriteRequest:
     """Return what the arguments ask for. Raises `RequestError` when they contradict one another, and `OSError`."""
-    from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_PROGBITS
-
-    request = write_request(
-        arguments,
-        Settings(
-            options=conversion_options(arguments),
-            section_type=SHT_GNU_SFRAME if arguments.section_type == "gnu" else SHT_PROGBITS,
-            replaces=arguments.replace,
-            is_strict=arguments.strict,
-            fail_under=arguments.fail_under,
-            skips_unfit=arguments.skip_non_elf,
-            takes_objects=arguments.objects,
-        ),
+    options = conversion_options(arguments)
+    settings = Settings(
+        options, replaces=arguments.replace, is_strict=arguments.strict, fail_under=arguments.fail_under
     )
-    if arguments.emit is not None and request.output is not None:
-        request = request._replace(output=request.output._replace(is_raw=arguments.emit == "raw"))
+    if arguments.reader is not None:
+        reader = READERS[arguments.reader]
+        settings = settings._replace(
+            reader=arguments.reader, section_type=reader.section_type, takes_objects=reader.reads_objects
+        )
+    request = write_request(arguments, settings)
     is_raw = request.output is not None and request.output.is_raw
-    if arguments.section_address is not None and not is_raw:
+    if options.section_vaddr is not None and not is_raw:
         raise RequestError("--section-address is only valid for raw output; an ELF file determines the address itself")
-    for option in ("replace", "no_verify", "keep_rights"):
-        if is_raw and getattr(arguments, option):
-            raise RequestError(f"--{option.replace('_', '-')} is only valid for ELF output")
+    of_elf = {
+        "--replace": arguments.replace,
+        "--no-verify": arguments.no_verify,
+        "--keep-rights": arguments.keep_rights,
+    }
+    for option, value in of_elf.items():
+        if is_raw and value:
+            raise RequestError(f"{option} is only valid for ELF output")
     wants_account = bool(request.report or (request.is_verbose and request.is_single))
     return request._replace(settings=request.settings._replace(wants_account=wants_account))
 
@@ -142,31 +129,27 @@ def request_of(arguments: argparse.Namespace) -> WriteRequest:
 def write_request(arguments: argparse.Namespace, settings: Settings) -> WriteRequest:
     """Return what the arguments of either verb ask for. Raises as `request_of` does."""
     _check_target(arguments)
-    listed: Sequence[str] = ()
-    if arguments.files_from is not None:
-        from cfi2sframe.files.words import names_from
-
-        listed = names_from(arguments.files_from)
-    _check_folder(arguments.report)
     if settings.removes and arguments.report is not None and arguments.output is not None:
         raise RequestError("--report is only valid with --in-place or --check")
+    listed = listed_names(arguments)
+    _check_folder(arguments.report)
+    output = None
+    if arguments.output is not None:
+        is_raw = not settings.removes and (arguments.output == "-" or arguments.output.endswith(".sframe"))
+        output = Output(arguments.output, is_raw)
     return WriteRequest(
         tuple(arguments.inputs),
         settings._replace(
             verifies=not arguments.no_verify, keeps_rights=arguments.keep_rights, only_checks=arguments.check
         ),
-        None if arguments.output is None else Output(arguments.output, _is_raw(arguments.output, settings)),
-        tuple(listed),
+        output,
+        listed,
         arguments.recursive,
         tuple(arguments.exclude),
-        process_count(arguments),
+        process_count(arguments.jobs),
         arguments.report,
         arguments.verbose,
     )
-
-
-def _is_raw(path: str, settings: Settings) -> bool:
-    return not settings.removes and (path == "-" or path.endswith((".sframe", ".bin")))
 
 
 def _check_target(arguments: argparse.Namespace) -> None:
@@ -175,8 +158,7 @@ def _check_target(arguments: argparse.Namespace) -> None:
         raise RequestError("no input file")
     if arguments.in_place or arguments.check:
         if arguments.output is not None:
-            mode = "in-place" if arguments.in_place else "check"
-            raise RequestError(f"-o and --{mode} are mutually exclusive")
+            raise RequestError(f"-o and --{'in-place' if arguments.in_place else 'check'} are mutually exclusive")
         if "-" in arguments.inputs:
             raise RequestError("standard input cannot be rewritten in place")
         if arguments.exclude and not arguments.recursive:
@@ -186,9 +168,15 @@ def _check_target(arguments: argparse.Namespace) -> None:
         raise RequestError("no output specified; use -o OUT or --in-place")
     if len(arguments.inputs) > 1:
         raise RequestError("-o takes a single input; use --in-place to rewrite several files")
-    for name in _BATCH_OPTIONS:
-        if getattr(arguments, name):
-            raise RequestError(f"--{name.replace('_', '-')} is only valid with --in-place or --check")
+    of_many = {
+        "--recursive": arguments.recursive,
+        "--exclude": arguments.exclude,
+        "--files-from": arguments.files_from,
+        "--jobs": arguments.jobs,
+    }
+    for option, value in of_many.items():
+        if value:
+            raise RequestError(f"{option} is only valid with --in-place or --check")
     if _is_same_file(arguments.inputs[0], arguments.output):
         raise RequestError(f"-o {arguments.output} is the input file; use --in-place to rewrite it")
 
@@ -212,19 +200,3 @@ def run(request: WriteRequest) -> int:
     from cfi2sframe.cli.batch import run_request
 
     return run_request(request)
-
-
-def execute(arguments: argparse.Namespace) -> int:
-    """Convert what the arguments name; return the worst file's exit status."""
-    try:
-        request = request_of(arguments)
-    except FileError as error:
-        return fail(error, error.file)
-    except RequestError as error:
-        return fail(error, "")
-    except OSError as error:
-        return fail(error, error.filename)
-    try:
-        return run(request)
-    except RequestError as error:
-        return fail(error, "")

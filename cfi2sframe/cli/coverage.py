@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.cli.answers import collect, publish
-from cfi2sframe.cli.common import fail, fail_early
 from cfi2sframe.cli.exit_status import PROGRAM
-from cfi2sframe.cli.inputs import add_inputs, sources_of
-from cfi2sframe.cli.options import add_conversion_options, conversion_options, count_from_one
-from cfi2sframe.cli.outputs import REPORT_FORMATS, add_output, check_output, format_of
+from cfi2sframe.cli.inputs import Inputs, add_inputs, inputs_of
+from cfi2sframe.cli.options import add_conversion_options, conversion_options, count_or_all
+from cfi2sframe.cli.outputs import REPORT_FORMATS, Printing, add_output, printing_of
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.errors import OutputError, RequestError
 
 if TYPE_CHECKING:
     import argparse
@@ -28,56 +26,61 @@ if TYPE_CHECKING:
 _DEFAULT_TOP: Final = 10
 
 
+class CoverageRequest(NamedTuple):
+    """Files to account for, converted with these options; `top` is how many missing places to name (None: all)."""
+
+    inputs: Inputs
+    printing: Printing
+    options: Options
+    reader: str | None = None
+    top: int | None = _DEFAULT_TOP
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments to its parser."""
     describe(
         parser,
         f"{PROGRAM} coverage FILE... [OPTION]...",
-        "Say how much of the code the SFrame section describes, in bytes and in functions; what it leaves out, and\n"
-        "why; and which code no CFI covers, the largest places first. No file is changed.",
-        f"examples:\n  {PROGRAM} coverage /bin/ls\n  {PROGRAM} coverage --details --top 50 /usr/lib/*/libcrypto.so.3\n"
+        "Report how much of the code an SFrame section describes, in bytes and in functions; what it leaves out,\n"
+        "and why; and which code no CFI covers, the largest places first. No file is changed.",
+        f"examples:\n  {PROGRAM} coverage /bin/ls\n  {PROGRAM} coverage --top 50 /usr/lib/*/libcrypto.so.3\n"
         f"  {PROGRAM} coverage /usr/lib/python3 -o coverage.html\n"
-        f"  {PROGRAM} coverage --json --sframe-version 2 *.so\n",
+        f"  {PROGRAM} coverage --format json --for glibc *.so\n",
     )
-    add_inputs(parser, "an ELF file, a folder or a static archive; - is standard input", is_writing=False)
+    add_inputs(parser, "ELF file, folder or static archive; - is standard input")
     group = add_output(parser, REPORT_FORMATS)
     group.add_argument(
         "--top",
-        type=count_from_one,
+        type=count_or_all,
         default=_DEFAULT_TOP,
         metavar="N",
-        help=f"name the N largest places that are missing (default {_DEFAULT_TOP}; json: all, but of code without CFI "
-        "1,000 in a file)",
+        help=f"name the N largest places that are missing, or all (default {_DEFAULT_TOP}; json and csv: all)",
     )
-    group.add_argument("--details", action="store_true", help="name all of them")
     add_conversion_options(parser)
 
 
-def execute(arguments: argparse.Namespace) -> int:
-    """Account for every file; one that cannot be read does not stop the others."""
-    try:
-        options = conversion_options(arguments)
-        check_output(arguments)
-        found = list(sources_of(arguments))
-    except RequestError as error:
-        return fail_early(error, arguments.inputs)
-    except OSError as error:
-        return fail(error, arguments.files_from)
+def request_of(arguments: argparse.Namespace) -> CoverageRequest:
+    """Return what the arguments ask for. Raises `RequestError` when they contradict one another, and `OSError`."""
+    inputs = inputs_of(arguments)
+    printing = printing_of(arguments, inputs.names)
     # Programs get everything.
-    is_limited = format_of(arguments) not in ("json", "csv") and not arguments.details
-    top: int | None = arguments.top if is_limited else None
-    try:
-        collected = collect(found, partial(_account, options=options), partial(_keep, top=top), arguments)
-        return publish(collected, partial(_report, top=top), arguments, "none of these files has CFI")
-    except (OutputError, RequestError) as error:
-        return fail(error, "")
+    top = None if printing.format in ("json", "csv") else arguments.top
+    return CoverageRequest(inputs, printing, conversion_options(arguments), arguments.reader, top)
 
 
-def _account(image: ElfImage, options: Options) -> Coverage:
-    from cfi2sframe.conversion import convert_image
+def run(request: CoverageRequest) -> int:
+    """Account for every file; one that cannot be read does not stop the others."""
+    question = partial(_account, options=request.options, reader=request.reader)
+    keep = partial(_keep, top=request.top)
+    collected = collect(request.inputs.find(), question, keep, request.inputs.process_count)
+    return publish(collected, partial(_report, top=request.top), request.printing, "none of these files has CFI")
+
+
+def _account(image: ElfImage, options: Options, reader: str | None) -> Coverage:
+    from cfi2sframe.api import convert_for
     from cfi2sframe.report.coverage import account
 
-    return account(convert_image(image, options))
+    return account(convert_for(image, options, reader))
 
 
 def _keep(coverage: Coverage, _source: Source, top: int | None) -> Coverage:

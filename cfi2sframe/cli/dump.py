@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.cli.answers import is_one_file
-from cfi2sframe.cli.common import exit_status_of, fail, fail_early, is_section, read_section, say, starts_section, worst
+from cfi2sframe.cli.common import exit_status_of, is_section, read_section, say, starts_section, worst
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
-from cfi2sframe.cli.inputs import add_inputs, sources_of
+from cfi2sframe.cli.inputs import Inputs, add_inputs, inputs_of
 from cfi2sframe.cli.options import address
-from cfi2sframe.cli.outputs import add_output, check_output, format_of, output_of
+from cfi2sframe.cli.outputs import Printing, add_output, printing_of
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.elf.constants import ELF_MAGIC
 from cfi2sframe.elf.load import stored_size
@@ -20,7 +20,6 @@ from cfi2sframe.errors import (
     Cfi2SFrameError,
     ErrorKind,
     InputError,
-    OutputError,
     RequestError,
     kind_of,
     reason_of,
@@ -43,6 +42,14 @@ if TYPE_CHECKING:
 
 #: Enough of a file (bytes) to tell what it is.
 _HEAD_SIZE: Final = 64
+
+
+class DumpRequest(NamedTuple):
+    """Files whose sections to print; `section_vaddr` is the address of raw bytes."""
+
+    inputs: Inputs
+    printing: Printing = Printing()
+    section_vaddr: int | None = None
 
 
 class _Printed(NamedTuple):
@@ -72,33 +79,30 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "Print the .sframe section of each ELF file, or the raw bytes of a section, in the form of readelf --sframe.\n"
         "Any version, either byte order. FP and RA: u unchanged, f at the ABI's fixed offset, c+N saved at CFA+N,\n"
         "(base+N) loaded from there; [s] after RA: signed.",
-        f"examples:\n  {PROGRAM} dump lib.so\n  {PROGRAM} dump out.sframe --section-address 0x30000 --json\n"
-        f"  {PROGRAM} dump -r debian/tmp -o sections.json\n",
+        f"examples:\n  {PROGRAM} dump lib.so\n  {PROGRAM} dump out.sframe --section-address 0x30000 --format json\n"
+        f"  {PROGRAM} dump debian/tmp -o sections.json\n",
     )
-    text = "an ELF file, the bytes of a section, a folder or a static archive; - is standard input"
-    add_inputs(parser, text, is_writing=False, has_processes=False)
+    text = "ELF file, raw bytes of a section, folder or static archive; - is standard input"
+    add_inputs(parser, text, has_processes=False)
     parser.add_argument_group("the section").add_argument(
-        "--section-address", type=address, metavar="ADDR", help="the address of the raw bytes of a section (default 0)"
+        "--section-address", type=address, metavar="ADDR", help="address of the raw bytes of a section (default 0)"
     )
     add_output(parser, ("text", "json"))
 
 
-def execute(arguments: argparse.Namespace) -> int:
+def request_of(arguments: argparse.Namespace) -> DumpRequest:
+    """Return what the arguments ask for. Raises `RequestError` when they contradict one another, and `OSError`."""
+    inputs = inputs_of(arguments)
+    return DumpRequest(inputs, printing_of(arguments, inputs.names), arguments.section_address)
+
+
+def run(request: DumpRequest) -> int:
     """Dump the sections of all files; return the worst file's exit status."""
-    try:
-        check_output(arguments)
-        found = list(sources_of(arguments))
-        if arguments.section_address is not None and not all(_is_raw(item) for item in found):
-            raise RequestError("--section-address belongs to raw bytes; an ELF file has its section's address")
-    except RequestError as error:
-        return fail_early(error, arguments.inputs)
-    except OSError as error:
-        return fail(error, arguments.files_from)
-    try:
-        with output_of(arguments) as out:
-            return _dump(found, arguments, out)
-    except OutputError as error:
-        return fail(error, "")
+    found = request.inputs.find()
+    if request.section_vaddr is not None and not all(_is_raw(item) for item in found):
+        raise RequestError("--section-address is only valid for raw bytes; an ELF file has its section's address")
+    with request.printing.open() as out:
+        return _dump(found, request, out)
 
 
 def _is_raw(item: Source | Unusable) -> bool:
@@ -106,14 +110,14 @@ def _is_raw(item: Source | Unusable) -> bool:
     return isinstance(item, Unusable) or item.path == "-" or is_section(item.path)
 
 
-def _dump(found: Sequence[Source | Unusable], arguments: argparse.Namespace, out: TextIO) -> int:
+def _dump(found: Sequence[Source | Unusable], request: DumpRequest, out: TextIO) -> int:
     """Print what is found; a file that cannot be used does not stop the others."""
-    is_json = format_of(arguments) == "json"
+    is_json = request.printing.format == "json"
     is_list = not is_one_file(found)
     statuses, count = [EXIT_SUCCESS], 0
     for item in found:
         # The text of a whole item is made before any of it is printed: what fails then is the output.
-        for printed in _printed(item, arguments.section_address, is_json=is_json):
+        for printed in _printed(item, request.section_vaddr, is_json=is_json):
             if isinstance(printed, Unusable):
                 say("error", printed.reason, printed.name)
                 statuses.append(exit_status_of(printed.kind))

@@ -1,83 +1,74 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files and trees that a verb works on: the options that name them, the same for every verb."""
+"""The files and folders that a verb works on: the options that name them, the same for every verb."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.cli.options import count_from_one
 from cfi2sframe.errors import RequestError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
 
     from cfi2sframe.files.find import Source, Unusable
 
 
-def add_inputs(parser: argparse.ArgumentParser, text: str, *, is_writing: bool, has_processes: bool = True) -> None:
-    """Add FILE... and what selects files in folders. A verb that writes enters folders with -r only.
+class Inputs(NamedTuple):
+    """What the user has named, by words and by lists; `process_count` is that of the processes for several files."""
 
-    `has_processes`: the verb shares several files out among processes.
-    """
+    names: tuple[str, ...]
+    excluded: tuple[str, ...] = ()
+    process_count: int = 1
+
+    def find(self) -> list[Source | Unusable]:
+        """Return the files, and the ELF files in folders; `-` is standard input."""
+        from cfi2sframe.files.find import find_sources
+
+        return list(find_sources(self.names, self.excluded))
+
+
+def add_inputs(parser: argparse.ArgumentParser, text: str, *, has_processes: bool = True) -> argparse._ArgumentGroup:
+    """Add FILE... and what selects files in folders; return their group."""
     group = parser.add_argument_group("files")
     group.add_argument("inputs", metavar="FILE", nargs="*", help=text)
-    group.add_argument(
-        "-r",
-        "--recursive",
-        action="store_true",
-        help="take the ELF files in folders; what is not for this program is skipped: files of other machines and "
-        "without CFI, separate debug files, kernels"
-        if is_writing
-        else "no difference: folders are entered without it",
-    )
-    if is_writing:
-        group.add_argument(
-            "--objects",
-            action="store_true",
-            help="in folders, also take relocatable objects and kernel modules (default: only what is linked, because "
-            "GNU ld before 2.46 cannot read crt1.o with version 3)",
-        )
     group.add_argument(
         "--exclude",
         metavar="GLOB",
         action="append",
         default=[],
-        help="in folders, leave out the files that match this shell pattern, and do not enter the folders that do: "
-        "without a slash it is matched against each name below the folder, with a slash against the path below it, "
-        "with a slash at its start against the absolute path; * matches slashes, too; may be repeated",
+        help="skip files and folders by name, or by path if GLOB has a slash (repeatable)",
     )
     group.add_argument(
-        "--files-from",
-        metavar="LIST",
-        help="also take the files named in LIST, each name terminated by a NUL byte; - is standard input",
+        "--files-from", metavar="LIST", help="also process the NUL-terminated names in LIST (find -print0); - is stdin"
     )
     if has_processes:
         group.add_argument(
-            "-j",
-            "--jobs",
-            type=count_from_one,
-            metavar="N",
-            help="processes for several files (default: one per processor that may be used)",
+            "-j", "--jobs", type=count_from_one, metavar="N", help="number of processes (default: one per processor)"
         )
+    else:
+        parser.set_defaults(jobs=1)
+    return group
 
 
-def names_of(arguments: argparse.Namespace) -> list[str]:
-    """Return all that is named: by words, and by the list of `--files-from`. Raises `InputError` and `OSError`."""
+def listed_names(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Return the names in the list of `--files-from`. Raises `RequestError` and `OSError`."""
     if arguments.files_from is None:
-        return list(arguments.inputs)
+        return ()
     from cfi2sframe.files.words import names_from
 
-    return [*arguments.inputs, *names_from(arguments.files_from)]
+    return tuple(names_from(arguments.files_from))
 
 
-def sources_of(arguments: argparse.Namespace) -> Iterator[Source | Unusable]:
-    """Yield what a verb that reads works on: files, and the ELF files in folders.
-
-    `-` is standard input. Raises `RequestError` when nothing is named, and as `names_of` does.
-    """
-    from cfi2sframe.files.find import find_sources
-
+def inputs_of(arguments: argparse.Namespace) -> Inputs:
+    """Return what a verb that reads works on. Raises `RequestError` when nothing is named, and `OSError`."""
     if not arguments.inputs and arguments.files_from is None:
-        raise RequestError("no input: name a file")
-    return find_sources(names_of(arguments), arguments.exclude)
+        raise RequestError("no input file")
+    names = (*arguments.inputs, *listed_names(arguments))
+    return Inputs(names, tuple(arguments.exclude), process_count(arguments.jobs))
+
+
+def process_count(jobs: int | None) -> int:
+    """Return the number of processes: that of `-j`, or one per processor that may be used."""
+    return jobs or len(os.sched_getaffinity(0))

@@ -4,65 +4,90 @@
 from __future__ import annotations
 
 import argparse
-import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from cfi2sframe.errors import RequestError
+from cfi2sframe.readers import READERS
 
 if TYPE_CHECKING:
     from cfi2sframe.conversion import Options
 
-#: The error where the address of a section cannot be chosen.
-ADDRESS_BELONGS_TO_RAW: Final = (
-    "--section-address belongs to raw bytes; in a file the address follows from the section's place"
-)
 
-
-def add_conversion_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that determine the section, as a group."""
-    group = parser.add_argument_group("the section")
+def add_conversion_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add the options that determine the section; return their group."""
+    group = parser.add_argument_group("conversion")
     group.add_argument(
-        "--sframe-version",
-        type=int,
-        choices=(1, 2, 3),
-        default=3,
-        metavar="{1,2,3}",
-        help="the version to write (default 3: GNU ld 2.46 and later; 2: GNU ld 2.41-2.45, glibc built with "
-        "--enable-sframe; 1: GNU ld 2.40)",
+        "--for",
+        dest="reader",
+        choices=READERS,
+        metavar="NAME",
+        help=f"write what this reader reads, and leave out functions that it would refuse: {', '.join(READERS)}",
     )
+    add_version(group)
     group.add_argument(
         "--errata",
         type=int,
         choices=(0, 1, 2),
-        metavar="{0,1,2}",
-        help="the errata of version 2 that readers know (default 1: PC-relative starts; 0: for GNU ld before 2.45; "
-        "2: rows with an undefined RA, at which glibc gives up the whole trace)",
+        metavar="N",
+        help="V2 errata level to write: 0, 1 (PC-relative starts; default) or 2 (and undefined RA)",
     )
+    add_source(group, ("eh_frame", "debug_frame", "gopclntab", "code"))
+    add_level(group)
     group.add_argument(
-        "--from",
-        dest="source",
-        choices=("eh_frame", "debug_frame", "gopclntab", "code"),
-        help="the only CFI to read (default: all that a file has; where several describe an address, the first of "
-        "these holds); code: all of it and, for code that no CFI covers, what its instructions say",
+        "--section-address",
+        type=address,
+        metavar="ADDR",
+        help="load address of raw bytes (default: first 64 KiB boundary past PT_LOAD)",
     )
+    return group
+
+
+def add_version(group: argparse._ActionsContainer) -> None:
+    """Add `--sframe-version`, of which None is the newest, or the one that `--for` names."""
+    group.add_argument(
+        "--sframe-version", type=int, choices=(1, 2, 3), metavar="N", help="SFrame version: 1, 2 or 3 (default 3)"
+    )
+
+
+def add_source(group: argparse._ActionsContainer, choices: tuple[str, ...]) -> None:
+    """Add `--from`."""
+    text = "code: also derive rows from the instructions of code without CFI"
+    if len(choices) > 1:
+        text = f"only this CFI: {', '.join(choice for choice in choices if choice != 'code')}" + (
+            f"; {text}" if "code" in choices else ""
+        )
+    group.add_argument("--from", dest="source", choices=choices, metavar="CFI", help=text)
+
+
+def add_level(group: argparse._ActionsContainer) -> None:
+    """Add `-O`."""
     group.add_argument(
         "-O",
         dest="level",
         type=int,
         choices=(0, 1, 2),
-        metavar="{0,1,2}",
-        help="-O0: every function has its own rows, also for a readelf or objdump that is no native one, which cannot "
-        "read shared rows of big-endian files; -O1: functions with equal rows share them; -O2: functions are also cut "
-        "and joined into ranges of at most 16 rows (default 2; objects are always at 0, because linkers do not support "
-        "shared rows)",
+        metavar="N",
+        help="size: 0 no sharing, 1 equal rows shared, 2 (default) also functions cut and joined",
     )
-    group.add_argument(
-        "--section-address",
-        type=address,
-        metavar="ADDR",
-        help="the address that the section will have (default: the first 64 KiB boundary past the last "
-        "PT_LOAD; 0 for an object)",
-    )
+
+
+def conversion_options(arguments: argparse.Namespace) -> Options:
+    """Return the library's options for the command line's. Raises `RequestError` when they contradict."""
+    from cfi2sframe.conversion import Options
+
+    version, errata = arguments.sframe_version or 3, arguments.errata
+    if arguments.reader is not None:
+        reader = READERS[arguments.reader]
+        for value, of_reader, option in (
+            (arguments.sframe_version, reader.version, "sframe-version"),
+            (errata, reader.errata, "errata"),
+        ):
+            if value not in (None, of_reader):
+                raise RequestError(f"--for {arguments.reader} and --{option} {value} contradict each other")
+        version, errata = reader.version, reader.errata
+    if errata is not None and version != 2:
+        raise RequestError("--errata is only valid with --sframe-version 2")
+    return Options(version, errata, arguments.source, arguments.section_address, arguments.level)
 
 
 def address(text: str) -> int:
@@ -89,37 +114,15 @@ def percentage(text: str) -> float:
 
 def count_from_one(text: str) -> int:
     """Parse a count of at least one."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
+    if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"not a count from 1: {text!r}")
-    return value
-
-
-def count_from_zero(text: str) -> int:
-    """Parse a count."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"not a count: {text!r}")
     return int(text)
 
 
-def conversion_options(arguments: argparse.Namespace) -> Options:
-    """Return the library's options for the command line's. Raises `RequestError` when they contradict."""
-    from cfi2sframe.conversion import Options
-
-    if arguments.errata is not None and arguments.sframe_version != 2:
-        raise RequestError(f"version {arguments.sframe_version} has no errata; --errata belongs to version 2")
-    return Options(
-        version=arguments.sframe_version,
-        errata=arguments.errata,
-        source=arguments.source,
-        section_vaddr=arguments.section_address,
-        level=arguments.level,
-    )
-
-
-def process_count(arguments: argparse.Namespace) -> int:
-    """Return the number of processes: that of `-j`, or one per processor that may be used."""
-    return arguments.jobs or len(os.sched_getaffinity(0))
+def count_or_all(text: str) -> int | None:
+    """Parse a count, or `all`, which is None."""
+    if text == "all":
+        return None
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"neither a count nor 'all': {text!r}")
+    return int(text)

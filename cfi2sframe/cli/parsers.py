@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from cfi2sframe.cli.exit_status import PROGRAM
+from cfi2sframe.cli.exit_status import EXIT_USAGE, PROGRAM
 from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 #: The verb that may be left out.
 DEFAULT_VERB: Final = "convert"
-#: The verbs, each with what `--help` says of it. The module of this name beside this one has `configure` and `execute`.
+#: The verbs, each with what `--help` says of it. The module of this name beside this one has `configure`,
+#: `request_of` and `run`.
 VERBS: Final = {
     "convert": "write an .sframe section made from the file's CFI: its raw bytes, or a copy of the file with it",
     "remove": "take the .sframe section out of files",
@@ -37,12 +38,12 @@ _USAGE: Final = f"""\
 _EPILOG: Final = f"""\
 examples:
   {PROGRAM} /bin/ls -o ls.sframe
-  {PROGRAM} --sframe-version 2 in.o -o out.o
+  {PROGRAM} --for ld-2.41 in.o -o out.o
   {PROGRAM} --in-place program
   {PROGRAM} --in-place -r -j 4 --report report.jsonl debian/tmp
   {PROGRAM} verify program
   {PROGRAM} dump program
-  {PROGRAM} coverage --json /usr/lib/x86_64-linux-gnu/libc.so.6
+  {PROGRAM} coverage /usr/lib/x86_64-linux-gnu/libc.so.6
   {PROGRAM} trace core
 
 "{PROGRAM} VERB --help" lists a verb's options. Wrappers for builds, and their variables: cfi2sframe-cc
@@ -54,6 +55,9 @@ Of several files the worst counts: 3, 2, 4, 1, 5, 0.
 """
 
 
+_UNRECOGNIZED: Final = "unrecognized arguments: "
+
+
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Keeps examples as they are. A fixed width saves the import that determines the terminal's."""
 
@@ -62,10 +66,28 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Escapes control characters in its messages: a shell pattern may have produced the arguments."""
+    """Reports a mistake in one line, with what may have been meant."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(printable(message))
+        # A shell pattern may have produced the arguments: control characters are escaped.
+        sys.stderr.write(f"{PROGRAM}: error: {printable(message)}{self._hint(message)}\n")
+        raise SystemExit(EXIT_USAGE)
+
+    def _hint(self, message: str) -> str:
+        unknown = message.removeprefix(_UNRECOGNIZED).split()
+        if not message.startswith(_UNRECOGNIZED) or not unknown[0].startswith("-"):
+            return f"; see {self.prog} --help"
+        word = unknown[0].partition("=")[0]
+        if word == "--json" and "--format" in self._option_string_actions:
+            return "; did you mean --format json?"
+        if word in ("-r", "--recursive"):
+            return "; folders are searched without it"
+        from difflib import get_close_matches
+
+        known = [option for option in self._option_string_actions if option.startswith("--")]
+        near = [option for option in known if option.startswith(word)] if len(word) > 2 else []
+        near = near or get_close_matches(word, known, 1)
+        return f"; did you mean {' or '.join(near)}?" if near else f"; see {self.prog} --help"
 
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
         """Print a text; whether argparse itself hides that its reader is gone depends on Python's version."""
@@ -86,7 +108,7 @@ def make_parser(verbs: Iterable[str] = VERBS) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="store_true", help="print the version")
     children = parser.add_subparsers(
-        title="verbs", metavar="VERB", description="A first word that is none of them is an input of convert."
+        title="verbs", metavar="VERB", description="If no command is given, convert is assumed."
     )
     for verb, summary in VERBS.items():
         # Messages of convert do not name a verb that the user may have left out.

@@ -5,17 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe.cli.common import fail
 from cfi2sframe.cli.convert import WriteRequest, add_write_options, run, write_request
 from cfi2sframe.cli.exit_status import PROGRAM
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.errors import FileError, RequestError
 from cfi2sframe.jobs.records import Settings
 
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["configure", "execute", "request_of", "run"]
+__all__ = ["configure", "request_of", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,20 +34,4 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def request_of(arguments: argparse.Namespace) -> WriteRequest:
     """Return what the arguments ask for. Raises `RequestError` when they contradict one another, and `OSError`."""
-    return write_request(arguments, Settings(removes=True, takes_objects=arguments.objects))
-
-
-def execute(arguments: argparse.Namespace) -> int:
-    """Take the section out of what the arguments name; return the worst file's exit status."""
-    try:
-        request = request_of(arguments)
-    except FileError as error:
-        return fail(error, error.file)
-    except RequestError as error:
-        return fail(error, "")
-    except OSError as error:
-        return fail(error, error.filename)
-    try:
-        return run(request)
-    except RequestError as error:
-        return fail(error, "")
+    return write_request(arguments, Settings(removes=True, takes_objects=True))

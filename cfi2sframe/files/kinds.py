@@ -23,6 +23,7 @@ class SkipKind(Enum):
     NOT_ELF = "no ELF file"
     FOREIGN = "other machine"
     NO_CFI = "no CFI"
+    READER = "not for the reader"
     OBJECT = "relocatable object"
     MODULE = "kernel module"
     DEBUG_FILE = "separate debug file"
@@ -47,7 +48,7 @@ def skip_of(image: ElfImage, *, takes_objects: bool) -> LeftAlone | None:
             return None
         is_module = any(section.name in _MODULE_SECTIONS for section in image.sections)
         kind = SkipKind.MODULE if is_module else SkipKind.OBJECT
-        return LeftAlone(kind, f"a {kind.value}; --objects takes those in folders, too")
+        return LeftAlone(kind, f"a {kind.value}; --for ld or kernel-arm64 takes those in folders, too")
     if any(section.flags & SHF_EXECINSTR and section.type == SHT_NOBITS for section in image.sections):
         return LeftAlone(SkipKind.DEBUG_FILE, "a separate debug file: its code is in another file")
     if any(segment.type == PT_LOAD and segment.vaddr >= _KERNEL_VADDR for segment in image.segments):

@@ -21,7 +21,7 @@ class CheckRequest(NamedTuple):
     """What to check: the section that a file has, the bytes of another one, or the one that `convert` would make.
 
     `section_name` is the name of the file with the bytes. `readers` are those whose demands the section is held to;
-    without any, it is compared with the CFI.
+    without any, it is compared with the CFI. `reader` is the one that it was made for (`convert --for`).
     """
 
     options: Options = Options()
@@ -29,6 +29,7 @@ class CheckRequest(NamedTuple):
     section_name: str = ""
     is_conversion: bool = False
     readers: tuple[str, ...] = ()
+    reader: str | None = None
 
 
 #: Said of a file like a module after `strip -g`.
@@ -73,7 +74,6 @@ def check(image: ElfImage, request: CheckRequest) -> Checked:
     Raises `UnfitError` when the file has none, and otherwise what `decode_existing`, `convert` and `verify` raise.
     """
     from cfi2sframe import api
-    from cfi2sframe.conversion import convert_image
 
     if not (request.section or request.is_conversion or image.sframe_section or image.sframe_segment):
         raise UnfitError("no .sframe section; --would-be checks the one that convert would write")
@@ -87,7 +87,9 @@ def check(image: ElfImage, request: CheckRequest) -> Checked:
             is_read &= any(verdict.reads_it for verdict in verdicts)
         return Checked(image.name, sentences=tuple(sentences), is_read=is_read)
     if request.is_conversion:
-        result = api.verify(convert_image(image, request.options))
+        result = api.verify(api.convert_for(image, request.options, request.reader))
+    elif request.reader is not None:
+        result = api.verify(api.convert_for(image, request.options, request.reader), _section(image, request))
     else:
         result = api.verify(image, _section(image, request), source=request.options.source)
     return Checked(
@@ -105,7 +107,7 @@ def _section(image: ElfImage, request: CheckRequest) -> Section:
     from cfi2sframe import api
 
     if request.is_conversion:
-        return api.decode_made(image, request.options)
+        return api.decode_made(image, request.options, request.reader)
     if request.section is not None:
         try:
             return api.decode_raw(image, request.section, request.options.section_vaddr, request.options)
@@ -124,7 +126,8 @@ def _sentences(verdict: Verdict, image: ElfImage) -> Iterator[str]:
     prefix = f"{verdict.reader} ({verdict.releases})"
     for broken in verdict.broken:
         where = "" if broken.vaddr is None else f"{_place(image, broken.vaddr)}: "
-        more = f" ({broken.place_count:,} such places)" if broken.place_count > 1 else ""
+        count = len(broken.vaddrs)
+        more = f" ({count:,} such places)" if count > 1 else ""
         yield f"{prefix}: {broken.consequence}: {broken.rule}: {where}{broken.message}{more}"
     if verdict.reads_it:
         yield f"{prefix}: reads it"

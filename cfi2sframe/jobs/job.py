@@ -21,6 +21,7 @@ from cfi2sframe.errors import (
     ForeignError,
     InputError,
     OutputError,
+    ReaderError,
     kind_of,
     reason_of,
 )
@@ -88,6 +89,8 @@ def _skip_by(job: Job, error: Exception) -> LeftAlone | None:
 
     if kind is ErrorKind.NOT_ELF:
         return LeftAlone(SkipKind.NOT_ELF, reason_of(error))
+    if isinstance(error, ReaderError):
+        return LeftAlone(SkipKind.READER, reason_of(error))
     return LeftAlone(SkipKind.FOREIGN if isinstance(error, ForeignError) else SkipKind.NO_CFI, reason_of(error))
 
 
@@ -124,15 +127,20 @@ def _work_on(job: Job, image: ElfImage, file: InputFile | None, kept: list[objec
 
 
 def _convert(job: Job, image: ElfImage, file: InputFile | None, kept: list[object]) -> Outcome:
-    from cfi2sframe.conversion import convert_image
-
     settings = job.settings
     options = settings.options
     if image.has_sframe and not settings.replaces:
         from cfi2sframe.emit import options_for
 
         options = options_for(image, options)
-    conversion = convert_image(image, options)
+    if settings.reader is None:
+        from cfi2sframe.conversion import convert_image
+
+        conversion = convert_image(image, options)
+    else:
+        from cfi2sframe.api import convert_for
+
+        conversion = convert_for(image, options, settings.reader)
     kept.append(conversion)
     coverage = account_if_needed(conversion, is_wanted=settings.wants_account or settings.fail_under is not None)
     refusal = refusal_of(conversion, coverage, is_strict=settings.is_strict, fail_under=settings.fail_under)

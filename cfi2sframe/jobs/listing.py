@@ -15,31 +15,38 @@ if TYPE_CHECKING:
 
 
 def work_list(
-    paths: Iterable[str], settings: Settings = Settings(), *, recurse: bool = False, excluded: Sequence[str] = ()
+    paths: Iterable[str],
+    settings: Settings = Settings(),
+    *,
+    recurse: bool = False,
+    excluded: Sequence[str] = (),
+    listed: Iterable[str] = (),
 ) -> list[Job]:
     """Return a job per file, in the order of the paths. Raises nothing.
 
     A symbolic link that is named stands for its target; hard links and repetitions are names of one job. With
     `recurse` a folder stands for the ELF files in it, except what the shell patterns `excluded` name; those that are
-    not for this program are skipped when they are run, relocatable objects too unless the settings take them. A file
-    that cannot be read is a job that fails when it is run.
+    not for this program are skipped when they are run, relocatable objects too unless the settings take them. Of
+    `listed` paths, those are skipped that have nothing to convert. A file that cannot be read is a job that fails when
+    it is run.
     """
     found = _Found()
-    for path in paths:
+    lenient = settings._replace(skips_unfit=True)
+    for path, own in (*((path, settings) for path in paths), *((path, lenient) for path in listed)):
         target = os.path.abspath(path)
         try:
             # Links that the user names are followed here, once; the targets have none.
             target = os.path.realpath(path)
             status = os.stat(path)
         except OSError:
-            found.add(_Name(path, target), None, settings)
+            found.add(_Name(path, target), None, own)
             continue
         if recurse and stat.S_ISDIR(status.st_mode):
-            inside = settings._replace(skips_unfit=True, is_in_tree=True)
+            inside = lenient._replace(is_in_tree=True)
             for file in elf_files_under(path, excluded):
                 found.add(_Name(file.under(path), file.under(target)), file.status, inside)
         else:
-            found.add(_Name(path, target), status, settings)
+            found.add(_Name(path, target), status, own)
     return found.jobs()
 
 
@@ -61,7 +68,7 @@ class _Found:
         key = name.target if state is None else (state.st_dev, state.st_ino)
         # A file that is named must be fit, even if it was found in a folder before.
         known, strictest = self._first.get(key, (state, settings))
-        self._first[key] = (known, settings if strictest.is_in_tree else strictest)
+        self._first[key] = (known, settings if strictest.skips_unfit else strictest)
         self._names.setdefault(key, []).append(name)
 
     def jobs(self) -> list[Job]:

@@ -21,15 +21,17 @@ Status = Literal["converted", "would convert", "removed", "would remove", "uncha
 class Settings(NamedTuple):
     """How to convert files, or with `removes` how to take the section out of them; then only some of these count.
 
-    `replaces`: a different `.sframe` section is replaced. `verifies`: the written file is read back before the rename.
-    `keeps_rights`: a file whose owner, set-ID bits or attributes cannot be kept is refused.
-    `is_strict` and `fail_under` (percent of the bytes of code) forbid functions that are left out. `skips_unfit`: files
-    with nothing to convert are skipped. `only_checks`: nothing is written. `wants_account`: outcomes have the account.
-    `is_in_tree`: the file was found in a folder, so that what is not for this program (`files.kinds.SkipKind`) is
-    skipped; `takes_objects`: there, too, relocatable objects are not.
+    `reader` is who is to read the section: functions that it would refuse are left out. `replaces`: a different
+    `.sframe` section is replaced. `verifies`: the written file is read back before the rename. `keeps_rights`: a
+    file whose owner, set-ID bits or attributes cannot be kept is refused. `is_strict` and
+    `fail_under` (percent of the bytes of code) forbid functions that are left out. `skips_unfit`: files with nothing to
+    convert are skipped. `only_checks`: nothing is written. `wants_account`: outcomes have the account. `is_in_tree`:
+    the file was found in a folder, so that what is not for this program (`files.kinds.SkipKind`) is skipped;
+    `takes_objects`: there, too, relocatable objects are not.
     """
 
     options: Options = Options()
+    reader: str | None = None
     section_type: int = SHT_GNU_SFRAME
     replaces: bool = False
     verifies: bool = True
@@ -79,7 +81,7 @@ class Outcome(NamedTuple):
     `skip_kind` what a skipped file is, None without one. `section_size` (bytes) is that of the `.sframe` section,
     or of the one removed. `function_count` counts the FDEs that are described from start to end, `left_out_count`
     those without an SFrame FDE, and `in_parts_count` those that are described in part. `placement` tells where the
-    section was put. `account` is JSON text as `coverage --json` prints it, `summary` a sentence; both are empty
+    section was put. `account` is JSON text as `coverage --format json` prints it, `summary` a sentence; both are empty
     unless asked for.
     """
 

@@ -189,7 +189,7 @@ def _why(item: Missing) -> str:
 
 def _notes(total: Coverage, rest_count: int) -> Iterator[str]:
     if rest_count > 0:
-        yield f"{rest_count:,} more places are in the sums (--top N or --details lists more)."
+        yield f"{rest_count:,} more places are in the sums (--top N lists more)."
     if total.sframe_size:
         sources = [source.name for source in total.sources] or ["the CFI"]
         cfi = " + ".join([*sources, *([".eh_frame_hdr"] if total.eh_frame_hdr_size else [])])

@@ -10,8 +10,11 @@ Each rule was seen in the releases that its editions name: in the reader's sourc
 - glibc: `backtrace()`, where glibc was configured with `--enable-sframe`. It trusts what it reads: no bounds of rows
   are checked. Whatever it cannot do, it leaves the whole trace to DWARF; so it does where one module of a trace has no
   section.
-- libsframe, by which readelf, objdump and gdb read sections, and gnu-ld, which merges those of objects. SFrame moved
-  from version 1 to 2 with binutils 2.41, and to 3 with 2.46.
+- libsframe, by which readelf, objdump and gdb read sections, and ld, GNU's, which merges those of objects. SFrame moved
+  from version 1 to 2 with binutils 2.41, and to 3 with 2.46. Releases 2.41 to 2.43 and 2.45 of ld were not run: 2.45 is
+  taken to be like 2.44 with the flag of PC-relative starts (errata 1).
+
+`cfi2sframe.readers` has the names, and what is written for each.
 """
 
 from __future__ import annotations
@@ -37,13 +40,13 @@ Consequence = Literal["refuses it", "does not find it", "reads it wrongly", "lea
 
 
 class Broken(NamedTuple):
-    """A rule that a section breaks in `place_count` places, first at `vaddr` (None: the section as a whole)."""
+    """A rule that a section breaks: where first (None: as a whole) and how, and the starts of all such functions."""
 
     rule: str
     consequence: Consequence
-    place_count: int
     vaddr: int | None
     message: str
+    vaddrs: tuple[int, ...] = ()
 
 
 class Habit(NamedTuple):
@@ -93,13 +96,12 @@ _EDITIONS: Final = {
     "lib40": Edition("libsframe", "2.40", (1,), _SORTED | _FRAME_POINTER),
     "lib44": Edition("libsframe", "2.44", (2,), _SORTED | _FRAME_POINTER),
     "lib47": Edition("libsframe", "2.47", (2, 3)),
-    "ld40": Edition("gnu-ld", "2.40", (1,), _SORTED | _FRAME_POINTER),
-    "ld44": Edition("gnu-ld", "2.44", (2,), _SORTED | _FRAME_POINTER),
-    "ld47": Edition("gnu-ld", "2.47", (3,)),
+    "ld40": Edition("ld-2.40", "2.40", (1,), _SORTED | _FRAME_POINTER),
+    "ld44": Edition("ld-2.41", "2.41 to 2.44", (2,), _SORTED | _FRAME_POINTER),
+    "ld45": Edition("ld-2.45", "2.45", (2,)),
+    "ld47": Edition("ld", "2.47", (3,)),
 }
-#: The readers, by the names that users give them.
-READERS: Final = tuple(dict.fromkeys(edition.reader for edition in _EDITIONS.values()))
-_LIB, _LD, _ALL = "lib40 lib44 lib47", "ld40 ld44 ld47", " ".join(_EDITIONS)
+_LIB, _LD, _ALL = "lib40 lib44 lib47", "ld40 ld44 ld45 ld47", " ".join(_EDITIONS)
 _REFUSES: Final = "refuses it"
 _MISREADS: Final = "reads it wrongly"
 _TO_DWARF: Final = "leaves traces to DWARF"
@@ -135,6 +137,9 @@ _RULES: Final = (
     _Rule("ABI", "lib44", _MISREADS, True, whole(
         lambda it: it.section.arch.elf_machine == EM_S390
         and f"it does not know how {it.section.arch.name} stores the CFA's offset")),
+    _Rule("ABI", "ld44 ld45", _MISREADS, True, whole(
+        lambda it: it.section.arch.elf_machine == EM_S390
+        and f"it does not merge sections of {it.section.arch.name}; 2.46 does")),
     _Rule("auxiliary header", "kernel arm64", _REFUSES, True, whole(
         lambda it: it.header.auxhdr_size and f"an auxiliary header of {it.header.auxhdr_size} bytes")),
     _Rule("functions and rows", "kernel", _REFUSES, True, whole(
@@ -231,7 +236,7 @@ def judge(name: str, section: Section, image: ElfImage, *, is_in_file: bool = Fa
     """Return what the reader called `name` would do with a section for `image`, by edition, the oldest first.
 
     `is_in_file`: the section is the one that the file has, so that headers which lead to it count too. There is no
-    verdict for a name that `READERS` does not have.
+    verdict for a name that `cfi2sframe.readers` does not have.
     """
     stored = stored_of(section)
     functions = tuple(c.stored_functions(section, stored))
@@ -247,7 +252,8 @@ def _verdict(key: str, it: Subject) -> Verdict:
     for rule in _RULES:
         breaches = list(rule.check(it)) if key in rule.editions.split() else []
         if breaches:
-            broken.append(Broken(rule.name, rule.consequence, len(breaches), *breaches[0]))
+            vaddrs = tuple([vaddr for vaddr, _ in breaches if vaddr is not None])
+            broken.append(Broken(rule.name, rule.consequence, *breaches[0], vaddrs))
             if rule.is_decisive:
                 return Verdict(it.edition.reader, it.edition.releases, tuple(broken), ())
     habits = [Habit(remark.count(it), remark.message) for remark in _REMARKS if key in remark.editions.split()]

@@ -24,22 +24,28 @@ if TYPE_CHECKING:
 SIGPIPE_STATUS: Final = 128 + signal.SIGPIPE
 #: What writes to standard output.
 PRINTS: Final = (
-    *("--version", "GOOD -o -", "GOOD -o - --emit elf", "dump RAW"),
-    *("dump RAW --json", "coverage GOOD", "coverage GOOD --json", "verify GOOD OTHER", "remove OLD -o -"),
+    *("--version", "GOOD -o -", "dump RAW.sframe"),
     *(
-        "--check -r --objects TREE -j 1",
-        "--check -r --objects TREE -j 2",
-        "--in-place -r --objects TREE --report - -j 2",
+        "dump RAW.sframe --format json",
+        "coverage GOOD",
+        "coverage GOOD --format json",
+        "verify GOOD OTHER.sframe",
+        "remove OLD -o -",
+    ),
+    *(
+        "--check -r --for ld TREE -j 1",
+        "--check -r --for ld TREE -j 2",
+        "--in-place -r --for ld TREE --report - -j 2",
         "size TREE -j 1",
     ),
-    *("size TREE -j 2", "size TREE --format json", "size TREE --format html", "trace CORE", "trace CORE --json"),
+    *("size TREE -j 2", "size TREE --format json", "size TREE --format html", "trace CORE", "trace CORE --format json"),
     "size --compare TREE TREE --format csv",
 )
 #: What writes to standard error.
 SAYS: Final = (
     *("BAD -o -", "GOOD", "coverage BAD BAD", "--in-place BAD", "dump GOOD"),
     *("coverage BAD", "coverage BAD GOOD", "verify -v --would-be GOOD", "verify BAD", "remove GOOD -o -", "trace BAD"),
-    *("size BAD", "size TREE BAD -j 2", "--in-place -v -r --objects TREE -j 2", "--in-place TREE/0.o -v"),
+    *("size BAD", "size TREE BAD -j 2", "--in-place -v -r --for ld TREE -j 2", "--in-place TREE/0.o -v"),
 )
 
 
@@ -52,8 +58,8 @@ def run_closed(folder: Path, words: str, stream: str) -> subprocess.CompletedPro
     (folder / "BAD").write_bytes(TRUNCATED)
     (folder / "CORE").write_bytes(plain_core(AMD64, "program").assemble())
     assert run(folder / "GOOD", "-o", folder / "OLD").status == 0
-    for name, number in (("RAW", 3), ("OTHER", 5)):
-        assert run("-", "-o", folder / name, "--emit", "raw", stdin=object_of(number)).status == 0
+    for name, number in (("RAW.sframe", 3), ("OTHER.sframe", 5)):
+        assert run("-", "-o", folder / name, stdin=object_of(number)).status == 0
     read_end, write_end = os.pipe()
     os.close(read_end)
     try:

@@ -188,7 +188,7 @@ def test_a_report(files: Files) -> None:
     assert run(path, "-o", files.out, "--report", report).status == 0
     assert json.loads(report.read_text()) == {
         "schema": 2,
-        **json.loads(run("coverage", "--json", path).out)["files"][0],
+        **json.loads(run("coverage", "--format", "json", path).out)["files"][0],
     }
 
 
@@ -243,7 +243,7 @@ def test_damage_is_told_in_the_order_of_the_section(files: Files) -> None:
     assert (status, [reason[:7] for _, reason, *_ in places]) == (3, reasons)
     offsets = [int(offset, 16) for offset, *_ in places]
     assert offsets == sorted(offsets)
-    (account,) = json.loads(run("coverage", "--json", path).out)["files"]
+    (account,) = json.loads(run("coverage", "--format", "json", path).out)["files"]
     assert [item["address"] for item in account["missing"] if item["kind"] == "damaged"] == offsets
     text = run("coverage", path).out.decode()
     assert [int(offset, 16) for offset in re.findall(r"0x([0-9a-f]+) +\.eh_frame +damaged", text)] == offsets
@@ -343,7 +343,7 @@ def test_no_output_is_an_error(good: Path) -> None:
 )
 def test_arguments_that_do_not_parse(files: Files, good: Path, option: str, value: str) -> None:
     status, out, err = run(good, "-o", files.out, *filter(None, (option, value)))
-    assert (status, out, err[0]) == (2, b"", "usage: cfi2sframe [convert] IN -o OUT [OPTION]...")
+    assert (status, out, len(err)) == (2, b"", 1)
     assert err[-1].startswith("cfi2sframe: error: ")
     assert option in err[-1]
     assert value in err[-1]

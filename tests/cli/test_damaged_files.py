@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.fuzz, pytest.mark.oracle]
 WAYS: Final = {
     "copy": ("convert", "-o", "{out}"),
     "copy of version 2": ("convert", "--sframe-version", "2", "--replace", "-o", "{out}"),
-    "raw": ("convert", "--emit", "raw", "-o", "{out}"),
+    "raw": ("convert", "-o", "{out}"),
     "strict": ("convert", "--strict", "-v", "-o", "{out}"),
     "in place": ("convert", "--in-place", "-j", "1"),
     "in place, replacing": ("convert", "--in-place", "--replace", "-j", "1"),
@@ -38,13 +38,13 @@ WAYS: Final = {
     "from code": ("convert", "--from", "code", "-o", "{out}"),
     "from code, in place": ("convert", "--from", "code", "--in-place", "-j", "1"),
     "verify from code": ("verify", "--would-be", "--from", "code"),
-    "coverage from code": ("coverage", "--from", "code", "--json"),
+    "coverage from code": ("coverage", "--from", "code", "--format", "json"),
     "remove": ("remove", "-o", "{out}"),
     "remove in place": ("remove", "--in-place"),
     "verify existing": ("verify",),
     "verify version 1": ("verify", "--would-be", "--sframe-version", "1"),
     "dump": ("dump",),
-    "coverage": ("coverage", "--json"),
+    "coverage": ("coverage", "--format", "json"),
     "size": ("size",),
     "trace": ("trace",),
 }
@@ -62,6 +62,8 @@ UNTOUCHED: Final = Damage((), None)
 
 def run(way: str, file: Path, out: Path) -> cli.Result:
     """Run the program one way, and check what is promised for every file."""
+    out = out.with_suffix(".sframe") if way == "raw" else out
+    out.unlink(missing_ok=True)
     before, listed = file.read_bytes(), set(os.listdir(file.parent))
     words = [word.format(out=out) for word in WAYS[way]]
     result = cli.run(words[0], str(file), *words[1:])
@@ -83,15 +85,11 @@ def run(way: str, file: Path, out: Path) -> cli.Result:
 def check_file(seed: Seed, damage: Damage, way: str, folder: Path) -> Verdict:
     """Run a damaged file one way, and convert and verify it; return pyelftools' verdict."""
     file, out = folder / "file", folder / "out"
-    for path in (file, out):
-        path.unlink(missing_ok=True)
     data = damage.apply(seed)
     file.write_bytes(data)
     run(way, file, out)
     file.write_bytes(data)
-    out.unlink(missing_ok=True)
     converted = run("raw", file, out)
-    out.unlink(missing_ok=True)
     verified = cli.run("verify", "--would-be", str(file))
     assert verified.status in (EXIT_SUCCESS, EXIT_UNUSABLE), (verified.out, verified.err)
     # Whatever can be converted is right by our own reading of the CFI, and by another one's.

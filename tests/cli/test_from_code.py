@@ -50,7 +50,7 @@ def test_convert_and_verify(files: Path) -> None:
     # What would be written is there; without the option something else would be.
     assert run("--check", "--from", "code", path).status == 0
     assert run("--check", path, "--replace").status == 1
-    data = json.loads(run("dump", "--json", path).out)
+    data = json.loads(run("dump", "--format", "json", path).out)
     # With the padding before it.
     assert sum(function["without_cfi"] for function in data["functions"]) == 24
 
@@ -62,7 +62,7 @@ def test_a_file_without_cfi(files: Path) -> None:
     assert run("--in-place", "--from", "code", path).status == 0
     assert run("verify", "--from", "code", path) == (0, b"", ())
     assert run("verify", path) == (0, b"", ())
-    data = json.loads(run("dump", "--json", path).out)
+    data = json.loads(run("dump", "--format", "json", path).out)
     assert {function["without_cfi"] for function in data["functions"]} == {None}
 
 
@@ -74,7 +74,7 @@ def test_coverage(files: Path) -> None:
     assert [row.split()[-2] for row in rows[:3]] == ["6", "6", "12"]
     # The table has the column only if it says something.
     assert b"from code" not in run("coverage", files / "with", files / "with").out
-    (account,) = json.loads(run("coverage", "--json", "--from", "code", files / "with").out)["files"]
+    (account,) = json.loads(run("coverage", "--format", "json", "--from", "code", files / "with").out)["files"]
     assert account["from_code_size"] == 6
     assert [source["name"] for source in account["sources"]] == [".eh_frame", "code"]
     (unreached,) = account["missing"]

@@ -47,7 +47,7 @@ def test_several_files(folder: Path) -> None:
     assert all(has_section(path.read_bytes()) for path in paths)
     before = tree(folder)
     assert run("--in-place", *paths, "-j", "1") == (0, b"", ())
-    assert run("--in-place", "-r", "--objects", folder, "--replace") == (0, b"", ())
+    assert run("--in-place", "-r", "--for", "ld", folder, "--replace") == (0, b"", ())
     assert tree(folder) == before
 
 
@@ -88,10 +88,7 @@ def test_failures_do_not_stop_others_and_are_printed_last(folder: Path) -> None:
         ({"a": OBJECT}, ("--check",), 1),
         ({"a": OBJECT, "b": object_with_gap()}, ("--check", "--strict"), 4),
         ({"a": OBJECT, "b": b"text"}, ("--check",), 3),
-        ({"a": OBJECT, "b": b"text"}, ("--check", "--skip-non-elf"), 1),
-        ({"a": WITHOUT_CFI, "b": b"text"}, ("--check", "--skip-non-elf"), 0),
         ({"a": b"text"}, (), 3),
-        ({"a": b"text"}, ("--skip-non-elf",), 0),
     ],
 )
 def test_the_exit_status_is_the_worst_files(
@@ -102,6 +99,24 @@ def test_the_exit_status_is_the_worst_files(
     paths = [tmp_path / name for name in files]
     for order in (paths, paths[::-1]):
         assert run("--in-place", *order, *words).status == status
+
+
+@pytest.mark.parametrize(
+    ("files", "words", "status"),
+    [
+        ({"a": OBJECT, "b": b"text"}, ("--check",), 1),
+        ({"a": WITHOUT_CFI, "b": b"text"}, ("--check",), 0),
+        ({"a": b"text"}, (), 0),
+        ({"a": TRUNCATED}, (), 3),
+    ],
+)
+def test_what_is_listed_may_have_nothing_to_convert(
+    tmp_path: Path, files: dict[str, bytes], words: tuple[str, ...], status: int
+) -> None:
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    names = b"".join(os.fsencode(tmp_path / name) + b"\0" for name in files)
+    assert run("--in-place", "--files-from", "-", *words, stdin=names).status == status
 
 
 def test_a_file_that_is_refused_after_its_conversion_has_an_account(folder: Path, tmp_path: Path) -> None:
@@ -120,7 +135,8 @@ def test_checking(folder: Path) -> None:
     run("--in-place", folder / "1.o", "--sframe-version", "2")
     (folder / "2.o").write_bytes(b"text")
     before = tree(folder)
-    status, out, err = run("--check", "--skip-non-elf", *sorted(folder.iterdir()))
+    names = b"".join(os.fsencode(path) + b"\0" for path in sorted(folder.iterdir()))
+    status, out, err = run("--check", "--files-from", "-", stdin=names)
     assert (status, err) == (3, ())
     assert out.decode().splitlines() == [
         f"{folder}/0.o: already right",
@@ -130,8 +146,8 @@ def test_checking(folder: Path) -> None:
         f"{folder}/4.o: would convert: .sframe: as a section with relocations",
     ]
     assert tree(folder) == before
-    assert run("--in-place", "--replace", "--skip-non-elf", *sorted(folder.iterdir())) == (0, b"", ())
-    assert run("--check", "--in-place", "--skip-non-elf", *sorted(folder.iterdir())).status == 0
+    assert run("--in-place", "--replace", "--files-from", "-", stdin=names) == (0, b"", ())
+    assert run("--check", "--in-place", "--files-from", "-", stdin=names).status == 0
 
 
 def test_a_report_has_a_line_per_file_in_their_order(folder: Path) -> None:
@@ -141,7 +157,7 @@ def test_a_report_has_a_line_per_file_in_their_order(folder: Path) -> None:
     os.link(folder / "4.o", folder / "other.o")
     paths = [folder / f"{number}.o" for number in (4, 2, 0, 3)]
     report = folder.parent / "report"
-    account = {"schema": 2, **json.loads(run("coverage", "--json", gap).out)["files"][0]}
+    account = {"schema": 2, **json.loads(run("coverage", "--format", "json", gap).out)["files"][0]}
     assert run("--in-place", *paths, folder / "other.o", "--report", report).status == 3
     lines = [json.loads(line) for line in report.read_text().splitlines()]
     assert [line["file"] for line in lines] == list(map(str, paths))
@@ -168,14 +184,14 @@ def test_the_same_for_a_pool(folder: Path, tmp_path: Path) -> None:
     results = []
     for root, jobs in ((folder, "1"), (copy, "2")):
         report = tmp_path / f"report{jobs}"
-        done = run_process("--in-place", "-r", "--objects", root, "-j", jobs, "--report", report)
+        done = run_process("--in-place", "-r", "--for", "ld", root, "-j", jobs, "--report", report)
         said = (done.returncode, done.stdout, done.stderr, report.read_text())
         results.append([text.replace(str(root), "") if isinstance(text, str) else text for text in said])
     assert results[0] == results[1]
     assert results[0][0] == 3
     assert {n: f.data for n, f in tree(folder).items()} == {n: f.data for n, f in tree(copy).items()}
     before = tree(copy)
-    assert run_process("--in-place", "-r", "--objects", copy, "-j", "2").returncode == 3
+    assert run_process("--in-place", "-r", "--for", "ld", copy, "-j", "2").returncode == 3
     assert tree(copy) == before
 
 
@@ -196,7 +212,7 @@ def test_lists(folder: Path, tmp_path: Path) -> None:
         (("IN", "-o", "out", "--check"), "-o and --check are mutually exclusive"),
         (("IN", "-o", "out", "-r"), "--recursive is only valid with --in-place or --check"),
         (("IN", "-o", "out", "--files-from", "x"), "--files-from is only valid with --in-place or --check"),
-        (("IN", "IN", "--in-place", "--errata", "1"), "version 3 has no errata"),
+        (("IN", "IN", "--in-place", "--errata", "1"), "--errata is only valid with --sframe-version 2"),
         (("IN", "-", "--in-place"), "standard input cannot be rewritten in place"),
         (("IN", "--check", "--section-address", "4096"), "--section-address is only valid for raw output"),
         (("IN", "--in-place", "-j", "0"), "not a count from 1: '0'"),
@@ -221,7 +237,7 @@ def test_what_cannot_be_written_at_the_end_is_found_at_the_start(folder: Path) -
     missing = folder / "missing" / "file"
     before = tree(folder)
     message = (f"cfi2sframe: {missing}: error: No such file or directory",)
-    assert run("--in-place", "-r", "--objects", folder, "--report", missing) == (3, b"", message)
+    assert run("--in-place", "-r", "--for", "ld", folder, "--report", missing) == (3, b"", message)
     assert tree(folder) == before
 
 
@@ -230,7 +246,7 @@ def test_progress_is_shown_on_a_terminal_and_wiped(folder: Path) -> None:
     terminal, end = os.openpty()
     with os.fdopen(end, "wb") as stream:
         subprocess.run(
-            [sys.executable, "-m", "cfi2sframe", "--in-place", "-r", "--objects", str(folder)],
+            [sys.executable, "-m", "cfi2sframe", "--in-place", "-r", "--for", "ld", str(folder)],
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stderr=stream,
             check=True,

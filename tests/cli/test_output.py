@@ -22,6 +22,7 @@ from tests.support.cli import ROOT, run, run_process
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file, push_fp
 
 DATA = linked_file(AMD64, (push_fp(AMD64), asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x40, 16)))
+OBJECT = ROOT / "testdata/golden/amd64-push-rbp.o"
 SECTION = run("-", "-o", "-", stdin=DATA).out
 
 
@@ -68,7 +69,7 @@ def test_an_existing_file_keeps_its_mode(good: Path, tmp_path: Path, old: int) -
 def test_a_report_must_not_overwrite_the_input_or_the_output(good: Path, tmp_path: Path, report: str) -> None:
     assert run(good, "-o", tmp_path / "out", "--report", tmp_path / report).status == 2
     assert (good.read_bytes(), names(tmp_path)) == (DATA, {"in"})
-    assert run(good, "--emit", "raw", "-o", "/dev/null", "--report", "/dev/null").status == 0
+    assert run(good, "-o", "-", "--report", "/dev/null").status == 0
 
 
 def test_a_symbolic_link_is_followed(good: Path, tmp_path: Path) -> None:
@@ -93,8 +94,8 @@ def test_output_over_the_input(tmp_path: Path) -> None:
     assert path.read_bytes() == DATA
 
 
-def test_a_device_is_written_to_directly(good: Path) -> None:
-    assert run(good, "-o", "/dev/null", "--emit", "raw") == (0, b"", ())
+def test_a_device_is_written_to_directly() -> None:
+    assert run(OBJECT, "-o", "/dev/null") == (0, b"", ())
     assert not Path("/dev/null").is_file()
 
 
@@ -138,15 +139,15 @@ def test_a_failure_leaves_nothing_half_written(
     assert not existing or out.read_bytes() == existing
 
 
-def test_a_full_device(good: Path) -> None:
-    done = run_process(good, "-o", "/dev/full", "--emit", "raw")
+def test_a_full_device() -> None:
+    done = run_process(OBJECT, "-o", "/dev/full")
     assert (done.returncode, done.stderr) == (3, "cfi2sframe: /dev/full: error: No space left on device\n")
 
 
 def test_every_verb_names_an_output_that_cannot_be_written(good: Path, tmp_path: Path) -> None:
     out = tmp_path / "missing" / "out.sframe"
     converted = tmp_path / "converted.o"
-    assert run(ROOT / "testdata/golden/amd64-push-rbp.o", "-o", converted)[0] == 0
+    assert run(OBJECT, "-o", converted)[0] == 0
     for words in ((good, "-o", out), ("remove", converted, "-o", out), ("size", good, "-o", out)):
         assert run(*words).failed(3, out)
 
@@ -225,7 +226,7 @@ def shell(script: str, *arguments: str | Path) -> subprocess.CompletedProcess[st
     )
 
 
-@pytest.mark.parametrize("arguments", ['"$1" -o -', 'dump "$2"', 'coverage "$1"', 'coverage --json "$1"'])
+@pytest.mark.parametrize("arguments", ['"$1" -o -', 'dump "$2"', 'coverage "$1"', 'coverage --format json "$1"'])
 def test_a_reader_that_leaves(good: Path, tmp_path: Path, arguments: str) -> None:
     raw = tmp_path / "raw.sframe"
     raw.write_bytes(SECTION)
@@ -287,7 +288,7 @@ def test_arguments_cannot_forge_lines() -> None:
         done = shell(f'"$PYTHON" -m cfi2sframe {verb} x "$1"', Path("--\x1b[31m\ncfi2sframe:x:y"))
         assert done.returncode == 2
         assert "\x1b" not in done.stderr
-        assert done.stderr.splitlines()[-1].endswith(r"--\x1b[31m\ncfi2sframe:x:y")
+        assert done.stderr.splitlines()[-1].find(r"--\x1b[31m\ncfi2sframe:x:y;") > 0
 
 
 def test_a_closed_standard_input_is_empty() -> None:
@@ -295,7 +296,7 @@ def test_a_closed_standard_input_is_empty() -> None:
     assert (done.returncode, done.stderr) == (3, "cfi2sframe: <stdin>: error: not an ELF file\n")
 
 
-@pytest.mark.parametrize("arguments", ['"$1" -o -', 'dump "$2"', 'coverage "$1"', 'coverage --json "$1"'])
+@pytest.mark.parametrize("arguments", ['"$1" -o -', 'dump "$2"', 'coverage "$1"', 'coverage --format json "$1"'])
 def test_a_full_standard_output(good: Path, tmp_path: Path, arguments: str) -> None:
     raw = tmp_path / "raw.sframe"
     raw.write_bytes(SECTION)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe.cli.inputs import add_inputs, sources_of
+from cfi2sframe.cli.inputs import add_inputs, inputs_of
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ErrorKind
 from cfi2sframe.files.find import Unusable
@@ -63,9 +63,8 @@ def changed(root: Path, words: tuple[str, ...]) -> set[str]:
 def test_what_linkers_start_programs_with_is_left_alone(root: Path) -> None:
     """GNU ld before 2.46 cannot read them with version 3, and every link would print an error."""
     assert changed(root, ("--in-place", "-r")) == {"bin/true"}
-    assert changed(root, ("--in-place", "-r", "--objects")) == {"lib/crt1.o", "lib/Scrt1.o"}
-    assert changed(root, ("remove", "--in-place", "-r")) == {"bin/true"}
-    assert changed(root, ("remove", "--in-place", "-r", "--objects")) == {"lib/crt1.o", "lib/Scrt1.o"}
+    assert changed(root, ("--in-place", "-r", "--for", "ld")) == {"lib/crt1.o", "lib/Scrt1.o"}
+    assert changed(root, ("remove", "--in-place", "-r")) == {"bin/true", "lib/crt1.o", "lib/Scrt1.o"}
 
 
 def test_the_sum_tells_what_was_left_alone(root: Path) -> None:
@@ -73,9 +72,10 @@ def test_the_sum_tells_what_was_left_alone(root: Path) -> None:
     skipped = "5 skipped (3 relocatable objects, 1 of another machine, 1 separate debug file)"
     _, _, err = run("--in-place", "-r", "-v", root)
     assert re.fullmatch(rf"6 files: 1 converted, {re.escape(skipped)}; .* bytes of \.sframe", sum_of(err))
-    status, _, err = run("--in-place", "-r", "-v", "--objects", root)
+    status, _, err = run("--in-place", "-r", "-v", "--for", "ld", root)
     assert status == 0
-    assert "2 converted, 1 unchanged, 3 skipped (1 without CFI, 1 of another machine, 1 separate debug" in sum_of(err)
+    kinds = "1 without CFI, 1 not for the reader, 1 of another machine, 1 separate debug file"
+    assert f"2 converted, 4 skipped ({kinds})" in sum_of(err)
 
 
 def test_removal_from_a_tree(root: Path) -> None:
@@ -87,10 +87,12 @@ def test_removal_from_a_tree(root: Path) -> None:
     assert sum_of(err) == f"1 file: section would be removed from 1; {size:,} bytes of .sframe"
     status, out, err = run("remove", "--in-place", "-r", "-v", "-j", "2", root)
     assert (status, out) == (0, b"")
-    kinds = "(2 relocatable objects, 1 of another machine, 1 separate debug file)"
-    assert sum_of(err) == f"5 files: section removed from 1, 4 skipped {kinds}; {size:,} bytes of .sframe"
+    kinds = "(1 of another machine, 1 separate debug file)"
+    assert (
+        sum_of(err) == f"5 files: section removed from 1, 2 without one, 2 skipped {kinds}; {size:,} bytes of .sframe"
+    )
     assert {name: file.data for name, file in tree(root).items()} == {n: file.data for n, file in before.items()}
-    assert "1 without one" in sum_of(run("remove", "--in-place", "-r", "-v", root).err)
+    assert "3 without one" in sum_of(run("remove", "--in-place", "-r", "-v", root).err)
     assert run("remove", "--check", "-r", root / "bin") == (
         0,
         f"{root}/bin/true: already right: no .sframe section\n".encode(),
@@ -122,10 +124,11 @@ def test_the_report_has_the_kind(root: Path, words: tuple[str, ...]) -> None:
     lines = [json.loads(line) for line in out.splitlines() if line.startswith(b"{")]
     assert all((line["status"] == "skipped") == bool(line["kind"]) for line in lines)
     assert status == 3
+    objects = ("unchanged", "") if words[0] == "remove" else ("skipped", "relocatable object")
     assert {os.path.basename(line["file"]): (line["status"], line["kind"]) for line in lines} == {
         "true": ("would remove" if words[0] == "remove" else "unchanged", ""),
-        "crt1.o": ("skipped", "relocatable object"),
-        "Scrt1.o": ("skipped", "relocatable object"),
+        "crt1.o": objects,
+        "Scrt1.o": objects,
         "true.debug": ("skipped", "separate debug file"),
         "lib32.so": ("skipped", "other machine"),
         "bad.so": ("failed", ""),
@@ -182,8 +185,8 @@ def test_a_folder_needs_a_word(root: Path, words: tuple[str, ...]) -> None:
 def given(*words: str | Path) -> Iterator[tuple[ElfImage | Unusable, bool]]:
     """Yield what a verb that reads opens, and whether it was found in a folder."""
     parser = argparse.ArgumentParser()
-    add_inputs(parser, "", is_writing=False)
-    for item in sources_of(parser.parse_args([str(word) for word in words])):
+    add_inputs(parser, "")
+    for item in inputs_of(parser.parse_args([str(word) for word in words])).find():
         if isinstance(item, Unusable):
             yield item, item.kind is ErrorKind.UNFIT
         else:
@@ -211,13 +214,10 @@ def test_images(root: Path, tmp_path: Path) -> None:
 def test_progress_makes_way_for_what_is_printed(root: Path) -> None:
     """On a terminal that shows both, no line of the output stands behind the progress."""
     script = (
-        "import argparse, sys\n"
+        "import sys\n"
         "from cfi2sframe.cli.answers import answers_of\n"
-        "from cfi2sframe.cli.inputs import add_inputs, sources_of\n"
-        "parser = argparse.ArgumentParser()\n"
-        "add_inputs(parser, '', is_writing=False)\n"
-        "arguments = parser.parse_args(['-j', '1', *sys.argv[1:]])\n"
-        "for source, _ in answers_of(list(sources_of(arguments)), len, arguments):\n"
+        "from cfi2sframe.cli.inputs import Inputs\n"
+        "for source, _ in answers_of(Inputs(tuple(sys.argv[1:])).find(), len, 1):\n"
         "    print(source.name, flush=True)\n"
     )
     terminal, end = os.openpty()

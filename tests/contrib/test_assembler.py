@@ -38,8 +38,8 @@ pop %rbp
 ret
 .cfi_endproc
 """
-V1 = ("--sframe-version", "1", "--section-type", "progbits")
-V2_ERRATA_0 = ("--sframe-version", "2", "--errata", "0", "--section-type", "progbits")
+V1 = ("--for", "ld-2.40")
+V2_ERRATA_0 = ("--for", "ld-2.41")
 V2, V3 = ("--sframe-version", "2"), ("--sframe-version", "3")
 
 

@@ -189,16 +189,16 @@ def test_keys_of_reports(version: str, tmp_path: Path) -> None:
     files += [inexpressible, Path("/bin/ls"), tmp_path / "missing"]
     for verb in ("coverage", "size", "audit"):
         words = () if verb == "audit" else ("--sframe-version", version)
-        data = json.loads(run_cli(verb, "--json", *words, *files).out)
+        data = json.loads(run_cli(verb, "--format", "json", *words, *files).out)
         check_keys(verb, data)
         assert data["schema"] == 2
         assert len(data["files"]) > 10
-    check_keys("size", json.loads(run_cli("size", "--json", "--compare", files[0], "/bin/ls").out))
+    check_keys("size", json.loads(run_cli("size", "--format", "json", "--compare", files[0], "/bin/ls").out))
 
 
 def test_keys_that_are_described_exist() -> None:
-    (file,) = json.loads(run_cli("coverage", "--json", "/bin/ls").out)["files"]
-    (size,) = json.loads(run_cli("size", "--json", "/bin/ls").out)["files"]
+    (file,) = json.loads(run_cli("coverage", "--format", "json", "/bin/ls").out)["files"]
+    (size,) = json.loads(run_cli("size", "--format", "json", "/bin/ls").out)["files"]
     for section, data in (("coverage", file), ("size", size)):
         heads = re.findall(r"^\| (`.*?) \|", described(section), re.MULTILINE)
         assert {key for head in heads for key in re.findall(r"`(\w+)`", head)} <= set(data)
@@ -210,7 +210,7 @@ def test_keys_of_dump(version: str, tmp_path: Path) -> None:
     for path in GOLDEN:
         target = tmp_path / f"{path.stem}.sframe"
         if run_cli(path, "--sframe-version", version, "-o", target).status == 0:
-            data = json.loads(run_cli("dump", target, "--json").out)
+            data = json.loads(run_cli("dump", target, "--format", "json").out)
             check_keys("dump", data)
             seen += len(data["functions"])
     assert seen > 10
@@ -222,7 +222,7 @@ def test_keys_of_trace(tmp_path: Path) -> None:
     run("cc", "-O2", "-o", program, PROJECT / "main.c", PROJECT / "words.c")
     with subprocess.Popen([program, "600"], stdout=subprocess.DEVNULL) as process:
         try:
-            result = run_cli("trace", "--pid", str(process.pid), "--json")
+            result = run_cli("trace", "--pid", str(process.pid), "--format", "json")
         finally:
             process.kill()
     if "permit" in " ".join(result.err):

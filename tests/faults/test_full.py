@@ -141,7 +141,7 @@ def test_a_pipe_that_closes(folder: Path, output: str) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     try:
-        done = run(folder, "in.o", "-o", output, "--emit", "raw", stdout=write_end)
+        done = run(folder, "in.o", "-o", output, stdout=write_end)
     finally:
         os.close(write_end)
     assert done == (141, b"", "")
@@ -152,7 +152,7 @@ def test_a_pipe_that_closes(folder: Path, output: str) -> None:
 def test_a_device_that_is_full(folder: Path, output: str) -> None:
     fill(BY_NAME["raw"], folder)
     with Path("/dev/full").open("wb") as full:
-        done = run(folder, "in.o", "-o", output, "--emit", "raw", stdout=full.fileno())
+        done = run(folder, "in.o", "-o", output, stdout=full.fileno())
     shown = "<stdout>" if output == "-" else output
     assert done == (3, b"", f"cfi2sframe: {shown}: error: No space left on device\n")
     assert untouched(BY_NAME["raw"], folder)

@@ -99,16 +99,16 @@ def trap(tmp_path: Path) -> Trap:
 
 #: Each verb, with processes where it has them, and the exit statuses that it may end with.
 RUNS: Final = {
-    "check": (("--check", "-r", "--objects", ".", "-j", "2"), {1}),
+    "check": (("--check", "-r", "--for", "ld", ".", "-j", "2"), {1}),
     "convert": (("ls0", "-o", "out"), {0}),
-    "coverage": (("coverage", "--json", "ls0", "object1.o"), {0}),
+    "coverage": (("coverage", "--format", "json", "ls0", "object1.o"), {0}),
     "verify": (("verify", "--would-be", "-v", "ls0"), {0}),
     "dump": (("dump", "program"), {0}),
     "remove": (("remove", "program", "-o", "out"), {0}),
     "size": (("size", ".", "-j", "2", "--format", "html", "-o", "out"), {0}),
     "compare": (("size", "--compare", "ls0", "ls1", "-j", "2"), {0}),
-    "trace": (("trace", "core", "--json"), {0}),
-    "in place": (("--in-place", "-r", "--objects", ".", "-j", "2", "--report", "report"), {0}),
+    "trace": (("trace", "core", "--format", "json"), {0}),
+    "in place": (("--in-place", "-r", "--for", "ld", ".", "-j", "2", "--report", "report"), {0}),
 }
 #: The file takes some time to start.
 ZIPAPP_RUNS: Final = ("check", "convert", "size", "trace", "in place")

@@ -17,7 +17,6 @@ from tests.faults.support import BY_NAME, OLD, TIMEOUT_SECONDS, Faults, contents
 from tests.support.jobs import object_of
 
 COPY = BY_NAME["copy"]
-RAW = BY_NAME["raw"]
 DATA = dict(COPY.files)["in.o"]
 
 
@@ -31,14 +30,13 @@ def source(folder: Path) -> Path:
 # The input is the output
 
 
-@pytest.mark.parametrize("emitted", ["raw", "elf"])
 @pytest.mark.parametrize("output", ["in.o", "./in.o", "../folder/in.o", "symbolic.o"])
-def test_the_input_is_the_output(source: Path, emitted: str, output: str) -> None:
+def test_the_input_is_the_output(source: Path, output: str) -> None:
     folder = source.parent
     (folder / "symbolic.o").symlink_to("in.o")
     before = contents(folder)
     message = f"cfi2sframe: error: -o {output} is the input file; use --in-place to rewrite it\n"
-    assert run(folder, "in.o", "-o", output, "--emit", emitted) == (2, b"", message)
+    assert run(folder, "in.o", "-o", output) == (2, b"", message)
     assert contents(folder) == before
 
 
@@ -93,8 +91,7 @@ def test_an_output_that_is_a_hard_link(source: Path) -> None:
         ("n" * 300, "n" * 300 + ": error: File name too long"),
     ],
 )
-@pytest.mark.parametrize("emitted", ["raw", "elf"])
-def test_what_cannot_be_written_to(source: Path, output: str, message: str, emitted: str) -> None:
+def test_what_cannot_be_written_to(source: Path, output: str, message: str) -> None:
     folder = source.parent
     (folder / "directory").mkdir()
     (folder / "to-directory").symlink_to("directory")
@@ -106,7 +103,7 @@ def test_what_cannot_be_written_to(source: Path, output: str, message: str, emit
         subprocess.run([sys.executable, "-c", program], cwd=folder, check=True)
         assert stat.S_ISSOCK((folder / "socket").stat().st_mode)
         names.add("socket")
-    assert run(folder, "in.o", "-o", output, "--emit", emitted) == (3, b"", f"cfi2sframe: {message}\n")
+    assert run(folder, "in.o", "-o", output) == (3, b"", f"cfi2sframe: {message}\n")
     assert {path.name for path in folder.iterdir()} == names
     assert source.read_bytes() == DATA
     assert list((folder / "directory").iterdir()) == []
@@ -164,9 +161,9 @@ def test_a_fifo(source: Path) -> None:
     read: list[bytes] = []
     reader = threading.Thread(target=lambda: read.append(fifo.read_bytes()))
     reader.start()
-    assert run(source.parent, "in.o", "-o", "fifo", "--emit", "raw") == (0, b"", "")
+    assert run(source.parent, "in.o", "-o", "fifo") == (0, b"", "")
     reader.join(TIMEOUT_SECONDS)
-    assert read == [expected(RAW)["out.sframe"]]
+    assert read == [expected(COPY)["out.o"]]
     assert stat.S_ISFIFO(fifo.stat().st_mode)
 
 
@@ -331,11 +328,11 @@ def test_a_log_that_the_shell_has_opened(source: Path, name: str) -> None:
     (folder / "to-stdout").symlink_to("/dev/stdout")
     before = log.stat().st_ino
     with log.open("ab") as file:
-        assert run(folder, "in.o", "-o", name, "--emit", "raw", stdout=file.fileno()).status == 0
+        assert run(folder, "in.o", "-o", name, stdout=file.fileno()).status == 0
         assert run(folder, "coverage", "in.o", "-o", name, stdout=file.fileno()).status == 0
     data = log.read_bytes()
-    assert data.startswith(OLD + expected(RAW)["out.sframe"])
-    assert len(data) > len(OLD + expected(RAW)["out.sframe"])
+    assert data.startswith(OLD + expected(COPY)["out.o"])
+    assert len(data) > len(OLD + expected(COPY)["out.o"])
     assert log.stat().st_ino == before
 
 

@@ -88,7 +88,7 @@ FORMS = {
     "raw": Form(("big.o", "-o", "out.sframe"), "big.o"),
     "raw of a library": Form(("big.so", "-o", "out.sframe"), "big.so"),
     "object": Form(("big.o", "-o", "out.o"), "big.o"),
-    "library": Form(("big.so", "--emit", "elf", "-o", "out.so"), "big.so"),
+    "library": Form(("big.so", "-o", "out.so"), "big.so"),
     "object in place": Form(("--in-place", "big.o"), "big.o"),
     "library in place": Form(("--in-place", "big.so"), "big.so"),
     "object again": Form(("--in-place", "--replace", "old.o"), "old.o"),

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 WAYS: Final = (
     "{in} -o {out}",
     "{in} -o {out} --sframe-version 2 --replace",
-    "{in} -o {out} --emit raw -O2",
-    "{in} -o {out} --emit raw --sframe-version 1 -O1",
+    "{in} -o {out}.sframe -O2",
+    "{in} -o {out}.sframe --sframe-version 1 -O1",
+    "{in} -o {out} --for kernel",
+    "{in} -o {out} --for kernel-arm64",
     "{in} -o - --strict -v",
     "{in} -o {out} --report -",
     "--in-place {in} --report {out} -j 1",
@@ -36,16 +38,16 @@ WAYS: Final = (
     "verify -v {in}",
     "verify {in} {in}",
     "dump {in}",
-    "dump --json {in}",
+    "dump --format json {in}",
     "coverage {in}",
-    "coverage --json {in}",
+    "coverage --format json {in}",
     "size -j 1 {in}",
     "size -j 1 --format html --details {in}",
     "size -j 1 --format csv -o {out} {in}",
     "size -j 1 --compare {in} {in}",
     "trace {in}",
-    "trace --json {in}",
-    "--in-place --files-from {in} --skip-non-elf -j 1",
+    "trace --format json {in}",
+    "--in-place --files-from {in} -j 1",
 )
 _STATUSES: Final = (0, 1, 2, 3, 4)
 #: Where options are expected, the usage goes to standard error, too.

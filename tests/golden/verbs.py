@@ -27,7 +27,7 @@ COMMANDS = (
     "verify -v in out.sframe",
     "verify -v in wrong.sframe",
     "coverage in",
-    "coverage --details in",
+    "coverage --top all in",
     "coverage in object.o",
     "dump out.sframe --section-address 0x30000",
     "size in object.o",

@@ -164,7 +164,10 @@ def test_a_running_program(is_converted: bool, tmp_path: Path) -> None:  # noqa:
             assert process.stdout is not None
             callers = [int(word, 16) for word in process.stdout.readline().split()]
             traced = subprocess.run(
-                [*command, "trace", "--json", "--pid", str(process.pid)], check=False, capture_output=True, text=True
+                [*command, "trace", "--format", "json", "--pid", str(process.pid)],
+                check=False,
+                capture_output=True,
+                text=True,
             )
         finally:
             process.kill()

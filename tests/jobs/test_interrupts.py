@@ -53,7 +53,7 @@ def test_an_interrupt(tmp_path: Path, jobs: int, number: signal.Signals, *, to_a
     names = {path.name for path in tmp_path.iterdir()}
     untouched = {path.name: path.stat().st_ino for path in tmp_path.iterdir()}
     with subprocess.Popen(
-        [sys.executable, "-m", "cfi2sframe", "--in-place", "-r", "--objects", str(tmp_path), "-j", str(jobs)],
+        [sys.executable, "-m", "cfi2sframe", "--in-place", "-r", "--for", "ld", str(tmp_path), "-j", str(jobs)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

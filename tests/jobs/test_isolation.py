@@ -51,7 +51,7 @@ VERBS = {
     "in place": ("--in-place", "--report", "-"),
     "check": ("--check",),
     "size": ("size", "--format", "json"),
-    "coverage": ("coverage", "--json"),
+    "coverage": ("coverage", "--format", "json"),
 }
 
 

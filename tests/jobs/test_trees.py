@@ -43,8 +43,10 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "object": Case(OBJECT, SkipKind.OBJECT, "a relocatable object; --objects takes those in folders, too"),
-    "module": Case(module(), SkipKind.MODULE, "a kernel module; --objects takes those in folders, too"),
+    "object": Case(
+        OBJECT, SkipKind.OBJECT, "a relocatable object; --for ld or kernel-arm64 takes those in folders, too"
+    ),
+    "module": Case(module(), SkipKind.MODULE, "a kernel module; --for ld or kernel-arm64 takes those in folders, too"),
     "debug file": Case(
         linked_file(AMD64, (push_fp(AMD64),)),
         SkipKind.DEBUG_FILE,

@@ -84,7 +84,7 @@ def test_the_largest_places(mixed: Coverage) -> None:
     report = coverage_report([mixed], top=2)
     assert [row[0] for row in report.tables[-1].rows] == [0x70, 0x30]
     count = sum(item.place_count for item in mixed.missing_sums)
-    assert report.notes[0] == f"{count - 2} more places are in the sums (--top N or --details lists more)."
+    assert report.notes[0] == f"{count - 2} more places are in the sums (--top N lists more)."
     holes = [row for row in coverage_report([mixed]).tables[-1].rows if row[3] == "in part"]
     assert holes == [[12, f"0x{TEXT_VADDR + 0x84:x}", ".text", "in part", "CFA is an expression (lit0)", ""]]
 

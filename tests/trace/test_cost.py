@@ -64,7 +64,17 @@ def with_headers(core: bytes, headers: list[tuple[int, int, int, int]]) -> bytes
     return bytes(changed + table)
 
 
-@pytest.mark.parametrize("words", [(), ("--json",)], ids=["text", "json"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        (
+            "--format",
+            "json",
+        ),
+    ],
+    ids=["text", "json"],
+)
 def test_threads_that_share_a_stack(tmp_path: Path, words: tuple[str, ...]) -> None:
     """Threads times frames: 100 of 4,000 each in 68 KB."""
     core, _ = deep_core(tmp_path, 100, 4000)

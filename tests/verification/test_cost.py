@@ -12,7 +12,7 @@ from cfi2sframe.abi import AMD64
 from cfi2sframe.api import convert, decode, judge, verify
 from cfi2sframe.errors import CostError
 from cfi2sframe.guard import limited
-from cfi2sframe.verification.readers import READERS
+from cfi2sframe.readers import READERS
 from cfi2sframe.verification.truth import MAX_CANDIDATES
 from tests.fuzz import target_elf
 from tests.fuzz.harness import measured, timed

@@ -11,9 +11,8 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.api import decode, decode_existing, judge
-from cfi2sframe.cli.verify import READER_NAMES
 from cfi2sframe.errors import RequestError
-from cfi2sframe.verification.readers import READERS
+from cfi2sframe.readers import READERS
 from tests.support import elf_asm as asm
 from tests.support.kernel_reader import complaints
 from tests.support.raw_sframe import RawFunction, RawSection
@@ -66,9 +65,11 @@ def function(**fields: Any) -> RawSection:  # noqa: ANN401 - whatever fields a f
     return RawSection((RawFunction()._replace(**fields),), version)
 
 
-def test_the_readers_have_the_names_of_the_command_line() -> None:
-    assert tuple(READERS) == READER_NAMES
-    with pytest.raises(RequestError, match="reader 'perf' is none of kernel, kernel-arm64, glibc"):
+def test_readers_that_are_written_for_have_demands() -> None:
+    for name, reader in READERS.items():
+        section = function(version=reader.version, rows=b"\x00\x02\x08")
+        assert [verdict.reader for verdict in verdicts(name, section)][:1] == [name]
+    with pytest.raises(RequestError, match=r"reader 'perf' is none of ld-2\.40"):
         verdicts("perf", SECTION)
 
 

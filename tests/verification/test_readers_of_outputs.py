@@ -36,7 +36,7 @@ def readers_of(image: ElfImage, options: Options) -> set[str]:
     """Return the readers, as `NAME RELEASES`, that read what is made of an image; all that should, have to."""
     section = decode_made(image, options)
     found = set[str]()
-    for name in ("kernel", "glibc", "libsframe", "gnu-ld"):
+    for name in ("kernel", "glibc", "libsframe", "ld-2.40", "ld-2.41", "ld"):
         found |= {f"{name} {v.releases}" for v in judge(image, section, name) if v.reads_it}
     version, is_tracked = section.version, section.arch != S390X
     expected = {
@@ -45,8 +45,9 @@ def readers_of(image: ElfImage, options: Options) -> set[str]:
         3: {"libsframe 2.47"},
     }[version]
     if image.is_relocatable:
-        merged = {(1, options.errata): "2.40", (2, 0): "2.44", (3, options.errata): "2.47"}
-        expected |= {f"gnu-ld {merged[key]}" for key in [(version, options.errata)] if key in merged}
+        merged = {(1, options.errata): "ld-2.40 2.40", (3, options.errata): "ld 2.47"}
+        merged |= {(2, 0): "ld-2.41 2.41 to 2.44"} if is_tracked else {}
+        expected |= {merged[key] for key in [(version, options.errata)] if key in merged}
     elif version == 3 and not reader_warnings(convert(image, **options._asdict())):
         expected |= {"kernel patches of 2026, in no release"}
     elif version == 2 and options.errata != 2 and is_tracked:

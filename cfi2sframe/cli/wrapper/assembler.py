@@ -23,7 +23,6 @@ _ET_REL: Final = 1
 _OWN_WORD: Final = re.compile(r"--?gsframe(?:=(?P<choice>yes|no)|-(?P<version>[123]))?")
 #: The release at the end of the first line that `ld --version` prints: "2.40", "2.47.50.20261021", "2.41-38.fc41".
 _RELEASE: Final = re.compile(r"\b(\d+)\.(\d+)[^\s()]*$")
-_PROGBITS: Final = ("--section-type", "progbits")
 
 
 class AssemblyRequest(NamedTuple):
@@ -81,7 +80,7 @@ def _plan(version: int | None, program: str, output: str) -> tuple[str, ...] | N
         return ()
     if image.sframe_section is not None:
         return None
-    if version is None and "--sframe-version" in os.environ.get("CFI2SFRAME_FLAGS", ""):
+    if version is None and re.search("--(sframe-version|for)", os.environ.get("CFI2SFRAME_FLAGS", "")):
         return ()
     folder, name = os.path.split(program)
     beside = os.path.join(folder, re.sub("as$", "ld", name))
@@ -109,8 +108,8 @@ def options_for(linker: str, version: int | None = None, *, is_s390x: bool = Fal
             return None
         else:
             version = 1 if release == (2, 40) else 2
-    options = ("--sframe-version", str(version))
+    if version == 1:
+        return ("--for", "ld-2.40")
     if version == 2 and (2, 41) <= release < (2, 45):
-        # They know neither PC-relative starts nor the section's own type.
-        return (*options, "--errata", "0", *_PROGBITS)
-    return (*options, *_PROGBITS) if version == 1 else options
+        return ("--for", "ld-2.41")
+    return ("--sframe-version", str(version))

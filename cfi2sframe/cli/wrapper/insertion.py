@@ -16,6 +16,7 @@ from cfi2sframe.errors import RequestError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from cfi2sframe.cli.convert import WriteRequest
     from cfi2sframe.cli.wrapper.roles import Role
 
 #: The magic number of e_ident, and the offset of the end of e_type.
@@ -23,7 +24,7 @@ _ELF_MAGIC: Final = b"\x7fELF"
 _E_TYPE_END: Final = 18
 _ELFDATA2MSB: Final = 2
 #: What convert is asked besides options: by their names in its namespace. A wrapper decides these itself.
-_NOT_OPTIONS: Final = ("inputs", "files_from", "recursive", "output", "check", "report", "emit")
+_NOT_OPTIONS: Final = ("inputs", "files_from", "recursive", "output", "check", "report")
 
 
 def identity_of(path: str) -> tuple[int, ...] | None:
@@ -73,7 +74,7 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
     import contextlib
     import io
 
-    from cfi2sframe.cli import main as convert
+    from cfi2sframe.cli.common import run_verb
 
     is_verbose = is_set("CFI2SFRAME_VERBOSE")
     said = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="surrogateescape", write_through=True)
@@ -82,9 +83,8 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
             flags, options = _flags(), plan()
             if options is None:
                 return EXIT_SUCCESS
-            # Nothing is wrong with a file that has nothing to convert: of another machine, or without CFI.
-            own = ["--skip-non-elf", *(["--verbose"] if is_verbose or os.environ.get("CFI2SFRAME_LOG") else [])]
-            status = convert(["convert", *own, *flags, *options, "--in-place", path])
+            own = ["--verbose"] if is_verbose or os.environ.get("CFI2SFRAME_LOG") else []
+            status = run_verb("convert", [*own, *flags, *options, "--in-place", path], change=_skip_unfit)
         except RequestError as error:
             status = EXIT_UNUSABLE
             said.write(message(role, "error", str(error), path))
@@ -94,6 +94,11 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
         write(text)
     log(text)
     return status
+
+
+def _skip_unfit(request: WriteRequest) -> WriteRequest:
+    """Ask for success where there is nothing to convert: nothing is wrong with a file of another machine."""
+    return request._replace(settings=request.settings._replace(skips_unfit=True))
 
 
 def _flags() -> list[str]:

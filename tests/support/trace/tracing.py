@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `cfi2sframe trace --json` prints, as records to compare with the judges'."""
+"""What `cfi2sframe trace --format json` prints, as records to compare with the judges'."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class TracedThread(NamedTuple):
 
 
 def trace(*words: str | Path) -> dict[str, Any]:
-    """Run `cfi2sframe trace --json WORDS`, which must succeed."""
-    done = cli.run("trace", "--json", *words)
+    """Run `cfi2sframe trace --format json WORDS`, which must succeed."""
+    done = cli.run("trace", "--format", "json", *words)
     assert done.status == 0, done.err
     found: dict[str, Any] = json.loads(done.out)
     assert found["schema"] == 1

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--for NAME`: what is written for a reader, what is left out for it, and that the reader then reads it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi2sframe import load
+from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
+from cfi2sframe.api import decode_existing, judge
+from cfi2sframe.readers import READERS
+from tests.support import cfi_asm as asm
+from tests.support.cli import run
+from tests.support.samples import cie_of, linked_file, object_file, push_fp
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: CFA = *(x9 + 8): flexible rows in version 3.
+FLEXIBLE = asm.Fde(cie_of(AARCH64_LE, asm.def_cfa_expression(b"\x79\x08\x06")), 0x40, 16)
+
+
+@pytest.mark.parametrize("name", [name for name, reader in READERS.items() if reader.reads_objects])
+def test_objects(tmp_path: Path, name: str) -> None:
+    arch = AARCH64_LE if name == "kernel-arm64" else AMD64
+    source, out = tmp_path / "in.o", tmp_path / "out.o"
+    source.write_bytes(object_file(arch, {".text": (push_fp(arch, 0),)}))
+    assert run(source, "-o", out, "--for", name) == (0, b"", ())
+    image = load(out)
+    section = decode_existing(image)
+    assert section.version == READERS[name].version
+    assert all(verdict.reads_it for verdict in judge(image, section, name, is_in_file=True))
+    assert image.sframe_section is not None
+    assert image.sframe_section.type == READERS[name].section_type
+    assert run("verify", out, "--for", name) == (0, b"", ())
+
+
+def test_a_function_that_the_reader_refuses_is_left_out_by_name(tmp_path: Path) -> None:
+    source, out = tmp_path / "in.o", tmp_path / "out.o"
+    source.write_bytes(object_file(AARCH64_LE, {".text": (push_fp(AARCH64_LE, 0), FLEXIBLE)}))
+    status, _, (warning,) = run(source, "-o", out, "--for", "kernel-arm64")
+    assert status == 0
+    assert "the reader refuses it (kernel-arm64: flexible rows)" in warning
+    assert len(decode_existing(load(out)).functions) == 1
+    assert run("verify", "--reader", "kernel-arm64", out).status == 0
+    assert run("verify", "--for", "kernel-arm64", out).status == 0
+    # Without being told, verify expects what version 3 can describe.
+    assert b": missing: " in run("verify", out).out
+    (account,) = json.loads(run("coverage", "--for", "kernel-arm64", "--format", "json", source).out)["files"]
+    assert (account["function_count"], account["left_out_count"]) == (2, 1)
+    assert run(source, "-o", out, "--for", "kernel-arm64", "--strict").status == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "why"),
+    [
+        ("kernel", object_file(AMD64, {".text": (push_fp(AMD64, 0),)}), "it reads sections of linked files"),
+        ("glibc", linked_file(S390X, (push_fp(S390X),)), "it is not written for s390x"),
+        ("ld", linked_file(AMD64, (push_fp(AMD64),)), "it reads sections of objects"),
+        ("kernel-arm64", linked_file(AMD64, (push_fp(AMD64),)), "it is not written for AMD64"),
+    ],
+)
+def test_files_that_a_reader_reads_no_section_of(tmp_path: Path, name: str, data: bytes, why: str) -> None:
+    path = tmp_path / "in"
+    path.write_bytes(data)
+    status, out, (error,) = run(path, "-o", tmp_path / "out", "--for", name)
+    assert (status, out, why in error) == (3, b"", True)
+    assert run("--check", "-r", tmp_path, "--for", name).status == 0
+
+
+@pytest.mark.parametrize("words", [("--sframe-version", "3"), ("--errata", "0")])
+def test_what_contradicts_a_reader(tmp_path: Path, words: tuple[str, ...]) -> None:
+    result = run(tmp_path, "-o", tmp_path / "out", "--for", "glibc", *words)
+    assert (result.status, "contradict each other" in result.err[0]) == (2, True)
