@@ -46,8 +46,8 @@ examples:
   {PROGRAM} coverage /usr/lib/x86_64-linux-gnu/libc.so.6
   {PROGRAM} trace core
 
-"{PROGRAM} VERB --help" lists a verb's options. Wrappers for builds, and their variables: cfi2sframe-cc
---cfi2sframe-help.
+"{PROGRAM} VERB --help" lists a verb's options.
+"cfi2sframe-cc --cfi2sframe-help" is about the wrappers of compiler driver, linker and assembler.
 
 exit status: 0 success; 1 verify found a difference, or --check would change a file; 2 usage;
 3 a file cannot be used; 4 functions were left out and an option forbids that; 5 verify found no CFI to compare with.

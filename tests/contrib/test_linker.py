@@ -187,6 +187,7 @@ def test_probes_are_no_failures(tmp_path: Path, programs: Path, words: list[str]
 def test_help(tmp_path: Path, programs: Path) -> None:
     result = run("cfi2sframe-cc", "--cfi2sframe-help", cwd=tmp_path, env=environment(programs))
     assert "CFI2SFRAME_STRICT" in result.out
+    assert "cfi2sframe-cc --cfi2sframe-help" in run("cfi2sframe", "--help", env=environment(programs)).out
 
 
 def fake_linker(path: Path, script: str) -> Path:
