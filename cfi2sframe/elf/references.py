@@ -18,6 +18,7 @@ from cfi2sframe.errors import ElfError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from cfi2sframe.elf.headers import Buffer, ByteOrder
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.sections import ElfSection
 
@@ -46,7 +47,7 @@ def referred_addresses(image: ElfImage, *, with_static: bool = True) -> set[int]
         found.update(_symbol_values(image, dynamic))
         found.update(_dynamic_targets(image, dynamic))
         for section in image.sections_named(_PATCHABLE):
-            found.update(_words(image, image.section_bytes(section), 1))
+            found.update(words_of(image.section_bytes(section), image.byte_order, 1))
     for table in image.sections if with_static else ():
         if table.type in (c.SHT_RELA, c.SHT_REL) and not table.flags & c.SHF_ALLOC and table.info < len(image.sections):
             target = image.sections[table.info]
@@ -57,11 +58,11 @@ def referred_addresses(image: ElfImage, *, with_static: bool = True) -> set[int]
     return found
 
 
-def _words(image: ElfImage, data: bytes, count: int) -> array[int]:
+def words_of(data: Buffer, byte_order: ByteOrder, count: int) -> array[int]:
     """Return the 64-bit words of a table, as many as whole records of `count` words have."""
     words = array("Q")
     words.frombytes(data[: len(data) // (8 * count) * 8 * count])
-    if sys.byteorder != ("little" if image.byte_order == "<" else "big"):
+    if sys.byteorder != ("little" if byte_order == "<" else "big"):
         words.byteswap()
     return words
 
@@ -69,23 +70,23 @@ def _words(image: ElfImage, data: bytes, count: int) -> array[int]:
 def _symbol_values(image: ElfImage, dynamic: dict[int, int]) -> Iterator[int]:
     """Yield `st_value` of all symbols of a linked file."""
     for table in image.symbol_tables:
-        yield from _words(image, image.section_bytes(table), _SYMBOL_WORDS)[1::_SYMBOL_WORDS]
+        yield from words_of(image.section_bytes(table), image.byte_order, _SYMBOL_WORDS)[1::_SYMBOL_WORDS]
     if not image.sections and c.DT_SYMTAB in dynamic:
         # Nothing gives the table's size; linkers place the strings after it.
         start, end = dynamic[c.DT_SYMTAB], dynamic.get(c.DT_STRTAB, 0)
         data = image.bytes_at(start, end - start) if start <= end else None
         if data is None:
             raise ElfError("no section headers, and a dynamic symbol table of unknown size")
-        yield from _words(image, data, _SYMBOL_WORDS)[1::_SYMBOL_WORDS]
+        yield from words_of(data, image.byte_order, _SYMBOL_WORDS)[1::_SYMBOL_WORDS]
 
 
 def _dynamic_targets(image: ElfImage, dynamic: dict[int, int]) -> Iterator[int]:
     """Yield the addends of dynamic relocations, and the addresses in words that compact ones name."""
     for is_compact, data in _dynamic_tables(image, dynamic):
         if not is_compact:
-            yield from _words(image, data, _RELA_WORDS)[2::_RELA_WORDS]
+            yield from words_of(data, image.byte_order, _RELA_WORDS)[2::_RELA_WORDS]
             continue
-        for start, bitmap in packed_words(_words(image, data, 1)):
+        for start, bitmap in packed_words(words_of(data, image.byte_order, 1)):
             for bit in range(bitmap.bit_length()):
                 word = image.bytes_at(start + 8 * bit, 8) if bitmap >> bit & 1 else None
                 if word is not None:
@@ -109,7 +110,7 @@ def _dynamic_tables(image: ElfImage, dynamic: dict[int, int]) -> Iterator[tuple[
 
 def _add_static(image: ElfImage, table: ElfSection, target: ElfSection, found: set[int]) -> None:
     """Add the targets and the places of the relocations of a section, of an object or kept by `ld --emit-relocs`."""
-    words = _words(image, image.section_bytes(table), _RELA_WORDS)
+    words = words_of(image.section_bytes(table), image.byte_order, _RELA_WORDS)
     symbol_vaddrs = image.symbol_vaddrs(image.sections[table.link])
     base = target.vaddr if image.is_relocatable else 0
     found.update([base + offset for offset in words[0::_RELA_WORDS]])

@@ -79,37 +79,20 @@ class StoredSection(NamedTuple):
 class LinkedFile(NamedTuple):
     """A linked file that has passed the gate.
 
-    `names` are those of the sections. `loads` are the PT_LOAD entries in address order. `stored` are the sections that
-    have bytes in the file, in file order, without overlaps. `loaded_end` is the file offset of the first byte after all
-    segments and allocated sections.
+    `names` are those of the sections, and are in section `names_index`. `loads` are the PT_LOAD entries in address
+    order. `stored` are the sections that have bytes in the file, in file order, without overlaps. `loaded_end` is the
+    file offset of the first byte after all segments and allocated sections.
     """
 
     data: FileData
-    headers: Headers
+    header: FileHeader
+    segments: tuple[ProgramHeader, ...]
+    sections: tuple[SectionHeader, ...]
+    names_index: int
     names: tuple[str, ...]
     loads: tuple[ProgramHeader, ...]
     stored: tuple[StoredSection, ...]
     loaded_end: int
-
-    @property
-    def header(self) -> FileHeader:
-        """The file header."""
-        return self.headers.file
-
-    @property
-    def segments(self) -> tuple[ProgramHeader, ...]:
-        """The program headers."""
-        return self.headers.segments
-
-    @property
-    def sections(self) -> tuple[SectionHeader, ...]:
-        """The section headers."""
-        return self.headers.sections
-
-    @property
-    def names_index(self) -> int:
-        """The index of the section that holds the section names."""
-        return self.headers.names_index
 
     @property
     def order(self) -> ByteOrder:
@@ -178,7 +161,7 @@ def open_linked(data: FileData) -> LinkedFile:
     _refuse_segments(data, headers.segments)
     loads = tuple(segment for segment in headers.segments if segment.type == PT_LOAD)
     stored = sorted(StoredSection(*s.file_span, number) for number, s in enumerate(headers.sections) if s.is_stored)
-    file = LinkedFile(data, headers, names, loads, tuple(stored), _loaded_end(headers))
+    file = LinkedFile(data, *headers, names, loads, tuple(stored), _loaded_end(headers))
     _refuse_section_table(file)
     _refuse_overlap(file)
     _refuse_appended_data(file)

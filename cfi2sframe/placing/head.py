@@ -196,5 +196,4 @@ class Head:
             tuple(grown if segment is load else segment for segment in some)
             for some in (self.file.segments, self.file.loads)
         )
-        headers = self.file.headers._replace(segments=segments)
-        return Rearranged(self.file._replace(headers=headers, loads=loads), staying, leaving)
+        return Rearranged(self.file._replace(segments=segments, loads=loads), staying, leaving)

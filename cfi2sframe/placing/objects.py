@@ -8,6 +8,7 @@ table are appended, and the file header is updated. Knows nothing of what the se
 from __future__ import annotations
 
 import struct
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf import constants as c
@@ -17,10 +18,7 @@ from cfi2sframe.elf.headers import (
     RELA_SIZE,
     SFRAME_NAME,
     SYMBOL_SIZE,
-    FileHeader,
     SectionHeader,
-    parse_headers,
-    sframe_index,
 )
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.elf.strings import shared_names, shown_name
@@ -28,13 +26,13 @@ from cfi2sframe.errors import ElfError, EmbedError
 from cfi2sframe.placing.undo import Undo, undo_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.headers import Buffer
     from cfi2sframe.elf.image import ElfImage
 
-_RELA_NAME: Final = ".rela.sframe"
+_RELA_NAME: Final = b".rela.sframe\0"
 _MODULE_SIGNATURE: Final = b"~Module signature appended~\n"
 #: The header of an inactive section.
 _INACTIVE: Final = SectionHeader(0, c.SHT_NULL, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -49,87 +47,6 @@ class ObjectRelocation(NamedTuple):
     addend: int
 
 
-class _Object:
-    """An object's headers and tables, as far as adding and removing sections needs them."""
-
-    def __init__(self, data: FileData) -> None:
-        self.data = data
-        headers = parse_headers(data)
-        self.header = headers.file
-        self.order = self.header.byte_order
-        self.sections = headers.sections
-        if not self.sections:
-            raise EmbedError("an object without section headers has no place for a section")
-        if bytes(data[-len(_MODULE_SIGNATURE) :]) == _MODULE_SIGNATURE:
-            raise EmbedError("a signed kernel module: any change breaks its signature; convert before signing")
-        self.names_index = headers.names_index
-        names = self.sections[self.names_index]
-        self.names = bytes(data[names.file_offset : names.file_span.end])
-        self._index_bytes_left = len(data)
-
-    def find(self) -> int | None:
-        """Return the index of the SFrame section, if there is one."""
-        wanted = SFRAME_NAME.encode() + b"\0"
-        # Names may be long and may overlap, so none is copied.
-        return sframe_index(
-            (section.type, SFRAME_NAME if self.names.startswith(wanted, section.name_offset) else "")
-            for section in self.sections
-        )
-
-    def find_relocations(self, target: int) -> int | None:
-        """Return the index of the section that relocates section `target`; None without one."""
-        for index, section in enumerate(self.sections):
-            if section.type in (c.SHT_RELA, c.SHT_REL) and section.info == target:
-                return index
-        return None
-
-    def symbol_table(self) -> int:
-        """Return the index of the symbol table. Raises `EmbedError` unless there is exactly one."""
-        tables = [index for index, section in enumerate(self.sections) if section.type == c.SHT_SYMTAB]
-        if len(tables) != 1:
-            raise EmbedError(f"{len(tables)} symbol tables; relocations need exactly one")
-        return tables[0]
-
-    def symbol_sections(self, symbol_table: int) -> set[int]:
-        """Return the indices of the sections in which the symbols of a table are."""
-        symbols = self.bytes_of(self.sections[symbol_table], SYMBOL_SIZE)
-        stored = {index for (index,) in struct.iter_unpack(self.order + "6xH16x", symbols)}
-        indices = {index for index in stored if index < c.SHN_LORESERVE}
-        if c.SHN_XINDEX in stored:
-            for section in self.sections:
-                if section.type == c.SHT_SYMTAB_SHNDX and section.link == symbol_table:
-                    indices.update(self.words_of(section))
-        return indices
-
-    def words_of(self, section: SectionHeader) -> tuple[int, ...]:
-        """Return the words of a list of section indices.
-
-        Raises `EmbedError` when it leaves the file, or when all lists together are larger than the file.
-        """
-        data = self.bytes_of(section, 4)
-        self._index_bytes_left -= len(data)
-        if self._index_bytes_left < 0:
-            raise EmbedError("the lists of section indices overlap one another")
-        return struct.unpack(f"{self.order}{len(data) // 4}I", data)
-
-    def bytes_of(self, section: SectionHeader, entry_size: int) -> Buffer:
-        """Return the bytes of a table, whole entries only. Raises `EmbedError` when it leaves the file."""
-        if section.file_span.end > len(self.data):
-            raise EmbedError("a table of symbols or indices reaches past the end of the file")
-        return self.data[section.file_offset : section.file_offset + section.size // entry_size * entry_size]
-
-    def file_header(self, headers_offset: int, count: int) -> tuple[FileHeader, SectionHeader]:
-        """Return the new file header and null section, which has the count of sections where it is large."""
-        null = self.sections[0]
-        stored = count
-        if count >= c.SHN_LORESERVE:
-            stored, null = 0, null._replace(size=count)
-        elif self.header.section_header_count == 0:
-            null = null._replace(size=0)
-        header = self.header._replace(section_headers_offset=headers_offset, section_header_count=stored)
-        return header, null
-
-
 def add_to_object(
     data: FileData, section: bytes, relocations: Sequence[ObjectRelocation], section_type: int = c.SHT_GNU_SFRAME
 ) -> Joined:
@@ -139,28 +56,21 @@ def add_to_object(
     keep their indices. Raises `EmbedError` when the object does not have exactly one symbol table, or cannot be changed
     without risk.
     """
-    old = _Object(data)
+    old = _read(data)
     if (original := _original(old)) is not None:
-        old = _Object(original)
-    headers = list(old.sections)
+        old = _read(original)
+    tables = [section.index for section in old.sections if section.type == c.SHT_SYMTAB]
+    if len(tables) != 1:
+        raise EmbedError(f"{len(tables)} symbol tables; relocations need exactly one")
+    headers = list(old.headers.sections)
     tail = _FileTail(len(old.data))
     name_offset, rela_name_offset = _add_names(old, headers, tail)
-    symbol_table = old.symbol_table()
-    index = old.find()
-    has_section = index is not None
-    rela_index = None if index is None else old.find_relocations(index)
-    if index is None or rela_index is None:
-        last = max(old.symbol_sections(symbol_table), default=0)
-        if last >= len(headers):
-            raise EmbedError(
-                f"a symbol is in section {last}, which does not exist; the new section could get that index"
-            )
-    if index is None:
-        index = len(headers)
-        headers.append(old.sections[0])
-    if rela_index is None:
-        rela_index = len(headers)
-        headers.append(old.sections[0])
+    found = _indices(old)
+    if len(found) < 2 and (last := max(_symbol_sections(old), default=0)) >= len(headers):
+        raise EmbedError(f"a symbol is in section {last}, which does not exist; the new section could get that index")
+    new = range(len(headers), len(headers) + 2 - len(found))
+    index, rela_index = (*found, *new)
+    headers += [_INACTIVE for _ in new]
     headers[index] = _INACTIVE._replace(
         name_offset=name_offset,
         type=section_type,
@@ -170,7 +80,7 @@ def add_to_object(
         alignment=8,
     )
     packed = b"".join(
-        struct.pack(old.order + "QQq", offset, symbol << 32 | kind, addend)
+        struct.pack(old.byte_order + "QQq", offset, symbol << 32 | kind, addend)
         for offset, kind, symbol, addend in relocations
     )
     headers[rela_index] = SectionHeader(
@@ -180,12 +90,12 @@ def add_to_object(
         vaddr=0,
         file_offset=tail.add(packed, 8),
         size=len(packed),
-        link=symbol_table,
+        link=tables[0],
         info=index,
         alignment=8,
         entry_size=RELA_SIZE,
     )
-    if not has_section:
+    if not found:
         # It ends where the section table starts.
         size = len(old.data)
         undo = Undo(old.header.pack(), b"", (), (), False, size, size, 0, 0, 0)
@@ -200,50 +110,81 @@ def remove_from_object(data: FileData) -> Joined:
     are removed when they are the last ones, and made inactive (SHT_NULL) when they are not: other sections keep their
     indices. Raises `EmbedError` when there is no `.sframe`, or a symbol or a group refers to it.
     """
-    old = _Object(data)
+    old = _read(data)
     if (original := _original(old)) is not None:
         return original
-    index = old.find()
-    if index is None:
+    if not (found := _indices(old)):
         raise EmbedError("no .sframe section")
-    headers = list(old.sections)
-    rela_index = old.find_relocations(index)
-    _check_unreferenced(old, index, rela_index)
-    for removed in (index, rela_index):
-        if removed is not None:
-            headers[removed] = _INACTIVE
+    if not all(map(set(found).isdisjoint, _index_lists(old, c.SHT_GROUP))):
+        raise EmbedError("a section group holds .sframe; the section cannot be removed")
+    if found[0] in _symbol_sections(old):
+        raise EmbedError("a symbol is in .sframe; the section cannot be removed")
+    headers = list(old.headers.sections)
+    for index in found:
+        headers[index] = _INACTIVE
     while headers[-1].type == c.SHT_NULL and len(headers) > 1:
         headers.pop()
     return _finish(old, headers, _FileTail(len(data)))
 
 
-def _original(old: _Object) -> Joined | None:
+def _read(data: FileData) -> ElfImage:
+    """Parse an object. Raises `EmbedError` for one that must not be changed."""
+    from cfi2sframe.elf.image import ElfImage
+
+    image = ElfImage(data, "object")
+    if not image.sections:
+        raise EmbedError("an object without section headers has no place for a section")
+    if bytes(data[-len(_MODULE_SIGNATURE) :]) == _MODULE_SIGNATURE:
+        raise EmbedError("a signed kernel module: any change breaks its signature; convert before signing")
+    return image
+
+
+def _indices(image: ElfImage) -> list[int]:
+    """Return the indices of `.sframe` and of the section that relocates it; empty, or shorter, without one."""
+    section = image.sframe_section
+    if section is None:
+        return []
+    relocating = (s.index for s in image.sections if s.type in (c.SHT_RELA, c.SHT_REL) and s.info == section.index)
+    return [section.index, *islice(relocating, 1)]
+
+
+def _symbol_sections(image: ElfImage) -> set[int]:
+    """Return the indices of the sections in which symbols are."""
+    found = set[int]()
+    for table in image.sections:
+        if table.type == c.SHT_SYMTAB:
+            symbols = image.section_bytes(table)
+            usable = symbols[: len(symbols) // SYMBOL_SIZE * SYMBOL_SIZE]
+            found.update(n for (n,) in struct.iter_unpack(image.byte_order + "6xH16x", usable) if n < c.SHN_LORESERVE)
+    return found.union(*_index_lists(image, c.SHT_SYMTAB_SHNDX))
+
+
+def _index_lists(image: ElfImage, kind: int) -> Iterator[tuple[int, ...]]:
+    """Yield the words of each list of section indices. Raises `EmbedError` where all are larger than the file."""
+    lists = [section for section in image.sections if section.type == kind]
+    if sum(section.size for section in lists) > len(image.data):
+        raise EmbedError("the lists of section indices overlap one another")
+    for section in lists:
+        data = image.section_bytes(section)
+        yield struct.unpack_from(f"{image.byte_order}{len(data) // 4}I", data)
+
+
+def _original(old: ElfImage) -> Joined | None:
     """Return the original of an object to which a section was added, if adding it again gives the object; else None."""
-    undo, index = undo_of(old.data, old.header.section_headers_offset), old.find()
-    rela_index = None if index is None else old.find_relocations(index)
-    if undo is None or index is None or rela_index is None or not FILE_HEADER_SIZE <= undo.file_size <= len(old.data):
+    undo, found = undo_of(old.data, old.header.section_headers_offset), _indices(old)
+    if undo is None or len(found) < 2 or not FILE_HEADER_SIZE <= undo.file_size <= len(old.data):
         return None
-    section, rela = (old.sections[number] for number in (index, rela_index))
+    section, rela = (old.sections[index] for index in found)
     original = Joined([undo.header, part_of(old.data, FILE_HEADER_SIZE, undo.file_size)])
     try:
-        if _Object(original).find() is not None:
+        if _indices(_read(original)):
             return None
-        fields = struct.iter_unpack(old.order + "QQq", old.bytes_of(rela, RELA_SIZE))
+        fields = struct.iter_unpack(old.byte_order + "QQq", old.section_bytes(rela))
         relocations = [ObjectRelocation(at, info & 0xFFFFFFFF, info >> 32, addend) for at, info, addend in fields]
-        again = add_to_object(original, bytes(old.bytes_of(section, 1)), relocations, section.type)
-    except (EmbedError, ElfError):
+        again = add_to_object(original, old.section_bytes(section), relocations, section.type)
+    except (EmbedError, ElfError, struct.error):
         return None
     return original if is_equal(again, old.data) else None
-
-
-def _check_unreferenced(old: _Object, index: int, rela_index: int | None) -> None:
-    for section in old.sections:
-        if section.type == c.SHT_GROUP:
-            members = old.words_of(section)
-            if index in members or rela_index in members:
-                raise EmbedError("a section group holds .sframe; the section cannot be removed")
-    if index in old.symbol_sections(old.symbol_table()):
-        raise EmbedError("a symbol is in .sframe; the section cannot be removed")
 
 
 class _FileTail:
@@ -262,41 +203,41 @@ class _FileTail:
         return offset
 
 
-def _add_names(old: _Object, headers: list[SectionHeader], tail: _FileTail) -> tuple[int, int]:
+def _add_names(old: ElfImage, headers: list[SectionHeader], tail: _FileTail) -> tuple[int, int]:
     """Return the offsets of `.sframe` and `.rela.sframe` in the name table, after adding them if they are missing.
 
     `.sframe` is the end of the other name.
     """
-    position = old.names.find(_RELA_NAME.encode() + b"\0")
+    index = old.headers.names_index
+    names = old.section_bytes(old.sections[index])
+    position = names.find(_RELA_NAME)
     if position < 0:
-        position = len(old.names)
-        names = old.names + _RELA_NAME.encode() + b"\0"
-        section = headers[old.names_index]
-        headers[old.names_index] = section._replace(file_offset=tail.add(names, 1), size=len(names))
-    return position + len(_RELA_NAME) - len(SFRAME_NAME), position
+        position = len(names)
+        names += _RELA_NAME
+        headers[index] = headers[index]._replace(file_offset=tail.add(names, 1), size=len(names))
+    return position + len(_RELA_NAME) - len(SFRAME_NAME) - 1, position
 
 
-def _finish(old: _Object, headers: list[SectionHeader], tail: _FileTail) -> Joined:
+def _finish(old: ElfImage, headers: list[SectionHeader], tail: _FileTail) -> Joined:
     """Return the new file: the old one with a new file header, then the tail and the section table."""
-    offset = tail.offset + -tail.offset % 8
-    header, headers[0] = old.file_header(offset, len(headers))
-    tail.add(b"".join(h.pack(old.order) for h in headers), 8)
-    packed = header.pack()
+    offset, count = tail.offset + -tail.offset % 8, len(headers)
+    # The null section has the count of sections where it is large.
+    is_large = count >= c.SHN_LORESERVE
+    if is_large or old.header.section_header_count == 0:
+        headers[0] = headers[0]._replace(size=count if is_large else 0)
+    count = 0 if is_large else count
+    packed = old.header._replace(section_headers_offset=offset, section_header_count=count).pack()
+    tail.add(b"".join(h.pack(old.byte_order) for h in headers), 8)
     return Joined([packed, part_of(old.data, len(packed), len(old.data)), *tail.chunks])
 
 
 def check_object_with(original: ElfImage, rewritten: ElfImage) -> None:
     """Raise `EmbedError` unless `rewritten` is `original` with `.sframe`, and all other sections are unchanged."""
-    bare = _original(_Object(original.data))
-    if bare is not None:
-        from cfi2sframe.elf.image import ElfImage
-
-        without = ElfImage(bare, original.name)
+    if (bare := _original(original)) is not None:
+        without = _read(bare)
         check_object_without(original, without)
         original = without
-    known = {s.index for s in original.sections if s.is_sframe}
-    replaced = known | {s.index for s in original.sections if s.type in (c.SHT_RELA, c.SHT_REL) and s.info in known}
-    _check_kept(original, rewritten, replaced)
+    _check_kept(original, rewritten, set(_indices(original)))
     found = {s.index for s in rewritten.sections if s.is_sframe}
     _expect(len(found) == 1, f"there are {len(found)} SFrame sections")
     added = [s for s in rewritten.sections[len(original.sections) :] if s.index not in found]
@@ -309,8 +250,7 @@ def check_object_without(original: ElfImage, rewritten: ElfImage) -> None:
         _expect(not any(section.is_sframe for section in rewritten.sections), "the section is still there")
         check_object_with(rewritten, original)
         return
-    removed = {s.index for s in original.sections if s.is_sframe}
-    removed |= {s.index for s in original.sections if s.type in (c.SHT_RELA, c.SHT_REL) and s.info in removed}
+    removed = set(_indices(original))
     _check_kept(original, rewritten, removed)
     for section in rewritten.sections:
         header = rewritten.headers.sections[section.index]

@@ -125,11 +125,15 @@ def _check_header(before: FileView, after: FileView) -> None:
     for field in before.header:
         same = same and (field in _FREE_FIELDS or before.header[field] == after.header[field])
     expect(same, "the file header changed")
-    olds, news = ([s["p_flags"] for s in v.segments if s["p_type"] == "PT_PHDR"] for v in (before, after))
-    # Loaders never read the rights of PT_PHDR; PF_X is taken from it. Only the kernel, by AT_PHDR, tells a static
-    # program where its program headers are.
-    same = len(olds) == len(news) and all(new in (old, old & ~c.PF_X) for old, new in zip(olds, news, strict=True))
-    expect(same or (before.is_static and not news), "PT_PHDR changed")
+    # Loaders never read the rights of PT_PHDR; PF_X is taken from it. `_check_layout` knows its place and sizes. Only
+    # the kernel, by AT_PHDR, tells a static program where its program headers are.
+    olds, news = ([s for s in v.segments if s["p_type"] == "PT_PHDR"] for v in (before, after))
+    for old, new in zip(olds, news, strict=False):
+        rest = {key: new[key] for key in ("p_offset", "p_vaddr", "p_filesz", "p_memsz")}
+        paddr = old["p_paddr"] if old["p_vaddr"] == new["p_vaddr"] else new["p_vaddr"]
+        flags = new["p_flags"] if new["p_flags"] == old["p_flags"] & ~c.PF_X else old["p_flags"]
+        expect({**old, **rest, "p_paddr": paddr, "p_flags": flags} == new, "PT_PHDR changed")
+    expect(len(olds) == len(news) or (before.is_static and not news), "PT_PHDR is missing, or new")
 
 
 def _check_section(full: FileView, section: Buffer | None) -> Span:
@@ -163,6 +167,7 @@ def _check_sections(bare: FileView, full: FileView) -> list[_Move]:
         is_index = old["sh_flags"] & c.SHF_INFO_LINK or old["sh_type"] in ("SHT_REL", "SHT_RELA")
         info = _renumbered(old["sh_info"], numbering) if is_index else old["sh_info"]
         expect(new["sh_info"] == info, f"sh_info of {name} changed")
+        expect(old["sh_size"] or bool(old["sh_offset"]) == bool(new["sh_offset"]), f"sh_offset of {name} changed")
         if old["sh_addr"] != new["sh_addr"] or (is_loaded and old["sh_offset"] != new["sh_offset"]):
             expect(is_loaded and not old["sh_flags"] & (c.SHF_WRITE | c.SHF_EXECINSTR), f"{name} may not move")
             for view, header in ((bare, old), (full, new)):

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
 
 #: Where in Elf64_Phdr the offset, the address and the sizes are.
-P_OFFSET, P_VADDR, P_FILESZ, P_MEMSZ = 8, 16, 32, 40
-SH_NAME, SH_TYPE, SH_SIZE = 0, 4, 32
+P_OFFSET, P_VADDR, P_PADDR, P_FILESZ, P_MEMSZ, P_ALIGN = 8, 16, 24, 32, 40, 48
+SH_NAME, SH_TYPE, SH_OFFSET, SH_SIZE = 0, 4, 24, 32
 #: GNU_PROPERTY_X86_ISA_1_NEEDED, and bits of it: of any processor, and of one with AVX-512.
 ISA_NEEDED: Final = struct.pack("<II", 0xC0008002, 4)
 ISA_BASELINE, ISA_V4 = 1, 8
@@ -71,7 +71,7 @@ def test_changed_bytes_are_noticed(converted: bytes, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [PT_PHDR, PT_INTERP, PT_DYNAMIC, PT_NOTE, PT_GNU_PROPERTY])
-@pytest.mark.parametrize("field", [P_OFFSET, P_VADDR, P_FILESZ])
+@pytest.mark.parametrize("field", [P_OFFSET, P_VADDR, P_PADDR, P_FILESZ, P_ALIGN])
 def test_changed_program_headers_are_noticed(converted: bytes, kind: int, field: int) -> None:
     bare = take_out(converted)
     with pytest.raises(EmbedError, match="fails its re-read"):
@@ -84,6 +84,10 @@ def test_changed_section_headers_are_noticed(converted: bytes) -> None:
         for field in (SH_TYPE, SH_SIZE):
             with pytest.raises(Cfi2SFrameError):
                 check_removal(converted, flipped(bare, section_header(load(bare), section.name) + field))
+    with pytest.raises(EmbedError, match="fails its re-read"):
+        check_removal(converted, flipped(bare, load(bare).header.section_headers_offset + SH_OFFSET))
+    with pytest.raises(EmbedError, match="fails its re-read"):
+        check_removal(flipped(converted, load(converted).header.section_headers_offset + SH_OFFSET), bare)
 
 
 @pytest.mark.parametrize("bit", [0, 7])
