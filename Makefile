@@ -112,7 +112,7 @@ fuzz: venv ## run each fuzz target for FUZZ_SECONDS, and keep what fails under t
 	$(BIN)/$(PIP_INSTALL) requirements/fuzz.txt
 	$(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS)
 
-bench: venv corpus-files ## measure speed, sizes and the time of look-ups, for docs/lab/measurements.md
+bench: venv corpus-files ## measure speed, sizes and the time of look-ups, for docs/design.md
 	$(BIN)/python bench/speed.py
 	$(BIN)/python bench/sizes.py $(wildcard build/corpus/*)
 	$(BIN)/python bench/lookup.py

@@ -26,7 +26,7 @@ version = release = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 root_doc = "docs/index"
-include_patterns = ["docs/**", "contrib/README.md", "contrib/*/README.md", "tests/support/*/README.md", "*.md"]
+include_patterns = ["docs/**", "contrib/README.md", "tests/support/*/README.md", "*.md"]
 # README.md is the first page of the sources, docs/index.md that of the site. Folders without pages are not searched.
 exclude_patterns = [".*", "README.md", "build", "dist", "testdata", "tests/[!s]*"]
 templates_path = ["templates"]

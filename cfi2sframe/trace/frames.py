@@ -20,7 +20,7 @@ DEFAULT_LIMIT: Final = 100_000
 #: user addresses have 48 bits.
 DEFAULT_PAC_MASK: Final = 0xFFFF_0000_0000_0000
 
-#: Why a trace ends, for programs; docs/reference/trace.md has what each means.
+#: Why a trace ends, for programs; docs/trace.md has what each means.
 ENDINGS: Final = (
     *("outermost", "no-module", "no-row", "unusable-section", "unusable-module", "unknown-register"),
     *("ra-not-saved", "unreadable-memory", "stack-does-not-grow", "loop", "limit", "internal-error"),

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DOCS = ROOT / "docs"
-NOTES = DOCS / "reference" / "format-notes.md"
-LIBRARY = DOCS / "how-to" / "library.md"
-JSON_PAGE = DOCS / "reference" / "json.md"
+NOTES = DOCS / "format-notes.md"
+LIBRARY = DOCS / "library.md"
+JSON_PAGE = DOCS / "reports.md"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "contrib").rglob("*.md")])
 TEST_NAME = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
@@ -145,13 +145,13 @@ def test_the_library_page_names_all_that_is_public() -> None:
 
 def described(section: str) -> str:
     """Return what the page has under a heading."""
-    return JSON_PAGE.read_text().split(f"\n## {section}\n")[1].split("\n## ")[0]
+    return JSON_PAGE.read_text().split("\n## JSON\n")[1].split(f"\n### {section}\n")[1].split("\n### ")[0]
 
 
 def described_keys(section: str) -> set[str]:
-    """Return the words in code under a heading, and above all headings."""
-    text = JSON_PAGE.read_text()
-    return set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", text[: text.index("\n## ")] + described(section)))))
+    """Return the words in code under a heading, and above the first one."""
+    common = JSON_PAGE.read_text().split("\n## JSON\n")[1].split("\n### ")[0]
+    return set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", common + described(section)))))
 
 
 #: Objects whose keys are names or reasons.
@@ -254,12 +254,12 @@ def test_keys_of_batch_reports(tmp_path: Path) -> None:
     assert statuses == ["would convert", "unchanged", "failed", "converted", "unchanged", "failed"]
 
 
-def test_the_shell_of_the_linker_page(tmp_path: Path, programs: Path) -> None:
+def test_the_shell_of_the_wrappers(tmp_path: Path, programs: Path) -> None:
     """The lines for GCC, clang and objects are run as they stand."""
     need("gcc", "clang", "sh")
     from tests.contrib.support import check_section, has_section
 
-    text = (ROOT / "contrib" / "linker" / "README.md").read_text()
+    text = (ROOT / "contrib" / "README.md").read_text().split("\n## The wrappers\n")[1]
     lines = [line.strip() for line in re.findall(r"^ {4}(.+)$", text, re.MULTILINE)]
     commands = [line for line in lines if re.match(r"(mkdir|ln|gcc|clang) ", line)]
     assert len(commands) == 5

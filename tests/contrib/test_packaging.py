@@ -97,7 +97,7 @@ def test_the_sdist_is_whole(archives: tuple[Path, Path, Path]) -> None:
     assert {
         *wanted,
         "contrib/cmake/CFI2SFrame.cmake",
-        "docs/reference/format-notes.md",
+        "docs/format-notes.md",
         "data/share/man/man1/cfi2sframe.1",
     } <= names
     assert not [name for name in names if name.endswith(".pyc") or "__pycache__" in name]

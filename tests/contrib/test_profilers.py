@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/how-to/profilers.md: its C code is that of the walker that the tests compile and run."""
+"""docs/writing-a-reader.md: its C code is that of the walker that the tests compile and run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.contrib.support import ROOT
 
 pytestmark = pytest.mark.sampled
 
-PAGE = ROOT / "docs" / "how-to" / "profilers.md"
+PAGE = ROOT / "docs" / "writing-a-reader.md"
 #: A line that names a file, and the block under it.
 EXCERPT = re.compile(r"^`(tests/support/consumer/[\w.]+)`:\n\n```c\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reader in C that docs/how-to/profilers.md is enough for: its answer is the library's, at every PC."""
+"""The reader in C that docs/writing-a-reader.md is enough for: its answer is the library's, at every PC."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/reference/readers.md: the tools that print sections print those that the page says, and no others."""
+"""docs/readers.md: the tools that print sections print those that the page says, and no others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.sampled,
 ]
 
-PAGE = ROOT / "docs" / "reference" / "readers.md"
+PAGE = ROOT / "docs" / "readers.md"
 #: The columns of the page's table, and how to convert for them.
 OPTIONS: Final = {
     "version 1": ("--sframe-version", "1"),

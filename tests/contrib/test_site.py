@@ -46,7 +46,7 @@ def filled(script: Any, page: str) -> str:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_command_line_has_every_option(script: Any, verb: str) -> None:
-    section = filled(script, "docs/reference/command-line").partition(f"\n## {verb}\n")[2].partition("\n## ")[0]
+    section = filled(script, "docs/command-line").partition(f"\n## {verb}\n")[2].partition("\n## ")[0]
     listed = re.findall(r"^```\{option\} (.+)$", section, re.MULTILINE)
     names = {name for line in listed for name in re.findall(r"(?:^|, )(--?[\w-]+)", line)}
     wanted = {
@@ -60,7 +60,7 @@ def test_the_command_line_has_every_option(script: Any, verb: str) -> None:
 
 @pytest.mark.parametrize("module", ["cfi2sframe", "cfi2sframe.trace"])
 def test_the_python_page_has_every_public_name(script: Any, module: str) -> None:
-    text = filled(script, "docs/reference/python")
+    text = filled(script, "docs/python")
     imported = importlib.import_module(module)
     names = {name for name in imported.__all__ if not inspect.ismodule(getattr(imported, name))} - {"__version__"}
     assert set(re.findall(rf"^\.\. auto\w+:: {re.escape(module)}\.(\w+)$", text, re.MULTILINE)) == names

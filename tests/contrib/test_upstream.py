@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/lab/upstream.md: the faults of other tools that it shows are still there, in the words that it prints.
+"""docs/upstream.md: the faults of other tools that it shows are still there, in the words that it prints.
 
 A block `console TOOLS VERSION` is a session with the tools of that release, as `sessions.py` explains. A tool that was
 mended, or a page that has grown old, turns the run red.
@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.sampled,
 ]
 
-PAGE = ROOT / "docs" / "lab" / "upstream.md"
+PAGE = ROOT / "docs" / "upstream.md"
 #: GNU ld names itself by the path that it was started with.
 LINKER_NAME = re.compile(r"^/\S*/\S*ld\S*:", re.MULTILINE)
 
