@@ -37,12 +37,13 @@ class ShownInstruction(NamedTuple):
 class ShownContradiction(NamedTuple):
     """A `Contradiction` with its place, an address or `SECTION+OFFSET` in an object, and its function's name.
 
-    `function` ends in the distance of the first instruction from the function's start.
+    `function` ends in the distance of the first instruction from the function's start. `also_at` are more places.
     """
 
     place: str
     function: str
     finding: Contradiction
+    also_at: tuple[str, ...]
     instructions: tuple[ShownInstruction, ...]
 
 
@@ -78,6 +79,7 @@ def account(image: ElfImage, kind: CfiKind | None = None, *, context: int = 3) -
             reader.place(finding.vaddr),
             _function(names, finding),
             finding,
+            tuple([reader.place(vaddr) for vaddr in finding.also_at]),
             reader.around(finding, context) if number < _MAX_SHOWN and context else (),
         )
         for number, finding in enumerate(result.findings)

@@ -36,9 +36,10 @@ class Undecided(Enum):
 
 
 class Contradiction(NamedTuple):
-    """Neighbouring instructions of a function whose CFI contradicts them in the same way.
+    """Instructions whose CFI contradicts them in the same way: of one function, or also of its clones.
 
-    `function_vaddr` is where the function's FDE starts, `vaddr` the first of `instruction_count` instructions.
+    `function_vaddr` is where the function's FDE starts, `vaddr` the first of `instruction_count` instructions; where
+    these are not neighbours, others begin at the addresses `also_at`.
     `cfi_rule` is the CFI's rule of the `subject`, `code_rule` what the instructions say instead, and `directive` what
     says so to an assembler; both are empty where the instructions only say that the CFI's rule is wrong.
     """
@@ -50,6 +51,7 @@ class Contradiction(NamedTuple):
     cfi_rule: str
     code_rule: str
     directive: str = ""
+    also_at: tuple[int, ...] = ()
 
 
 class RuleTally(NamedTuple):

@@ -100,12 +100,13 @@ class Machine:
                 function.edges[piece.origin] = (*function.edges.get(piece.origin, ()), piece.vaddr)
             if len(function.labels) > labels:
                 waiting += function.pieces_of_labels(labels)
-        if function.refusal is None and not function.spoils_fp:
+        if function.refusal is None and not function.spoils_fp and self.code.needs_proof:
             function.prove()
         self._nesting -= 1
         self._active.discard(entry)
         never = not function.exits and not function.is_open
-        self.summaries[entry] = Summary(entry in function.proven, never, function.changed, function.spoils_fp)
+        returns = entry in function.proven if self.code.needs_proof else bool(function.exits)
+        self.summaries[entry] = Summary(returns, never, function.changed, function.spoils_fp)
         self.results(function)
         return function
 

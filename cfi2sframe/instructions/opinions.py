@@ -33,6 +33,30 @@ _UNDECIDED: Final = Opinion(Answer.UNDECIDED)
 
 #: What a state says of the CFA, of the RA and of FP.
 Opinions = tuple[Opinion, Opinion, Opinion]
+_NOTHING_CLAIMED: Final = (_SILENT, _SILENT, _SILENT)
+
+
+class Promise(NamedTuple):
+    """The values that a row promises, by places that states know, and what is said where a state has all of them."""
+
+    values: tuple[tuple[int | Value, Value], ...]
+    opinions: Opinions
+
+
+def promise_of(row: RowState, abi: Abi) -> Promise | None:
+    """Return what a row promises; None where it names a place that is not followed."""
+    if row.ra is NoRule.UNDEFINED or row.cfa is None:
+        return Promise((), _NOTHING_CLAIMED)
+    if not isinstance(row.cfa, Rule) or row.cfa.register is None or row.cfa.deref:
+        return None
+    values: list[tuple[int | Value, Value]] = [(row.cfa.register, (CFA, -row.cfa.offset))]
+    for rule, wanted, register in ((row.ra, _RA, abi.ra_register), (row.fp, _CALLER, abi.fp)):
+        place = _place_of(rule, register)
+        if place is not None:
+            values.append((place, wanted))
+        elif rule is not NoRule.UNDEFINED:
+            return None
+    return Promise(tuple(values), (_AGREES, _AGREES, _SILENT if row.fp is NoRule.UNDEFINED else _AGREES))
 
 
 def opinions_of(row: RowState, state: State, abi: Abi) -> Opinions:
@@ -42,7 +66,7 @@ def opinions_of(row: RowState, state: State, abi: Abi) -> Opinions:
     another frame, as in functions that switch stacks: what is at such a CFA cannot be told.
     """
     if row.ra is NoRule.UNDEFINED or row.cfa is None:
-        return _SILENT, _SILENT, _SILENT
+        return _NOTHING_CLAIMED
     cfa = _cfa(row.cfa, state, abi)
     is_agreed = cfa is _AGREES
     ra = _register(row.ra, _RA, abi.ra_register, state, is_cfa_right=is_agreed)
@@ -67,20 +91,23 @@ def _register(rule: RegisterRule, wanted: Value, register: int, state: State, *,
     """Return what a state says of the rule of a register, whose value at the entry is `wanted`."""
     if rule is NoRule.UNDEFINED:
         return _SILENT
-    if isinstance(rule, NoRule):
-        value = state.get(register)
-    elif not isinstance(rule, Rule):
+    place = _place_of(rule, register)
+    if place is None or (isinstance(place, tuple) and not is_cfa_right):
         return _UNDECIDED
-    elif rule.is_register and rule.register is not None:
-        value = state.get(rule.register)
-    elif not is_cfa_right or not rule.is_saved_at_cfa:
-        return _UNDECIDED
-    else:
-        value = state.get((CFA, rule.offset))
+    value = state.get(place)
     if value is None and is_cfa_right and wanted in state.values():
         # The caller's value is in a place that is known, and this is another one.
         return Opinion(Answer.CONTRADICTS)
     return _compared(value, wanted)
+
+
+def _place_of(rule: RegisterRule, register: int) -> int | Value | None:
+    """Return where a rule says that a register's value is; None where that is not followed, or nowhere."""
+    if isinstance(rule, NoRule):
+        return None if rule is NoRule.UNDEFINED else register
+    if not isinstance(rule, Rule):
+        return None
+    return rule.register if rule.is_register else (CFA, rule.offset) if rule.is_saved_at_cfa else None
 
 
 def _compared(value: Value | TableWord | None, wanted: Value) -> Opinion:

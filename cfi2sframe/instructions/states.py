@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.instructions.effects import BETWEEN, NOTHING, Op, Step
+from cfi2sframe.instructions.effects import BETWEEN, NOTHING, RA_SIGN_STATE, Op, Step
 from cfi2sframe.instructions.reasons import CodeReason
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ State = dict["int | Value", "Value | TableWord"]
 
 #: Added to such an address where an earlier value of the same instruction is meant.
 _OLDER: Final = 1 << 64
+#: No address is smaller, nor the frame of which SP is moved by a register.
+_SMALL: Final = 1 << 12
 #: Places of memory that a state knows at most: no compiler's frame saves more.
 _MAX_PLACES: Final = 64
 
@@ -62,7 +64,10 @@ class RefusedError(Exception):
 
 def after(state: State, steps: tuple[Step, ...], vaddr: int, abi: Abi) -> State:
     """Return the state after the steps of the instruction at an address. Raises `RefusedError` where SP gets lost."""
-    if all(step.op is Op.FORGET and step.register not in state for step in steps):
+    for step in steps:
+        if step.op is not Op.FORGET or step.register in state:
+            break
+    else:
         return state
     new = dict(state)
     sp = abi.sp
@@ -96,8 +101,21 @@ def joined(vaddr: int, known: State, state: State, sp: int) -> State:
             common = {key: value for key, value in known.items() if state.get(key) == value}
             common[sp] = (vaddr, 0)
             return common
-    common = {key: value for key, value in known.items() if state.get(key) == value}
-    return known if len(common) == len(known) else common
+    if known.items() <= state.items():
+        return known
+    return {key: value for key, value in known.items() if state.get(key) == value}
+
+
+def without_numbers(state: State) -> State:
+    """Return a state without small numbers and what was loaded, of which each way to an address has others.
+
+    Without them, most code is followed once. Addresses of tables stay.
+    """
+    return {
+        key: value
+        for key, value in state.items()
+        if key == RA_SIGN_STATE or not (value[0] == WORD or (value[0] == NUMBER and 0 <= value[1] < _SMALL))
+    }
 
 
 def _set(state: State, register: int, value: Value | TableWord | None) -> None:

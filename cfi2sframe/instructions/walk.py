@@ -19,6 +19,7 @@ from cfi2sframe.instructions.states import (
     TableWord,
     after,
     joined,
+    without_numbers,
 )
 
 if TYPE_CHECKING:
@@ -95,8 +96,8 @@ class Walk:
                 if state is known:
                     return
             elif vaddr in entries and vaddr != self.piece.vaddr:
-                is_after_call = is_next and self.piece.is_after_call and not machine.is_home(state)
-                if is_after_call or self._is_other_function(vaddr, state):
+                falls_out = is_next and (self.piece.is_after_call or not machine.code.needs_proof)
+                if (falls_out and not machine.is_home(state)) or self._is_other_function(vaddr, state):
                     # What follows a call that does not come back leads into the next function.
                     return
             found = at(vaddr)
@@ -174,6 +175,8 @@ class Walk:
             return target, state
         if flow is Flow.BRANCH and target is not None:
             self.edges[vaddr] = (target, end)
+            if not self.machine.code.needs_proof:
+                state = without_numbers(state)
             taken, other = self._compared(compared, effect, state)
             self.work.append((target, taken))
             return end, other
@@ -221,6 +224,8 @@ class Walk:
             return None
         back = machine.after_call(state, summary)
         function.changed |= abi.clobbered if summary is None else summary.changed
+        if not machine.code.needs_proof:
+            return None if self._begins_function(end) else (end, back)
         is_proof = state[abi.sp] != (CFA, abi.entry_sp) or (summary is not None and summary.returns)
         self.found.append(CodePiece(end, back, vaddr if is_proof else None, is_after_call=True))
         return None

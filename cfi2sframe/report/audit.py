@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from cfi2sframe.printable import counted
 from cfi2sframe.report.records import SCHEMA_VERSION, Column, Report, Table
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from cfi2sframe.instructions.audit_account import Account, ShownContradiction
     from cfi2sframe.instructions.audit_records import Audit
+
+#: Places of a finding that a line names.
+_MAX_PLACES: Final = 4
 
 
 def audit_report(accounts: Sequence[Account]) -> Report:
@@ -67,6 +70,7 @@ def _finding(found: ShownContradiction) -> dict[str, Any]:
         "instructions": finding.code_rule,
         "directive": finding.directive,
         "instruction_count": finding.instruction_count,
+        "also_at": list(found.also_at),
         "context": [each._asdict() for each in found.instructions],
     }
 
@@ -107,7 +111,12 @@ def _sentence(found: ShownContradiction) -> str:
     text = f"{found.place}: {function}{finding.subject.value} is {finding.cfi_rule} by the CFI; {ours}"
     if finding.directive:
         text += f": {finding.directive}"
-    return f"{text} ({counted(finding.instruction_count, 'instruction')})"
+    text += f" ({counted(finding.instruction_count, 'instruction')}"
+    if found.also_at:
+        text += f"; also at {', '.join(found.also_at[:_MAX_PLACES])}"
+        more = len(found.also_at) - _MAX_PLACES
+        text += f" and {more:,} more" if more > 0 else ""
+    return f"{text})"
 
 
 def _instructions(found: ShownContradiction) -> Iterator[str]:

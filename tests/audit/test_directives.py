@@ -176,3 +176,15 @@ def test_findings_are_of_their_function(tmp_path: Path) -> None:
     (finding,) = result.findings
     assert finding.directive == ".cfi_def_cfa_offset 32"
     assert finding.instruction_count == 2
+
+
+def test_equal_findings_are_one(tmp_path: Path) -> None:
+    """Of one function, or of functions of one size at the same place."""
+    twice = "push %rbx; call g; pop %rbx; push %rbx; call g; pop %rbx; ret"
+    other = "nop; push %rbx; call g; pop %rbx; ret"
+    source = function(twice) + function(twice, "clone") + function(other, "other")
+    result = audited(assembled(source, tmp_path))
+    assert said_of(result) == [Said(1, "CFA", "rsp+8", "rsp+16"), Said(2, "CFA", "rsp+8", "rsp+16")]
+    first, second = result.findings
+    assert [vaddr - first.function_vaddr for vaddr in first.also_at] == [16]
+    assert (first.instruction_count, second.instruction_count, second.also_at) == (8, 2, ())

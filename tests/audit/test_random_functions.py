@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cfi2sframe import load
-from tests.support.audited import assembled, audited, function
+from tests.support.audited import assembled, audited, contradicted, function
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -139,9 +138,7 @@ def found_in(functions: list[list[str]]) -> tuple[list[int], int]:
     source = "".join(function("; ".join(lines), f"f{number}") for number, lines in enumerate(functions))
     with tempfile.TemporaryDirectory() as folder:
         path = assembled(source, Path(folder))
-        result, names = audited(path), load(path).names_of
-        starts = {finding.function_vaddr for finding in result.findings}
-        return sorted(int(name[1:]) for name in names(starts).values()), result.undecided_count
+        return sorted(contradicted(path)), audited(path).undecided_count
 
 
 def changed(lines: list[str], number: int, by: int) -> list[str]:

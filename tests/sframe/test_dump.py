@@ -143,7 +143,7 @@ def test_data() -> None:
     raw = RawSection(
         (
             RawFunction(0x20000, 0x10, bytes.fromhex("00 05 10 f0 04 00"), 2),
-            RawFunction(0x20010, 0x20, bytes.fromhex("0000 88 19 10 3b f8"), 1, 0xB1, 1, 16),
+            RawFunction(0x20010, 0x20, bytes.fromhex("0000 a8 1900 1000 3b00 f8ff"), 1, 0xB1, 1, 16),
         )
     )
     decoded = read_section(raw.assemble(), raw.vaddr)
@@ -161,7 +161,7 @@ def test_data() -> None:
         "auxiliary_header_size": 0,
         "fde_count": 2,
         "fre_count": 3,
-        "fre_size": 5 + 6 + 5 + 7,
+        "fre_size": 5 + 6 + 5 + 11,
     }
     assert functions[0] == {
         "address": 0x20000,
@@ -217,7 +217,7 @@ def test_data() -> None:
         "ra": {"base": "rsp", "offset": -8, "load": True},
         "fp": None,
         "mangled_ra": True,
-        "word_size": 1,
+        "word_size": 2,
         "words": [25, 16, 59, -8],
     }
 

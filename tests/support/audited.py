@@ -7,7 +7,9 @@ import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe import load
+from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.instructions.audit import audit
+from cfi2sframe.sources import find_cfi
 from tests.support.needs import need
 
 if TYPE_CHECKING:
@@ -50,3 +52,12 @@ def said_of(result: Audit) -> list[Said]:
         Said(each.vaddr - each.function_vaddr, each.subject.value, each.cfi_rule, each.code_rule)
         for each in result.findings
     ]
+
+
+def contradicted(path: Path) -> set[int]:
+    """Return in which functions an audit finds something, by their numbers in the order of their FDEs."""
+    image = load(path)
+    entries = read_programs(image, find_cfi(image, None)).entries
+    places = [vaddr for finding in audit(image).findings for vaddr in (finding.vaddr, *finding.also_at)]
+    functions = [range(start, start + size) for start, size in zip(entries.starts, entries.sizes, strict=True)]
+    return {number for number, function in enumerate(functions) if any(vaddr in function for vaddr in places)}

@@ -18,10 +18,7 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe import load
-from cfi2sframe.dwarf.programs import read_programs
-from cfi2sframe.instructions.audit import audit
-from cfi2sframe.sources import find_cfi
+from tests.support.audited import contradicted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -188,13 +185,6 @@ class Fault(NamedTuple):
     before: list[str]
     after: list[str]
     is_found: bool
-
-
-def contradicted(path: Path) -> set[int]:
-    """Return in which functions an audit finds something, by their numbers in the order of their FDEs."""
-    image = load(path)
-    starts = list(read_programs(image, find_cfi(image, None)).entries.starts)
-    return {starts.index(finding.function_vaddr) for finding in audit(image).findings}
 
 
 def measure(unit: Compiled, folder: Path) -> Iterator[Fault]:

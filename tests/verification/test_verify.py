@@ -399,6 +399,8 @@ def test_a_cfa_that_depends_on_the_pc() -> None:
     for version in (2, 3):
         right = blocks._replace(repeat_size=16)
         assert said(image, RawSection((first, right), version)) == []
+        # The first row, and those of one block: the other blocks are alike.
+        assert check(image, RawSection((first, right), version)).point_count == 3
         early = right._replace(rows=bytes.fromhex("00 03 08 09 03 10"))
         assert said(image, RawSection((first, early), version)) == ["wrong +0x19 CFA is rsp+8, the row has rsp+16"]
         # At another phase, each block has the same two differences.
@@ -411,6 +413,17 @@ def test_a_cfa_that_depends_on_the_pc() -> None:
     assert said(image, RawSection((first, blocks), 1)) == ["wrong +0x1c CFA is rsp+16, the row has rsp+8"]
     whole = RawFunction(TEXT_VADDR, 0x40)
     assert said(image, RawSection((whole,))) == ["wrong +0x1b CFA is rsp+16, the row has rsp+8"]
+
+
+def test_blocks_of_another_size_than_those_of_the_cfi() -> None:
+    """They are compared until both begin a block at one address: after 48 bytes, where one has 16 and one 24."""
+    image = linked(AMD64, asm.Fde(cie_of(AMD64), TEXT_VADDR, 0x70, (asm.advance(0x10), PLT_CFA)))
+    block = RawFunction(TEXT_VADDR + 16, 0x60, bytes.fromhex("00 03 08 0b 03 10 10 03 08"), 3, 0x10, 0, 24)
+    assert said(image, RawSection((RawFunction(TEXT_VADDR), block))) == [
+        "wrong +0x2b CFA is rsp+16, the row has rsp+8",
+        "wrong +0x33 CFA is rsp+8, the row has rsp+16",
+        "wrong +0x3b CFA is rsp+16, the row has rsp+8",
+    ]
 
 
 def with_stubs(fdes: list[asm.Fde], *stubs: asm.Section) -> ElfImage:

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What CFI says of the flow of control: where functions start, and where calls and jumps do not lead.
+
+The start of a cold part of a function is no entry: its CFI is not that of one, and jumps lead there. Where the CFA's
+rule changes right after a call, the call does not come back.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from cfi2sframe.dwarf.rules import NoRule
+from cfi2sframe.elf.constants import SHT_DYNSYM, STT_FUNC, STT_GNU_IFUNC
+from cfi2sframe.errors import ElfError
+from cfi2sframe.instructions.audit_records import Answer
+from cfi2sframe.instructions.effects import Op
+from cfi2sframe.instructions.opinions import opinions_of
+from cfi2sframe.instructions.surroundings import find_candidates
+from cfi2sframe.rules import Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cfi2sframe.dwarf.rules import CfaRule
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.instructions.decoder import Decoder
+    from cfi2sframe.instructions.rows_in_force import InForce, RowsInForce
+    from cfi2sframe.instructions.states import State
+
+UNCHANGED: Final = (NoRule.UNSPECIFIED, NoRule.SAME_VALUE)
+_FUNCTIONS: Final = (STT_FUNC, STT_GNU_IFUNC)
+
+
+class CfiFlow:
+    """What the rows in force in an image say of the flow; its methods are fields of `Code`.
+
+    `starts` are those of functions, of the `fde_starts`; what turns out to be called is added.
+    """
+
+    def __init__(self, image: ElfImage, rows: RowsInForce, decoder: Decoder) -> None:
+        self.image = image
+        self.rows = rows
+        self.decoder = decoder
+        self.fde_starts = frozenset(rows.pieces.starts)
+        self.starts = self._functions()
+
+    def _functions(self) -> set[int]:
+        """Return where the functions start whose first row is that of a function's entry, or that a file exports.
+
+        A symbol makes up for what a row says of FP, which may be wrong.
+        """
+        abi, named = self.decoder.abi, find_candidates(self.image, self.decoder, ()).all
+        cfa = Rule(abi.sp, -abi.entry_sp, deref=False)
+        ras = UNCHANGED if abi.ra_slot is None else (Rule(None, abi.ra_slot, deref=True),)
+        found = set(self.fde_starts & _exported(self.image))
+        for start in self.fde_starts - found:
+            first = self.rows.at(start)
+            row = first.row
+            if row is None or row.cfa != cfa or row.ra not in ras or not (row.fp in UNCHANGED or start in named):
+                continue
+            after = self.rows.at(first.end_vaddr)
+            if after.number == first.number and after.row != row and self._only_fills(start, first.end_vaddr):
+                # A cold part whose landing pad is first: the compiler puts a nop before a pad, which only unwinders
+                # enter, so nothing is at the start that could make the frame that its next row has.
+                continue
+            found.add(start)
+        return found
+
+    def _only_fills(self, start: int, end: int) -> bool:
+        """Whether a range has nothing but instructions that do nothing."""
+        vaddr = start
+        while vaddr < end:
+            found = self.decoder.at(vaddr)
+            if found is None or found.effect is None or not found.effect.is_padding:
+                return False
+            vaddr += found.size
+        return True
+
+    def comes_back(self, vaddr: int, end: int) -> bool:
+        """Whether a call may come back to an address, for all that the CFI says."""
+        before, after = self.rows.at(vaddr), self.rows.at(end)
+        if before.row is None or after.row is None:
+            return before.row is after.row
+        if before.number != after.number:
+            return False
+        return before.row.cfa == after.row.cfa or self._is_early(before.row.cfa, end, after)
+
+    def _is_early(self, cfa: CfaRule | None, vaddr: int, row: InForce) -> bool:
+        """Whether a row is right one instruction after its start, where the CFA was given by another rule before."""
+        found = self.decoder.at(vaddr)
+        if found is None or found.effect is None or vaddr + found.size >= row.end_vaddr:
+            return False
+        sp = self.decoder.abi.sp
+        steps = found.effect.steps
+        moved = sum(step.offset for step in steps if step.op is Op.MOVE and step.register == step.source == sp)
+        return moved != 0 and row.row is not None and row.row.cfa == _plus(cfa, -moved)
+
+    def may_hold(self, entry: int, vaddr: int) -> bool:
+        """Whether an address is not in the FDE of another function."""
+        there = self.rows.at(vaddr)
+        if there.number is None or there.row is None:
+            return False
+        start = self.rows.entries.starts[there.number]
+        return start == entry or start not in self.starts
+
+    def fits(self, vaddr: int, state: State) -> bool:
+        """Whether the CFI of an address does not contradict a state."""
+        row = self.rows.at(vaddr).row
+        if row is None:
+            return False
+        return all(opinion.answer is not Answer.CONTRADICTS for opinion in opinions_of(row, state, self.decoder.abi))
+
+    def in_table(self, jump: int, targets: Sequence[int]) -> list[int]:
+        """Return the targets of a table's words to which its jump leads, for all that the CFI says.
+
+        A table may be followed by another one, and have words for what is never reached, past the end. A jump leaves
+        the frame as it is: where the CFI says otherwise, it is contradicted by a word before one that agrees.
+        """
+        here = self.rows.at(jump)
+        found: list[int] = []
+        doubted: list[int] = []
+        for target in targets:
+            there = self.rows.at(target)
+            if here.row and there.row and here.row[:3] == there.row[:3]:
+                found += [*doubted, target]
+                doubted = []
+            elif there.number == here.number:
+                doubted.append(target)
+        return found
+
+
+def _plus(cfa: CfaRule | None, offset: int) -> CfaRule | None:
+    return cfa._replace(offset=cfa.offset + offset) if isinstance(cfa, Rule) else None
+
+
+def _exported(image: ElfImage) -> set[int]:
+    """Return the addresses of functions that other files may call."""
+    found: set[int] = set()
+    for table in image.symbol_tables:
+        if table.type == SHT_DYNSYM or image.is_relocatable:
+            with suppress(ElfError):
+                # Local symbols come first (gABI, "Symbol Table": sh_info).
+                symbols = islice(image.symbols(table), table.info, None)
+                found.update(symbol.vaddr for symbol in symbols if symbol.vaddr and symbol.type in _FUNCTIONS)
+    return found
