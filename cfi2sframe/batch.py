@@ -18,6 +18,7 @@ from cfi2sframe.interrupts import keep_interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from concurrent.futures import Future
     from multiprocessing.synchronize import Event
     from types import FrameType
 
@@ -122,18 +123,17 @@ def _run(
     All of it is left if no process can be started.
     """
     import ctypes  # noqa: F401 - for the copies of this process
-    from concurrent.futures import Future, ProcessPoolExecutor
+    from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
     from multiprocessing import active_children, get_context
-    from queue import SimpleQueue
 
     context = get_context("fork")
     pool: ProcessPoolExecutor | None = None
     gate: Event | None = None
     processes: list[Any] = []
     futures: dict[Future[Any], int] = {}
-    done = SimpleQueue[Future[Any]]()
     left = set(numbers)
+    is_over = False
     # An interrupt must find either no process, or one that has its handlers.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
@@ -152,28 +152,41 @@ def _run(
         finally:
             processes = active_children()
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for future in futures:
-            future.add_done_callback(done.put)
         if futures and gate is not None:
             gate.set()
-        for _ in futures:
-            future = done.get()
-            number = futures[future]
-            try:
-                result = future.result()
-            except BrokenProcessPool:
-                continue
-            except Exception as error:  # noqa: BLE001 - such as a result that is too large to be sent
-                result = Lost(reason_of(error))
+        for number, result in _received(futures):
             left.discard(number)
             yield number, result
+        is_over = True
     finally:
         if left:
             for process in processes:
                 process.terminate()
+        if left and not is_over:
+            for process in processes:
+                process.join()
         if pool is not None:
-            pool.shutdown(cancel_futures=True)
+            # After an interrupt, the pool may wait for the rest of a result.
+            pool.shutdown(wait=is_over, cancel_futures=True)
     return [number for number in numbers if number in left], _cause([process.exitcode for process in processes])
+
+
+def _received(futures: dict[Future[Any], int]) -> Iterator[tuple[int, Any]]:
+    """Yield the numbers and results of items as they are done, but nothing of those that a dead process leaves."""
+    from concurrent.futures.process import BrokenProcessPool
+    from queue import SimpleQueue
+
+    done: SimpleQueue[Future[Any]] = SimpleQueue()
+    for future in futures:
+        future.add_done_callback(done.put)
+    for _ in futures:
+        future = done.get()
+        try:
+            yield futures[future], future.result()
+        except BrokenProcessPool:
+            pass
+        except Exception as error:  # noqa: BLE001 - such as a result that cannot be sent
+            yield futures[future], Lost(reason_of(error))
 
 
 def _cause(codes: Sequence[int | None]) -> str:
@@ -191,11 +204,11 @@ def _cause(codes: Sequence[int | None]) -> str:
 
 
 class _State:
-    """What a process of the pool knows."""
+    """What a process of the pool knows. `ending` are the signals that end it."""
 
     work: _Work
     begun: Any
-    is_busy = False
+    ending: tuple[signal.Signals, ...]
     is_stopping = False
 
 
@@ -220,21 +233,29 @@ def _begin(
     gc.disable()
     # Loaded modules stay; collections need not traverse them.
     gc.freeze()
-    for number in _ENDING:
-        # Signals that the caller has chosen to ignore stay ignored.
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _stop)
+    # Signals that the caller has chosen to ignore stay ignored.
+    _State.ending = tuple([number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN])
+    _handle(signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     gate.wait()
+
+
+def _handle(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    for number in _State.ending:
+        signal.signal(number, handler)
 
 
 def _call(number: int) -> Any:  # noqa: ANN401 - the type of the results does not matter here
     """Work on an item. An interrupt ends the process after the function has cleaned up."""
     try:
-        _State.is_busy = True
+        _handle(_stop)
         _State.begun[number] = 1
         result = _State.work(number)
-        _State.is_busy = False
+        # A process that waits for an item has no handlers: one of Python's does not run if the signal comes just before
+        # the system call.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+        _handle(signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     except KeyboardInterrupt:
         os._exit(_SIGNALLED + signal.SIGINT)
     if _State.is_stopping:
@@ -243,11 +264,8 @@ def _call(number: int) -> Any:  # noqa: ANN401 - the type of the results does no
     return result
 
 
-def _stop(number: int, _frame: FrameType | None) -> None:
+def _stop(_number: int, _frame: FrameType | None) -> None:
     """Handle a signal; further ones must not interrupt the clean-up."""
-    if _State.is_stopping:
-        return
     _State.is_stopping = True
-    if not _State.is_busy:
-        os._exit(_SIGNALLED + number)
+    _handle(signal.SIG_IGN)
     raise KeyboardInterrupt

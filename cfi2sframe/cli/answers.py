@@ -127,14 +127,14 @@ def answers_of(
 
     `count` processes do it. A source's size is then that of what was read. The caller may print while it has an answer.
     """
-    from cfi2sframe.cli.progress import ProgressLine
+    from cfi2sframe.cli.progress import Files
     from cfi2sframe.readings import read_all
 
     yield from ((item, item) for item in found if isinstance(item, Unusable))
     sources = [item for item in found if isinstance(item, Source)]
-    with ProgressLine(len(sources), sum(source.size for source in sources)) as line:
-        done = read_all(sources, function, count=count, on_done=lambda source: line.add(source.size))
+    with Files({source.name: source.size for source in sources}) as files:
+        done = read_all(sources, function, count=count, on_done=lambda source: files.add(source.name))
         with closing(done):
             for source, results in done:
-                line.clear()
+                files.clear()
                 yield from ((source, result) for result in results)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files rewritten in place, or looked at as if: what convert and remove share once they know the settings.
+"""Files rewritten in place, or looked at as if: how convert and remove run, and what they print.
 
-Messages come in the order of the files, failures last.
+Of several files: with -v a line for each, else a few lines about what went wrong and one with the sums.
 """
 
 from __future__ import annotations
@@ -29,38 +29,32 @@ POOL_SIZE: Final = 1 << 20
 
 def run_request(request: WriteRequest) -> int:
     """Do to each file what the request says; return the worst file's exit status."""
-    started = time.monotonic()
-    settings, output = request.settings, request.output
-    if output is not None:
-        source = request.named[0]
-        jobs = [Job("<stdin>" if source == "-" else source, (source,), (), None, settings, output)]
-    else:
-        from cfi2sframe.jobs.listing import work_list
-
-        jobs = work_list(
-            request.named,
-            settings,
-            recurse=request.is_recursive,
-            excluded=request.excluded,
-            listed=request.listed,
-        )
+    jobs = _jobs_of(request)
     check_apart(request, jobs)
     if request.is_single:
-        outcomes = [run_here(jobs[0])]
-        say_end(request, outcomes[0])
-    else:
-        outcomes = _several(request, jobs)
-        _say_failures(request, outcomes)
-        if request.is_verbose:
-            from cfi2sframe.cli.batch_report import removal_line, summary_line, tally
+        from cfi2sframe.cli.progress import at
 
-            seconds = time.monotonic() - started
-            total = tally(outcomes)
-            say("info", removal_line(total, seconds) if settings.removes else summary_line(total, seconds))
+        at(jobs[0].name)
+        outcomes = [run_job(jobs[0], KEPT)]
+        _say_single(request, outcomes[0])
+    else:
+        outcomes = _run_several(request, jobs)
     return worst((*map(exit_status, outcomes), write_report(request, outcomes)))
 
 
 # Before the run
+
+
+def _jobs_of(request: WriteRequest) -> list[Job]:
+    settings, output = request.settings, request.output
+    if output is not None:
+        source = request.named[0]
+        return [Job("<stdin>" if source == "-" else source, (source,), (), None, settings, output)]
+    from cfi2sframe.jobs.listing import work_list
+
+    return work_list(
+        request.named, settings, recurse=request.is_recursive, excluded=request.excluded, listed=request.listed
+    )
 
 
 def check_apart(request: WriteRequest, jobs: Sequence[Job]) -> None:
@@ -77,69 +71,109 @@ def _is_special(path: str) -> bool:
     return path == "-" or (os.path.exists(path) and not os.path.isfile(path))
 
 
-# The run
+# Several files
 
 
-def run_here(job: Job) -> Outcome:
-    """Run one job in this process, and keep what it made to the end of the process."""
-    outcome = run_job(job, KEPT)
-    _say_outcome(outcome, only_checks=job.settings.only_checks)
-    return outcome
-
-
-def _several(request: WriteRequest, jobs: Sequence[Job]) -> list[Outcome]:
-    """Run the jobs; report each, in their order."""
-    from cfi2sframe.cli.progress import ProgressLine
+def _run_several(request: WriteRequest, jobs: Sequence[Job]) -> list[Outcome]:
+    """Run the jobs, and print what became of them; return the outcomes, in their order."""
+    from cfi2sframe.cli.batch_report import sums
+    from cfi2sframe.cli.progress import Files
     from cfi2sframe.jobs.runner import running, size_of
 
+    started = time.monotonic()
     size = sum(map(size_of, jobs))
     count = 1 if size < POOL_SIZE else request.process_count
     outcomes: list[Outcome] = []
-    with (
-        ProgressLine(len(jobs), size) as line,
-        running(jobs, count=count, on_done=lambda job, _: line.add(size_of(job))) as done,
-    ):
-        for outcome in done:
-            if outcome.warnings or request.settings.only_checks:
-                line.clear()
-            _say_outcome(outcome, only_checks=request.settings.only_checks)
-            outcomes.append(outcome)
+    done: list[Outcome] = []
+    # Processes begin with the largest files.
+    order = jobs if count == 1 else sorted(jobs, key=size_of, reverse=True)
+    try:
+        with Files({job.name: size_of(job) for job in order}) as files:
+
+            def note(job: Job, outcome: Outcome) -> None:
+                done.append(outcome)
+                files.add(job.name)
+
+            with running(jobs, count=count, on_done=note) as results:
+                for outcome in results:
+                    outcomes.append(outcome)
+                    if request.is_verbose:
+                        files.clear()
+                        _say_line(request, outcome)
+    except (SystemExit, KeyboardInterrupt):
+        if not request.is_verbose:
+            _say_in_few_lines(request, done)
+        text = sums(done, removes=request.settings.removes, seconds=time.monotonic() - started)
+        say("error", f"interrupted; {len(jobs) - len(done):,} of {len(jobs):,} files are not done; {text}")
+        write_report(request, done)
+        raise
+    if not request.is_verbose:
+        _say_in_few_lines(request, outcomes)
+    say("info", sums(outcomes, removes=request.settings.removes, seconds=time.monotonic() - started))
     return outcomes
 
 
-# After the run
+def _say_line(request: WriteRequest, outcome: Outcome) -> None:
+    """Print the line that a file has with -v; that of --check is output."""
+    from cfi2sframe.cli.batch_report import brief, check_line
 
-
-def exit_status(outcome: Outcome) -> int:
-    """Return the exit status for a file alone."""
-    if outcome.kind is not None:
-        return exit_status_of(outcome.kind)
-    return EXIT_DIFFERENCE if outcome.status in ("would convert", "would remove") else EXIT_SUCCESS
-
-
-def _say_outcome(outcome: Outcome, *, only_checks: bool) -> None:
-    for warning in outcome.warnings:
-        say("warning", warning, outcome.name)
-    if only_checks:
-        from cfi2sframe.cli.batch_report import check_line
-
+    if request.settings.only_checks:
         sys.stdout.write(f"{check_line(outcome)}\n")
+    elif outcome.status == "failed":
+        say("error", f"{outcome.reason}{_hint(request, outcome)}", outcome.name)
+        return
+    warning = brief(outcome)
+    if not request.settings.only_checks:
+        words = (outcome.status, outcome.reason or outcome.placement, warning)
+        say("warning" if warning else "info", ": ".join(filter(None, words)), outcome.name)
+    elif warning:
+        say("warning", warning, outcome.name)
 
 
-def _say_failures(request: WriteRequest, outcomes: Sequence[Outcome]) -> None:
-    for outcome in outcomes:
-        if outcome.status == "failed" and not request.settings.only_checks:
-            say("error", f"{outcome.reason}{_hint(request, outcome)}", outcome.name)
+def _say_in_few_lines(request: WriteRequest, outcomes: Sequence[Outcome]) -> None:
+    """Print what is wrong with files: a line for each file, or if they are many, one for each kind of trouble."""
+    from cfi2sframe.cli.batch_report import brief, few_lines
+
+    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
+    warned = [(outcome.name, brief(outcome), outcome.warnings) for outcome in outcomes if outcome.warnings]
+    failures = [(each.name, text := f"{each.reason}{_hint(request, each)}", (text,)) for each in failed]
+    for kind, found in (("warning", warned), ("error", failures)):
+        for name, text in few_lines(found):
+            say(kind, text, name)
+
+
+# One file
+
+
+def _say_single(request: WriteRequest, outcome: Outcome) -> None:
+    """Print what became of the only file: one warning, or with -v all that is known."""
+    from cfi2sframe.cli.batch_report import brief, check_line
+
+    warnings = outcome.warnings if request.is_verbose else (brief(outcome),) if outcome.warnings else ()
+    for warning in warnings:
+        say("warning", warning, outcome.name)
+    if request.settings.only_checks:
+        sys.stdout.write(f"{check_line(outcome)}\n")
+    elif outcome.status == "failed":
+        say("error", f"{outcome.reason}{_hint(request, outcome)}", outcome.name)
+    if not request.is_verbose or outcome.status == "failed":
+        return
+    if outcome.summary:
+        say("info", outcome.summary, outcome.name)
+    if outcome.status == "removed":
+        say("info", f".sframe of {outcome.section_size:,} bytes removed", outcome.name)
+    elif outcome.placement:
+        say("info", outcome.placement, outcome.name)
+    elif outcome.status == "skipped":
+        say("info", f"skipped: {outcome.reason}", outcome.name)
+    elif outcome.status == "unchanged" and outcome.section_size:
+        say("info", "up to date", outcome.name)
 
 
 def _hint(request: WriteRequest, outcome: Outcome) -> str:
     """Return what to do with something that is no ELF file, as the end of a message."""
-    if (
-        outcome.kind is ErrorKind.UNUSABLE
-        and request.output is None
-        and not request.is_recursive
-        and os.path.isdir(outcome.name)
-    ):
+    is_folder = outcome.kind is ErrorKind.UNUSABLE and os.path.isdir(outcome.name)
+    if is_folder and request.output is None and not request.is_recursive:
         return " (use -r to process the ELF files in it)"
     if outcome.kind is not ErrorKind.NOT_ELF:
         return ""
@@ -154,21 +188,14 @@ def _hint(request: WriteRequest, outcome: Outcome) -> str:
     return " but a package; convert its files before they are packed" if container == "package" else ""
 
 
-def say_end(request: WriteRequest, outcome: Outcome) -> None:
-    """Report the failure of the only file, or with `-v` what became of it."""
-    _say_failures(request, [outcome])
-    if not request.is_verbose or outcome.status == "failed":
-        return
-    if outcome.summary:
-        say("info", outcome.summary, outcome.name)
-    if outcome.status == "removed":
-        say("info", f".sframe of {outcome.section_size:,} bytes removed", outcome.name)
-    elif outcome.placement:
-        say("info", outcome.placement, outcome.name)
-    elif outcome.status == "skipped":
-        say("info", f"skipped: {outcome.reason}", outcome.name)
-    elif outcome.status == "unchanged" and outcome.section_size:
-        say("info", "unchanged: the section is there already", outcome.name)
+# After the run
+
+
+def exit_status(outcome: Outcome) -> int:
+    """Return the exit status for a file alone."""
+    if outcome.kind is not None:
+        return exit_status_of(outcome.kind)
+    return EXIT_DIFFERENCE if outcome.status in ("would convert", "would remove") else EXIT_SUCCESS
 
 
 def write_report(request: WriteRequest, outcomes: Sequence[Outcome]) -> int:

@@ -1,31 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of files rewritten in place: lines of JSON for programs, sentences for people."""
+"""What is told of files rewritten in place: lines of JSON for programs, sentences for people."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.files.kinds import SkipKind
-from cfi2sframe.printable import printable
+from cfi2sframe.printable import counted, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from cfi2sframe.jobs.records import Outcome, Status
 
 #: Incremented when a field of the report changes its meaning or is removed.
 SCHEMA_VERSION: Final = 1
-_STATUS_ORDER: Final[tuple[Status, ...]] = (
-    "converted",
-    "would convert",
-    "removed",
-    "would remove",
-    "unchanged",
-    "skipped",
-    "failed",
-)
-#: How the sum tells of the kinds: of one file, and of several.
+#: The most lines of warnings, and of errors.
+_MAX_LINES: Final = 8
+#: How the sum tells of each status: of a run that converts, and of one that takes sections out.
+_STATUS_TEXTS: Final[dict[Status, tuple[str, str]]] = {
+    "converted": ("{:,} converted", ""),
+    "would convert": ("{:,} would convert", ""),
+    "removed": ("", "section removed from {:,}"),
+    "would remove": ("", "section would be removed from {:,}"),
+    "unchanged": ("{:,} unchanged", "{:,} without one"),
+    "skipped": ("{:,} skipped", "{:,} skipped"),
+    "failed": ("{:,} failed", "{:,} failed"),
+}
+#: How the sum tells of the kinds of skipped files: of one, and of several.
 _KIND_TEXTS: Final = {
     SkipKind.OBJECT: ("1 relocatable object", "{:,} relocatable objects"),
     SkipKind.MODULE: ("1 kernel module", "{:,} kernel modules"),
@@ -63,83 +67,74 @@ def json_line(outcome: Outcome, exit_status: int) -> str:
 
 def check_line(outcome: Outcome) -> str:
     """Return the line that `--check` prints for a file."""
-    verdict = {"unchanged": "already right", "skipped": "skip", "failed": "refuse"}.get(outcome.status, outcome.status)
+    verdict = {"unchanged": "up to date", "skipped": "skip", "failed": "refuse"}.get(outcome.status, outcome.status)
     if outcome.status == "unchanged" and not outcome.section_size and outcome.warnings:
         verdict = "nothing to write"
     detail = outcome.reason or outcome.placement
     return f"{printable(outcome.name)}: {verdict}{f': {printable(detail)}' if detail else ''}"
 
 
-class BatchTally(NamedTuple):
-    """The sums of a run; `kinds` counts what the skipped files are."""
-
-    counts: Mapping[Status, int]
-    kinds: Mapping[SkipKind, int]
-    function_count: int
-    left_out_count: int
-    in_parts_count: int
-    section_size: int
+def brief(outcome: Outcome) -> str:
+    """Return the warnings of a file in one sentence: the first one, and how many more there are."""
+    if not outcome.warnings:
+        return ""
+    more = max(len(outcome.warnings), outcome.left_out_count + outcome.in_parts_count) - 1
+    return f"{outcome.warnings[0]} ({more:,} more; -v has them)" if more else outcome.warnings[0]
 
 
-def tally(outcomes: Sequence[Outcome]) -> BatchTally:
-    """Add up outcomes."""
-    counts: dict[Status, int] = dict.fromkeys(_STATUS_ORDER, 0)
-    for outcome in outcomes:
-        counts[outcome.status] += 1
+def few_lines(found: Sequence[tuple[str, str, Sequence[str]]]) -> Iterator[tuple[str, str]]:
+    """Yield what to print of files in at most eight lines, each with the file that it is about.
+
+    `found` has for each file its name, a sentence, and all that there is to say. The sentences are printed if they are
+    few. If not, what is said of several files is said once, with an example, whatever the names and numbers in it.
+    """
+    if len(found) <= _MAX_LINES:
+        yield from ((name, text) for name, text, _ in found)
+        return
+    groups: dict[str, dict[str, str]] = {}
+    for name, _, texts in found:
+        for text in texts:
+            groups.setdefault(_without_details(text), {}).setdefault(name, text)
+    ranked = sorted(groups.values(), key=len, reverse=True)
+    shown = ranked if len(ranked) <= _MAX_LINES else ranked[: _MAX_LINES - 1]
+    for group in shown:
+        name, text = next(iter(group.items()))
+        yield (name, text) if len(group) == 1 else ("", f"{len(group):,} files, such as {name}: {text}")
+    if len(shown) < len(ranked):
+        names = {name for group in ranked[len(shown) :] for name in group}
+        yield "", f"{len(ranked) - len(shown):,} more kinds of these, in {counted(len(names), 'file')} (-v has them)"
+
+
+def _without_details(text: str) -> str:
+    """Return a sentence without the numbers and the quoted names in it, in which those of one kind differ."""
+    text = re.sub(r"'[^']*'|0x[0-9a-f]+|\d[\d,.]*", "#", text)
+    return re.sub(r"# (\w+?)s\b", r"# \1", text)
+
+
+def sums(outcomes: Sequence[Outcome], *, removes: bool, seconds: float) -> str:
+    """Return the one sentence about a run."""
+    counts = Counter(outcome.status for outcome in outcomes)
+    parts = []
+    for status, texts in _STATUS_TEXTS.items():
+        if counts[status]:
+            text = texts[removes].format(counts[status])
+            parts.append(f"{text}{_kinds(outcomes)}" if status == "skipped" else text)
     good = [outcome for outcome in outcomes if outcome.status != "failed"]
-    return BatchTally(
-        counts,
-        Counter(outcome.skip_kind for outcome in outcomes if outcome.skip_kind is not None),
-        sum(outcome.function_count for outcome in good),
-        sum(outcome.left_out_count for outcome in good),
-        sum(outcome.in_parts_count for outcome in good),
-        sum(outcome.section_size for outcome in good),
-    )
+    line = f"{counted(len(outcomes), 'file')}: {', '.join(parts) or 'none'}; "
+    if not removes:
+        in_part = sum(outcome.in_parts_count for outcome in good)
+        line += f"{sum(outcome.function_count for outcome in good):,} functions described, "
+        line += f"{sum(outcome.left_out_count for outcome in good):,} left out"
+        line += f", {in_part:,} in part, " if in_part else ", "
+    return f"{line}{sum(outcome.section_size for outcome in good):,} bytes of .sframe; {seconds:.1f} s"
 
 
-def summary_line(total: BatchTally, seconds: float) -> str:
-    """Return the one sentence about a run that converts."""
-    parts = [_with_kinds(f"{number:,} {status}", status, total) for status, number in total.counts.items() if number]
-    in_part = f", {total.in_parts_count:,} in part" if total.in_parts_count else ""
-    return (
-        f"{_files(total)}: {', '.join(parts) or 'none'}; "
-        f"{total.function_count:,} functions described, {total.left_out_count:,} left out{in_part}, "
-        f"{total.section_size:,} bytes of .sframe; {seconds:.1f} s"
-    )
-
-
-#: What becomes of the files of a run that takes sections out.
-_REMOVAL_TEXTS: Final[dict[Status, str]] = {
-    "removed": "section removed from {:,}",
-    "would remove": "section would be removed from {:,}",
-    "unchanged": "{:,} without one",
-    "skipped": "{:,} skipped",
-    "failed": "{:,} failed",
-}
-
-
-def removal_line(total: BatchTally, seconds: float) -> str:
-    """Return the one sentence about a run that takes sections out."""
-    parts = [
-        _with_kinds(_REMOVAL_TEXTS[status].format(number), status, total)
-        for status, number in total.counts.items()
-        if number
-    ]
-    return f"{_files(total)}: {', '.join(parts) or 'none'}; {total.section_size:,} bytes of .sframe; {seconds:.1f} s"
-
-
-def _files(total: BatchTally) -> str:
-    count = sum(total.counts.values())
-    return f"{count:,} file{'' if count == 1 else 's'}"
-
-
-def _with_kinds(text: str, status: Status, total: BatchTally) -> str:
-    """Add to the number of skipped files what they are."""
-    if status != "skipped" or not total.kinds:
-        return text
-    kinds = [
-        one if total.kinds[kind] == 1 else several.format(total.kinds[kind])
+def _kinds(outcomes: Sequence[Outcome]) -> str:
+    """Return what the skipped files are."""
+    found = Counter(outcome.skip_kind for outcome in outcomes)
+    texts = [
+        one if found[kind] == 1 else several.format(found[kind])
         for kind, (one, several) in _KIND_TEXTS.items()
-        if kind in total.kinds
+        if found[kind]
     ]
-    return f"{text} ({', '.join(kinds)})"
+    return f" ({', '.join(texts)})" if texts else ""

@@ -23,6 +23,7 @@ from cfi2sframe.cli.exit_status import (
     PROGRAM,
 )
 from cfi2sframe.cli.parsers import DEFAULT_VERB, VERBS, make_parser, verb_parser
+from cfi2sframe.cli.progress import at, ticking
 from cfi2sframe.errors import Cfi2SFrameError, ErrorKind, OutputError, kind_of, reason_of
 from cfi2sframe.printable import printable
 
@@ -120,7 +121,7 @@ def run_verb(
             options = _parse(verb_parser(verb), arguments)
             if may_be_verb and (refused := _refused_among(options.inputs)):
                 return refused
-            with _ended_by_signals():
+            with _ended_by_signals(), ticking(verb):
                 request = module.request_of(options)
                 status: int = module.run(request if change is None else change(request))
             sys.stdout.flush()
@@ -193,6 +194,7 @@ def read_image(path: str) -> ElfImage:
     """Load a file, or standard input for `-`."""
     from cfi2sframe.elf.load import load, read_stream
 
+    at(path)
     if path == "-":
         return load(read_stream(sys.stdin.buffer), "<stdin>")
     return load(path)

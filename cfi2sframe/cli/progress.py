@@ -1,82 +1,156 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A progress line on standard error, if that is a terminal: files done, rate, and the remaining time."""
+"""How far a run is, on standard error: a bar for many files on a terminal (tqdm), else a line every ten seconds.
+
+The line is for any verb. It names the file, and the step by the room that the timer's signal finds at work.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Final, Self
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from cfi2sframe.cli.exit_status import PROGRAM
+from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from collections.abc import Iterator, Mapping
+    from types import FrameType
 
-_INTERVAL_SECONDS: Final = 0.1
-_BAR_WIDTH: Final = 24
-
-
-class Progress:
-    """The state of a run; the remaining time is estimated from the bytes of the files."""
-
-    def __init__(self, file_count: int, byte_count: int, start: float) -> None:
-        self.file_count = file_count
-        self.byte_count = byte_count
-        self.start = start
-        self.done_files = 0
-        self.done_bytes = 0
-
-    def add(self, size: int) -> None:
-        """Count a file of that many bytes as done."""
-        self.done_files += 1
-        self.done_bytes += size
-
-    def line(self, now: float) -> str:
-        """Return the line to show."""
-        share = self.done_bytes / self.byte_count if self.byte_count else 1.0
-        elapsed = max(now - self.start, 1e-3)
-        filled = round(share * _BAR_WIDTH)
-        bar = "#" * filled + "." * (_BAR_WIDTH - filled)
-        text = f"[{bar}] {self.done_files:,} of {self.file_count:,} files, {self.done_files / elapsed:,.1f}/s"
-        if 0 < share < 1:
-            text += f", {_clock(elapsed * (1 - share) / share)} left"
-        return text
+_STANDARD_ERROR: Final = 2
+#: When this variable is "never", nothing is shown.
+_VARIABLE: Final = "CFI2SFRAME_PROGRESS"
+#: When a run has taken so long, the first line is printed, and then one each time that `_INTERVAL` has passed.
+_FIRST_SECONDS: Final = 2.0
+_INTERVAL_SECONDS: Final = 10.0
+#: What the rooms of the package do for a verb. Of those at work, the first one called names the step.
+_STEPS: Final = {
+    "conversion": "converting",
+    "placing": "placing the section",
+    "verification": "comparing with the CFI",
+    "instructions": "following instructions",
+    "report": "making the report",
+    "trace": "unwinding",
+    "sframe": "reading the section",
+    "files": "writing",
+}
 
 
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+class _Shown:
+    """The run whose progress is shown: its files, if there are several, or the name of the only one."""
+
+    files: Files | None = None
+    name = ""
 
 
-class ProgressLine:
-    """The line during a run; nothing is shown if standard error is not a terminal."""
+class Files:
+    """The files of a run; `sizes` has their bytes by name, in the order in which work on them begins."""
 
-    def __init__(self, file_count: int, byte_count: int) -> None:
-        self._is_shown = sys.stderr.isatty()
-        self._progress = Progress(file_count, byte_count, time.monotonic())
-        self._shown_at = 0.0
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self._left = dict(sizes)
+        self._count = len(sizes)
+        self._size = sum(sizes.values())
+        self._start = time.monotonic()
+        self._bar = _bar(self._size) if self._count > 1 else None
 
-    def add(self, size: int) -> None:
-        """Count a file as done, and update the line at intervals."""
-        if not self._is_shown:
-            return
-        self._progress.add(size)
-        now = time.monotonic()
-        if now - self._shown_at >= _INTERVAL_SECONDS:
-            self._shown_at = now
-            sys.stderr.write(f"\r{self._progress.line(now)}\033[K")
-            sys.stderr.flush()
+    def add(self, name: str) -> None:
+        """Count a file as done."""
+        size = self._left.pop(name, 0)
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"{self._count - len(self._left):,} of {self._count:,} files", refresh=False)
+            self._bar.update(size)
 
     def clear(self) -> None:
-        """Clear the line, to print another one."""
-        if self._is_shown:
-            self._shown_at = 0.0
-            sys.stderr.write("\r\033[K")
-            sys.stderr.flush()
+        """Remove the bar, to print something else."""
+        if self._bar is not None:
+            self._bar.clear()
+
+    def line(self) -> str:
+        """Return how far the run is; an empty text where a bar shows it."""
+        if self._bar is not None:
+            return ""
+        name = next(iter(self._left), "")
+        if self._count < 2:
+            return name
+        done = self._size - sum(self._left.values())
+        text = f"{self._count - len(self._left):,} of {self._count:,} files"
+        if 0 < done < self._size:
+            seconds = (time.monotonic() - self._start) * (self._size - done) / done
+            text += f", about {seconds:,.0f} s left"
+        return f"{text}, at work on {name}" if name else text
 
     def __enter__(self) -> Self:
+        _Shown.files = self
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.clear()
+    def __exit__(self, *_: object) -> None:
+        _Shown.files = None
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _bar(size: int) -> Any:  # noqa: ANN401 - tqdm has no types
+    """Return a bar of bytes that appears when the run has taken a while; None if there is none to be had."""
+    if not sys.stderr.isatty() or _is_off():
+        return None
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return None
+    # Its thread would watch for bars that stand still, and processes are forked from this one.
+    tqdm.monitor_interval = 0
+    return tqdm(total=size, unit="B", unit_scale=True, delay=_FIRST_SECONDS, leave=False, dynamic_ncols=True)
+
+
+def _is_off() -> bool:
+    return os.environ.get(_VARIABLE) == "never"
+
+
+def at(name: str) -> None:
+    """Name the only file of a run."""
+    _Shown.name = name
+
+
+@contextmanager
+def ticking(verb: str) -> Iterator[None]:
+    """Print a line about a run that takes long."""
+    if _is_off():
+        yield
+        return
+    start = time.monotonic()
+
+    def tick(_number: int, frame: FrameType | None) -> None:
+        text = _Shown.name or verb if _Shown.files is None else _Shown.files.line()
+        if text:
+            step = _step(frame)
+            seconds = time.monotonic() - start
+            line = f"{PROGRAM}: info: {printable(text)}{f': {step}' if step else ''}; {seconds:,.0f} s so far\n"
+            # The interrupted code may hold the lock of sys.stderr.
+            os.write(_STANDARD_ERROR, line.encode("utf-8", "backslashreplace"))
+
+    try:
+        previous = signal.signal(signal.SIGALRM, tick)
+    except ValueError:
+        # Only the main thread may install handlers.
+        yield
+        return
+    signal.setitimer(signal.ITIMER_REAL, _FIRST_SECONDS, _INTERVAL_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def _step(frame: FrameType | None) -> str:
+    """Return what the program is doing where a signal came; an empty text if that says nothing."""
+    step = ""
+    while frame is not None:
+        package, _, module = str(frame.f_globals.get("__name__", "")).partition(".")
+        if package == "cfi2sframe":
+            step = _STEPS.get(module.partition(".")[0], step)
+        frame = frame.f_back
+    return step

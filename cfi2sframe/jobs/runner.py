@@ -20,15 +20,6 @@ def size_of(job: Job) -> int:
     return 0 if job.state is None else job.state.st_size
 
 
-def run(jobs: Sequence[Job], *, on_done: Callable[[Job, Outcome], None] | None = None) -> Iterator[Outcome]:
-    """Run jobs in this process; yield their outcomes in the order of the jobs.
-
-    `on_done` sees each outcome as soon as it is known.
-    """
-    with running(jobs, on_done=on_done) as outcomes:
-        yield from outcomes
-
-
 @contextmanager
 def running(
     jobs: Sequence[Job],
@@ -36,9 +27,9 @@ def running(
     count: int = 1,
     on_done: Callable[[Job, Outcome], None] | None = None,
 ) -> Iterator[Iterator[Outcome]]:
-    """Run jobs as `run` does, or in `count` processes, of which `on_done` sees the outcomes in any order.
+    """Run jobs here, or in `count` processes; give the outcomes in the order of the jobs.
 
-    Leaving the context ends the processes, interrupting any at work.
+    `on_done` sees each outcome as soon as it is known. Leaving the context ends the processes.
     """
     if count > 1:
         _load_what_is_needed()

@@ -33,8 +33,8 @@ PRINTS: Final = (
         "remove OLD -o -",
     ),
     *(
-        "--check -r --for ld TREE -j 1",
-        "--check -r --for ld TREE -j 2",
+        "--check -v -r --for ld TREE -j 1",
+        "--check -v -r --for ld TREE -j 2",
         "--in-place -r --for ld TREE --report - -j 2",
         "size TREE -j 1",
     ),
@@ -79,7 +79,8 @@ def run_closed(folder: Path, words: str, stream: str) -> subprocess.CompletedPro
 @pytest.mark.parametrize("words", PRINTS)
 def test_standard_output(tmp_path: Path, words: str) -> None:
     done = run_closed(tmp_path, words, "stdout")
-    assert (done.returncode, done.stderr) == (SIGPIPE_STATUS, b"")
+    said = [line for line in done.stderr.splitlines() if not line.startswith(b"cfi2sframe: info: 5 files")]
+    assert (done.returncode, said) == (SIGPIPE_STATUS, [])
 
 
 @pytest.mark.parametrize("words", SAYS)

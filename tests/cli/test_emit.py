@@ -197,9 +197,7 @@ def test_a_section_that_is_right_already_is_copied(
     before = snapshot(source)
     out = tmp_path / "out.o"
     assert cli(source, "-o", out, "-v", *replace) == EXIT_SUCCESS
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        f"cfi2sframe: {source}: info: unchanged: the section is there already"
-    )
+    assert capsys.readouterr().err.splitlines()[-1] == (f"cfi2sframe: {source}: info: up to date")
     assert out.read_bytes() == before.data
     assert snapshot(source) == before
 

@@ -223,13 +223,3 @@ def test_output_file(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["size", *words]) == EXIT_USAGE
     assert capsys.readouterr().err
-
-
-def test_progress_on_a_terminal_only(
-    tree: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    assert main(["size", str(tree), "-j", "1"]) == EXIT_SUCCESS
-    err = capsys.readouterr().err
-    assert "1 of 2 files" in err
-    assert err.endswith("\r\x1b[K")

@@ -55,7 +55,7 @@ def environment(programs: Path, **variables: str) -> dict[str, str]:
     """Return a clean environment with the package's programs first in PATH."""
     kept = {name: os.environ[name] for name in ("HOME", "TMPDIR", "RUSTUP_HOME", "CARGO_HOME") if name in os.environ}
     path = os.pathsep.join([str(programs), os.environ["PATH"]])
-    return {**kept, "PATH": path, "LC_ALL": "C.UTF-8", **variables}
+    return {**kept, "PATH": path, "LC_ALL": "C.UTF-8", "CFI2SFRAME_PROGRESS": "never", **variables}
 
 
 def attempt(*command: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Result:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from functools import cache
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 120
 #: What lies in the place of the output before it is written.
 OLD = b"what was there before\n"
+_SUMS = re.compile(r"cfi2sframe: (info: \d+ files|error: interrupted; )")
 
 
 class Done(NamedTuple):
@@ -68,12 +70,13 @@ def run(
     stdout: int = subprocess.PIPE,
     variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Done:
-    """Run the program in a folder."""
+    """Run the program in a folder; the sums of several files are no message."""
     process = start(folder, *arguments, prefix=prefix, stdout=stdout, variables=variables)
     with process:
         out, err = process.communicate(timeout=TIMEOUT_SECONDS)
     code = process.returncode
-    return Done(code if code >= 0 else 128 - code, out or b"", err.decode(errors="replace"))
+    said = [line for line in err.decode(errors="replace").splitlines(keepends=True) if not _SUMS.match(line)]
+    return Done(code if code >= 0 else 128 - code, out or b"", "".join(said))
 
 
 def start(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -63,12 +64,18 @@ def test_an_interrupt(tmp_path: Path, jobs: int, number: signal.Signals, *, to_a
         wait_for_the_first(tmp_path, process, untouched)
         (os.killpg if to_all else os.kill)(process.pid, number)
         out, err = process.communicate(timeout=TIMEOUT_SECONDS)
-    assert (process.returncode, out, err) == (128 + number, "", "")
+    assert (process.returncode, out) == (128 + number, "")
+    start = r"cfi2sframe: error: interrupted; (\d+) of 60 files are not done; "
+    said = re.fullmatch(start + r"(\d+) files?: (?:(\d+) converted|none); .* s\n", err)
+    assert said is not None, err
     assert {path.name for path in tmp_path.iterdir()} == names
     contents = [path.read_bytes() for path in tmp_path.iterdir()]
     new = next(data for data in contents if data != old)
     assert has_section(new)
     assert set(contents) == {old, new}
+    # A file may be done whose process was interrupted before it could say so.
+    assert contents.count(old) <= int(said[1]) == COUNT - int(said[2])
+    assert said[2] == (said[3] or "0")
     end = time.monotonic() + TIMEOUT_SECONDS
     while not is_gone(process.pid) and time.monotonic() < end:
         time.sleep(0.01)

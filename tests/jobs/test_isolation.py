@@ -49,7 +49,7 @@ OUT_OF_MEMORY = "bytearray(1 << 45)"
 KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
 VERBS = {
     "in place": ("--in-place", "--report", "-"),
-    "check": ("--check",),
+    "check": ("--check", "-v"),
     "size": ("size", "--format", "json"),
     "coverage": ("coverage", "--format", "json"),
 }
@@ -114,7 +114,7 @@ def test_a_process_that_dies(tmp_path: Path, verb: str, position: int) -> None:
     done = run(KILLED, *VERBS[verb], *names, "-j", "2")
     assert done.returncode == 3
     assert f"{names[position]}: error: worker killed by signal 9 (out of memory?)" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert "Traceback" not in done.stderr
     check_others(verb, names, done.stdout)
 
 
@@ -157,7 +157,7 @@ def test_no_more_processes_to_be_had(tmp_path: Path) -> None:
     names = fill(tmp_path, COUNT)
     setup = "def fork():\n    raise BlockingIOError(11, 'no')\nos.fork = fork"
     done = run("pass", *VERBS["in place"], *names, "-j", "2", setup=setup)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
     check_others("in place", names, done.stdout)
 
 
