@@ -226,6 +226,7 @@ LEFT_OUT = {
 ELSEWHERE = {
     SkipReason.FUNCTION_TOO_LARGE,  # the FDE: test_conversion.py
     SkipReason.PAST_CODE,  # the FDE: test_two_readings.py
+    SkipReason.READER,  # whom the section is for: cli/test_for.py
 }
 
 

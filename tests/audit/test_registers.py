@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe import load
-from tests.support.audited import assembled, audited, function
+from tests.support.audited import assembled, audited, contradicted, function, numbers_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,12 +134,17 @@ def doubted_in(bodies: list[str], tmp_path: Path) -> list[int]:
     path = assembled("".join(function(body, f"f{n}") for n, body in enumerate(bodies)), tmp_path)
     result = audited(path)
     assert result.function_count == len(bodies)
-    found = [(each.function_vaddr, each.instruction_count) for each in result.findings if each.subject.value == "CFA"]
+    # Findings of clones are one; each has some instructions.
+    found = [
+        (vaddr, each.instruction_count // (1 + len(each.also_at)))
+        for each in result.findings
+        if each.subject.value == "CFA"
+        for vaddr in (each.vaddr, *each.also_at)
+    ]
     found += [(vaddr, count) for vaddr, _, count in result.undecided_functions]
-    names = load(path).names_of([vaddr for vaddr, _ in found])
     counts = [0] * len(bodies)
-    for vaddr, count in found:
-        counts[int(names[vaddr][1:])] += count
+    for number, (_, count) in zip(numbers_of(path, [vaddr for vaddr, _ in found]), found, strict=True):
+        counts[number] += count
     return counts
 
 
@@ -209,13 +213,12 @@ def after_saving_fp(instruction: str) -> str:
 def test_stores_to_a_slot(tmp_path: Path) -> None:
     path = assembled("".join(function(after_saving_fp(text), f"f{n}") for n, text in enumerate(STORES)), tmp_path)
     result = audited(path)
-    lost = {vaddr for vaddr, _, _ in result.undecided_functions} | {each.function_vaddr for each in result.findings}
-    names = load(path).names_of(lost)
-    assert [text for n, text in enumerate(STORES) if f"f{n}" not in names.values()] == []
+    lost = contradicted(path) | set(numbers_of(path, [vaddr for vaddr, _, _ in result.undecided_functions]))
+    assert [text for n, text in enumerate(STORES) if n not in lost] == []
 
 
 def test_stores_beside_a_slot(tmp_path: Path) -> None:
     path = assembled("".join(function(after_saving_fp(text), f"f{n}") for n, text in enumerate(NEAR)), tmp_path)
     result = audited(path)
-    assert [NEAR[int(load(path).names_of([vaddr])[vaddr][1:])] for vaddr, _, _ in result.undecided_functions] == []
+    assert [NEAR[n] for n in numbers_of(path, [vaddr for vaddr, _, _ in result.undecided_functions])] == []
     assert result.findings == ()

@@ -13,6 +13,7 @@ from cfi2sframe.sources import find_cfi
 from tests.support.needs import need
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from cfi2sframe.instructions.audit_records import Audit
@@ -54,10 +55,15 @@ def said_of(result: Audit) -> list[Said]:
     ]
 
 
-def contradicted(path: Path) -> set[int]:
-    """Return in which functions an audit finds something, by their numbers in the order of their FDEs."""
+def numbers_of(path: Path, vaddrs: Iterable[int]) -> list[int]:
+    """Return the numbers of the functions that addresses are in, in the order of their FDEs."""
     image = load(path)
     entries = read_programs(image, find_cfi(image, None)).entries
-    places = [vaddr for finding in audit(image).findings for vaddr in (finding.vaddr, *finding.also_at)]
     functions = [range(start, start + size) for start, size in zip(entries.starts, entries.sizes, strict=True)]
-    return {number for number, function in enumerate(functions) if any(vaddr in function for vaddr in places)}
+    return [next(number for number, function in enumerate(functions) if vaddr in function) for vaddr in vaddrs]
+
+
+def contradicted(path: Path) -> set[int]:
+    """Return in which functions an audit finds something, by their numbers in the order of their FDEs."""
+    places = [vaddr for finding in audited(path).findings for vaddr in (finding.vaddr, *finding.also_at)]
+    return set(numbers_of(path, places))
