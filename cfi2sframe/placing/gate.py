@@ -11,25 +11,7 @@ from bisect import bisect_left, bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.elf.constants import (
-    ET_CORE,
-    ET_DYN,
-    ET_EXEC,
-    ET_REL,
-    PF_W,
-    PN_XNUM,
-    PT_GNU_PROPERTY,
-    PT_GNU_SFRAME,
-    PT_INTERP,
-    PT_LOAD,
-    PT_NOTE,
-    SHF_ALLOC,
-    SHF_EXECINSTR,
-    SHF_TLS,
-    SHN_LORESERVE,
-    SHT_NOBITS,
-    SHT_STRTAB,
-)
+from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.contents import is_zero
 from cfi2sframe.elf.headers import (
     FILE_HEADER_SIZE,
@@ -61,7 +43,7 @@ _MAX_LOAD_ALIGNMENT = 1 << 30
 #: From here on, AMD64 and AArch64 have the kernel's addresses, and linkers for s390x place nothing.
 _KERNEL_VADDR = 1 << 63
 #: Segments whose contents are read; of PT_LOAD, those that are writable, for what relocations store.
-_READ_TYPES = frozenset({PT_INTERP, PT_NOTE, PT_GNU_PROPERTY})
+_READ_TYPES = frozenset({c.PT_INTERP, c.PT_NOTE, c.PT_GNU_PROPERTY})
 #: Segments that may have the same section, or the same byte of `_READ_TYPES`, on average; real files have two or three.
 _MAX_OVERLAP = 16
 _OVERLAP_ALLOWANCE = 4096
@@ -116,7 +98,7 @@ class LinkedFile(NamedTuple):
 
     def sframe_segment(self) -> ProgramHeader | None:
         """Return the PT_GNU_SFRAME entry, if there is one."""
-        return next((segment for segment in self.segments if segment.type == PT_GNU_SFRAME), None)
+        return next((segment for segment in self.segments if segment.type == c.PT_GNU_SFRAME), None)
 
     def section_bytes(self, index: int) -> bytes:
         """Return the bytes of section `index`."""
@@ -159,7 +141,7 @@ def open_linked(data: FileData) -> LinkedFile:
     except ElfError as error:
         raise EmbedError(str(error)) from error
     _refuse_segments(data, headers.segments)
-    loads = tuple(segment for segment in headers.segments if segment.type == PT_LOAD)
+    loads = tuple(segment for segment in headers.segments if segment.type == c.PT_LOAD)
     stored = sorted(StoredSection(*s.file_span, number) for number, s in enumerate(headers.sections) if s.is_stored)
     file = LinkedFile(data, *headers, names, loads, tuple(stored), _loaded_end(headers))
     _refuse_section_table(file)
@@ -169,13 +151,13 @@ def open_linked(data: FileData) -> LinkedFile:
 
 
 def _refuse_kind(header: FileHeader) -> None:
-    if header.type == ET_CORE:
+    if header.type == c.ET_CORE:
         raise EmbedError("a core dump has no place for a section")
-    if header.type == ET_REL:
+    if header.type == c.ET_REL:
         raise EmbedError("a relocatable object needs relocations, not a segment")
-    if header.type not in (ET_EXEC, ET_DYN):
+    if header.type not in (c.ET_EXEC, c.ET_DYN):
         raise EmbedError(f"ELF type {header.type} is neither an executable nor a shared library")
-    if header.program_header_count == PN_XNUM:
+    if header.program_header_count == c.PN_XNUM:
         raise EmbedError("the file has more program headers than e_phnum can hold")
 
 
@@ -183,10 +165,10 @@ def _section_names(data: FileData, headers: Headers) -> tuple[str, ...]:
     sections = headers.sections
     if not sections:
         return ()
-    if len(sections) >= SHN_LORESERVE - 1:
+    if len(sections) >= c.SHN_LORESERVE - 1:
         raise EmbedError("the section table has no room for another index")
     table = sections[headers.names_index]
-    if headers.names_index == 0 or table.type != SHT_STRTAB or table.file_span.end > len(data):
+    if headers.names_index == 0 or table.type != c.SHT_STRTAB or table.file_span.end > len(data):
         raise EmbedError("the section name table leaves the file, or is missing")
     strings = bytes(data[table.file_offset : table.file_span.end])
     last_end = strings.rfind(b"\0")
@@ -197,7 +179,7 @@ def _section_names(data: FileData, headers: Headers) -> tuple[str, ...]:
 
 
 def _refuse_segments(data: FileData, segments: tuple[ProgramHeader, ...]) -> None:
-    loads = [segment for segment in segments if segment.type == PT_LOAD]
+    loads = [segment for segment in segments if segment.type == c.PT_LOAD]
     if len(segments) > _MAX_SEGMENT_COUNT:
         raise EmbedError(f"{len(segments)} program headers are more than Linux loads")
     if not loads:
@@ -205,7 +187,7 @@ def _refuse_segments(data: FileData, segments: tuple[ProgramHeader, ...]) -> Non
     for segment in segments:
         if segment.file_size and segment.file_span.end > len(data):
             raise EmbedError(f"the segment at file offset 0x{segment.file_offset:x} leaves the file")
-        if segment.type != PT_LOAD and segment.alignment > _MAX_ALIGNMENT:
+        if segment.type != c.PT_LOAD and segment.alignment > _MAX_ALIGNMENT:
             raise EmbedError(f"a segment is aligned to {segment.alignment} bytes, which would need as much padding")
     for segment in loads:
         _refuse_load(segment)
@@ -233,7 +215,7 @@ def _refuse_load(segment: ProgramHeader) -> None:
 
 def _loaded_end(headers: Headers) -> int:
     ends = [segment.file_span.end for segment in headers.segments if segment.file_size]
-    ends += [section.file_span.end for section in headers.sections if section.flags & SHF_ALLOC and section.is_stored]
+    ends += [section.file_span.end for section in headers.sections if section.flags & c.SHF_ALLOC and section.is_stored]
     return max(ends, default=FILE_HEADER_SIZE)
 
 
@@ -248,7 +230,7 @@ def _refuse_section_table(file: LinkedFile) -> None:
     load_starts = [load.vaddr for load in file.loads]
     for index, section in enumerate(file.sections):
         name = shown_name(file.names[index]) or f"number {index}"
-        if section.flags & SHF_EXECINSTR and section.type == SHT_NOBITS:
+        if section.flags & c.SHF_EXECINSTR and section.type == c.SHT_NOBITS:
             raise EmbedError(f"section {name} has no bytes here: this is a separate debug file")
         if section.file_offset >= _MAX_FILE_OFFSET:
             # Checked even without bytes there: the offset may have to be increased.
@@ -261,7 +243,7 @@ def _refuse_section_table(file: LinkedFile) -> None:
             )
         if section.file_span.end > len(file.data):
             raise EmbedError(f"section {name} leaves the file: the section table does not fit the content")
-        if section.flags & SHF_ALLOC and name != SFRAME_NAME and not _is_mapped(file, load_starts, section):
+        if section.flags & c.SHF_ALLOC and name != SFRAME_NAME and not _is_mapped(file, load_starts, section):
             raise EmbedError(f"section {name} is in no segment: the section table does not fit the content")
         occupied.append((section.file_span, f"section {name}"))
     occupied.sort(key=lambda item: item[0])
@@ -271,7 +253,7 @@ def _refuse_section_table(file: LinkedFile) -> None:
 
 
 def _is_mapped(file: LinkedFile, starts: list[int], section: SectionHeader) -> bool:
-    if section.flags & SHF_TLS:
+    if section.flags & c.SHF_TLS:
         return True
     number = bisect_right(starts, section.vaddr) - 1
     if number < 0:
@@ -287,7 +269,7 @@ def _refuse_overlap(file: LinkedFile) -> None:
     for segment in file.segments:
         start, end = segment.file_span
         left -= bisect_left(starts, end) - bisect_left(starts, start)
-        is_read = segment.type in _READ_TYPES or (segment.type == PT_LOAD and segment.flags & PF_W)
+        is_read = segment.type in _READ_TYPES or (segment.type == c.PT_LOAD and segment.flags & c.PF_W)
         bytes_left -= segment.file_size if is_read else 0
         if left < 0 or bytes_left < 0:
             raise EmbedError("the segments overlap one another too often")

@@ -13,32 +13,10 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections import Counter
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.constants import (
-    DT_GNU_HASH,
-    DT_HASH,
-    DT_NULL,
-    DT_STRTAB,
-    DT_SYMTAB,
-    DT_VERDEF,
-    DT_VERNEED,
-    DT_VERSYM,
-    PT_GNU_PROPERTY,
-    PT_GNU_RELRO,
-    PT_INTERP,
-    PT_LOAD,
-    PT_NOTE,
-    PT_PHDR,
-    SHF_ALLOC,
-    SHF_EXECINSTR,
-    SHF_WRITE,
-    SHT_DYNAMIC,
-    SHT_DYNSYM,
-    SHT_NOTE,
-    SHT_SYMTAB,
-    STB_LOCAL,
-)
+from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.headers import DYNAMIC_ENTRY_SIZE, SYMBOL_SIZE
 from cfi2sframe.elf.ranges import Span, touches, united
 from cfi2sframe.placing.note_addresses import MAX_NOTES_SIZE, may_be_elsewhere
@@ -64,18 +42,18 @@ NAMED_NOTES: Final = frozenset(
 BUILD_ID_NAME: Final = ".note.gnu.build-id"
 #: Sections that readers find by a dynamic tag only.
 TAG_OF_NAME: Final = {
-    ".gnu.hash": DT_GNU_HASH,
-    ".hash": DT_HASH,
-    ".dynsym": DT_SYMTAB,
-    ".dynstr": DT_STRTAB,
-    ".gnu.version": DT_VERSYM,
-    ".gnu.version_d": DT_VERDEF,
-    ".gnu.version_r": DT_VERNEED,
+    ".gnu.hash": c.DT_GNU_HASH,
+    ".hash": c.DT_HASH,
+    ".dynsym": c.DT_SYMTAB,
+    ".dynstr": c.DT_STRTAB,
+    ".gnu.version": c.DT_VERSYM,
+    ".gnu.version_d": c.DT_VERDEF,
+    ".gnu.version_r": c.DT_VERNEED,
 }
 _NATIVE_ORDER: Final = "<" if sys.byteorder == "little" else ">"
 #: Segments that describe single sections, and move with them.
-FOLLOWING_TYPES: Final = frozenset({PT_INTERP, PT_NOTE, PT_GNU_PROPERTY})
-ENCLOSING_TYPES: Final = frozenset({PT_LOAD, PT_PHDR, PT_GNU_RELRO})
+FOLLOWING_TYPES: Final = frozenset({c.PT_INTERP, c.PT_NOTE, c.PT_GNU_PROPERTY})
+ENCLOSING_TYPES: Final = frozenset({c.PT_LOAD, c.PT_PHDR, c.PT_GNU_RELRO})
 
 
 class NewPlace(NamedTuple):
@@ -105,23 +83,19 @@ class StoredSymbol(NamedTuple):
 def dynamic_entries(file: LinkedFile) -> tuple[DynamicEntry, ...]:
     """Return the entries of `.dynamic` up to DT_NULL; none for a static executable."""
     for section in file.sections:
-        if section.type == SHT_DYNAMIC and section.is_stored:
-            return tuple(_read_dynamic(file, section.file_offset, section.size))
+        if section.type == c.SHT_DYNAMIC and section.is_stored:
+            start = section.file_offset
+            data = file.data[start : start + section.size - section.size % DYNAMIC_ENTRY_SIZE]
+            pairs = takewhile(lambda pair: pair[0] != c.DT_NULL, struct.iter_unpack(file.order + "QQ", data))
+            numbered = enumerate(pairs)
+            return tuple(DynamicEntry(tag, value, start + DYNAMIC_ENTRY_SIZE * n + 8) for n, (tag, value) in numbered)
     return ()
-
-
-def _read_dynamic(file: LinkedFile, start: int, size: int) -> Iterator[DynamicEntry]:
-    data = file.data[start : start + size - size % DYNAMIC_ENTRY_SIZE]
-    for number, (tag, value) in enumerate(struct.iter_unpack(file.order + "QQ", data)):
-        if tag == DT_NULL:
-            return
-        yield DynamicEntry(tag, value, start + DYNAMIC_ENTRY_SIZE * number + 8)
 
 
 def symbols_in(file: LinkedFile, wanted: frozenset[int]) -> Iterator[StoredSymbol]:
     """Yield the symbols of every symbol table that are defined in one of the sections `wanted`."""
     for section in file.sections:
-        if section.type not in (SHT_SYMTAB, SHT_DYNSYM) or not section.is_stored:
+        if section.type not in (c.SHT_SYMTAB, c.SHT_DYNSYM) or not section.is_stored:
             continue
         size = section.size - section.size % SYMBOL_SIZE
         symbols = bytes(file.data[section.file_offset : section.file_offset + size])
@@ -153,7 +127,7 @@ def movable_sections(file: LinkedFile, start: int, end: int) -> frozenset[int]:
     if not found:
         return frozenset()
     for symbol in symbols_in(file, frozenset(found)):
-        if symbol.binding != STB_LOCAL:
+        if symbol.binding != c.STB_LOCAL:
             found.discard(symbol.section_index)
     low = min((file.sections[index].vaddr for index in found), default=0)
     high = max((file.sections[index].vaddr + file.sections[index].size for index in found), default=0)
@@ -174,7 +148,7 @@ def _holds_any(section: SectionHeader, addresses: list[int]) -> bool:
 
 def _is_movable(file: LinkedFile, index: int, tags: Counter[tuple[int, int]], following: list[ProgramHeader]) -> bool:
     section, name = file.sections[index], file.names[index]
-    if not section.flags & SHF_ALLOC or section.flags & (SHF_WRITE | SHF_EXECINSTR):
+    if not section.flags & c.SHF_ALLOC or section.flags & (c.SHF_WRITE | c.SHF_EXECINSTR):
         return False
     start, end = section.file_span
     touching = [
@@ -184,7 +158,7 @@ def _is_movable(file: LinkedFile, index: int, tags: Counter[tuple[int, int]], fo
         return False
     if name == ".interp":
         return len(touching) == 1
-    if section.type == SHT_NOTE:
+    if section.type == c.SHT_NOTE:
         return name in NAMED_NOTES or (bool(touching) and _is_note_of_no_place(file, section))
     tag = TAG_OF_NAME.get(name)
     return tag is not None and not touching and tags[tag, section.vaddr] == 1

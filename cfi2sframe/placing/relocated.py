@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.abi import ARCHES
-from cfi2sframe.elf.constants import PF_W, SHF_ALLOC, SHT_RELA, SHT_RELR
+from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.dynamic import packed_words
 from cfi2sframe.elf.references import words_of
 
@@ -22,9 +22,9 @@ def relocated_addresses(file: LinkedFile, start_vaddr: int, end_vaddr: int) -> s
     """Return the addresses in a range that relative relocations store, and those at which any relocation stores."""
     found: set[int] = set()
     for index, section in enumerate(file.sections):
-        if not section.flags & SHF_ALLOC or not section.is_stored or section.type not in (SHT_RELA, SHT_RELR):
+        if not section.flags & c.SHF_ALLOC or not section.is_stored or section.type not in (c.SHT_RELA, c.SHT_RELR):
             continue
-        if section.type == SHT_RELR:
+        if section.type == c.SHT_RELR:
             packed = packed_words(words_of(file.section_bytes(index), file.order, 1))
             found.update(value for value in _stored_at(file, packed) if start_vaddr <= value < end_vaddr)
             continue
@@ -38,7 +38,7 @@ def relocated_addresses(file: LinkedFile, start_vaddr: int, end_vaddr: int) -> s
 
 def _stored_at(file: LinkedFile, packed: Iterable[tuple[int, int]]) -> Iterator[int]:
     """Yield what the file has in the words that compact relocations name: the addends."""
-    loads = [load for load in file.loads if load.flags & PF_W]
+    loads = [load for load in file.loads if load.flags & c.PF_W]
     words = [
         words_of(file.data[load.file_offset + -load.vaddr % 8 : load.file_span.end], file.order, 1) for load in loads
     ]

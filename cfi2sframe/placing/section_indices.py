@@ -3,24 +3,14 @@
 
 from __future__ import annotations
 
+import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from itertools import accumulate
 from sys import byteorder
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
-from cfi2sframe.elf.constants import (
-    SHF_ALLOC,
-    SHF_INFO_LINK,
-    SHN_ABS,
-    SHN_LORESERVE,
-    SHT_DYNSYM,
-    SHT_REL,
-    SHT_RELA,
-    SHT_SYMTAB,
-    SHT_SYMTAB_SHNDX,
-    STB_LOCAL,
-)
+from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.headers import SYMBOL_SIZE
 from cfi2sframe.elf.strings import shown_name
 from cfi2sframe.errors import EmbedError
@@ -46,7 +36,9 @@ def numbering_with(file: LinkedFile, new_vaddrs: Mapping[int, int], section_vadd
     if not new_vaddrs:
         return list(range(count))
     staying = [index for index in range(count) if index not in new_vaddrs]
-    loaded = sorted((file.sections[i].vaddr, at) for at, i in enumerate(staying) if file.sections[i].flags & SHF_ALLOC)
+    loaded = sorted(
+        (file.sections[i].vaddr, at) for at, i in enumerate(staying) if file.sections[i].flags & c.SHF_ALLOC
+    )
     vaddrs = [vaddr for vaddr, _ in loaded]
     # By number of lower addresses: the last position of the sections there.
     lasts = list(accumulate((at for _, at in loaded), max))
@@ -68,7 +60,7 @@ def renumbered_header(entry: SectionHeader, numbering: list[int]) -> SectionHead
 
     Raises `EmbedError` when one of them leaves the table.
     """
-    is_index = entry.flags & SHF_INFO_LINK or entry.type in (SHT_REL, SHT_RELA)
+    is_index = entry.flags & c.SHF_INFO_LINK or entry.type in (c.SHT_REL, c.SHT_RELA)
     try:
         link = max(numbering[entry.link], 0)
         return entry._replace(link=link, info=max(numbering[entry.info], 0) if is_index else entry.info)
@@ -86,33 +78,26 @@ def changed_contents(file: LinkedFile, numbering: list[int], new_vaddrs: Mapping
     if numbering == list(range(len(numbering))) and not new_vaddrs:
         return {}
     found: dict[int, bytearray] = {}
-    table = [SHN_ABS if number < 0 else number for number in numbering]
+    table = [c.SHN_ABS if number < 0 else number for number in numbering]
     for index, section in enumerate(file.sections):
-        if section.type == SHT_SYMTAB_SHNDX:
+        if section.type == c.SHT_SYMTAB_SHNDX:
             raise EmbedError("the file has more sections than st_shndx can hold")
-        if section.type not in (SHT_SYMTAB, SHT_DYNSYM) or section.size % SYMBOL_SIZE or not section.is_stored:
+        if section.type not in (c.SHT_SYMTAB, c.SHT_DYNSYM) or section.size % SYMBOL_SIZE or not section.is_stored:
             continue
         symbols = file.section_bytes(index)
         found[index] = bytearray(with_section_indices(symbols, table, little_endian=file.order == "<"))
-    for place in _address_fields(file, new_vaddrs):
-        if place.holder not in found:
-            found[place.holder] = bytearray(file.section_bytes(place.holder))
-        found[place.holder][place.offset : place.offset + 8] = place.content
+    for holder, offset, content in _address_fields(file, new_vaddrs):
+        if holder not in found:
+            found[holder] = bytearray(file.section_bytes(holder))
+        found[holder][offset : offset + 8] = content
     return {index: bytes(content) for index, content in found.items() if content != file.section_bytes(index)}
 
 
-class _Field(NamedTuple):
-    """Eight bytes to be written: the index of their section, their offset in it, and their new value."""
-
-    holder: int
-    offset: int
-    content: bytes
-
-
-def _address_fields(file: LinkedFile, new_vaddrs: Mapping[int, int]) -> list[_Field]:
+def _address_fields(file: LinkedFile, new_vaddrs: Mapping[int, int]) -> list[tuple[int, int, bytes]]:
     """Return the values of dynamic tags and local symbols that refer to a section with a new address.
 
-    Raises `EmbedError` when the new value of a symbol does not fit into 64 bits.
+    Each has the index of its own section, the offset in it, and eight bytes. Raises `EmbedError` when the new value of
+    a symbol does not fit into 64 bits.
     """
     if not new_vaddrs:
         return []
@@ -123,19 +108,18 @@ def _address_fields(file: LinkedFile, new_vaddrs: Mapping[int, int]) -> list[_Fi
         if (entry.tag, entry.value) in wanted
     ]
     for symbol in symbols_in(file, frozenset(new_vaddrs)):
-        if symbol.binding == STB_LOCAL:
+        if symbol.binding == c.STB_LOCAL:
             index = symbol.section_index
             value = symbol.value + new_vaddrs[index] - file.sections[index].vaddr
             if not 0 <= value < _ADDRESS_END:
                 raise EmbedError(f"a symbol of section {shown_name(file.names[index])} is far outside of it")
             fields.append((symbol.value_file_offset, value))
-    order: Literal["little", "big"] = "little" if file.order == "<" else "big"
     starts = [section.start for section in file.stored]
-    found = []
-    for file_offset, value in fields:
-        holder = file.stored[bisect_right(starts, file_offset) - 1]
-        found.append(_Field(holder.number, file_offset - holder.start, value.to_bytes(8, order)))
-    return found
+    holders = [file.stored[bisect_right(starts, file_offset) - 1] for file_offset, _ in fields]
+    return [
+        (holder.number, file_offset - holder.start, struct.pack(file.order + "Q", value))
+        for holder, (file_offset, value) in zip(holders, fields, strict=True)
+    ]
 
 
 def with_section_indices(symbols: bytes, table: list[int], *, little_endian: bool) -> bytes:
@@ -145,7 +129,7 @@ def with_section_indices(symbols: bytes, table: list[int], *, little_endian: boo
     if foreign:
         halves.byteswap()
     # st_shndx is the fourth of the twelve 16-bit halves of a symbol.
-    halves[3::12] = array("H", [n if n >= SHN_LORESERVE or n >= len(table) else table[n] for n in halves[3::12]])
+    halves[3::12] = array("H", [n if n >= c.SHN_LORESERVE or n >= len(table) else table[n] for n in halves[3::12]])
     if foreign:
         halves.byteswap()
     return halves.tobytes()
