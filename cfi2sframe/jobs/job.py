@@ -29,7 +29,7 @@ from cfi2sframe.files.write import open_input, write_output
 from cfi2sframe.guard import limited, unlimited
 from cfi2sframe.jobs.policy import account_if_needed, refusal_of, warnings_of
 from cfi2sframe.jobs.records import Outcome
-from cfi2sframe.jobs.writing import Written, leave, write_elf
+from cfi2sframe.jobs.writing import Written, is_same, leave, write_elf
 
 if TYPE_CHECKING:
     from cfi2sframe.conversion import Conversion
@@ -165,7 +165,6 @@ def _write(job: Job, conversion: Conversion, file: InputFile | None) -> Written:
     if job.output and job.output.is_raw:
         return _write_raw(job.output, conversion, file)
     from cfi2sframe import emit
-    from cfi2sframe.jobs.existing import is_same
 
     if not conversion.data:
         warning = f"{_none_described(conversion)}; the file gets no .sframe section"

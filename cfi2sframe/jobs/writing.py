@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi2sframe.elf.contents import is_equal
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import image_of
 from cfi2sframe.files.write import write_file, write_output
 
@@ -13,9 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cfi2sframe.elf.contents import FileData
-    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.emit import Emitted
     from cfi2sframe.files.write import InputFile
     from cfi2sframe.jobs.records import Job, Status
+
+_NAMES = (".sframe", ".rela.sframe")
 
 
 class Written(NamedTuple):
@@ -74,3 +78,19 @@ def _hard_links_left(count: int) -> tuple[str, ...]:
     if count == 1:
         return ("1 hard link to it that was not named keeps the old file",)
     return (f"{count} hard links to it that were not named keep the old file",)
+
+
+def is_same(image: ElfImage, emitted: Emitted) -> bool:
+    """Whether a file holds the section already that it was rewritten with.
+
+    A linked file must be the same to the byte. The new sections of a rewritten object follow the old end of the file,
+    so its section headers may differ in their file offsets; `.sframe` and `.rela.sframe` must have the same bytes.
+    """
+    if emitted.plan is not None:
+        return is_equal(image.data, emitted.chunks)
+    rewritten = ElfImage(emitted.chunks, image.name)
+    return len(image.sections) == len(rewritten.sections) and all(
+        old._replace(file_offset=0) == new._replace(file_offset=0)
+        and (old.name not in _NAMES or image.section_bytes(old) == rewritten.section_bytes(new))
+        for old, new in zip(image.sections, rewritten.sections, strict=True)
+    )
