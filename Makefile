@@ -58,8 +58,8 @@ types: venv
 
 check: lint test ## what has to pass before a change is merged
 
-generated: venv ## write the man page and the shells' completions again, from the parsers -> data/share
-	$(BIN)/python tools/generate.py
+generated: venv ## write the man page and the shells' completions from the parsers, as make dist does -> data/share
+	$(BIN)/python tools/share.py
 
 golden: venv ## rewrite what is expected of the golden objects; read the difference before committing it
 	$(BIN)/python -m tests.golden.expected

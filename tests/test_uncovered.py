@@ -145,7 +145,7 @@ def test_other_sources_are_not_lost(error: InputError, monkeypatch: pytest.Monke
     # Somebody asked for it, and did not get it.
     refusal = refusal_of(conversion, account(conversion), is_strict=True)
     assert refusal is not None
-    assert (refusal.kind, refusal.reason) == (ErrorKind.INCOMPLETE, "code is not read, and --strict forbids it")
+    assert (refusal.kind, refusal.reason) == (ErrorKind.INCOMPLETE, "--strict: code cannot be read; nothing written")
 
 
 # Reports

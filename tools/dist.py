@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from sbom import write_bill
+from share import write_share
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -42,6 +43,7 @@ def main(arguments: list[str]) -> int:
     folder = Path(arguments[0]).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     os.chdir(ROOT)
+    write_share(ROOT / "data" / "share")
     sdist, wheel = (folder / build(str(folder)) for build in (buildapi.build_sdist, buildapi.build_wheel))
     for path in (sdist, wheel, write_bill(sdist, wheel, int(os.environ["SOURCE_DATE_EPOCH"]))):
         print(path)

@@ -202,7 +202,7 @@ def _write_raw(output: Output, conversion: Conversion, file: InputFile | None) -
 
     warnings = (*reader_warnings(conversion), *write_output(output.path, conversion.data, source=file))
     is_linked = not conversion.image.is_relocatable
-    placement = f"starts are relative to .sframe at 0x{conversion.section_vaddr:x}" if is_linked else ""
+    placement = f"offsets assume .sframe is loaded at 0x{conversion.section_vaddr:x}" if is_linked else ""
     return Written("converted", placement, warnings)
 
 

@@ -51,7 +51,7 @@ def warnings_of(coverage: Coverage | None) -> tuple[str, ...]:
     stub_count = len(coverage.of_kind("PLT stubs"))
     more = len(coverage.unread) + coverage.damaged_count + coverage.left_out_count + coverage.in_part_count + stub_count
     more -= len(shown) + len(coverage.missing) - len(lost)
-    what = "without an SFrame FDE, or described in part" if coverage.in_part_count else "without an SFrame FDE"
+    what = "skipped or described in part" if coverage.in_part_count else "skipped"
     return (*shown, f"{more:,} more functions {what}") if more else shown
 
 
@@ -67,12 +67,18 @@ def refusal_of(
     `fail_under` is a percentage of the bytes of code, with CFI or without; it needs the account.
     """
     if is_strict and conversion.cfi.damaged:
-        return Refusal(ErrorKind.DAMAGED, "a damaged FDE, and --strict forbids it")
+        return Refusal(ErrorKind.DAMAGED, "--strict: an FDE is damaged; nothing written")
     if is_strict and conversion.cfi.unread:
-        return Refusal(ErrorKind.INCOMPLETE, f"{conversion.cfi.unread[0].name} is not read, and --strict forbids it")
+        return Refusal(
+            ErrorKind.INCOMPLETE, f"--strict: {conversion.cfi.unread[0].name} cannot be read; nothing written"
+        )
     if is_strict and not conversion.is_whole:
-        what = "left out" if conversion.left_out or conversion.code_map.stubs.left_out else "described in part"
-        return Refusal(ErrorKind.INCOMPLETE, f"functions are {what}, and --strict forbids it")
+        what = (
+            "cannot be represented"
+            if conversion.left_out or conversion.code_map.stubs.left_out
+            else "are described in part"
+        )
+        return Refusal(ErrorKind.INCOMPLETE, f"--strict: some functions {what}; nothing written")
     if coverage is not None and fail_under is not None and coverage.code_percent < fail_under:
         reason = f"{coverage.code_percent:.2f} % of the bytes of code are described, less than {fail_under:g} %"
         return Refusal(ErrorKind.INCOMPLETE, reason)

@@ -21,14 +21,13 @@ def missing_sentences(coverage: Coverage) -> Iterator[str]:
     yield from left_out_sentences(coverage)
     yield from in_part_sentences(coverage)
     for item in coverage.of_kind("PLT stubs"):
-        place = f"at 0x{item.address:x} in {printable(item.section)}"
-        yield f"{item.size:,} bytes of PLT stubs {place}: {_why(item)}: no SFrame FDE"
+        yield f"PLT stubs in {printable(item.section)} (0x{item.address:x}) skipped, {item.size:,} bytes: {_why(item)}"
 
 
 def left_out_sentences(coverage: Coverage) -> Iterator[str]:
     """Yield a sentence for each function that is left out."""
     for item in coverage.of_kind("left out"):
-        yield f"{_function(item, coverage)}: no SFrame FDE: {_why(item)}"
+        yield f"{_function(item, coverage)} skipped: {_why(item)}"
 
 
 def in_part_sentences(coverage: Coverage) -> Iterator[str]:
@@ -41,7 +40,7 @@ def _in_part(holes: Sequence[Missing], coverage: Coverage) -> str:
     first = holes[0]
     size = sum(hole.size for hole in holes)
     more = f", and {len(holes) - 1:,} more" if len(holes) > 1 else ""
-    what = f"{size:,} of {first.function_size:,} bytes are left out"
+    what = f"{size:,} of {first.function_size:,} bytes skipped"
     return f"{_function(first, coverage)}: {what}: {_why(first)} at 0x{first.address:x}{more}"
 
 
@@ -54,7 +53,7 @@ def _function(item: Missing, coverage: Coverage) -> str:
     place = f"0x{item.function_address:x}"
     if coverage.is_object and item.section != ".text":
         place = f"{printable(item.section)}+{place}"
-    return f"'{printable(item.demangled)}' at {place}" if item.name else f"function at {place}"
+    return f"{printable(item.demangled)} ({place})" if item.name else f"function at {place}"
 
 
 def summary(coverage: Coverage) -> str:
@@ -72,5 +71,5 @@ def summary(coverage: Coverage) -> str:
         size = coverage.cfi_size + coverage.eh_frame_hdr_size
         line += f" ({coverage.ratio:.2f} of {coverage.source_names} + .eh_frame_hdr, {size:,} bytes)"
     if coverage.looked_up_size:
-        line += f"; a look-up walks {coverage.mean_rows:.1f} rows on average, {coverage.max_rows:,} at most"
+        line += f"; rows scanned per lookup: {coverage.mean_rows:.1f} mean, {coverage.max_rows:,} max"
     return line

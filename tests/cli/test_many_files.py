@@ -19,7 +19,7 @@ from tests.support.jobs import OBJECT, TRUNCATED, object_of, object_with_gap
 if TYPE_CHECKING:
     from pathlib import Path
 
-GAP = "warning: function at 0x40: no SFrame FDE: CFA is an expression (lit0)"
+GAP = "warning: function at 0x40 skipped: CFA is an expression (lit0)"
 DAMAGED = "error: truncated: the ELF header needs 64 bytes, the file has"
 #: The program, whose runs are long after a tenth of a second, and in which files called "slow" take a second.
 SLOW = """

@@ -219,8 +219,8 @@ def test_coverage_demangles(tmp_path: Path) -> None:
     assert set(found[2:]) == {("without CFI", *each) for each in (("", ""), names[0x80], ("_Zx", "_Zx"))}
     status, _, err = run(path, "-o", tmp_path / "out.sframe", "-v")
     assert status == 0
-    first = "'second::f()' at 0x20040: no SFrame FDE: CFA is an expression (lit0)"
-    second = "'a::g()' at 0x20060: 12 of 16 bytes are left out: CFA is an expression (lit0) at 0x20064"
+    first = "second::f() (0x20040) skipped: CFA is an expression (lit0)"
+    second = "a::g() (0x20060): 12 of 16 bytes skipped: CFA is an expression (lit0) at 0x20064"
     assert err[:2] == tuple(f"cfi2sframe: {path}: warning: {warning}" for warning in (first, second))
 
 

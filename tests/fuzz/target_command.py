@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 WAYS: Final = (
     "{in} -o {out}",
     "{in} -o {out} --sframe-version 2 --replace",
-    "{in} -o {out}.sframe -O2",
-    "{in} -o {out}.sframe --sframe-version 1 -O1",
-    "{in} -o {out} --for kernel",
-    "{in} -o {out} --for kernel-arm64",
+    "{in} -o - -O2",
+    "{in} -o - --sframe-version 1 -O1",
     "{in} -o - --strict -v",
     "{in} -o {out} --report -",
     "--in-place {in} --report {out} -j 1",
@@ -48,9 +46,11 @@ WAYS: Final = (
     "trace {in}",
     "trace --format json {in}",
     "--in-place --files-from {in} -j 1",
+    "{in} -o {out} --for kernel",
+    "{in} -o {out} --for kernel-arm64",
 )
-_STATUSES: Final = (0, 1, 2, 3, 4)
-#: Where options are expected, the usage goes to standard error, too.
+_STATUSES: Final = (0, 1, 2, 3, 4, 5)
+#: A line of the program; without any word it prints its help.
 _LINE_STARTS: Final = ("cfi2sframe: ", "usage: ", "       cfi2sframe ", "cfi2sframe ")
 
 

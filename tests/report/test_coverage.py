@@ -92,9 +92,9 @@ def test_the_largest_places(mixed: Coverage) -> None:
 def test_sentences(mixed: Coverage) -> None:
     damaged, left_out, in_part = missing_sentences(mixed)
     assert damaged.endswith("; the FDE is skipped")
-    assert left_out == f"function at 0x{TEXT_VADDR + 0x40:x}: no SFrame FDE: CFA is an expression (lit0)"
+    assert left_out == f"function at 0x{TEXT_VADDR + 0x40:x} skipped: CFA is an expression (lit0)"
     where = f"CFA is an expression (lit0) at 0x{TEXT_VADDR + 0x84:x}"
-    assert in_part == f"function at 0x{TEXT_VADDR + 0x80:x}: 12 of 16 bytes are left out: {where}"
+    assert in_part == f"function at 0x{TEXT_VADDR + 0x80:x}: 12 of 16 bytes skipped: {where}"
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_rows_scanned_per_lookup() -> None:
     coverage = check_sums(convert_checked(load(linked_file(AMD64, (push_fp(AMD64),)), "in")))
     note = "Rows scanned per lookup: 2.6 (mean), 3 (max), after 1 steps in the function table."
     assert note in coverage_report([coverage]).notes
-    assert summary(coverage).endswith("; a look-up walks 2.6 rows on average, 3 at most")
+    assert summary(coverage).endswith("; rows scanned per lookup: 2.6 mean, 3 max")
 
 
 def test_no_functions_cost_nothing() -> None:
