@@ -6,7 +6,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-all lint check docs dist generated golden fuzz bench same-bytes clean
+.PHONY: help venv demo test test-all lint check docs dist generated golden fuzz bench same-bytes judge-rows clean
 .PHONY: types lock glibc zipapp check-dist test-lowest docs-links
 
 help:
@@ -121,6 +121,13 @@ BEFORE ?= HEAD~1
 
 same-bytes: venv corpus-files ## convert real files as they are and as of commit BEFORE, and compare all outputs
 	$(BIN)/python tools/same_bytes.py --before $(BEFORE)
+
+FILES ?= /bin/bash
+STEPS ?= /dev/null
+
+judge-rows: venv ## hold rows from instructions to the CFI of FILES, hidden, and to programs: the commands in STEPS
+	$(BIN)/python tools/judge_rows.py hidden --seed 1 --seed 2 --all $(FILES)
+	$(BIN)/python tools/judge_rows.py steps --libraries $(STEPS)
 
 # Each with the versions of the one before, as they go into the same environment.
 LOCK := build/lock/bin/uv pip compile --quiet --no-config --upgrade --universal --python-version 3.11 \

@@ -108,11 +108,12 @@ def derive(image: ElfImage, covered: Sequence[Span]) -> Derived:
             waiting.update(function.calls, (v for v in function.labels if v not in function.proven))
         canvas.paint(function, machine.abi)
 
+    machine.results = take
     first = None
     if found.process_entry is not None:
+        # It follows what it calls, too, whose rows are taken.
         first = machine.follow(found.process_entry, _without_caller(machine))
         waiting.update(first.calls, first.labels)
-    machine.results = take
     todo = sorted(entries)
     while todo:
         for vaddr in todo:

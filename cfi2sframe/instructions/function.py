@@ -63,13 +63,15 @@ class Summary(NamedTuple):
 class CodePiece(NamedTuple):
     """Something to follow, from `vaddr` on.
 
-    Where it is accepted, control gets there from `origin` (None: no proof passes back). `is_label`: that is a guess.
+    Where it is accepted, control gets there from `origin` (None: no proof passes back). `is_guess`: it is, or follows a
+    call in, what a word of a table or a label led to; `is_label`: it is a label.
     """
 
     vaddr: int
     state: State
     origin: int | None
     is_after_call: bool = False
+    is_guess: bool = False
     is_label: bool = False
 
 
@@ -118,11 +120,8 @@ class Followed:
     def pieces_of_labels(self, first: int = 0) -> list[CodePiece]:
         """Return what to try for the labels from a number on, once there is an unresolved jump."""
         state = self._dispatch
-        return (
-            []
-            if state is None
-            else [CodePiece(vaddr, state, None, is_label=True) for vaddr in list(self.labels)[first:]]
-        )
+        labels = () if state is None else list(self.labels)[first:]
+        return [CodePiece(vaddr, state or {}, None, is_guess=True, is_label=True) for vaddr in labels]
 
     def prove(self) -> None:
         """Find the addresses from which control reaches a return."""

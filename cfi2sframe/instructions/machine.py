@@ -11,7 +11,8 @@ each word of a table of jumps, each label that the function loads where nothing 
 refused as a whole when it contains something unknown, when it disagrees with what is known about an address, or when it
 returns with another frame. Of a function whose first piece is refused nothing is kept, and neither if what follows a
 call is refused after it has met code that was accepted: that may have arrived there with another frame. Any other
-piece, such as the bytes after a call that never returns or a word after the end of a table, only refuses itself.
+piece, such as the bytes after a call that never returns, or a word after the end of a table with the calls in what it
+leads to, only refuses itself.
 
 A proof passes back through a call, but not where SP is as at the entry: that call may be the last instruction of one
 function, and what follows it the next one. There, and for a jump to another entry, the other function has to be
@@ -90,7 +91,7 @@ class Machine:
                 waiting += walk.run()
             except RefusedError as refused:
                 function.leave(self.abi)
-                if is_first or (piece.is_after_call and walk.has_joined):
+                if is_first or (piece.is_after_call and walk.has_joined and not piece.is_guess):
                     function.refusal = refused.reason
                     break
                 continue
@@ -100,7 +101,7 @@ class Machine:
                 function.edges[piece.origin] = (*function.edges.get(piece.origin, ()), piece.vaddr)
             if len(function.labels) > labels:
                 waiting += function.pieces_of_labels(labels)
-        if function.refusal is None and not function.spoils_fp and self.code.needs_proof:
+        if function.refusal is None and self.code.needs_proof:
             function.prove()
         self._nesting -= 1
         self._active.discard(entry)

@@ -131,7 +131,10 @@ def _in_register(state: State, wanted: Value) -> Rule | None:
 
 
 def _slot_of(state: State, abi: Abi, wanted: Value, register: int, red_zone: int) -> Rule | None:
-    """Return the slot that holds a value, counted from the CFA: the highest of those not below SP's red zone."""
+    """Return the slot that holds a value, counted from the CFA: of those not below SP's red zone, the one stored first.
+
+    Later copies may be a program's own data, such as a return address in a structure that it passes on.
+    """
     sp = state.get(abi.sp)
     lowest = sp[1] if sp is not None and sp[0] == CFA else None
     is_in_register = state.get(register) == wanted
@@ -145,7 +148,7 @@ def _slot_of(state: State, abi: Abi, wanted: Value, register: int, red_zone: int
         for place, value in _slots(state)
         if value == wanted and place[0] == CFA and (lowest is None or place[1] >= lowest)
     ]
-    return Rule(None, max(offsets), deref=True) if offsets else None
+    return Rule(None, offsets[0], deref=True) if offsets else None
 
 
 def _address(register: int, offset: int) -> bytes:

@@ -33,6 +33,8 @@ _STUB_LENGTH: Final = 6
 _WHAT: Final = "code without CFI is read"
 #: Words of a table that are tried at most.
 _MAX_WORDS: Final = 512
+#: Words at a table's start that no index leads to: what counts bits, or sizes, does not begin with 0.
+_MAX_UNUSED: Final = 8
 _ADDRESS_MASK: Final = (1 << 64) - 1
 
 
@@ -164,7 +166,7 @@ class NeverReturning:
 
 
 class JumpTables:
-    """Reads tables of jumps: up to the next address that code loads, or to a word that leads nowhere."""
+    """Reads tables of jumps: up to the next address that code loads, or to a word that leads nowhere after others."""
 
     def __init__(self, image: ElfImage, decoder: Decoder) -> None:
         self.image = image
@@ -187,6 +189,7 @@ class JumpTables:
         index = bisect_right(loaded, table.vaddr)
         end = loaded[index] if index < len(loaded) else _ADDRESS_MASK
         order: Final = "little" if self.image.byte_order == "<" else "big"
+        is_begun = False
         for place in range(table.vaddr, min(end, table.vaddr + _MAX_WORDS * table.size), table.size):
             data = self.decoder.code.data_at(place, table.size)
             if data is None:
@@ -195,9 +198,11 @@ class JumpTables:
             if table.size == 8:
                 word = self._words.get(place, word)
             target = word * table.factor + table.added & _ADDRESS_MASK
-            if not self.decoder.holds(target):
+            if self.decoder.holds(target):
+                is_begun = True
+                yield target
+            elif is_begun or place >= table.vaddr + _MAX_UNUSED * table.size:
                 return
-            yield target
 
     def _prepare(self) -> None:
         """Find the addresses that code loads, and the words that the dynamic loader writes."""

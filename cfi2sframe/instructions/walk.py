@@ -227,7 +227,8 @@ class Walk:
         if not machine.code.needs_proof:
             return None if self._begins_function(end) else (end, back)
         is_proof = state[abi.sp] != (CFA, abi.entry_sp) or (summary is not None and summary.returns)
-        self.found.append(CodePiece(end, back, vaddr if is_proof else None, is_after_call=True))
+        origin = vaddr if is_proof else None
+        self.found.append(CodePiece(end, back, origin, is_after_call=True, is_guess=self.piece.is_guess))
         return None
 
     def _never_returns(self, target: int | None, summary: Summary | None, value: Value | TableWord | None) -> bool:
@@ -258,7 +259,8 @@ class Walk:
             self.exits.add(vaddr)
         elif isinstance(value, TableWord):
             targets = [target for target in machine.code.table_targets(value) if self._may_be_label(target)]
-            self.found += [CodePiece(target, state, vaddr) for target in machine.code.in_table(vaddr, targets)]
+            words = machine.code.in_table(vaddr, targets)
+            self.found += [CodePiece(target, state, vaddr, is_guess=True) for target in words]
         elif value is not None and value[0] == NUMBER and machine.code.holds(value[1]):
             self.edges[vaddr] = (*self.edges[vaddr], value[1])
             self.work.append((value[1], state))

@@ -50,3 +50,18 @@ def test_entry_points(file_type: int, segment: int | None, data: bytes, is_proce
     (entry,) = convert_image(load(file, "sample"), Options(source="code")).cfi.entries
     expected = NoRule.UNDEFINED if is_process else at_cfa(-8)
     assert {state.ra for state in entry.program.table.states} == {expected}
+
+
+def test_what_the_entry_calls_has_rows() -> None:
+    """It is followed before anything else is."""
+    entry = bytes.fromhex("e8 03 00 00 00 0f 0b 90") + FUNCTION  # call; ud2; nop
+    file = asm.elf_file(
+        AMD64.elf_machine,
+        (asm.Section(".text", entry, 1, CODE, TEXT_VADDR, align=16),),
+        file_type=ET_EXEC,
+        segments=(asm.Segment(PT_LOAD, 5, (".text",)),),
+        symbols=(asm.Symbol("f", TEXT_VADDR + 8, 3, 0x12),),
+        entry_vaddr=TEXT_VADDR,
+    )
+    entries = convert_image(load(file, "sample"), Options(source="code")).cfi.entries
+    assert list(zip(entries.starts, entries.sizes, strict=True)) == [(TEXT_VADDR, 5), (TEXT_VADDR + 8, 3)]

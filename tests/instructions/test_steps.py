@@ -11,7 +11,7 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.instructions.derive import derive
-from tests.support.instructions import stepped
+from tests.support.instructions import emulated, stepped
 from tests.support.needs import need
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def compiled(compiler: str, options: Sequence[str], folder: Path) -> Path:
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 @pytest.mark.slow
 def test_compiled_programs(compiler: str, options: str, stepper: Path, tmp_path: Path) -> None:
-    found = stepped.step(stepper, compiled(compiler, options.split(), tmp_path))
+    found = stepped.step(stepper, [compiled(compiler, options.split(), tmp_path)])
     assert (found.wrong, found.shown) == (0, ())
     assert found.compared > 200
 
@@ -58,14 +58,14 @@ def test_compiled_programs(compiler: str, options: str, stepper: Path, tmp_path:
 def test_a_threaded_interpreter(stepper: Path, tmp_path: Path) -> None:
     """Its labels are words of data, and each ends in a jump to a function of the file."""
     options = ["-O2", "-mindirect-branch=thunk", "-fcf-protection=none", "-fno-asynchronous-unwind-tables"]
-    found = stepped.step(stepper, compiled("gcc", options, tmp_path))
+    found = stepped.step(stepper, [compiled("gcc", options, tmp_path)])
     assert (found.wrong, found.shown) == (0, ())
     assert found.compared > 200
 
 
 def test_a_wrong_row_is_seen(stepper: Path, tmp_path: Path) -> None:
     """What the other tests rely on."""
-    found = stepped.step(stepper, compiled("gcc", ["-O2"], tmp_path), shift=8)
+    found = stepped.step(stepper, [compiled("gcc", ["-O2"], tmp_path)], shift=8)
     assert found.wrong == found.compared > 0
 
 
@@ -77,3 +77,22 @@ def test_symbols_of_functions_on_code_that_is_none(tmp_path: Path) -> None:
     functions = derive(image, ()).functions
     names = image.names_of({function.start_vaddr for function in functions})
     assert set(names.values()) == {"handler", "_start"}
+
+
+@pytest.mark.parametrize("options", ["-O0", "-O2", "-O2 -fno-omit-frame-pointer"])
+@pytest.mark.parametrize("arch", ["aarch64", "s390x"])
+@pytest.mark.slow
+def test_programs_in_an_emulator(arch: str, options: str, tmp_path: Path) -> None:
+    """Most of the steps are of the C library's; signed return addresses are the compiler's default in none of it."""
+    signed = ["-mbranch-protection=standard"] if arch == "aarch64" else []
+    program = compiled(f"{arch}-linux-gnu-gcc", ["-static", *signed, *options.split()], tmp_path)
+    found = emulated.step([program], limit=3000)
+    assert (found.wrong, found.shown) == (0, ())
+    assert found.places > 500
+
+
+@pytest.mark.parametrize("arch", ["aarch64", "s390x"])
+@pytest.mark.slow
+def test_a_wrong_row_is_seen_in_an_emulator(arch: str, tmp_path: Path) -> None:
+    found = emulated.step([compiled(f"{arch}-linux-gnu-gcc", ["-static"], tmp_path)], limit=100, shift=8)
+    assert found.wrong == found.compared == 100

@@ -26,12 +26,17 @@ _UNCHANGED: Final = (NoRule.UNSPECIFIED, NoRule.SAME_VALUE)
 
 
 class Comparison(NamedTuple):
-    """Bytes of code whose CFI was hidden, those with rows from instructions, those alike; and where rows differ."""
+    """Bytes of code whose CFI was hidden, those with rows from instructions, those alike; and where rows differ.
+
+    `cfi_wrong_size`: bytes at which the CFI contradicts itself, and not the rows.
+    """
 
     hidden: int
     derived: int
     same: int
     wrong: tuple[str, ...]
+    wrong_size: int
+    cfi_wrong_size: int
 
 
 def compare(image: ElfImage, seed: int | None) -> Comparison:
@@ -56,10 +61,13 @@ def compare(image: ElfImage, seed: int | None) -> Comparison:
             if theirs is not None and found.number is not None:
                 counts["derived"] += stop - vaddr
                 counts["same"] += (stop - vaddr) * (theirs.cfa == ours.cfa)
-                if not _agree(ours, theirs) and not _is_fault(theirs, image):
-                    wrong.append(f"0x{vaddr:x}: {ours} is derived, the CFI has {theirs}")
+                if not _agree(ours, theirs):
+                    is_fault = _is_fault(theirs, image)
+                    counts["cfi" if is_fault else "wrong"] += stop - vaddr
+                    if not is_fault:
+                        wrong.append(f"0x{vaddr:x}..0x{stop:x}: {ours} is derived, the CFI has {theirs}")
             vaddr = stop
-    return Comparison(hidden, counts["derived"], counts["same"], tuple(wrong))
+    return Comparison(hidden, counts["derived"], counts["same"], tuple(wrong), counts["wrong"], counts["cfi"])
 
 
 def _rows(image: ElfImage, shown: list[Span]) -> Iterator[tuple[int, int, RowState]]:

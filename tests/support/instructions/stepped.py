@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows from instructions held to execution, one instruction at a time (AMD64)."""
+"""Rows from instructions held to execution, one instruction at a time: AMD64 here, other ABIs in `emulated`."""
 
 from __future__ import annotations
 
+import functools
 import struct
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -15,20 +17,22 @@ from cfi2sframe.rules import Rule
 from tests.support.needs import need
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from cfi2sframe.dwarf.rules import RowState
     from cfi2sframe.elf.image import ElfImage
 
 _ROW: Final = struct.Struct("<QQiiii")
 _FP_UNKNOWN: Final = 2
+_NO_LIMIT: Final = 1 << 40
 
 
 class Steps(NamedTuple):
-    """Instructions that were compared, those that have wrong rows, and some of these as text."""
+    """Instructions that were compared, those that have wrong rows, their addresses; and some wrong ones as text."""
 
     compared: int
     wrong: int
+    places: int
     shown: tuple[str, ...]
 
 
@@ -40,27 +44,49 @@ def stepper(folder: Path) -> Path:
     return built
 
 
-def step(built: Path, program: Path, *, shift: int = 0) -> Steps:
-    """Derive rows for all code of a program, as if it had no CFI, and execute it.
+def step(
+    built: Path,
+    command: Sequence[str | Path],
+    libraries: Sequence[Path] = (),
+    *,
+    limit: int = _NO_LIMIT,
+    shift: int = 0,
+) -> Steps:
+    """Derive rows for all code of a program and of libraries, as if they had no CFI, and execute it.
 
     `shift` is added to the offset of each CFA, to make it wrong.
     """
-    rows = program.with_suffix(".rows")
-    rows.write_bytes(b"".join(_rows(load(program), shift)))
-    run = subprocess.run([built, rows, program], check=True, capture_output=True, text=True, timeout=600)
+    with tempfile.TemporaryDirectory() as folder:
+        modules = Path(folder, "modules")
+        lines = []
+        for number, path in enumerate([Path(command[0]), *libraries]):
+            rows = Path(folder, str(number))
+            rows.write_bytes(_rows(path, shift))
+            lines.append(f"{rows} {path}\n")
+        modules.write_text("".join(lines))
+        words = [built, modules, str(limit), *command]
+        run = subprocess.run(words, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     first, *shown = run.stdout.splitlines()
-    compared, wrong = map(int, first.split())
-    return Steps(compared, wrong, tuple(shown))
+    compared, wrong, places = map(int, first.split())
+    return Steps(compared, wrong, places, tuple(shown))
 
 
-def _rows(image: ElfImage, shift: int) -> Iterator[bytes]:
+def rows_of(image: ElfImage) -> Iterator[tuple[int, int, RowState]]:
+    """Yield the rows that are derived for all code of an image: addresses from, to, and the row."""
     for function in derive(image, ()).functions:
         start, table = function.start_vaddr, function.table
         ends = (*table.starts[1:], function.end_vaddr - start)
         for first, last, state in zip(table.starts, ends, table.states, strict=True):
-            if isinstance(state.cfa, Rule) and state.cfa.register is not None and not state.cfa.deref:
-                fp = _fp(state)
-                yield _ROW.pack(start + first, start + last, state.cfa.register, state.cfa.offset + shift, *fp)
+            yield start + first, start + last, state
+
+
+@functools.cache
+def _rows(path: Path, shift: int) -> bytes:
+    return b"".join(
+        _ROW.pack(start, end, state.cfa.register, state.cfa.offset + shift, *_fp(state))
+        for start, end, state in rows_of(load(path))
+        if isinstance(state.cfa, Rule) and state.cfa.register is not None and not state.cfa.deref
+    )
 
 
 def _fp(state: RowState) -> tuple[int, int]:

@@ -27,6 +27,25 @@
     ret
     endf
 
+## the RA in a structure of the function, too
+    func f
+    stp x29, x30, [sp, #-48]!
+    .cfi_def_cfa_offset 48
+    .cfi_offset 29, -48
+    .cfi_offset 30, -40
+    mov x29, sp
+    str x30, [sp, #32]
+    bl g
+    ldp x29, x30, [sp], #48
+    .cfi_def_cfa_offset 0
+    .cfi_restore 29
+    .cfi_restore 30
+    ret
+    endf
+    func g
+    ret
+    endf
+
 ## SP of any size, by FP
     func f
     stp x29, x30, [sp, #-16]!
