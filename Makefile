@@ -3,7 +3,8 @@
 PYTHON  ?= python3
 VENV    := .venv
 BIN     := $(VENV)/bin
-STAMP   := $(VENV)/.installed
+INSTALLED := $(VENV)/.installed
+STAMP   := $(VENV)/.installed-for-tests
 
 .DELETE_ON_ERROR:
 .PHONY: help venv demo test test-all lint check docs dist generated golden fuzz bench same-bytes judge-rows clean
@@ -12,26 +13,31 @@ STAMP   := $(VENV)/.installed
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: venv ## show a conversion from start to end
-	$(BIN)/python tools/demo.py
+# The demonstration needs the package and its dependencies, not what tests and linters are.
+demo: $(INSTALLED) ## show a conversion from start to end
+	@$(BIN)/python tools/demo.py
 
 # Of everything that is fetched, the version and the bytes are known: requirements/ has them, `make lock` renews it. On a
 # machine for which a package has no wheel, `make WHEELS=` builds it, with tools of any version.
 WHEELS      ?= --only-binary :all:
-PIP_INSTALL := pip install --quiet $(WHEELS) --require-hashes --requirement
-PIP_SOURCES := pip install --quiet --no-deps --no-build-isolation --editable .
+PIP_INSTALL := pip install --quiet --disable-pip-version-check $(WHEELS) --require-hashes --requirement
+PIP_SOURCES := pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 
-# .venv has the package, the test tools and the linters.
+# .venv has the package; with the test tools and the linters, it has $(STAMP), too.
 venv: $(STAMP)
 
-$(STAMP): pyproject.toml requirements/dev.txt
+$(INSTALLED): pyproject.toml requirements/run.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "cfi2sframe needs Python 3.11 or later; name one with: make PYTHON=python3.x" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 	  || { echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
-	$(PYTHON) -m venv --clear $(VENV)
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/$(PIP_INSTALL) requirements/run.txt
+	@$(BIN)/$(PIP_SOURCES)
+	@touch $@
+
+$(STAMP): $(INSTALLED) requirements/dev.txt
 	$(BIN)/$(PIP_INSTALL) requirements/dev.txt
-	$(BIN)/$(PIP_SOURCES)
 	@touch $@
 
 test: venv ## run what every change runs: each value of each parameter, and nothing that takes long
@@ -138,6 +144,7 @@ lock:
 	$(PYTHON) -m venv --clear build/lock
 	build/lock/bin/$(PIP_INSTALL) requirements/lock.txt
 	$(LOCK) --extra test --extra lint --output-file requirements/dev.txt
+	$(LOCK) --extra build --constraint requirements/dev.txt --output-file requirements/run.txt
 	$(LOCK) --extra docs --constraint requirements/dev.txt --output-file requirements/docs.txt
 	$(LOCK) --extra fuzz --constraint requirements/dev.txt --output-file requirements/fuzz.txt
 	$(LOCK) --extra lock --constraint requirements/dev.txt --output-file requirements/lock.txt

@@ -18,6 +18,8 @@ from cfi2sframe import load
 from cfi2sframe.conversion import default_section_vaddr
 
 ROOT = Path(__file__).resolve().parents[1]
+#: As a user in this checkout calls it.
+PROGRAM = ".venv/bin/cfi2sframe"
 CANDIDATES = ("/usr/bin/python3", "/bin/bash", "/bin/sh", sys.executable)
 MAX_COVERAGE_LINES = 40
 MAX_DUMP_LINES = 30
@@ -43,7 +45,7 @@ def find_program() -> Path:
 def run(*arguments: str | Path) -> tuple[str, float]:
     """Run the command line, show the command, and return what it printed and how many seconds it took."""
     words = [str(argument) for argument in arguments]
-    print(f"  $ cfi2sframe {shlex.join(words)}")
+    print(f"  $ {PROGRAM} {shlex.join(words)}")
     begin = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "cfi2sframe", *words],
@@ -63,7 +65,7 @@ def show(text: str, limit: int = 12) -> None:
     """Print a command's output, shortened, without the program's name before each line."""
     lines = text.splitlines()
     for line in lines[:limit]:
-        print(f"  {line.removeprefix('cfi2sframe: ')}")
+        print(f"  {line.removeprefix('cfi2sframe: ').replace('info: ', '', 1)}")
     if len(lines) > limit:
         print(f"  ... {len(lines) - limit} more lines")
 
@@ -97,8 +99,9 @@ def main() -> int:
     show(text, MAX_DUMP_LINES)
 
     heading("Next")
-    print(f"  cfi2sframe dump {shown} --section-address {address}   all of its rows")
-    print(f"  cfi2sframe --sframe-version 2 {program} -o v2.sframe   the version for GNU ld 2.41 to 2.45")
+    print(f"  {PROGRAM} dump {shown} --section-address {address}   # all of its rows")
+    print(f"  cp {program} build/demo && {PROGRAM} --in-place build/demo/{program.name}   # a program that carries it")
+    print(f"  {PROGRAM} trace --pid $$                       # the stack of this shell")
     return 0
 
 

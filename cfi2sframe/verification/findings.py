@@ -29,9 +29,9 @@ class Difference(NamedTuple):
 class Verification(NamedTuple):
     """The result: how much was compared, and all differences.
 
-    `function_count` FDEs were compared at `point_count` addresses. `left_out_count` FDEs are absent, or in part,
-    because the version cannot express them, which is no difference. Not `is_compared`: the file has no CFI for its
-    section, and only what readers require was checked.
+    `function_count` FDEs, without those of PLT stubs, were compared at `point_count` addresses. `left_out_count` FDEs
+    are absent, or in part, because the version cannot express them, which is no difference. Not `is_compared`: the
+    file has no CFI for its section, and only what readers require was checked.
     """
 
     function_count: int

@@ -13,7 +13,7 @@ from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.dwarf.expression import Shapes
-from cfi2sframe.elf.ranges import Span, touches, united
+from cfi2sframe.elf.ranges import Span, SpanCount, touches, united
 from cfi2sframe.verification.answers import SectionFunctions, section_column, with_rows_by_pc, with_stubs
 from cfi2sframe.verification.findings import Difference, Verification
 from cfi2sframe.verification.invariants import check_invariants
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.instructions.stub_records import StubScan
     from cfi2sframe.sframe.model import FrameState, Section
     from cfi2sframe.verification.answers import FoundState
     from cfi2sframe.verification.truth import AddressColumn, Claim, Fdes, Truth
@@ -57,7 +58,14 @@ def verify_section(image: ElfImage, truth: Truth, section: Section) -> Verificat
     absences = _absences(gaps, fdes, truth, functions)
     differences.update(absences.missing)
     ordered = sorted(differences, key=lambda d: (d.vaddr, d.kind, d.message))
-    return Verification(len(fdes.numbers), len(missed) + point_count, absences.left_out_count, tuple(ordered))
+    count = _function_count(fdes, truth.stubs)
+    return Verification(count, len(missed) + point_count, absences.left_out_count, tuple(ordered))
+
+
+def _function_count(fdes: Fdes, stubs: StubScan) -> int:
+    """Return how many FDEs describe code that is not all stubs, as all reports count functions."""
+    in_stubs = SpanCount(united((stub.start_vaddr, stub.start_vaddr + stub.size) for stub in stubs.functions))
+    return sum(in_stubs.between(*span) < span[1] - span[0] for span in zip(fdes.starts, fdes.ends, strict=True))
 
 
 def _walk(
