@@ -25,6 +25,8 @@ _BY_SUFFIX: Final = {
     ".md": "markdown",
     ".html": "html",
     ".htm": "html",
+    ".out": "text",
+    ".log": "text",
 }
 
 
@@ -74,9 +76,12 @@ def printing_of(arguments: argparse.Namespace, inputs: Sequence[str]) -> Printin
     if arguments.format is not None:
         return Printing(arguments.output, arguments.format)
     formats = arguments.formats
-    named = _BY_SUFFIX.get(os.path.splitext(arguments.output)[1].lower(), formats[0])
+    suffix = os.path.splitext(arguments.output)[1].lower()
+    # Other letters name a format that no verb writes; digits are those of a version or a date.
+    named = _BY_SUFFIX.get(suffix, suffix[1:] if suffix[1:].isalpha() else formats[0])
     if named not in formats:
-        raise RequestError(f"-o {arguments.output}: the formats are {' and '.join(formats)}, not {named}")
+        known = f"{', '.join(formats[:-1])} and {formats[-1]}"
+        raise RequestError(f"-o {arguments.output}: the formats are {known}, not {named}")
     return Printing(arguments.output, named)
 
 

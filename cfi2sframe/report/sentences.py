@@ -71,5 +71,5 @@ def summary(coverage: Coverage) -> str:
         size = coverage.cfi_size + coverage.eh_frame_hdr_size
         line += f" ({coverage.ratio:.2f} of {coverage.source_names} + .eh_frame_hdr, {size:,} bytes)"
     if coverage.looked_up_size:
-        line += f"; rows scanned per lookup: {coverage.mean_rows:.1f} mean, {coverage.max_rows:,} max"
+        line += f"; rows scanned per lookup: {coverage.mean_rows:.1f} (mean), {coverage.max_rows:,} (max)"
     return line

@@ -271,6 +271,10 @@ def test_coverage_as_a_table(good: Path, tmp_path: Path) -> None:
         ("x.csv", '"file",'),
         ("x.md", "**"),
         ("x.txt", "/"),
+        ("x.log", "/"),
+        ("x.OUT", "/"),
+        ("x.1", "/"),
+        ("x.2026-11", "/"),
         ("x", "/"),
     ],
 )
@@ -284,6 +288,17 @@ def test_a_format_that_a_verb_does_not_write(good: Path, tmp_path: Path) -> None
     message = f"cfi2sframe: error: -o {out}: the formats are text and json, not csv"
     assert run("dump", good, "-o", out) == (2, b"", (message,))
     assert not out.exists()
+
+
+@pytest.mark.parametrize("suffix", ["pdf", "xml", "xlsx", "svg", "png", "yaml", "PDF"])
+@pytest.mark.parametrize("verb", ["size", "coverage", "audit"])
+def test_a_format_that_no_verb_writes(verb: str, suffix: str, good: Path, tmp_path: Path) -> None:
+    out = tmp_path / f"x.{suffix}"
+    formats = "text, markdown, csv, json and html"
+    message = f"cfi2sframe: error: -o {out}: the formats are {formats}, not {suffix.lower()}"
+    assert run(verb, good, "-o", out) == (2, b"", (message,))
+    assert not out.exists()
+    assert run(verb, good, "-o", out, "--format", "text").status in (0, 1)
 
 
 def test_verbs_parse_their_arguments(good: Path) -> None:

@@ -139,7 +139,7 @@ def test_rows_scanned_per_lookup() -> None:
     coverage = check_sums(convert_checked(load(linked_file(AMD64, (push_fp(AMD64),)), "in")))
     note = "Rows scanned per lookup: 2.6 (mean), 3 (max), after 1 steps in the function table."
     assert note in coverage_report([coverage]).notes
-    assert summary(coverage).endswith("; rows scanned per lookup: 2.6 mean, 3 max")
+    assert summary(coverage).endswith("; rows scanned per lookup: 2.6 (mean), 3 (max)")
 
 
 def test_no_functions_cost_nothing() -> None:
