@@ -194,11 +194,11 @@ def test_set_loc_is_interpreted_for_each_function() -> None:
 # Sizes
 
 
-def many_rows(count: int, start: int = 0) -> asm.Fde:
+def many_rows(count: int) -> asm.Fde:
     steps: list[asm.Instruction] = []
     for number in range(1, count):
         steps += [asm.advance(1), asm.def_cfa_offset(16 if number % 2 else 8)]
-    return leaf(start, count, *steps)
+    return leaf(0, count, *steps)
 
 
 @pytest.mark.sampled

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from cfi2sframe.demangle import CPU_SECONDS, MAX_RUNS, readable_names
-from tests.support.demangling import needs_demangling
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +52,7 @@ HOSTILE: Final = {
 
 @pytest.fixture(autouse=True)
 def _library() -> None:
-    needs_demangling()
+    need("c++filt")
 
 
 NAMES: Final = {

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from cfi2sframe import load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.conversion import Conversion, Options, convert_image
 from cfi2sframe.dwarf.instructions import CUTTER
@@ -20,15 +19,7 @@ from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, cie_of, linked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from tests.support.oracle.tools import CorpusArch
-
-
-def equal(*items: object) -> tuple[object, ...]:
-    """Return a new tuple: equal literals of a module may be one object."""
-    return items
+    from collections.abc import Iterable
 
 
 # The look-up itself
@@ -133,12 +124,3 @@ def test_equal_objects_of_a_conversion_are_one(version: int, patience: int, monk
     check_contract(conversion)
     for name, objects in interned_of(conversion)._asdict().items():
         assert len(set(objects)) < len(objects), f"no {name} recur"
-
-
-@pytest.mark.corpus
-@pytest.mark.parametrize("architecture", ["amd64", "arm64"])
-def test_equal_objects_of_a_library_are_one(architecture: CorpusArch, corpus: Callable[[CorpusArch], Path]) -> None:
-    (path,) = corpus(architecture).glob("usr/lib/*/libc.so.6")
-    conversion = convert_image(load(path))
-    assert len(conversion.cfi.entries) > len(conversion.cfi.programs) > 1000
-    check_contract(conversion)

@@ -58,8 +58,8 @@ def debug_frame(arch: Arch, *fdes: asm.Entry) -> asm.Section:
     )
 
 
-def both(arch: Arch, eh_frame: tuple[asm.Fde, ...], *sections: asm.Section, size: int = CODE_SIZE) -> ElfImage:
-    return load(linked_file(arch, eh_frame, codes=(Code(size=size),), more=sections), "both")
+def both(arch: Arch, eh_frame: tuple[asm.Fde, ...], *sections: asm.Section) -> ElfImage:
+    return load(linked_file(arch, eh_frame, codes=(Code(size=CODE_SIZE),), more=sections), "both")
 
 
 def held(image: ElfImage) -> dict[int, int]:

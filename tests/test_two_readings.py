@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion import Conversion
     from cfi2sframe.lower import Skip
 
-RA_SIGN_STATE = 34
-
 
 def conversion_of(arch: Arch, *instructions: asm.Instruction, cie: asm.Cie | None = None, size: int = 32) -> Conversion:
     """Convert a file of one function, and see that the section agrees with the CFI."""

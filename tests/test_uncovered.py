@@ -151,7 +151,7 @@ def test_other_sources_are_not_lost(error: InputError, monkeypatch: pytest.Monke
 # Reports
 
 
-def accounted(monkeypatch: pytest.MonkeyPatch, version: int = 3) -> tuple[ElfImage, Options]:
+def accounted(monkeypatch: pytest.MonkeyPatch) -> tuple[ElfImage, Options]:
     """Return a file with functions that are described, described in part, left out and not derived, and options."""
     symbols = (asm.Symbol("f", at(9), 16, STT_FUNC | 0x10), asm.Symbol("g", at(10), 32, STT_FUNC | 0x10))
     image = file_of(AMD64, "ccccccccccccp", (0, 2), symbols=symbols)
@@ -162,7 +162,7 @@ def accounted(monkeypatch: pytest.MonkeyPatch, version: int = 3) -> tuple[ElfIma
         derived(AMD64, at(7), at(8), (0, None)),
         left_out=[(at(8), at(10))],
     )
-    return image, Options(source="code", version=version)
+    return image, FROM_CODE
 
 
 def test_each_byte_has_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults put into the CFI of compilers are found, nearly all; `tests/support/cfi_faults.py` prints them by kind."""
+"""Faults put into the CFI of compilers are found, nearly all."""
 
 from __future__ import annotations
 

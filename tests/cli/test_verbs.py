@@ -12,7 +12,7 @@ import pytest
 from cfi2sframe.abi import AMD64
 from tests.support import cfi_asm as asm
 from tests.support.cli import run
-from tests.support.demangling import needs_demangling
+from tests.support.needs import need
 from tests.support.raw_sframe import RawFunction, RawSection
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file, object_file, push_fp
 
@@ -194,7 +194,7 @@ def test_coverage_names_the_largest(tmp_path: Path) -> None:
 
 def test_coverage_demangles(tmp_path: Path) -> None:
     """In text and warnings; JSON has both forms."""
-    needs_demangling()
+    need("c++filt")
     path = tmp_path / "in"
     expression = asm.def_cfa_expression(b"\x30")
     fdes = (

@@ -90,7 +90,7 @@ def copy_recipe(name: str, target: Path, *, with_project: bool = True) -> Path:
     return target
 
 
-def check_section(path: Path, *, more_functions_than: int = 2) -> None:
+def check_section(path: Path, *, more_functions_than: int = 1) -> None:
     """Check that a file's section agrees with its CFI, and that a segment leads to it."""
     from cfi2sframe import load, verify
     from cfi2sframe.api import decode_existing

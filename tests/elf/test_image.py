@@ -21,7 +21,7 @@ from tests.support import cfi_asm as asm
 
 TEXT_VADDR, DATA_VADDR = 0x401000, 0x403000
 E_PHOFF, E_SHOFF, E_PHENTSIZE, E_PHNUM, E_SHENTSIZE, E_SHNUM, E_SHSTRNDX = 32, 40, 54, 56, 58, 60, 62
-SH_NAME, SH_SIZE, SH_LINK = 0, 32, 40
+SH_SIZE, SH_LINK = 32, 40
 ALLOC_CODE = c.SHF_ALLOC | c.SHF_EXECINSTR
 
 
@@ -36,7 +36,7 @@ def section_header(data: bytes, index: int) -> int:
     return int(struct.unpack_from("<Q", data, E_SHOFF)[0]) + 64 * index
 
 
-def linked(*, section_headers: bool = True, symbols: tuple[asm.Symbol, ...] = ()) -> bytes:
+def linked() -> bytes:
     """An executable: code in a first segment, data and .bss in a second."""
     sections = (
         asm.Section(".text", b"\xc3" * 0x80, flags=ALLOC_CODE, addr=TEXT_VADDR, align=16),
@@ -60,8 +60,6 @@ def linked(*, section_headers: bool = True, symbols: tuple[asm.Symbol, ...] = ()
             asm.Segment(c.PT_LOAD, c.PF_R | c.PF_X, (".text", ".fini")),
             asm.Segment(c.PT_LOAD, c.PF_R | c.PF_W, (".data", ".bss")),
         ),
-        section_headers=section_headers,
-        symbols=symbols if section_headers else (),
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SECURITY.md: the tests that it names are there, and the package imports nothing that could break its word."""
+"""SECURITY.md names all tests of faults, and the package imports nothing that could break its word."""
 
 from __future__ import annotations
 
@@ -35,12 +35,6 @@ MAY_START = {
     "cli/wrapper/programs.py": {"posix_spawn"},
     "cli/wrapper/insertion.py": {"fork"},
 }
-
-
-def test_the_tests_that_are_named_are_there() -> None:
-    named = set(re.findall(r"`((?:tests|docs|testdata)/[\w/.]+)`", TEXT))
-    assert len(named) > 10
-    assert not [path for path in sorted(named) if not (ROOT / path).exists()]
 
 
 def test_each_test_of_faults_is_named() -> None:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.conversion import Level
-    from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.model import FrameRow, Function, Section
 
@@ -33,12 +32,10 @@ _FUNCTION_COUNT: Final = 32
 _PC_COUNT: Final = 8
 
 
-def check_conversions(
-    image: ElfImage, level: Level, versions: tuple[int, ...] = VERSIONS, source: CfiKind | None = None
-) -> None:
+def check_conversions(image: ElfImage, level: Level, versions: tuple[int, ...] = VERSIONS) -> None:
     """Convert an image: an error of the project's own, or a section that agrees with the CFI."""
     for version in versions:
-        options = Options(version=version, level=level, source=source)
+        options = Options(version=version, level=level)
         try:
             conversion = convert(image, **options._asdict())
         except Cfi2SFrameError:

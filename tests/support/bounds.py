@@ -8,10 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 MIB: Final = 1 << 20
@@ -57,16 +54,14 @@ class BoundedRun(NamedTuple):
         return self.status in statuses or (self.status == 3 and TOO_COSTLY in self.err + self.out)
 
 
-def run_within_bound(
-    *arguments: str | Path, input_size: int, prefix: Sequence[str] = (), environment: dict[str, str] | None = None
-) -> BoundedRun:
+def run_within_bound(*arguments: str | Path, input_size: int) -> BoundedRun:
     """Run `python -m cfi2sframe ARGUMENTS...`, and assert that it keeps the promise for `input_size` bytes.
 
     A process that takes four times the granted CPU time is killed, and the run fails; so it does when it hangs, which
     takes long to tell where many processes share the machine.
     """
     granted = BASE_SECONDS + SECONDS_PER_MIB * input_size / MIB
-    command = ["timeout", "--signal=KILL", f"{100 * granted:.0f}", *prefix, sys.executable, "-P", "-m", "cfi2sframe"]
+    command = ["timeout", "--signal=KILL", f"{100 * granted:.0f}", sys.executable, "-P", "-m", "cfi2sframe"]
     command += map(str, arguments)
     with tempfile.NamedTemporaryFile("r") as cost:
         finished = subprocess.run(
@@ -75,7 +70,7 @@ def run_within_bound(
             capture_output=True,
             text=True,
             errors="backslashreplace",
-            env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
             check=False,
         )
         seconds, memory_size = cost.read().split()

@@ -205,8 +205,7 @@ class EhFrame(NamedTuple):
     """A section to assemble.
 
     A CIE is written where `entries` has it; one that is not listed, before its first FDE.  An FDE
-    belongs to the very object it names, else to the first equal one.  `cie_pointer_size` matters in
-    64-bit DWARF within .eh_frame alone: the LSB and LLVM have 4 bytes, elfutils reads 8.
+    belongs to the very object it names, else to the first equal one.
     """
 
     entries: tuple[Entry, ...]
@@ -215,9 +214,6 @@ class EhFrame(NamedTuple):
     little_endian: bool = True
     debug_frame: bool = False
     data_base: int = 0
-    text_base: int = 0
-    function_base: int = 0
-    cie_pointer_size: int = 4
 
     def assemble(self) -> bytes:
         """Return the bytes of the section."""
@@ -275,9 +271,7 @@ class EhFrame(NamedTuple):
         return self.fixed(length, 4) + bytes(body.out)
 
     def _id_size(self) -> int:
-        if not self.dwarf64:
-            return 4
-        return 8 if self.debug_frame else self.cie_pointer_size
+        return 8 if self.dwarf64 and self.debug_frame else 4
 
     def _cie_field(self, entry: Cie | Fde, field_offset: int, cie_offset: int) -> int:
         if isinstance(entry, Cie):
@@ -303,9 +297,7 @@ def encode_pointer(frame: EhFrame, value: int, encoding: int, field_vaddr: int) 
         return b""
     if encoding & 0x70 == DW_EH_PE_ALIGNED:
         return bytes(-field_vaddr % 8) + frame.fixed(value, 8)
-    bases = {0x00: 0, 0x10: field_vaddr, 0x20: frame.text_base, 0x30: frame.data_base}
-    bases[0x40] = frame.function_base
-    value -= bases[encoding & 0x70]
+    value -= {0x00: 0, 0x10: field_vaddr, 0x30: frame.data_base}[encoding & 0x70]
     form = encoding & 0x0F
     if form == DW_EH_PE_ULEB128:
         return uleb128(value)

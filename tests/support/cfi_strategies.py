@@ -6,7 +6,7 @@ encode them: a naive evaluator can work from the steps without reading a byte.
 """
 
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias
 
 from hypothesis import strategies as st
 
@@ -31,7 +31,6 @@ Operation: TypeAlias = Literal[
     "negate_ra_state",
     "no_effect",
 ]
-OPERATIONS: Final[frozenset[Operation]] = frozenset(get_args(Operation))
 
 
 class Machine(NamedTuple):

@@ -75,7 +75,6 @@ def elf_file(
     relocations: tuple[Relocation, ...] = (),
     entry_vaddr: int = 0,
     section_headers: bool = True,
-    flags: int = 0,
 ) -> bytes:
     """Return an ELF64 file.
 
@@ -94,7 +93,7 @@ def elf_file(
     ident = b"\x7fELF\x02" + (b"\x01" if little_endian else b"\x02") + b"\x01" + bytes(9)
     out[:EHDR_SIZE] = ident + struct.pack(
         order + "HHIQQQIHHHHHH",
-        *(file_type, machine, 1, entry_vaddr, EHDR_SIZE if segments else 0, section_table_offset, flags),
+        *(file_type, machine, 1, entry_vaddr, EHDR_SIZE if segments else 0, section_table_offset, 0),
         *(EHDR_SIZE, PHDR_SIZE if segments else 0, len(segments), SHDR_SIZE),
         *((len(complete) + 1, len(complete)) if section_headers else (0, 0)),
     )

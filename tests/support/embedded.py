@@ -61,10 +61,10 @@ def checksum(data: bytes) -> str:
     return f"{value:016x}"
 
 
-def embed(source: Path, target: Path, size: int, section_type: int = SHT_GNU_SFRAME) -> EmbeddingPlan:
+def embed(source: Path, target: Path, size: int) -> EmbeddingPlan:
     """Put a section of `size` bytes into a copy, which is checked on the way."""
     data = source.read_bytes()
-    plan = plan_embedding(data, size, section_type=section_type)
+    plan = plan_embedding(data, size, section_type=SHT_GNU_SFRAME)
     section = sframe(size)
     rewritten = b"".join(write_embedding(data, plan, section))
     self_check(data, rewritten, plan, section)

@@ -41,7 +41,6 @@ def noted_file(
     symbols: tuple[asm.Symbol, ...] = (),
     loads: int = 0,
     note_segments: int = 1,
-    more_sections: tuple[asm.Section, ...] = (),
 ) -> bytes:
     """Return a library with notes right after its program headers, which move when these grow.
 
@@ -69,7 +68,6 @@ def noted_file(
             asm.Section(".eh_frame", frame, 1, SHF_ALLOC, frame_vaddr, align=8),
             asm.Section(".text", b"\x90" * _CODE_SIZE, 1, SHF_ALLOC | SHF_EXECINSTR, code_vaddr),
             *pages,
-            *more_sections,
         ),
         file_type=ET_DYN,
         segments=(
@@ -83,12 +81,12 @@ def noted_file(
     return with_names(data, {f"n{number}": name for number, name in enumerate(chosen)})
 
 
-def static_file(*, build_id: bytes = bytes(range(20)), symbols: tuple[asm.Symbol, ...] = ()) -> bytes:
+def static_file() -> bytes:
     """Return a static program at fixed addresses, with a build-id that is all that may move after its program headers.
 
     Its `.rodata` follows at once, as the relocations of a static program of GNU ld do.
     """
-    content = struct.pack("<III4s", 4, len(build_id), 3, b"GNU\0") + build_id
+    content = struct.pack("<III4s", 4, 20, 3, b"GNU\0") + bytes(range(20))
     vaddr = BASE_VADDR + FILE_HEADER_SIZE + PROGRAM_HEADER_SIZE * 3
     data_vaddr = (vaddr + len(content) + 7) // 8 * 8
     frame_vaddr = data_vaddr + 0x40
@@ -108,12 +106,11 @@ def static_file(*, build_id: bytes = bytes(range(20)), symbols: tuple[asm.Symbol
             asm.Segment(PT_LOAD, 5, (".text",)),
             asm.Segment(PT_NOTE, 4, (".note.gnu.build-id",), align=4),
         ),
-        symbols=symbols,
         entry_vaddr=code_vaddr,
     )
 
 
-def with_names(data: bytes, names: dict[str, str], *, prefix: bytes = b"") -> bytes:
+def with_names(data: bytes, names: dict[str, str]) -> bytes:
     """Return a file with other section names; equal ones share a place in the string table, which is at the end."""
     out = bytearray(data + bytes(-len(data) % 8))
     table, count, index = (
@@ -123,7 +120,7 @@ def with_names(data: bytes, names: dict[str, str], *, prefix: bytes = b"") -> by
     )
     strings_at, size = struct.unpack_from("<24xQQ", data, table + SECTION_HEADER_SIZE * index)
     strings = bytes(data[strings_at : strings_at + size])
-    new, places = bytearray(b"\0" + prefix), dict[str, int]()
+    new, places = bytearray(1), dict[str, int]()
     headers = bytearray(data[table : table + SECTION_HEADER_SIZE * count])
     for number in range(1, count):
         offset = struct.unpack_from("<I", headers, SECTION_HEADER_SIZE * number)[0]

@@ -65,12 +65,10 @@ def linked_file(
     symbols: tuple[asm.Symbol, ...] = (),
     more: tuple[asm.Section, ...] = (),
     section_headers: bool = True,
-    one_code_segment: bool = False,
 ) -> bytes:
-    """Return a shared library whose .eh_frame has these entries. `one_code_segment`: for all `codes`, not one each."""
+    """Return a shared library whose .eh_frame has these entries."""
     frame = asm.EhFrame((*entries, asm.Terminator()), FRAME_VADDR, little_endian=arch.byte_order == "<").assemble()
     texts = tuple(asm.Section(c.name, b"", SHT_NOBITS, CODE, c.vaddr, nobits_size=c.size) for c in codes)
-    by_segment = [tuple(code.name for code in codes)] if one_code_segment else [(code.name,) for code in codes]
     return asm.elf_file(
         arch.elf_machine,
         (asm.Section(".eh_frame", frame, 1, SHF_ALLOC, FRAME_VADDR, align=8), *texts, *more),
@@ -78,7 +76,7 @@ def linked_file(
         little_endian=arch.byte_order == "<",
         segments=(
             asm.Segment(PT_LOAD, 4, (".eh_frame",)),
-            *(asm.Segment(PT_LOAD, 5, names) for names in by_segment),
+            *(asm.Segment(PT_LOAD, 5, (code.name,)) for code in codes),
         ),
         symbols=symbols,
         section_headers=section_headers,

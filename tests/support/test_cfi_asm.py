@@ -6,11 +6,11 @@ import pytest
 from tests.support import cfi_asm as asm
 
 
-def instruction_bytes(*instructions: asm.Instruction, little_endian: bool = True) -> bytes:
-    """The instruction bytes of an FDE under an empty CIE, without the padding that follows them."""
+def instruction_bytes(instruction: asm.Instruction) -> bytes:
+    """The bytes of an FDE's instruction under an empty CIE, with the padding that follows it."""
     cie = asm.Cie(augmentation="")
-    plain = asm.EhFrame((cie, asm.Fde(cie, 0, 0)), little_endian=little_endian)
-    data = asm.EhFrame((cie, asm.Fde(cie, 0, 0, instructions)), little_endian=little_endian).assemble()
+    plain = asm.EhFrame((cie, asm.Fde(cie, 0, 0)))
+    data = asm.EhFrame((cie, asm.Fde(cie, 0, 0, (instruction,)))).assemble()
     return data[len(plain.assemble()) :]
 
 

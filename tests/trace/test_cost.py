@@ -37,20 +37,18 @@ FRAME: Final = Frame(BIAS + TEXT_VADDR, STACK, 0)
 DEEP: Final = struct.pack("<Q", BIAS + TEXT_VADDR + 0x100)
 
 
-def run(folder: Path, core: bytes, *words: str, files: int = 0) -> BoundedRun:
-    """Trace a core; `files` are the bytes of the files that it names."""
+def run(folder: Path, core: bytes, *words: str) -> BoundedRun:
     (folder / "core").write_bytes(core)
-    return run_within_bound("trace", folder / "core", *words, input_size=len(core) + files)
+    return run_within_bound("trace", folder / "core", *words, input_size=len(core))
 
 
-def deep_core(folder: Path, thread_count: int, frame_count: int, symbol: str = "first") -> tuple[bytes, int]:
-    """Return a core whose threads share a stack, and the size of its program, in which every word is a frame."""
+def deep_core(folder: Path, thread_count: int, frame_count: int) -> bytes:
+    """Return a core whose threads share a stack, in which every word is a frame."""
     function = RawFunction(TEXT_VADDR, 0x10000, words_row("<", 0, (8,)), 1)
     path = folder / "program"
-    path.write_bytes(program(AMD64, raw_section(AMD64, 3, (function,)), first=symbol))
+    path.write_bytes(program(AMD64, raw_section(AMD64, 3, (function,))))
     frames = tuple((n + 1, FRAME) for n in range(thread_count))
-    core = CoreFile(AMD64, frames, (Load(STACK, DEEP * frame_count),), program_mappings(str(path)))
-    return core.assemble(), path.stat().st_size
+    return CoreFile(AMD64, frames, (Load(STACK, DEEP * frame_count),), program_mappings(str(path))).assemble()
 
 
 def with_headers(core: bytes, headers: list[tuple[int, int, int, int]]) -> bytes:
@@ -64,21 +62,10 @@ def with_headers(core: bytes, headers: list[tuple[int, int, int, int]]) -> bytes
     return bytes(changed + table)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        (),
-        (
-            "--format",
-            "json",
-        ),
-    ],
-    ids=["text", "json"],
-)
-def test_threads_that_share_a_stack(tmp_path: Path, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_threads_that_share_a_stack(tmp_path: Path, form: str) -> None:
     """Threads times frames: 100 of 4,000 each in 68 KB."""
-    core, _ = deep_core(tmp_path, 100, 4000)
-    assert run(tmp_path, core, *words).is_answered()
+    assert run(tmp_path, deep_core(tmp_path, 100, 4000), "--format", form).is_answered()
 
 
 def test_an_ordinary_deep_stack_is_whole(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from cfi2sframe.trace.formatting import trace_lines
 from cfi2sframe.trace.frames import ENDINGS
 from cfi2sframe.trace.run import Traced, core_space
 from tests.support import cli
-from tests.support.demangling import needs_demangling
+from tests.support.needs import need
 from tests.support.raw_sframe import RawFunction
 from tests.support.trace.core_files import (
     BIAS,
@@ -105,7 +105,7 @@ def test_a_core_with_nothing_wrong(arch: Arch, tmp_path: Path) -> None:
 def test_what_is_printed(path: str, tmp_path: Path) -> None:
     (tmp_path / "core").write_bytes(plain_core(AMD64, path).assemble())
     done = cli.run("trace", tmp_path / "core", "--thread", "78")
-    needs_demangling()
+    need("c++filt")
     lines = done.out.decode().splitlines()
     assert (done.status, done.err) == (0, ())
     assert lines[:3] == [

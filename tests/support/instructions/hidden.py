@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.code_map import map_code
 from cfi2sframe.dwarf.programs import read_programs
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from cfi2sframe.dwarf.rules import RegisterRule, RowState
     from cfi2sframe.elf.image import ElfImage
-
-_UNCHANGED: Final = (NoRule.UNSPECIFIED, NoRule.SAME_VALUE)
 
 
 class Comparison(NamedTuple):

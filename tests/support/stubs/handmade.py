@@ -26,10 +26,9 @@ def rel32(value: int) -> bytes:
     return (value & 0xFFFFFFFF).to_bytes(4, "little")
 
 
-def push_and_leave(prefix: bytes = b"", *, size: int = 16) -> bytes:
+def push_and_leave() -> bytes:
     """A first block of AMD64: `push GOT+8; jmp *GOT+16`, filled up with nops."""
-    code = b"\xff\x35" + rel32(0x2000) + prefix + b"\xff\x25" + rel32(0x2000)
-    return code + b"\x90" * (size - len(code))
+    return b"\xff\x35" + rel32(0x2000) + b"\xff\x25" + rel32(0x2000) + b"\x90" * 4
 
 
 def lazy_stub(number: int, start_offset: int) -> bytes:
@@ -42,9 +41,9 @@ def lazy_stubs(count: int) -> bytes:
     return push_and_leave() + b"".join(lazy_stub(n, 16 * (n + 1)) for n in range(count))
 
 
-def got_stub(number: int = 0) -> bytes:
+def got_stub() -> bytes:
     """`jmp *slot; xchg %ax, %ax`."""
-    return b"\xff\x25" + rel32(0x3000 + 8 * number) + b"\x66\x90"
+    return b"\xff\x25" + rel32(0x3000) + b"\x66\x90"
 
 
 def file_with(

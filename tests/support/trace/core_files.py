@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cfi2sframe.trace import Frame
     from tests.support.trace.stacks import Stack
 
-NT_PRSTATUS, NT_PRFPREG, NT_AUXV, NT_FILE = 1, 2, 6, 0x46494C45
+NT_PRSTATUS, NT_AUXV, NT_FILE = 1, 6, 0x46494C45
 PAGE: Final = 0x1000
 BUILD_ID: Final = bytes(range(20))
 #: Where position-independent programs are put.
@@ -35,29 +35,25 @@ class Mapped(NamedTuple):
 
 
 class Load(NamedTuple):
-    """A PT_LOAD: its address, its bytes, and the size it claims (None: that of the bytes)."""
+    """A PT_LOAD: its address, and its bytes."""
 
     vaddr: int
     data: bytes
-    claimed_size: int | None = None
 
 
 class CoreFile(NamedTuple):
-    """A core as stored. `notes` are further notes, as (owner, type, data)."""
+    """A core as stored."""
 
     arch: Arch
     frames: tuple[tuple[int, Frame], ...]
     loads: tuple[Load, ...] = ()
     mapped: tuple[Mapped, ...] = ()
     auxv: tuple[tuple[int, int], ...] = ()
-    notes: tuple[tuple[bytes, int, bytes], ...] = ()
-    header_count: int | None = None
 
     def assemble(self) -> bytes:
         """Return the bytes: file header, program headers, notes, memory."""
         order = self.arch.byte_order
         notes = b"".join(note(order, b"CORE", NT_PRSTATUS, status(self.arch, *f)) for f in self.frames)
-        notes += b"".join(note(order, *fields) for fields in self.notes)
         if self.auxv:
             notes += note(order, b"CORE", NT_AUXV, b"".join(struct.pack(order + "QQ", *pair) for pair in self.auxv))
         if self.mapped:
@@ -67,14 +63,13 @@ class CoreFile(NamedTuple):
         headers = struct.pack(order + "IIQQQQQQ", c.PT_NOTE, 0, offset, 0, 0, len(notes), 0, 4)
         body = notes + bytes(-len(notes) % 8)
         for load in self.loads:
-            size = len(load.data) if load.claimed_size is None else load.claimed_size
+            size = len(load.data)
             headers += struct.pack(order + "IIQQQQQQ", c.PT_LOAD, 6, offset + len(body), load.vaddr, 0, size, size, 1)
             body += load.data
         ident = b"\x7fELF\x02" + (b"\x01" if order == "<" else b"\x02") + b"\x01" + bytes(9)
-        stored_count = count if self.header_count is None else self.header_count
         header = ident + struct.pack(
             order + "HHIQQQIHHHHHH",
-            *(c.ET_CORE, self.arch.elf_machine, 1, 0, 64, 0, 0, 64, 56, stored_count, 0, 0, 0),
+            *(c.ET_CORE, self.arch.elf_machine, 1, 0, 64, 0, 0, 64, 56, count, 0, 0, 0),
         )
         return header + headers + body
 
@@ -150,16 +145,16 @@ def program_mappings(path: str, bias: int = BIAS) -> tuple[Mapped, ...]:
     )
 
 
-def moved(frame: Frame, bias: int = BIAS) -> Frame:
+def moved(frame: Frame) -> Frame:
     """Return a frame of a program that is loaded elsewhere."""
-    return frame._replace(pc=frame.pc + bias)
+    return frame._replace(pc=frame.pc + BIAS)
 
 
-def stack_load(stack: Stack, bias: int = BIAS) -> Load:
+def stack_load(stack: Stack) -> Load:
     """Return a made-up stack's memory; words that lie in the program are its return addresses."""
     end = max(stack.memory, default=STACK) + 8
     data = bytearray(end - STACK)
     for address, word in stack.memory.items():
         in_text = TEXT_VADDR <= word < TEXT_VADDR + TEXT_SIZE
-        struct.pack_into(stack.arch.byte_order + "Q", data, address - STACK, word + bias if in_text else word)
+        struct.pack_into(stack.arch.byte_order + "Q", data, address - STACK, word + BIAS if in_text else word)
     return Load(STACK, bytes(data))

@@ -51,20 +51,14 @@ class EmulatedCore(NamedTuple):
 
 
 @contextmanager
-def emulated(
-    target: Target, program: Path, folder: Path, *words: str, cpu: str = "", variable: str = ""
-) -> Iterator[Emulator]:
-    """Run a program in a folder, under an emulator that waits for a gdb at a socket.
-
-    `variable` is NAME=VALUE for the program's environment, which is empty else.
-    """
+def emulated(target: Target, program: Path, folder: Path, cpu: str) -> Iterator[Emulator]:
+    """Run a program in a folder, under an emulator that waits for a gdb at a socket."""
     # A socket's path may have 107 bytes; those of tests' folders grow with the tests' names.
     short = Path(tempfile.mkdtemp(prefix="gdb"))
     socket = short / "s"
     options = ["-L", str(target.sysroot), "-cpu", cpu or CPUS[target.name], "-g", str(socket)]
-    options += ["-E", variable] if variable else []
     with subprocess.Popen(
-        [target.emulator, *options, str(program), *words],
+        [target.emulator, *options, str(program)],
         cwd=folder,
         # The addresses on the stack, and so the traces, do not depend on who runs the tests.
         env={},
@@ -85,23 +79,12 @@ def emulated(
             shutil.rmtree(short)
 
 
-def die_under_gdb(
-    target: Target, program: Path, debugger: str, commands: Sequence[str] | None = None, cpu: str = ""
-) -> EmulatedCore:
-    """Run a program to stop_here() and on by gdb's commands; let gdb look at it there, and let it die of a signal.
-
-    Without commands, not even none, the program runs until it aborts on its own.
-    """
+def die_under_gdb(target: Target, program: Path, debugger: str, commands: Sequence[str], cpu: str = "") -> EmulatedCore:
+    """Run a program to stop_here() and on by gdb's commands; let gdb look at it there, and let it die of a signal."""
     folder = program.parent / f"{program.name}.died{cpu}"
     folder.mkdir()
-    words: tuple[str, ...]
-    go: tuple[str, ...]
-    look = ("info files", f"source {GDB_FRAMES}")
-    if commands is None:
-        words, go = ("die",), ("continue", *look, "continue")
-    else:
-        words, go = (), ("break *stop_here", "continue", *commands, *look, "signal SIGABRT")
-    with emulated(target, program, folder, *words, cpu=cpu) as emulator:
+    go = ("break *stop_here", "continue", *commands, "info files", f"source {GDB_FRAMES}", "signal SIGABRT")
+    with emulated(target, program, folder, cpu) as emulator:
         text = gdb(
             program,
             settings=(f"set sysroot {target.sysroot}", "handle SIGABRT stop"),

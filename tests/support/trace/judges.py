@@ -46,7 +46,6 @@ def gdb(
     settings: Sequence[str] = (),
     commands: Sequence[str] = (),
     program: str = "gdb",
-    timeout: int = TIMEOUT,
 ) -> str:
     """Run gdb over commands; return what it and the program that it ran printed on either stream."""
     line = [program, "-batch", "-nx"]
@@ -56,27 +55,24 @@ def gdb(
     for command in commands:
         line += ["-ex", command]
     done = subprocess.run(
-        line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=timeout
+        line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=TIMEOUT
     )
     return done.stdout.decode(errors="replace")
 
 
-def make_core(program: Path, core: Path, *commands: str, environment: str = "") -> None:
+def make_core(program: Path, core: Path, *commands: str) -> None:
     """Run a program to stop_here(), go on by gdb commands, and write its core."""
-    settings = ["set exec-wrapper env -i " + environment]
     text = gdb(
         program,
-        settings=settings,
+        settings=["set exec-wrapper env -i"],
         commands=["break *stop_here", "run", *commands, f"generate-core-file {core}", "kill"],
     )
     assert core.exists(), text
 
 
-def gdb_chains(
-    program: Path, *words: str | Path, settings: Sequence[str] = (), debugger: str = "gdb"
-) -> tuple[Chain, ...]:
-    """Return gdb's frames of every thread: `words` is a core, or `-p` and a process."""
-    text = gdb(program, *words, "-x", GDB_FRAMES, settings=settings, program=debugger)
+def gdb_chains(program: Path, core: Path) -> tuple[Chain, ...]:
+    """Return gdb's frames of every thread of a core."""
+    text = gdb(program, core, "-x", GDB_FRAMES)
     lines = [line.removeprefix("FRAMES ") for line in text.splitlines() if line.startswith("FRAMES ")]
     assert len(lines) == 1, text
     threads = [Chain(t["id"], tuple(t["pcs"]), tuple(t["sps"]), t["reason"]) for t in json.loads(lines[0])]

@@ -82,12 +82,12 @@ def raw_section(arch: Arch, version: int, functions: tuple[RawFunction, ...]) ->
     ).assemble()
 
 
-def make_stack(arch: Arch, version: int, models: list[Model], first_fp: int = 0x1234) -> Stack:
+def make_stack(arch: Arch, version: int, models: list[Model]) -> Stack:
     """Return the stack of these frames, the topmost first, called from a function that has no caller."""
     memory: dict[int, int] = {}
     functions: list[RawFunction] = []
     frames: list[Frame] = []
-    fps = _frame_pointers(arch, models, first_fp)
+    fps = _frame_pointers(arch, models)
     sp = STACK
     for number, model in enumerate(models):
         cfa = sp + model.size - arch.sp_offset_from_cfa
@@ -118,9 +118,9 @@ def make_stack(arch: Arch, version: int, models: list[Model], first_fp: int = 0x
     return Stack(arch, memory, raw_section(arch, version, tuple(functions)), tuple(frames))
 
 
-def _frame_pointers(arch: Arch, models: list[Model], first_fp: int) -> list[int]:
+def _frame_pointers(arch: Arch, models: list[Model]) -> list[int]:
     """Return each frame's FP: where it is a row's base, an address in that frame; else any value."""
-    values, sp = [first_fp], STACK
+    values, sp = [0x1234], STACK
     for number, model in enumerate(models):
         if model.base_is_fp:
             values[number] = sp + 8
