@@ -82,7 +82,8 @@ def check_others(verb: str, names: list[str], out: str) -> None:
     if verb == "in place":
         reports = [json.loads(line) for line in out.splitlines()]
         assert [report["file"] for report in reports] == names
-        assert [report["file"] for report in reports if report["status"] == "converted"] == good
+        # A file that was at work when another one's process died is tried again, and may have been done.
+        assert [report["file"] for report in reports if report["status"] in ("converted", "unchanged")] == good
         for name in names:
             with open(name, "rb") as file:
                 assert has_section(file.read()) == (name in good)
