@@ -17,7 +17,7 @@ from cfi2sframe.errors import reason_of
 from cfi2sframe.interrupts import keep_interrupts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from concurrent.futures import Future
     from multiprocessing.synchronize import Event
     from types import FrameType
@@ -64,15 +64,29 @@ def results_of(
         results.close()
 
 
-def in_order(results: Iterable[tuple[int, Result]]) -> Iterator[Result]:
-    """Yield numbered results, which come in any order, in the order of their numbers."""
+def outcomes_of(
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    size_of: Callable[[Item], int],
+    lost: Callable[[Item, str], Result],
+    *,
+    count: int,
+    on_done: Callable[[Item, Result], None],
+) -> Generator[Result, None, None]:
+    """Yield the results of `results_of` in the order of the items; that of a lost item is what `lost` returns.
+
+    `on_done` sees each item and its result as soon as it is known. Closing the generator ends the processes.
+    """
     waiting: dict[int, Result] = {}
     position = 0
-    for number, result in results:
-        waiting[number] = result
-        while position in waiting:
-            yield waiting.pop(position)
-            position += 1
+    with results_of(function, items, size_of, count=count) as results:
+        for number, found in results:
+            item = items[number]
+            waiting[number] = result = lost(item, found.reason) if isinstance(found, Lost) else found
+            on_done(item, result)
+            while position in waiting:
+                yield waiting.pop(position)
+                position += 1
 
 
 class _Work:

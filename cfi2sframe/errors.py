@@ -211,6 +211,12 @@ class VerificationError(Cfi2SFrameError):
     kind = ErrorKind.WRONG
 
 
+class IncompleteError(Cfi2SFrameError):
+    """Functions would be left out, and the caller forbids that; nothing is written."""
+
+    kind = ErrorKind.INCOMPLETE
+
+
 class OutputError(Cfi2SFrameError):
     """The operating system refused to write the output; `where` and `file` are its path."""
 

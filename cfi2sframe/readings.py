@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import gc
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from cfi2sframe.batch import Lost, in_order, results_of
+from cfi2sframe.batch import outcomes_of
 from cfi2sframe.elf.load import stored_size
 from cfi2sframe.errors import CostError, ErrorKind, kind_of, reason_of
 from cfi2sframe.files.find import Source, Unusable
@@ -15,7 +16,7 @@ from cfi2sframe.files.read import images_of, open_source
 from cfi2sframe.guard import limited
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from cfi2sframe.elf.image import ElfImage
 
@@ -62,8 +63,8 @@ def read_all(
     sources: Sequence[Source],
     function: Callable[[ElfImage], Answer],
     *,
-    count: int = 1,
-    on_done: Callable[[Source], None] | None = None,
+    count: int,
+    on_done: Callable[[Source, Reading[Answer]], None],
 ) -> Generator[Reading[Answer], None, None]:
     """Call a function with every ELF file in the sources; yield the readings in the order of the sources.
 
@@ -73,24 +74,10 @@ def read_all(
     if not all(source.size for source in sources):
         # Copies of this process have other standard input; pipes, too, are read where they were named.
         count = 1
-    with results_of(partial(read_source, function=function), sources, _size_of, count=count) as done:
-        yield from in_order(_readings(sources, done, on_done))
+    return outcomes_of(
+        partial(read_source, function=function), sources, attrgetter("size"), _lost, count=count, on_done=on_done
+    )
 
 
-def _readings(
-    sources: Sequence[Source],
-    done: Iterator[tuple[int, Reading[Answer] | Lost]],
-    on_done: Callable[[Source], None] | None,
-) -> Iterator[tuple[int, Reading[Answer]]]:
-    for number, result in done:
-        source = sources[number]
-        if on_done is not None:
-            on_done(source)
-        if isinstance(result, Lost):
-            yield number, Reading(source, (Unusable(source.name, result.reason, ErrorKind.SYSTEM),))
-        else:
-            yield number, result
-
-
-def _size_of(source: Source) -> int:
-    return source.size
+def _lost(source: Source, reason: str) -> Reading[Answer]:
+    return Reading(source, (Unusable(source.name, reason, ErrorKind.SYSTEM),))

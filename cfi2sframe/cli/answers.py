@@ -133,7 +133,7 @@ def answers_of(
     yield from ((item, item) for item in found if isinstance(item, Unusable))
     sources = [item for item in found if isinstance(item, Source)]
     with Files({source.name: source.size for source in sources}) as files:
-        done = read_all(sources, function, count=count, on_done=lambda source: files.add(source.name))
+        done = read_all(sources, function, count=count, on_done=lambda source, _: files.add(source.name))
         with closing(done):
             for source, results in done:
                 files.clear()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.cli.common import exit_status_of, fail, say, worst
@@ -49,7 +50,7 @@ def _jobs_of(request: WriteRequest) -> list[Job]:
     settings, output = request.settings, request.output
     if output is not None:
         source = request.named[0]
-        return [Job("<stdin>" if source == "-" else source, (source,), (), None, settings, output)]
+        return [Job("<stdin>" if source == "-" else source, (source,), settings, output=output)]
     from cfi2sframe.jobs.listing import work_list
 
     return work_list(
@@ -61,7 +62,7 @@ def check_apart(request: WriteRequest, jobs: Sequence[Job]) -> None:
     """Raise `RequestError` when the report would replace an input or the output."""
     used = {target for job in jobs for target in job.targets}
     if request.output is not None:
-        used = {os.path.realpath(path) for path in (*used, request.output.path) if not _is_special(path)}
+        used = {os.path.realpath(path) for path in (*used, request.output) if not _is_special(path)}
     path = request.report
     if path is not None and path != "-" and os.path.realpath(path) in used:
         raise RequestError(f"--report {path} would overwrite an input or the output")
@@ -78,28 +79,29 @@ def _run_several(request: WriteRequest, jobs: Sequence[Job]) -> list[Outcome]:
     """Run the jobs, and print what became of them; return the outcomes, in their order."""
     from cfi2sframe.cli.batch_report import sums
     from cfi2sframe.cli.progress import Files
-    from cfi2sframe.jobs.runner import running, size_of
+    from cfi2sframe.jobs.listing import run_jobs
 
     started = time.monotonic()
-    size = sum(map(size_of, jobs))
-    count = 1 if size < POOL_SIZE else request.process_count
+    count = 1 if sum(job.size for job in jobs) < POOL_SIZE else request.process_count
+    # Processes begin with the largest files.
+    order = jobs if count == 1 else sorted(jobs, key=lambda job: job.size, reverse=True)
     outcomes: list[Outcome] = []
     done: list[Outcome] = []
-    # Processes begin with the largest files.
-    order = jobs if count == 1 else sorted(jobs, key=size_of, reverse=True)
+
+    def note(job: Job, outcome: Outcome) -> None:
+        done.append(outcome)
+        files.add(job.name)
+
     try:
-        with Files({job.name: size_of(job) for job in order}) as files:
-
-            def note(job: Job, outcome: Outcome) -> None:
-                done.append(outcome)
-                files.add(job.name)
-
-            with running(jobs, count=count, on_done=note) as results:
-                for outcome in results:
-                    outcomes.append(outcome)
-                    if request.is_verbose:
-                        files.clear()
-                        _say_line(request, outcome)
+        with (
+            Files({job.name: job.size for job in order}) as files,
+            closing(run_jobs(jobs, count=count, on_done=note)) as results,
+        ):
+            for outcome in results:
+                outcomes.append(outcome)
+                if request.is_verbose:
+                    files.clear()
+                    _say_line(request, outcome)
     except (SystemExit, KeyboardInterrupt):
         if not request.is_verbose:
             _say_in_few_lines(request, done)

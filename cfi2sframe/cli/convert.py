@@ -11,7 +11,7 @@ from cfi2sframe.cli.inputs import add_inputs, listed_names, process_count
 from cfi2sframe.cli.options import add_conversion_options, conversion_options, percentage
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import FileError, RequestError
-from cfi2sframe.jobs.records import Output, Settings
+from cfi2sframe.jobs.records import Settings
 from cfi2sframe.readers import READERS
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class WriteRequest(NamedTuple):
 
     named: tuple[str, ...]
     settings: Settings
-    output: Output | None = None
+    output: str | None = None
     listed: tuple[str, ...] = ()
     is_recursive: bool = False
     excluded: tuple[str, ...] = ()
@@ -111,7 +111,7 @@ def request_of(arguments: argparse.Namespace) -> WriteRequest:
             reader=arguments.reader, section_type=reader.section_type, takes_objects=reader.reads_objects
         )
     request = write_request(arguments, settings)
-    is_raw = request.output is not None and request.output.is_raw
+    is_raw = request.settings.is_raw
     if options.section_vaddr is not None and not is_raw:
         raise RequestError("--section-address is only valid for raw output; an ELF file determines the address itself")
     of_elf = {
@@ -133,14 +133,15 @@ def write_request(arguments: argparse.Namespace, settings: Settings) -> WriteReq
         raise RequestError("--report is only valid with --in-place or --check")
     listed = listed_names(arguments)
     _check_folder(arguments.report)
-    output = None
-    if arguments.output is not None:
-        is_raw = not settings.removes and (arguments.output == "-" or arguments.output.endswith(".sframe"))
-        output = Output(arguments.output, is_raw)
+    output = arguments.output
+    is_raw = output is not None and not settings.removes and (output == "-" or output.endswith(".sframe"))
     return WriteRequest(
         tuple(arguments.inputs),
         settings._replace(
-            verifies=not arguments.no_verify, keeps_rights=arguments.keep_rights, only_checks=arguments.check
+            verifies=not arguments.no_verify,
+            keeps_rights=arguments.keep_rights,
+            only_checks=arguments.check,
+            is_raw=is_raw,
         ),
         output,
         listed,

@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An input becomes an output, or a reason: the one flow of a single file and of each of many.
+"""A job becomes an outcome: the one flow of a single file and of each of many.
 
 A file is loaded, converted, compared with the section that it holds, and written unless it already is what would be
 written. In place that means the file is left alone; an output is then a copy of it. Taking the section out is the same
-flow, with `removal` in place of the conversion.
+flow with another content to write.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from cfi2sframe import emit
+from cfi2sframe.elf.contents import is_equal
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import image_of, stored_size
 from cfi2sframe.errors import (
     Cfi2SFrameError,
@@ -25,23 +29,23 @@ from cfi2sframe.errors import (
     kind_of,
     reason_of,
 )
-from cfi2sframe.files.write import open_input, write_output
+from cfi2sframe.files.kinds import SkipKind, skip_of
+from cfi2sframe.files.write import open_input, write_file, write_output
 from cfi2sframe.guard import limited, unlimited
-from cfi2sframe.jobs.policy import account_if_needed, refusal_of, warnings_of
-from cfi2sframe.jobs.records import Outcome
-from cfi2sframe.jobs.writing import Written, is_same, leave, write_elf
+from cfi2sframe.jobs.policy import refusal_of, warnings_of
+from cfi2sframe.jobs.records import Job, Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cfi2sframe.conversion import Conversion
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.files.kinds import LeftAlone
+    from cfi2sframe.elf.contents import FileData
     from cfi2sframe.files.write import InputFile
-    from cfi2sframe.jobs.records import Job, Output
     from cfi2sframe.report.coverage import Coverage
 
 #: How often a file in place is converted in all, if others change it in the meantime.
 _ATTEMPT_COUNT: Final = 3
-_UNFIT: Final = (ErrorKind.UNFIT, ErrorKind.NOT_ELF)
+_SECTION_NAMES: Final = (".sframe", ".rela.sframe")
 
 
 def run_job(job: Job, kept: list[object] | None = None) -> Outcome:
@@ -51,88 +55,72 @@ def run_job(job: Job, kept: list[object] | None = None) -> Outcome:
     has failures raised. `kept`: the conversion is appended there, so that a process that is about to end need not free
     it first.
     """
-    kept = [] if kept is None else kept
-    attempts_left = 1 if job.output else _ATTEMPT_COUNT
+    attempts_left = _ATTEMPT_COUNT if job.output is None else 1
     while True:
         attempts_left -= 1
         try:
-            return _run(job, kept)
+            return _run(job, [] if kept is None else kept)
         except BrokenPipeError:
             raise
         except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
             # Another run on the same file at the same time must not make this one fail.
             if not attempts_left or kind_of(error) is not ErrorKind.CHANGED:
-                return _failed(job, error)
+                return _failed(job, error, Outcome(job.name, job.other_names, "failed"))
 
 
-def _failed(job: Job, error: Exception) -> Outcome:
+def _failed(job: Job, error: Exception, known: Outcome) -> Outcome:
+    """Return what becomes of a file when something is raised: one without anything to convert may be skipped."""
     if job.raises:
         raise error
-    kind = kind_of(error)
-    skip = _skip_by(job, error)
-    if skip is not None:
-        return _skipped(job, skip)
+    kind, reason = kind_of(error), reason_of(error)
+    if job.settings.skips_unfit and kind in (ErrorKind.UNFIT, ErrorKind.NOT_ELF):
+        skip_kind = SkipKind.NOT_ELF if kind is ErrorKind.NOT_ELF else SkipKind.NO_CFI
+        if isinstance(error, ReaderError | ForeignError):
+            skip_kind = SkipKind.READER if isinstance(error, ReaderError) else SkipKind.FOREIGN
+        return Outcome(job.name, job.other_names, "skipped", reason=reason, skip_kind=skip_kind)
     # Whatever failed may have used up the memory that the next file needs.
     gc.collect()
     if isinstance(error, OutputError):
-        return Outcome(error.where, (), "failed", kind, error.reason)
-    return Outcome(job.name, job.other_names, "failed", kind, reason_of(error))
-
-
-def _skip_by(job: Job, error: Exception) -> LeftAlone | None:
-    """Return why a file is skipped instead of failing, None if it is not."""
-    settings = job.settings
-    kind = kind_of(error)
-    if kind not in _UNFIT or not settings.skips_unfit:
-        return None
-    from cfi2sframe.files.kinds import LeftAlone, SkipKind
-
-    if kind is ErrorKind.NOT_ELF:
-        return LeftAlone(SkipKind.NOT_ELF, reason_of(error))
-    if isinstance(error, ReaderError):
-        return LeftAlone(SkipKind.READER, reason_of(error))
-    return LeftAlone(SkipKind.FOREIGN if isinstance(error, ForeignError) else SkipKind.NO_CFI, reason_of(error))
-
-
-def _skipped(job: Job, skip: LeftAlone) -> Outcome:
-    return Outcome(job.name, job.other_names, "skipped", reason=skip.reason, skip_kind=skip.kind)
+        return known._replace(name=error.where, other_names=(), kind=kind, reason=error.reason)
+    return known._replace(kind=kind, reason=reason)
 
 
 def _run(job: Job, kept: list[object]) -> Outcome:
-    opened = open_input(job.targets[0], in_place=not job.output)
+    settings = job.settings
     limits = unlimited if job.raises else limited
-    with opened as (data, file), limits(stored_size(data)):
+    with open_input(job.targets[0], in_place=job.output is None) as (data, file), limits(stored_size(data)):
         image = image_of(data, job.name)
         try:
-            return _work_on(job, image, file, kept)
+            skip = skip_of(image, takes_objects=settings.takes_objects) if settings.is_in_tree else None
+            if skip is not None:
+                return Outcome(job.name, job.other_names, "skipped", reason=skip.reason, skip_kind=skip.kind)
+            if settings.removes:
+                kept.append(image)
+                return _remove(job, image, file)
+            return _convert(job, image, file, kept)
         finally:
             # `kept` may keep the image to the end of the process, but the file need not stay open.
             image.close()
 
 
-def _work_on(job: Job, image: ElfImage, file: InputFile | None, kept: list[object]) -> Outcome:
-    settings = job.settings
-    if settings.is_in_tree:
-        from cfi2sframe.files.kinds import skip_of
-
-        skip = skip_of(image, takes_objects=settings.takes_objects)
-        if skip is not None:
-            return _skipped(job, skip)
-    if not settings.removes:
-        return _convert(job, image, file, kept)
-    from cfi2sframe.jobs.removal import remove
-
-    kept.append(image)
-    return Outcome(job.name, job.other_names, **remove(job, image, file)._asdict())
+def _remove(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
+    """Write the file without its section. A file of a folder that has none is left as it is."""
+    if job.settings.is_in_tree and not image.has_sframe:
+        return Outcome(job.name, job.other_names, "unchanged", reason="no .sframe section")
+    section = image.sframe_section
+    size = 0 if section is None else section.size
+    content = emit.remove(image)
+    known = Outcome(job.name, job.other_names, "removed", section_size=size)
+    if job.settings.only_checks:
+        return known._replace(status="would remove", placement=f".sframe of {size:,} bytes")
+    return known._replace(warnings=_write_elf(job, content, file, partial(emit.check_removal, image)))
 
 
 def _convert(job: Job, image: ElfImage, file: InputFile | None, kept: list[object]) -> Outcome:
     settings = job.settings
     options = settings.options
     if image.has_sframe and not settings.replaces:
-        from cfi2sframe.emit import options_for
-
-        options = options_for(image, options)
+        options = emit.options_for(image, options)
     if settings.reader is None:
         from cfi2sframe.conversion import convert_image
 
@@ -142,75 +130,28 @@ def _convert(job: Job, image: ElfImage, file: InputFile | None, kept: list[objec
 
         conversion = convert_for(image, options, settings.reader)
     kept.append(conversion)
-    coverage = account_if_needed(conversion, is_wanted=settings.wants_account or settings.fail_under is not None)
-    refusal = refusal_of(conversion, coverage, is_strict=settings.is_strict, fail_under=settings.fail_under)
-    if refusal is not None:
-        outcome = Outcome(job.name, job.other_names, "failed", refusal.kind, refusal.reason)
-    else:
-        try:
-            written = _write(job, conversion, file)
-        except (ChangedError, BrokenPipeError):
-            raise
-        except (Cfi2SFrameError, OSError) as error:
-            outcome = _failed(job, error)
-            if outcome.status == "skipped":
-                return outcome
-        else:
-            outcome = Outcome(job.name, job.other_names, **written._asdict())
-    return _with_account(outcome, conversion, coverage, wants_account=settings.wants_account)
+    coverage = None
+    # A complete conversion needs no account, and should not pay for loading the code that makes it.
+    if not conversion.is_whole or settings.wants_account or settings.fail_under is not None:
+        from cfi2sframe.report.coverage import account
+
+        coverage = account(conversion)
+    known = _known_of(job, conversion, coverage)
+    try:
+        refusal = refusal_of(conversion, coverage, is_strict=settings.is_strict, fail_under=settings.fail_under)
+        if refusal is not None:
+            raise refusal
+        return _write(job, conversion, file, known)
+    except (ChangedError, BrokenPipeError):
+        raise
+    except (Cfi2SFrameError, OSError) as error:
+        return _failed(job, error, known)
 
 
-def _write(job: Job, conversion: Conversion, file: InputFile | None) -> Written:
-    """Write what the job asks for, if that makes a difference."""
-    if job.output and job.output.is_raw:
-        return _write_raw(job.output, conversion, file)
-    from cfi2sframe import emit
-
-    if not conversion.data:
-        warning = f"{_none_described(conversion)}; the file gets no .sframe section"
-        return leave(job, conversion.image, file)._replace(warnings=(warning,))
-    image, settings = conversion.image, job.settings
-    exists = image.has_sframe
-    emitted = emit.emit(conversion, replace=exists, section_type=settings.section_type)
-    if exists and is_same(image, emitted):
-        return leave(job, image, file)
-    where = "" if emitted.plan is None else f" at 0x{emitted.plan.section_vaddr:x}"
-    placement, notes = f".sframe{where}: {emitted.placement}", emitted.warnings
-    if exists and not settings.replaces:
-        verdict = emit.compare_existing(conversion)
-        if not verdict.is_replaced and not (verdict.is_kept and settings.is_in_tree):
-            raise EmbedError(verdict.reason)
-        if not verdict.is_replaced:
-            return Written("skipped", reason=verdict.reason)
-        placement += f"; {verdict.reason}"
-        # A tree would have thousands of these; reports have all.
-        notes = notes if settings.is_in_tree else (*notes, f".sframe {verdict.reason}")
-    if settings.only_checks:
-        return Written("would convert", placement, notes)
-    warnings = write_elf(job, emitted.chunks, file, partial(emit.check, emitted))
-    return Written("converted", placement, (*notes, *warnings))
-
-
-def _none_described(conversion: Conversion) -> str:
-    return f"SFrame version {conversion.target.version} can describe none of the functions"
-
-
-def _write_raw(output: Output, conversion: Conversion, file: InputFile | None) -> Written:
-    if not conversion.data:
-        raise InputError(f"{_none_described(conversion)}; there is no section")
-    from cfi2sframe.emit import reader_warnings
-
-    warnings = (*reader_warnings(conversion), *write_output(output.path, conversion.data, source=file))
-    is_linked = not conversion.image.is_relocatable
-    placement = f"offsets assume .sframe is loaded at 0x{conversion.section_vaddr:x}" if is_linked else ""
-    return Written("converted", placement, warnings)
-
-
-def _with_account(
-    outcome: Outcome, conversion: Conversion, coverage: Coverage | None, *, wants_account: bool
-) -> Outcome:
+def _known_of(job: Job, conversion: Conversion, coverage: Coverage | None) -> Outcome:
+    """Return what is known before anything is written; it has failed if nothing is."""
     summary = account = ""
-    if coverage is not None and wants_account:
+    if coverage is not None and job.settings.wants_account:
         import json
 
         from cfi2sframe.report.coverage import coverage_data
@@ -218,8 +159,11 @@ def _with_account(
         from cfi2sframe.report.sentences import summary as sentence
 
         summary, account = sentence(coverage), json.dumps({"schema": SCHEMA_VERSION, **coverage_data(coverage)})
-    return outcome._replace(
-        warnings=(*warnings_of(coverage), *outcome.warnings),
+    return Outcome(
+        job.name,
+        job.other_names,
+        "failed",
+        warnings=warnings_of(coverage),
         section_size=len(conversion.data),
         function_count=conversion.described_count,
         left_out_count=0 if conversion.is_whole else len(conversion.skips) + len(conversion.cfi.damaged),
@@ -227,3 +171,90 @@ def _with_account(
         summary=summary,
         account=account,
     )
+
+
+def _write(job: Job, conversion: Conversion, file: InputFile | None, known: Outcome) -> Outcome:
+    """Write what the job asks for, if that makes a difference."""
+    image, settings = conversion.image, job.settings
+    if not conversion.data:
+        nothing = f"SFrame version {conversion.target.version} can describe none of the functions"
+        if settings.is_raw:
+            raise InputError(f"{nothing}; there is no section")
+        _copy(job, image, file)
+        warnings = (*known.warnings, f"{nothing}; the file gets no .sframe section")
+        return known._replace(status="unchanged", warnings=warnings)
+    if settings.is_raw and job.output is not None:
+        warnings = (*emit.reader_warnings(conversion), *write_output(job.output, conversion.data, source=file))
+        placement = f"offsets assume .sframe is loaded at 0x{conversion.section_vaddr:x}"
+        return known._replace(
+            status="converted",
+            placement="" if image.is_relocatable else placement,
+            warnings=(*known.warnings, *warnings),
+        )
+    exists = image.has_sframe
+    emitted = emit.emit(conversion, replace=exists, section_type=settings.section_type)
+    if exists and _is_same(image, emitted):
+        return known._replace(status="unchanged", warnings=(*known.warnings, *_copy(job, image, file)))
+    where = "" if emitted.plan is None else f" at 0x{emitted.plan.section_vaddr:x}"
+    placement, warnings = f".sframe{where}: {emitted.placement}", (*known.warnings, *emitted.warnings)
+    if exists and not settings.replaces:
+        verdict = emit.compare_existing(conversion)
+        if not verdict.is_replaced and not (verdict.is_kept and settings.is_in_tree):
+            raise EmbedError(verdict.reason)
+        if not verdict.is_replaced:
+            return known._replace(status="skipped", reason=verdict.reason)
+        placement += f"; {verdict.reason}"
+        # A tree would have thousands of these; reports have all.
+        if not settings.is_in_tree:
+            warnings = (*warnings, f".sframe {verdict.reason}")
+    known = known._replace(status="would convert", placement=placement, warnings=warnings)
+    if settings.only_checks:
+        return known
+    warnings = (*warnings, *_write_elf(job, emitted.chunks, file, partial(emit.check, emitted)))
+    return known._replace(status="converted", warnings=warnings)
+
+
+def _is_same(image: ElfImage, emitted: emit.Emitted) -> bool:
+    """Whether a file holds the section already that it was rewritten with.
+
+    A linked file must be the same to the byte. The new sections of a rewritten object follow the old end of the file,
+    so its section headers may differ in their file offsets; `.sframe` and `.rela.sframe` must have the same bytes.
+    """
+    if emitted.plan is not None:
+        return is_equal(image.data, emitted.chunks)
+    rewritten = ElfImage(emitted.chunks, image.name)
+    return len(image.sections) == len(rewritten.sections) and all(
+        old._replace(file_offset=0) == new._replace(file_offset=0)
+        and (old.name not in _SECTION_NAMES or image.section_bytes(old) == rewritten.section_bytes(new))
+        for old, new in zip(image.sections, rewritten.sections, strict=True)
+    )
+
+
+def _copy(job: Job, image: ElfImage, file: InputFile | None) -> tuple[str, ...]:
+    """Make an output that is not the input itself a copy of it; return warnings."""
+    if job.output is None:
+        return ()
+    try:
+        if file is not None and os.path.samestat(os.stat(job.output), file.status):
+            return ()
+    except OSError:
+        pass
+    return write_output(job.output, image.data, source=file, is_copy=True, keeps_rights=job.settings.keeps_rights)
+
+
+def _write_elf(
+    job: Job, content: FileData, file: InputFile | None, check: Callable[[ElfImage], None]
+) -> tuple[str, ...]:
+    """Write a rewritten file, in place under all of its given names; return warnings.
+
+    `check` gets the written file and may raise; it is not called where the settings forbid that.
+    """
+    wanted = (lambda data: check(image_of(data, job.name))) if job.settings.verifies else None
+    keeps_rights = job.settings.keeps_rights
+    if job.output is not None:
+        return write_output(job.output, content, source=file, is_copy=True, keeps_rights=keeps_rights, check=wanted)
+    warnings = write_file(job.targets, content, source=file, in_place=True, keeps_rights=keeps_rights, check=wanted)
+    count = 0 if file is None else file.status.st_nlink - len(job.targets)
+    if count == 1:
+        return (*warnings, "1 hard link to it that was not named keeps the old file")
+    return (*warnings, f"{count} hard links to it that were not named keep the old file") if count > 1 else warnings

@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what a user names to one job per file: folders are walked, and a file with several names is one job."""
+"""Many files: from what a user names to one job per file, and from the jobs to their outcomes."""
 
 from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
+from cfi2sframe.batch import outcomes_of
+from cfi2sframe.errors import ErrorKind
 from cfi2sframe.files.find import elf_files_under
-from cfi2sframe.jobs.records import Job, Settings
+from cfi2sframe.jobs.job import run_job
+from cfi2sframe.jobs.records import Job, Outcome, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 
 def work_list(
@@ -30,53 +34,57 @@ def work_list(
     `listed` paths, those are skipped that have nothing to convert. A file that cannot be read is a job that fails when
     it is run.
     """
-    found = _Found()
     lenient = settings._replace(skips_unfit=True)
+    found: dict[tuple[int, int] | str, tuple[Job, dict[str, None], dict[str, None]]] = {}
     for path, own in (*((path, settings) for path in paths), *((path, lenient) for path in listed)):
-        target = os.path.abspath(path)
-        try:
-            # Links that the user names are followed here, once; the targets have none.
-            target = os.path.realpath(path)
-            status = os.stat(path)
-        except OSError:
-            found.add(_Name(path, target), None, own)
-            continue
-        if recurse and stat.S_ISDIR(status.st_mode):
-            inside = lenient._replace(is_in_tree=True)
-            for file in elf_files_under(path, excluded):
-                found.add(_Name(file.under(path), file.under(target)), file.status, inside)
-        else:
-            found.add(_Name(path, target), status, own)
-    return found.jobs()
+        for name, target, state, strictness in _files_at(path, own, recurse=recurse, excluded=excluded):
+            key = target if state is None else (state.st_dev, state.st_ino)
+            job, targets, names = found.setdefault(key, (Job(name, (), strictness, state=state), {}, {}))
+            targets[target] = names[name] = None
+            # A file that is named must be fit, even if it was found in a folder before.
+            if job.settings.skips_unfit:
+                found[key] = job._replace(settings=strictness), targets, names
+    return [
+        job._replace(targets=tuple(targets), other_names=tuple(names)[1:]) for job, targets, names in found.values()
+    ]
 
 
-class _Name(NamedTuple):
-    """A name as it was given or found, and the resolved one."""
+def _files_at(
+    path: str, settings: Settings, *, recurse: bool, excluded: Sequence[str]
+) -> Iterator[tuple[str, str, os.stat_result | None, Settings]]:
+    """Yield what a path stands for: names, as they are given or found, and resolved, with state and settings."""
+    target = os.path.abspath(path)
+    try:
+        # Links that the user names are followed here, once; the targets have none.
+        target = os.path.realpath(path)
+        state = os.stat(path)
+    except OSError:
+        yield path, target, None, settings
+        return
+    if not recurse or not stat.S_ISDIR(state.st_mode):
+        yield path, target, state, settings
+        return
+    inside = settings._replace(skips_unfit=True, is_in_tree=True)
+    for file in elf_files_under(path, excluded):
+        yield file.under(path), file.under(target), file.status, inside
 
-    name: str
-    target: str
+
+def run_jobs(
+    jobs: Sequence[Job], *, count: int = 1, on_done: Callable[[Job, Outcome], None]
+) -> Generator[Outcome, None, None]:
+    """Run jobs here, or in `count` processes; yield the outcomes in the order of the jobs.
+
+    `on_done` sees each outcome as soon as it is known. Closing the generator ends the processes.
+    """
+    if count > 1:
+        # What every conversion loads is loaded once, for all copies of this process.
+        from cfi2sframe import api, conversion, emit
+        from cfi2sframe.placing import linked, objects
+
+        del api, conversion, emit, linked, objects
+    return outcomes_of(run_job, jobs, attrgetter("size"), _lost, count=count, on_done=on_done)
 
 
-class _Found:
-    """The names of each file."""
-
-    def __init__(self) -> None:
-        self._names: dict[tuple[int, int] | str, list[_Name]] = {}
-        self._first: dict[tuple[int, int] | str, tuple[os.stat_result | None, Settings]] = {}
-
-    def add(self, name: _Name, state: os.stat_result | None, settings: Settings) -> None:
-        key = name.target if state is None else (state.st_dev, state.st_ino)
-        # A file that is named must be fit, even if it was found in a folder before.
-        known, strictest = self._first.get(key, (state, settings))
-        self._first[key] = (known, settings if strictest.skips_unfit else strictest)
-        self._names.setdefault(key, []).append(name)
-
-    def jobs(self) -> list[Job]:
-        jobs = []
-        for key, names in self._names.items():
-            state, settings = self._first[key]
-            first = names[0]
-            targets = tuple(dict.fromkeys(name.target for name in names))
-            others = tuple(dict.fromkeys(other.name for other in names[1:] if other.name != first.name))
-            jobs.append(Job(first.name, targets, others, state, settings))
-        return jobs
+def _lost(job: Job, reason: str) -> Outcome:
+    detail = "" if job.settings.only_checks else "; it is not known whether the file was converted"
+    return Outcome(job.name, job.other_names, "failed", ErrorKind.SYSTEM, f"{reason}{detail}")

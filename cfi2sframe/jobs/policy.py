@@ -4,35 +4,17 @@
 from __future__ import annotations
 
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.errors import ErrorKind
+from cfi2sframe.errors import CfiError, IncompleteError
 from cfi2sframe.reasons import SkipReason
 
 if TYPE_CHECKING:
     from cfi2sframe.conversion import Conversion
+    from cfi2sframe.errors import Cfi2SFrameError
     from cfi2sframe.report.coverage import Coverage
 
 _MAX_WARNINGS: Final = 10
-
-
-class Refusal(NamedTuple):
-    """Why a conversion is not written."""
-
-    kind: ErrorKind
-    reason: str
-
-
-def account_if_needed(conversion: Conversion, *, is_wanted: bool) -> Coverage | None:
-    """Return the account of a conversion if it leaves something out, or if it is wanted.
-
-    A complete conversion needs none, and should not pay for loading the code that makes it.
-    """
-    if conversion.is_whole and not is_wanted:
-        return None
-    from cfi2sframe.report.coverage import account
-
-    return account(conversion)
 
 
 def warnings_of(coverage: Coverage | None) -> tuple[str, ...]:
@@ -56,30 +38,22 @@ def warnings_of(coverage: Coverage | None) -> tuple[str, ...]:
 
 
 def refusal_of(
-    conversion: Conversion,
-    coverage: Coverage | None,
-    *,
-    is_strict: bool,
-    fail_under: float | None = None,
-) -> Refusal | None:
-    """Return why the caller's conditions forbid to write a conversion, or None.
+    conversion: Conversion, coverage: Coverage | None, *, is_strict: bool, fail_under: float | None = None
+) -> Cfi2SFrameError | None:
+    """Return what is to be raised because the caller's conditions forbid to write a conversion, or None.
 
     `fail_under` is a percentage of the bytes of code, with CFI or without; it needs the account.
     """
     if is_strict and conversion.cfi.damaged:
-        return Refusal(ErrorKind.DAMAGED, "--strict: an FDE is damaged; nothing written")
+        return CfiError("--strict: an FDE is damaged; nothing written")
     if is_strict and conversion.cfi.unread:
-        return Refusal(
-            ErrorKind.INCOMPLETE, f"--strict: {conversion.cfi.unread[0].name} cannot be read; nothing written"
-        )
+        return IncompleteError(f"--strict: {conversion.cfi.unread[0].name} cannot be read; nothing written")
     if is_strict and not conversion.is_whole:
-        what = (
-            "cannot be represented"
-            if conversion.left_out or conversion.code_map.stubs.left_out
-            else "are described in part"
-        )
-        return Refusal(ErrorKind.INCOMPLETE, f"--strict: some functions {what}; nothing written")
+        is_missing = conversion.skips or conversion.code_map.stubs.left_out
+        what = "cannot be represented" if is_missing else "are described in part"
+        return IncompleteError(f"--strict: some functions {what}; nothing written")
     if coverage is not None and fail_under is not None and coverage.code_percent < fail_under:
-        reason = f"{coverage.code_percent:.2f} % of the bytes of code are described, less than {fail_under:g} %"
-        return Refusal(ErrorKind.INCOMPLETE, reason)
+        return IncompleteError(
+            f"{coverage.code_percent:.2f} % of the bytes of code are described, less than {fail_under:g} %"
+        )
     return None

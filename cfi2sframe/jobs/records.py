@@ -27,7 +27,8 @@ class Settings(NamedTuple):
     `fail_under` (percent of the bytes of code) forbid functions that are left out. `skips_unfit`: files with nothing to
     convert are skipped. `only_checks`: nothing is written. `wants_account`: outcomes have the account. `is_in_tree`:
     the file was found in a folder, so that what is not for this program (`files.kinds.SkipKind`) is skipped;
-    `takes_objects`: there, too, relocatable objects are not.
+    `takes_objects`: there, too, relocatable objects are not. `is_raw`: an output gets the bytes of the section alone,
+    instead of a copy of the input.
     """
 
     options: Options = Options()
@@ -44,34 +45,30 @@ class Settings(NamedTuple):
     is_in_tree: bool = False
     takes_objects: bool = False
     removes: bool = False
-
-
-class Output(NamedTuple):
-    """Where a job writes instead of to its input: a path, or `-` for standard output.
-
-    `is_raw`: the bytes of the section; otherwise a copy of the input with the section in it, or without it.
-    """
-
-    path: str
     is_raw: bool = False
 
 
 class Job(NamedTuple):
-    """A file to convert, in place or to an `output`.
+    """A file to convert, in place or to an `output`: a path, or `-` for standard output.
 
     `name` is used in messages. In place, `targets` are the absolute resolved paths of all names that were given for the
     file: the first is read, and all are the new file afterwards; with an output, the one target is the path as it was
     given, `-` for standard input. `other_names` are the given names other than `name`. `state` is None if it could not
-    be determined.
+    be determined. `raises`: failures are raised.
     """
 
     name: str
     targets: tuple[str, ...]
-    other_names: tuple[str, ...]
-    state: os.stat_result | None
     settings: Settings
-    output: Output | None = None
+    other_names: tuple[str, ...] = ()
+    state: os.stat_result | None = None
+    output: str | None = None
     raises: bool = False
+
+    @property
+    def size(self) -> int:
+        """The size of the file in bytes, 0 if it is unknown."""
+        return 0 if self.state is None else self.state.st_size
 
 
 class Outcome(NamedTuple):

@@ -10,7 +10,7 @@ from cfi2sframe.conversion import Options, check_options
 from cfi2sframe.errors import RequestError, naming
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.listing import work_list
-from cfi2sframe.jobs.records import Job, Output, Settings
+from cfi2sframe.jobs.records import Job, Settings
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def convert_file(
     if output is None:
         (job,) = work_list([name], settings)
     else:
-        job = Job(name, (name,), (), None, settings, Output(_named(output)))
+        job = Job(name, (name,), settings, output=_named(output))
     with naming(name):
         return run_job(job._replace(raises=True))
 
