@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.cli.answers import collect, publish
 from cfi2sframe.cli.common import worst
 from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, PROGRAM
-from cfi2sframe.cli.inputs import Inputs, add_inputs, inputs_of
-from cfi2sframe.cli.options import add_source
-from cfi2sframe.cli.outputs import REPORT_FORMATS, Printing, add_output, printing_of
+from cfi2sframe.cli.options import (
+    REPORT_FORMATS,
+    Inputs,
+    Printing,
+    add_inputs,
+    add_output,
+    add_source,
+    inputs_of,
+    printing_of,
+)
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.guard import limited
 from cfi2sframe.printable import printable
@@ -21,9 +28,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.files.find import Source
     from cfi2sframe.instructions.audit_account import Account
-    from cfi2sframe.report.records import Report
 
 #: Instructions that are shown before and after each place.
 _CONTEXT_COUNT: Final = 3
@@ -65,36 +70,21 @@ def request_of(arguments: argparse.Namespace) -> AuditRequest:
 
 def run(request: AuditRequest) -> int:
     """Audit all files; return the worst file's exit status."""
+    from cfi2sframe.report.audit import audit_lines, audit_report
+
     question = partial(_account, kind=request.source)
-    collected = collect(request.inputs.find(), question, _keep, request.inputs.process_count)
-    if collected.kept and request.printing.format == "text":
-        with limited(collected.size):
-            _write_text(collected.kept, request)
-        status = collected.status
+    collected = collect(request.inputs.find(), question, request.inputs.process_count)
+    accounts, status = collected.answers, collected.status
+    if accounts and request.printing.format == "text":
+        with limited(collected.size), request.printing.open() as out:
+            for line in audit_lines(accounts, with_undecided=request.is_verbose):
+                out.write(f"{printable(line)}\n")
     else:
-        status = publish(collected, _report, request.printing, "none of these files has CFI")
-    return worst((status, EXIT_DIFFERENCE if any(each.findings for each in collected.kept) else EXIT_SUCCESS))
+        status = publish(collected, partial(audit_report, accounts), request.printing, "none of these files has CFI")
+    return worst((status, EXIT_DIFFERENCE if any(each.findings for each in accounts) else EXIT_SUCCESS))
 
 
 def _account(image: ElfImage, kind: CfiKind | None) -> Account:
     from cfi2sframe.instructions.audit_account import account
 
     return account(image, kind, context=_CONTEXT_COUNT)
-
-
-def _keep(account: Account, _source: Source) -> Account:
-    return account
-
-
-def _report(accounts: list[Account]) -> Report:
-    from cfi2sframe.report.audit import audit_report
-
-    return audit_report(accounts)
-
-
-def _write_text(accounts: list[Account], request: AuditRequest) -> None:
-    from cfi2sframe.report.audit import audit_lines
-
-    with request.printing.open() as out:
-        for line in audit_lines(accounts, with_undecided=request.is_verbose):
-            out.write(f"{printable(line)}\n")

@@ -23,7 +23,7 @@ from cfi2sframe.cli.exit_status import (
     PROGRAM,
 )
 from cfi2sframe.cli.parsers import DEFAULT_VERB, VERBS, make_parser, verb_parser
-from cfi2sframe.cli.progress import at, ticking
+from cfi2sframe.cli.progress import ticking
 from cfi2sframe.errors import Cfi2SFrameError, ErrorKind, OutputError, kind_of, reason_of
 from cfi2sframe.printable import printable
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from cfi2sframe.cli.convert import WriteRequest
-    from cfi2sframe.elf.image import ElfImage
 
 
 def run_words(words: list[str]) -> int:
@@ -188,16 +187,6 @@ def _ended_by_signals() -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def read_image(path: str) -> ElfImage:
-    """Load a file, or standard input for `-`."""
-    from cfi2sframe.elf.load import load, read_stream
-
-    at(path)
-    if path == "-":
-        return load(read_stream(sys.stdin.buffer), "<stdin>")
-    return load(path)
 
 
 def read_section(stream: BinaryIO) -> bytes:

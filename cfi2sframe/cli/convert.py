@@ -7,8 +7,14 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.cli.exit_status import PROGRAM
-from cfi2sframe.cli.inputs import add_inputs, listed_names, process_count
-from cfi2sframe.cli.options import add_conversion_options, conversion_options, percentage
+from cfi2sframe.cli.options import (
+    add_conversion_options,
+    add_inputs,
+    conversion_options,
+    listed_names,
+    percentage,
+    process_count,
+)
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import FileError, RequestError
 from cfi2sframe.jobs.records import Settings

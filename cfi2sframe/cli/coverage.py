@@ -8,9 +8,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.cli.answers import collect, publish
 from cfi2sframe.cli.exit_status import PROGRAM
-from cfi2sframe.cli.inputs import Inputs, add_inputs, inputs_of
-from cfi2sframe.cli.options import add_conversion_options, conversion_options, count_or_all
-from cfi2sframe.cli.outputs import REPORT_FORMATS, Printing, add_output, printing_of
+from cfi2sframe.cli.options import (
+    REPORT_FORMATS,
+    Inputs,
+    Printing,
+    add_conversion_options,
+    add_inputs,
+    add_output,
+    conversion_options,
+    count_or_all,
+    inputs_of,
+    printing_of,
+)
 from cfi2sframe.cli.parsers import describe
 
 if TYPE_CHECKING:
@@ -18,9 +27,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.conversion import Options
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.files.find import Source
     from cfi2sframe.report.coverage import Coverage
-    from cfi2sframe.report.records import Report
 
 #: How many missing places a report names, unless someone asks for more.
 _DEFAULT_TOP: Final = 10
@@ -70,25 +77,17 @@ def request_of(arguments: argparse.Namespace) -> CoverageRequest:
 
 def run(request: CoverageRequest) -> int:
     """Account for every file; one that cannot be read does not stop the others."""
-    question = partial(_account, options=request.options, reader=request.reader)
-    keep = partial(_keep, top=request.top)
-    collected = collect(request.inputs.find(), question, keep, request.inputs.process_count)
-    return publish(collected, partial(_report, top=request.top), request.printing, "none of these files has CFI")
+    from cfi2sframe.report.coverage_report import coverage_report
+
+    collected = collect(request.inputs.find(), partial(_account, request=request), request.inputs.process_count)
+    report = partial(coverage_report, collected.answers, top=request.top)
+    return publish(collected, report, request.printing, "none of these files has CFI")
 
 
-def _account(image: ElfImage, options: Options, reader: str | None) -> Coverage:
+def _account(image: ElfImage, request: CoverageRequest) -> Coverage:
+    """Return what the report needs of an account: those of thousands of files would not fit into memory."""
     from cfi2sframe.api import convert_for
     from cfi2sframe.report.coverage import account
 
-    return account(convert_for(image, options, reader))
-
-
-def _keep(coverage: Coverage, _source: Source, top: int | None) -> Coverage:
-    """Return what the report needs of an account: the accounts of thousands of files would not fit into memory."""
-    return coverage if top is None else coverage._replace(missing=coverage.largest(top))
-
-
-def _report(accounts: list[Coverage], top: int | None) -> Report:
-    from cfi2sframe.report.coverage_report import coverage_report
-
-    return coverage_report(accounts, top=top)
+    coverage = account(convert_for(image, request.options, request.reader))
+    return coverage if request.top is None else coverage._replace(missing=coverage.largest(request.top))

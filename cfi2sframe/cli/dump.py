@@ -3,22 +3,20 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.cli.answers import is_one_file
+from cfi2sframe.cli.answers import is_one_file, is_skipped
 from cfi2sframe.cli.common import exit_status_of, is_section, read_section, say, starts_section, worst
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
-from cfi2sframe.cli.inputs import Inputs, add_inputs, inputs_of
-from cfi2sframe.cli.options import address
-from cfi2sframe.cli.outputs import Printing, add_output, printing_of
+from cfi2sframe.cli.options import Inputs, Printing, add_inputs, add_output, address, inputs_of, printing_of
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.elf.constants import ELF_MAGIC
 from cfi2sframe.elf.load import stored_size
 from cfi2sframe.errors import (
     Cfi2SFrameError,
-    ErrorKind,
     InputError,
     RequestError,
     kind_of,
@@ -31,12 +29,10 @@ from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
-    from typing import TextIO
+    from collections.abc import Iterator
 
     from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.dump import ByteCounters
     from cfi2sframe.sframe.model import Section
 
 
@@ -50,25 +46,6 @@ class DumpRequest(NamedTuple):
     inputs: Inputs
     printing: Printing = Printing()
     section_vaddr: int | None = None
-
-
-class _Printed(NamedTuple):
-    """A section as text."""
-
-    name: str
-    text: str
-
-
-class _Section(NamedTuple):
-    """A section to print, and the image of the file that it is in; None for the raw bytes of a section."""
-
-    name: str
-    section: Section
-    image: ElfImage | None
-
-    def show_address(self, vaddr: int) -> int:
-        """Return the number to print for a virtual address; in objects, the offset in its section."""
-        return vaddr if self.image is None else self.image.place(vaddr).offset
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -97,12 +74,34 @@ def request_of(arguments: argparse.Namespace) -> DumpRequest:
 
 
 def run(request: DumpRequest) -> int:
-    """Dump the sections of all files; return the worst file's exit status."""
+    """Dump the sections of all files; return the worst file's exit status. A file without one does not stop others."""
     found = request.inputs.find()
     if request.section_vaddr is not None and not all(_is_raw(item) for item in found):
         raise RequestError("--section-address is only valid for raw bytes; an ELF file has its section's address")
+    is_json, is_list = request.printing.format == "json", not is_one_file(found)
+    statuses, count = [EXIT_SUCCESS], 0
     with request.printing.open() as out:
-        return _dump(found, request, out)
+        for item in found:
+            # The text of a whole item is made before any of it is printed: what fails then is the output.
+            for printed in _printed(item, request):
+                if isinstance(printed, Unusable):
+                    say("error", printed.reason, printed.name)
+                    statuses.append(exit_status_of(printed.kind))
+                    continue
+                name, text = printed
+                before, after = "", "\n" if is_json else ""
+                if is_list and is_json:
+                    before, after = f'{"," if count else "["}\n{{"file": {json.dumps(name)}, "section": ', "}"
+                elif is_list:
+                    before = f"\nFile: {printable(name)}\n"
+                out.write(f"{before}{text}{after}")
+                count += 1
+        if is_json and is_list:
+            out.write("\n]\n" if count else "[]\n")
+        if not count and statuses == [EXIT_SUCCESS]:
+            say("error", "none of these files has an .sframe section")
+            return EXIT_UNUSABLE
+    return worst(statuses)
 
 
 def _is_raw(item: Source | Unusable) -> bool:
@@ -110,63 +109,25 @@ def _is_raw(item: Source | Unusable) -> bool:
     return isinstance(item, Unusable) or item.path == "-" or is_section(item.path)
 
 
-def _dump(found: Sequence[Source | Unusable], request: DumpRequest, out: TextIO) -> int:
-    """Print what is found; a file that cannot be used does not stop the others."""
-    is_json = request.printing.format == "json"
-    is_list = not is_one_file(found)
-    statuses, count = [EXIT_SUCCESS], 0
-    for item in found:
-        # The text of a whole item is made before any of it is printed: what fails then is the output.
-        for printed in _printed(item, request.section_vaddr, is_json=is_json):
-            if isinstance(printed, Unusable):
-                say("error", printed.reason, printed.name)
-                statuses.append(exit_status_of(printed.kind))
-                continue
-            if is_list:
-                out.write(_between(printed.name, count, is_json=is_json))
-            out.write(printed.text)
-            if is_json:
-                out.write("}" if is_list else "\n")
-            count += 1
-    if is_json and is_list:
-        out.write("\n]\n" if count else "[]\n")
-    if not count and statuses == [EXIT_SUCCESS]:
-        say("error", "none of these files has an .sframe section")
-        return EXIT_UNUSABLE
-    return worst(statuses)
-
-
-def _between(name: str, number: int, *, is_json: bool) -> str:
-    """Return what stands before the section of a file among several."""
-    if not is_json:
-        return f"\nFile: {printable(name)}\n"
-    import json
-
-    return f'{"," if number else "["}\n{{"file": {json.dumps(name)}, "section": '
-
-
-def _printed(item: Source | Unusable, section_vaddr: int | None, *, is_json: bool) -> list[_Printed | Unusable]:
-    """Return the sections of a source as text, or why there is none."""
+def _printed(item: Source | Unusable, request: DumpRequest) -> list[tuple[str, str] | Unusable]:
+    """Return the sections of a source, each with its file's name and as text, or why there is none."""
     if isinstance(item, Unusable):
         return [item]
-    printed: list[_Printed | Unusable] = []
+    from cfi2sframe.api import decode
+
+    printed: list[tuple[str, str] | Unusable] = []
+    is_json = request.printing.format == "json"
     try:
         with _open(item) as data, limited(stored_size(data)):
-            printed.extend(
-                result if isinstance(result, Unusable) else _Printed(result.name, _text(result, is_json=is_json))
-                for result in _sections(item, data, section_vaddr)
-            )
+            if starts_section(bytes(data[:2])):
+                return [(item.name, _text(decode(bytes(data), request.section_vaddr or 0), None, is_json=is_json))]
+            for image in images_of(item, data):
+                result = image if isinstance(image, Unusable) else _printed_of(image, is_json=is_json)
+                if not isinstance(result, Unusable) or not is_skipped(item, result):
+                    printed.append(result)
     except (Cfi2SFrameError, OSError, MemoryError) as error:
         printed.append(Unusable(item.name, reason_of(error), kind_of(error)))
     return printed
-
-
-def _text(section: _Section, *, is_json: bool) -> str:
-    from cfi2sframe.sframe.dump import dump_json, dump_text
-
-    if is_json:
-        return "".join(dump_json(section.section, section.show_address, _counters(section.image)))
-    return "".join(f"{line}\n" for line in dump_text(section.section, show_address=section.show_address))
 
 
 @contextmanager
@@ -184,37 +145,28 @@ def _open(item: Source) -> Iterator[FileData]:
             yield data
 
 
-def _sections(item: Source, data: FileData, section_vaddr: int | None) -> Iterator[_Section | Unusable]:
-    """Yield the sections of a source, or why there is none; a file without one is named only if the user named it."""
-    if starts_section(bytes(data[:2])):
-        from cfi2sframe.api import decode
-
-        yield _Section(item.name, decode(bytes(data), section_vaddr or 0), None)
-        return
-    for image in images_of(item, data):
-        result = image if isinstance(image, Unusable) else _section_in(image)
-        is_named = item.kind == "elf" and not item.is_in_folder
-        if is_named or not isinstance(result, Unusable) or result.kind is not ErrorKind.UNFIT:
-            yield result
-
-
-def _section_in(image: ElfImage) -> _Section | Unusable:
+def _printed_of(image: ElfImage, *, is_json: bool) -> tuple[str, str] | Unusable:
     from cfi2sframe.api import decode_existing
 
     try:
         section = decode_existing(image)
     except (InputError, RequestError) as error:
         return Unusable(image.name, error.detail, error.kind)
-    return _Section(image.name, section, image)
+    return image.name, _text(section, image, is_json=is_json)
 
 
-def _counters(image: ElfImage | None) -> ByteCounters | None:
-    """Return what counts the kinds of bytes in a range; None without CFI, which says where functions end."""
+def _text(section: Section, image: ElfImage | None, *, is_json: bool) -> str:
+    """Return a section as text; the raw bytes of one have no image. Objects show offsets in their sections."""
     from cfi2sframe.api import byte_counters
+    from cfi2sframe.sframe.dump import dump_json, dump_text
 
-    if image is None:
-        return None
-    try:
-        return byte_counters(image)
-    except InputError:
-        return None
+    def show_address(vaddr: int) -> int:
+        return vaddr if image is None else image.place(vaddr).offset
+
+    if not is_json:
+        return "".join(f"{line}\n" for line in dump_text(section, show_address=show_address))
+    counters = None
+    # Without CFI, nothing says where functions end.
+    with suppress(InputError):
+        counters = None if image is None else byte_counters(image)
+    return "".join(dump_json(section, show_address, counters))

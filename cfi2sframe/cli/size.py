@@ -8,11 +8,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.cli.answers import Collected, collect, publish
-from cfi2sframe.cli.common import worst
 from cfi2sframe.cli.exit_status import PROGRAM
-from cfi2sframe.cli.inputs import Inputs, add_inputs, inputs_of, process_count
-from cfi2sframe.cli.options import add_level, add_source, add_version, count_or_all
-from cfi2sframe.cli.outputs import REPORT_FORMATS, Printing, add_output, printing_of
+from cfi2sframe.cli.options import (
+    REPORT_FORMATS,
+    Inputs,
+    Printing,
+    add_inputs,
+    add_level,
+    add_output,
+    add_source,
+    add_version,
+    count_or_all,
+    inputs_of,
+    printing_of,
+    process_count,
+)
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import RequestError
 
@@ -23,20 +33,14 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion import Options
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.files.find import Source, Unusable
-    from cfi2sframe.report.records import Report
     from cfi2sframe.report.size import FileSize
 
 #: The lines of a table for people; files for programs, and pages, list all.
 _TEXT_LINE_COUNT: Final = 25
 #: `--top` where nothing is said.
 _BY_FORMAT: Final = -1
-_ORDERS: Final = (
-    *("sframe", "gnu", "ratio", "growth", "rows", "cfi", "file", "functions", "left-out", "name"),
-)  # fmt: skip
+_ORDERS: Final = ("sframe", "gnu", "ratio", "growth", "rows", "cfi", "file", "functions", "left-out", "name")
 _NOTHING: Final = "there is nothing to measure"
-
-#: The sizes of a file, in one version or several, and its folder.
-_Kept = tuple[tuple["FileSize", ...], str]
 
 
 class SizeRequest(NamedTuple):
@@ -117,53 +121,50 @@ def request_of(arguments: argparse.Namespace) -> SizeRequest:
 
 def run(request: SizeRequest) -> int:
     """Measure and report; a file that cannot be read does not stop the others."""
+    from cfi2sframe.report.size_report import size_report
+
     if request.compared:
         return _compare(request)
     collected = _collect(request.inputs.find(), request)
-    return publish(collected, partial(_report, request=request), request.printing, _NOTHING)
-
-
-def _report(kept: list[_Kept], request: SizeRequest) -> Report:
-    from cfi2sframe.report.size_report import size_report
-
-    pairs = [(size, folder) for sizes, folder in kept for size in sizes]
-    version = request.options[0].version
-    return size_report(
-        [size for size, _ in pairs],
-        version,
-        level=request.options[0].level,
+    first = request.options[0]
+    folders = [
+        os.path.dirname(source.name) or "."
+        for sizes, source in zip(collected.answers, collected.sources, strict=True)
+        for _ in sizes
+    ]
+    report = partial(
+        size_report,
+        _sizes(collected),
+        first.version,
+        level=first.level,
         order=request.order,
         top=request.top,
-        folders=[folder for _, folder in pairs] if request.line == "folder" else None,
-        undefined_count=sum(version not in {size.sframe_version for size in sizes} for sizes, _ in kept),
+        folders=folders if request.line == "folder" else None,
+        undefined_count=sum(first.version not in {size.sframe_version for size in each} for each in collected.answers),
     )
+    return publish(collected, report, request.printing, _NOTHING)
 
 
 def _compare(request: SizeRequest) -> int:
     from cfi2sframe.files.find import find_relative
     from cfi2sframe.report.size_report import comparison_report
 
-    excluded = request.inputs.excluded
-    old, new = (_collect(list(find_relative(root, excluded)), request) for root in request.compared)
+    old, new = (_collect(list(find_relative(root, request.inputs.excluded)), request) for root in request.compared)
     both = Collected(
-        [*old.kept, *new.kept] if old.kept and new.kept else [],
+        [*old.answers, *new.answers] if old.answers and new.answers else [],
+        [*old.sources, *new.sources],
         [*old.skipped, *new.skipped],
         [*old.failed, *new.failed],
-        worst((old.status, new.status)),
-        old.size + new.size,
     )
-
-    def report(_: list[_Kept]) -> Report:
-        before, after = ([size for sizes, _ in side.kept for size in sizes] for side in (old, new))
-        return comparison_report(before, after, request.options[0].version, top=request.top)
-
+    version = request.options[0].version
+    report = partial(comparison_report, _sizes(old), _sizes(new), version, top=request.top)
     return publish(both, report, request.printing, _NOTHING)
 
 
-def _collect(found: Sequence[Source | Unusable], request: SizeRequest) -> Collected[_Kept]:
+def _collect(found: Sequence[Source | Unusable], request: SizeRequest) -> Collected[tuple[FileSize, ...]]:
     # By version, as reports list them.
     options = sorted(request.options, key=lambda each: each.version)
-    return collect(found, partial(_sizes_of, options=options), _keep, request.inputs.process_count)
+    return collect(found, partial(_sizes_of, options=options), request.inputs.process_count)
 
 
 def _sizes_of(image: ElfImage, options: Sequence[Options]) -> tuple[FileSize, ...]:
@@ -171,9 +172,8 @@ def _sizes_of(image: ElfImage, options: Sequence[Options]) -> tuple[FileSize, ..
     from cfi2sframe.conversion import convert_image
     from cfi2sframe.report.size import measure
 
-    defined = [each for each in options if each.version >= image.arch.first_version]
-    return tuple([measure(convert_image(image, each)) for each in defined])
+    return tuple([measure(convert_image(image, each)) for each in options if each.version >= image.arch.first_version])
 
 
-def _keep(sizes: tuple[FileSize, ...], source: Source) -> _Kept:
-    return sizes, os.path.dirname(source.name) or "."
+def _sizes(collected: Collected[tuple[FileSize, ...]]) -> list[FileSize]:
+    return [size for sizes in collected.answers for size in sizes]

@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, PROGRAM
-from cfi2sframe.cli.options import add_source, add_version
-from cfi2sframe.cli.outputs import Printing, add_output, printing_of
+from cfi2sframe.cli.options import Printing, add_output, add_source, add_version, positive, printing_of
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import RequestError, naming
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterable
 
     from cfi2sframe.elf.cfi import CfiKind
@@ -48,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"  {PROGRAM} trace --pid 1234 --thread all --format json\n",
     )
     parser.add_argument("core", metavar="CORE", nargs="?", help="the core file")
-    parser.add_argument("--pid", type=_number, metavar="N", help="trace a live process instead")
+    parser.add_argument("--pid", type=positive, metavar="N", help="trace a live process instead")
     parser.add_argument("--executable", metavar="FILE", help="program that dumped CORE, if it is not at its own path")
     parser.add_argument(
         "--thread", type=_thread, default="all", metavar="N", help="id of a thread, or all (default all)"
@@ -58,18 +57,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_output(parser, ("text", "json"))
 
 
-def _number(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value <= 0:
-        raise argparse.ArgumentTypeError(f"not a positive number: {text!r}")
-    return value
-
-
 def _thread(text: str) -> int | Literal["all"]:
-    return "all" if text == "all" else _number(text)
+    return "all" if text == "all" else positive(text)
 
 
 def request_of(arguments: argparse.Namespace) -> TraceRequest:

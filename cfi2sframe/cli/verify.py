@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from cfi2sframe.cli.answers import answers_of, is_one_file, is_skipped
 from cfi2sframe.cli.common import exit_status_of, is_section, read_section, say, worst
 from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, EXIT_UNCOMPARED, EXIT_UNUSABLE, PROGRAM
-from cfi2sframe.cli.inputs import Inputs, add_inputs, inputs_of
-from cfi2sframe.cli.options import add_conversion_options, conversion_options
-from cfi2sframe.cli.outputs import check_apart, write_text
+from cfi2sframe.cli.options import (
+    Inputs,
+    add_conversion_options,
+    add_inputs,
+    check_apart,
+    conversion_options,
+    inputs_of,
+    write_text,
+)
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import RequestError
 from cfi2sframe.files.find import Unusable
@@ -23,7 +29,7 @@ from cfi2sframe.readers import READERS
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from cfi2sframe.files.find import Source
 
@@ -104,10 +110,23 @@ def run(request: VerifyRequest) -> int:
     """Verify the sections of all files; return the worst file's exit status."""
     found = request.inputs.find()
     is_single = is_one_file(found)
-    answers = answers_of(found, partial(check, request=request.check), request.inputs.process_count)
-    outcomes = list(_said((_outcome(source, result) for source, result in answers), request, is_single=is_single))
+    outcomes = []
+    for source, result in answers_of(found, partial(check, request=request.check), request.inputs.process_count):
+        outcomes.append(outcome := _outcome(source, result))
+        if isinstance(result, Checked):
+            for place, kind, message in result.findings:
+                sys.stdout.write(f"{printable(f'{result.name}: {place}: {kind}: {message}')}\n")
+            for sentence in result.sentences:
+                sys.stdout.write(f"{printable(f'{result.name}: {sentence}')}\n")
+            if request.is_verbose and is_single and not request.check.readers:
+                say("info", _comparison([result]), result.name)
+        elif outcome.status == "failed":
+            say("error", result.reason, result.name)
     if request.is_verbose and not is_single:
-        say("info", _sum_of(outcomes))
+        counts = Counter(outcome.status for outcome in outcomes)
+        kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items())) or "none"
+        results = [outcome.result for outcome in outcomes if isinstance(outcome.result, Checked)]
+        say("info", f"{len(outcomes):,} files: {kinds}; {_comparison(results)}")
     status = worst(outcome.exit_status for outcome in outcomes)
     if all(outcome.status == "skipped" for outcome in outcomes):
         say("error", "none of these files has an .sframe section (--would-be: what convert would write)")
@@ -128,71 +147,37 @@ class _Outcome(NamedTuple):
 
 
 def _outcome(source: Source | Unusable, result: Checked | Unusable) -> _Outcome:
-    if isinstance(result, Checked):
-        if not result.is_good:
-            return _Outcome(result, "different", EXIT_DIFFERENCE)
-        return (
-            _Outcome(result, "clean", EXIT_SUCCESS)
-            if result.is_compared
-            else _Outcome(result, "uncompared", EXIT_UNCOMPARED)
-        )
-    if is_skipped(source, result):
-        return _Outcome(result, "skipped", EXIT_SUCCESS)
-    return _Outcome(result, "failed", exit_status_of(result.kind))
+    if isinstance(result, Unusable):
+        if is_skipped(source, result):
+            return _Outcome(result, "skipped", EXIT_SUCCESS)
+        return _Outcome(result, "failed", exit_status_of(result.kind))
+    if not result.is_good:
+        return _Outcome(result, "different", EXIT_DIFFERENCE)
+    if not result.is_compared:
+        return _Outcome(result, "uncompared", EXIT_UNCOMPARED)
+    return _Outcome(result, "clean", EXIT_SUCCESS)
 
 
-def _said(outcomes: Iterable[_Outcome], request: VerifyRequest, *, is_single: bool) -> Iterator[_Outcome]:
-    """Print what was found out about each file."""
-    for outcome in outcomes:
-        result = outcome.result
-        if isinstance(result, Checked):
-            for line in _lines(result):
-                sys.stdout.write(f"{printable(line)}\n")
-            if request.is_verbose and is_single and not request.check.readers:
-                say("info", _comparison(result), result.name)
-        elif outcome.status == "failed":
-            say("error", result.reason, result.name)
-        yield outcome
-
-
-def _lines(result: Checked) -> Iterator[str]:
-    yield from (f"{result.name}: {place}: {kind}: {message}" for place, kind, message in result.findings)
-    yield from (f"{result.name}: {sentence}" for sentence in result.sentences)
-
-
-def _comparison(result: Checked) -> str:
+def _comparison(results: Sequence[Checked]) -> str:
     return (
-        f"{result.function_count:,} functions, {result.row_count:,} rows compared, "
-        f"{result.left_out_count:,} rightly left out, {len(result.findings):,} differences"
+        f"{sum(result.function_count for result in results):,} functions, "
+        f"{sum(result.row_count for result in results):,} rows compared, "
+        f"{sum(result.left_out_count for result in results):,} rightly left out, "
+        f"{sum(len(result.findings) for result in results):,} differences"
     )
-
-
-def _sum_of(outcomes: Sequence[_Outcome]) -> str:
-    """Return the one sentence about many files."""
-    counts = Counter(outcome.status for outcome in outcomes)
-    kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items())) or "none"
-    results = [outcome.result for outcome in outcomes if isinstance(outcome.result, Checked)]
-    whole = Checked(
-        "",
-        sum(result.function_count for result in results),
-        sum(result.row_count for result in results),
-        sum(result.left_out_count for result in results),
-        tuple(finding for result in results for finding in result.findings),
-    )
-    return f"{len(outcomes):,} files: {kinds}; {_comparison(whole)}"
 
 
 def _data(outcome: _Outcome) -> dict[str, object]:
     """Return the object that the report has for a file."""
+    result = outcome.result
     data: dict[str, object] = {
         "schema": SCHEMA_VERSION,
-        "file": outcome.result.name,
+        "file": result.name,
         "status": outcome.status,
         "exit_status": outcome.exit_status,
-        "reason": outcome.result.reason if isinstance(outcome.result, Unusable) else "",
+        "reason": result.reason if isinstance(result, Unusable) else "",
     }
-    if isinstance(outcome.result, Checked):
-        result = outcome.result
+    if isinstance(result, Checked):
         data |= {
             "functions": result.function_count,
             "rows": result.row_count,

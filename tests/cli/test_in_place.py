@@ -217,7 +217,7 @@ def test_lists(folder: Path, tmp_path: Path) -> None:
         (("IN", "IN", "--in-place", "--errata", "1"), "--errata is only valid with --sframe-version 2"),
         (("IN", "-", "--in-place"), "standard input cannot be rewritten in place"),
         (("IN", "--check", "--section-address", "4096"), "--section-address is only valid for raw output"),
-        (("IN", "--in-place", "-j", "0"), "not a count from 1: '0'"),
+        (("IN", "--in-place", "-j", "0"), "not a positive number: '0'"),
     ],
 )
 def test_contradictions(folder: Path, words: tuple[str, ...], message: str) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe.cli.inputs import add_inputs, inputs_of
+from cfi2sframe.cli.options import add_inputs, inputs_of
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ErrorKind
 from cfi2sframe.files.find import Unusable

@@ -15,7 +15,7 @@ import pytest
 
 from cfi2sframe import account, convert, load
 from cfi2sframe.abi import AMD64
-from cfi2sframe.cli.outputs import REPORT_FORMATS
+from cfi2sframe.cli.options import REPORT_FORMATS
 from cfi2sframe.errors import RequestError
 from cfi2sframe.printable import printable
 from cfi2sframe.report.coverage_report import coverage_report
