@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe.cli.wrapper.roles import role_of
+from cfi2sframe.cli.wrapper.programs import role_of
 from cfi2sframe.cli.wrapper.words import is_for_driver, link_request, output_of
 from tests.contrib.support import PROJECT, Result, attempt, check_section, environment, has_section, run
 from tests.contrib.test_builds import linker_folder

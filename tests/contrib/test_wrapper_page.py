@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from cfi2sframe.cli.wrapper.roles import role_of
+from cfi2sframe.cli.wrapper.programs import role_of
 from tests.contrib.support import PROGRAMS, ROOT, attempt, run
 from tests.support.needs import need
 

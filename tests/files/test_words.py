@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe.cli.wrapper.response_files import expand_response_files, split_words
+from cfi2sframe.cli.wrapper.words import expand_response_files, split_words
 from cfi2sframe.errors import RequestError
 from cfi2sframe.files.words import names_from
 from tests.support.cli import run

@@ -5,10 +5,9 @@ A build must never break because of a section that only stack tracers read: a fi
 is. Configure scripts take what a test link prints for a failure: the wrappers print nothing of their own, unless the
 real program cannot be run. The man page, cfi2sframe-ld(1), has the variables that change that.
 
-- `roles`: what a wrapper stands in for, by the name that it was called by.
-- `programs`: finds the real program, and runs it.
 - `words`: what the command lines of linkers and drivers say; `assembler`: those of assemblers.
-- `insertion`: the section into the file, in a child process; `messages`: to standard error, and to a log.
+- `programs`: the real program: finds it, runs it; messages about it, and a log.
+- `insertion`: the section into the file, in a child process.
 """
 
 from __future__ import annotations
@@ -19,13 +18,27 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.cli import open_missing_streams
-from cfi2sframe.cli.wrapper.messages import message, write
-from cfi2sframe.cli.wrapper.programs import EXIT_NOT_FOUND, real_program, running_wrappers, spawn
-from cfi2sframe.cli.wrapper.roles import ASSEMBLER, role_of
+from cfi2sframe.cli.wrapper.assembler import assemble
+from cfi2sframe.cli.wrapper.insertion import identity_of, insert, is_elf_of_type
+from cfi2sframe.cli.wrapper.programs import (
+    ASSEMBLER,
+    DRIVER,
+    EXIT_NOT_FOUND,
+    message,
+    real_program,
+    role_of,
+    running_wrappers,
+    spawn,
+    without_section,
+    write,
+)
+from cfi2sframe.cli.wrapper.words import link_request
 from cfi2sframe.interrupts import keep_interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from cfi2sframe.cli.wrapper.programs import Role
 
 _HELP: Final = """\
 usage: cfi2sframe-cc ARGUMENT...   run cc, gcc or clang, then put an .sframe section into the linked file
@@ -45,6 +58,9 @@ Files that SFrame is not defined for and files without CFI are no failures. See 
 """
 #: 128 and the value of `signal.SIGINT`.
 _INTERRUPTED: Final = 130
+_ET_EXEC, _ET_DYN = 2, 3
+#: Linkers for Windows add it to a name.
+_WINDOWS_SUFFIX: Final = ".exe"
 
 
 def run() -> int:
@@ -75,9 +91,24 @@ def main(words: Sequence[str]) -> int:
     if outer:
         return spawn(role, [program, *words[1:]], variables)
     if role.kind == ASSEMBLER:
-        from cfi2sframe.cli.wrapper.assembler import assemble
-
         return assemble(role, program, words[1:], variables)
-    from cfi2sframe.cli.wrapper.linker import link
-
     return link(role, program, words[1:], variables)
+
+
+def link(role: Role, program: str, words: Sequence[str], variables: dict[str, str]) -> int:
+    """Link; return the exit status. Objects (`ld -r`, `cc -c`) are converted when they are linked.
+
+    A section that the linker merged from some of the objects is replaced by one that describes all code.
+    """
+    output, is_link = link_request(words, is_driver=role.kind == DRIVER)
+    before = identity_of(output)
+    status = spawn(role, [program, *words], variables)
+    if status != 0:
+        return status
+    if identity_of(output) != before:
+        return insert(role, output, lambda: ("--replace",)) if is_elf_of_type(output, _ET_EXEC, _ET_DYN) else status
+    # Nobody keeps /dev/null.
+    is_device = os.path.exists(output) and before is None
+    if is_device or not is_link or os.path.exists(output + _WINDOWS_SUFFIX):
+        return status
+    return without_section(role, output, "the linker has not written this file, and no argument names another")

@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.cli.wrapper.insertion import identity_of, insert, is_elf_of_type
 from cfi2sframe.cli.wrapper.programs import printed_by, spawn
-from cfi2sframe.cli.wrapper.response_files import expand_response_files
-from cfi2sframe.cli.wrapper.words import output_of
+from cfi2sframe.cli.wrapper.words import expand_response_files, output_of
 from cfi2sframe.errors import Cfi2SFrameError, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cfi2sframe.cli.wrapper.roles import Role
+    from cfi2sframe.cli.wrapper.programs import Role
 
 _ET_REL: Final = 1
 #: GNU as takes long options with one hyphen, too.
@@ -25,44 +24,33 @@ _OWN_WORD: Final = re.compile(r"--?gsframe(?:=(?P<choice>yes|no)|-(?P<version>[1
 _RELEASE: Final = re.compile(r"\b(\d+)\.(\d+)[^\s()]*$")
 
 
-class AssemblyRequest(NamedTuple):
-    """What a command line asks for: whether a section is wanted, its version if named, the words for the assembler."""
-
-    is_wanted: bool
-    version: int | None
-    words: tuple[str, ...]
-
-
 def assemble(role: Role, program: str, words: Sequence[str], variables: dict[str, str]) -> int:
     """Assemble; return the exit status. An object that has a section already is left as it is."""
-    request = request_of(words)
-    passed_on = request.words
-    if not request.is_wanted and "--gsframe[=" in printed_by([program, "--help"]):
+    is_wanted, version, passed_on = request_of(words)
+    if not is_wanted and "--gsframe[=" in printed_by([program, "--help"]):
         # It may have been built to write sections unless it is told not to.
         passed_on = ("--gsframe=no", *passed_on)
     output = output_of(passed_on)
     before = identity_of(output)
     status = spawn(role, [program, *passed_on], variables)
-    if status != 0 or not request.is_wanted or identity_of(output) == before or not is_elf_of_type(output, _ET_REL):
+    if status != 0 or not is_wanted or identity_of(output) == before or not is_elf_of_type(output, _ET_REL):
         return status
-    return insert(role, output, lambda: _plan(request.version, program, output))
+    return insert(role, output, lambda: _plan(version, program, output))
 
 
-def request_of(words: Sequence[str]) -> AssemblyRequest:
-    """Return what a command line asks for; of several such words the last one counts.
+def request_of(words: Sequence[str]) -> tuple[bool, int | None, tuple[str, ...]]:
+    """Return what a command line asks for: whether a section is wanted, its version if named, the assembler's words.
 
-    The words about SFrame are this program's: most assemblers do not know them, and each knows one version only.
+    The words about SFrame are this program's: most assemblers do not know them, and each knows one version only. Of
+    several the last one counts.
     """
-    others, version, is_wanted = [], None, True
     expanded = list(expand_response_files(words))
-    for word in expanded:
-        match = _OWN_WORD.fullmatch(word)
-        if match is None:
-            others.append(word)
-        else:
-            version = int(match["version"]) if match["version"] else None
-            is_wanted = match["choice"] != "no"
-    return AssemblyRequest(is_wanted, version, tuple(words if others == expanded else others))
+    matches = [_OWN_WORD.fullmatch(word) for word in expanded]
+    last = next((match for match in reversed(matches) if match), None)
+    if last is None:
+        return True, None, tuple(words)
+    others = tuple(word for word, match in zip(expanded, matches, strict=True) if match is None)
+    return last["choice"] != "no", int(last["version"]) if last["version"] else None, others
 
 
 def _plan(version: int | None, program: str, output: str) -> tuple[str, ...] | None:

@@ -9,15 +9,14 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE
-from cfi2sframe.cli.wrapper.messages import from_root, is_set, log, message, without_section, write
-from cfi2sframe.cli.wrapper.programs import status_of
+from cfi2sframe.cli.wrapper.programs import from_root, is_set, log, message, status_of, without_section, write
 from cfi2sframe.errors import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cfi2sframe.cli.convert import WriteRequest
-    from cfi2sframe.cli.wrapper.roles import Role
+    from cfi2sframe.cli.wrapper.programs import Role
 
 #: The magic number of e_ident, and the offset of the end of e_type.
 _ELF_MAGIC: Final = b"\x7fELF"

@@ -1,19 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other programs: where the real one is, running it, and what it prints."""
+"""The program that a wrapper stands in for: its name, where the real one is, running it, and messages about it."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.cli.wrapper.messages import message, write
-from cfi2sframe.cli.wrapper.roles import ASSEMBLER, LINKER, Role
+from cfi2sframe.cli.exit_status import PROGRAM
+from cfi2sframe.cli.wrapper.words import is_for_driver
+from cfi2sframe.printable import printable
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LINKER: Final = "ld"
+DRIVER: Final = "cc"
+ASSEMBLER: Final = "as"
 EXIT_NOT_FOUND: Final = 127
 _EXIT_NOT_STARTED: Final = 126
 _SIGNALLED: Final = 128
+
+
+class Role(NamedTuple):
+    """What a wrapper stands in for: `names` are looked for in PATH, unless the variable names a program."""
+
+    kind: str
+    names: tuple[str, ...]
+
+    @property
+    def variable(self) -> str:
+        """The variable that names the real program."""
+        return f"CFI2SFRAME_{self.kind.upper()}"
+
+    @property
+    def running(self) -> str:
+        """The variable with the paths of the wrappers that are running: each looks for another program.
+
+        Objects have another one than linked files, since a driver's wrapper runs the assembler's.
+        """
+        return "CFI2SFRAME_RUNNING_AS" if self.kind == ASSEMBLER else "CFI2SFRAME_RUNNING"
+
+    @property
+    def program(self) -> str:
+        """The wrapper's name in messages."""
+        return f"{PROGRAM}-{self.kind}"
+
+
+def role_of(name: str, words: Sequence[str]) -> Role:
+    """Return what a wrapper stands in for, from its name and its arguments."""
+    base = os.path.basename(name).removeprefix(f"{PROGRAM}-")
+    if base == "as" or base.endswith("-as"):
+        return Role(ASSEMBLER, (base,))
+    is_linker = base == "ld" or base.startswith("ld.") or base.endswith("-ld") or "-ld." in base
+    if is_linker and not is_for_driver(words):
+        return Role(LINKER, (base,))
+    if is_linker or base == "cc":
+        return Role(DRIVER, ("cc", "gcc", "clang"))
+    return Role(DRIVER, (base,))
 
 
 def running_wrappers(role: Role | None = None) -> list[str]:
@@ -81,3 +126,61 @@ def printed_by(command: list[str]) -> str:
     except (OSError, subprocess.CalledProcessError):
         return ""
     return os.fsdecode(done.stdout)
+
+
+# Messages
+
+
+def is_set(variable: str) -> bool:
+    """Whether a variable is neither empty nor 0."""
+    return os.environ.get(variable, "0") not in ("", "0")
+
+
+def message(role: Role, kind: str, text: str, file: str = "") -> str:
+    """Return a message in the GNU style, with its line end."""
+    place = f"{printable(file)}: " if file else ""
+    return f"{role.program}: {place}{kind}: {printable(text)}\n"
+
+
+def write(text: str) -> None:
+    """Write to standard error. That nobody reads it does not change the result of a build."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        # The interpreter would write the rest when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+def log(text: str) -> None:
+    """Append lines to the log, if there is one, in one piece: builds run many wrappers at the same time."""
+    path = os.environ.get("CFI2SFRAME_LOG")
+    if not path:
+        return
+    try:
+        with open(path, "ab", buffering=0) as file:
+            file.write(text.encode(errors="surrogateescape"))
+    except (OSError, ValueError) as error:
+        if is_set("CFI2SFRAME_VERBOSE"):
+            write(f"cfi2sframe: CFI2SFRAME_LOG: {error}\n")
+
+
+def without_section(role: Role, file: str, reason: str = "") -> int:
+    """Report a file that has no section although the real program has succeeded; return the build step's status."""
+    verdict = "no .sframe section was put in" + (reason and f": {reason}")
+    log(message(role, "warning", verdict, from_root(file)))
+    if is_set("CFI2SFRAME_STRICT"):
+        write(message(role, "error", f"{verdict} (CFI2SFRAME_STRICT)", file))
+        return 1
+    if is_set("CFI2SFRAME_VERBOSE"):
+        write(message(role, "warning", verdict, file))
+    return 0
+
+
+def from_root(file: str) -> str:
+    """Return a file's name from the root: a log has files of many folders."""
+    try:
+        return os.path.abspath(file)
+    except OSError:
+        # Somebody has removed the current folder.
+        return file

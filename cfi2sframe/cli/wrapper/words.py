@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-from cfi2sframe.cli.wrapper.response_files import expand_response_files
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 #: What linkers and compiler drivers write without -o.
 _DEFAULT_OUTPUT: Final = "a.out"
@@ -24,17 +22,17 @@ _NO_LINK: Final = re.compile(
 _NO_OUTPUT: Final = re.compile(r"--?(version|help|target-help|print-.*)|.*thinlto-index-only.*")
 #: Of a header alone a driver makes a precompiled one.
 _HEADERS: Final = (".h", ".hh", ".hpp", ".hxx")
+#: More levels of response files than this are a circle.
+_MAX_DEPTH: Final = 32
+#: Words that files may expand to, however small the files are; each byte of a file allows one more.
+_BASE_WORDS: Final = 1 << 12
+#: The largest file (bytes): more than any real one, because some devices never end.
+_MAX_FILE_SIZE: Final = 1 << 26
+_SPACE: Final = " \t\n\r\v\f"
 
 
-class LinkRequest(NamedTuple):
-    """The file that a command line names as its output, and whether it is a link that has to write one."""
-
-    output: str
-    is_link: bool
-
-
-def link_request(words: Sequence[str], *, is_driver: bool) -> LinkRequest:
-    """Return what a command line of a linker, or of a compiler driver, asks for."""
+def link_request(words: Sequence[str], *, is_driver: bool) -> tuple[str, bool]:
+    """Return the file that a command line names as its output, and whether it is a link that has to write one."""
     for_driver, for_linker = _sorted_words(words) if is_driver else ([], list(expand_response_files(words)))
     # A driver's own output comes before what it passes on.
     output = output_of([*for_driver, *for_linker])
@@ -42,7 +40,7 @@ def link_request(words: Sequence[str], *, is_driver: bool) -> LinkRequest:
     # Values of options are no inputs: files that are there have to be named.
     inputs = (word for word in (*for_driver, *for_linker) if word != output and not word.endswith(_HEADERS))
     has_input = any(word == "-" or word.startswith("-l") or os.path.isfile(word) for word in inputs)
-    return LinkRequest(output, has_input and not prints)
+    return output, has_input and not prints
 
 
 def _sorted_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -85,3 +83,69 @@ def output_of(words: Iterable[str]) -> str:
 def is_for_driver(words: Sequence[str]) -> bool:
     """Whether the words are for a compiler driver: it alone knows `-Wl,`, which rustc, CMake and others pass."""
     return any(word.startswith("-Wl,") for word in expand_response_files(words))
+
+
+def expand_response_files(words: Iterable[str]) -> Iterator[str]:
+    """Yield the words of a linker's command line, each `@FILE` replaced by the words in that file.
+
+    Words in a file are separated by white space; either quote keeps white space in a word, and a backslash makes the
+    next character part of a word. Like GNU ld, keeps the word of a file that cannot be read. Also keeps those of files
+    that are nested too deeply, or that expand to too many words, where GNU ld gives up. Raises nothing.
+    """
+    files: dict[str, list[str] | None] = {}
+    words_left = _BASE_WORDS
+    levels = [iter(words)]
+    while levels:
+        word = next(levels[-1], None)
+        if word is None:
+            levels.pop()
+            continue
+        inner = None
+        if word.startswith("@") and len(levels) <= _MAX_DEPTH:
+            if word not in files:
+                text = _text_of(word[1:])
+                files[word] = None if text is None else split_words(text)
+                words_left += len(text or "")
+            inner = files[word]
+        if inner is not None:
+            words_left -= 1 + len(inner)
+        if inner is None or words_left < 0:
+            yield word
+        else:
+            levels.append(iter(inner))
+
+
+def _text_of(path: str) -> str | None:
+    """Return the text of a response file; None of what cannot be one."""
+    try:
+        # File names are bytes.
+        with open(path, "rb") as file:
+            text = os.fsdecode(file.read(_MAX_FILE_SIZE))
+    except (OSError, ValueError):
+        # Also for a NUL byte in the name.
+        return None
+    return None if "\0" in text else text
+
+
+def split_words(text: str) -> list[str]:
+    """Split the text of a response file."""
+    words: list[str] = []
+    word: list[str] | None = None
+    quote = ""
+    characters = iter(text)
+    for character in characters:
+        if not quote and character in _SPACE:
+            if word is not None:
+                words.append("".join(word))
+            word = None
+            continue
+        word = word or []
+        if character == "\\":
+            word.append(next(characters, ""))
+        elif character == quote:
+            quote = ""
+        elif not quote and character in "'\"":
+            quote = character
+        else:
+            word.append(character)
+    return words if word is None else [*words, "".join(word)]
