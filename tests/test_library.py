@@ -277,6 +277,15 @@ def test_a_file_without_a_section_is_not_verified(installed: Path) -> None:
 
 # Errors
 
+each_call = pytest.mark.parametrize(
+    "call",
+    [
+        *(cfi2sframe.load, cfi2sframe.convert, cfi2sframe.verify, cfi2sframe.Section.from_file, trace.trace_core),
+        lambda path: cfi2sframe.convert_file(path, f"{path}.new"),
+        lambda path: cfi2sframe.convert_file(path, in_place=True),
+    ],
+)
+
 
 @pytest.mark.parametrize(
     ("make", "kind", "text"),
@@ -286,14 +295,7 @@ def test_a_file_without_a_section_is_not_verified(installed: Path) -> None:
         (lambda path: path.symlink_to(path), OSError, "Too many levels of symbolic links"),
     ],
 )
-@pytest.mark.parametrize(
-    "call",
-    [
-        *(cfi2sframe.load, cfi2sframe.convert, cfi2sframe.verify, cfi2sframe.Section.from_file, trace.trace_core),
-        lambda path: cfi2sframe.convert_file(path, f"{path}.new"),
-        lambda path: cfi2sframe.convert_file(path, in_place=True),
-    ],
-)
+@each_call
 def test_files_that_cannot_be_read(
     call: Callable[[str], object], make: Callable[[Path], None], kind: type[OSError], text: str, tmp_path: Path
 ) -> None:
@@ -310,20 +312,7 @@ def test_files_that_cannot_be_read(
     assert (type(again), str(again), again.filename, again.errno) == (type(error), str(error), str(path), error.errno)
 
 
-def test_the_operating_systems_errors_keep_their_kinds() -> None:
-    error = errors.FileError.of(PermissionError(13, "Permission denied"), "file")
-    assert isinstance(error, PermissionError)
-    assert str(error) == "file: Permission denied"
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        *(cfi2sframe.load, cfi2sframe.convert, cfi2sframe.verify, cfi2sframe.Section.from_file, trace.trace_core),
-        lambda path: cfi2sframe.convert_file(path, f"{path}.new"),
-        lambda path: cfi2sframe.convert_file(path, in_place=True),
-    ],
-)
+@each_call
 def test_files_that_are_no_elf_files(call: Callable[[str], object], tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text("text")

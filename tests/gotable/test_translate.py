@@ -75,17 +75,6 @@ def test_rows(arch: Arch, magic: int) -> None:
     assert entry.fde.cie.ra_register == arch.ra_register
 
 
-@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
-def test_the_whole_way(arch: Arch) -> None:
-    """Every address of the functions has the row of its depth in the section made."""
-    image = load(go_file(arch, GoTable((GoFunction(0, DEPTHS), GoFunction(48, DEPTHS)), 0x60)), "go")
-    conversion = convert_checked(image)
-    (source,) = account(conversion).sources
-    assert (source.name, source.function_count, source.described_count) == (".gopclntab", 2, 2)
-    assert account(conversion).default_size == 64
-    assert verify(convert(image)).is_clean
-
-
 @given(st.sampled_from(ARCHES), st.lists(st.tuples(st.integers(1, 40), st.integers(0, 400)), min_size=1, max_size=9))
 def test_any_depths(arch: Arch, steps: list[tuple[int, int]]) -> None:
     # The format has no two equal depths next to one another.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small ELF files around assembled CFI, for every ABI: linked ones and relocatable ones.
 
-Code is SHT_NOBITS: its size matters here and its bytes do not, so a function of a megabyte costs nothing.
+Code is SHT_NOBITS where its size matters and its bytes do not, so a function of a megabyte costs nothing.
 """
 
 from __future__ import annotations
@@ -50,11 +50,12 @@ def parsed_cie(arch: Arch, *, ra_register: int | None = None, is_signal_frame: b
 
 
 class Code(NamedTuple):
-    """An executable section of a linked file."""
+    """An executable section of a linked file: `size` bytes that do not matter, or `data`."""
 
     vaddr: int = TEXT_VADDR
     size: int = 0x1000
     name: str = ".text"
+    data: bytes = b""
 
 
 def linked_file(
@@ -68,7 +69,9 @@ def linked_file(
 ) -> bytes:
     """Return a shared library whose .eh_frame has these entries."""
     frame = asm.EhFrame((*entries, asm.Terminator()), FRAME_VADDR, little_endian=arch.byte_order == "<").assemble()
-    texts = tuple(asm.Section(c.name, b"", SHT_NOBITS, CODE, c.vaddr, nobits_size=c.size) for c in codes)
+    texts = tuple(
+        asm.Section(c.name, c.data, 1 if c.data else SHT_NOBITS, CODE, c.vaddr, nobits_size=c.size) for c in codes
+    )
     return asm.elf_file(
         arch.elf_machine,
         (asm.Section(".eh_frame", frame, 1, SHF_ALLOC, FRAME_VADDR, align=8), *texts, *more),

@@ -166,24 +166,7 @@ def test_records_of_a_core() -> None:
     amd64 = topmost(AMD64, struct.pack("<27Q", *range(100, 127)))
     # r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp
     assert amd64[:4] == (116, 119, 104, None)
-    wanted = {
-        15: 0,
-        14: 1,
-        13: 2,
-        12: 3,
-        6: 4,
-        3: 5,
-        11: 6,
-        10: 7,
-        9: 8,
-        8: 9,
-        0: 10,
-        2: 11,
-        1: 12,
-        4: 13,
-        5: 14,
-        7: 19,
-    }
+    wanted = {**dict(zip((15, 14, 13, 12, 6, 3, 11, 10, 9, 8, 0, 2, 1, 4, 5), range(15), strict=True)), 7: 19}
     assert dict(amd64.registers) == {number: 100 + place for number, place in wanted.items()}
     aarch64 = topmost(AARCH64_LE, struct.pack("<34Q", *range(100, 134)))
     assert aarch64[:4] == (132, 131, 129, 130)
