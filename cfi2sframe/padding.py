@@ -80,13 +80,19 @@ def fill_size(image: ElfImage, code: CodeRange, start_vaddr: int, end_vaddr: int
 
 def code_outside(image: ElfImage, held: Sequence[Span]) -> Iterator[tuple[CodeRange, Span]]:
     """Yield the executable code outside of ascending ranges that do not overlap, without gaps of padding."""
+    for code, gap in gaps_outside(image, held):
+        if fill_size(image, code, gap.start, gap.end) < gap.end - gap.start:
+            yield code, gap
+
+
+def gaps_outside(image: ElfImage, held: Sequence[Span]) -> Iterator[tuple[CodeRange, Span]]:
+    """Yield all executable bytes outside of ascending ranges that do not overlap."""
     starts, ends = [span.start for span in held], [span.end for span in held]
     for code in image.code_ranges:
         # There may be thousands of ranges, and of sections.
         first, last = bisect_right(ends, code.start_vaddr), bisect_left(starts, code.end_vaddr)
         for gap in without([(code.start_vaddr, code.end_vaddr)], held[first:last]):
-            if fill_size(image, code, gap.start, gap.end) < gap.end - gap.start:
-                yield code, gap
+            yield code, gap
 
 
 def find_padding(image: ElfImage, starts: Sequence[int], ends: Sequence[int]) -> Padding:

@@ -132,7 +132,7 @@ def test_counts_of_each_source() -> None:
     ]
     assert coverage.dropped == {DropReason.BETTER_SOURCE.value: 1}
     assert [(item.reason, item.source) for item in coverage.of_kind("left out")] == [
-        (SkipReason.CFA_EXPRESSION, ".debug_frame")
+        (SkipReason.CFA_EXPRESSION.name, ".debug_frame")
     ]
     assert [item.source for item in coverage.of_kind("damaged")] == [".debug_frame"]
     text = render(coverage_report([coverage]), "text")
@@ -190,7 +190,7 @@ def test_free_pascal_has_wide_cie_pointers() -> None:
     pascal = asm.Section(".debug_frame", cie + len(body).to_bytes(4, "little") + body)
     conversion = convert_checked(both(AMD64, (frame_of(AMD64, 32, 16, 24, of_eh_frame=True),), pascal))
     (damaged,) = account(conversion).of_kind("damaged")
-    assert (damaged.section, damaged.address, damaged.why) == (
+    assert (damaged.section, damaged.address, damaged.message) == (
         ".debug_frame",
         len(cie),
         "its CIE pointer has 8 bytes, where a 32-bit length asks for 4",

@@ -22,7 +22,7 @@ class Span(NamedTuple):
 
 
 class SpanCount:
-    """Counts the bytes of some ascending spans without overlaps that lie between two addresses."""
+    """Counts the bytes of ascending spans without overlaps between two addresses, and tells whether one is in them."""
 
     def __init__(self, spans: Iterable[tuple[int, int]]) -> None:
         ordered = list(spans)
@@ -30,6 +30,12 @@ class SpanCount:
         self._ends = [end for _, end in ordered]
         #: By number of a span, the bytes of those before it.
         self._before: list[int] = [0, *accumulate(map(sub, self._ends, self._starts))]
+
+    def __contains__(self, vaddr: object) -> bool:
+        if not isinstance(vaddr, int):
+            return False
+        index = bisect_right(self._starts, vaddr) - 1
+        return index >= 0 and vaddr < self._ends[index]
 
     def between(self, start: int, end: int) -> int:
         """Return the bytes of the spans from one address up to another."""

@@ -28,7 +28,7 @@ def warnings_of(coverage: Coverage | None) -> tuple[str, ...]:
 
     unread = (f"{item.name} is not used: {item.reason}" for item in coverage.unread)
     # Nothing is lost where a stack ends, as in _start.
-    lost = tuple([m for m in coverage.missing if m.kind != "left out" or m.reason is not SkipReason.RA_UNDEFINED])
+    lost = tuple([m for m in coverage.missing if m.kind != "left out" or m.reason != SkipReason.RA_UNDEFINED.name])
     shown = tuple(islice(chain(unread, missing_sentences(coverage._replace(missing=lost))), _MAX_WARNINGS))
     stub_count = len(coverage.of_kind("PLT stubs"))
     more = len(coverage.unread) + coverage.damaged_count + coverage.left_out_count + coverage.in_part_count + stub_count

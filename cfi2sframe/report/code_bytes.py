@@ -1,30 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Executable bytes by what describes them, and the code that nothing describes because no CFI covers it.
-
-Every executable byte is counted exactly once.
-"""
+"""Every executable byte, once: the kind of what describes it, or why nothing does."""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.elf.ranges import Span, SpanCount, without
+from cfi2sframe.elf.constants import STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE
+from cfi2sframe.elf.ranges import Span, SpanCount, united
+from cfi2sframe.errors import ElfError
 from cfi2sframe.lower import InParts, Part, Skip
-from cfi2sframe.padding import fill_size
-from cfi2sframe.report.uncovered_code import (
-    UncoveredCode,
-    reasons_without_cfi,
-    stretches_of,
-    symbols_within,
-    with_reasons,
-)
+from cfi2sframe.padding import fill_size, gaps_outside
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from cfi2sframe.conversion import Conversion
-    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.elf.image import ElfImage, Symbol
+    from cfi2sframe.elf.sections import CodeRange
     from cfi2sframe.instructions.reasons import CodeReason
     from cfi2sframe.instructions.stub_records import StubReason
     from cfi2sframe.reasons import SkipReason
@@ -36,107 +31,168 @@ if TYPE_CHECKING:
 DESCRIBED = ("default", "flexible", "stubs", "padding", "from code")
 
 
-class Held(NamedTuple):
-    """The addresses `[start, end)` that CFI or the stub analysis accounts for.
+class Stretch(NamedTuple):
+    """The addresses `[start, end)` of one kind: one of `DESCRIBED`, or that of a `coverage.Missing`.
 
-    `kind` is one of `DESCRIBED`; or the code is not described because of `reason`, and `kind` is that of its
-    `coverage.Missing`.
+    `reason` says why code is not described; None of code without CFI whose instructions nobody asked about. `name` is
+    the function's in code without CFI, empty where no symbol names it, and `section` that of the executable range.
     """
 
     kind: str
     start: int
     end: int
     reason: Reason | None = None
+    detail: str = ""
+    name: str = ""
+    section: str = ""
 
 
-class CodeBytes(NamedTuple):
-    """Executable bytes: `held` by kind and reason, `uncovered` code, and padding that follows code without rows."""
-
-    held: Counter[tuple[str, Reason | None]]
-    uncovered: list[UncoveredCode]
-    other_padding: int
-
-
-def count_code(conversion: Conversion) -> CodeBytes:
-    """Count the bytes of every executable range by what describes them."""
-    image = conversion.image
-    code = [Span(each.start_vaddr, each.end_vaddr) for each in image.code_ranges]
-    held = list(_held(conversion))
-    counts, in_code = Counter[tuple[str, "Reason | None"]](), SpanCount(code)
-    for kind, start, end, reason in held:
-        counts[kind, reason] += in_code.between(start, end)
-    gaps = without(code, [*((start, end) for _, start, end, _ in held), *_padding_of_code(conversion, held)])
-    symbols = symbols_within(image, gaps)
-    uncovered = [
-        stretch
-        for gap in gaps
-        for index, start, end in _shares(image, gap)
-        for stretch in stretches_of(image, image.code_ranges[index], Span(start, end), symbols)
-    ]
-    size = sum(stretch.end_vaddr - stretch.start_vaddr for stretch in uncovered)
-    total = sum(end - start for start, end in code)
-    return CodeBytes(counts, with_reasons(uncovered, conversion), total - counts.total() - size)
+def count_code(conversion: Conversion) -> tuple[Counter[tuple[str, Reason | None]], list[Stretch]]:
+    """Return the executable bytes by kind and reason, and the code without CFI; the rest of the code is padding."""
+    image, known = conversion.image, list(_known(conversion))
+    held = [each for each in known if each.kind != "without CFI"]
+    in_code = SpanCount((code.start_vaddr, code.end_vaddr) for code in image.code_ranges)
+    sizes = Counter[tuple[str, "Reason | None"]]()
+    for each in held:
+        sizes[each.kind, each.reason] += in_code.between(each.start, each.end)
+    taken = united((each.start, each.end) for each in held)
+    if conversion.cfi.underived:
+        # The analysis of instructions has also found padding between the functions that it knows.
+        gaps = gaps_outside(image, united((each.start, each.end) for each in known))
+        padding = [gap for code, gap in gaps if fill_size(image, code, *gap) == gap.end - gap.start]
+        taken = united((*taken, *padding))
+    uncovered = _with_reasons(_without_cfi(image, taken), [each for each in known if each.kind == "without CFI"])
+    for each in uncovered:
+        sizes[each.kind, each.reason] += each.end - each.start
+    return sizes, uncovered
 
 
-def _held(conversion: Conversion) -> Iterator[Held]:
-    """Yield the ranges that the CFI or the stub analysis accounts for."""
+def _known(conversion: Conversion) -> Iterator[Stretch]:
+    """Yield what the CFI, the stubs and the instructions account for; "without CFI": why code has no rows."""
     code_map, derived = conversion.code_map, conversion.cfi.derived_numbers
+    for start, end, why in conversion.cfi.underived or ():
+        yield Stretch("without CFI", start, end, why)
+    for skip in code_map.stubs.left_out:
+        yield Stretch("without CFI", skip.start_vaddr, skip.start_vaddr + skip.size, skip.reason, skip.detail)
+    for stub in code_map.stubs.functions:
+        yield Stretch("stubs", stub.start_vaddr, stub.start_vaddr + stub.size)
     described_ends = set[int]()
     for number, start, end in zip(*code_map.pieces, strict=True):
         vaddr = conversion.cfi.entries.starts[number]
-        for held in _held_by(conversion.outcomes.results[number], vaddr, Span(start, end)):
-            if held.reason is None:
-                described_ends.add(held.end)
-            if number not in derived:
-                yield held
-            elif held.reason is None:
-                # No CFI covers the rest, which counts as if nothing had been derived.
-                yield held._replace(kind="from code")
+        for each in _parts_of(conversion.outcomes.results[number], vaddr, start, end):
+            if each.reason is None:
+                described_ends.add(each.end)
+            if number in derived:
+                # Where the version cannot express what was derived, the code counts as if nothing had been.
+                yield each._replace(kind="from code" if each.reason is None else "without CFI")
+            else:
+                yield each
     for start, end in code_map.padding.ranges:
         if start in described_ends:
-            yield Held("padding", start, end)
-    for stub in code_map.stubs.functions:
-        yield Held("stubs", stub.start_vaddr, stub.start_vaddr + stub.size)
+            yield Stretch("padding", start, end)
 
 
-def _held_by(result: FunctionBody | InParts | Skip, vaddr: int, piece: Span) -> Iterator[Held]:
-    """Yield the ranges of a piece of the FDE at `vaddr`."""
+def _parts_of(result: FunctionBody | InParts | Skip, vaddr: int, start: int, end: int) -> Iterator[Stretch]:
+    """Yield the parts of a piece of the FDE at `vaddr`."""
     if isinstance(result, Skip):
-        yield Held("left out", *piece, result.reason)
+        yield Stretch("left out", start, end, result.reason, result.detail)
     elif isinstance(result, InParts):
-        for start, end, which in result.within(piece.start - vaddr, piece.end - vaddr):
+        for first, last, which in result.within(start - vaddr, end - vaddr):
             if isinstance(which, Part):
-                yield Held(_kind_of(which.body), vaddr + start, vaddr + end)
+                yield Stretch(_kind_of(which.body), vaddr + first, vaddr + last)
             else:
-                yield Held("in part", vaddr + start, vaddr + end, which.why.reason)
+                yield Stretch("in part", vaddr + first, vaddr + last, which.why.reason, which.why.detail)
     else:
-        yield Held(_kind_of(result), *piece)
+        yield Stretch(_kind_of(result), start, end)
 
 
 def _kind_of(body: FunctionBody) -> str:
     return "flexible" if body.is_flexible else "default"
 
 
-def _padding_of_code(conversion: Conversion, held: Sequence[Held]) -> Iterator[Span]:
-    """Yield the padding that the analysis of instructions has found between the code that nothing describes."""
-    if not conversion.cfi.underived:
-        return
-    image = conversion.image
-    known = [(start, end) for _, start, end, _ in held]
-    known += [(item.start_vaddr, item.end_vaddr) for item in reasons_without_cfi(conversion)]
-    for code in image.code_ranges:
-        for gap in without([(code.start_vaddr, code.end_vaddr)], known):
-            if fill_size(image, code, gap.start, gap.end) == gap.end - gap.start:
-                yield gap
+def _without_cfi(image: ElfImage, taken: Sequence[Span]) -> list[Stretch]:
+    """Return the code outside of some ascending spans, cut at its functions, but for the padding.
+
+    Padding begins where the code before it ends: at the start of a gap, and where a function ends whose size is known.
+    """
+    gaps = list(gaps_outside(image, taken))
+    functions = _functions_within(image, [gap for _, gap in gaps])
+    found: list[Stretch] = []
+
+    def add_unnamed(code: CodeRange, start: int, end: int) -> None:
+        start += fill_size(image, code, start, end)
+        if start < end:
+            found.append(Stretch("without CFI", start, end, section=code.name))
+
+    for code, gap in gaps:
+        position = gap.start
+        first, last = (bisect_left(functions, edge, key=attrgetter("start")) for edge in gap)
+        ends = [*(function.start for function in functions[first + 1 : last]), gap.end]
+        for function, next_start in zip(functions[first:last], ends, strict=False):
+            if function.start < position:
+                # A label inside the function before it.
+                continue
+            add_unnamed(code, position, function.start)
+            position = min(gap.end, function.start + function.size) if function.size else next_start
+            found.append(Stretch("without CFI", function.start, position, name=function.name, section=code.name))
+        add_unnamed(code, position, gap.end)
+    return found
 
 
-def _shares(image: ElfImage, span: Span) -> Iterator[tuple[int, int, int]]:
-    """Yield the parts of a range that are executable, as (index of the executable range, start, end)."""
-    index = image.code_index_of(span.start)
-    while index < len(image.code_ranges):
-        code = image.code_ranges[index]
-        start, end = max(span.start, code.start_vaddr), min(span.end, code.end_vaddr)
-        if start >= end:
-            return
-        yield index, start, end
-        index += 1
+class _Function(NamedTuple):
+    """A function by its symbol. A size of 0 is one that the symbol table does not tell."""
+
+    start: int
+    size: int
+    name: str
+
+
+def _functions_within(image: ElfImage, spans: Sequence[Span]) -> list[_Function]:
+    """Return the functions that start in any of some ascending spans.
+
+    They are symbols of functions, and labels that have a size, as some assembly's functions do. Of several at one
+    address, a function is preferred, then a symbol with a size, then one of .symtab, then the first. A damaged table
+    has none.
+    """
+    within = SpanCount(spans)
+    best: dict[int, tuple[int, _Function]] = {}
+    for table in image.symbol_tables if spans else ():
+        try:
+            # In a linked file st_value is the address, so that most entries can be skipped unread.
+            for symbol in image.symbols(table, None if image.is_relocatable else within):
+                rank, vaddr = _rank(symbol), symbol.vaddr
+                if rank is None or vaddr is None or vaddr not in within:
+                    continue
+                if vaddr not in best or rank < best[vaddr][0]:
+                    best[vaddr] = (rank, _Function(vaddr, symbol.size, symbol.name))
+        except ElfError:
+            continue
+    return [best[vaddr][1] for vaddr in sorted(best)]
+
+
+def _rank(symbol: Symbol) -> int | None:
+    """Return 0 for the best of names, None for what names no function."""
+    if symbol.type in (STT_FUNC, STT_GNU_IFUNC):
+        return 0 if symbol.size else 1
+    return 2 if symbol.type == STT_NOTYPE and symbol.size else None
+
+
+def _with_reasons(stretches: Iterable[Stretch], reasons: Iterable[Stretch]) -> list[Stretch]:
+    """Return ascending stretches, cut where the reason changes why they have no rows; the first of several counts."""
+    known: list[Stretch] = []
+    for why in sorted(reasons, key=attrgetter("start")):
+        start = max(why.start, known[-1].end) if known else why.start
+        if start < why.end:
+            known.append(why._replace(start=start))
+    starts, ends = [why.start for why in known], [why.end for why in known]
+    result: list[Stretch] = []
+    for stretch in stretches:
+        position = stretch.start
+        for why in known[bisect_right(ends, stretch.start) : bisect_left(starts, stretch.end)]:
+            if position < why.start:
+                result.append(stretch._replace(start=position, end=why.start))
+            start, position = max(position, why.start), min(why.end, stretch.end)
+            result.append(stretch._replace(start=start, end=position, reason=why.reason, detail=why.detail))
+        if position < stretch.end:
+            result.append(stretch._replace(start=position))
+    return result

@@ -15,14 +15,17 @@ from cfi2sframe.demangle import readable_names
 from cfi2sframe.dwarf.row_section import RowSection
 from cfi2sframe.elf.cfi import SOURCE_NAMES
 from cfi2sframe.lower import Hole, InParts, Skip
-from cfi2sframe.report.code_bytes import DESCRIBED, CodeBytes, count_code
+from cfi2sframe.report.code_bytes import DESCRIBED, count_code
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from cfi2sframe.conversion import Conversion
+    from cfi2sframe.dwarf.programs import CfiEntry
+    from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.reasons import UnreadSource
-    from cfi2sframe.report.code_bytes import Reason
+    from cfi2sframe.report.code_bytes import Reason, Stretch
+    from cfi2sframe.sframe.lookup_cost import LookupCost
 
 #: How many stretches of code without CFI an account names, the largest ones.
 NAMED_COUNT: Final = 1000
@@ -35,15 +38,16 @@ class Missing(NamedTuple):
 
     `kind` is "left out" (a function), "in part" (a hole of a function), "PLT stubs", "without CFI" or "damaged".
     `name` is the function's, `demangled` that in readable form. `address` is absolute; in an object, an offset in
-    `section`; of a damaged FDE, its offset in the CFI section. `size` counts bytes. `detail` is the rule in question,
-    and `row_address` where it begins to hold. `source` is the CFI section.
+    `section`; of a damaged FDE, its offset in the CFI section. `size` counts bytes. `reason` is a constant's name, and
+    `message` its sentence; both are empty where nobody asked. `detail` is the rule in question, and `row_address` where
+    it begins to hold. `source` is the CFI section.
     """
 
     kind: str
     section: str
     address: int
     size: int
-    reason: Reason | str | None = None
+    reason: str = ""
     detail: str = ""
     name: str = ""
     demangled: str = ""
@@ -51,11 +55,7 @@ class Missing(NamedTuple):
     function_address: int = 0
     function_size: int = 0
     source: str = ""
-
-    @property
-    def why(self) -> str:
-        """The reason as a sentence; empty where there is none."""
-        return self.reason if isinstance(self.reason, str) else self.reason.value if self.reason else ""
+    message: str = ""
 
 
 class MissingSum(NamedTuple):
@@ -150,19 +150,9 @@ class Coverage(NamedTuple):
     unread: tuple[UnreadSource, ...] = ()
 
     @property
-    def source_names(self) -> str:
-        """The names of all sources that were read, the best one first."""
-        return " + ".join(source.name for source in self.sources)
-
-    @property
     def code_percent(self) -> float:
         """The share of the code that the section describes; 100 without any."""
         return 100.0 * self.described_size / self.code_size if self.code_size else 100.0
-
-    @property
-    def function_percent(self) -> float:
-        """The share of the functions that are described from start to end; 100 without any."""
-        return 100.0 * self.described_count / self.function_count if self.function_count else 100.0
 
     @property
     def ratio(self) -> float | None:
@@ -190,21 +180,17 @@ SUMMED: Final = Coverage._fields[Coverage._fields.index("code_size") : Coverage.
 
 def account(conversion: Conversion) -> Coverage:
     """Return the account of a conversion."""
-    image, cfi, target, cost = conversion.image, conversion.cfi, conversion.target, conversion.lookup_cost
-    code = count_code(conversion)
-    held = Counter[str]()
-    for (kind, _), size in code.held.items():
-        held[kind] += size
-    described_size = sum(held[kind] for kind in DESCRIBED)
-    left_out_size = held.total() - described_size
-    without_cfi_size = sum(each.end_vaddr - each.start_vaddr for each in code.uncovered)
-    numbers = range(cfi.derived_numbers.start)
-    dropped = Counter(reason.value for number, reason in conversion.code_map.dropped.items() if number in numbers)
+    image, cfi, target, code_map = conversion.image, conversion.cfi, conversion.target, conversion.code_map
+    sizes, uncovered = count_code(conversion)
+    of_kind = Counter[str]()
+    for (kind, _), size in sizes.items():
+        of_kind[kind] += size
+    described_size = sum(of_kind[kind] for kind in DESCRIBED)
+    code_size = sizes.total()
+    dropped = Counter(why.value for number, why in code_map.dropped.items() if number not in cfi.derived_numbers)
     sources = count_sources(conversion)
-    fdes = add_sources(sources)
-    missing = [*_missing_of_fdes(conversion), *_missing_without_fdes(conversion, code)]
-    without_cfi = [each for each in missing if each.kind == "without CFI"]
-    named = [each for each in missing if each.kind != "without CFI"]
+    fdes, cost = add_sources(sources), conversion.lookup_cost
+    named, without_cfi = list(_missing(conversion)), _missing_without_cfi(image, uncovered)
     return Coverage(
         file=image.name,
         arch=target.arch.name,
@@ -212,39 +198,46 @@ def account(conversion: Conversion) -> Coverage:
         sframe_version=target.version,
         errata=target.errata if target.version == 2 else None,
         section_address=conversion.section_vaddr,
-        code_size=described_size + left_out_size + without_cfi_size,
+        code_size=code_size,
         described_size=described_size,
-        default_size=held["default"],
-        flexible_size=held["flexible"],
-        stub_size=held["stubs"],
-        padding_size=held["padding"],
-        from_code_size=held["from code"],
-        left_out_size=left_out_size,
-        without_cfi_size=without_cfi_size,
-        other_padding_size=code.other_padding,
-        function_count=fdes.function_count,
+        default_size=of_kind["default"],
+        flexible_size=of_kind["flexible"],
+        stub_size=of_kind["stubs"],
+        padding_size=of_kind["padding"],
+        from_code_size=of_kind["from code"],
+        left_out_size=code_size - described_size - of_kind["without CFI"],
+        without_cfi_size=of_kind["without CFI"],
+        other_padding_size=sum(code.end_vaddr - code.start_vaddr for code in image.code_ranges) - code_size,
         described_count=fdes.described_count,
         flexible_count=fdes.flexible_count,
-        in_part_count=fdes.in_part_count,
-        left_out_count=fdes.left_out_count,
         damaged_count=fdes.damaged_count,
         stub_fde_count=fdes.stub_fde_count,
         dropped_count=fdes.dropped_count,
-        cfi_size=sum(section.size for section in cfi.sections),
-        eh_frame_hdr_size=sum(section.size for section in image.sections_named(".eh_frame_hdr")),
-        sframe_size=len(conversion.data),
-        record_count=len(conversion.section.starts),
-        row_count=conversion.rows.row_count,
-        looked_up_size=cost.code_size,
-        scanned_row_count=cost.walked_count,
-        max_rows=cost.max_rows,
         search_steps=cost.search_steps,
         sources=sources,
-        missing_sums=_sums(missing, code),
+        missing_sums=_sums([*named, *without_cfi], sizes),
         missing=_readable([*named, *nlargest(NAMED_COUNT, without_cfi, key=lambda each: each.size)]),
         dropped=dict(sorted(dropped.items())),
         unread=cfi.unread,
+        **figures(conversion, fdes, cost),
     )
+
+
+def figures(conversion: Conversion, fdes: SourceCounts, cost: LookupCost) -> dict[str, int]:
+    """Return the fields that an account and a `size.FileSize` have in common."""
+    return {
+        "function_count": fdes.function_count,
+        "in_part_count": fdes.in_part_count,
+        "left_out_count": fdes.left_out_count,
+        "cfi_size": sum(section.size for section in conversion.cfi.sections),
+        "eh_frame_hdr_size": sum(section.size for section in conversion.image.sections_named(".eh_frame_hdr")),
+        "sframe_size": len(conversion.data),
+        "record_count": len(conversion.section.starts),
+        "row_count": conversion.rows.row_count,
+        "looked_up_size": cost.code_size,
+        "scanned_row_count": cost.walked_count,
+        "max_rows": cost.max_rows,
+    }
 
 
 def count_sources(conversion: Conversion) -> tuple[SourceCounts, ...]:
@@ -278,53 +271,54 @@ def add_sources(sources: Iterable[SourceCounts]) -> SourceCounts:
     return SourceCounts("", *(list(map(sum, columns)) or [0]))
 
 
-def _missing_of_fdes(conversion: Conversion) -> Iterator[Missing]:
-    """Yield functions that are left out, and the holes of those that are described in part."""
-    image, skips, in_parts = conversion.image, conversion.skips, conversion.in_parts
+def _missing(conversion: Conversion) -> Iterator[Missing]:
+    """Yield functions that are left out, the holes of those that are described in part, stubs, and damaged FDEs."""
+    image, entries = conversion.image, conversion.cfi.entries
+    lost: list[tuple[CfiEntry, Skip | InParts]] = [*conversion.skips, *conversion.in_parts]
     with_names = [section for section in conversion.cfi.sections if isinstance(section, RowSection)]
     names = {vaddr: name for section in with_names for vaddr, name in section.names}
-    names |= image.names_of(entry.fde.pc_begin_vaddr for entry, _ in (*skips, *in_parts))
-    for entry, skip in skips:
-        fde, place = entry.fde, image.place(entry.fde.pc_begin_vaddr)
-        yield Missing(
-            *("left out", place.section_name, place.offset, fde.pc_range, skip.reason, skip.detail),
-            *(names.get(fde.pc_begin_vaddr, ""), "", place.offset + skip.start_delta),
-            *(place.offset, fde.pc_range, entry.section.name),
-        )
-    for entry, parts in in_parts:
-        fde, place = entry.fde, image.place(entry.fde.pc_begin_vaddr)
-        size = fde.pc_range + conversion.cfi.entries.clipped.get(entry.number, 0)
-        for start, end, which in parts.within(0, size):
-            if isinstance(which, Hole):
-                address, why = place.offset + start, which.why
-                yield Missing(
-                    *("in part", place.section_name, address, end - start, why.reason, why.detail),
-                    *(names.get(fde.pc_begin_vaddr, ""), "", address, place.offset, size, entry.section.name),
-                )
-
-
-def _missing_without_fdes(conversion: Conversion, code: CodeBytes) -> Iterator[Missing]:
+    names |= image.names_of(entry.fde.pc_begin_vaddr for entry, _ in lost)
+    for entry, result in lost:
+        size = entry.fde.pc_range
+        if isinstance(result, Skip):
+            kind, holes = "left out", [(0, size, result)]
+        else:
+            kind, size = "in part", size + entries.clipped.get(entry.number, 0)
+            parts = result.within(0, size)
+            holes = [(start, end, which.why) for start, end, which in parts if isinstance(which, Hole)]
+        place, name = image.place(entry.fde.pc_begin_vaddr), names.get(entry.fde.pc_begin_vaddr, "")
+        for start, end, why in holes:
+            yield Missing(
+                *(kind, place.section_name, place.offset + start, end - start, why.reason.name, why.detail, name),
+                row_address=place.offset + why.start_delta,
+                function_address=place.offset,
+                function_size=size,
+                source=entry.section.name,
+                message=why.reason.value,
+            )
     for stub in conversion.code_map.stubs.left_out:
-        yield Missing("PLT stubs", stub.section_name, stub.start_vaddr, stub.size, stub.reason, stub.detail)
+        where = stub.section_name, stub.start_vaddr, stub.size
+        yield Missing("PLT stubs", *where, stub.reason.name, stub.detail, message=stub.reason.value)
     for item in conversion.cfi.damaged:
-        failure = item.failure
-        yield Missing("damaged", item.section.name, failure.offset, 0, failure.error.reason, source=item.section.name)
-    for each in code.uncovered:
-        address, size = conversion.image.place(each.start_vaddr).offset, each.end_vaddr - each.start_vaddr
-        yield Missing("without CFI", each.section, address, size, each.reason, each.detail, each.name)
+        section, failure = item.section.name, item.failure
+        yield Missing("damaged", section, failure.offset, 0, source=section, message=failure.error.reason)
 
 
-def _sums(missing: Iterable[Missing], code: CodeBytes) -> tuple[MissingSum, ...]:
+def _missing_without_cfi(image: ElfImage, stretches: Iterable[Stretch]) -> list[Missing]:
+    found = []
+    for each in stretches:
+        reason, message = (each.reason.name, each.reason.value) if each.reason else ("", "")
+        address, size = image.place(each.start).offset, each.end - each.start
+        words = reason, each.detail, each.name
+        found.append(Missing("without CFI", each.section, address, size, *words, message=message))
+    return found
+
+
+def _sums(missing: Iterable[Missing], sizes: Mapping[tuple[str, Reason | None], int]) -> tuple[MissingSum, ...]:
     """Return the sums, the largest first. The bytes that an account leaves out, or that have no CFI, are theirs."""
-    places, sizes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    for each in missing:
-        places[each.kind, each.why] += 1
-        if each.kind == "without CFI":
-            sizes[each.kind, each.why] += each.size
-    for (kind, reason), size in code.held.items():
-        if reason is not None:
-            sizes[kind, reason.value] += size
-    found = [MissingSum(*key, places[key], sizes[key]) for key in {**places, **sizes}]
+    places = Counter((each.kind, each.message) for each in missing)
+    lost = {(kind, why.value if why else ""): size for (kind, why), size in sizes.items() if kind not in DESCRIBED}
+    found = [MissingSum(*key, places[key], lost.get(key, 0)) for key in {**places, **lost}]
     return tuple(sorted(found, key=lambda each: (-each.size, -each.place_count, each[:2])))
 
 
@@ -346,15 +340,5 @@ def _readable(missing: list[Missing]) -> tuple[Missing, ...]:
 
 def coverage_data(coverage: Coverage) -> dict[str, Any]:
     """Return an account as data for JSON."""
-    return {
-        **coverage._asdict(),
-        "sources": [item._asdict() for item in coverage.sources],
-        "missing_sums": [item._asdict() for item in coverage.missing_sums],
-        "missing": [_missing_data(item) for item in coverage.missing],
-        "unread": [item._asdict() for item in coverage.unread],
-    }
-
-
-def _missing_data(item: Missing) -> dict[str, Any]:
-    name = "" if item.reason is None or isinstance(item.reason, str) else item.reason.name
-    return {**item._asdict(), "reason": name, "message": item.why}
+    lists = ("sources", "missing_sums", "missing", "unread")
+    return {**coverage._asdict(), **{name: [item._asdict() for item in getattr(coverage, name)] for name in lists}}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.printable import counted
 from cfi2sframe.report.coverage import SUMMED, MissingSum, coverage_data
-from cfi2sframe.report.records import SCHEMA_VERSION, Column, Report, Table, common_folder
+from cfi2sframe.report.records import SCHEMA_VERSION, Column, Report, Table, column_sums, common_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -59,22 +59,17 @@ def coverage_report(accounts: Sequence[Coverage], *, top: int | None = None) -> 
 def add_up(accounts: Sequence[Coverage]) -> Coverage:
     """Return the sums of several accounts, without what is missing; of most rows and search steps, the largest."""
     first = accounts[0]
-    values = {name: [getattr(each, name) for each in accounts] for name in SUMMED}
-    sums = {name: sum(column) for name, column in values.items()}
-    sums |= {name: max(values[name]) for name in ("max_rows", "search_steps")}
-    places, sizes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    places, sizes, dropped = Counter[tuple[str, str]](), Counter[tuple[str, str]](), Counter[str]()
     for each in accounts:
+        dropped.update(each.dropped)
         for kind, reason, count, size in each.missing_sums:
             places[kind, reason] += count
             sizes[kind, reason] += size
     found = sorted((MissingSum(*key, places[key], sizes[key]) for key in places), key=lambda item: -item.size)
-    dropped = Counter[str]()
-    for each in accounts:
-        dropped.update(each.dropped)
     return first._replace(
         file=counted(len(accounts), "file"),
         arch=first.arch if len({each.arch for each in accounts}) == 1 else "several ABIs",
-        **sums,
+        **column_sums(accounts, SUMMED, ("max_rows", "search_steps")),
         sources=(),
         missing_sums=tuple(found),
         missing=(),
@@ -184,7 +179,7 @@ def _places_table(places: Sequence[tuple[Missing, str]], *, has_files: bool) -> 
 
 def _why(item: Missing) -> str:
     where = f" at 0x{item.row_address:x}" if item.row_address not in (0, item.address) else ""
-    return f"{item.why}{where}" + (f" ({item.detail})" if item.detail else "")
+    return f"{item.message}{where}" + (f" ({item.detail})" if item.detail else "")
 
 
 def _notes(total: Coverage, rest_count: int) -> Iterator[str]:

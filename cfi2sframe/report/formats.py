@@ -27,11 +27,7 @@ def render(report: Report, format_name: str) -> str:
     return _RENDERERS[format_name](report)
 
 
-def _text(report: Report) -> str:
-    return "".join(f"{line}\n" for line in _text_lines(report))
-
-
-def _text_lines(report: Report) -> Iterator[str]:
+def _text(report: Report) -> Iterator[str]:
     import textwrap
 
     yield printable(report.headline)
@@ -48,11 +44,7 @@ def _text_lines(report: Report) -> Iterator[str]:
         yield from textwrap.wrap(printable(note), _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
-def _markdown(report: Report) -> str:
-    return "".join(f"{line}\n" for line in _markdown_lines(report))
-
-
-def _markdown_lines(report: Report) -> Iterator[str]:
+def _markdown(report: Report) -> Iterator[str]:
     yield f"**{_escaped(report.headline)}**"
     for table in report.tables:
         yield from ("", *([f"### {_escaped(table.title)}", ""] if table.title else []))
@@ -74,14 +66,12 @@ def _csv(report: Report) -> str:
     import csv
     import io
 
-    rows = [{key: _csv_cell(value) for key, value in file.items()} for file in report.data["files"]]
+    files = report.data["files"]
+    names = [key for key, value in files[0].items() if not isinstance(value, list | dict)] if files else []
     out = io.StringIO()
-    names = (
-        [key for key, value in report.data["files"][0].items() if not isinstance(value, list | dict)] if rows else []
-    )
-    writer = csv.DictWriter(out, names, extrasaction="ignore", quoting=csv.QUOTE_NONNUMERIC)
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(out, quoting=csv.QUOTE_NONNUMERIC)
+    writer.writerow(names)
+    writer.writerows([_csv_cell(file[name]) for name in names] for file in files)
     return out.getvalue()
 
 
@@ -112,9 +102,13 @@ def _html(report: Report) -> str:
     return page.render(report=report, printable=printable)
 
 
+def _joined(lines_of: Callable[[Report], Iterator[str]]) -> Callable[[Report], str]:
+    return lambda report: "".join(f"{line}\n" for line in lines_of(report))
+
+
 _RENDERERS: Final[dict[str, Callable[[Report], str]]] = {
-    "text": _text,
-    "markdown": _markdown,
+    "text": _joined(_text),
+    "markdown": _joined(_markdown),
     "csv": _csv,
     "json": _json,
     "html": _html,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 Cell = int | float | str | None
 
@@ -67,6 +67,12 @@ class Report(NamedTuple):
 
 #: Raised when a key of the data of any report changes its meaning or is removed.
 SCHEMA_VERSION: Final = 2
+
+
+def column_sums(records: Sequence[object], names: Iterable[str], largest: Collection[str]) -> dict[str, Any]:
+    """Return the sums of some fields of records; of those in `largest`, the largest."""
+    columns = {name: [getattr(each, name) for each in records] for name in names}
+    return {name: max(cells, default=0) if name in largest else sum(cells) for name, cells in columns.items()}
 
 
 def common_folder(names: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def missing_sentences(coverage: Coverage) -> Iterator[str]:
     """Yield a sentence for each damaged FDE, each function that is left out or described in part, and stubs."""
     for item in coverage.of_kind("damaged"):
-        yield f"{item.section}+0x{item.address:x}: {item.why}; the FDE is skipped"
+        yield f"{item.section}+0x{item.address:x}: {item.message}; the FDE is skipped"
     yield from left_out_sentences(coverage)
     yield from in_part_sentences(coverage)
     for item in coverage.of_kind("PLT stubs"):
@@ -45,7 +45,7 @@ def _in_part(holes: Sequence[Missing], coverage: Coverage) -> str:
 
 
 def _why(item: Missing) -> str:
-    return f"{item.why} ({item.detail})" if item.detail else item.why
+    return f"{item.message} ({item.detail})" if item.detail else item.message
 
 
 def _function(item: Missing, coverage: Coverage) -> str:
@@ -69,7 +69,8 @@ def summary(coverage: Coverage) -> str:
     )
     if coverage.ratio is not None:
         size = coverage.cfi_size + coverage.eh_frame_hdr_size
-        line += f" ({coverage.ratio:.2f} of {coverage.source_names} + .eh_frame_hdr, {size:,} bytes)"
+        source_names = " + ".join(source.name for source in coverage.sources)
+        line += f" ({coverage.ratio:.2f} of {source_names} + .eh_frame_hdr, {size:,} bytes)"
     if coverage.looked_up_size:
         line += f"; rows scanned per lookup: {coverage.mean_rows:.1f} (mean), {coverage.max_rows:,} (max)"
     return line

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.report.coverage import add_sources, count_sources
+from cfi2sframe.report.coverage import add_sources, count_sources, figures
 from cfi2sframe.report.gnu_size import gnu_size
+from cfi2sframe.report.records import column_sums
 from cfi2sframe.sframe.constants import FDE_ATTRIBUTE_SIZE, FDE_SIZE, HEADER_SIZE, SFRAME_VERSION_3
 
 if TYPE_CHECKING:
@@ -78,8 +79,7 @@ SUMMED: Final = FileSize._fields[FileSize._fields.index("file_count") :]
 
 def measure(conversion: Conversion) -> FileSize:
     """Return the sizes of a converted file."""
-    image, rows, cost = conversion.image, conversion.rows, conversion.lookup_cost
-    fdes = add_sources(count_sources(conversion))
+    image, section, rows = conversion.image, conversion.section, conversion.rows
     size, version = len(conversion.data), conversion.target.version
     # Without functions nothing is written, not even a header.
     header = HEADER_SIZE if size else 0
@@ -92,32 +92,21 @@ def measure(conversion: Conversion) -> FileSize:
         file_count=1,
         file_size=len(image.data),
         text_size=sum(section.size for section in image.sections_named(".text")),
-        cfi_size=sum(section.size for section in conversion.cfi.sections),
-        eh_frame_hdr_size=sum(section.size for section in image.sections_named(".eh_frame_hdr")),
         existing_size=0 if image.sframe_section is None else image.sframe_section.size,
-        sframe_size=size,
         header_size=header,
         function_table_size=table,
         attribute_size=attributes,
         row_size=size - header - table - attributes,
         gnu_size=gnu_size(conversion),
-        function_count=fdes.function_count,
-        left_out_count=fdes.left_out_count,
-        in_part_count=fdes.in_part_count,
-        record_count=len(conversion.section.starts),
-        flexible_count=sum(body.is_flexible for body in conversion.section.bodies),
-        pcmask_count=sum(body.is_pcmask for body in conversion.section.bodies),
-        row_count=rows.row_count,
-        looked_up_size=cost.code_size,
-        scanned_row_count=cost.walked_count,
-        max_rows=cost.max_rows,
+        flexible_count=sum(body.is_flexible for body in section.bodies),
+        pcmask_count=sum(body.is_pcmask for body in section.bodies),
+        **figures(conversion, add_sources(count_sources(conversion)), conversion.lookup_cost),
     )
 
 
 def add_up(files: Iterable[FileSize], name: str, version: int) -> FileSize:
     """Return the sums of some files; `max_rows` is the largest."""
     every = list(files)
-    sums = {field: sum(getattr(file, field) for file in every) for field in SUMMED}
-    sums["max_rows"] = max((file.max_rows for file in every), default=0)
     arches = {file.arch for file in every}
-    return FileSize(name, arches.pop() if len(arches) == 1 else "", version, **sums)
+    arch = arches.pop() if len(arches) == 1 else ""
+    return FileSize(name, arch, version, **column_sums(every, SUMMED, ("max_rows",)))

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.printable import counted
 from cfi2sframe.report.records import SCHEMA_VERSION, Column, Report, Table, common_folder
 from cfi2sframe.report.size import FileSize, add_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from cfi2sframe.report.records import Cell
 
@@ -29,27 +29,41 @@ ORDERS: Final[dict[str, Callable[[FileSize], float | None]]] = {
     "left-out": lambda file: file.left_out_count,
     "name": lambda _: 0,
 }
-_COLUMNS: Final = (
-    Column(".sframe", ",", has_bar=True),
-    Column("ratio", ".2f"),
-    Column("of file", ".2f", " %"),
-    Column("GNU as+ld", ","),
-    Column("rows", ".2f"),
-)
 _NOTE: Final = (
     "ratio: .sframe to .eh_frame + .eh_frame_hdr; GNU as+ld: an estimate within 3 %; rows: scanned per lookup, mean "
     "over the bytes of code."
 )
-_PART_COLUMNS: Final = (
-    *(Column("version", "d"), Column("files", ","), Column("header", ","), Column("function table", ",")),
-    *(Column("attributes", ","), Column("rows", ","), Column(".sframe", ",", has_bar=True), Column("ratio", ".2f")),
-    *(Column("of file", ".2f", " %"), Column("GNU as+ld", ",")),
-)
-_COUNT_COLUMNS: Final = (
-    *(Column("version", "d"), Column("functions", ","), Column("in part", ","), Column("left out", ",")),
-    *(Column("records", ","), Column("flexible", ","), Column("PCMASK", ","), Column("rows", ",")),
-    *(Column("scanned (mean)", ".2f"), Column("(max)", ",")),
-)
+#: The columns of each table, and what of a file each shows.
+_SIZE_COLUMNS: Final = {
+    Column(".sframe", ",", has_bar=True): "sframe_size",
+    Column("ratio", ".2f"): "ratio",
+    Column("of file", ".2f", " %"): "growth_percent",
+    Column("GNU as+ld", ","): "gnu_size",
+}
+_COLUMNS: Final = {**_SIZE_COLUMNS, Column("rows", ".2f"): "mean_rows"}
+_PART_COLUMNS: Final = {
+    Column("version", "d"): "sframe_version",
+    Column("files", ","): "file_count",
+    Column("header", ","): "header_size",
+    Column("function table", ","): "function_table_size",
+    Column("attributes", ","): "attribute_size",
+    Column("rows", ","): "row_size",
+    **_SIZE_COLUMNS,
+}
+_COUNT_COLUMNS: Final = {
+    Column("version", "d"): "sframe_version",
+    Column("functions", ","): "function_count",
+    Column("in part", ","): "in_part_count",
+    Column("left out", ","): "left_out_count",
+    Column("records", ","): "record_count",
+    Column("flexible", ","): "flexible_count",
+    Column("PCMASK", ","): "pcmask_count",
+    Column("rows", ","): "row_count",
+    Column("scanned (mean)", ".2f"): "mean_rows",
+    Column("(max)", ","): "max_rows",
+}
+#: What the data of a comparison has of either side.
+_COMPARED: Final = ("file_count", "file_size", "cfi_size", "eh_frame_hdr_size", "sframe_size", "gnu_size")
 
 
 def size_report(
@@ -67,15 +81,15 @@ def size_report(
     `folders` has the folder of each file where a line is about a folder; of `undefined_count` other files the version
     does not define the ABI.
     """
-    of_version = [(file, number) for number, file in enumerate(files) if file.sframe_version == version]
-    lines = [file for file, _ in of_version]
     noun = "file" if folders is None else "folder"
+    lines = [file for file in files if file.sframe_version == version]
     if folders is not None:
         groups = defaultdict[str, list[FileSize]](list)
-        for file, number in of_version:
-            groups[folders[number]].append(file)
+        for file, name in zip(files, folders, strict=True):
+            if file.sframe_version == version:
+                groups[name].append(file)
         lines = [add_up(group, name, version) for name, group in groups.items()]
-    total = add_up((file for file, _ in of_version), counted(len(lines), noun), version)
+    total = add_up(lines, counted(len(lines), noun), version)
     lines.sort(key=lambda file: (-(ORDERS[order](file) or 0), file.file))
     versions = sorted({file.sframe_version for file in files})
     totals = [add_up((f for f in files if f.sframe_version == each), "", each) for each in versions]
@@ -83,20 +97,24 @@ def size_report(
     others = [add_up(rest, f"{counted(len(rest), f'more {noun}')} (--top all)", version)] if rest else []
     tables = [_main_table(lines[:top], [*others, total], noun)] if lines else []
     if len(totals) > 1:
-        tables += [_parts_table(totals), _counts_table(totals)]
+        for title, columns in (
+            ("Bytes by version", _PART_COLUMNS),
+            ("Functions, records and rows by version", _COUNT_COLUMNS),
+        ):
+            tables.append(Table(title, tuple(columns), [_cells(each, columns) for each in totals]))
     notes = _notes(total)
     if undefined_count and total.file_count:
         notes.append(f"Version {version} does not define the ABI of {counted(undefined_count, 'file')}.")
-    return Report(
-        _headline(total, level),
-        tables,
-        notes,
-        {
-            "schema": SCHEMA_VERSION,
-            "totals": [each._asdict() for each in totals],
-            "files": [file._asdict() for file in (lines if folders is not None else files)],
-        },
-    )
+    data = {
+        "schema": SCHEMA_VERSION,
+        "totals": [each._asdict() for each in totals],
+        "files": [file._asdict() for file in (files if folders is None else lines)],
+    }
+    return Report(_headline(total, level), tables, notes, data)
+
+
+def _cells(file: FileSize, columns: Mapping[Column, str]) -> list[Cell]:
+    return [getattr(file, name) for name in columns.values()]
 
 
 def _headline(total: FileSize, level: int | None) -> str:
@@ -111,44 +129,12 @@ def _headline(total: FileSize, level: int | None) -> str:
 
 def _main_table(lines: Sequence[FileSize], sums: Sequence[FileSize], noun: str) -> Table:
     folder = common_folder([file.file for file in lines]) if noun == "file" else ""
-    has_count = noun == "folder"
-    rows = [
-        [
-            *(file.sframe_size, file.ratio, file.growth_percent, file.gnu_size, file.mean_rows),
-            *([file.file_count] if has_count else []),
-            file.file[len(folder) :] if number < len(lines) else file.file,
-        ]
-        for number, file in enumerate((*lines, *sums))
-    ]
-    columns = (
-        *_COLUMNS,
-        *([Column("files", ",")] if has_count else []),
-        Column(f"{noun}, in {folder}" if folder else noun),
-    )
+    columns = _COLUMNS if noun == "file" else {**_COLUMNS, Column("files", ","): "file_count"}
+    rows = [[*_cells(file, columns), file.file[len(folder) :]] for file in lines]
+    rows += [[*_cells(file, columns), file.file] for file in sums]
+    name = Column(f"{noun}, in {folder}" if folder else noun)
     is_single = len(lines) == len(sums) == 1
-    return Table("", columns, rows[:-1], None if is_single else rows[-1])
-
-
-def _parts_table(totals: Iterable[FileSize]) -> Table:
-    rows: list[list[Cell]] = [
-        [
-            *(each.sframe_version, each.file_count, each.header_size, each.function_table_size, each.attribute_size),
-            *(each.row_size, each.sframe_size, each.ratio, each.growth_percent, each.gnu_size),
-        ]
-        for each in totals
-    ]
-    return Table("Bytes by version", _PART_COLUMNS, rows)
-
-
-def _counts_table(totals: Iterable[FileSize]) -> Table:
-    rows: list[list[Cell]] = [
-        [
-            *(each.sframe_version, each.function_count, each.in_part_count, each.left_out_count, each.record_count),
-            *(each.flexible_count, each.pcmask_count, each.row_count, each.mean_rows, each.max_rows),
-        ]
-        for each in totals
-    ]
-    return Table("Functions, records and rows by version", _COUNT_COLUMNS, rows)
+    return Table("", (*columns, name), rows[:-1], None if is_single else rows[-1])
 
 
 def _notes(total: FileSize) -> list[str]:
@@ -163,46 +149,65 @@ def _notes(total: FileSize) -> list[str]:
     return notes
 
 
+class _Change(NamedTuple):
+    """A file or several before and after; a file that is added or removed is empty on one side."""
+
+    name: str
+    old: FileSize
+    new: FileSize
+
+    @property
+    def growth(self) -> int:
+        """By how many bytes the section grows."""
+        return self.new.sframe_size - self.old.sframe_size
+
+    @property
+    def cfi_growth(self) -> int:
+        """By how many bytes the CFI and its search table grow."""
+        return self.new.base_size - self.old.base_size
+
+    @property
+    def percent(self) -> float | None:
+        """The growth in percent; None of nothing."""
+        return 100 * self.growth / self.old.sframe_size if self.old.sframe_size else None
+
+    def cells(self, folder: str = "") -> list[Cell]:
+        """Return a row, with the name below a folder."""
+        sizes = [side.sframe_size if side.file_count else None for side in (self.old, self.new)]
+        return [self.growth, self.percent, *sizes, self.cfi_growth, self.name[len(folder) :]]
+
+
 def comparison_report(old: Sequence[FileSize], new: Sequence[FileSize], version: int, *, top: int | None) -> Report:
     """Return the report of what changed between two sets of files, by their names; two single files are a pair."""
     before, after = _by_name(old), _by_name(new)
     if len(before) == len(after) == 1:
         before = dict(zip(after, before.values(), strict=True))
     none = FileSize("", "", version)
-    pairs = [(name, before.get(name, none), after.get(name, none)) for name in sorted({**before, **after})]
-    changed = [pair for pair in pairs if pair[1].sframe_size != pair[2].sframe_size]
-    changed.sort(key=lambda pair: (-abs(pair[2].sframe_size - pair[1].sframe_size), pair[0]))
-    folder = common_folder([name for name, _, _ in changed[:top]])
-    rows = [_change(name[len(folder) :], *sizes) for name, *sizes in changed[:top]]
-    same = [pair for pair in pairs if pair[1].sframe_size == pair[2].sframe_size]
-    for others, what in ((changed[len(rows) :], "more changed file"), (same, "unchanged file")):
+    pairs = [_Change(name, before.get(name, none), after.get(name, none)) for name in sorted({**before, **after})]
+    changed = sorted((pair for pair in pairs if pair.growth), key=lambda pair: (-abs(pair.growth), pair.name))
+    shown = changed[:top]
+    folder = common_folder([pair.name for pair in shown])
+    rows = [pair.cells(folder) for pair in shown]
+    same = [pair for pair in pairs if not pair.growth]
+    for others, what in ((changed[len(shown) :], "more changed file"), (same, "unchanged file")):
         if others:
-            sums = (add_up(side, "", version) for side in list(zip(*others, strict=True))[1:])
-            rows.append(_change(counted(len(others), what), *sums))
-    totals = add_up(old, "", version), add_up(new, "", version)
+            rows.append(_sum_of(others, counted(len(others), what), version).cells())
+    total = _sum_of(pairs, counted(len(pairs), "file"), version)
     columns = (
         *(Column("change", "+,"), Column("in %", "+.1f"), Column("old", ","), Column("new", ",")),
         *(Column("CFI + hdr", "+,"), Column(f"file, in {folder}" if folder else "file")),
     )
     data = [
         {
-            "file": name,
+            "file": pair.name,
             "sframe_version": version,
-            **{f"old_{field}": getattr(a, field) for field in _COMPARED},
-            **{f"new_{field}": getattr(b, field) for field in _COMPARED},
+            **{f"old_{field}": getattr(pair.old, field) for field in _COMPARED},
+            **{f"new_{field}": getattr(pair.new, field) for field in _COMPARED},
         }
-        for name, a, b in pairs
+        for pair in pairs
     ]
-    return Report(
-        _change_headline(*totals),
-        [Table("", columns, rows, _change(counted(len(pairs), "file"), *totals))],
-        [],
-        {"schema": SCHEMA_VERSION, "files": data},
-    )
-
-
-#: What the data of a comparison has of either side.
-_COMPARED: Final = ("file_count", "file_size", "cfi_size", "eh_frame_hdr_size", "sframe_size", "gnu_size")
+    table = Table("", columns, rows, total.cells())
+    return Report(_change_headline(total), [table], [], {"schema": SCHEMA_VERSION, "files": data})
 
 
 def _by_name(files: Iterable[FileSize]) -> dict[str, FileSize]:
@@ -217,23 +222,18 @@ def _by_name(files: Iterable[FileSize]) -> dict[str, FileSize]:
     return found
 
 
-def _change(name: str, old: FileSize, new: FileSize) -> list[Cell]:
-    """Return a line: of a file that is added or removed, one side is empty."""
-    a, b = old.sframe_size, new.sframe_size
-    return [
-        *(b - a, 100 * (b - a) / a if a else None, a if old.file_count else None, b if new.file_count else None),
-        *(new.base_size - old.base_size, name),
-    ]
+def _sum_of(pairs: Sequence[_Change], name: str, version: int) -> _Change:
+    sides = ([pair.old for pair in pairs], [pair.new for pair in pairs])
+    return _Change(name, *(add_up(side, "", version) for side in sides))
 
 
-def _change_headline(old: FileSize, new: FileSize) -> str:
-    change, version = new.sframe_size - old.sframe_size, f"version {new.sframe_version}"
-    cfi = _grows("the CFI", new.base_size - old.base_size)
-    if not change:
-        return f"{version} stays at {human(new.sframe_size)}; {cfi}"
-    percent = f" ({100 * change / old.sframe_size:+.1f} %)" if old.sframe_size else ""
-    sizes = f"from {human(old.sframe_size)} to {human(new.sframe_size)}"
-    return f"{_grows(version, change)}{percent}, {sizes}; {cfi}"
+def _change_headline(total: _Change) -> str:
+    version, cfi = f"version {total.new.sframe_version}", _grows("the CFI", total.cfi_growth)
+    if not total.growth:
+        return f"{version} stays at {human(total.new.sframe_size)}; {cfi}"
+    percent = "" if total.percent is None else f" ({total.percent:+.1f} %)"
+    sizes = f"from {human(total.old.sframe_size)} to {human(total.new.sframe_size)}"
+    return f"{_grows(version, total.growth)}{percent}, {sizes}; {cfi}"
 
 
 def _grows(what: str, change: int) -> str:

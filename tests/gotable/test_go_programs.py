@@ -127,7 +127,7 @@ def test_a_stripped_program(arch: str, tmp_path: Path) -> None:
     image = load(str(go_build(tmp_path, HELLO, "-ldflags=-s -w", arch=arch)))
     conversion = convert_checked(image)
     coverage = account(conversion)
-    assert coverage.source_names == ".gopclntab"
+    assert [source.name for source in coverage.sources] == [".gopclntab"]
     assert coverage.described_size >= 0.99 * coverage.code_size
     assert coverage.damaged_count == 0
     assert verify(convert(image)).is_clean

@@ -184,7 +184,7 @@ def test_a_damaged_function_costs_itself(name: str) -> None:
     conversion = convert_checked(image)
     assert [e.fde.pc_begin_vaddr - TEXT_VADDR for e in conversion.cfi.entries] == [0, 64]
     (damaged,) = account(conversion).of_kind("damaged")
-    assert (damaged.section, damaged.reason) == (".gopclntab", f"the function at 0x{TEXT_VADDR + 32:x}: {reason}")
+    assert (damaged.section, damaged.message) == (".gopclntab", f"the function at 0x{TEXT_VADDR + 32:x}: {reason}")
     # The place of the function's entry, in the file's section.
     table = image.bytes_at(TABLE_VADDR + damaged.address, 4)
     assert table == struct.pack("<I", 32)

@@ -10,7 +10,6 @@ import pytest
 
 from cfi2sframe import account, convert, load
 from cfi2sframe.abi import AMD64
-from cfi2sframe.report.coverage import SourceCounts
 from cfi2sframe.report.coverage_report import add_up, coverage_report, headline, share
 from cfi2sframe.report.formats import render
 from cfi2sframe.report.sentences import missing_sentences, summary
@@ -97,27 +96,11 @@ def test_sentences(mixed: Coverage) -> None:
     assert in_part == f"function at 0x{TEXT_VADDR + 0x80:x}: 12 of 16 bytes skipped: {where}"
 
 
-@pytest.mark.parametrize(
-    ("counts", "functions"),
-    [
-        ({}, 0),
-        ({"default_count": 3, "flexible_count": 1}, 4),
-        ({"default_count": 1, "left_out_count": 1, "in_part_count": 2, "damaged_count": 4}, 8),
-        ({"default_count": 1, "dropped_count": 9, "stub_fde_count": 9}, 1),
-    ],
-)
-def test_functions_have_code_of_their_own(counts: dict[str, int], functions: int) -> None:
-    """Only these count: neither dropped FDEs nor those of stubs."""
-    assert SourceCounts("", 0, **counts).function_count == functions
-
-
 def test_percentages(mixed: Coverage) -> None:
     """All is 100 only if it is all, and nothing 0 only if it is nothing."""
     assert [share(*pair) for pair in ((1, 1), (99999, 100000), (1, 100000), (0, 1), (0, 0))] == [
         *("100.00 %", "99.99 %", "<0.01 %", "0.00 %", ""),
     ]
-    assert mixed.function_percent == 50
-    assert mixed._replace(function_count=0).function_percent == 100
     assert mixed._replace(code_size=0).code_percent == 100
     assert mixed._replace(cfi_size=60, eh_frame_hdr_size=40, sframe_size=80).ratio == pytest.approx(0.8)
     assert mixed._replace(cfi_size=0, eh_frame_hdr_size=0).ratio is None

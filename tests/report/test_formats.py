@@ -169,14 +169,6 @@ class _Page(HTMLParser):
         self.text.append(data)
 
 
-def _parse(page: str) -> _Page:
-    parser = _Page()
-    parser.feed(page)
-    parser.close()
-    assert parser.open == []
-    return parser
-
-
 def parse(page: str) -> _Page:
     """Parse a page, whose elements are balanced."""
     parser = _Page()

@@ -78,7 +78,7 @@ def _check_functions(coverage: Coverage, conversion: Conversion, *, may_join: bo
     # Of an FDE that lost addresses to others, nothing but holes may be left.
     with_rows = said - (conversion.code_map.overlapped & conversion.outcomes.in_parts)
     assert set(numbers) <= said if may_join else with_rows <= set(numbers) <= said
-    assert 0 <= coverage.function_percent <= 100
+    assert 0 <= coverage.code_percent <= 100
 
 
 def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
