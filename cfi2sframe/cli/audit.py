@@ -14,6 +14,7 @@ from cfi2sframe.cli.options import (
     Inputs,
     Printing,
     add_inputs,
+    add_option,
     add_output,
     add_source,
     inputs_of,
@@ -57,9 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_inputs(parser, "ELF file, folder or static archive; - is standard input")
     add_source(parser.add_argument_group("what to compare"), ("eh_frame", "debug_frame", "gopclntab"))
     group = add_output(parser, REPORT_FORMATS)
-    group.add_argument(
-        "-v", "--verbose", action="store_true", help="name functions that could not be compared, and why"
-    )
+    add_option(group, "-v, --verbose", "name functions that could not be compared, and why")
 
 
 def request_of(arguments: argparse.Namespace) -> AuditRequest:

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.cli.exit_status import PROGRAM
 from cfi2sframe.cli.options import (
     add_conversion_options,
     add_inputs,
+    add_option,
     conversion_options,
     listed_names,
     percentage,
@@ -22,6 +23,9 @@ from cfi2sframe.readers import READERS
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
+
+_IN_PLACE: Final = "with --in-place or --check"
 
 
 class WriteRequest(NamedTuple):
@@ -65,44 +69,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_write_options(parser, "ELF output, or raw bytes if OUT is - or ends in .sframe")
     group = add_conversion_options(parser)
-    group.add_argument("--replace", action="store_true", help="replace a different .sframe section of the file")
+    add_option(group, "--replace", "replace a different .sframe section of the file")
     group = parser.add_argument_group("failure conditions")
-    group.add_argument(
-        "--strict",
-        action="store_true",
-        help="fail (4) if a function is left out, even in part, (3) if an FDE is damaged",
-    )
-    group.add_argument(
-        "--fail-under",
-        type=percentage,
-        metavar="PERCENT",
-        help="fail (4) if less of the code is described, counted in bytes without padding",
-    )
+    add_option(group, "--strict", "fail (4) if a function is left out, even in part, (3) if an FDE is damaged")
+    text = "fail (4) if less of the code is described, counted in bytes without padding"
+    add_option(group, "--fail-under PERCENT", text, type=percentage)
 
 
 def add_write_options(parser: argparse.ArgumentParser, text: str) -> None:
     """Add the options of both verbs that write ELF files. `text` says what `-o` writes."""
     group = add_inputs(parser, "ELF object, executable or library; with -o, - is standard input")
-    group.add_argument(
-        "-r",
-        "--recursive",
-        action="store_true",
-        help="process the ELF files in folders; objects only with --for ld or kernel-arm64",
-    )
+    add_option(group, "-r, --recursive", "process the ELF files in folders; objects only with --for ld or kernel-arm64")
     group = parser.add_argument_group("output")
-    group.add_argument("-o", "--output", metavar="OUT", help=text)
-    group.add_argument(
-        "--in-place", action="store_true", help="rewrite each FILE, keeping mode, owner and times where permitted"
-    )
-    group.add_argument(
-        "--check", action="store_true", help="write nothing; print what --in-place would do; exit with 1 if anything"
-    )
-    group.add_argument(
-        "--keep-rights", action="store_true", help="refuse a file if its owner, set-ID bits or attributes are not kept"
-    )
-    group.add_argument("--no-verify", action="store_true", help="do not read back and check what was written")
-    group.add_argument("--report", metavar="FILE", help="write a line of JSON per file; with -o, one account")
-    group.add_argument("-v", "--verbose", action="store_true", help="print a summary on standard error")
+    add_option(group, "-o, --output OUT", text)
+    add_option(group, "--in-place", "rewrite each FILE, keeping mode, owner and times where permitted")
+    add_option(group, "--check", "write nothing; print what --in-place would do; exit with 1 if anything")
+    add_option(group, "--keep-rights", "refuse a file if its owner, set-ID bits or attributes are not kept")
+    add_option(group, "--no-verify", "do not read back and check what was written")
+    add_option(group, "--report FILE", "write a line of JSON per file; with -o, one account")
+    add_option(group, "-v, --verbose", "print a summary on standard error")
 
 
 def request_of(arguments: argparse.Namespace) -> WriteRequest:
@@ -112,22 +97,14 @@ def request_of(arguments: argparse.Namespace) -> WriteRequest:
         options, replaces=arguments.replace, is_strict=arguments.strict, fail_under=arguments.fail_under
     )
     if arguments.reader is not None:
-        reader = READERS[arguments.reader]
-        settings = settings._replace(
-            reader=arguments.reader, section_type=reader.section_type, takes_objects=reader.reads_objects
-        )
+        name, reader = arguments.reader, READERS[arguments.reader]
+        settings = settings._replace(reader=name, section_type=reader.section_type, takes_objects=reader.reads_objects)
     request = write_request(arguments, settings)
     is_raw = request.settings.is_raw
     if options.section_vaddr is not None and not is_raw:
         raise RequestError("--section-address is only valid for raw output; an ELF file determines the address itself")
-    of_elf = {
-        "--replace": arguments.replace,
-        "--no-verify": arguments.no_verify,
-        "--keep-rights": arguments.keep_rights,
-    }
-    for option, value in of_elf.items():
-        if is_raw and value:
-            raise RequestError(f"{option} is only valid for ELF output")
+    if is_raw:
+        _refuse(arguments, ("replace", "no-verify", "keep-rights"), "for ELF output")
     wants_account = bool(request.report or (request.is_verbose and request.is_single))
     return request._replace(settings=request.settings._replace(wants_account=wants_account))
 
@@ -135,8 +112,8 @@ def request_of(arguments: argparse.Namespace) -> WriteRequest:
 def write_request(arguments: argparse.Namespace, settings: Settings) -> WriteRequest:
     """Return what the arguments of either verb ask for. Raises as `request_of` does."""
     _check_target(arguments)
-    if settings.removes and arguments.report is not None and arguments.output is not None:
-        raise RequestError("--report is only valid with --in-place or --check")
+    if settings.removes and arguments.output is not None:
+        _refuse(arguments, ("report",), _IN_PLACE)
     listed = listed_names(arguments)
     _check_folder(arguments.report)
     output = arguments.output
@@ -175,17 +152,16 @@ def _check_target(arguments: argparse.Namespace) -> None:
         raise RequestError("no output specified; use -o OUT or --in-place")
     if len(arguments.inputs) > 1:
         raise RequestError("-o takes a single input; use --in-place to rewrite several files")
-    of_many = {
-        "--recursive": arguments.recursive,
-        "--exclude": arguments.exclude,
-        "--files-from": arguments.files_from,
-        "--jobs": arguments.jobs,
-    }
-    for option, value in of_many.items():
-        if value:
-            raise RequestError(f"{option} is only valid with --in-place or --check")
+    _refuse(arguments, ("recursive", "exclude", "files-from", "jobs"), _IN_PLACE)
     if _is_same_file(arguments.inputs[0], arguments.output):
         raise RequestError(f"-o {arguments.output} is the input file; use --in-place to rewrite it")
+
+
+def _refuse(arguments: argparse.Namespace, options: Sequence[str], where: str) -> None:
+    """Raise `RequestError` for any of these options, which are only valid elsewhere."""
+    for option in options:
+        if getattr(arguments, option.replace("-", "_")):
+            raise RequestError(f"--{option} is only valid {where}")
 
 
 def _check_folder(path: str | None) -> None:

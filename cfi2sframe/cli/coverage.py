@@ -14,6 +14,7 @@ from cfi2sframe.cli.options import (
     Printing,
     add_conversion_options,
     add_inputs,
+    add_option,
     add_output,
     conversion_options,
     count_or_all,
@@ -56,13 +57,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_inputs(parser, "ELF file, folder or static archive; - is standard input")
     group = add_output(parser, REPORT_FORMATS)
-    group.add_argument(
-        "--top",
-        type=count_or_all,
-        default=_DEFAULT_TOP,
-        metavar="N",
-        help=f"name the N largest places that are missing, or all (default {_DEFAULT_TOP}; json and csv: all)",
-    )
+    text = f"name the N largest places that are missing, or all (default {_DEFAULT_TOP}; json and csv: all)"
+    add_option(group, "--top N", text, type=count_or_all, default=_DEFAULT_TOP)
     add_conversion_options(parser)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.cli.answers import is_one_file, is_skipped
 from cfi2sframe.cli.common import exit_status_of, is_section, read_section, say, starts_section, worst
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
-from cfi2sframe.cli.options import Inputs, Printing, add_inputs, add_output, address, inputs_of, printing_of
+from cfi2sframe.cli.options import Inputs, Printing, add_inputs, add_option, add_output, address, inputs_of, printing_of
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.elf.constants import ELF_MAGIC
 from cfi2sframe.elf.load import stored_size
@@ -61,9 +61,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     text = "ELF file, raw bytes of a section, folder or static archive; - is standard input"
     add_inputs(parser, text, has_processes=False)
-    parser.add_argument_group("the section").add_argument(
-        "--section-address", type=address, metavar="ADDR", help="address of the raw bytes of a section (default 0)"
-    )
+    group = parser.add_argument_group("the section")
+    add_option(group, "--section-address ADDR", "address of the raw bytes of a section (default 0)", type=address)
     add_output(parser, ("text", "json"))
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe.errors import RequestError
 from cfi2sframe.readers import READERS
@@ -34,6 +35,20 @@ _BY_SUFFIX: Final = {
 }
 
 
+def add_option(group: argparse._ActionsContainer, spelling: str, text: str, **more: Any) -> None:  # noqa: ANN401 - argparse's
+    """Add an option as its help shows it: `-j, --jobs N` takes a value, `--compare OLD NEW` two, `--check` none."""
+    words = re.split(",? ", spelling)
+    names = [word for word in words if word.startswith("-")]
+    metavars = tuple(words[len(names) :])
+    if not metavars:
+        more["action"] = "store_true"
+    elif len(metavars) == 1:
+        more["metavar"] = metavars[0]
+    else:
+        more |= {"nargs": len(metavars), "metavar": metavars}
+    group.add_argument(*names, help=text, **more)
+
+
 # Files
 
 
@@ -55,20 +70,11 @@ def add_inputs(parser: argparse.ArgumentParser, text: str, *, has_processes: boo
     """Add FILE... and what selects files in folders; return their group."""
     group = parser.add_argument_group("files")
     group.add_argument("inputs", metavar="FILE", nargs="*", help=text)
-    group.add_argument(
-        "--exclude",
-        metavar="GLOB",
-        action="append",
-        default=[],
-        help="skip files and folders by name, or by path if GLOB has a slash (repeatable)",
-    )
-    group.add_argument(
-        "--files-from", metavar="LIST", help="also process the NUL-terminated names in LIST (find -print0); - is stdin"
-    )
+    text = "skip files and folders by name, or by path if GLOB has a slash (repeatable)"
+    add_option(group, "--exclude GLOB", text, action="append", default=[])
+    add_option(group, "--files-from LIST", "also process the NUL-terminated names in LIST (find -print0); - is stdin")
     if has_processes:
-        group.add_argument(
-            "-j", "--jobs", type=positive, metavar="N", help="number of processes (default: one per processor)"
-        )
+        add_option(group, "-j, --jobs N", "number of processes (default: one per processor)", type=positive)
     else:
         parser.set_defaults(jobs=1)
     return group
@@ -102,59 +108,36 @@ def process_count(jobs: int | None) -> int:
 def add_conversion_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Add the options that determine the section; return their group."""
     group = parser.add_argument_group("conversion")
-    group.add_argument(
-        "--for",
-        dest="reader",
-        choices=READERS,
-        metavar="NAME",
-        help=f"write what this reader reads, and leave out functions that it would refuse: {', '.join(READERS)}",
-    )
+    text = f"write what this reader reads, and leave out functions that it would refuse: {', '.join(READERS)}"
+    add_option(group, "--for NAME", text, dest="reader", choices=READERS)
     add_version(group)
-    group.add_argument(
-        "--errata",
-        type=int,
-        choices=(0, 1, 2),
-        metavar="N",
-        help="V2 errata level to write: 0, 1 (PC-relative starts; default) or 2 (and undefined RA)",
-    )
+    text = "V2 errata level to write: 0, 1 (PC-relative starts; default) or 2 (and undefined RA)"
+    add_option(group, "--errata N", text, type=int, choices=(0, 1, 2))
     add_source(group, ("eh_frame", "debug_frame", "gopclntab", "code"))
     add_level(group)
-    group.add_argument(
-        "--section-address",
-        type=address,
-        metavar="ADDR",
-        help="load address of raw bytes (default: first 64 KiB boundary past PT_LOAD)",
-    )
+    text = "load address of raw bytes (default: first 64 KiB boundary past PT_LOAD)"
+    add_option(group, "--section-address ADDR", text, type=address)
     return group
 
 
 def add_version(group: argparse._ActionsContainer) -> None:
     """Add `--sframe-version`, of which None is the newest, or the one that `--for` names."""
-    group.add_argument(
-        "--sframe-version", type=int, choices=(1, 2, 3), metavar="N", help="SFrame version: 1, 2 or 3 (default 3)"
-    )
+    add_option(group, "--sframe-version N", "SFrame version: 1, 2 or 3 (default 3)", type=int, choices=(1, 2, 3))
 
 
 def add_source(group: argparse._ActionsContainer, choices: tuple[str, ...]) -> None:
     """Add `--from`."""
     text = "code: also derive rows from the instructions of code without CFI"
     if len(choices) > 1:
-        text = f"only this CFI: {', '.join(choice for choice in choices if choice != 'code')}" + (
-            f"; {text}" if "code" in choices else ""
-        )
-    group.add_argument("--from", dest="source", choices=choices, metavar="CFI", help=text)
+        only = f"only this CFI: {', '.join(choice for choice in choices if choice != 'code')}"
+        text = f"{only}; {text}" if "code" in choices else only
+    add_option(group, "--from CFI", text, dest="source", choices=choices)
 
 
 def add_level(group: argparse._ActionsContainer) -> None:
     """Add `-O`."""
-    group.add_argument(
-        "-O",
-        dest="level",
-        type=int,
-        choices=(0, 1, 2),
-        metavar="N",
-        help="size: 0 no sharing, 1 equal rows shared, 2 (default) also functions cut and joined",
-    )
+    text = "size: 0 no sharing, 1 equal rows shared, 2 (default) also functions cut and joined"
+    add_option(group, "-O N", text, dest="level", type=int, choices=(0, 1, 2))
 
 
 def conversion_options(arguments: argparse.Namespace) -> Options:
@@ -164,12 +147,11 @@ def conversion_options(arguments: argparse.Namespace) -> Options:
     version, errata = arguments.sframe_version or 3, arguments.errata
     if arguments.reader is not None:
         reader = READERS[arguments.reader]
-        for value, of_reader, option in (
-            (arguments.sframe_version, reader.version, "sframe-version"),
-            (errata, reader.errata, "errata"),
-        ):
+        for option, of_reader in (("sframe_version", reader.version), ("errata", reader.errata)):
+            value = getattr(arguments, option)
             if value not in (None, of_reader):
-                raise RequestError(f"--for {arguments.reader} and --{option} {value} contradict each other")
+                name = option.replace("_", "-")
+                raise RequestError(f"--for {arguments.reader} and --{name} {value} contradict each other")
         version, errata = reader.version, reader.errata
     if errata is not None and version != 2:
         raise RequestError("--errata is only valid with --sframe-version 2")
@@ -208,13 +190,9 @@ def write_text(path: str, text: str) -> None:
 def add_output(parser: argparse.ArgumentParser, formats: Sequence[str]) -> argparse._ArgumentGroup:
     """Add `-o` and `--format`; the first format is the default. Return their group."""
     group = parser.add_argument_group("output")
-    group.add_argument("-o", "--output", metavar="OUT", default="-", help="the file to write (default: -)")
-    group.add_argument(
-        "--format",
-        choices=formats,
-        metavar="NAME",
-        help=f"{', '.join(formats[:-1])} or {formats[-1]} (default: by the suffix of OUT, else {formats[0]})",
-    )
+    add_option(group, "-o, --output OUT", "the file to write (default: -)", default="-")
+    text = f"{', '.join(formats[:-1])} or {formats[-1]} (default: by the suffix of OUT, else {formats[0]})"
+    add_option(group, "--format NAME", text, choices=formats)
     group.set_defaults(formats=tuple(formats))
     return group
 

@@ -15,6 +15,7 @@ from cfi2sframe.cli.options import (
     Printing,
     add_inputs,
     add_level,
+    add_option,
     add_output,
     add_source,
     add_version,
@@ -71,27 +72,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_inputs(parser, "ELF file, folder or static archive; - is standard input")
     group = parser.add_argument_group("what is measured")
-    group.add_argument("--compare", nargs=2, metavar=("OLD", "NEW"), help="two files, or two trees matched by name")
+    add_option(group, "--compare OLD NEW", "two files, or two trees matched by name")
     add_version(group)
     add_level(group)
     add_source(group, ("code",))
     group = add_output(parser, REPORT_FORMATS)
-    group.add_argument(
-        "--by", choices=("file", "folder"), default="file", help="one line per file (the default) or folder"
-    )
-    group.add_argument(
-        "--details", action="store_true", help="measure every version: where the bytes go, functions, records and rows"
-    )
-    group.add_argument(
-        "--sort", choices=_ORDERS, metavar="COLUMN", default="sframe", help=f"{', '.join(_ORDERS)} (default sframe)"
-    )
-    group.add_argument(
-        "--top",
-        type=count_or_all,
-        default=_BY_FORMAT,
-        metavar="N",
-        help=f"list N lines, or all (default: {_TEXT_LINE_COUNT} in text and markdown, else all); totals count all",
-    )
+    text = "one line per file (the default) or folder"
+    add_option(group, "--by {file,folder}", text, choices=("file", "folder"), default="file")
+    add_option(group, "--details", "measure every version: where the bytes go, functions, records and rows")
+    add_option(group, "--sort COLUMN", f"{', '.join(_ORDERS)} (default sframe)", choices=_ORDERS, default="sframe")
+    text = f"list N lines, or all (default: {_TEXT_LINE_COUNT} in text and markdown, else all); totals count all"
+    add_option(group, "--top N", text, type=count_or_all, default=_BY_FORMAT)
 
 
 def request_of(arguments: argparse.Namespace) -> SizeRequest:

@@ -7,16 +7,14 @@ import os
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, PROGRAM
-from cfi2sframe.cli.options import Printing, add_output, add_source, add_version, positive, printing_of
+from cfi2sframe.cli.options import Printing, add_option, add_output, add_source, add_version, positive, printing_of
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import RequestError, naming
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
 
     from cfi2sframe.elf.cfi import CfiKind
-    from cfi2sframe.trace.run import Traced
 
 #: The unit of st_blocks, in bytes.
 _BLOCK_UNIT: Final = 512
@@ -47,11 +45,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"  {PROGRAM} trace --pid 1234 --thread all --format json\n",
     )
     parser.add_argument("core", metavar="CORE", nargs="?", help="the core file")
-    parser.add_argument("--pid", type=positive, metavar="N", help="trace a live process instead")
-    parser.add_argument("--executable", metavar="FILE", help="program that dumped CORE, if it is not at its own path")
-    parser.add_argument(
-        "--thread", type=_thread, default="all", metavar="N", help="id of a thread, or all (default all)"
-    )
+    add_option(parser, "--pid N", "trace a live process instead", type=positive)
+    add_option(parser, "--executable FILE", "program that dumped CORE, if it is not at its own path")
+    add_option(parser, "--thread N", "id of a thread, or all (default all)", type=_thread, default="all")
     add_version(parser)
     add_source(parser, ("code",))
     add_output(parser, ("text", "json"))
@@ -83,15 +79,21 @@ def request_of(arguments: argparse.Namespace) -> TraceRequest:
 def run(request: TraceRequest) -> int:
     """Trace a core or a process; everything that can fail is done before anything is printed."""
     from cfi2sframe.guard import limited
+    from cfi2sframe.trace.files import FileStore
     from cfi2sframe.trace.formatting import json_lines, trace_data, trace_lines
+    from cfi2sframe.trace.run import trace_core, trace_process
 
-    lines: Iterable[str]
-    with naming(request.core or f"process {request.pid}"), limited(_input_size(request)):
-        traced = _trace(request)
+    pid, core, threads = request.pid or 0, request.core, request.threads
+    with naming(core or f"process {pid}"), limited(_input_size(request)):
+        store = FileStore(request.version, request.source)
+        if core is None:
+            traced = trace_process(pid, store=store, threads=threads)
+        else:
+            traced = trace_core(core, executable=request.executable, store=store, threads=threads)
         if request.printing.format == "text":
             lines = [line + "\n" for line in trace_lines(traced)]
         else:
-            lines = list(json_lines(trace_data(traced, file=request.core, pid=request.pid)))
+            lines = list(json_lines(trace_data(traced, file=core, pid=request.pid)))
     with request.printing.open() as out:
         out.writelines(lines)
     return EXIT_SUCCESS
@@ -105,13 +107,3 @@ def _input_size(request: TraceRequest) -> int:
         return resident_size(request.pid or 0)
     status = os.stat(request.core)
     return min(status.st_size, status.st_blocks * _BLOCK_UNIT)
-
-
-def _trace(request: TraceRequest) -> Traced:
-    from cfi2sframe.trace.files import FileStore
-    from cfi2sframe.trace.run import trace_core, trace_process
-
-    store = FileStore(request.version, request.source)
-    if request.core is None:
-        return trace_process(request.pid or 0, store=store, threads=request.threads)
-    return trace_core(request.core, executable=request.executable, store=store, threads=request.threads)

@@ -15,6 +15,7 @@ from cfi2sframe.cli.options import (
     Inputs,
     add_conversion_options,
     add_inputs,
+    add_option,
     check_apart,
     conversion_options,
     inputs_of,
@@ -64,20 +65,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_inputs(parser, "ELF file, folder or static archive; - is standard input")
     group = parser.add_argument_group("what to check")
-    group.add_argument(
-        "--would-be", action="store_true", help="check the section that convert would write, not the one in FILE"
-    )
-    group.add_argument(
-        "--reader",
-        choices=READERS,
-        dest="reader_names",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="check what this reader requires: a name as for --for; may be repeated",
-    )
-    group.add_argument("-v", "--verbose", action="store_true", help="print how much was compared")
-    group.add_argument("--report", metavar="FILE", help="write a line of JSON for each file")
+    add_option(group, "--would-be", "check the section that convert would write, not the one in FILE")
+    text = "check what this reader requires: a name as for --for; may be repeated"
+    add_option(group, "--reader NAME", text, choices=READERS, dest="reader_names", action="append", default=[])
+    add_option(group, "-v, --verbose", "print how much was compared")
+    add_option(group, "--report FILE", "write a line of JSON for each file")
     add_conversion_options(parser)
 
 
