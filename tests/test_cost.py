@@ -13,7 +13,7 @@ from cfi2sframe.abi import AMD64
 from tests.support import cfi_asm as asm
 from tests.support.bounds import run_within_bound
 from tests.support.raw_sframe import RawFunction, RawSection
-from tests.support.samples import CODE, TEXT_VADDR, Code, cie_of, linked_file
+from tests.support.samples import CODE, TEXT_VADDR, Code, cie_of, linked_file, object_file, push_fp
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,6 +118,12 @@ def test_sections_of_stubs_that_share_their_bytes(tmp_path: Path) -> None:
             struct.pack_into("<QQ", data, headers + 64 * section.index + 24, whole.file_offset, whole.size)
     result = run(bytes(data), tmp_path, "coverage")
     assert result.is_answered(0)
+
+
+def test_code_without_cfi_in_many_sections(tmp_path: Path) -> None:
+    """Each section is compared with the ranges in it, not with those of the file."""
+    data = object_file(AMD64, {f".text.f{n}": (push_fp(AMD64, 0),) for n in range(4_000)})
+    assert run(data, tmp_path, "coverage", "--from", "code").is_answered(0)
 
 
 # --- Sections that are there ----------------------------------------------------------------------------------------

@@ -39,7 +39,6 @@ DATA_VADDR: Final = 0x40000
 SIZE: Final = 32
 R_RELATIVE: Final = 8
 ALLOC: Final = 2
-PT_NULL: Final = 0
 
 
 def code_of(arch: Arch, size: int) -> bytes:
@@ -59,15 +58,13 @@ def file_of(
     *,
     symbols: tuple[asm.Symbol, ...] = (),
     more: tuple[asm.Section, ...] = (),
-    relocations: tuple[asm.Relocation, ...] = (),
     entry_vaddr: int = 0,
     section_headers: bool = True,
-    dynamic: tuple[int, int] | None = None,
 ) -> bytes:
-    """Return a shared library with these bytes of code at `TEXT_VADDR`; `dynamic` is the place of PT_DYNAMIC."""
+    """Return a shared library with these bytes of code at `TEXT_VADDR`; a section `.dynamic` gets its segment."""
     little = arch.byte_order == "<"
     frame = asm.EhFrame((*fdes, asm.Terminator()), FRAME_VADDR, little_endian=little).assemble()
-    data = asm.elf_file(
+    return asm.elf_file(
         arch.elf_machine,
         (
             asm.Section(".eh_frame", frame, 1, ALLOC, FRAME_VADDR, align=8),
@@ -80,20 +77,12 @@ def file_of(
             asm.Segment(1, 4, (".eh_frame",)),
             asm.Segment(1, 5, (".text",)),
             *(asm.Segment(1, 6, (section.name,)) for section in more),
-            *((asm.Segment(PT_NULL, 4, (".eh_frame",)),) if dynamic else ()),
+            *(asm.Segment(2, 6, (section.name,)) for section in more if section.name == ".dynamic"),
         ),
         symbols=symbols,
-        relocations=relocations,
         entry_vaddr=entry_vaddr,
         section_headers=section_headers,
     )
-    if dynamic is None:
-        return data
-    out = bytearray(data)
-    number = 2 + len(more)
-    vaddr, size = dynamic
-    struct.pack_into(f"{arch.byte_order}IIQQQQQQ", out, 64 + 56 * number, 2, 6, 0, vaddr, vaddr, size, size, 8)
-    return bytes(out)
 
 
 def two_functions(gap: bytes, arch: Arch = AMD64, **more: object) -> ElfImage:
@@ -226,6 +215,10 @@ def test_padding_at_the_end_of_a_section() -> None:
 # What refers to padding
 
 
+def test_the_entry_point() -> None:
+    assert padding_of(two_functions(bytes(16), entry_vaddr=TEXT_VADDR + SIZE + 4)) == []
+
+
 def words(*values: int) -> bytes:
     return struct.pack(f"<{len(values)}Q", *values)
 
@@ -262,8 +255,10 @@ def test_without_section_headers(entries: Mapping[int, int], is_padding: bool) -
     data = file_of(
         code_of(AMD64, SIZE) + bytes(16) + code_of(AMD64, SIZE),
         (push_fp(AMD64, TEXT_VADDR, SIZE), push_fp(AMD64, TEXT_VADDR + SIZE + 16, SIZE)),
-        more=(asm.Section(".data", tables + contents, 1, ALLOC, DATA_VADDR, align=8),),
-        dynamic=(DATA_VADDR + len(tables), len(contents)),
+        more=(
+            asm.Section(".data", tables, 1, ALLOC, DATA_VADDR, align=8),
+            asm.Section(".dynamic", contents, 6, ALLOC, DATA_VADDR + len(tables), align=8),
+        ),
         section_headers=False,
     )
     starts = (TEXT_VADDR, TEXT_VADDR + SIZE + 16)
