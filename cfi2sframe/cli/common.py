@@ -24,6 +24,7 @@ from cfi2sframe.cli.exit_status import (
 )
 from cfi2sframe.cli.parsers import DEFAULT_VERB, VERBS, make_parser, verb_parser
 from cfi2sframe.cli.progress import ticking
+from cfi2sframe.elf.constants import ELF_MAGIC
 from cfi2sframe.errors import Cfi2SFrameError, ErrorKind, OutputError, kind_of, reason_of
 from cfi2sframe.printable import printable
 
@@ -31,7 +32,8 @@ from cfi2sframe.printable import printable
 _EXIT_ORDER: Final = (EXIT_SUCCESS, EXIT_UNCOMPARED, EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_USAGE, EXIT_UNUSABLE)
 #: The first two bytes of a section in either byte order; what does not begin so is not read to its end.
 _SECTION_MAGICS: Final = (b"\xe2\xde", b"\xde\xe2")
-_SECTION_HEAD_SIZE: Final = 64
+#: Enough of a file (bytes) to tell what it is.
+_HEAD_SIZE: Final = 64
 
 if TYPE_CHECKING:
     import argparse
@@ -190,9 +192,9 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def read_section(stream: BinaryIO) -> bytes:
-    """Return the bytes of a section; only the first of anything else, since some devices never end."""
-    head = stream.read(_SECTION_HEAD_SIZE)
-    return head + stream.read() if starts_section(head) else head
+    """Return the bytes of a section or an ELF file; only the first of anything else, since some devices never end."""
+    head = stream.read(_HEAD_SIZE)
+    return head + stream.read() if starts_section(head) or head.startswith(ELF_MAGIC) else head
 
 
 def is_section(path: str) -> bool:

@@ -6,22 +6,15 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.cli.answers import is_one_file, is_skipped
 from cfi2sframe.cli.common import exit_status_of, is_section, read_section, say, starts_section, worst
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
 from cfi2sframe.cli.options import Inputs, Printing, add_inputs, add_option, add_output, address, inputs_of, printing_of
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.elf.constants import ELF_MAGIC
 from cfi2sframe.elf.load import stored_size
-from cfi2sframe.errors import (
-    Cfi2SFrameError,
-    InputError,
-    RequestError,
-    kind_of,
-    reason_of,
-)
+from cfi2sframe.errors import Cfi2SFrameError, InputError, RequestError, kind_of, reason_of
 from cfi2sframe.files.find import Source, Unusable
 from cfi2sframe.files.read import images_of, open_source
 from cfi2sframe.guard import limited
@@ -34,10 +27,6 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.model import Section
-
-
-#: Enough of a file (bytes) to tell what it is.
-_HEAD_SIZE: Final = 64
 
 
 class DumpRequest(NamedTuple):
@@ -133,9 +122,7 @@ def _printed(item: Source | Unusable, request: DumpRequest) -> list[tuple[str, s
 def _open(item: Source) -> Iterator[FileData]:
     """Give the bytes of a source, or those of a section. Raises `InputError`, `OSError`."""
     if item.path == "-":
-        head = sys.stdin.buffer.read(_HEAD_SIZE)
-        # What is neither is not read to its end, which it may not have.
-        yield head + sys.stdin.buffer.read() if starts_section(head) or head.startswith(ELF_MAGIC) else head
+        yield read_section(sys.stdin.buffer)
     elif is_section(item.path):
         with open(item.path, "rb") as file:
             yield read_section(file)

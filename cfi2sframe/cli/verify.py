@@ -25,7 +25,7 @@ from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import RequestError
 from cfi2sframe.files.find import Unusable
 from cfi2sframe.jobs.checks import Checked, CheckRequest, check
-from cfi2sframe.printable import printable
+from cfi2sframe.printable import counted, printable
 from cfi2sframe.readers import READERS
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def run(request: VerifyRequest) -> int:
         counts = Counter(outcome.status for outcome in outcomes)
         kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items())) or "none"
         results = [outcome.result for outcome in outcomes if isinstance(outcome.result, Checked)]
-        say("info", f"{len(outcomes):,} files: {kinds}; {_comparison(results)}")
+        say("info", f"{counted(len(outcomes), 'file')}: {kinds}; {_comparison(results)}")
     status = worst(outcome.exit_status for outcome in outcomes)
     if all(outcome.status == "skipped" for outcome in outcomes):
         say("error", "none of these files has an .sframe section (--would-be: what convert would write)")

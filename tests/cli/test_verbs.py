@@ -290,6 +290,17 @@ def test_a_format_that_a_verb_does_not_write(good: Path, tmp_path: Path) -> None
     assert not out.exists()
 
 
+def test_verify_sums_up_a_folder(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    with_section(tree / "a", GOOD)
+    for count, text in ((1, "1 file: 1 clean; "), (2, "2 files: 2 clean; ")):
+        status, out, err = run("verify", "-v", tree)
+        assert (status, out, len(err)) == (0, b"", 1)
+        assert err[0].startswith(f"cfi2sframe: info: {text}")
+        with_section(tree / f"b{count}", GOOD)
+
+
 @pytest.mark.parametrize("suffix", ["pdf", "xml", "xlsx", "svg", "png", "yaml", "PDF"])
 @pytest.mark.parametrize("verb", ["size", "coverage", "audit"])
 def test_a_format_that_no_verb_writes(verb: str, suffix: str, good: Path, tmp_path: Path) -> None:

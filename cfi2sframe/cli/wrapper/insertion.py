@@ -76,7 +76,7 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
     from cfi2sframe.cli.common import run_verb
 
     is_verbose = is_set("CFI2SFRAME_VERBOSE")
-    said = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="surrogateescape", write_through=True)
+    said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
         try:
             flags, options = _flags(), plan()
@@ -87,8 +87,7 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
         except RequestError as error:
             status = EXIT_UNUSABLE
             said.write(message(role, "error", str(error), path))
-    said.seek(0)
-    text = said.read()
+    text = said.getvalue()
     if is_verbose or (status != EXIT_SUCCESS and is_set("CFI2SFRAME_STRICT")):
         write(text)
     log(text)
