@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.dwarf import constants as d
+from cfi2sframe.dwarf.expression import Expression, parse_expression
 from cfi2sframe.dwarf.rules import NoRule
+from cfi2sframe.errors import CfiError
 from cfi2sframe.instructions.audit_records import Answer
 from cfi2sframe.instructions.states import CALLER_FP, CFA, NUMBER, RETURN_ADDRESS, plus
 from cfi2sframe.rules import Rule
@@ -74,7 +78,9 @@ def opinions_of(row: RowState, state: State, abi: Abi) -> Opinions:
 
 
 def _cfa(rule: CfaRule, state: State, abi: Abi) -> Opinion:
-    if not isinstance(rule, Rule) or rule.register is None or rule.deref:
+    if isinstance(rule, Expression):
+        return _compared(_loaded(rule.code, state), _CFA)
+    if rule.register is None or rule.deref:
         return _UNDECIDED
     value = state.get(rule.register)
     if value is None and abi.clobbered >> rule.register & 1:
@@ -85,6 +91,30 @@ def _cfa(rule: CfaRule, state: State, abi: Abi) -> Opinion:
         return Opinion(Answer.CONTRADICTS)
     # Sums with other values are not followed, but are no CFA.
     return _compared(plus(value, rule.offset) or value, _CFA)
+
+
+def _loaded(code: bytes, state: State) -> Value | TableWord | None:
+    """Return the value of an expression that is a word of the frame plus a number; None where it is something else."""
+    rule, added = _load_and_sum(code)
+    base = None if rule is None else state.get(rule.register or 0)
+    if rule is None or base is None:
+        return None
+    return plus(state.get((base[0], base[1] + rule.offset)), added)
+
+
+@lru_cache(maxsize=64)
+def _load_and_sum(code: bytes) -> tuple[Rule | None, int]:
+    """Return what an expression loads and what it adds; None where it does anything else."""
+    try:
+        operations = parse_expression(code, "<")
+    except CfiError:
+        return None, 0
+    if [opcode for opcode, _ in operations[1:]] != [d.DW_OP_deref, d.DW_OP_plus_uconst]:
+        return None, 0
+    register = operations[0].opcode - d.DW_OP_breg0
+    if not 0 <= register < 32:
+        return None, 0
+    return Rule(register, operations[0].operands[0], deref=True), operations[2].operands[0]
 
 
 def _register(rule: RegisterRule, wanted: Value, register: int, state: State, *, is_cfa_right: bool) -> Opinion:

@@ -70,17 +70,20 @@ def wanted_in(spans: Sequence[Span]) -> Wanted:
     )
 
 
-def references_in(machine: int, data: bytes, vaddr: int) -> Iterator[Reference]:
-    """Yield what some bytes of code at an address may refer to; `machine` is that of the ELF header."""
-    return _FINDERS[machine](data, vaddr, _ALL_PAGES)
+def references_in(machine: int, data: bytes, vaddr: int, *, is_fixed: bool) -> Iterator[Reference]:
+    """Yield what some bytes of code at an address may refer to; `machine` is that of the ELF header.
+
+    `is_fixed`: the file has fixed addresses, so that numbers in instructions may be addresses.
+    """
+    find = _amd64_distances if machine == EM_X86_64 and not is_fixed else _FINDERS[machine]
+    return find(data, vaddr, _ALL_PAGES)
 
 
 def references_to(machine: int, data: bytes, vaddr: int, wanted: Wanted, *, is_fixed: bool) -> Iterator[Reference]:
     """Yield what may refer to some addresses, and perhaps to others, too, as `references_in` does.
 
-    `is_fixed`: the file has fixed addresses, so that numbers in instructions may be addresses. Most files have a few
-    addresses without CFI among megabytes of code. Distances to them from within a piece of code have a few upper
-    halves, which are found quickly: in libLLVM, 6 times as quickly as the instructions.
+    Most files have a few addresses without CFI among megabytes of code. Distances to them from within a piece of code
+    have a few upper halves, which are found quickly: in libLLVM, 6 times as quickly as the instructions.
     """
     spans, pages = wanted
     if machine != EM_X86_64 or is_fixed:

@@ -50,7 +50,7 @@ State = dict["int | Value", "Value | TableWord"]
 _OLDER: Final = 1 << 64
 #: No address is smaller, nor the frame of which SP is moved by a register.
 _SMALL: Final = 1 << 12
-#: Places of memory that a state knows at most: no compiler's frame saves more.
+#: Registers and places of memory that a state knows at most. What a function saves, it saves first.
 _MAX_PLACES: Final = 64
 
 
@@ -182,10 +182,8 @@ def _store(state: State, step: Step) -> None:
         if offset - 8 < key[1] < offset + step.size:
             del state[key]
     value = state.get(step.source) if step.size == 8 else None
-    if value is not None and not isinstance(value, TableWord):
+    if value is not None and len(state) < _MAX_PLACES:
         state[place] = value
-        if len(state) > _MAX_PLACES + len(Op):
-            raise RefusedError(CodeReason.UNKNOWN)
 
 
 def _add(state: State, step: Step) -> None:

@@ -206,12 +206,12 @@ class JumpTables:
 
     def _prepare(self) -> None:
         """Find the addresses that code loads, and the words that the dynamic loader writes."""
-        machine = self.image.arch.elf_machine
+        machine, is_fixed = self.image.arch.elf_machine, self.image.header.type == c.ET_EXEC
         self._loaded = sorted(
             {
                 reference.target
                 for start, end in self.decoder.spans
-                for reference in references_in(machine, self.decoder.read(start, end), start)
+                for reference in references_in(machine, self.decoder.read(start, end), start, is_fixed=is_fixed)
                 if not reference.is_call
             }
         )

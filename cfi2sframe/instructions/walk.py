@@ -258,9 +258,12 @@ class Walk:
                 raise RefusedError(CodeReason.NOT_PROVEN)
             self.exits.add(vaddr)
         elif isinstance(value, TableWord):
-            targets = [target for target in machine.code.table_targets(value) if self._may_be_label(target)]
-            words = machine.code.in_table(vaddr, targets)
+            labels = [target for target in machine.code.table_targets(value) if self._may_be_label(target)]
+            words = machine.code.in_table(vaddr, labels)
             self.found += [CodePiece(target, state, vaddr, is_guess=True) for target in words]
+            if not labels:
+                # A table of functions.
+                function.leave(machine.abi)
         elif value is not None and value[0] == NUMBER and machine.code.holds(value[1]):
             self.edges[vaddr] = (*self.edges[vaddr], value[1])
             self.work.append((value[1], state))

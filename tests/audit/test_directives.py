@@ -20,6 +20,12 @@ PUSH_BX = "push %rbx; .cfi_adjust_cfa_offset 8"
 POP_BX = "pop %rbx; .cfi_adjust_cfa_offset -8"
 SAVE_FP = "push %rbp; .cfi_def_cfa_offset 16; .cfi_offset %rbp, -16; mov %rsp, %rbp"
 FRAME = f"{SAVE_FP}; .cfi_def_cfa_register %rbp"
+#: The CFA minus 8 is saved in an aligned frame: DW_CFA_def_cfa_expression (breg7 24; deref; plus_uconst N).
+ALIGNED = (
+    "mov %rsp, %rax; .cfi_def_cfa_register %rax; sub $64, %rsp; and $-64, %rsp; mov %rax, 24(%rsp); "
+    ".cfi_escape 0x0f, 5, 0x77, 24, 0x06, 0x23, {}; call g; mov 24(%rsp), %rsi; .cfi_def_cfa %rsi, 8; "
+    "lea (%rsi), %rsp; .cfi_def_cfa_register %rsp; ret"
+)
 
 RIGHT = {
     "a push": f"{PUSH_BX}; call g; {POP_BX}; ret",
@@ -50,6 +56,13 @@ RIGHT = {
         "lea 8(%rsp,%rax), %rax; .cfi_def_cfa %rax, 64; nop; mov $-64, %rdx; lea (%rsp,%rdx), %rcx; "
         ".cfi_def_cfa %rcx, 72; nop; .cfi_def_cfa %rsp, 8; ret"
     ),
+    "a CFA that is saved": ALIGNED.format(8),
+    "a frame of many numbers": (
+        "push %rbp; .cfi_def_cfa_offset 16; .cfi_offset %rbp, -16; sub $1024, %rsp; .cfi_def_cfa_offset 1040; "
+        "xor %ebp, %ebp; mov $7, %eax; "
+        + "".join(f"mov %rax, {8 * place}(%rsp); " for place in range(100))
+        + "add $1024, %rsp; .cfi_def_cfa_offset 16; pop %rbp; .cfi_def_cfa_offset 8; .cfi_restore %rbp; ret"
+    ),
     "the end of the stack": ".cfi_undefined %rip; xor %ebp, %ebp; push %rax; call g; hlt",
     "a call to get its own address": ("call 1f; 1: .cfi_adjust_cfa_offset 8; pop %rax; .cfi_adjust_cfa_offset -8; ret"),
     "RA in a register": (
@@ -59,6 +72,10 @@ RIGHT = {
 }
 
 WRONG = {
+    "a CFA that is saved, by another offset": (
+        ALIGNED.format(16),
+        [Said(16, "CFA", "(breg7 24; deref; plus_uconst 16)", "rax+8")],
+    ),
     "a wrong offset": (
         "sub $24, %rsp; .cfi_def_cfa_offset 24; call g; add $24, %rsp; .cfi_def_cfa_offset 8; ret",
         [Said(4, "CFA", "rsp+24", "rsp+32")],
@@ -153,6 +170,25 @@ def test_a_table_of_jumps_before_that_of_another_function(tmp_path: Path) -> Non
     path = assembled(function(first) + function(second, "g") + tables, tmp_path)
     subprocess.run(["ld", "-e", "f", "-o", tmp_path / "linked", path], check=True)
     assert said_of(audited(tmp_path / "linked")) == []
+
+
+def test_a_call_of_what_jumps_into_a_table_of_functions_comes_back(tmp_path: Path) -> None:
+    caller = function(f"{PUSH_BX}; call g; {POP_BX}; ret") + function("jmp *t(,%rdi,8)", "g")
+    callees = function("xor %eax, %eax; ret", "h") + function("ret", "i")
+    path = assembled(caller + callees + "\t.section .rodata\n\t.balign 8\nt:\t.quad h, i\n", tmp_path)
+    subprocess.run(["ld", "-e", "f", "-o", tmp_path / "linked", path], check=True)
+    assert audited(tmp_path / "linked").undecided_count == 0
+
+
+def test_a_number_does_not_end_a_table_unless_addresses_are_fixed(tmp_path: Path) -> None:
+    """The number is the address of the table's second word."""
+    jumps = "lea t(%rip), %rdx; movslq (%rdx,%rdi,4), %rax; add %rdx, %rax; jmp *%rax; 1: mov $0x201004, %eax; 2: ret"
+    source = function(jumps) + "\t.section .rodata\n\t.balign 4\nt:\t.long 1b - t, 2b - t, 3b - t\n"
+    path = assembled(source.replace("2: ret", "ret; 2: nop; ret; 3: nop; ret"), tmp_path)
+    for options, undecided in ((("-pie", "--no-dynamic-linker"), 0), ((), 2)):
+        placed = ("-e", "f", "--section-start=.rodata=0x201000", "-Ttext=0x202000", *options)
+        subprocess.run(["ld", *placed, "-o", tmp_path / "linked", path], check=True)
+        assert audited(tmp_path / "linked").undecided_count == undecided
 
 
 def test_expressions_are_not_evaluated(tmp_path: Path) -> None:
