@@ -12,8 +12,10 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
+from cfi2sframe.cli.batch_report import brief, check_line, few_lines, json_line, sums
 from cfi2sframe.cli.common import exit_status_of, fail, say, worst
 from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, KEPT
+from cfi2sframe.cli.progress import Files, at
 from cfi2sframe.errors import ErrorKind, OutputError, RequestError
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.records import Job
@@ -33,8 +35,6 @@ def run_request(request: WriteRequest) -> int:
     jobs = _jobs_of(request)
     check_apart(request, jobs)
     if request.is_single:
-        from cfi2sframe.cli.progress import at
-
         at(jobs[0].name)
         outcomes = [run_job(jobs[0], KEPT)]
         _say_single(request, outcomes[0])
@@ -77,8 +77,6 @@ def _is_special(path: str) -> bool:
 
 def _run_several(request: WriteRequest, jobs: Sequence[Job]) -> list[Outcome]:
     """Run the jobs, and print what became of them; return the outcomes, in their order."""
-    from cfi2sframe.cli.batch_report import sums
-    from cfi2sframe.cli.progress import Files
     from cfi2sframe.jobs.listing import run_jobs
 
     started = time.monotonic()
@@ -117,8 +115,6 @@ def _run_several(request: WriteRequest, jobs: Sequence[Job]) -> list[Outcome]:
 
 def _say_line(request: WriteRequest, outcome: Outcome) -> None:
     """Print the line that a file has with -v; that of --check is output."""
-    from cfi2sframe.cli.batch_report import brief, check_line
-
     if request.settings.only_checks:
         sys.stdout.write(f"{check_line(outcome)}\n")
     elif outcome.status == "failed":
@@ -134,8 +130,6 @@ def _say_line(request: WriteRequest, outcome: Outcome) -> None:
 
 def _say_in_few_lines(request: WriteRequest, outcomes: Sequence[Outcome]) -> None:
     """Print what is wrong with files: a line for each file, or if they are many, one for each kind of trouble."""
-    from cfi2sframe.cli.batch_report import brief, few_lines
-
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
     warned = [(outcome.name, brief(outcome), outcome.warnings) for outcome in outcomes if outcome.warnings]
     failures = [(each.name, text := f"{each.reason}{_hint(request, each)}", (text,)) for each in failed]
@@ -149,8 +143,6 @@ def _say_in_few_lines(request: WriteRequest, outcomes: Sequence[Outcome]) -> Non
 
 def _say_single(request: WriteRequest, outcome: Outcome) -> None:
     """Print what became of the only file: one warning, or with -v all that is known."""
-    from cfi2sframe.cli.batch_report import brief, check_line
-
     warnings = outcome.warnings if request.is_verbose else (brief(outcome),) if outcome.warnings else ()
     for warning in warnings:
         say("warning", warning, outcome.name)
@@ -212,8 +204,6 @@ def write_report(request: WriteRequest, outcomes: Sequence[Outcome]) -> int:
             return EXIT_SUCCESS
         text = f"{json.dumps(json.loads(account), indent=2)}\n"
     else:
-        from cfi2sframe.cli.batch_report import json_line
-
         text = "".join(f"{json_line(outcome, exit_status(outcome))}\n" for outcome in outcomes)
     from cfi2sframe.files.write import write_output
 
