@@ -91,6 +91,8 @@ class _Auditor:
         self.tallies: dict[tuple[int, ...], int] = Counter()
         self.undecided: dict[tuple[int, Undecided], int] = Counter()
         self.contradictions: list[_Contradicted] = []
+        #: States that the first rows of parts contradict: another function's empty part may be at the same address.
+        self.doubted: dict[int, tuple[int, RowState, State]] = {}
         self.outermost_count = 0
         self._signal_frames = {program.number for program in entries.programs if program.cie.is_signal_frame}
 
@@ -105,6 +107,10 @@ class _Auditor:
             starts |= called
             for start in sorted(called):
                 self.machine.follow(start)
+        for vaddr, (number, row, state) in self.doubted.items():
+            if vaddr not in self.sizes:
+                self.sizes[vaddr] = (self.decoder.at(vaddr) or (1,))[0]
+                self._count(vaddr, number, row, opinions_of(row, state, self.machine.abi), state)
         self._not_reached()
         reasons: dict[Undecided, int] = Counter()
         for (_, reason), count in self.undecided.items():
@@ -148,6 +154,9 @@ class _Auditor:
                 promise = None if found.row is None else promise_of(found.row, abi)
             number, row = found.number, found.row
             if row is None or number is None:
+                continue
+            if vaddr in self.flow.fde_starts and vaddr not in self.flow.starts and not self.flow.fits(vaddr, state):
+                self.doubted.setdefault(vaddr, (number, row, state))
                 continue
             sizes[vaddr] = function.sizes.get(vaddr) or (self.decoder.at(vaddr) or (1,))[0]
             if self.entries.program_numbers[number] in self._signal_frames:

@@ -134,6 +134,8 @@ WRONG = {
     ),
 }
 
+_PART = ("CFA", "rsp+16", "rsp+8")
+
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_right(name: str, tmp_path: Path) -> None:
@@ -160,6 +162,16 @@ def test_a_cold_part_that_begins_with_a_landing_pad(tmp_path: Path) -> None:
     # A fault after endbr64, which an entry has, is found.
     late = audited(assembled(function("endbr64; .cfi_def_cfa_offset 16; push %rbx; pop %rbx; ret"), tmp_path))
     assert said_of(late)[0][:2] == (4, "CFA")
+
+
+@pytest.mark.parametrize("rest", ["nop", "add $8, %rsp; .cfi_adjust_cfa_offset -8"])
+def test_a_branch_to_an_empty_part_is_at_the_start_of_the_next_one(rest: str, tmp_path: Path) -> None:
+    """The part is that of the function that gets there with its frame; if none does, the first row is wrong."""
+    empty = "test %edi, %edi; jne part; ret"
+    owner = f"{PUSH_BX}; {rest}; test %edi, %edi; jne part; add $8, %rsp; .cfi_def_cfa_offset 8; ret"
+    part = function(".cfi_def_cfa_offset 16; nop; ret", "part").replace("\t.globl part\n", "")
+    said = said_of(audited(assembled(function(empty) + function(owner, "owner") + part, tmp_path)))
+    assert [each[1:] for each in said if each.cfi_rule == "rsp+16"] == ([] if rest == "nop" else [_PART])
 
 
 def test_a_table_of_jumps_before_that_of_another_function(tmp_path: Path) -> None:
