@@ -297,7 +297,8 @@ def encode_pointer(frame: EhFrame, value: int, encoding: int, field_vaddr: int) 
         return b""
     if encoding & 0x70 == DW_EH_PE_ALIGNED:
         return bytes(-field_vaddr % 8) + frame.fixed(value, 8)
-    value -= {0x00: 0, 0x10: field_vaddr, 0x30: frame.data_base}[encoding & 0x70]
+    # The base of any other is 0 here.
+    value -= {0x10: field_vaddr, 0x30: frame.data_base}.get(encoding & 0x70, 0)
     form = encoding & 0x0F
     if form == DW_EH_PE_ULEB128:
         return uleb128(value)
