@@ -8,6 +8,7 @@ import struct
 import subprocess
 import tempfile
 import time
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -59,6 +60,7 @@ class _Emulator:
             words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={}
         )
         self._socket = socket.socket(socket.AF_UNIX)
+        weakref.finalize(self, self._socket.close)
         for _ in range(500):
             try:
                 self._socket.connect(str(path))
