@@ -34,6 +34,9 @@ def _look_at_lost(lost: UnraisableHookArgs) -> None:
     if errors is not None and isinstance(error, errors.CostError):
         # The timer that raised it fires again.
         return
+    if isinstance(error, OSError) and error.errno is None and lost.object is None:
+        # "Signal N ignored due to race condition": it came before another one's handler had it ignored, as is meant.
+        return
     if not isinstance(error, (KeyboardInterrupt, SystemExit)):
         sys.__unraisablehook__(lost)
         return

@@ -12,6 +12,7 @@ from cfi2sframe.errors import RequestError
 
 #: The largest list (bytes): more than any real one, because some devices never end.
 _MAX_LIST_SIZE: Final = 1 << 28
+_BLOCK_SIZE: Final = 1 << 20
 
 
 def names_from(path: str) -> list[str]:
@@ -20,11 +21,14 @@ def names_from(path: str) -> list[str]:
     Raises `OSError` when it cannot be read, `RequestError` when its names are lines.
     """
     with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:
-        data = file.read(_MAX_LIST_SIZE + 1)
-    if len(data) > _MAX_LIST_SIZE:
-        raise RequestError(f"--files-from {path}: a list of more than {_MAX_LIST_SIZE >> 20:,} MiB")
+        # In blocks: Python allocates all that a call of `read` may return.
+        data = bytearray()
+        while block := file.read(_BLOCK_SIZE):
+            data += block
+            if len(data) > _MAX_LIST_SIZE:
+                raise RequestError(f"--files-from {path}: a list of more than {_MAX_LIST_SIZE >> 20:,} MiB")
     if b"\0" not in data and b"\n" in data:
         raise RequestError(
             f"--files-from {path}: names are to end with NUL bytes, as with find -print0, not with lines"
         )
-    return [os.fsdecode(name) for name in data.split(b"\0") if name]
+    return [os.fsdecode(bytes(name)) for name in data.split(b"\0") if name]
