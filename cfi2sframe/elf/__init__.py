@@ -1,2 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only reader of ELF structure: headers, sections, segments, symbols, CFI bytes. The door is `load`."""
+"""The only reader of ELF structure on the way in. The door is `load`.
+
+In: a file, whatever its bytes are. Out: an `ElfImage` with headers, sections, segments, symbols and relocations, the
+bytes of its CFI and of its SFrame section, all within the file. What a CIE or an SFrame row is, nothing here knows.
+"""

@@ -1,2 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files that a user names: find the ELF files among them, open them, write new ones."""
+"""The files that a user names.
+
+In: names of files and folders. Out: the ELF files among them (`find`, `kinds`), open files (`read`), and new ones
+(`write`): a file is written beside its place, and renamed once it is whole. What is done with them, nothing here knows.
+"""

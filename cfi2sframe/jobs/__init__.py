@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that get their section, or lose it: a work list, `run_job` for each file, and what runs it for many.
+"""Files that get their section, or lose it.
 
-Jobs and outcomes are immutable records that can be pickled; the bytes do not depend on where a job runs.
+In: a `Job`, which has a file and what the user wants of it. Out: an `Outcome`, which has what became of it and why.
+Both are immutable records that can be pickled: the bytes do not depend on where a job runs. `run_job` is the one flow
+of a single file and of each of many. Nothing here knows a terminal.
 """
