@@ -63,7 +63,7 @@ def test_memory() -> None:
     before = state()
     message = r"^takes more memory than a file of this size accounts for \(64 MiB\)$"
     with pytest.raises(CostError, match=message), limited(1000):
-        bytearray(80 << 20)
+        bytearray(1 << 30)
     assert state() == before
     with limited(1 << 20):
         bytearray(80 << 20)

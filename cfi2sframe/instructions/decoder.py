@@ -52,7 +52,7 @@ def open_disassembler(arch: Arch, what: str, otherwise: str = "") -> Any:  # noq
     try:
         import capstone
     except ImportError:
-        reason = f"{what} with the Python package capstone, which cannot be loaded"
+        reason = f"{what} with the Python package capstone, which cannot be loaded (Debian: python3-capstone)"
         raise InputError(f"{reason}; {otherwise}" if otherwise else reason) from None
     if arch.elf_machine == EM_X86_64:
         return capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.cfi_faults import AARCH64, AMD64, S390X, compiled, measure, units
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.oracle
 
 
 def test_a_function_of_each_kind_of_frame(tmp_path: Path) -> None:
+    need("gcc")
     source = tmp_path / "calls.c"
     source.write_text("int g(int); int f(int a) { return g(a) + g(1); }")
     faults = list(measure(compiled("gcc", "-O0", source, AMD64), tmp_path))

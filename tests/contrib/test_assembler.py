@@ -144,6 +144,7 @@ def test_an_assembler_that_writes_sections_is_told_not_to(tmp_path: Path, progra
 
 
 def test_errors_are_the_assembler_s(tmp_path: Path, programs: Path) -> None:
+    need("as")
     (tmp_path / "bad.s").write_text("no such instruction\n")
     ours = attempt("cfi2sframe-as", "--gsframe", "bad.s", "-o", "bad.o", cwd=tmp_path, env=environment(programs))
     theirs = attempt("as", "bad.s", "-o", "bad.o", cwd=tmp_path)

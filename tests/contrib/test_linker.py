@@ -292,6 +292,7 @@ def test_rows_from_code(tmp_path: Path, programs: Path) -> None:
 
 def test_a_wrapper_is_not_its_own_linker(tmp_path: Path, programs: Path) -> None:
     """Neither under another name, nor in a folder of PATH, nor by its variable."""
+    need("ld")
     folder = linker_folder(programs, tmp_path / "sframe-ld")
     env = environment(programs)
     env["PATH"] = os.pathsep.join([str(folder), env["PATH"]])

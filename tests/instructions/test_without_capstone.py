@@ -24,5 +24,6 @@ def test_stubs_are_refused_with_a_reason(tmp_path: Path) -> None:
     result = run_process("/bin/ls", "-o", tmp_path / "ls.sframe", **without_capstone(tmp_path))
     assert (result.returncode, result.stdout) == (3, "")
     assert result.stderr == (
-        "cfi2sframe: /bin/ls: error: PLT stubs are described with the Python package capstone, which cannot be loaded\n"
+        "cfi2sframe: /bin/ls: error: PLT stubs are described with the Python package capstone, which cannot be loaded "
+        "(Debian: python3-capstone)\n"
     )
