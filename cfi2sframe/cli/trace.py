@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, PROGRAM
 from cfi2sframe.cli.options import Printing, add_option, add_output, add_source, add_version, positive, printing_of
@@ -15,9 +14,6 @@ if TYPE_CHECKING:
     import argparse
 
     from cfi2sframe.elf.cfi import CfiKind
-
-#: The unit of st_blocks, in bytes.
-_BLOCK_UNIT: Final = 512
 
 
 class TraceRequest(NamedTuple):
@@ -78,32 +74,23 @@ def request_of(arguments: argparse.Namespace) -> TraceRequest:
 
 def run(request: TraceRequest) -> int:
     """Trace a core or a process; everything that can fail is done before anything is printed."""
+    from cfi2sframe.elf.load import read_file, stored_size
     from cfi2sframe.guard import limited
-    from cfi2sframe.trace.files import FileStore
-    from cfi2sframe.trace.formatting import json_lines, trace_data, trace_lines
-    from cfi2sframe.trace.run import trace_core, trace_process
+    from cfi2sframe.trace import FileStore, trace_core, trace_process
+    from cfi2sframe.trace.processes import resident_size
 
-    pid, core, threads = request.pid or 0, request.core, request.threads
-    with naming(core or f"process {pid}"), limited(_input_size(request)):
-        store = FileStore(request.version, request.source)
-        if core is None:
-            traced = trace_process(pid, store=store, threads=threads)
-        else:
-            traced = trace_core(core, executable=request.executable, store=store, threads=threads)
-        if request.printing.format == "text":
-            lines = [line + "\n" for line in trace_lines(traced)]
-        else:
-            lines = list(json_lines(trace_data(traced, file=core, pid=request.pid)))
+    core, pid = request.core, request.pid or 0
+    with naming(core or f"process {pid}"):
+        # Memory of a process that was never touched costs it nothing.
+        size = resident_size(pid) if core is None else stored_size(read_file(core))
+        with limited(size):
+            store = FileStore(request.version, request.source)
+            if core is None:
+                traced = trace_process(pid, store=store, threads=request.threads)
+            else:
+                traced = trace_core(core, executable=request.executable, store=store, threads=request.threads)
+            origin: dict[str, str | int] = {"pid": pid} if core is None else {"file": core}
+            text = f"{traced}\n" if request.printing.format == "text" else traced.json(**origin)
     with request.printing.open() as out:
-        out.writelines(lines)
+        out.write(text)
     return EXIT_SUCCESS
-
-
-def _input_size(request: TraceRequest) -> int:
-    """Return the stored bytes of the core, or the resident bytes of the process: untouched memory costs it nothing."""
-    if request.core is None:
-        from cfi2sframe.trace.processes import resident_size
-
-        return resident_size(request.pid or 0)
-    status = os.stat(request.core)
-    return min(status.st_size, status.st_blocks * _BLOCK_UNIT)

@@ -4,7 +4,7 @@
     print(trace_process(pid))
     traced = trace_core("core", executable="program")
     for thread in traced.threads:
-        for entry in thread.trace.entries: print(hex(entry.frame.pc))
+        for entry in thread.entries: print(hex(entry.frame.pc))
 
     space = AddressSpace(arch, [FileMapping(start, end, file_offset, path), ...])
     trace = space.walk(Frame(pc, sp, fp), Memory.at(sp, stack).read)
@@ -18,9 +18,10 @@ stack that cannot be followed to its end is no error but has an `Ending`.
 from cfi2sframe.trace.files import FileStore
 from cfi2sframe.trace.frames import Ending, Frame, Row, Trace, TraceEntry
 from cfi2sframe.trace.memory import Memory
-from cfi2sframe.trace.run import ThreadTrace, Traced, trace_core, trace_process
+from cfi2sframe.trace.run import trace_core, trace_process
 from cfi2sframe.trace.space import AddressSpace, FileMapping
 from cfi2sframe.trace.stepping import caller_of, walk
+from cfi2sframe.trace.traced import Traced
 
 __all__ = [
     "AddressSpace",
@@ -30,7 +31,6 @@ __all__ = [
     "Frame",
     "Memory",
     "Row",
-    "ThreadTrace",
     "Trace",
     "TraceEntry",
     "Traced",

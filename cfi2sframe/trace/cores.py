@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.abi import Arch, arch_of_elf
 from cfi2sframe.elf.constants import ET_CORE, PT_LOAD, PT_NOTE
+from cfi2sframe.elf.contents import part_of
 from cfi2sframe.elf.headers import FileHeader, machine_name, parse_file_header, parse_program_headers
 from cfi2sframe.elf.notes import parse_notes
 from cfi2sframe.errors import ElfError
-from cfi2sframe.trace.kernel import NT_PRSTATUS, stopped_thread
-from cfi2sframe.trace.memory import Memory, MemoryPiece
+from cfi2sframe.trace.frames import NT_PRSTATUS, stopped_thread
+from cfi2sframe.trace.memory import Memory
 from cfi2sframe.trace.space import FileMapping
 
 if TYPE_CHECKING:
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.notes import Note
-    from cfi2sframe.trace.frames import ReadMemory
-    from cfi2sframe.trace.kernel import StoppedThread
+    from cfi2sframe.trace.frames import ReadMemory, StoppedThread
 
 _NT_AUXV: Final = 6
 _NT_FILE: Final = 0x46494C45
@@ -38,7 +38,7 @@ _REGISTERS_OFFSET: Final = 112
 class Stopped(NamedTuple):
     """What a trace needs of a core or a process: threads, mapped files, auxiliary vector (AT_ types to values), memory.
 
-    `lists_files`: all but cores without NT_FILE do.
+    `lack` ends the message about an address of no file.
     """
 
     arch: Arch
@@ -46,7 +46,7 @@ class Stopped(NamedTuple):
     mappings: Sequence[FileMapping]
     auxv: Mapping[int, int]
     read: ReadMemory
-    lists_files: bool = True
+    lack: str = ""
 
 
 def parse_core(data: FileData) -> Stopped:
@@ -59,29 +59,29 @@ def parse_core(data: FileData) -> Stopped:
         raise ElfError("not a core file")
     arch = arch_of_header(header)
     segments = [
-        p._replace(file_size=min(p.file_size, max(0, len(data) - p.file_offset)))
+        (p, part_of(data, p.file_offset, p.file_offset + p.file_size))
         for p in parse_program_headers(data, header)
         if p.type in (PT_LOAD, PT_NOTE)
     ]
-    total = sum(p.file_size for p in segments)
+    total = sum(len(content) for _, content in segments)
     if total > len(data):
         # A small core could claim any amount of memory.
         raise ElfError(f"its segments overlap: they claim {total:,} of the file's {len(data):,} bytes")
-    notes: list[Note] = []
-    pieces: list[MemoryPiece] = []
-    for p in segments:
-        if p.type == PT_LOAD:
-            pieces.append(MemoryPiece(p.vaddr, min(p.memory_size, p.file_size), data, p.file_offset))
-        else:
-            found = parse_notes(data[p.file_offset : p.file_offset + p.file_size], header.byte_order, p.alignment)
-            notes += (note for note in found if note.owner in _OWNERS)
+    memory = Memory((p.vaddr, part_of(content, 0, p.memory_size)) for p, content in segments if p.type == PT_LOAD)
+    notes = [
+        note
+        for p, content in segments
+        if p.type == PT_NOTE
+        for note in parse_notes(content[:], header.byte_order, p.alignment)
+        if note.owner in _OWNERS
+    ]
     threads = tuple(_threads(notes, arch))
     if not threads:
         raise ElfError("no thread: the core has no usable NT_PRSTATUS note")
     data_of = {note.type: note.data for note in reversed(notes)}
     mappings = _mappings(data_of.get(_NT_FILE, b""), arch)
-    auxv = parse_auxv(data_of.get(_NT_AUXV, b""), arch)
-    return Stopped(arch, threads, mappings, auxv, Memory(pieces).read, lists_files=bool(mappings))
+    lack = "" if mappings else "; the core does not list its files (NT_FILE)"
+    return Stopped(arch, threads, mappings, parse_auxv(data_of.get(_NT_AUXV, b""), arch), memory.read, lack)
 
 
 def arch_of_header(header: FileHeader) -> Arch:

@@ -7,11 +7,13 @@ where the job has limits. What is read from memory is the job's, and has the job
 
 from __future__ import annotations
 
+import ctypes
 import os
 import stat
 from bisect import bisect_right
 from contextlib import nullcontext, suppress
 from functools import cached_property
+from itertools import zip_longest
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -19,26 +21,28 @@ from cfi2sframe.api import decode_existing, decode_made
 from cfi2sframe.conversion import Options
 from cfi2sframe.elf.constants import STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.load import load
-from cfi2sframe.elf.notes import build_id
+from cfi2sframe.elf.load import read_file, stored_size
 from cfi2sframe.errors import CostError, InputError, reason_of
 from cfi2sframe.guard import part
 from cfi2sframe.trace.frames import Ending, Row
-from cfi2sframe.trace.syscalls import open_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cfi2sframe.elf.cfi import CfiKind
+    from cfi2sframe.elf.contents import FileData
     from cfi2sframe.sframe.model import Section
 
 _T = TypeVar("_T")
 
-#: The unit of st_blocks, in bytes.
-_BLOCK_UNIT: Final = 512
 _FUNCTIONS: Final = (STT_FUNC, STT_GNU_IFUNC)
 #: How many symbols before an address are looked at: a function may hold labels and other functions.
 _CANDIDATES: Final = 8
+
+#: openat2(2), which Python has no function for, on all of our ABIs.
+_SYS_OPENAT2: Final = 437
+_RESOLVE_NO_MAGICLINKS: Final = 0x02
+_RESOLVE_IN_ROOT: Final = 0x10
 
 
 class FoundSymbol(NamedTuple):
@@ -54,16 +58,15 @@ class FoundSymbol(NamedTuple):
 class ModuleFile:
     """A file with its rows and symbols, which are read on first use and kept.
 
-    `options` are those by which CFI is converted, `limit_size` is what `_alone` takes.
+    `options` are those by which CFI is converted, `limit_size` is what `alone` takes.
     """
 
     def __init__(self, image: ElfImage, options: Options, limit_size: int | None = None) -> None:
         self.image = image
-        self.build_id = build_id(image)
         section = image.sframe_section
         #: Whether the rows are those of the file's own section.
         self.has_section = (section is not None and section.size > 0) or image.sframe_segment is not None
-        #: What went wrong with the symbols, where it is a bug of this program.
+        #: What went wrong with the symbols.
         self.trouble = ""
         self._options = options
         self._limit_size = limit_size
@@ -71,7 +74,7 @@ class ModuleFile:
     @cached_property
     def rows(self) -> Section | Ending:
         """The rows of the file's section, or of its CFI where it has none; or why there are none."""
-        rows = _alone(self._limit_size, self._read_rows)
+        rows = alone(self._limit_size, self._read_rows)
         return Ending("unusable-module", f"{self.image.name}: {rows}") if isinstance(rows, str) else rows
 
     def _read_rows(self) -> Section | Ending:
@@ -96,7 +99,7 @@ class ModuleFile:
 
     @cached_property
     def _functions(self) -> list[tuple[int, int, str]]:
-        functions = _alone(self._limit_size, lambda: _functions_of(self.image))
+        functions = alone(self._limit_size, lambda: _functions_of(self.image))
         if isinstance(functions, str):
             self.trouble = functions
             return []
@@ -104,21 +107,15 @@ class ModuleFile:
 
     def symbol_at(self, vaddr: int) -> FoundSymbol | None:
         """Return the function at an address; one of unknown size reaches to the next symbol or its section's end."""
-        index = bisect_right(self._functions, vaddr, key=itemgetter(0)) - 1
-        if index < 0:
-            return None
-        start, size, name = self._functions[index]
-        code = self.image.code_range_of(vaddr)
-        if size == 0 and code is not None and code.start_vaddr <= start:
-            return FoundSymbol(name, vaddr - start)
-        for start, size, name in reversed(self._functions[max(0, index + 1 - _CANDIDATES) : index + 1]):
-            if vaddr < start + size:
+        count = bisect_right(self._functions, vaddr, key=itemgetter(0))
+        for start, end, name in reversed(self._functions[max(0, count - _CANDIDATES) : count]):
+            if vaddr < end:
                 return FoundSymbol(name, vaddr - start)
         return None
 
 
 def _functions_of(image: ElfImage) -> list[tuple[int, int, str]]:
-    """Return start, size and name of the functions in .symtab and .dynsym by address, one for each address."""
+    """Return start, end and name of the functions in .symtab and .dynsym by address, one for each address."""
     best: dict[int, tuple[int, int, str]] = {}
     for table in image.symbol_tables:
         # Names are optional: a damaged or truncated table has none.
@@ -132,7 +129,16 @@ def _functions_of(image: ElfImage) -> list[tuple[int, int, str]]:
                 rank = is_label * 2 + (symbol.size == 0)
                 if symbol.vaddr not in best or rank < best[symbol.vaddr][0]:
                     best[symbol.vaddr] = rank, symbol.size, symbol.name
-    return sorted((vaddr, size, name) for vaddr, (_, size, name) in best.items())
+    starts = sorted(best)
+    functions: list[tuple[int, int, str]] = []
+    for start, following in zip_longest(starts, starts[1:]):
+        _, size, name = best[start]
+        if size == 0:
+            code = image.code_range_of(start)
+            end = start if code is None else code.end_vaddr
+            size = (end if following is None else min(end, following)) - start
+        functions.append((start, start + size, name))
+    return functions
 
 
 class FileStore:
@@ -150,39 +156,58 @@ class FileStore:
     def open(self, path: str, root: str = "") -> ModuleFile | str:
         """Return the file at a path below a root directory, ours if none is given; or why it cannot be used."""
         try:
-            if not root:
-                return self._open(path, path)
-            descriptor = open_inside(root, path)
+            descriptor = _open_inside(root, path) if root else os.open(path, os.O_PATH | os.O_CLOEXEC)
             try:
-                # The file that was found, even if another one has its name now.
-                return self._open(f"/proc/self/fd/{descriptor}", path)
+                return self._open(descriptor, path)
             finally:
                 os.close(descriptor)
         except (OSError, ValueError) as error:
             return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
-    def _open(self, path: str, name: str) -> ModuleFile | str:
-        status = os.stat(path)
+    def _open(self, descriptor: int, name: str) -> ModuleFile | str:
+        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or not status.st_size:
             # A pipe or a device, as a damaged core may list it, would block its reader.
             return "not a regular file, or empty"
         identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
         if identity not in self._by_identity:
-            size = min(status.st_size, status.st_blocks * _BLOCK_UNIT)
-            self._by_identity[identity] = _alone(size, lambda: self._module_file(load(path, name), size))
+            # The file that was found, even if another one has its name now.
+            data = read_file(f"/proc/self/fd/{descriptor}")
+            size = stored_size(data)
+            self._by_identity[identity] = alone(size, lambda: self._module_file(data, name, size))
         return self._by_identity[identity]
 
     def of_memory(self, data: bytes, name: str) -> ModuleFile | str:
         """Return the file whose bytes were read from memory, or why it cannot be used."""
-        return _alone(None, lambda: self._module_file(ElfImage(data, name), None))
+        return alone(None, lambda: self._module_file(data, name, None))
 
-    def _module_file(self, image: ElfImage, limit_size: int | None) -> ModuleFile | str:
-        return (
-            "an object, which is never mapped" if image.is_relocatable else ModuleFile(image, self._options, limit_size)
-        )
+    def _module_file(self, data: FileData, name: str, limit_size: int | None) -> ModuleFile | str:
+        image = ElfImage(data, name)
+        if image.is_relocatable:
+            return "an object, which is never mapped"
+        return ModuleFile(image, self._options, limit_size)
 
 
-def _alone(limit_size: int | None, work: Callable[[], _T]) -> _T | str:
+def _open_inside(root: str, path: str) -> int:
+    """Return a descriptor (O_PATH) of the file at a path below a root directory, which no link or `..` leads out of.
+
+    Raises `OSError`, also where the kernel is older than 5.6.
+    """
+    # struct open_how: flags, mode, resolve
+    how = (ctypes.c_uint64 * 3)(os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
+    folder = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        syscall = ctypes.CDLL(None, use_errno=True).syscall
+        name, size = ctypes.c_char_p(os.fsencode(path)), ctypes.c_size_t(ctypes.sizeof(how))
+        opened = syscall(ctypes.c_long(_SYS_OPENAT2), ctypes.c_long(folder), name, ctypes.byref(how), size)
+        if opened < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return int(opened)
+    finally:
+        os.close(folder)
+
+
+def alone(limit_size: int | None, work: Callable[[], _T]) -> _T | str:
     """Return what work on one file returns, or the reason why it failed, whatever was raised.
 
     It has the limits of a file of `limit_size` stored bytes; None: those of the job, whose `CostError` is raised.

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from cfi2sframe.elf.constants import ELF_MAGIC, PT_LOAD, PT_NOTE
+from cfi2sframe.elf.constants import PT_LOAD, PT_NOTE
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE, parse_file_header, unpack_program_headers
-from cfi2sframe.elf.notes import find_build_id
+from cfi2sframe.elf.notes import NT_GNU_BUILD_ID, parse_notes
 from cfi2sframe.errors import ElfError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.headers import ByteOrder, FileHeader, ProgramHeader
     from cfi2sframe.trace.frames import ReadMemory
 
+_Record = TypeVar("_Record", bound=tuple[object, ...])
+
+PAGE_SIZE: Final = 0x1000
 _MAX_PROGRAM_HEADERS: Final = 128
 _MAX_NOTES_SIZE: Final = 1 << 16
 #: The largest file that is copied from memory: one that is only there is small, or its size is wrong.
@@ -30,38 +34,30 @@ _MAX_FILE_SIZE: Final = 1 << 28
 _MAX_SECTIONS_SIZE: Final = 1 << 16
 
 
-class MemoryPiece(NamedTuple):
-    """`size` bytes of memory from `start`, kept in `data` from `offset` on."""
-
-    start: int
-    size: int
-    data: FileData
-    offset: int = 0
+def last_from(records: Sequence[_Record], address: int) -> _Record | None:
+    """Return the last of some records, ordered by the address in their first field, that starts at or before one."""
+    index = bisect_right(records, address, key=itemgetter(0)) - 1
+    return records[index] if index >= 0 else None
 
 
 class Memory:
-    """Pieces by address, which do not overlap."""
+    """Pieces of memory: addresses, and the bytes from there on. They do not overlap."""
 
-    def __init__(self, pieces: Iterable[MemoryPiece]) -> None:
-        self.pieces = sorted(pieces, key=lambda piece: piece.start)
-        self._starts = [piece.start for piece in self.pieces]
+    def __init__(self, pieces: Iterable[tuple[int, FileData]]) -> None:
+        self.pieces = sorted(pieces, key=itemgetter(0))
 
     @classmethod
     def at(cls, address: int, data: FileData) -> Memory:
         """Return memory of one piece, such as the copy of a stack from SP upwards."""
-        return cls([MemoryPiece(address, len(data), data)])
+        return cls([(address, data)])
 
     def read(self, address: int, size: int) -> bytes | None:
         """Return exactly `size` bytes at an address, or None where some are missing; they may span pieces."""
         found = b""
         while len(found) < size:
-            index = bisect_right(self._starts, address + len(found)) - 1
-            if index < 0:
-                return None
-            start, piece_size, data, offset = self.pieces[index]
+            start, data = last_from(self.pieces, address + len(found)) or (0, b"")
             skipped = address + len(found) - start
-            wanted = min(size - len(found), piece_size - skipped)
-            part = bytes(data[offset + skipped : offset + skipped + wanted]) if wanted > 0 else b""
+            part = bytes(data[skipped : skipped + size - len(found)])
             if not part:
                 return None
             found += part
@@ -69,7 +65,7 @@ class Memory:
 
 
 class LoadedFile(NamedTuple):
-    """The headers of an ELF file in memory, and its PT_LOAD entries by address."""
+    """The headers of an ELF file in memory, and its PT_LOAD entries by address; `bias` is added to its addresses."""
 
     header: FileHeader
     segments: tuple[ProgramHeader, ...]
@@ -79,33 +75,35 @@ class LoadedFile(NamedTuple):
 
 def loaded_file(read: ReadMemory, start: int, byte_order: ByteOrder) -> LoadedFile | None:
     """Return the headers of the ELF file that is loaded at an address; None when there is none, or they are damaged."""
-    data = read(start, FILE_HEADER_SIZE)
-    if data is None or data[:4] != ELF_MAGIC:
-        return None
     try:
-        header = parse_file_header(data)
+        header = parse_file_header(read(start, FILE_HEADER_SIZE) or b"")
     except ElfError:
         return None
     count = header.program_header_count
     is_usual = header.byte_order == byte_order and header.program_header_size == PROGRAM_HEADER_SIZE
-    if not is_usual or not 0 < count <= _MAX_PROGRAM_HEADERS:
+    if not is_usual or count > _MAX_PROGRAM_HEADERS:
         return None
-    table = read(start + header.program_headers_offset, count * PROGRAM_HEADER_SIZE)
-    segments = () if table is None else unpack_program_headers(table, byte_order)
+    table = read(start + header.program_headers_offset, count * PROGRAM_HEADER_SIZE) or b""
+    segments = unpack_program_headers(table, byte_order)
     loads = tuple(sorted((p for p in segments if p.type == PT_LOAD), key=lambda p: p.vaddr))
     if not loads or loads[-1].end_vaddr >= 1 << 63:
         return None
     return LoadedFile(header, segments, loads, start - (loads[0].vaddr - loads[0].file_offset))
 
 
-def build_id_in_memory(read: ReadMemory, loaded: LoadedFile) -> bytes | None:
+def end_of(loads: Iterable[ProgramHeader], bias: int) -> int:
+    """Return the end of the last page of a file in memory."""
+    return -(-(max(p.end_vaddr for p in loads) + bias) // PAGE_SIZE) * PAGE_SIZE
+
+
+def build_id(read: ReadMemory, segments: Iterable[ProgramHeader], bias: int, byte_order: ByteOrder) -> bytes | None:
     """Return the build-id of a file in memory; None when its notes are not there."""
-    for segment in loaded.segments:
+    for segment in segments:
         if segment.type == PT_NOTE and segment.file_size <= _MAX_NOTES_SIZE:
-            data = read(segment.vaddr + loaded.bias, segment.file_size)
-            found = None if data is None else find_build_id(data, loaded.header.byte_order, segment.alignment)
-            if found is not None:
-                return found
+            data = read(segment.vaddr + bias, segment.file_size) or b""
+            for note in parse_notes(data, byte_order, segment.alignment):
+                if note.owner == b"GNU" and note.type == NT_GNU_BUILD_ID and note.data:
+                    return note.data
     return None
 
 

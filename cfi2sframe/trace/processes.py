@@ -1,33 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live processes: a snapshot of registers and stacks; read-only memory is read when it is needed."""
+"""Live processes: a snapshot of registers and stacks, by ptrace(2); read-only memory is read when it is needed."""
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
-from bisect import bisect_right
+import re
+import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, parse_file_header
 from cfi2sframe.elf.ranges import Span, united
 from cfi2sframe.errors import InputError
 from cfi2sframe.trace.cores import Stopped, arch_of_header, parse_auxv
-from cfi2sframe.trace.kernel import REGISTER_SETS, stopped_thread
-from cfi2sframe.trace.memory import Memory, MemoryPiece
+from cfi2sframe.trace.frames import NT_ARM_PAC_MASK, NT_PRFPREG, NT_PRSTATUS, stopped_thread
+from cfi2sframe.trace.memory import PAGE_SIZE, Memory, last_from
 from cfi2sframe.trace.space import FileMapping
-from cfi2sframe.trace.syscalls import register_set, stopped_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from cfi2sframe.trace.kernel import StoppedThread
+    from cfi2sframe.trace.frames import StoppedThread
+
+_PTRACE_DETACH: Final = 17
+_PTRACE_GETREGSET: Final = 0x4204
+_PTRACE_SEIZE: Final = 0x4206
+_PTRACE_INTERRUPT: Final = 0x4207
+_WALL: Final = 0x40000000
+
+#: The longest wait for a thread to stop. One that waits for a device, or for its vfork child, does not stop.
+_STOP_SECONDS: Final = 5.0
+_MAX_REGSET_SIZE: Final = 4096
+#: How often new threads are looked for, which may appear while others are being seized.
+_MAX_ROUNDS: Final = 100
 
 #: The most bytes that are copied of one stack at a time; the next copy has what was missing of a deeper one.
 _MAX_COPY_SIZE: Final = 8 << 20
 #: The most bytes that are copied in all beyond the resident size: stacks may be mapped and never touched.
 _COPY_ALLOWANCE: Final = 64 << 20
-_PAGE_MASK: Final = 0xFFF
 #: The most bytes that are read at once: sizes come from the process, and may be wrong.
 _MAX_READ_SIZE: Final = 1 << 28
 #: Bytes below SP that a function may use on some ABIs.
@@ -76,7 +89,7 @@ class Process:
         with suppress(OSError), open(f"{self._folder}/auxv", "rb") as file:
             auxv = file.read()
         files = [mapping for mapping in self._mappings if mapping.path.startswith("/")]
-        return Stopped(self.arch, threads, files, parse_auxv(auxv, self.arch), self.read, lists_files=bool(files))
+        return Stopped(self.arch, threads, files, parse_auxv(auxv, self.arch), self.read)
 
     def _copy(self, thread_id: int | None, extra: Iterable[Span]) -> list[StoppedThread]:
         with stopped_threads(self._pid, thread_id) as stopped:
@@ -89,16 +102,17 @@ class Process:
             # From SP upwards.
             stacks = [self._span(thread.frame.sp - _RED_ZONE_SIZE, thread.frame.sp) for thread in threads]
             allowed = resident_size(self._pid) + _COPY_ALLOWANCE
-            pieces: list[MemoryPiece] = []
+            pieces: list[tuple[int, bytes]] = []
             for start, end in united([*stacks, *extra]):
                 data = self._read(start, min(end - start, allowed, _MAX_READ_SIZE))
-                pieces.append(MemoryPiece(start, len(data), data))
+                pieces.append((start, data))
                 allowed -= len(data)
         self._memory = Memory(pieces)
         return threads
 
     def _thread(self, thread: int) -> StoppedThread:
-        found = stopped_thread(thread, {kind: register_set(thread, kind) for kind in REGISTER_SETS}, self.arch)
+        sets = {kind: _register_set(thread, kind) for kind in (NT_PRSTATUS, NT_PRFPREG, NT_ARM_PAC_MASK)}
+        found = stopped_thread(thread, sets, self.arch)
         if found is None:
             raise InputError(f"thread {thread}: its registers cannot be read, or it is no 64-bit program")
         return found
@@ -108,13 +122,13 @@ class Process:
         mapping = self._mapping_at(address)
         if mapping is None:
             return Span(0, 0)
-        start = max(mapping.start, start & ~_PAGE_MASK)
+        start = max(mapping.start, start // PAGE_SIZE * PAGE_SIZE)
         return Span(start, min(mapping.end, start + _MAX_COPY_SIZE))
 
     def _mapping_at(self, address: int) -> FileMapping | None:
         # They ascend, as in the kernel's list.
-        index = bisect_right(self._mappings, address, key=lambda mapping: mapping.start) - 1
-        return self._mappings[index] if index >= 0 and address < self._mappings[index].end else None
+        mapping = last_from(self._mappings, address)
+        return None if mapping is None or address >= mapping.end else mapping
 
     def read(self, address: int, size: int) -> bytes | None:
         """Return exactly `size` bytes at an address, or None: of what was copied, or of what cannot be written to."""
@@ -151,3 +165,95 @@ def _mapping(line: bytes) -> FileMapping:
     # The kernel escapes newlines in paths.
     name = path[0].replace(rb"\012", b"\n").decode("utf-8", "surrogateescape") if path else ""
     return FileMapping(start, end, int(offset, 16), name, b"w" in permissions)
+
+
+@contextmanager
+def stopped_threads(pid: int, only: int | None = None) -> Iterator[list[int]]:
+    """Stop the threads of a process, or `only` one, while the block runs; it gets their ids, the main thread first.
+
+    They are seized: no signal is sent, and a process that was stopped before stays stopped. Raises `InputError` when
+    they cannot be stopped; then all are resumed.
+    """
+    seized: set[int] = set()
+    #: Stopped threads, and the signal that each was about to receive.
+    stopped: dict[int, int] = {}
+    try:
+        for _ in range(_MAX_ROUNDS):
+            new = [thread for thread in _threads(pid) if only in (None, thread) and thread not in seized]
+            if not new:
+                break
+            deadline = time.monotonic() + _STOP_SECONDS
+            for thread in new:
+                seized.add(thread)
+                if _ptrace(_PTRACE_SEIZE, thread) >= 0:
+                    _ptrace(_PTRACE_INTERRUPT, thread)
+                elif ctypes.get_errno() != errno.ESRCH:
+                    raise InputError(_refusal(pid, ctypes.get_errno()))
+            for thread in new:
+                _wait(thread, deadline, stopped)
+        if not stopped:
+            raise InputError("no such process" if only in (None, pid) else f"no thread {only} in this process")
+        yield sorted(stopped, key=lambda thread: (thread != pid, thread))
+    finally:
+        for thread in seized - stopped.keys():
+            # Only a stopped thread can be detached.
+            with suppress(InputError):
+                _wait(thread, time.monotonic() + 0.1, stopped)
+        for thread, signal_number in stopped.items():
+            _ptrace(_PTRACE_DETACH, thread, 0, signal_number)
+
+
+def _register_set(thread: int, note_type: int) -> bytes:
+    """Return the registers of a kind (NT_PRSTATUS, ...) of a stopped thread; none when it has none of that kind."""
+    buffer = ctypes.create_string_buffer(_MAX_REGSET_SIZE)
+    # struct iovec
+    vector = (ctypes.c_size_t * 2)(ctypes.addressof(buffer), _MAX_REGSET_SIZE)
+    failed = _ptrace(_PTRACE_GETREGSET, thread, note_type, ctypes.addressof(vector)) < 0
+    return b"" if failed else buffer.raw[: vector[1]]
+
+
+def _ptrace(request: int, thread: int, address: int = 0, data: int = 0) -> int:
+    library = ctypes.CDLL(None, use_errno=True)
+    words = (ctypes.c_long(request), ctypes.c_long(thread), ctypes.c_void_p(address), ctypes.c_void_p(data))
+    return int(library.ptrace(*words))
+
+
+def _threads(pid: int) -> list[int]:
+    with suppress(FileNotFoundError):
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    return []
+
+
+def _wait(thread: int, deadline: float, stopped: dict[int, int]) -> None:
+    """Wait until a thread has stopped, or ended. Raises `InputError` when it does neither."""
+    pause = 1e-5
+    while True:
+        try:
+            waited, status = os.waitpid(thread, _WALL | os.WNOHANG)
+        except ChildProcessError:
+            return
+        if waited:
+            if os.WIFSTOPPED(status):
+                # A stop caused by ptrace has an event number in the upper half; otherwise a signal caused it.
+                stopped[thread] = 0 if status >> 16 else os.WSTOPSIG(status)
+            return
+        if time.monotonic() > deadline:
+            raise InputError(f"thread {thread} does not stop; it waits in the kernel")
+        time.sleep(pause)
+        pause = min(pause * 2, 0.01)
+
+
+def _refusal(pid: int, code: int) -> str:
+    """Return why the kernel does not let a process be traced."""
+    if pid == os.getpid():
+        return "a process cannot trace itself"
+    text = ""
+    with suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+        text = file.read()
+    tracer = re.search(r"^TracerPid:\s*([1-9]\d*)", text, re.MULTILINE)
+    if tracer:
+        return f"another process traces it already: {tracer[1]}"
+    if code == errno.EPERM:
+        needs = "the user of the process, or root, and a kernel.yama.ptrace_scope that allows it"
+        return f"not permitted to trace it; this needs {needs}"
+    return os.strerror(code)

@@ -4,26 +4,27 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal
 
 from cfi2sframe.elf.constants import PT_LOAD
 from cfi2sframe.elf.load import read_file
 from cfi2sframe.errors import ChangedError, CostError, InputError, RequestError, naming, reason_of
-from cfi2sframe.printable import counted
 from cfi2sframe.trace.cores import parse_core
 from cfi2sframe.trace.files import FileStore
-from cfi2sframe.trace.frames import DEFAULT_LIMIT, Ending, Trace, TraceEntry
+from cfi2sframe.trace.frames import Ending, Trace, TraceEntry
+from cfi2sframe.trace.memory import PAGE_SIZE
 from cfi2sframe.trace.processes import Process
 from cfi2sframe.trace.space import VDSO, AddressSpace, FileMapping
+from cfi2sframe.trace.traced import Traced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.ranges import Span
     from cfi2sframe.trace.cores import Stopped
     from cfi2sframe.trace.files import ModuleFile
-    from cfi2sframe.trace.kernel import StoppedThread
+    from cfi2sframe.trace.frames import StoppedThread
 
 Threads = Literal["all"] | int
 
@@ -37,41 +38,10 @@ _AT_SYSINFO_EHDR: Final = 33
 _MAX_STOPS: Final = 5
 #: The deepest root directory of a process, in folders.
 _MAX_ROOT_DEPTH: Final = 64
-_PAGE_SIZE: Final = 0x1000
-
-
-class ThreadTrace(NamedTuple):
-    """A thread's trace. `id` is the kernel's thread id."""
-
-    id: int
-    trace: Trace
-
-
-class Traced(NamedTuple):
-    """The traces of a core or a process, in its order of threads, and the address space that they are in.
-
-    As text it is what `cfi2sframe trace` prints.
-    """
-
-    space: AddressSpace
-    threads: tuple[ThreadTrace, ...]
-
-    def __repr__(self) -> str:
-        return f"<Traced: {counted(len(self.threads), 'thread')}>"
-
-    def __str__(self) -> str:
-        from cfi2sframe.trace.formatting import trace_lines
-
-        return "\n".join(trace_lines(self))
 
 
 def trace_core(
-    path: str,
-    *,
-    executable: str | None = None,
-    threads: Threads = "all",
-    store: FileStore | None = None,
-    limit: int = DEFAULT_LIMIT,
+    path: str, *, executable: str | None = None, threads: Threads = "all", store: FileStore | None = None
 ) -> Traced:
     """Trace the threads of a core file.
 
@@ -79,56 +49,13 @@ def trace_core(
     for further calls. Raises `InputError` when the core or the executable cannot be used, `RequestError` when there is
     no such thread.
     """
-    store = store or FileStore()
     with naming(path):
         core = parse_core(read_file(path))
-        space = core_space(core, store, executable)
-        wanted = [t for t in core.threads if threads in ("all", t.id)]
+        space = core_space(core, store or FileStore(), executable)
+        wanted = [thread for thread in core.threads if threads in ("all", thread.id)]
         if not wanted:
             raise RequestError(f"no thread {threads}; there are {', '.join(str(t.id) for t in core.threads)}")
-        return Traced(space, tuple(_trace_thread(thread, space, limit) for thread in wanted))
-
-
-def trace_process(
-    pid: int,
-    *,
-    threads: Threads = "all",
-    store: FileStore | None = None,
-    limit: int = DEFAULT_LIMIT,
-) -> Traced:
-    """Trace the threads of a live process.
-
-    It is stopped only while registers and stacks are copied. A frame on memory that was not copied (below an alternate
-    signal stack, for one) makes it stop again, with that memory in the next copy. Give several samples of the same
-    programs one `store`: it keeps what was converted. Files are looked for where the process sees them. Raises
-    `InputError` when the process cannot be traced, or has no such thread.
-    """
-    store = store or FileStore()
-    extra: set[Span] = set()
-    # The kernel lists paths from the top of the process's mount namespace, whatever root the process has changed to.
-    root = f"/proc/{pid}/root" + "/.." * _MAX_ROOT_DEPTH
-    with naming(f"process {pid}"), closing(Process(pid)) as process:
-        stops = 0
-        while True:
-            stopped = process.copy(None if threads == "all" else threads, extra)
-            space = _space(stopped, store, lambda path: store.open(path, root))
-            traced = Traced(space, tuple(_trace_thread(thread, space, limit) for thread in stopped.threads))
-            stops += 1
-            if stops == _MAX_STOPS or not process.missed - extra:
-                return traced
-            extra |= process.missed
-
-
-def _trace_thread(thread: StoppedThread, space: AddressSpace, limit: int) -> ThreadTrace:
-    try:
-        trace = space.walk(thread.frame, limit=limit, pac_mask=thread.pac_mask)
-    except (ChangedError, CostError):
-        # Files are looked at apart, so it is the core that has changed, or all that costs too much.
-        raise
-    except Exception as error:  # noqa: BLE001 - the last handler of a thread
-        entry = TraceEntry(thread.frame, None, None, None)
-        trace = Trace((entry,), Ending("internal-error", reason_of(error)))
-    return ThreadTrace(thread.id, trace)
+        return _trace(space, wanted)
 
 
 def core_space(core: Stopped, store: FileStore, executable: str | None = None) -> AddressSpace:
@@ -147,17 +74,6 @@ def core_space(core: Stopped, store: FileStore, executable: str | None = None) -
     return _space(core, store, lambda path: program if path in (executable, *paths) else store.open(path))
 
 
-def _space(stopped: Stopped, store: FileStore, open_file: Callable[[str], ModuleFile | str]) -> AddressSpace:
-    """Return an address space of the mappings, and of the vDSO."""
-    mappings = list(stopped.mappings)
-    vdso = stopped.auxv.get(_AT_SYSINFO_EHDR)
-    if vdso is not None and not any(mapping.start <= vdso < mapping.end for mapping in mappings):
-        # Only its headers tell where it ends.
-        mappings.append(FileMapping(vdso, vdso + _PAGE_SIZE, 0, VDSO))
-    lack = "" if stopped.lists_files else "; the core does not list its files (NT_FILE)"
-    return AddressSpace(stopped.arch, mappings, store, stopped.read, open_file=open_file, lack=lack)
-
-
 def _mapped(image: ElfImage, headers_address: int | None) -> list[FileMapping]:
     """Return how the kernel has mapped a program, from the address of its program headers (AT_PHDR)."""
     offset = image.headers.file.program_headers_offset
@@ -169,5 +85,52 @@ def _mapped(image: ElfImage, headers_address: int | None) -> list[FileMapping]:
     return [
         FileMapping(p.vaddr - before + bias, p.end_vaddr + bias, p.file_offset - before, image.name)
         for p in loads
-        for before in [p.vaddr % _PAGE_SIZE]
+        for before in [p.vaddr % PAGE_SIZE]
     ]
+
+
+def trace_process(pid: int, *, threads: Threads = "all", store: FileStore | None = None) -> Traced:
+    """Trace the threads of a live process.
+
+    It is stopped only while registers and stacks are copied. A frame on memory that was not copied (below an alternate
+    signal stack, for one) makes it stop again, with that memory in the next copy. Give several samples of the same
+    programs one `store`: it keeps what was converted. Files are looked for where the process sees them. Raises
+    `InputError` when the process cannot be traced, or has no such thread.
+    """
+    files = store or FileStore()
+    extra: set[Span] = set()
+    # The kernel lists paths from the top of the process's mount namespace, whatever root the process has changed to.
+    root = f"/proc/{pid}/root" + "/.." * _MAX_ROOT_DEPTH
+    with naming(f"process {pid}"), closing(Process(pid)) as process:
+        stops = 0
+        while True:
+            stops += 1
+            stopped = process.copy(None if threads == "all" else threads, extra)
+            traced = _trace(_space(stopped, files, lambda path: files.open(path, root)), stopped.threads)
+            if stops == _MAX_STOPS or process.missed <= extra:
+                return traced
+            extra |= process.missed
+
+
+def _space(stopped: Stopped, store: FileStore, open_file: Callable[[str], ModuleFile | str]) -> AddressSpace:
+    """Return an address space of the mappings, and of the vDSO."""
+    mappings = list(stopped.mappings)
+    vdso = stopped.auxv.get(_AT_SYSINFO_EHDR)
+    if vdso is not None and not any(mapping.start <= vdso < mapping.end for mapping in mappings):
+        # Only its headers tell where it ends.
+        mappings.append(FileMapping(vdso, vdso + PAGE_SIZE, 0, VDSO))
+    return AddressSpace(stopped.arch, mappings, store, stopped.read, open_file=open_file, lack=stopped.lack)
+
+
+def _trace(space: AddressSpace, threads: Sequence[StoppedThread]) -> Traced:
+    return Traced(space, tuple(_trace_thread(space, thread)._replace(thread_id=thread.id) for thread in threads))
+
+
+def _trace_thread(space: AddressSpace, thread: StoppedThread) -> Trace:
+    try:
+        return space.walk(thread.frame, pac_mask=thread.pac_mask)
+    except (ChangedError, CostError):
+        # Files are looked at apart, so it is the core that has changed, or all that costs too much.
+        raise
+    except Exception as error:  # noqa: BLE001 - the last handler of a thread
+        return Trace((TraceEntry(thread.frame),), Ending("internal-error", reason_of(error)))

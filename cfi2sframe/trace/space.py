@@ -3,29 +3,27 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.constants import PT_LOAD
-from cfi2sframe.errors import CostError, InputError, reason_of
+from cfi2sframe.errors import InputError
 from cfi2sframe.printable import counted
-from cfi2sframe.trace.files import FileStore, ModuleFile
-from cfi2sframe.trace.frames import ADDRESS_MASK, DEFAULT_LIMIT, DEFAULT_PAC_MASK, Ending
-from cfi2sframe.trace.memory import build_id_in_memory, file_from_memory, loaded_file
+from cfi2sframe.trace.files import FileStore, ModuleFile, alone
+from cfi2sframe.trace.frames import ADDRESS_MASK, DEFAULT_PAC_MASK, Ending
+from cfi2sframe.trace.memory import build_id, end_of, file_from_memory, last_from, loaded_file
 from cfi2sframe.trace.stepping import walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from cfi2sframe.abi import Arch
-    from cfi2sframe.elf.headers import ProgramHeader
     from cfi2sframe.trace.files import FoundSymbol
     from cfi2sframe.trace.frames import Frame, ReadMemory, Row, Trace
 
 #: The path of the vDSO, which is no file.
 VDSO: Final = "[vdso]"
-_PAGE_MASK: Final = 0xFFF
 
 
 class FileMapping(NamedTuple):
@@ -44,16 +42,12 @@ class Module(NamedTuple):
     `file` is the reason when it cannot be used. `note` tells why the file was read from memory.
     """
 
-    name: str
     start: int
     end: int
-    bias: int
+    name: str
     file: ModuleFile | str
+    bias: int = 0
     note: str = ""
-
-    def has_code_at(self, address: int) -> bool:
-        """Whether the file has code for an address."""
-        return not isinstance(self.file, str) and self.file.image.code_range_of(address - self.bias) is not None
 
     @property
     def notes(self) -> list[str]:
@@ -97,23 +91,24 @@ class AddressSpace:
     @property
     def modules(self) -> list[Module]:
         """The files that have been looked at, by address."""
-        return sorted(chain.from_iterable(self._opened.values()), key=_start_of)
+        return sorted(chain.from_iterable(self._opened.values()), key=lambda module: module.start)
 
     def module_at(self, address: int) -> Module | None:
         """Return the module that holds an address."""
-        index = bisect_right(self._mappings, address, key=_start_of) - 1
-        if index < 0:
+        mapping = last_from(self._mappings, address)
+        if mapping is None:
             return None
-        mapping = self._mappings[index]
         if mapping.path not in self._opened:
             self._opened[mapping.path] = self._modules_of(mapping.path)
-        modules = self._opened[mapping.path]
-        index = bisect_right(modules, address, key=_start_of) - 1
-        if index < 0 or address >= modules[index].end:
+        module = last_from(self._opened[mapping.path], address)
+        if module is None or address >= module.end:
             return None
-        # Code may have been moved to huge pages, which are of no file; other pages between a file's are not the file's.
-        is_mapped = address < mapping.end or modules[index].has_code_at(address)
-        return modules[index] if is_mapped else None
+        if address >= mapping.end:
+            # Code may have been moved to huge pages, which are of no file; other pages between a file's are not its.
+            file = module.file
+            if isinstance(file, str) or file.image.code_range_of(address - module.bias) is None:
+                return None
+        return module
 
     def _modules_of(self, path: str) -> list[Module]:
         """Return the modules that a file's mappings make: one for each time that it was loaded."""
@@ -125,63 +120,59 @@ class AddressSpace:
         for mapping in self._by_path[path]:
             if modules and mapping.start < modules[-1].end:
                 continue
-            try:
-                modules.append(self._module_of(mapping, file))
-            except CostError:
-                raise
-            except Exception as error:  # noqa: BLE001 - the last handler of a file
-                modules.append(Module(path, mapping.start, mapping.end, 0, reason_of(error)))
+            module = alone(None, partial(self._module_of, mapping, file))
+            modules.append(Module(mapping.start, mapping.end, path, module) if isinstance(module, str) else module)
         return modules
 
     def _module_of(self, mapping: FileMapping, file: ModuleFile | str) -> Module:
         """Return the module that begins with a mapping, of its file, or else of what memory has of it."""
-        loaded = loaded_file(self.read_own, mapping.start, self.arch.byte_order)
+        start, name, order = mapping.start, mapping.path, self.arch.byte_order
+        loaded = loaded_file(self.read_own, start, order)
         reason = file if isinstance(file, str) else "none of its mappings is the start of the program"
         loads = [] if isinstance(file, str) else [p for p in file.image.segments if p.type == PT_LOAD]
         if not isinstance(file, str) and loads:
-            built = None if loaded is None else build_id_in_memory(self.read_own, loaded)
             delta = loads[0].file_offset - mapping.file_offset
-            if built is not None and file.build_id is not None and built != file.build_id:
-                reason = f"the file has build-id {file.build_id.hex()}, the process {built.hex()}"
-            elif 0 <= delta < mapping.end - mapping.start:
-                bias = mapping.start + delta - loads[0].vaddr
-                return Module(mapping.path, mapping.start, _page_end(loads, bias), bias, file)
+            built = None if loaded is None else build_id(self.read_own, loaded.segments, loaded.bias, order)
+            own = None if built is None else build_id(file.image.bytes_at, file.image.segments, 0, order)
+            if built is not None and own is not None and built != own:
+                reason = f"the file has build-id {own.hex()}, the process {built.hex()}"
+            elif 0 <= delta < mapping.end - start:
+                bias = start + delta - loads[0].vaddr
+                return Module(start, end_of(loads, bias), name, file, bias)
         if loaded is None:
-            return Module(mapping.path, mapping.start, mapping.end, 0, reason)
+            return Module(start, mapping.end, name, reason)
         data = file_from_memory(self.read_own, loaded)
-        file = "its bytes are not in memory, or too many" if data is None else self._store.of_memory(data, mapping.path)
+        file = "its bytes are not in memory, or too many" if data is None else self._store.of_memory(data, name)
         if isinstance(file, ModuleFile) and isinstance(file.rows, Ending):
             file = f"what memory has of it cannot be used: {file.rows.detail}"
         if isinstance(file, str) and reason:
             file = f"{reason}; {file}"
         note = f"read from memory: {reason}" if reason else ""
-        return Module(mapping.path, mapping.start, _page_end(loaded.loads, loaded.bias), loaded.bias, file, note)
+        return Module(start, end_of(loaded.loads, loaded.bias), name, file, loaded.bias, note)
 
-    def find_row(self, address: int) -> tuple[str | None, Row | Ending]:
-        """Return the name of an address's module, if there is one, and its row, or why there is none."""
+    def find_row(self, address: int) -> Row | Ending:
+        """Return the row for an address, or why there is none."""
         module = self.module_at(address)
         if module is None:
-            return None, Ending("no-module", f"no file is known at 0x{address:x}" + self._lack)
+            return Ending("no-module", f"no file is known at 0x{address:x}{self._lack}")
         if isinstance(module.file, str):
-            return module.name, Ending("unusable-module", f"{module.name}: {module.file}")
-        return module.name, module.file.row_at((address - module.bias) & ADDRESS_MASK)
+            return Ending("unusable-module", f"{module.name}: {module.file}")
+        return module.file.row_at((address - module.bias) & ADDRESS_MASK)
 
     def symbol_at(self, address: int) -> FoundSymbol | None:
         """Return the function at an address and the distance from its start."""
+        file, vaddr = self._file_at(address)
+        return None if file is None else file.symbol_at(vaddr)
+
+    def _file_at(self, address: int) -> tuple[ModuleFile | None, int]:
+        """Return the file of an address, None where none can be used, and its own address."""
         module = self.module_at(address)
         if module is None or isinstance(module.file, str):
-            return None
-        return module.file.symbol_at((address - module.bias) & ADDRESS_MASK)
+            return None, 0
+        return module.file, (address - module.bias) & ADDRESS_MASK
 
-    def walk(
-        self,
-        frame: Frame,
-        read_memory: ReadMemory | None = None,
-        *,
-        limit: int = DEFAULT_LIMIT,
-        pac_mask: int = DEFAULT_PAC_MASK,
-    ) -> Trace:
-        """Return the frames from `frame` outwards, at most `limit` of them, and why there are no more.
+    def walk(self, frame: Frame, read_memory: ReadMemory | None = None, *, pac_mask: int = DEFAULT_PAC_MASK) -> Trace:
+        """Return the frames from `frame` outwards, and why there are no more.
 
         `read_memory` has the memory of this moment, such as a copy of the stack; None: that of the process. Bytes that
         it lacks are read from the mapped files, which a core does not repeat.
@@ -190,24 +181,13 @@ class AddressSpace:
 
         def read(address: int, size: int) -> bytes | None:
             data = own(address, size)
-            return self._read_file(address, size) if data is None else data
+            file, vaddr = self._file_at(address) if data is None else (None, 0)
+            if file is None:
+                return data
+            try:
+                return file.image.bytes_at(vaddr, size)
+            except InputError:
+                # The file has been truncated; its bytes are as missing as those that a core leaves out.
+                return None
 
-        return walk(frame, self.find_row, read, self.arch, limit=limit, pac_mask=pac_mask)
-
-    def _read_file(self, address: int, size: int) -> bytes | None:
-        module = self.module_at(address)
-        if module is None or isinstance(module.file, str):
-            return None
-        try:
-            return module.file.image.bytes_at((address - module.bias) & ADDRESS_MASK, size)
-        except InputError:
-            # The file has been truncated; its bytes are as missing as those that a core leaves out.
-            return None
-
-
-def _page_end(loads: Iterable[ProgramHeader], bias: int) -> int:
-    return (max(p.end_vaddr for p in loads) + bias + _PAGE_MASK) & ~_PAGE_MASK
-
-
-def _start_of(item: Module | FileMapping) -> int:
-    return item.start
+        return walk(frame, self.find_row, read, self.arch, pac_mask=pac_mask)

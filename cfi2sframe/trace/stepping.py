@@ -6,11 +6,20 @@ The step is the same for all ABIs and versions: the rules of a row that was read
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf.constants import EM_X86_64
-from cfi2sframe.trace.frames import ADDRESS_MASK, DEFAULT_LIMIT, DEFAULT_PAC_MASK, Ending, Frame, Row, Trace, TraceEntry
-from cfi2sframe.trace.kernel import interrupted_frame
+from cfi2sframe.trace.frames import (
+    ADDRESS_MASK,
+    DEFAULT_PAC_MASK,
+    Ending,
+    Frame,
+    Row,
+    Trace,
+    TraceEntry,
+    interrupted_frame,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +29,60 @@ if TYPE_CHECKING:
     from cfi2sframe.trace.frames import ReadMemory
 
 _WORD_SIZE: Final = 8
+MAX_FRAMES: Final = 100_000
+
+
+def walk(
+    frame: Frame,
+    find_row: Callable[[int], Row | Ending],
+    read_memory: ReadMemory,
+    arch: Arch,
+    *,
+    pac_mask: int = DEFAULT_PAC_MASK,
+) -> Trace:
+    """Return the frames from `frame` outwards, at most `MAX_FRAMES`, and why there are no more.
+
+    `find_row` is called once per frame, with `Frame.lookup_pc`. SP has to grow from frame to frame, except for frames
+    that a signal interrupted, which may be on another stack; none of these may occur twice. So every walk ends.
+    """
+    entries: list[TraceEntry] = []
+    interrupted: set[tuple[int, int]] = set()
+    while True:
+        row, caller = _caller(frame, find_row(frame.lookup_pc), read_memory, arch, pac_mask)
+        if isinstance(caller, Ending):
+            return Trace((*entries, TraceEntry(frame, row)), caller)
+        by_row = row is not None and row.found is not None
+        entries.append(TraceEntry(frame, row, (caller.sp - arch.sp_offset_from_cfa) & ADDRESS_MASK if by_row else None))
+        if not caller.is_return_address:
+            if (caller.pc, caller.sp) in interrupted:
+                return Trace(tuple(entries), Ending("loop", f"the frame at SP 0x{caller.sp:x} repeats"))
+            interrupted.add((caller.pc, caller.sp))
+        if len(entries) >= MAX_FRAMES:
+            return Trace(tuple(entries), Ending("limit", f"more than {MAX_FRAMES:,} frames"))
+        frame = caller
+
+
+def _caller(
+    frame: Frame, row: Row | Ending, read_memory: ReadMemory, arch: Arch, pac_mask: int
+) -> tuple[Row | None, Frame | Ending]:
+    """Return the caller, and what was used to find it: the row, or the kernel's record at a signal trampoline."""
+    found = None if isinstance(row, Ending) else row.found
+    # Rows can describe this frame on AMD64; those of other ABIs give a wrong SP.
+    if found is None or arch.elf_machine != EM_X86_64:
+        interrupted = interrupted_frame(frame, read_memory, arch)
+        if interrupted is not None:
+            return Row("trampoline", None), interrupted
+    if isinstance(row, Ending):
+        return None, row
+    if found is None:
+        return None, Ending("no-row", "no row for this PC")
+    caller = caller_of(frame, found, read_memory, pac_mask=pac_mask)
+    if isinstance(caller, Frame) and not caller.is_return_address:
+        # The row gives PC, SP and FP; an interrupted prologue may need the other registers that the kernel saved.
+        interrupted = interrupted_frame(frame, read_memory, arch)
+        if interrupted is not None and interrupted[:3] == caller[:3]:
+            return row, interrupted
+    return row, caller
 
 
 def caller_of(
@@ -74,70 +137,13 @@ def _value(rule: Rule, cfa: int, frame: Frame, read_memory: ReadMemory, arch: Ar
         # AMD64's column 16 is no register but the return address itself; no row can be based on it.
         known = {arch.sp_register: frame.sp, arch.fp_register: frame.fp, arch.ra_register: frame.ra}
         base = {**frame.registers, **known}.get(rule.register)
-        if base is None:
-            name = arch.register_name(rule.register)
-            return Ending("unknown-register", f"{what} needs {name}, whose value in this frame is not known")
-    address = ((base or 0) + rule.offset) & ADDRESS_MASK
+    if base is None:
+        name = arch.register_name(rule.register or 0)
+        return Ending("unknown-register", f"{what} needs {name}, whose value in this frame is not known")
+    address = (base + rule.offset) & ADDRESS_MASK
     if not rule.deref:
         return address
     data = read_memory(address, _WORD_SIZE)
     if data is None:
         return Ending("unreadable-memory", f"{what} is saved at 0x{address:x}, which cannot be read")
-    return int.from_bytes(data, "little" if arch.byte_order == "<" else "big")
-
-
-def walk(
-    frame: Frame,
-    find_row: Callable[[int], tuple[str | None, Row | Ending]],
-    read_memory: ReadMemory,
-    arch: Arch,
-    *,
-    limit: int = DEFAULT_LIMIT,
-    pac_mask: int = DEFAULT_PAC_MASK,
-) -> Trace:
-    """Return the frames from `frame` outwards, at most `limit` of them, and why there are no more.
-
-    `find_row` is called once per frame, with `Frame.lookup_pc`; it returns the module's name, if there is one, and the
-    row or why there is none. SP has to grow from frame to frame, except for frames that a signal interrupted, which
-    may be on another stack; none of these may occur twice. So every walk ends.
-    """
-    entries: list[TraceEntry] = []
-    interrupted: set[tuple[int, int]] = set()
-    while True:
-        module, found = find_row(frame.lookup_pc)
-        row, caller = _caller(frame, found, read_memory, arch, pac_mask)
-        if isinstance(caller, Ending):
-            entries.append(TraceEntry(frame, module, row, None))
-            return Trace(tuple(entries), caller)
-        by_row = row is not None and row.found is not None
-        cfa = (caller.sp - arch.sp_offset_from_cfa) & ADDRESS_MASK if by_row else None
-        entries.append(TraceEntry(frame, module, row, cfa))
-        if not caller.is_return_address:
-            if (caller.pc, caller.sp) in interrupted:
-                return Trace(tuple(entries), Ending("loop", f"the frame at SP 0x{caller.sp:x} repeats"))
-            interrupted.add((caller.pc, caller.sp))
-        if len(entries) >= limit:
-            return Trace(tuple(entries), Ending("limit", f"more than {limit:,} frames"))
-        frame = caller
-
-
-def _caller(
-    frame: Frame, row: Row | Ending, read_memory: ReadMemory, arch: Arch, pac_mask: int
-) -> tuple[Row | None, Frame | Ending]:
-    """Return the caller, and what was used to find it: the row, or the kernel's record at a signal trampoline."""
-    # Rows can describe this frame on AMD64; those of other ABIs give a wrong SP.
-    if isinstance(row, Ending) or row.found is None or arch.elf_machine != EM_X86_64:
-        interrupted = interrupted_frame(frame, read_memory, arch)
-        if interrupted is not None:
-            return Row("trampoline", None), interrupted
-    if isinstance(row, Ending):
-        return None, row
-    if row.found is None:
-        return None, Ending("no-row", "no row for this PC")
-    caller = caller_of(frame, row.found, read_memory, pac_mask=pac_mask)
-    if isinstance(caller, Frame) and not caller.is_return_address:
-        # The row gives PC, SP and FP; an interrupted prologue may need the other registers that the kernel saved.
-        interrupted = interrupted_frame(frame, read_memory, arch)
-        if interrupted is not None and interrupted[:3] == caller[:3]:
-            return row, interrupted
-    return row, caller
+    return int(struct.unpack(arch.byte_order + "Q", data)[0])

@@ -94,8 +94,8 @@ def sampled(pid: int) -> dict[str, Any]:
         mappings = [mapping[:4] for mapping in stopped.mappings]
         program = os.readlink(f"/proc/{pid}/exe")
         if any(start <= sample.pc < end for start, end, _, path in mappings if path == program):
-            (piece,) = process._memory.pieces
-            stack = stopped.read(sample.sp, piece.start + piece.size - sample.sp)
+            ((start, data),) = process._memory.pieces
+            stack = stopped.read(sample.sp, start + len(data) - sample.sp)
             return {"sample": sample, "stack": stack, "mappings": mappings}
         time.sleep(0.05)
     pytest.fail("the program does not run")

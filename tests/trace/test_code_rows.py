@@ -63,8 +63,8 @@ def names_of(program: Path, store: FileStore) -> tuple[list[str], str]:
         finally:
             process.kill()
     (thread,) = traced.threads
-    found = [traced.space.symbol_at(entry.frame.lookup_pc) for entry in thread.trace.entries]
-    return [symbol.name if symbol else "" for symbol in found], thread.trace.ending.kind
+    found = [traced.space.symbol_at(entry.frame.lookup_pc) for entry in thread.entries]
+    return [symbol.name if symbol else "" for symbol in found], thread.ending.kind
 
 
 def test_only_with_rows_from_code_the_trace_goes_on(program: Path) -> None:

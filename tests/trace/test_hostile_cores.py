@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.elf import constants as c
 from cfi2sframe.errors import Cfi2SFrameError, InputError
-from cfi2sframe.trace import AddressSpace, FileStore, Frame, trace_core
+from cfi2sframe.trace import AddressSpace, FileStore, Frame, Traced, trace_core
 from cfi2sframe.trace.cores import parse_core
 from cfi2sframe.trace.files import ModuleFile
-from cfi2sframe.trace.formatting import trace_lines
 from cfi2sframe.trace.frames import ENDINGS
-from cfi2sframe.trace.run import Traced, core_space
+from cfi2sframe.trace.run import core_space
 from tests.support import cli
 from tests.support.needs import need
 from tests.support.raw_sframe import RawFunction
@@ -84,7 +83,7 @@ def trace_of(core: CoreFile | bytes, folder: Path) -> Traced:
 
 def ending_of(core: CoreFile, folder: Path) -> tuple[str, str]:
     """Return how the first thread's trace ends."""
-    return trace_of(core, folder).threads[0].trace.ending
+    return trace_of(core, folder).threads[0].ending
 
 
 @pytest.mark.parametrize("arch", ARCHES)
@@ -92,12 +91,12 @@ def test_a_core_with_nothing_wrong(arch: Arch, tmp_path: Path) -> None:
     stack = make_stack(arch, 3, MODELS)
     core = plain_core(arch, written(tmp_path, arch, stack.section))
     traced = trace_of(core, tmp_path)
-    assert [thread.id for thread in traced.threads] == [77, 78]
+    assert [thread.thread_id for thread in traced.threads] == [77, 78]
     for thread in traced.threads:
-        found = [e.frame for e in thread.trace.entries]
+        found = [e.frame for e in thread.entries]
         assert [f[:3] for f in found] == [moved(f)[:3] for f in stack.frames]
-        assert thread.trace.ending.kind == "outermost"
-        assert {e.row.source for e in thread.trace.entries if e.row} == {"file"}
+        assert thread.ending.kind == "outermost"
+        assert {e.row.source for e in thread.entries if e.row} == {"file"}
     symbol = traced.space.symbol_at(moved(stack.frames[0]).pc)
     assert symbol == ("first", 0x40)
 
@@ -236,7 +235,7 @@ def test_a_missing_file_is_read_from_memory(tmp_path: Path) -> None:
     core = plain_core(AMD64, str(tmp_path / "gone"))
     core = core._replace(loads=(*core.loads, Load(BIAS, headers), Load(BIAS + SECTION_VADDR, section)))
     traced = trace_of(core, tmp_path)
-    trace = traced.threads[0].trace
+    trace = traced.threads[0]
     assert trace.ending.kind == "outermost"
     assert {e.row.source for e in trace.entries if e.row} == {"file"}
     assert [m.note for m in traced.space.modules] == ["read from memory: No such file or directory"]
@@ -271,7 +270,7 @@ def test_rows_that_do_not_move(name: str, tmp_path: Path, *, is_signal_frame: bo
     frame = Frame(BIAS + TEXT_VADDR + 0x100, STACK, STACK)
     core = CoreFile(AMD64, ((1, frame),), (memory,), program_mappings(file))
     traced = trace_of(core, tmp_path)
-    trace = traced.threads[0].trace
+    trace = traced.threads[0]
     assert trace.ending.kind in ("stack-does-not-grow", "unreadable-memory", "loop")
     assert len(trace.entries) < 200
 
@@ -283,7 +282,7 @@ def test_a_core_without_a_list_of_files(path: str, tmp_path: Path) -> None:
     assert kind == "no-module"
     assert detail.endswith("; the core does not list its files (NT_FILE)")
     traced = trace_core(str(tmp_path / "core"), executable=path)
-    assert [thread.trace.ending.kind for thread in traced.threads] == ["outermost"] * 2
+    assert [thread.ending.kind for thread in traced.threads] == ["outermost"] * 2
 
 
 def _without_place(text: str) -> str:
@@ -297,7 +296,7 @@ def test_an_unforeseen_error_costs_one_module(tmp_path: Path, path: str, monkeyp
     core = plain_core(AMD64, path)
     frames = ((1, core.frames[0][1]._replace(pc=(BIAS << 1) + TEXT_VADDR + 0x40)), *core.frames)
     core = core._replace(frames=frames, mapped=(*core.mapped, *program_mappings(bad, BIAS << 1)))
-    assert [t.trace.ending.kind for t in trace_of(core, tmp_path).threads][1:] == ["outermost"] * 2
+    assert [t.ending.kind for t in trace_of(core, tmp_path).threads][1:] == ["outermost"] * 2
     read_rows = ModuleFile._read_rows
 
     def failing(file: ModuleFile) -> object:
@@ -307,8 +306,8 @@ def test_an_unforeseen_error_costs_one_module(tmp_path: Path, path: str, monkeyp
 
     monkeypatch.setattr(ModuleFile, "_read_rows", failing)
     threads = trace_of(core, tmp_path).threads
-    assert [t.trace.ending.kind for t in threads] == ["unusable-module", "outermost", "outermost"]
-    assert _without_place(threads[0].trace.ending.detail) == f"{bad}: internal error: OverflowError: too wild"
+    assert [t.ending.kind for t in threads] == ["unusable-module", "outermost", "outermost"]
+    assert _without_place(threads[0].ending.detail) == f"{bad}: internal error: OverflowError: too wild"
 
 
 def test_an_unforeseen_error_costs_one_thread(tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,16 +316,16 @@ def test_an_unforeseen_error_costs_one_thread(tmp_path: Path, path: str, monkeyp
     core = core._replace(frames=((1, core.frames[0][1]._replace(pc=0x77)), *core.frames))
     find_row = AddressSpace.find_row
 
-    def failing(space: AddressSpace, address: int) -> tuple[str | None, Row | Ending]:
+    def failing(space: AddressSpace, address: int) -> Row | Ending:
         if address == 0x77:
             raise KeyError(address)
         return find_row(space, address)
 
     monkeypatch.setattr(AddressSpace, "find_row", failing)
     traced = trace_of(core, tmp_path)
-    assert [t.trace.ending.kind for t in traced.threads] == ["internal-error", "outermost", "outermost"]
-    assert [e.frame.pc for e in traced.threads[0].trace.entries] == [0x77]
-    lines = [_without_place(line) for line in trace_lines(traced)]
+    assert [t.ending.kind for t in traced.threads] == ["internal-error", "outermost", "outermost"]
+    assert [e.frame.pc for e in traced.threads[0].entries] == [0x77]
+    lines = [_without_place(line) for line in str(traced).splitlines()]
     assert "end: internal-error: internal error: KeyError: 119" in lines
 
 

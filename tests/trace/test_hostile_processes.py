@@ -14,7 +14,7 @@ import pytest
 
 from cfi2sframe.errors import InputError
 from cfi2sframe.trace import FileStore, trace_process
-from cfi2sframe.trace.syscalls import stopped_threads
+from cfi2sframe.trace.processes import stopped_threads
 from tests.support import cli
 from tests.support.needs import need
 
@@ -133,21 +133,21 @@ def functions_of(traced: Traced) -> list[str | None]:
     """Return the names of the first thread's functions."""
     return [
         symbol.name if symbol else None
-        for entry in traced.threads[0].trace.entries
+        for entry in traced.threads[0].entries
         for symbol in [traced.space.symbol_at(entry.frame.lookup_pc)]
     ]
 
 
 def test_all_threads_and_one(sleeper: subprocess.Popen[bytes], store: FileStore) -> None:
     traced = traced_or_skip(sleeper.pid, store)
-    ids = [thread.id for thread in traced.threads]
+    ids = [thread.thread_id for thread in traced.threads]
     assert len(ids) == 3
     assert ids[0] == sleeper.pid
-    assert {thread.trace.ending.kind for thread in traced.threads} == {"outermost"}
+    assert {thread.ending.kind for thread in traced.threads} == {"outermost"}
     one = trace_process(sleeper.pid, threads=ids[2], store=store)
-    assert [thread.id for thread in one.threads] == [ids[2]]
+    assert [thread.thread_id for thread in one.threads] == [ids[2]]
     # A wait that was interrupted begins again: the inner frames may have moved, the outer ones have not.
-    outer = [[e.frame[:2] for e in t.trace.entries[-4:]] for t in (one.threads[0], traced.threads[2])]
+    outer = [[e.frame[:2] for e in t.entries[-4:]] for t in (one.threads[0], traced.threads[2])]
     assert outer[0] == outer[1]
     assert len(outer[0]) == 4
     with pytest.raises(InputError, match="no thread 1 in this process"):
@@ -169,7 +169,7 @@ def test_a_busy_process_receives_its_signals(store: FileStore) -> None:
         for _ in range(40):
             os.kill(process.pid, signal.SIGUSR1)
             for thread in traced_or_skip(process.pid, store).threads:
-                assert thread.trace.ending.kind in ("outermost", "no-row", "unknown-register")
+                assert thread.ending.kind in ("outermost", "no-row", "unknown-register")
             # Signals of a kind do not queue: the next may come when this one has been taken.
             deadline = time.monotonic() + 10
             while _pending(process.pid) and time.monotonic() < deadline:
@@ -201,7 +201,7 @@ def test_a_stack_larger_than_a_copy(tmp_path: Path, store: FileStore) -> None:
         names = functions_of(traced)
         assert names.count("dive") == 5001
         assert names[-1] == "_start"
-        assert traced.threads[0].trace.ending.kind == "outermost"
+        assert traced.threads[0].ending.kind == "outermost"
     finally:
         ended(process)
 
@@ -214,7 +214,7 @@ def test_a_deleted_program_is_read_from_memory(tmp_path: Path, store: FileStore)
         traced = traced_or_skip(process.pid, store)
     finally:
         ended(process)
-    assert traced.threads[0].trace.ending.kind == "outermost"
+    assert traced.threads[0].ending.kind == "outermost"
     notes = [module.note for module in traced.space.modules if module.name == f"{program} (deleted)"]
     assert notes == ["read from memory: No such file or directory"]
 
@@ -223,7 +223,7 @@ def test_processes_that_cannot_be_traced(sleeper: subprocess.Popen[bytes], store
     traced_or_skip(sleeper.pid, store)
     # ptrace belongs to the thread that has seized, so the tracer is another process.
     script = (
-        "import sys\nfrom cfi2sframe.trace.syscalls import stopped_threads\n"
+        "import sys\nfrom cfi2sframe.trace.processes import stopped_threads\n"
         f"with stopped_threads({sleeper.pid}):\n    print('ready', flush=True)\n    sys.stdin.read()\n"
     )
     tracer = subprocess.Popen(

@@ -98,5 +98,5 @@ def test_a_process_that_has_changed_its_root(root: Path, tmp_path: Path) -> None
         traced = trace_process(process.pid)
         process.kill()
     (thread,) = traced.threads
-    assert thread.trace.ending.kind == "outermost"
+    assert thread.ending.kind == "outermost"
     assert [module.note for module in traced.space.modules if module.name == str(tmp_path / "waiting")] == [""]

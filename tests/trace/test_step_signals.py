@@ -13,7 +13,7 @@ import pytest
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
 from cfi2sframe.elf.load import load
 from cfi2sframe.trace import Frame
-from cfi2sframe.trace.kernel import NT_PRFPREG, NT_PRSTATUS, interrupted_frame, stopped_thread
+from cfi2sframe.trace.frames import NT_PRFPREG, NT_PRSTATUS, interrupted_frame, stopped_thread
 from tests.support.needs import need
 
 if TYPE_CHECKING:

@@ -50,16 +50,16 @@ class Stack(NamedTuple):
         value = self.memory.get(address)
         return None if value is None or size != 8 else struct.pack(self.arch.byte_order + "Q", value)
 
-    def find_row(self, address: int) -> tuple[str, Row | Ending]:
+    def find_row(self, address: int) -> Row | Ending:
         """Look the section's rows up, as a module's are."""
         return find_row(self.section, address)
 
 
-def find_row(section: bytes, address: int) -> tuple[str, Row | Ending]:
-    """Return a module's name and the row of a raw section for an address."""
+def find_row(section: bytes, address: int) -> Row | Ending:
+    """Return the row of a raw section for an address."""
     found = decode(section, SECTION_VADDR).find(address)
     has_row = found is not None and found.state is not None
-    return "program", Row("file", found) if has_row else Ending("no-row", "none")
+    return Row("file", found) if has_row else Ending("no-row", "none")
 
 
 def words_row(
