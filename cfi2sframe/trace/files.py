@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files that are mapped into a process: each loaded once, with its rows and its symbols.
+"""The files that are mapped into a process: each read once, with its rows and its functions.
 
 Addresses are virtual addresses of the files. A file that cannot be used costs no other one: each has limits of its own,
 where the job has limits. What is read from memory is the job's, and has the job's limits.
@@ -12,10 +12,10 @@ import os
 import stat
 from bisect import bisect_right
 from contextlib import nullcontext, suppress
-from functools import cached_property
+from functools import partial
 from itertools import zip_longest
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
 
 from cfi2sframe.api import decode_existing, decode_made
 from cfi2sframe.conversion import Options
@@ -27,7 +27,7 @@ from cfi2sframe.guard import part
 from cfi2sframe.trace.frames import Ending, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.contents import FileData
@@ -55,67 +55,52 @@ class FoundSymbol(NamedTuple):
         return f"{self.name}+0x{self.offset:x}"
 
 
-class ModuleFile:
-    """A file with its rows and symbols, which are read on first use and kept.
+class ModuleFile(NamedTuple):
+    """A file, its rows or why it has none, and its functions: start, end and name, by address.
 
-    `options` are those by which CFI is converted, `limit_size` is what `alone` takes.
+    `source` says what the rows are of: the file's section, or its CFI, converted where it has no section.
     """
 
-    def __init__(self, image: ElfImage, options: Options, limit_size: int | None = None) -> None:
-        self.image = image
-        section = image.sframe_section
-        #: Whether the rows are those of the file's own section.
-        self.has_section = (section is not None and section.size > 0) or image.sframe_segment is not None
-        #: What went wrong with the symbols.
-        self.trouble = ""
-        self._options = options
-        self._limit_size = limit_size
-
-    @cached_property
-    def rows(self) -> Section | Ending:
-        """The rows of the file's section, or of its CFI where it has none; or why there are none."""
-        rows = alone(self._limit_size, self._read_rows)
-        return Ending("unusable-module", f"{self.image.name}: {rows}") if isinstance(rows, str) else rows
-
-    def _read_rows(self) -> Section | Ending:
-        kind = "unusable-section" if self.has_section else "unusable-module"
-        try:
-            section = decode_existing(self.image) if self.has_section else decode_made(self.image, self._options)
-        except InputError as error:
-            return Ending(kind, f"{self.image.name}: {error.detail}")
-        if section.arch != self.image.arch:
-            return Ending(kind, f"{self.image.name}: the section is for {section.arch.name}")
-        return section
+    image: ElfImage
+    source: Literal["file", "converted"]
+    rows: Section | Ending
+    functions: Sequence[tuple[int, int, str]]
 
     def row_at(self, vaddr: int) -> Row | Ending:
         """Return the row in force at an address of the file, or why there is none."""
         if isinstance(self.rows, Ending):
             return self.rows
-        row = Row("file" if self.has_section else "converted", self.rows.find(vaddr))
-        if row.found is None or row.found.state is None:
-            reason = f"version {self.rows.version} has no row at 0x{vaddr:x} ({row.source})"
+        found = self.rows.find(vaddr)
+        if found is None or found.state is None:
+            reason = f"version {self.rows.version} has no row at 0x{vaddr:x} ({self.source})"
             return Ending("no-row", f"{self.image.name}: {reason}")
-        return row
-
-    @cached_property
-    def _functions(self) -> list[tuple[int, int, str]]:
-        functions = alone(self._limit_size, lambda: _functions_of(self.image))
-        if isinstance(functions, str):
-            self.trouble = functions
-            return []
-        return functions
+        return Row(self.source, found)
 
     def symbol_at(self, vaddr: int) -> FoundSymbol | None:
-        """Return the function at an address; one of unknown size reaches to the next symbol or its section's end."""
-        count = bisect_right(self._functions, vaddr, key=itemgetter(0))
-        for start, end, name in reversed(self._functions[max(0, count - _CANDIDATES) : count]):
+        """Return the function at an address."""
+        count = bisect_right(self.functions, vaddr, key=itemgetter(0))
+        for start, end, name in reversed(self.functions[max(0, count - _CANDIDATES) : count]):
             if vaddr < end:
                 return FoundSymbol(name, vaddr - start)
         return None
 
 
+def _rows_of(image: ElfImage, source: str, options: Options) -> Section | Ending:
+    kind = "unusable-section" if source == "file" else "unusable-module"
+    try:
+        section = decode_existing(image) if source == "file" else decode_made(image, options)
+    except InputError as error:
+        return Ending(kind, f"{image.name}: {error.detail}")
+    if section.arch != image.arch:
+        return Ending(kind, f"{image.name}: the section is for {section.arch.name}")
+    return section
+
+
 def _functions_of(image: ElfImage) -> list[tuple[int, int, str]]:
-    """Return start, end and name of the functions in .symtab and .dynsym by address, one for each address."""
+    """Return the functions in .symtab and .dynsym, one for each address.
+
+    One of unknown size reaches to the next symbol or its section's end.
+    """
     best: dict[int, tuple[int, int, str]] = {}
     for table in image.symbol_tables:
         # Names are optional: a damaged or truncated table has none.
@@ -173,19 +158,21 @@ class FileStore:
         if identity not in self._by_identity:
             # The file that was found, even if another one has its name now.
             data = read_file(f"/proc/self/fd/{descriptor}")
-            size = stored_size(data)
-            self._by_identity[identity] = alone(size, lambda: self._module_file(data, name, size))
+            self._by_identity[identity] = alone(stored_size(data), partial(self._read, data, name))
         return self._by_identity[identity]
 
     def of_memory(self, data: bytes, name: str) -> ModuleFile | str:
         """Return the file whose bytes were read from memory, or why it cannot be used."""
-        return alone(None, lambda: self._module_file(data, name, None))
+        return alone(None, partial(self._read, data, name))
 
-    def _module_file(self, data: FileData, name: str, limit_size: int | None) -> ModuleFile | str:
+    def _read(self, data: FileData, name: str) -> ModuleFile | str:
         image = ElfImage(data, name)
         if image.is_relocatable:
             return "an object, which is never mapped"
-        return ModuleFile(image, self._options, limit_size)
+        section = image.sframe_section
+        has_section = (section is not None and section.size > 0) or image.sframe_segment is not None
+        source: Literal["file", "converted"] = "file" if has_section else "converted"
+        return ModuleFile(image, source, _rows_of(image, source, self._options), _functions_of(image))
 
 
 def _open_inside(root: str, path: str) -> int:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -23,6 +22,7 @@ from cfi2sframe.trace.space import FileMapping
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from cfi2sframe.abi import Arch
     from cfi2sframe.trace.frames import StoppedThread
 
 _PTRACE_DETACH: Final = 17
@@ -30,6 +30,10 @@ _PTRACE_GETREGSET: Final = 0x4204
 _PTRACE_SEIZE: Final = 0x4206
 _PTRACE_INTERRUPT: Final = 0x4207
 _WALL: Final = 0x40000000
+_NEEDED: Final = (
+    "tracing needs the user of the process, or root, a kernel.yama.ptrace_scope that allows it, and that no other "
+    "process traces it"
+)
 
 #: The longest wait for a thread to stop. One that waits for a device, or for its vfork child, does not stop.
 _STOP_SECONDS: Final = 5.0
@@ -41,35 +45,19 @@ _MAX_ROUNDS: Final = 100
 _MAX_COPY_SIZE: Final = 8 << 20
 #: The most bytes that are copied in all beyond the resident size: stacks may be mapped and never touched.
 _COPY_ALLOWANCE: Final = 64 << 20
-#: The most bytes that are read at once: sizes come from the process, and may be wrong.
-_MAX_READ_SIZE: Final = 1 << 28
 #: Bytes below SP that a function may use on some ABIs.
 _RED_ZONE_SIZE: Final = 128
 
 
 class Process:
-    """A process to copy. Raises `InputError` when there is none, or its machine is not supported.
-
-    `missed` are spans that were read since the last copy and should have been in it.
-    """
+    """A process to copy. `missed` are spans that were read since the last copy and should have been in it."""
 
     def __init__(self, pid: int) -> None:
         self.missed: set[Span] = set()
-        self._folder = f"/proc/{pid}"
         self._pid = pid
         self._mappings: list[FileMapping] = []
         self._memory = Memory(())
-        try:
-            with open(f"{self._folder}/exe", "rb") as file:
-                self.arch = arch_of_header(parse_file_header(file.read(FILE_HEADER_SIZE)))
-        except FileNotFoundError:
-            raise InputError("no such process, or a thread of the kernel") from None
-        except OSError as error:
-            raise InputError(f"its executable cannot be read: {error.strerror}") from None
         self._memory_file = -1
-        # Without permission to trace there is none to read; `copy` gives the reason.
-        with suppress(OSError):
-            self._memory_file = os.open(f"{self._folder}/mem", os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
         """Close the file of its memory."""
@@ -79,50 +67,39 @@ class Process:
     def copy(self, thread_id: int | None = None, extra: Iterable[Span] = ()) -> Stopped:
         """Stop the process (or one thread), copy registers, mappings, stacks and `extra` memory, and resume it.
 
-        Raises `InputError` when that is not permitted.
+        Raises `InputError` when there is none, when that is not permitted, or its machine is not supported.
         """
+        arch = arch_of_header(parse_file_header(_bytes_of(self._pid, "exe", FILE_HEADER_SIZE)))
         # To the kernel, a tracer is a thread. When it ends, the kernel detaches whatever is still attached.
         with ThreadPoolExecutor(max_workers=1) as tracer:
-            threads = tracer.submit(self._copy, thread_id, extra).result()
+            threads = tracer.submit(self._copy, arch, thread_id, extra).result()
         self.missed = set()
-        auxv = b""
-        with suppress(OSError), open(f"{self._folder}/auxv", "rb") as file:
-            auxv = file.read()
         files = [mapping for mapping in self._mappings if mapping.path.startswith("/")]
-        return Stopped(self.arch, threads, files, parse_auxv(auxv, self.arch), self.read)
+        return Stopped(arch, threads, files, parse_auxv(_bytes_of(self._pid, "auxv"), arch), self.read)
 
-    def _copy(self, thread_id: int | None, extra: Iterable[Span]) -> list[StoppedThread]:
+    def _copy(self, arch: Arch, thread_id: int | None, extra: Iterable[Span]) -> list[StoppedThread]:
         with stopped_threads(self._pid, thread_id) as stopped:
-            threads = [self._thread(thread) for thread in stopped]
-            try:
-                with open(f"{self._folder}/maps", "rb") as file:
-                    self._mappings = [_mapping(line.rstrip(b"\n")) for line in file]
-            except OSError as error:
-                raise InputError(f"its memory map cannot be read: {error.strerror}") from None
-            # From SP upwards.
-            stacks = [self._span(thread.frame.sp - _RED_ZONE_SIZE, thread.frame.sp) for thread in threads]
+            if self._memory_file < 0:
+                # Without it, traces end where they need memory.
+                with suppress(OSError):
+                    self._memory_file = os.open(f"/proc/{self._pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+            threads = [_thread(thread, arch) for thread in stopped]
+            self._mappings = [_mapping(line) for line in _bytes_of(self._pid, "maps").split(b"\n") if line]
             allowed = resident_size(self._pid) + _COPY_ALLOWANCE
             pieces: list[tuple[int, bytes]] = []
-            for start, end in united([*stacks, *extra]):
-                data = self._read(start, min(end - start, allowed, _MAX_READ_SIZE))
+            for start, end in united([*(self._span(thread.frame.sp) for thread in threads), *extra]):
+                data = self._read(start, min(end - start, allowed))
                 pieces.append((start, data))
                 allowed -= len(data)
         self._memory = Memory(pieces)
         return threads
 
-    def _thread(self, thread: int) -> StoppedThread:
-        sets = {kind: _register_set(thread, kind) for kind in (NT_PRSTATUS, NT_PRFPREG, NT_ARM_PAC_MASK)}
-        found = stopped_thread(thread, sets, self.arch)
-        if found is None:
-            raise InputError(f"thread {thread}: its registers cannot be read, or it is no 64-bit program")
-        return found
-
-    def _span(self, start: int, address: int) -> Span:
-        """Return what to copy of the mapping at an address, from the page at `start` on."""
+    def _span(self, address: int) -> Span:
+        """Return what to copy of a stack: from SP, or from a frame that was missing, upwards."""
         mapping = self._mapping_at(address)
         if mapping is None:
             return Span(0, 0)
-        start = max(mapping.start, start // PAGE_SIZE * PAGE_SIZE)
+        start = max(mapping.start, (address - _RED_ZONE_SIZE) // PAGE_SIZE * PAGE_SIZE)
         return Span(start, min(mapping.end, start + _MAX_COPY_SIZE))
 
     def _mapping_at(self, address: int) -> FileMapping | None:
@@ -137,25 +114,40 @@ class Process:
         if mapping is None:
             return data
         if mapping.is_writable:
-            self.missed.add(self._span(address, address))
+            self.missed.add(self._span(address))
             return None
         data = self._read(address, size)
         return data if len(data) == size else None
 
     def _read(self, address: int, size: int) -> bytes:
-        if 0 <= address < (1 << 63) - size and 0 < size <= _MAX_READ_SIZE and self._memory_file >= 0:
-            with suppress(OSError):
-                return os.pread(self._memory_file, size, address)
+        # Addresses and sizes come from the process, and may be wrong.
+        with suppress(OSError, OverflowError):
+            return os.pread(self._memory_file, size, address)
         return b""
 
 
-def resident_size(pid: int) -> int:
-    """Return the bytes of memory that a process occupies; 0 where that cannot be read."""
+def _bytes_of(pid: int, name: str, size: int = -1) -> bytes:
+    """Return what the kernel says of a process. Raises `InputError`."""
     try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError):
-        return 0
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read(size)
+    except FileNotFoundError:
+        raise InputError("no such process, or a thread of the kernel") from None
+    except OSError as error:
+        raise InputError(f"its {name} cannot be read: {error.strerror}") from None
+
+
+def resident_size(pid: int) -> int:
+    """Return the bytes of memory that a process occupies. Raises `InputError`."""
+    return int(_bytes_of(pid, "statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _thread(thread: int, arch: Arch) -> StoppedThread:
+    sets = {kind: _register_set(thread, kind) for kind in (NT_PRSTATUS, NT_PRFPREG, NT_ARM_PAC_MASK)}
+    found = stopped_thread(thread, sets, arch)
+    if found is None:
+        raise InputError(f"thread {thread}: its registers cannot be read, or it is no 64-bit program")
+    return found
 
 
 def _mapping(line: bytes) -> FileMapping:
@@ -188,7 +180,7 @@ def stopped_threads(pid: int, only: int | None = None) -> Iterator[list[int]]:
                 if _ptrace(_PTRACE_SEIZE, thread) >= 0:
                     _ptrace(_PTRACE_INTERRUPT, thread)
                 elif ctypes.get_errno() != errno.ESRCH:
-                    raise InputError(_refusal(pid, ctypes.get_errno()))
+                    raise InputError(f"{os.strerror(ctypes.get_errno())}: {_NEEDED}")
             for thread in new:
                 _wait(thread, deadline, stopped)
         if not stopped:
@@ -241,19 +233,3 @@ def _wait(thread: int, deadline: float, stopped: dict[int, int]) -> None:
             raise InputError(f"thread {thread} does not stop; it waits in the kernel")
         time.sleep(pause)
         pause = min(pause * 2, 0.01)
-
-
-def _refusal(pid: int, code: int) -> str:
-    """Return why the kernel does not let a process be traced."""
-    if pid == os.getpid():
-        return "a process cannot trace itself"
-    text = ""
-    with suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-        text = file.read()
-    tracer = re.search(r"^TracerPid:\s*([1-9]\d*)", text, re.MULTILINE)
-    if tracer:
-        return f"another process traces it already: {tracer[1]}"
-    if code == errno.EPERM:
-        needs = "the user of the process, or root, and a kernel.yama.ptrace_scope that allows it"
-        return f"not permitted to trace it; this needs {needs}"
-    return os.strerror(code)

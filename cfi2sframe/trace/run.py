@@ -12,7 +12,7 @@ from cfi2sframe.errors import ChangedError, CostError, InputError, RequestError,
 from cfi2sframe.trace.cores import parse_core
 from cfi2sframe.trace.files import FileStore
 from cfi2sframe.trace.frames import Ending, Trace, TraceEntry
-from cfi2sframe.trace.memory import PAGE_SIZE
+from cfi2sframe.trace.memory import PAGE_SIZE, end_of
 from cfi2sframe.trace.processes import Process
 from cfi2sframe.trace.space import VDSO, AddressSpace, FileMapping
 from cfi2sframe.trace.traced import Traced
@@ -75,18 +75,14 @@ def core_space(core: Stopped, store: FileStore, executable: str | None = None) -
 
 
 def _mapped(image: ElfImage, headers_address: int | None) -> list[FileMapping]:
-    """Return how the kernel has mapped a program, from the address of its program headers (AT_PHDR)."""
+    """Return where a program is, from the address of its program headers (AT_PHDR)."""
     offset = image.headers.file.program_headers_offset
     loads = [p for p in image.segments if p.type == PT_LOAD]
     first = next((p for p in loads if p.file_offset <= offset < p.file_offset + p.file_size), None)
     if first is None or headers_address is None:
         return []
     bias = headers_address - (first.vaddr + offset - first.file_offset)
-    return [
-        FileMapping(p.vaddr - before + bias, p.end_vaddr + bias, p.file_offset - before, image.name)
-        for p in loads
-        for before in [p.vaddr % PAGE_SIZE]
-    ]
+    return [FileMapping(loads[0].vaddr + bias, end_of(loads, bias), loads[0].file_offset, image.name)]
 
 
 def trace_process(pid: int, *, threads: Threads = "all", store: FileStore | None = None) -> Traced:

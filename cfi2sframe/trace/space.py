@@ -49,11 +49,6 @@ class Module(NamedTuple):
     bias: int = 0
     note: str = ""
 
-    @property
-    def notes(self) -> list[str]:
-        """What to tell of a file that is used."""
-        return [] if isinstance(self.file, str) else [text for text in (self.note, self.file.trouble) if text]
-
 
 class AddressSpace:
     """The rows and bytes of a process by address. A file is opened when one of its addresses is first looked up.

@@ -45,8 +45,8 @@ class Traced(NamedTuple):
                 yield f"{line} ({_row_text(frame['row'])})"
             yield f"end: {thread.ending.kind}: {printable(thread.ending.detail)}"
         for module in self.space.modules:
-            for text in module.notes:
-                yield f"note: {printable(module.name)}: {printable(text)}"
+            if module.note and not isinstance(module.file, str):
+                yield f"note: {printable(module.name)}: {printable(module.note)}"
 
     def json(self, **origin: str | int) -> str:
         """Return a JSON text with a line for each frame. `origin` names what was traced.
@@ -62,7 +62,7 @@ class Traced(NamedTuple):
         notes = [
             {"module": module.name, "text": text}
             for module in self.space.modules
-            for text in ([module.file] if isinstance(module.file, str) else module.notes)
+            if (text := module.file if isinstance(module.file, str) else module.note)
         ]
         head = {"schema": 1, **origin, "machine": self.space.arch.name, "notes": notes}
         return f'{encode(head)[:-1]}, "threads": [{",".join(threads)}\n]}}\n'

@@ -10,7 +10,6 @@ import pytest
 from cfi2sframe import convert
 from cfi2sframe.abi import AMD64
 from cfi2sframe.api import decode_existing
-from cfi2sframe.conversion import Options
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import emit
@@ -19,7 +18,7 @@ from cfi2sframe.placing.linked import remove_section
 from cfi2sframe.placing.objects import remove_from_object
 from cfi2sframe.report.size import measure
 from cfi2sframe.sframe.model import Section as SectionRecord
-from cfi2sframe.trace.files import ModuleFile
+from cfi2sframe.trace.files import FileStore, ModuleFile
 from tests.support import cfi_asm as asm
 from tests.support.elf_asm import Section, Segment, Symbol, elf_file
 from tests.support.samples import push_fp
@@ -60,9 +59,10 @@ def test_a_linked_file(kind: int, is_one: bool) -> None:  # noqa: FBT001 - a col
     assert _succeeds(lambda: emit(convert(image)), "already has") != is_one
     assert _succeeds(lambda: remove_section(image.data), "no .sframe section") == is_one
     assert (measure(convert(image)).existing_size > 0) == is_one
-    file = ModuleFile(image, Options())
+    file = FileStore().of_memory(bytes(image.data), "file")
+    assert isinstance(file, ModuleFile)
     assert isinstance(file.rows, SectionRecord)
-    assert file.has_section == is_one
+    assert (file.source == "file") == is_one
 
 
 @pytest.mark.parametrize(("kind", "is_one"), TYPES)

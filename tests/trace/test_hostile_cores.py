@@ -18,7 +18,6 @@ from cfi2sframe.elf import constants as c
 from cfi2sframe.errors import Cfi2SFrameError, InputError
 from cfi2sframe.trace import AddressSpace, FileStore, Frame, Traced, trace_core
 from cfi2sframe.trace.cores import parse_core
-from cfi2sframe.trace.files import ModuleFile
 from cfi2sframe.trace.frames import ENDINGS
 from cfi2sframe.trace.run import core_space
 from tests.support import cli
@@ -39,7 +38,9 @@ from tests.support.trace.stacks import SECTION_VADDR, STACK, Model, make_stack, 
 
 if TYPE_CHECKING:
     from cfi2sframe.abi import Arch
+    from cfi2sframe.elf.contents import FileData
     from cfi2sframe.trace import Ending, Row
+    from cfi2sframe.trace.files import ModuleFile
 
 pytestmark = pytest.mark.fuzz
 
@@ -127,7 +128,7 @@ def test_requests_that_cannot_be_met(path: str, tmp_path: Path) -> None:
         ((core, "--executable", tmp_path / "none"), 3, "No such file"),
         ((tmp_path / "none",), 3, "No such file"),
         (("--pid", str(1 << 30)), 3, "no such process"),
-        (("--pid", str(os.getpid())), 3, "a process cannot trace itself"),
+        (("--pid", str(os.getpid())), 3, "Operation not permitted: tracing needs"),
     ):
         done = cli.run("trace", *words)
         assert done.status == status, words
@@ -297,14 +298,14 @@ def test_an_unforeseen_error_costs_one_module(tmp_path: Path, path: str, monkeyp
     frames = ((1, core.frames[0][1]._replace(pc=(BIAS << 1) + TEXT_VADDR + 0x40)), *core.frames)
     core = core._replace(frames=frames, mapped=(*core.mapped, *program_mappings(bad, BIAS << 1)))
     assert [t.ending.kind for t in trace_of(core, tmp_path).threads][1:] == ["outermost"] * 2
-    read_rows = ModuleFile._read_rows
+    read = FileStore._read
 
-    def failing(file: ModuleFile) -> object:
-        if file.image.name == bad:
+    def failing(store: FileStore, data: FileData, name: str) -> ModuleFile | str:
+        if name == bad:
             raise OverflowError("too wild")
-        return read_rows(file)
+        return read(store, data, name)
 
-    monkeypatch.setattr(ModuleFile, "_read_rows", failing)
+    monkeypatch.setattr(FileStore, "_read", failing)
     threads = trace_of(core, tmp_path).threads
     assert [t.ending.kind for t in threads] == ["unusable-module", "outermost", "outermost"]
     assert _without_place(threads[0].ending.detail) == f"{bad}: internal error: OverflowError: too wild"

@@ -233,10 +233,8 @@ def test_processes_that_cannot_be_traced(sleeper: subprocess.Popen[bytes], store
         assert tracer.stdout is not None
         assert tracer.stdout.readline() == b"ready\n"
         done = cli.run("trace", "--pid", str(sleeper.pid))
-        assert (done.status, done.out) == (3, b"")
-        assert done.err == (
-            f"cfi2sframe: process {sleeper.pid}: error: another process traces it already: {tracer.pid}",
-        )
+        assert (done.status, done.out, len(done.err)) == (3, b"", 1)
+        assert done.err[0].startswith(f"cfi2sframe: process {sleeper.pid}: error: Operation not permitted: ")
     finally:
         ended(tracer)
     # The kernel detaches a tracer that dies.
@@ -244,7 +242,7 @@ def test_processes_that_cannot_be_traced(sleeper: subprocess.Popen[bytes], store
     gone = subprocess.Popen([sys.executable, "-c", ""])
     try:
         assert wait_for_state(gone.pid, "Z") == "Z"
-        with pytest.raises(InputError, match=r"no such process|has ended"):
+        with pytest.raises(InputError, match="no such process"):
             trace_process(gone.pid, store=store)
     finally:
         gone.wait()
