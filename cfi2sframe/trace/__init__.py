@@ -16,11 +16,9 @@ stack that cannot be followed to its end is no error but has an `Ending`.
 """
 
 from cfi2sframe.trace.files import FileStore
-from cfi2sframe.trace.frames import Ending, Frame, Row, Trace, TraceEntry
-from cfi2sframe.trace.memory import Memory
+from cfi2sframe.trace.frames import Ending, Frame, Row, Trace, TraceEntry, caller_of, walk
 from cfi2sframe.trace.run import trace_core, trace_process
-from cfi2sframe.trace.space import AddressSpace, FileMapping
-from cfi2sframe.trace.stepping import caller_of, walk
+from cfi2sframe.trace.space import AddressSpace, FileMapping, Memory
 from cfi2sframe.trace.traced import Traced
 
 __all__ = [

@@ -14,8 +14,7 @@ from cfi2sframe.elf.headers import FileHeader, machine_name, parse_file_header, 
 from cfi2sframe.elf.notes import parse_notes
 from cfi2sframe.errors import ElfError
 from cfi2sframe.trace.frames import NT_PRSTATUS, stopped_thread
-from cfi2sframe.trace.memory import Memory
-from cfi2sframe.trace.space import FileMapping
+from cfi2sframe.trace.space import FileMapping, Memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

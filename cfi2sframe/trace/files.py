@@ -24,7 +24,7 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import read_file, stored_size
 from cfi2sframe.errors import CostError, InputError, reason_of
 from cfi2sframe.guard import part
-from cfi2sframe.trace.frames import Ending, Row
+from cfi2sframe.trace.frames import Ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,16 +65,6 @@ class ModuleFile(NamedTuple):
     source: Literal["file", "converted"]
     rows: Section | Ending
     functions: Sequence[tuple[int, int, str]]
-
-    def row_at(self, vaddr: int) -> Row | Ending:
-        """Return the row in force at an address of the file, or why there is none."""
-        if isinstance(self.rows, Ending):
-            return self.rows
-        found = self.rows.find(vaddr)
-        if found is None or found.state is None:
-            reason = f"version {self.rows.version} has no row at 0x{vaddr:x} ({self.source})"
-            return Ending("no-row", f"{self.image.name}: {reason}")
-        return Row(self.source, found)
 
     def symbol_at(self, vaddr: int) -> FoundSymbol | None:
         """Return the function at an address."""

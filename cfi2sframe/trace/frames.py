@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames of a trace, and the kernel's records of registers: of a stopped thread, and of what a signal interrupted.
+"""Frames, the step from one to its caller by an SFrame row (version 2, appendix A), and the walk of such steps.
 
-Addresses are those of the traced process. SFrame can describe a return from a signal handler on AMD64 (version 3,
-flexible FDEs). On AArch64 and s390x no row can restore the interrupted SP and RA; as debuggers do, a trace relies on
-the record's layout, which is kernel ABI (`abi`).
+Addresses are those of the traced process. The step is the same for all ABIs and versions: the rules of a row that was
+read say what differs. SFrame can describe a return from a signal handler on AMD64 (version 3, flexible FDEs). On
+AArch64 and s390x no row can restore the interrupted SP and RA; as debuggers do, a trace relies on the kernel's record
+of registers, whose layout is its ABI (`abi`).
 """
 
 from __future__ import annotations
@@ -14,21 +15,23 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.abi.record import SAVED_PC
+from cfi2sframe.elf.constants import EM_X86_64
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cfi2sframe.abi import Arch
-    from cfi2sframe.sframe.model import Found
+    from cfi2sframe.sframe.model import Found, Rule
 
 #: Reads bytes of the traced process: (address, size) -> exactly that many bytes, or None when they cannot be read.
 ReadMemory = Callable[[int, int], bytes | None]
 
-_NO_REGISTERS: Final[Mapping[int, int]] = MappingProxyType({})
 ADDRESS_MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 #: The bits of a signed AArch64 address that hold its authentication code, where the process does not give the mask:
 #: user addresses have 48 bits.
 DEFAULT_PAC_MASK: Final = 0xFFFF_0000_0000_0000
+_WORD_SIZE: Final = 8
+MAX_FRAMES: Final = 100_000
 
 #: Types of notes in cores, which are also those of ptrace's register sets.
 NT_PRSTATUS: Final = 1
@@ -55,7 +58,7 @@ class Frame(NamedTuple):
     sp: int
     fp: int | None
     ra: int | None = None
-    registers: Mapping[int, int] = _NO_REGISTERS
+    registers: Mapping[int, int] = MappingProxyType({})
     is_return_address: bool = False
 
     def __repr__(self) -> str:
@@ -106,6 +109,123 @@ class Trace(NamedTuple):
     entries: tuple[TraceEntry, ...]
     ending: Ending
     thread_id: int = 0
+
+
+def walk(
+    frame: Frame,
+    find_row: Callable[[int], Row | Ending],
+    read_memory: ReadMemory,
+    arch: Arch,
+    *,
+    pac_mask: int = DEFAULT_PAC_MASK,
+) -> Trace:
+    """Return the frames from `frame` outwards, at most `MAX_FRAMES`, and why there are no more.
+
+    `find_row` is called once per frame, with `Frame.lookup_pc`. SP has to grow from frame to frame, except for frames
+    that a signal interrupted, which may be on another stack; none of these may occur twice. So every walk ends.
+    """
+    entries: list[TraceEntry] = []
+    interrupted: set[tuple[int, int]] = set()
+    while True:
+        row, caller = _caller(frame, find_row(frame.lookup_pc), read_memory, arch, pac_mask)
+        if isinstance(caller, Ending):
+            return Trace((*entries, TraceEntry(frame, row)), caller)
+        by_row = row is not None and row.found is not None
+        entries.append(TraceEntry(frame, row, (caller.sp - arch.sp_offset_from_cfa) & ADDRESS_MASK if by_row else None))
+        if not caller.is_return_address:
+            if (caller.pc, caller.sp) in interrupted:
+                return Trace(tuple(entries), Ending("loop", f"the frame at SP 0x{caller.sp:x} repeats"))
+            interrupted.add((caller.pc, caller.sp))
+        if len(entries) >= MAX_FRAMES:
+            return Trace(tuple(entries), Ending("limit", f"more than {MAX_FRAMES:,} frames"))
+        frame = caller
+
+
+def _caller(
+    frame: Frame, row: Row | Ending, read_memory: ReadMemory, arch: Arch, pac_mask: int
+) -> tuple[Row | None, Frame | Ending]:
+    """Return the caller, and what was used to find it: the row, or the kernel's record at a signal trampoline."""
+    found = None if isinstance(row, Ending) else row.found
+    # Rows can describe this frame on AMD64; those of other ABIs give a wrong SP.
+    if found is None or arch.elf_machine != EM_X86_64:
+        interrupted = interrupted_frame(frame, read_memory, arch)
+        if interrupted is not None:
+            return Row("trampoline", None), interrupted
+    if isinstance(row, Ending):
+        return None, row
+    if found is None:
+        return None, Ending("no-row", "no row for this PC")
+    caller = caller_of(frame, found, read_memory, pac_mask=pac_mask)
+    if isinstance(caller, Frame) and not caller.is_return_address:
+        # The row gives PC, SP and FP; an interrupted prologue may need the other registers that the kernel saved.
+        interrupted = interrupted_frame(frame, read_memory, arch)
+        if interrupted is not None and interrupted[:3] == caller[:3]:
+            return row, interrupted
+    return row, caller
+
+
+def caller_of(
+    frame: Frame, where: Found, read_memory: ReadMemory, *, pac_mask: int = DEFAULT_PAC_MASK
+) -> Frame | Ending:
+    """Return the caller of a frame, or why it cannot be known.
+
+    `where` is what `Section.find` has found at `frame.lookup_pc`. The caller's `pc` is the frame's RA, without the bits
+    of `pac_mask` where the row says that it is signed; its `sp` follows from the CFA. The caller of a signal frame was
+    interrupted: its PC is no return address, and its SP may be on another stack.
+    """
+    arch, state, is_signal_frame = where.arch, where.state, where.function.body.is_signal_frame
+    if state is None:
+        return Ending("no-row", "the rows of the function start later")
+    if state.cfa is None:
+        return Ending("outermost", "RA is undefined")
+    cfa = _value(state.cfa, 0, frame, read_memory, arch, "CFA")
+    if isinstance(cfa, Ending):
+        return cfa
+    ra = frame.ra if state.ra is None else _value(state.ra, cfa, frame, read_memory, arch, "RA")
+    if ra is None:
+        name = arch.register_name(arch.ra_register)
+        return Ending("ra-not-saved", f"RA is in {name}, whose value is known in the topmost frame only")
+    if isinstance(ra, Ending):
+        return ra
+    if state.mangled_ra:
+        ra = strip_pac(ra, pac_mask)
+    if ra == 0:
+        return Ending("outermost", "the return address is 0")
+    fp = frame.fp if state.fp is None else _value(state.fp, cfa, frame, read_memory, arch, "FP")
+    if isinstance(fp, Ending):
+        # In code without frame pointers FP is any number, and GCC's epilogues of realigned stacks give its place
+        # relative to FP when FP has its caller's value again. A caller whose row is not based on FP is found anyway.
+        fp = None
+    sp = (cfa + arch.sp_offset_from_cfa) & ADDRESS_MASK
+    # The topmost frame, or an interrupted one, may not have changed SP yet; any other has used some stack for a call.
+    has_room = sp > frame.sp or (sp == frame.sp and not frame.is_return_address and arch.fixed_ra_offset == 0)
+    if not (has_room or is_signal_frame):
+        return Ending("stack-does-not-grow", f"SP of the caller is 0x{sp:x}, this frame's is 0x{frame.sp:x}")
+    return Frame(ra, sp, fp, is_return_address=not is_signal_frame)
+
+
+def strip_pac(address: int, pac_mask: int) -> int:
+    """Remove a pointer authentication code: its bits become copies of bit 55 (user space: 0, kernel: 1)."""
+    return address | pac_mask if address >> 55 & 1 else address & ~pac_mask
+
+
+def _value(rule: Rule, cfa: int, frame: Frame, read_memory: ReadMemory, arch: Arch, what: str) -> int | Ending:
+    """Evaluate a rule, whose base is a register's value in this frame, or the CFA."""
+    base: int | None = cfa
+    if rule.register is not None:
+        # AMD64's column 16 is no register but the return address itself; no row can be based on it.
+        known = {arch.sp_register: frame.sp, arch.fp_register: frame.fp, arch.ra_register: frame.ra}
+        base = {**frame.registers, **known}.get(rule.register)
+    if base is None:
+        name = arch.register_name(rule.register or 0)
+        return Ending("unknown-register", f"{what} needs {name}, whose value in this frame is not known")
+    address = (base + rule.offset) & ADDRESS_MASK
+    if not rule.deref:
+        return address
+    data = read_memory(address, _WORD_SIZE)
+    if data is None:
+        return Ending("unreadable-memory", f"{what} is saved at 0x{address:x}, which cannot be read")
+    return int(struct.unpack(arch.byte_order + "Q", data)[0])
 
 
 class StoppedThread(NamedTuple):

@@ -16,8 +16,7 @@ from cfi2sframe.elf.ranges import Span, united
 from cfi2sframe.errors import InputError
 from cfi2sframe.trace.cores import Stopped, arch_of_header, parse_auxv
 from cfi2sframe.trace.frames import NT_ARM_PAC_MASK, NT_PRFPREG, NT_PRSTATUS, stopped_thread
-from cfi2sframe.trace.memory import PAGE_SIZE, Memory, last_from
-from cfi2sframe.trace.space import FileMapping
+from cfi2sframe.trace.space import PAGE_SIZE, FileMapping, Memory, last_from
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -12,9 +12,8 @@ from cfi2sframe.errors import ChangedError, CostError, InputError, RequestError,
 from cfi2sframe.trace.cores import parse_core
 from cfi2sframe.trace.files import FileStore
 from cfi2sframe.trace.frames import Ending, Trace, TraceEntry
-from cfi2sframe.trace.memory import PAGE_SIZE, end_of
 from cfi2sframe.trace.processes import Process
-from cfi2sframe.trace.space import VDSO, AddressSpace, FileMapping
+from cfi2sframe.trace.space import PAGE_SIZE, VDSO, AddressSpace, FileMapping, end_of
 from cfi2sframe.trace.traced import Traced
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.sframe.model import Found, FrameRow, FrameState, Function, FunctionBody, Rule
 from cfi2sframe.trace import Ending, Frame, Row, caller_of, walk
-from cfi2sframe.trace.stepping import strip_pac
+from cfi2sframe.trace.frames import strip_pac
 from tests.support.raw_sframe import RawFunction
 from tests.support.trace.stacks import Model, find_row, make_stack, raw_section, words_row
 
