@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from cfi2sframe.trace import FileStore, trace_core
 from tests.support import cli
 from tests.support.needs import need
 from tests.support.trace.build import PROGRAMS, compile_program, is_core_name_plain, named
-from tests.support.trace.judges import eu_stack_chains, gdb_chains, make_core
-from tests.support.trace.tracing import is_in_order, threads_of, trace
+from tests.support.trace.judges import check, eu_stack_chains, gdb_chains, make_core
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from tests.support.trace.build import Program
     from tests.support.trace.judges import Chain
-    from tests.support.trace.tracing import TracedThread
 
 pytestmark = [
     pytest.mark.oracle,
@@ -62,46 +61,30 @@ def core_of(folder: Path) -> Callable[[Program], Core]:
     return make
 
 
-def _check(threads: tuple[TracedThread, ...], judged: tuple[Chain, ...], program: Program) -> None:
-    """The traced threads are the judged ones, in every PC and SP."""
-    assert len(judged) == program.thread_count
-    assert [t.chain.thread_id for t in threads] == [j.thread_id for j in judged]
-    for thread, chain in zip(threads, judged, strict=True):
-        count = len(chain.pcs) if program.ending == "outermost" else len(thread.chain.pcs)
-        assert list(map(hex, thread.chain.pcs)) == list(map(hex, chain.pcs[:count]))
-        assert list(map(hex, thread.chain.sps)) == list(map(hex, chain.sps[:count]))
-        assert (thread.ending, chain.reason) == (program.ending, "outermost")
-    stopped = [thread for thread in threads if is_in_order(program.functions, thread.functions)]
-    assert len(stopped) == 1, [thread.functions for thread in threads]
-    assert len(stopped[0].functions) >= program.least_frames
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_frames_are_those_of_gdb_and_eu_stack(core_of: Callable[[Program], Core], program: Program) -> None:
     core = core_of(program)
-    eu_stack = eu_stack_chains(core.program, core.core)
-    assert [(chain.thread_id, chain.pcs) for chain in eu_stack] == [(c.thread_id, c.pcs) for c in core.gdb]
-    threads = threads_of(trace(core.core, "--executable", core.program))
-    _check(threads, core.gdb, program)
-    assert {row["source"] for thread in threads for row in thread.rows if row} == {"converted"}
+    assert eu_stack_chains(core.program, core.core) == [chain[:2] for chain in core.gdb]
+    traced = trace_core(str(core.core), executable=str(core.program))
+    check(traced, core.gdb, program, program.ending)
+    rows = [entry.row for thread in traced.threads for entry in thread.entries]
+    assert {row.source for row in rows if row} == {"converted"}
 
 
 def test_the_search_for_a_symbol_ends_at_the_resolver(core_of: Callable[[Program], Core]) -> None:
     """What the search is called from cannot be found by rows alone, for a reason that is named."""
-    core = core_of(named("lazy-search"))
-    (thread,) = threads_of(trace(core.core, "--executable", core.program))
-    assert (thread.ending, thread.rows[-1]) == (
-        "unknown-register",
-        {"source": "converted", "version": 3, "kind": "flexible", "type": "pcinc", "signal": False},
-    )
-    assert "rbx" in thread.chain.reason
-    resolver = core_of(named("lazy-resolver"))
-    (stopped,) = threads_of(trace(resolver.core, "--executable", resolver.program))
+    search, resolver = (core_of(named(name)) for name in ("lazy-search", "lazy-resolver"))
+    traced = trace_core(str(search.core), executable=str(search.program))
+    ((*_, (frame, row, _cfa)), ending, _id) = traced.threads[0]
+    assert (ending.kind, "rbx" in ending.detail) == ("unknown-register", True)
+    assert row is not None
+    assert row.found is not None
+    assert row.found.function.body.is_flexible
     # The resolver itself, stopped at its entry in a process of the same layout: it is all in the topmost frame.
-    assert 0 < thread.chain.pcs[-1] - stopped.chain.pcs[0] < 0x100
-    assert thread.modules[-1] == stopped.modules[0]
-    assert stopped.ending == "outermost"
+    stopped = trace_core(str(resolver.core), executable=str(resolver.program))
+    assert 0 < frame.pc - stopped.threads[0].entries[0].frame.pc < 0x100
+    assert stopped.threads[0].ending.kind == "outermost"
 
 
 @pytest.mark.parametrize(
@@ -122,15 +105,12 @@ def test_sections_of_converted_programs(
     assert cli.run("--in-place", "--sframe-version", str(number), *errata, copy).status == 0
     made = copy.with_name(copy.name + ".core")
     make_core(copy, made, *program.commands)
-    threads = threads_of(trace(made, "--executable", copy, "--sframe-version", str(number)))
-    _check(threads, gdb_chains(copy, made), program._replace(ending=ending))
-    rows = {
-        (row["source"], row["version"])
-        for thread in threads
-        for row, module in zip(thread.rows, thread.modules, strict=True)
-        if row and module == str(copy)
-    }
-    assert rows == {("file", number)}
+    traced = trace_core(str(made), executable=str(copy), store=FileStore(number))
+    check(traced, gdb_chains(copy, made), program, ending)
+    entries = [entry for thread in traced.threads for entry in thread.entries]
+    modules = [traced.space.module_at(entry.frame.lookup_pc) for entry in entries]
+    rows = [entry.row for entry, module in zip(entries, modules, strict=True) if module and module.name == str(copy)]
+    assert {(row.source, row.found.version) for row in rows if row and row.found} == {("file", number)}
 
 
 @pytest.mark.parametrize("name", ["recursion", "handler", "threads", "exception-terminate"])
@@ -153,10 +133,8 @@ def test_cores_of_the_kernel(core_of: Callable[[Program], Core], name: str) -> N
     cores = list(folder.iterdir())
     assert len(cores) == 1
     judged = gdb_chains(core.program, cores[0])
-    assert [(c.thread_id, c.pcs) for c in eu_stack_chains(core.program, cores[0])] == [
-        (c.thread_id, c.pcs) for c in judged
-    ]
-    _check(threads_of(trace(cores[0], "--executable", core.program)), judged, program)
+    assert eu_stack_chains(core.program, cores[0]) == [chain[:2] for chain in judged]
+    check(trace_core(str(cores[0]), executable=str(core.program)), judged, program)
 
 
 def _allow_cores() -> None:

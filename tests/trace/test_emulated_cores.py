@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cfi2sframe.trace import trace_core
 from tests.support import known_wrong
 from tests.support.needs import need
 from tests.support.targets import AARCH64, TARGETS
 from tests.support.trace.build import compile_program, named
 from tests.support.trace.emulated import CPU_WITHOUT_PAC, die_under_gdb, with_list_of_files
-from tests.support.trace.tracing import is_in_order, threads_of, trace
+from tests.support.trace.judges import check
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.targets import Target
-    from tests.support.trace.build import Program
-    from tests.support.trace.judges import Chain
 
 pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 
@@ -29,21 +28,6 @@ NAMES = (
     *("exception-destructor", "exception-search", "exception-handler", "exception-rethrown", "exception-terminate"),
     *("lazy-resolver", "lazy-search", "threads", "noreturn"),
 )
-
-
-def check(program: Program, judges: tuple[Chain, ...], *words: str | Path, is_whole: bool = True) -> None:
-    """Compare the traces of a program's core with gdb's, which come to the true end where they are whole."""
-    threads = threads_of(trace(*words))
-    assert len(judges) == program.thread_count == len(threads)
-    for thread, judged in zip(threads, judges, strict=True):
-        assert list(map(hex, thread.chain.pcs)) == list(map(hex, judged.pcs))
-        assert list(map(hex, thread.chain.sps)) == list(map(hex, judged.sps))
-        assert (thread.ending == "outermost", judged.reason == "outermost") == (is_whole, is_whole)
-    if not is_whole:
-        return
-    stopped = [thread for thread in threads if is_in_order(program.functions, thread.functions)]
-    assert len(stopped) == 1
-    assert len(stopped[0].functions) >= program.least_frames
 
 
 def glibc_version(target: Target) -> str:
@@ -61,7 +45,7 @@ def test_frames_are_those_of_gdb(target: Target, name: str, tmp_path: Path) -> N
     binary = compile_program(program, tmp_path, target.triplet)
     died = die_under_gdb(target, binary, need("gdb-multiarch"), program.commands)
     wrong = known_wrong.find(f"{target.name}-{program.source}", "glibc", glibc_version(target))
-    check(program, died.gdb, with_list_of_files(target, died), is_whole=wrong is None)
+    check(trace_core(with_list_of_files(target, died)), died.gdb, program, "" if wrong else "outermost")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +61,7 @@ def test_cores_as_qemu_writes_them(target: Target, name: str, flag: str, tmp_pat
     program = named(name)._replace(flags=(flag,))
     binary = compile_program(program, tmp_path, target.triplet)
     died = die_under_gdb(target, binary, need("gdb-multiarch"), program.commands)
-    check(program, died.gdb, died.core, "--executable", binary)
+    check(trace_core(str(died.core), executable=str(binary)), died.gdb, program)
 
 
 @pytest.mark.parametrize("name", ["recursion", "dynamic", "callback", "handler", "exception-destructor", "noreturn"])
@@ -93,4 +77,4 @@ def test_signed_return_addresses(name: str, tmp_path: Path) -> None:
     signed = die_under_gdb(AARCH64, binary, need("gdb-multiarch"), program.commands)
     unsigned = die_under_gdb(AARCH64, binary, need("gdb-multiarch"), program.commands, CPU_WITHOUT_PAC)
     assert [c.pcs for c in signed.gdb] != [c.pcs for c in unsigned.gdb]
-    check(program, unsigned.gdb, with_list_of_files(AARCH64, signed))
+    check(trace_core(with_list_of_files(AARCH64, signed)), unsigned.gdb, program)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import resource
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.load import load
 from tests.support.trace.core_files import NT_FILE, PAGE, Mapped, mapped_files, note
-from tests.support.trace.judges import GDB_FRAMES, TIMEOUT, Chain, gdb
+from tests.support.trace.judges import GDB_FRAMES, TIMEOUT, Chain, chains_in, gdb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -93,11 +92,9 @@ def die_under_gdb(target: Target, program: Path, debugger: str, commands: Sequen
         )
         emulator.process.wait(TIMEOUT)
     cores = list(folder.glob("qemu_*.core"))
-    lines = [line.removeprefix("FRAMES ") for line in text.splitlines() if line.startswith("FRAMES ")]
-    assert (len(lines), len(cores)) == (1, 1), (text, os.listdir(folder))
-    chains = [Chain(t["id"], tuple(t["pcs"]), tuple(t["sps"]), t["reason"]) for t in json.loads(lines[0])]
+    assert len(cores) == 1, (text, os.listdir(folder))
     mapped = [m for address, path in _TEXT.findall(text) for m in _mapped(path or str(program), int(address, 16))]
-    return EmulatedCore(cores[0], tuple(sorted(chains)), tuple(mapped))
+    return EmulatedCore(cores[0], chains_in(text), tuple(mapped))
 
 
 def _mapped(path: str, text_address: int) -> list[Mapped]:
@@ -113,7 +110,7 @@ def _mapped(path: str, text_address: int) -> list[Mapped]:
     ]
 
 
-def with_list_of_files(target: Target, died: EmulatedCore) -> Path:
+def with_list_of_files(target: Target, died: EmulatedCore) -> str:
     """Return a core that also has the list of mapped files, as those of the kernel have and those of qemu have not."""
     order = target.arch.byte_order
     core = bytearray(died.core.read_bytes())
@@ -127,7 +124,7 @@ def with_list_of_files(target: Target, died: EmulatedCore) -> Path:
     struct.pack_into(order + "H", core, 56, count + 1)
     listed = died.core.with_name("listed.core")
     listed.write_bytes(core + table + data)
-    return listed
+    return str(listed)
 
 
 def _allow_cores() -> None:

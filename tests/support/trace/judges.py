@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The second opinions on a stack: gdb and eu-stack, asked for the same core or process with the same files."""
+"""The second opinions on a stack: gdb and eu-stack, asked for the same core with the same files."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import json
 import re
 import subprocess
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-TYPE_CHECKING = False
+from cfi2sframe.demangle import readable_names
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from cfi2sframe.trace import Trace, Traced
+    from tests.support.trace.build import Program
 
 HERE: Final = Path(__file__).resolve().parent
 GDB_FRAMES: Final = HERE / "gdb_frames.py"
@@ -27,18 +31,18 @@ _GDB_SETTINGS: Final = (
     "set backtrace limit unlimited",
     "handle all nostop noprint pass",
 )
-_EU_THREAD: Final = re.compile(r"TID (\d+):")
-_EU_FRAME: Final = re.compile(r"#\d+\s+0x([0-9a-f]+)\b")
+#: The head of a thread, or a frame.
+_EU_LINE: Final = re.compile(r"^TID (\d+):|^#\d+\s+0x([0-9a-f]+)\b", re.MULTILINE)
 TIMEOUT: Final = 120
 
 
 class Chain(NamedTuple):
-    """The frames of a thread, innermost first: PCs as the judge gives them, and SPs where it gives them."""
+    """The frames of a thread that gdb finds, innermost first, and why there are no more."""
 
     thread_id: int
     pcs: tuple[int, ...]
-    sps: tuple[int, ...] = ()
-    reason: str = ""
+    sps: tuple[int, ...]
+    reason: str
 
 
 def gdb(
@@ -70,29 +74,59 @@ def make_core(program: Path, core: Path, *commands: str) -> None:
     assert core.exists(), text
 
 
+def chains_in(text: str) -> tuple[Chain, ...]:
+    """Return the frames of every thread that gdb_frames.py has printed, with what else gdb did."""
+    (line,) = [line for line in text.splitlines() if line.startswith("FRAMES ")]
+    threads = json.loads(line.removeprefix("FRAMES "))
+    return tuple(sorted(Chain(t["id"], tuple(t["pcs"]), tuple(t["sps"]), t["reason"]) for t in threads))
+
+
 def gdb_chains(program: Path, core: Path) -> tuple[Chain, ...]:
     """Return gdb's frames of every thread of a core."""
-    text = gdb(program, core, "-x", GDB_FRAMES)
-    lines = [line.removeprefix("FRAMES ") for line in text.splitlines() if line.startswith("FRAMES ")]
-    assert len(lines) == 1, text
-    threads = [Chain(t["id"], tuple(t["pcs"]), tuple(t["sps"]), t["reason"]) for t in json.loads(lines[0])]
-    return tuple(sorted(threads))
+    return chains_in(gdb(program, core, "-x", GDB_FRAMES))
 
 
-def eu_stack_chains(program: Path, core: Path) -> tuple[Chain, ...]:
-    """Return the frames of every thread of a core as eu-stack finds them; its complaints are the reason of all."""
-    done = subprocess.run(
-        ["eu-stack", "-n", "0", f"--core={core}", f"--executable={program}"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT,
-    )
+def eu_stack_chains(program: Path, core: Path) -> list[tuple[int, tuple[int, ...]]]:
+    """Return the PCs of every thread of a core as eu-stack finds them."""
+    command = ["eu-stack", "-n", "0", f"--core={core}", f"--executable={program}"]
+    text = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT).stdout
     chains: dict[int, list[int]] = {}
     pcs: list[int] = []
-    for line in done.stdout.splitlines():
-        if match := _EU_THREAD.match(line):
-            pcs = chains.setdefault(int(match[1]), [])
-        elif match := _EU_FRAME.match(line):
-            pcs.append(int(match[1], 16))
-    return tuple(sorted(Chain(thread, tuple(found), (), done.stderr) for thread, found in chains.items()))
+    for thread, pc in _EU_LINE.findall(text):
+        if thread:
+            pcs = chains.setdefault(int(thread), [])
+        else:
+            pcs.append(int(pc, 16))
+    return sorted((thread, tuple(found)) for thread, found in chains.items())
+
+
+def functions_of(traced: Traced, thread: Trace) -> list[str]:
+    """Return the names of the functions of a trace, innermost first; empty where none is known."""
+    found = [traced.space.symbol_at(entry.frame.lookup_pc) for entry in thread.entries]
+    names = [symbol.name if symbol else "" for symbol in found]
+    readable = readable_names(names)
+    return [readable.get(name, name) for name in names]
+
+
+def check(traced: Traced, judged: Sequence[Chain], program: Program, ending: str = "outermost") -> None:
+    """The traces have the judged PCs and SPs, up to the end or to another that the trace comes to; "": neither ends."""
+    threads = sorted(traced.threads, key=lambda thread: thread.thread_id)
+    assert len(threads) == len(judged) == program.thread_count
+    for thread, chain in zip(threads, judged, strict=True):
+        frames = [(hex(entry.frame.pc), hex(entry.frame.sp)) for entry in thread.entries]
+        wanted = [(hex(pc), hex(sp)) for pc, sp in zip(chain.pcs, chain.sps, strict=True)]
+        assert frames == (wanted if ending in ("outermost", "") else wanted[: len(frames)])
+        assert (chain.reason == "outermost") == (ending != "")
+        assert thread.ending.kind == ending or (ending == "" and thread.ending.kind != "outermost")
+    if ending == "":
+        return
+    names = [[re.split("[@(.]", name)[0] for name in functions_of(traced, thread)] for thread in threads]
+    stopped = [found for found in names if _is_in_order(program.functions, found)]
+    assert len(stopped) == 1, names
+    assert len(stopped[0]) >= program.least_frames
+
+
+def _is_in_order(wanted: Sequence[str], functions: Sequence[str]) -> bool:
+    """Whether the functions have the wanted names in this order, others in between."""
+    rest = iter(functions)
+    return all(name in rest for name in wanted)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live processes that are stopped, busy, crowded or gone: each is traced or refused, and left as it was."""
+"""Live processes that are stopped, busy, crowded or gone: each is traced or refused, and left as it was.
+
+Files are found where the process sees them, also from another root directory or in a container.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cfi2sframe.abi import AMD64
 from cfi2sframe.errors import InputError
 from cfi2sframe.trace import FileStore, trace_process
+from cfi2sframe.trace.files import ModuleFile
 from cfi2sframe.trace.processes import stopped_threads
 from tests.support import cli
 from tests.support.needs import need
+from tests.support.trace.core_files import program
+from tests.support.trace.judges import functions_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,6 +68,27 @@ int main(void) {
   return inner(5) & 1;
 }
 """
+#: A function without CFI: it pushes, calls, subtracts, and calls again.
+WITHOUT_CFI = """
+#include <stdio.h>
+#include <unistd.h>
+__asm__(".globl through; .type through, @function; through: push %rbx; mov %rdi, %rbx; sub $48, %rsp;"
+        "call *%rbx; add $48, %rsp; pop %rbx; ret; .size through, .-through");
+void through(void (*function)(void));
+static void waiting(void) { char c; puts("ready"); fflush(stdout); if (read(0, &c, 1) < 0) _exit(1); }
+int main(void) { through(waiting); return 0; }
+"""
+CHANGES_ROOT = """
+#include <stdio.h>
+#include <unistd.h>
+int main(int count, char **words) {
+  char c;
+  if (count < 2 || chroot(words[1]) || chdir("/")) return 1;
+  puts("ready");
+  fflush(stdout);
+  return read(0, &c, 1) & 1;
+}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -99,12 +127,11 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     ended(process)
 
 
-def compiled(source: str, folder: Path) -> Path:
-    gcc = need("gcc")
-    (folder / "program.c").write_text(source)
-    program = folder / "program"
-    subprocess.run([gcc, "-O1", "-fomit-frame-pointer", "-pthread", "-o", program, folder / "program.c"], check=True)
-    return program
+def compiled(source: str, folder: Path, *flags: str) -> Path:
+    path = folder / "program"
+    command = [need("gcc"), "-O1", "-fomit-frame-pointer", *flags, "-x", "c", "-", "-o", str(path)]
+    subprocess.run(command, input=source, text=True, check=True)
+    return path
 
 
 def traced_or_skip(pid: int, store: FileStore) -> Traced:
@@ -127,15 +154,6 @@ def wait_for_state(pid: int, states: str) -> str:
     while (state := state_of(pid)) not in states and time.monotonic() < deadline:
         time.sleep(0.01)
     return state
-
-
-def functions_of(traced: Traced) -> list[str | None]:
-    """Return the names of the first thread's functions."""
-    return [
-        symbol.name if symbol else None
-        for entry in traced.threads[0].entries
-        for symbol in [traced.space.symbol_at(entry.frame.lookup_pc)]
-    ]
 
 
 def test_all_threads_and_one(sleeper: subprocess.Popen[bytes], store: FileStore) -> None:
@@ -198,7 +216,7 @@ def test_a_stack_larger_than_a_copy(tmp_path: Path, store: FileStore) -> None:
         if process.stdout.readline() != b"ready\n":
             pytest.skip("needs a stack of 20 MB; the limit is hard")
         traced = traced_or_skip(process.pid, store)
-        names = functions_of(traced)
+        names = functions_of(traced, traced.threads[0])
         assert names.count("dive") == 5001
         assert names[-1] == "_start"
         assert traced.threads[0].ending.kind == "outermost"
@@ -207,15 +225,15 @@ def test_a_stack_larger_than_a_copy(tmp_path: Path, store: FileStore) -> None:
 
 
 def test_a_deleted_program_is_read_from_memory(tmp_path: Path, store: FileStore) -> None:
-    program = compiled(ALTERNATE, tmp_path)
-    process = started(program)
+    path = compiled(ALTERNATE, tmp_path)
+    process = started(path)
     try:
-        program.unlink()
+        path.unlink()
         traced = traced_or_skip(process.pid, store)
     finally:
         ended(process)
     assert traced.threads[0].ending.kind == "outermost"
-    notes = [module.note for module in traced.space.modules if module.name == f"{program} (deleted)"]
+    notes = [module.note for module in traced.space.modules if module.name == f"{path} (deleted)"]
     assert notes == ["read from memory: No such file or directory"]
 
 
@@ -285,3 +303,62 @@ def test_a_parent_that_waits_for_its_vfork_child(tmp_path: Path, store: FileStor
         assert (out, process.returncode) == (b"on\n", 0)
     finally:
         ended(process)
+
+
+def test_only_with_rows_from_code_the_trace_goes_on(tmp_path: Path, store: FileStore) -> None:
+    process = started(compiled(WITHOUT_CFI, tmp_path))
+    try:
+        traces = [traced_or_skip(process.pid, files) for files in (store, FileStore(source="code"))]
+    finally:
+        ended(process)
+    names, more = (functions_of(traced, traced.threads[0]) for traced in traces)
+    assert [traced.threads[0].ending.kind for traced in traces] == ["no-row", "outermost"]
+    assert names[-2:] == ["waiting", "through"]
+    assert more[more.index("waiting") :][:3] == ["waiting", "through", "main"]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root directory in which every name outside of it would be there too, with other contents."""
+    root = tmp_path / "root"
+    (root / "usr/lib").mkdir(parents=True)
+    (root / "usr/lib/x").write_bytes(program(AMD64, b""))
+    (root / "lib").symlink_to("/usr/lib")
+    (tmp_path / "secret").write_bytes(program(AMD64, b""))
+    return root
+
+
+def test_paths_below_a_root(root: Path) -> None:
+    for path in ("/usr/lib/x", "usr/lib/x", "/lib//./x", "/../../usr/lib/x", "/lib/../lib/x"):
+        file = FileStore().open(path, str(root))
+        assert isinstance(file, ModuleFile)
+        assert file.image.name == path
+    before = len(os.listdir("/proc/self/fd"))
+    links = {
+        "/secret": "/a",
+        "../secret": "/a",
+        "usr/lib/../../../../secret": "/a",
+        "./" * 1000 + "../secret": "/a",
+        "/..": "/a/secret",
+    }
+    for target, path in links.items():
+        (root / "a").symlink_to(target)
+        assert FileStore().open(path, str(root)) == "No such file or directory"
+        (root / "a").unlink()
+    os.mkfifo(root / "usr/lib/pipe")
+    assert FileStore().open("/lib/pipe", str(root)) == "not a regular file, or empty"
+    assert FileStore().open("/x" * 5000, str(root)) == "File name too long"
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes its root, as root")
+def test_a_process_that_has_changed_its_root(root: Path, tmp_path: Path, store: FileStore) -> None:
+    """Its program is found, although it is not below the root that the process sees."""
+    path = compiled(CHANGES_ROOT, tmp_path, "-static")
+    process = started(path, root)
+    try:
+        traced = traced_or_skip(process.pid, store)
+    finally:
+        ended(process)
+    assert traced.threads[0].ending.kind == "outermost"
+    assert [module.note for module in traced.space.modules if module.name == str(path)] == [""]
