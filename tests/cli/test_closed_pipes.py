@@ -16,7 +16,7 @@ from tests.contrib.support import environment, install_programs
 from tests.support.cli import ROOT, run
 from tests.support.jobs import TRUNCATED, object_of
 from tests.support.needs import need
-from tests.trace.test_hostile_cores import plain_core
+from tests.support.trace.core_files import plain_core
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -27,9 +27,8 @@ from tests.support import cfi_asm as asm
 from tests.support.cli import ROOT
 from tests.support.jobs import convert_one, object_of
 from tests.support.samples import CODE, FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, push_fp
-from tests.support.trace.core_files import program
+from tests.support.trace.core_files import MODELS, plain_core, program
 from tests.support.trace.stacks import make_stack
-from tests.trace.test_hostile_cores import MODELS, plain_core
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

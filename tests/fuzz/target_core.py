@@ -13,18 +13,15 @@ from cfi2sframe.errors import Cfi2SFrameError
 from cfi2sframe.trace import FileStore, trace_core
 from cfi2sframe.trace.frames import ENDINGS
 from tests.fuzz.harness import expect
-from tests.support.trace import core_files
-from tests.support.trace.core_files import BIAS, TEXT_VADDR, CoreFile, Load, moved, program_mappings, stack_load
-from tests.support.trace.stacks import SECTION_VADDR, Model, make_stack
+from tests.support.trace.core_files import MODELS, core_without_file, plain_core, program
+from tests.support.trace.stacks import make_stack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cfi2sframe.abi import Arch
     from cfi2sframe.trace.files import ModuleFile
 
 ARCHES: Final = {"amd64": AMD64, "aarch64": AARCH64_LE, "s390x": S390X}
-MODELS: Final = (Model(64, saves_fp=True), Model(0x200, saves_fp=False), Model(96, saves_fp=True, base_is_fp=False))
 
 
 class InsideStore(FileStore):
@@ -55,7 +52,7 @@ def place() -> Place:
     os.mkdir(root)
     for name, arch in ARCHES.items():
         with open(os.path.join(root, name), "wb") as file:
-            file.write(core_files.program(arch, make_stack(arch, 3, list(MODELS)).section))
+            file.write(program(arch, make_stack(arch, 3, MODELS).section))
     return Place(folder, root, os.path.join(folder.name, "core"))
 
 
@@ -77,23 +74,5 @@ def run(data: bytes) -> None:
 def seeds() -> Iterator[tuple[str, bytes]]:
     """Yield cores of every ABI: with a list of files, and with a file in memory only."""
     for name, arch in ARCHES.items():
-        core = _core(arch, "/" + name)
-        yield name, core.assemble()
-        yield f"{name}-in-memory", _in_memory(arch, core).assemble()
-
-
-def _core(arch: Arch, path: str) -> CoreFile:
-    stack = make_stack(arch, 3, list(MODELS))
-    frames = ((77, moved(stack.frames[0])), (78, moved(stack.frames[0])))
-    auxv = ((3, BIAS + 64), (9, BIAS + TEXT_VADDR), (0, 0))
-    return CoreFile(arch, frames, (stack_load(stack),), program_mappings(path), auxv=auxv)
-
-
-def _in_memory(arch: Arch, core: CoreFile) -> CoreFile:
-    """Return the core of a program whose file is gone; memory has its headers and its section."""
-    from tests.trace.test_hostile_cores import in_memory_headers
-
-    section = make_stack(arch, 3, list(MODELS)).section
-    headers = in_memory_headers(core_files.program(arch, section), len(section))[:0x200]
-    loads = (*core.loads, Load(BIAS, headers), Load(BIAS + SECTION_VADDR, section))
-    return core._replace(loads=loads, mapped=program_mappings("/gone"))
+        yield name, plain_core(arch, "/" + name).assemble()
+        yield f"{name}-in-memory", core_without_file(arch).assemble()

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X
-from cfi2sframe.elf import constants as c
 from cfi2sframe.errors import Cfi2SFrameError, InputError
 from cfi2sframe.trace import AddressSpace, FileStore, Frame, Traced, trace_core
 from cfi2sframe.trace.cores import parse_core
@@ -25,16 +24,18 @@ from tests.support.needs import need
 from tests.support.raw_sframe import RawFunction
 from tests.support.trace.core_files import (
     BIAS,
+    MODELS,
     PAGE,
     TEXT_VADDR,
     CoreFile,
     Load,
+    core_without_file,
     moved,
+    plain_core,
     program,
     program_mappings,
-    stack_load,
 )
-from tests.support.trace.stacks import SECTION_VADDR, STACK, Model, make_stack, raw_section, words_row
+from tests.support.trace.stacks import STACK, make_stack, raw_section, words_row
 
 if TYPE_CHECKING:
     from cfi2sframe.abi import Arch
@@ -44,25 +45,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.fuzz
 
-MODELS: Final = [Model(64, saves_fp=True), Model(0x200, saves_fp=False), Model(96, saves_fp=True, base_is_fp=False)]
 DAMAGE: Final = st.lists(
     st.tuples(st.integers(0, 1 << 16), st.sampled_from((0, 1, 0x7F, 0x80, 0xFF)) | st.integers(0, 255)),
     min_size=1,
     max_size=6,
 )
 ARCHES: Final = [pytest.param(arch, id=arch.name) for arch in (AMD64, AARCH64_LE, AARCH64_BE, S390X)]
-
-
-def plain_core(arch: Arch, path: str) -> CoreFile:
-    """Return a core of a made-up program, with nothing wrong."""
-    stack = make_stack(arch, 3, MODELS)
-    return CoreFile(
-        arch,
-        ((77, moved(stack.frames[0])), (78, moved(stack.frames[0]))),
-        (stack_load(stack),),
-        program_mappings(path),
-        auxv=((3, BIAS + 64), (9, BIAS + TEXT_VADDR), (0, 0)),
-    )
 
 
 @pytest.fixture
@@ -187,15 +175,6 @@ def damaged(data: bytes, damage: list[tuple[int, int]], size: int) -> bytes:
     return bytes(found)
 
 
-def in_memory_headers(data: bytes, section_size: int) -> bytes:
-    """Return a program's first page, in which the segment that was PT_NOTE leads to the section."""
-    page = bytearray(data[:PAGE])
-    order = "<" if data[5] == 1 else ">"
-    struct.pack_into(order + "I", page, 64 + 56 * 3, c.PT_GNU_SFRAME)
-    struct.pack_into(order + "QQQQQ", page, 64 + 56 * 3 + 8, 0, SECTION_VADDR, 0, section_size, section_size)
-    return bytes(page)
-
-
 def test_code_that_is_of_no_mapping(path: str, tmp_path: Path) -> None:
     """Programs may move their code to huge pages, which are of no file; what lies between a file's pages is not its."""
     core = plain_core(AMD64, path)
@@ -229,13 +208,7 @@ def test_a_file_that_is_missing_or_another(tmp_path: Path, path: str) -> None:
 
 def test_a_missing_file_is_read_from_memory(tmp_path: Path) -> None:
     """Headers and sections that the core holds replace the file, and a note in the output names them."""
-    stack = make_stack(AMD64, 3, MODELS)
-    section = stack.section
-    # Sections are gone in memory: the segment alone leads to the rows.
-    headers = in_memory_headers(program(AMD64, section), len(section))
-    core = plain_core(AMD64, str(tmp_path / "gone"))
-    core = core._replace(loads=(*core.loads, Load(BIAS, headers), Load(BIAS + SECTION_VADDR, section)))
-    traced = trace_of(core, tmp_path)
+    traced = trace_of(core_without_file(AMD64), tmp_path)
     trace = traced.threads[0]
     assert trace.ending.kind == "outermost"
     assert {e.row.source for e in trace.entries if e.row} == {"file"}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.abi import AMD64, S390X, Arch
 from cfi2sframe.elf import constants as c
 from tests.support import elf_asm
-from tests.support.trace.stacks import SECTION_VADDR, STACK
+from tests.support.trace.stacks import SECTION_VADDR, STACK, Model, make_stack
 
 if TYPE_CHECKING:
     from cfi2sframe.trace import Frame
@@ -23,6 +23,8 @@ BIAS: Final = 0x5555_0000_0000
 TEXT_VADDR: Final = 0x100000
 TEXT_SIZE: Final = 0x20000
 NOTE_VADDR: Final = 0x400
+#: The frames of an ordinary core's threads.
+MODELS: Final = [Model(64, saves_fp=True), Model(0x200, saves_fp=False), Model(96, saves_fp=True)]
 
 
 class Mapped(NamedTuple):
@@ -158,3 +160,26 @@ def stack_load(stack: Stack) -> Load:
         in_text = TEXT_VADDR <= word < TEXT_VADDR + TEXT_SIZE
         struct.pack_into(stack.arch.byte_order + "Q", data, address - STACK, word + BIAS if in_text else word)
     return Load(STACK, bytes(data))
+
+
+def plain_core(arch: Arch, path: str) -> CoreFile:
+    """Return a core of a made-up program, with nothing wrong."""
+    stack = make_stack(arch, 3, MODELS)
+    return CoreFile(
+        arch,
+        ((77, moved(stack.frames[0])), (78, moved(stack.frames[0]))),
+        (stack_load(stack),),
+        program_mappings(path),
+        auxv=((3, BIAS + 64), (9, BIAS + TEXT_VADDR), (0, 0)),
+    )
+
+
+def core_without_file(arch: Arch) -> CoreFile:
+    """Return a core of a program that is gone; memory has its headers, in which a segment leads to its section."""
+    order, section = arch.byte_order, make_stack(arch, 3, MODELS).section
+    page = bytearray(program(arch, section)[:0x200])
+    # Sections are gone in memory. The segment was PT_NOTE.
+    struct.pack_into(order + "I", page, 64 + 56 * 3, c.PT_GNU_SFRAME)
+    struct.pack_into(order + "QQQQQ", page, 64 + 56 * 3 + 8, 0, SECTION_VADDR, 0, len(section), len(section))
+    core = plain_core(arch, "/gone")
+    return core._replace(loads=(*core.loads, Load(BIAS, bytes(page)), Load(BIAS + SECTION_VADDR, section)))
