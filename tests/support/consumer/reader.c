@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A reader of SFrame version 3 for little-endian ABIs, from the tables of docs/how-to/profilers.md alone.  */
+/* A reader of SFrame version 3 for little-endian ABIs, from the tables of docs/writing-a-reader.md alone.  */
 #include <stdbool.h>
 #include <stdint.h>
 
