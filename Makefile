@@ -13,9 +13,15 @@ STAMP   := $(VENV)/.installed-for-tests
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+DEMO ?= $(realpath /bin/bash)
+
 # The demonstration needs the package and its dependencies, not what tests and linters are.
-demo: $(INSTALLED) ## show a conversion from start to end
-	@$(BIN)/python tools/demo.py
+demo: $(INSTALLED) ## convert a program (DEMO) into a copy, verify it, look at what it describes and at its rows
+	@mkdir -p build/demo
+	$(BIN)/cfi2sframe -v --replace $(DEMO) -o build/demo/program
+	$(BIN)/cfi2sframe verify -v build/demo/program
+	$(BIN)/cfi2sframe coverage build/demo/program
+	$(BIN)/cfi2sframe dump build/demo/program | head -n 40
 
 # Of everything that is fetched, the version and the bytes are known: requirements/ has them, `make lock` renews it. On a
 # machine for which a package has no wheel, `make WHEELS=` builds it, with tools of any version.
@@ -120,7 +126,8 @@ fuzz: venv ## run each fuzz target for FUZZ_SECONDS, and keep what fails under t
 
 bench: venv corpus-files ## measure speed, sizes and the time of look-ups, for docs/design.md
 	$(BIN)/python bench/speed.py
-	$(BIN)/python bench/sizes.py $(wildcard build/corpus/*)
+	for level in 0 1 2; do for folder in build/corpus/*; do \
+	  $(BIN)/cfi2sframe size -O$$level $$folder | tail -n 3 | head -n 1; done; done
 	$(BIN)/python bench/lookup.py
 
 BEFORE ?= HEAD~1
