@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import struct
@@ -14,12 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X
+from cfi2sframe.elf import constants as c
 from cfi2sframe.errors import Cfi2SFrameError, InputError
 from cfi2sframe.trace import AddressSpace, FileStore, Frame, Traced, trace_core
 from cfi2sframe.trace.cores import parse_core
+from cfi2sframe.trace.files import ModuleFile
 from cfi2sframe.trace.frames import ENDINGS
 from cfi2sframe.trace.run import core_space
 from tests.support import cli
+from tests.support.elf_asm import Section, Segment, Symbol, elf_file
 from tests.support.needs import need
 from tests.support.raw_sframe import RawFunction
 from tests.support.trace.core_files import (
@@ -41,7 +45,6 @@ if TYPE_CHECKING:
     from cfi2sframe.abi import Arch
     from cfi2sframe.elf.contents import FileData
     from cfi2sframe.trace import Ending, Row
-    from cfi2sframe.trace.files import ModuleFile
 
 pytestmark = pytest.mark.fuzz
 
@@ -102,6 +105,45 @@ def test_what_is_printed(path: str, tmp_path: Path) -> None:
         f"#1   0x0000555500101040 second::f()+0x40 in {path} (v3 default, file)",
     ]
     assert lines[-1] == "end: outermost: RA is undefined"
+
+
+def test_json(path: str, tmp_path: Path) -> None:
+    (tmp_path / "core").write_bytes(plain_core(AMD64, path).assemble())
+    need("c++filt")
+    found = json.loads(cli.run("trace", tmp_path / "core", "--format", "json").out)
+    assert (found["file"], found["machine"], found["notes"]) == (str(tmp_path / "core"), "AMD64", [])
+    assert [thread["id"] for thread in found["threads"]] == [77, 78]
+    frames, ending = found["threads"][0]["frames"], found["threads"][0]["ending"]
+    assert (frames[1]["index"], frames[1]["offset"], frames[-1]["cfa"], ending) == (1, 0x40, None, "outermost")
+    assert (frames[1]["function"], frames[1]["symbol"]) == ("second::f()", "_ZN6second1fEv")
+    row = {"source": "file", "version": 3, "kind": "default", "type": "pcinc", "signal": False}
+    stack = make_stack(AMD64, 3, MODELS)
+    assert [(f["pc"], f["sp"], f["fp"], f["row"]) for f in frames] == [(*moved(f)[:3], row) for f in stack.frames]
+    assert [f["cfa"] for f in frames[:-1]] == [f.sp for f in stack.frames[1:]]
+
+
+def test_functions_and_labels() -> None:
+    """Sizes that are unknown, names for one address, labels in functions, and marks that are no names."""
+    symbols = (
+        *(Symbol("outer", 0x1000, 0x100), Symbol("inner", 0x1010, 0x10), Symbol("label", 0x1000, 0, 0x10)),
+        *(Symbol("$x", 0x1030, 0, 0x10), Symbol("object", 0x1040, 8, 0x11), Symbol("sized", 0x1200, 0x10)),
+        *(Symbol("unsized", 0x1200), Symbol("open", 0x1300), Symbol("last", 0x1400), Symbol("absent", 0, 0, 0x12, "")),
+    )
+    sections = (Section(".text", bytes(0x500), 1, 6, 0x1000),)
+    segments = (Segment(c.PT_LOAD, 5, (".text",)),)
+    data = elf_file(AMD64.elf_machine, sections, file_type=c.ET_DYN, segments=segments, symbols=symbols)
+    file = FileStore().of_memory(data, "file")
+    assert isinstance(file, ModuleFile)
+    wanted = {
+        0x1000: "outer+0x0",
+        0x1018: "inner+0x8",
+        0x1020: "outer+0x20",
+        0x1030: "outer+0x30",
+        0x1044: "outer+0x44",
+    }
+    wanted |= {0xFFF: "None", 0x1100: "None", 0x1208: "sized+0x8", 0x1210: "None", 0x1350: "open+0x50"}
+    wanted |= {0x1400: "last+0x0", 0x14FF: "last+0xff", 0x1500: "None"}
+    assert {vaddr: str(file.symbol_at(vaddr)) for vaddr in wanted} == wanted
 
 
 def test_requests_that_cannot_be_met(path: str, tmp_path: Path) -> None:
@@ -257,6 +299,18 @@ def test_a_core_without_a_list_of_files(path: str, tmp_path: Path) -> None:
     assert detail.endswith("; the core does not list its files (NT_FILE)")
     traced = trace_core(str(tmp_path / "core"), executable=path)
     assert [thread.ending.kind for thread in traced.threads] == ["outermost"] * 2
+
+
+def test_a_program_that_has_been_moved(path: str, tmp_path: Path) -> None:
+    """The file that the user names stands for the one whose mapping has the program headers; it keeps its name."""
+    core = plain_core(AMD64, str(tmp_path / "gone"))
+    assert ending_of(core, tmp_path)[0] == "unusable-module"
+    traced = trace_core(str(tmp_path / "core"), executable=path)
+    assert [thread.ending.kind for thread in traced.threads] == ["outermost"] * 2
+    assert [module.name for module in traced.space.modules] == [str(tmp_path / "gone")]
+    (tmp_path / "core").write_bytes(core._replace(auxv=()).assemble())
+    traced = trace_core(str(tmp_path / "core"), executable=path)
+    assert traced.threads[0].ending.kind == "unusable-module"
 
 
 def _without_place(text: str) -> str:

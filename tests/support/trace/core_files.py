@@ -110,23 +110,21 @@ def mapped_files(order: str, mapped: tuple[Mapped, ...]) -> bytes:
     return data + b"".join(m.path.encode() + b"\0" for m in mapped)
 
 
-def program(
-    arch: Arch, section: bytes, build_id: bytes = BUILD_ID, section_name: str = ".sframe", first: str = "first"
-) -> bytes:
-    """Return a position-independent program with empty functions, one of them `first`, and an SFrame section."""
+def program(arch: Arch, section: bytes, build_id: bytes = BUILD_ID) -> bytes:
+    """Return a position-independent program with empty functions and an SFrame section."""
     order = arch.byte_order
     sections = (
         elf_asm.Section(".note", note(order, b"GNU", 3, build_id), 7, 2, NOTE_VADDR, align=4),
-        elf_asm.Section(section_name, section, 1, 2, SECTION_VADDR, align=8),
+        elf_asm.Section(".sframe", section, 1, 2, SECTION_VADDR, align=8),
         elf_asm.Section(".text", bytes(TEXT_SIZE), 1, 6, TEXT_VADDR, align=16),
     )
     segments = (
         elf_asm.Segment(c.PT_LOAD, 4, (".note",), headers=True),
-        elf_asm.Segment(c.PT_LOAD, 4, (section_name,)),
+        elf_asm.Segment(c.PT_LOAD, 4, (".sframe",)),
         elf_asm.Segment(c.PT_LOAD, 5, (".text",)),
         elf_asm.Segment(c.PT_NOTE, 4, (".note",)),
     )
-    symbols = (elf_asm.Symbol(first, TEXT_VADDR, 0x100), elf_asm.Symbol("_ZN6second1fEv", TEXT_VADDR + PAGE, 0x100))
+    symbols = (elf_asm.Symbol("first", TEXT_VADDR, 0x100), elf_asm.Symbol("_ZN6second1fEv", TEXT_VADDR + PAGE, 0x100))
     return elf_asm.elf_file(
         arch.elf_machine,
         sections,
