@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, PROGRAM
 from cfi2sframe.cli.options import Printing, add_option, add_output, add_source, add_version, positive, printing_of
@@ -22,7 +22,7 @@ class TraceRequest(NamedTuple):
     core: str | None
     pid: int | None
     executable: str | None = None
-    threads: int | Literal["all"] = "all"
+    thread: int | None = None
     version: int = 3
     source: CfiKind | None = None
     printing: Printing = Printing()
@@ -43,14 +43,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("core", metavar="CORE", nargs="?", help="the core file")
     add_option(parser, "--pid N", "trace a live process instead", type=positive)
     add_option(parser, "--executable FILE", "program that dumped CORE, if it is not at its own path")
-    add_option(parser, "--thread N", "id of a thread, or all (default all)", type=_thread, default="all")
+    add_option(parser, "--thread N", "id of a thread, or all (default all)", type=_thread)
     add_version(parser)
     add_source(parser, ("code",))
     add_output(parser, ("text", "json"))
 
 
-def _thread(text: str) -> int | Literal["all"]:
-    return "all" if text == "all" else positive(text)
+def _thread(text: str) -> int | None:
+    return None if text == "all" else positive(text)
 
 
 def request_of(arguments: argparse.Namespace) -> TraceRequest:
@@ -86,9 +86,9 @@ def run(request: TraceRequest) -> int:
         with limited(size):
             store = FileStore(request.version, request.source)
             if core is None:
-                traced = trace_process(pid, store=store, threads=request.threads)
+                traced = trace_process(pid, store=store, thread=request.thread)
             else:
-                traced = trace_core(core, executable=request.executable, store=store, threads=request.threads)
+                traced = trace_core(core, executable=request.executable, store=store, thread=request.thread)
             origin: dict[str, str | int] = {"pid": pid} if core is None else {"file": core}
             text = f"{traced}\n" if request.printing.format == "text" else traced.json(**origin)
     with request.printing.open() as out:

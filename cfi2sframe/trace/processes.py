@@ -19,7 +19,7 @@ from cfi2sframe.trace.frames import NT_ARM_PAC_MASK, NT_PRFPREG, NT_PRSTATUS, st
 from cfi2sframe.trace.space import PAGE_SIZE, FileMapping, Memory, last_from
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.trace.frames import StoppedThread
@@ -49,10 +49,10 @@ _RED_ZONE_SIZE: Final = 128
 
 
 class Process:
-    """A process to copy. `missed` are spans that were read since the last copy and should have been in it."""
+    """A process to copy. `wanted` are spans beside the stacks from SP upwards: what was read, and no copy had."""
 
     def __init__(self, pid: int) -> None:
-        self.missed: set[Span] = set()
+        self.wanted: set[Span] = set()
         self._pid = pid
         self._mappings: list[FileMapping] = []
         self._memory = Memory(())
@@ -63,20 +63,19 @@ class Process:
         if self._memory_file >= 0:
             os.close(self._memory_file)
 
-    def copy(self, thread_id: int | None = None, extra: Iterable[Span] = ()) -> Stopped:
-        """Stop the process (or one thread), copy registers, mappings, stacks and `extra` memory, and resume it.
+    def copy(self, thread_id: int | None = None) -> Stopped:
+        """Stop the process (or one thread), copy registers, mappings, stacks and what else is wanted, and resume it.
 
         Raises `InputError` when there is none, when that is not permitted, or its machine is not supported.
         """
         arch = arch_of_header(parse_file_header(_bytes_of(self._pid, "exe", FILE_HEADER_SIZE)))
         # To the kernel, a tracer is a thread. When it ends, the kernel detaches whatever is still attached.
         with ThreadPoolExecutor(max_workers=1) as tracer:
-            threads = tracer.submit(self._copy, arch, thread_id, extra).result()
-        self.missed = set()
+            threads = tracer.submit(self._copy, arch, thread_id).result()
         files = [mapping for mapping in self._mappings if mapping.path.startswith("/")]
         return Stopped(arch, threads, files, parse_auxv(_bytes_of(self._pid, "auxv"), arch), self.read)
 
-    def _copy(self, arch: Arch, thread_id: int | None, extra: Iterable[Span]) -> list[StoppedThread]:
+    def _copy(self, arch: Arch, thread_id: int | None) -> list[StoppedThread]:
         with stopped_threads(self._pid, thread_id) as stopped:
             if self._memory_file < 0:
                 # Without it, traces end where they need memory.
@@ -86,7 +85,7 @@ class Process:
             self._mappings = [_mapping(line) for line in _bytes_of(self._pid, "maps").split(b"\n") if line]
             allowed = resident_size(self._pid) + _COPY_ALLOWANCE
             pieces: list[tuple[int, bytes]] = []
-            for start, end in united([*(self._span(thread.frame.sp) for thread in threads), *extra]):
+            for start, end in united([*(self._span(thread.frame.sp) for thread in threads), *self.wanted]):
                 data = self._read(start, min(end - start, allowed))
                 pieces.append((start, data))
                 allowed -= len(data)
@@ -113,7 +112,7 @@ class Process:
         if mapping is None:
             return data
         if mapping.is_writable:
-            self.missed.add(self._span(address))
+            self.wanted.add(self._span(address))
             return None
         data = self._read(address, size)
         return data if len(data) == size else None

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf.constants import PT_LOAD
 from cfi2sframe.elf.load import read_file
@@ -20,12 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.ranges import Span
     from cfi2sframe.trace.cores import Stopped
     from cfi2sframe.trace.files import ModuleFile
     from cfi2sframe.trace.frames import StoppedThread
-
-Threads = Literal["all"] | int
 
 # Types of entries of the auxiliary vector.
 _AT_PHDR: Final = 3
@@ -40,9 +37,9 @@ _MAX_ROOT_DEPTH: Final = 64
 
 
 def trace_core(
-    path: str, *, executable: str | None = None, threads: Threads = "all", store: FileStore | None = None
+    path: str, *, executable: str | None = None, thread: int | None = None, store: FileStore | None = None
 ) -> Traced:
-    """Trace the threads of a core file.
+    """Trace the threads of a core file, or one by its id.
 
     `executable` is the program's file, where it is not at its own path. `store` opens the mapped files and keeps them
     for further calls. Raises `InputError` when the core or the executable cannot be used, `RequestError` when there is
@@ -51,9 +48,9 @@ def trace_core(
     with naming(path):
         core = parse_core(read_file(path))
         space = core_space(core, store or FileStore(), executable)
-        wanted = [thread for thread in core.threads if threads in ("all", thread.id)]
+        wanted = [each for each in core.threads if thread in (None, each.id)]
         if not wanted:
-            raise RequestError(f"no thread {threads}; there are {', '.join(str(t.id) for t in core.threads)}")
+            raise RequestError(f"no thread {thread}; there are {', '.join(str(t.id) for t in core.threads)}")
         return _trace(space, wanted)
 
 
@@ -84,8 +81,8 @@ def _mapped(image: ElfImage, headers_address: int | None) -> list[FileMapping]:
     return [FileMapping(loads[0].vaddr + bias, end_of(loads, bias), loads[0].file_offset, image.name)]
 
 
-def trace_process(pid: int, *, threads: Threads = "all", store: FileStore | None = None) -> Traced:
-    """Trace the threads of a live process.
+def trace_process(pid: int, *, thread: int | None = None, store: FileStore | None = None) -> Traced:
+    """Trace the threads of a live process, or one by its id.
 
     It is stopped only while registers and stacks are copied. A frame on memory that was not copied (below an alternate
     signal stack, for one) makes it stop again, with that memory in the next copy. Give several samples of the same
@@ -93,18 +90,16 @@ def trace_process(pid: int, *, threads: Threads = "all", store: FileStore | None
     `InputError` when the process cannot be traced, or has no such thread.
     """
     files = store or FileStore()
-    extra: set[Span] = set()
     # The kernel lists paths from the top of the process's mount namespace, whatever root the process has changed to.
     root = f"/proc/{pid}/root" + "/.." * _MAX_ROOT_DEPTH
     with naming(f"process {pid}"), closing(Process(pid)) as process:
         stops = 0
         while True:
-            stops += 1
-            stopped = process.copy(None if threads == "all" else threads, extra)
+            stops, wanted = stops + 1, set(process.wanted)
+            stopped = process.copy(thread)
             traced = _trace(_space(stopped, files, lambda path: files.open(path, root)), stopped.threads)
-            if stops == _MAX_STOPS or process.missed <= extra:
+            if stops == _MAX_STOPS or process.wanted == wanted:
                 return traced
-            extra |= process.missed
 
 
 def _space(stopped: Stopped, store: FileStore, open_file: Callable[[str], ModuleFile | str]) -> AddressSpace:

@@ -162,14 +162,14 @@ def test_all_threads_and_one(sleeper: subprocess.Popen[bytes], store: FileStore)
     assert len(ids) == 3
     assert ids[0] == sleeper.pid
     assert {thread.ending.kind for thread in traced.threads} == {"outermost"}
-    one = trace_process(sleeper.pid, threads=ids[2], store=store)
+    one = trace_process(sleeper.pid, thread=ids[2], store=store)
     assert [thread.thread_id for thread in one.threads] == [ids[2]]
     # A wait that was interrupted begins again: the inner frames may have moved, the outer ones have not.
     outer = [[e.frame[:2] for e in t.entries[-4:]] for t in (one.threads[0], traced.threads[2])]
     assert outer[0] == outer[1]
     assert len(outer[0]) == 4
     with pytest.raises(InputError, match="no thread 1 in this process"):
-        trace_process(sleeper.pid, threads=1, store=store)
+        trace_process(sleeper.pid, thread=1, store=store)
     assert wait_for_state(sleeper.pid, "S") == "S"
 
 
