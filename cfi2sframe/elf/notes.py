@@ -6,16 +6,12 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.constants import PT_NOTE
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.elf.headers import Buffer, ByteOrder
-    from cfi2sframe.elf.image import ElfImage
 
 NT_GNU_BUILD_ID: Final = 3
-_MAX_BUILD_ID_SIZE: Final = 64
 
 
 class Note(NamedTuple):
@@ -41,22 +37,3 @@ def parse_notes(data: Buffer, byte_order: ByteOrder, alignment: int = 4) -> Iter
         owner = bytes(data[name_offset : name_offset + name_size]).rstrip(b"\0")
         yield Note(owner, note_type, bytes(data[data_offset:end]))
         position = -(-end // align) * align
-
-
-def build_id(image: ElfImage) -> bytes | None:
-    """Return the build-id of a file, from its PT_NOTE segments; None without one."""
-    for segment in image.segments:
-        if segment.type == PT_NOTE:
-            data = image.data[segment.file_offset : segment.file_offset + segment.file_size]
-            found = find_build_id(data, image.byte_order, segment.alignment)
-            if found is not None:
-                return found
-    return None
-
-
-def find_build_id(data: Buffer, byte_order: ByteOrder, alignment: int) -> bytes | None:
-    """Return the build-id among the notes of a segment; None without one."""
-    for note in parse_notes(data, byte_order, alignment):
-        if note.owner == b"GNU" and note.type == NT_GNU_BUILD_ID and 0 < len(note.data) <= _MAX_BUILD_ID_SIZE:
-            return note.data
-    return None
