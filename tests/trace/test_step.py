@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.sframe.model import Found, FrameRow, FrameState, Function, FunctionBody, Rule
-from cfi2sframe.trace import Ending, Frame, Row, caller_of, walk
+from cfi2sframe.trace import Ending, Frame, Row, caller_of, frames, walk
 from cfi2sframe.trace.frames import strip_pac
 from tests.support.raw_sframe import RawFunction
 from tests.support.trace.stacks import Model, find_row, make_stack, raw_section, words_row
@@ -106,90 +106,93 @@ def is_fp(word: int) -> bool:
     return not 0x100000 <= word & 0xFFFF_FFFF_FFFF < 0x1000_0000
 
 
-def memory_of(words: dict[int, int], arch: Arch) -> dict[int, bytes]:
-    return {address: struct.pack(arch.byte_order + "Q", word) for address, word in words.items()}
-
-
 def take(
     frame: Frame, state: FrameState, words: dict[int, int], arch: Arch = AMD64, *, is_signal_frame: bool = False
 ) -> Frame | Ending:
     """Take one step in a memory of a few words."""
-    memory = memory_of(words, arch)
+    memory = {address: struct.pack(arch.byte_order + "Q", word) for address, word in words.items()}
     body = FunctionBody((0,), (state,), is_signal_frame=is_signal_frame)
     found = Found(Function(frame.pc, 1, body), FrameRow(0, state), 3, arch)
     return caller_of(frame, found, lambda address, _: memory.get(address))
 
 
-CFA_SP_16: Final = Rule(AMD64.sp_register, 16, deref=False)
+def sp_plus(offset: int, arch: Arch = AMD64) -> Rule:
+    return Rule(arch.sp_register, offset - arch.sp_offset_from_cfa, deref=False)
+
+
 AT_CFA_8: Final = Rule(None, -8, deref=True)
-TOP: Final = Frame(0x1000, 0x8000, 0x9000)
+TOP: Final = Frame(0x1000, 0x8000, 0x9000, registers={3: 0x8200, 1: 0x66, 8: 0x88})
+CALLED: Final = Frame(0x1000, 0x8000, None, is_return_address=True)
+
+
+def called(pc: int, sp: int, fp: int | None = 0x9000) -> Frame:
+    return Frame(pc, sp, fp, is_return_address=True)
 
 
 @pytest.mark.parametrize(
-    ("cfa", "words", "sp"),
+    ("frame", "state", "words", "caller"),
     [
-        (Rule(3, 24, deref=False), {}, 0x8218),  # CFA = rbx + 24
-        (Rule(6, -8, deref=True), {0x8FF8: 0x9100}, 0x9100),  # CFA = *(rbp - 8)
-        (Rule(7, 160, deref=True), {0x80A0: 0x9200}, 0x9200),  # CFA = *(rsp + 160)
+        (TOP, FrameState(Rule(3, 24, deref=False), AT_CFA_8), {0x8210: 7}, called(7, 0x8218)),
+        (TOP, FrameState(Rule(6, -8, deref=True), AT_CFA_8), {0x8FF8: 0x9100, 0x90F8: 7}, called(7, 0x9100)),
+        (TOP, FrameState(Rule(7, 160, deref=True), AT_CFA_8), {0x80A0: 0x9200, 0x91F8: 7}, called(7, 0x9200)),
+        (
+            TOP,
+            FrameState(sp_plus(16), Rule(1, 0, deref=False), Rule(8, 0, deref=False)),
+            {},
+            called(0x66, 0x8010, 0x88),
+        ),
+        # FP cannot be had: it needs an unknown register, or is where no memory is. That matters only to what needs it.
+        (TOP, FrameState(sp_plus(16), AT_CFA_8, Rule(2, 0, deref=True)), {0x8008: 1}, called(1, 0x8010, None)),
+        (TOP, FrameState(sp_plus(16), AT_CFA_8, Rule(None, -16, deref=True)), {0x8008: 1}, called(1, 0x8010, None)),
+        (CALLED, FrameState(sp_plus(16), AT_CFA_8), {0x8008: 2}, called(2, 0x8010, None)),
+        (
+            CALLED,
+            FrameState(Rule(6, 16, deref=False), AT_CFA_8),
+            {},
+            Ending("unknown-register", "CFA needs rbp, whose value in this frame is not known"),
+        ),
     ],
 )
-def test_flexible_cfa(cfa: Rule, words: dict[int, int], sp: int) -> None:
-    frame = TOP._replace(registers={3: 0x8200})
-    assert take(frame, FrameState(cfa, AT_CFA_8), {**words, sp - 8: 0x77}) == Frame(
-        0x77, sp, 0x9000, is_return_address=True
-    )
+def test_flexible_steps(frame: Frame, state: FrameState, words: dict[int, int], caller: Frame | Ending) -> None:
+    assert take(frame, state, words) == caller
 
 
-def test_flexible_ra_and_fp() -> None:
-    """RA = *(rsp + 168), FP = *(rsp + 120): the frame of a signal handler's return."""
+def test_the_frame_of_a_return_from_a_handler() -> None:
+    """RA = *(rsp + 168), FP = *(rsp + 120), on another stack."""
     state = FrameState(Rule(7, 160, deref=True), Rule(7, 168, deref=True), Rule(7, 120, deref=True))
     words = {0x80A0: 0x2000, 0x80A8: 0x4444, 0x8078: 0x5555}
     assert take(TOP, state, words, is_signal_frame=True) == Frame(0x4444, 0x2000, 0x5555)
-    in_registers = FrameState(CFA_SP_16, Rule(1, 0, deref=False), Rule(8, 0, deref=False))
-    frame = TOP._replace(registers={1: 0x66, 8: 0x88})
-    assert take(frame, in_registers, {}) == Frame(0x66, 0x8010, 0x88, is_return_address=True)
 
 
-def test_an_fp_that_is_not_known_is_missed_where_it_is_needed() -> None:
-    """The row's FP cannot be had: it needs an unknown register, or is where no memory is."""
-    caller = Frame(1, 0x8010, None, is_return_address=True)
-    for fp in (Rule(3, 0, deref=True), Rule(None, -16, deref=True)):
-        assert take(TOP, FrameState(CFA_SP_16, AT_CFA_8, fp), {0x8008: 1}) == caller
-    from_sp = FrameState(CFA_SP_16, AT_CFA_8)
-    assert take(caller, from_sp, {0x8018: 2}) == Frame(2, 0x8020, None, is_return_address=True)
-    from_fp = FrameState(Rule(6, 16, deref=False), AT_CFA_8)
-    ending = Ending("unknown-register", "CFA needs rbp, whose value in this frame is not known")
-    assert take(caller, from_fp, {0x8018: 2}) == ending
-
-
-def test_the_stack_has_to_grow() -> None:
-    for offset in (-8, 0):
-        state = FrameState(Rule(7, offset, deref=False), AT_CFA_8)
-        ending = take(TOP, state, {0x8000 + offset - 8: 0x1234})
+@pytest.mark.parametrize("arch", [AMD64, AARCH64_LE, AARCH64_BE, S390X], ids=lambda arch: arch.name)
+def test_the_stack_has_to_grow(arch: Arch) -> None:
+    """Only what has made no call yet may have its caller's SP, where calls push nothing; or its RA in a register."""
+    leaf = TOP._replace(ra=0x4444)
+    saved = Rule(None, 0, deref=True)
+    for offset, frame, grows in ((-8, TOP, False), (0, TOP, arch is not AMD64), (0, CALLED, False), (8, CALLED, True)):
+        words = {0x8000 + offset - arch.sp_offset_from_cfa: 0x4444}
+        caller = take(frame, FrameState(sp_plus(offset, arch), saved), words, arch)
+        assert isinstance(caller, Frame) or caller.kind == "stack-does-not-grow"
+        assert isinstance(caller, Frame) == grows
+    if arch is not AMD64:
+        assert take(leaf, FrameState(sp_plus(0, arch)), {}, arch) == called(0x4444, 0x8000)
+        ending = take(CALLED, FrameState(sp_plus(0, arch)), {}, arch)
         assert isinstance(ending, Ending)
-        assert ending.kind == "stack-does-not-grow"
-    state = FrameState(Rule(7, -8, deref=False), AT_CFA_8)
-    assert isinstance(take(TOP, state, {0x7FF0: 0x1234}, is_signal_frame=True), Frame)
+        assert ending.kind == "ra-not-saved"
 
 
-@pytest.mark.parametrize("arch", [AARCH64_LE, AARCH64_BE, S390X], ids=lambda arch: arch.name)
-def test_ra_in_its_register_is_for_topmost_frames(arch: Arch) -> None:
-    state = FrameState(Rule(arch.sp_register, -arch.sp_offset_from_cfa, deref=False))
-    assert take(TOP._replace(ra=0x4444), state, {}, arch) == Frame(0x4444, 0x8000, 0x9000, is_return_address=True)
-    ending = take(TOP._replace(is_return_address=True), state, {}, arch)
-    assert isinstance(ending, Ending)
-    assert ending.kind == "ra-not-saved"
-
-
-@pytest.mark.parametrize("arch", [AARCH64_LE, S390X], ids=lambda arch: arch.name)
-def test_a_caller_has_a_stack_frame_of_its_own(arch: Arch) -> None:
-    """Only what has made no call yet may have its caller's SP."""
-    state = FrameState(Rule(arch.sp_register, -arch.sp_offset_from_cfa, deref=False), Rule(None, 0, deref=True))
-    words = {0x8000 - arch.sp_offset_from_cfa: 0x4444}
-    assert isinstance(take(TOP, state, words, arch), Frame)
-    ending = take(TOP._replace(is_return_address=True), state, words, arch)
-    assert isinstance(ending, Ending)
-    assert ending.kind == "stack-does-not-grow"
+def test_no_walk_is_endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signal frames may lead anywhere, but to one place only once; and a walk ends at a number of frames."""
+    state = FrameState(sp_plus(0), Rule(None, 0, deref=True))
+    body = FunctionBody((0,), (state,), is_signal_frame=True)
+    row = Row("file", Found(Function(0, 0x2000, body), FrameRow(0, state), 3, AMD64))
+    again = walk(TOP, lambda _: row, lambda _, size: bytes.fromhex("0010").ljust(size, b"\0"), AMD64)
+    assert (len(again.entries), again.ending) == (2, Ending("loop", "the frame at SP 0x8000 repeats"))
+    monkeypatch.setattr(frames, "MAX_FRAMES", 10)
+    grows = FrameState(sp_plus(8), Rule(None, 0, deref=True))
+    row = Row("file", Found(Function(0, 0x2000, FunctionBody((0,), (grows,))), FrameRow(0, grows), 3, AMD64))
+    long = walk(TOP, lambda _: row, lambda _, size: bytes.fromhex("0010").ljust(size, b"\0"), AMD64)
+    assert (len(long.entries), long.ending.kind) == (10, "limit")
 
 
 @pytest.mark.parametrize("version", [2, 3])
