@@ -132,7 +132,7 @@ def _bytes_of(pid: int, name: str, size: int = -1) -> bytes:
     except FileNotFoundError:
         raise InputError("no such process, or a thread of the kernel") from None
     except OSError as error:
-        raise InputError(f"its {name} cannot be read: {error.strerror}") from None
+        raise InputError(f"/proc/{pid}/{name} cannot be read: {error.strerror}") from None
 
 
 def resident_size(pid: int) -> int:

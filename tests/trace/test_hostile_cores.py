@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.elf import constants as c
 from cfi2sframe.errors import Cfi2SFrameError, InputError
-from cfi2sframe.trace import AddressSpace, FileStore, Frame, Traced, trace_core
+from cfi2sframe.trace import AddressSpace, FileStore, Traced, trace_core
 from cfi2sframe.trace.cores import parse_core
 from cfi2sframe.trace.files import ModuleFile
 from cfi2sframe.trace.frames import ENDINGS
@@ -25,7 +24,6 @@ from cfi2sframe.trace.run import core_space
 from tests.support import cli
 from tests.support.elf_asm import Section, Segment, Symbol, elf_file
 from tests.support.needs import need
-from tests.support.raw_sframe import RawFunction
 from tests.support.trace.core_files import (
     BIAS,
     MODELS,
@@ -39,7 +37,7 @@ from tests.support.trace.core_files import (
     program,
     program_mappings,
 )
-from tests.support.trace.stacks import STACK, make_stack, raw_section, words_row
+from tests.support.trace.stacks import make_stack
 
 if TYPE_CHECKING:
     from cfi2sframe.abi import Arch
@@ -263,32 +261,6 @@ def test_pipes_and_devices_are_not_opened(tmp_path: Path) -> None:
     for name in (str(tmp_path / "pipe"), "/dev/zero", str(tmp_path), "/proc/kmsg", "relative"):
         kind, _ = ending_of(plain_core(AMD64, name), tmp_path)
         assert kind == "unusable-module"
-
-
-ROWS_THAT_STAND_STILL: Final = {
-    "same-cfa": (words_row("<", 0, (0,)), 0),
-    "back": (words_row("<", 0, (-64,)), 0),
-    "far-back": (words_row("<", 0, (-0x80000000,)), 0),
-    "from-itself": (words_row("<", 0, (7 << 3 | 3, 0, 0), base_is_fp=True), 1),
-    "from-fp": (words_row("<", 0, (0,), base_is_fp=True), 0),
-}
-
-
-@pytest.mark.parametrize("name", ROWS_THAT_STAND_STILL)
-@pytest.mark.parametrize("is_signal_frame", [False, True])
-def test_rows_that_do_not_move(name: str, tmp_path: Path, *, is_signal_frame: bool) -> None:
-    """A CFA that stands still or goes back, in plain functions and in such as claim to be signal frames."""
-    rows, info2 = ROWS_THAT_STAND_STILL[name]
-    function = RawFunction(TEXT_VADDR, 0x10000, rows, 1, info=0x80 * is_signal_frame, info2=info2)
-    file = written(tmp_path, AMD64, raw_section(AMD64, 3, (function,)))
-    # What a CFA is loaded from leads back to the same place, and the word below any CFA to the program.
-    memory = Load(STACK - 0x1000, struct.pack("<QQ", STACK, BIAS + TEXT_VADDR + 0x100) * 0x200)
-    frame = Frame(BIAS + TEXT_VADDR + 0x100, STACK, STACK)
-    core = CoreFile(AMD64, ((1, frame),), (memory,), program_mappings(file))
-    traced = trace_of(core, tmp_path)
-    trace = traced.threads[0]
-    assert trace.ending.kind in ("stack-does-not-grow", "unreadable-memory", "loop")
-    assert len(trace.entries) < 200
 
 
 def test_a_core_without_a_list_of_files(path: str, tmp_path: Path) -> None:
