@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.contents import FileData
     from cfi2sframe.sframe.model import Section
+    from cfi2sframe.trace.frames import EndingKind
 
 _T = TypeVar("_T")
 
@@ -76,7 +77,7 @@ class ModuleFile(NamedTuple):
 
 
 def _rows_of(image: ElfImage, source: str, options: Options) -> Section | Ending:
-    kind = "unusable-section" if source == "file" else "unusable-module"
+    kind: EndingKind = "unusable-section" if source == "file" else "unusable-module"
     try:
         section = decode_existing(image) if source == "file" else decode_made(image, options)
     except InputError as error:

@@ -38,11 +38,21 @@ NT_PRSTATUS: Final = 1
 NT_PRFPREG: Final = 2
 NT_ARM_PAC_MASK: Final = 0x406
 
-#: Why a trace ends, for programs; docs/trace.md has what each means.
-ENDINGS: Final = (
-    *("outermost", "no-module", "no-row", "unusable-section", "unusable-module", "unknown-register"),
-    *("ra-not-saved", "unreadable-memory", "stack-does-not-grow", "loop", "limit", "internal-error"),
-)
+#: Why a trace ends; docs/trace.md has what each means.
+EndingKind = Literal[
+    "outermost",
+    "no-module",
+    "no-row",
+    "unusable-section",
+    "unusable-module",
+    "unknown-register",
+    "ra-not-saved",
+    "unreadable-memory",
+    "stack-does-not-grow",
+    "loop",
+    "limit",
+    "internal-error",
+]
 
 
 class Frame(NamedTuple):
@@ -72,9 +82,9 @@ class Frame(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """Why a trace ends: one of `ENDINGS`, and the details for a message."""
+    """Why a trace ends, and the details for a message."""
 
-    kind: str
+    kind: EndingKind
     detail: str
 
 

@@ -64,8 +64,8 @@ class Traced(NamedTuple):
             for module in self.space.modules
             if (text := module.file if isinstance(module.file, str) else module.note)
         ]
-        head = {"schema": 1, **origin, "machine": self.space.arch.name, "notes": notes}
-        return f'{encode(head)[:-1]}, "threads": [{",".join(threads)}\n]}}\n'
+        whole = {"schema": 1, **origin, "machine": self.space.arch.name, "notes": notes}
+        return f'{encode(whole)[:-1]}, "threads": [{",".join(threads)}\n]}}\n'
 
     def _frames_of_threads(self) -> Iterator[tuple[Trace, Iterator[dict[str, Any]]]]:
         """Yield each thread's trace, and its frames as plain data."""

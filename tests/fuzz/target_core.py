@@ -6,12 +6,12 @@ from __future__ import annotations
 import os
 from functools import cache
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, get_args
 
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
 from cfi2sframe.errors import Cfi2SFrameError
 from cfi2sframe.trace import FileStore, trace_core
-from cfi2sframe.trace.frames import ENDINGS
+from cfi2sframe.trace.frames import EndingKind
 from tests.fuzz.harness import expect
 from tests.support.trace.core_files import MODELS, core_without_file, plain_core, program
 from tests.support.trace.stacks import make_stack
@@ -66,7 +66,7 @@ def run(data: bytes) -> None:
     except Cfi2SFrameError:
         return
     for thread in traced.threads:
-        expect(thread.ending.kind in ENDINGS, f"{thread.ending}")
+        expect(thread.ending.kind in get_args(EndingKind), f"{thread.ending}")
     for line in str(traced).splitlines():
         expect(line.isprintable(), f"{line!r}")
 

@@ -7,7 +7,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ from cfi2sframe.errors import Cfi2SFrameError, InputError
 from cfi2sframe.trace import AddressSpace, FileStore, Traced, trace_core
 from cfi2sframe.trace.cores import parse_core
 from cfi2sframe.trace.files import ModuleFile
-from cfi2sframe.trace.frames import ENDINGS
+from cfi2sframe.trace.frames import EndingKind
 from cfi2sframe.trace.run import core_space
 from tests.support import cli
 from tests.support.elf_asm import Section, Segment, Symbol, elf_file
@@ -180,7 +180,7 @@ def test_truncated_cores(arch: Arch, tmp_path: Path) -> None:
         space = core_space(core, store)
         for thread in core.threads:
             trace = space.walk(thread.frame)
-            assert trace.ending.kind in ENDINGS
+            assert trace.ending.kind in get_args(EndingKind)
             assert len(trace.entries) <= len(stack.frames)
             endings.add(trace.ending.kind)
     # Cut in the headers, in the notes after the first thread, in the stack.
@@ -204,7 +204,7 @@ def test_cores_with_damaged_bytes(
         return
     for thread in core.threads:
         trace = space.walk(thread.frame)
-        assert trace.ending.kind in ENDINGS
+        assert trace.ending.kind in get_args(EndingKind)
 
 
 def damaged(data: bytes, damage: list[tuple[int, int]], size: int) -> bytes:
