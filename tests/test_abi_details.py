@@ -11,7 +11,8 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.api import decode_existing, verify
 from cfi2sframe.cli import main
-from tests.support.targets import AARCH64, S390, TARGETS, Target, label, run
+from tests.support.needs import run
+from tests.support.targets import AARCH64, S390, TARGETS, Target, label
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,13 +75,13 @@ def test_relocations_of_objects(
     text = f"\t.text\n\t.globl f, g\nf:\t{code}\ng:\t{code}\n"
     source, made, converted, linked = (tmp_path / name for name in ("a.s", "a.o", "b.o", "b"))
     source.write_text(text + FRAME.format(encoding=encoding, start=start, size=size, **numbers))
-    run([tools.tool("as", target.name), source, "-o", made])
-    relocations = run([tools.tool("readelf", target.name), "-rW", made])
+    run(tools.tool("as", target.name), source, "-o", made)
+    relocations = run(tools.tool("readelf", target.name), "-rW", made)
     assert {"PC32": "32 ", "PC64": "64 ", "ABS64": "64 ", "ABS32": "32 "}[kind] in relocations
     assert main([str(made), "-o", str(converted)]) == 0
     assert main(["verify", str(converted)]) == 0
     # Where addresses have 32 bits.
-    run([tools.tool("ld", target.name), "-e", "f", "-Ttext=0x10000", "-o", linked, converted])
+    run(tools.tool("ld", target.name), "-e", "f", "-Ttext=0x10000", "-o", linked, converted)
     image = load(str(linked))
     (function,) = decode_existing(image).functions
     assert (function.start_vaddr, function.size) == (0x10008, 8)
@@ -105,10 +106,10 @@ def test_a_kernel_module(target: Target, binutils: Callable[[BinutilsVersion], B
         renamed = tmp_path / f"{number}.s"
         text = target.source(name).read_text().replace("\t.text\n", f'\t.section .text.{number}, "ax"\n')
         renamed.write_text(re.sub(r"\bf\b", f"f{number}", text))
-        run([tools.tool("as", target.name), renamed, "-o", tmp_path / f"{number}.o"])
+        run(tools.tool("as", target.name), renamed, "-o", tmp_path / f"{number}.o")
         parts.append(tmp_path / f"{number}.o")
     module = tmp_path / "module.ko"
-    run([tools.tool("ld", target.name), "-r", "--unique=.text.*", "-o", module, *parts])
+    run(tools.tool("ld", target.name), "-r", "--unique=.text.*", "-o", module, *parts)
     assert main(["--in-place", str(module)]) == 0
     assert main(["verify", str(module)]) == 0
     image = load(str(module))

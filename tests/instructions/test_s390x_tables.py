@@ -9,8 +9,8 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.instructions.audit import audit
-from tests.support.needs import need
-from tests.support.targets import S390, run
+from tests.support.needs import need, run
+from tests.support.targets import S390
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,8 +67,8 @@ def test_all_targets_of_tables_are_found(compiler: str, options: str, tmp_path: 
         (tmp_path / f"{name}.c").write_text(text)
         objects.append(tmp_path / f"{name}.o")
         flags = [*options.split(), "-fasynchronous-unwind-tables", "-c", "-o"]
-        run([*command, *flags, objects[-1], tmp_path / f"{name}.c"])
-    run([gcc, "-nostdlib", "-no-pie", "-Wl,-e,0", "-o", tmp_path / "linked", *objects])
+        run(*command, *flags, objects[-1], tmp_path / f"{name}.c")
+    run(gcc, "-nostdlib", "-no-pie", "-Wl,-e,0", "-o", tmp_path / "linked", *objects)
     found = audit(load(tmp_path / "linked"))
     assert found.undecided_functions == ()
     if compiler == "gcc":

@@ -8,7 +8,6 @@ their stacks both ways. ld.so stays as it is, since the program names it by its 
 from __future__ import annotations
 
 import json
-import os
 import platform
 import re
 import shutil
@@ -23,8 +22,7 @@ from cfi2sframe.conversion import Options
 from cfi2sframe.dwarf.expression import Expression
 from cfi2sframe.emit import check, emit
 from cfi2sframe.rules import Rule
-from tests.support.emitted import run
-from tests.support.needs import need
+from tests.support.needs import need, run
 from tests.support.rules import register_offset, state_at
 
 if TYPE_CHECKING:
@@ -140,7 +138,6 @@ def _sample(
     """
     out = program.with_name(f"{program.name}.jsonl")
     out.unlink(missing_ok=True)
-    environment = {"PATH": os.environ["PATH"], "LC_ALL": "C"} | (variables or {})
     sampled = {
         "LD_LIBRARY_PATH": str(program.parent / "lib"),
         "LD_PRELOAD": str(built / sampler),
@@ -149,7 +146,7 @@ def _sample(
         "CONSUMER_INTERVAL_US": NEVER_US if runner else INTERVAL_US,
     }
     setting = ["env", *(f"{name}={value}" for name, value in sampled.items())]
-    assert run(*runner, *setting, program, *words, environment=environment) == expected
+    assert run(*runner, *setting, program, *words, **(variables or {})) == expected
     records = [json.loads(line) for line in out.read_text().splitlines()]
     of = {kind: [r for r in records if r["record"] == kind] for kind in ("summary", "module", "stop", "example")}
     assert len(of["summary"]) == 1

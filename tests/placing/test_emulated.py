@@ -15,8 +15,9 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.cli import main
 from cfi2sframe.elf.constants import PF_W, PT_GNU_SFRAME, PT_LOAD
+from tests.support.needs import run
 from tests.support.oracle.tools import ToolMissingError
-from tests.support.targets import AARCH64, S390, TARGETS, Target, label, run
+from tests.support.targets import AARCH64, S390, TARGETS, Target, label
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,8 +66,8 @@ def built(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("consumer")
     sampler = [CONSUMER / "sampler.c", CONSUMER / "sampler_report.c", *sorted(CONSUMER.glob("sframe_*.c"))]
     compiler = target.compiler
-    run([compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-o", folder / "sampler.so", *sampler])
-    run([compiler, "-O2", "-pthread", "-Wl,-z,lazy", "-o", folder / "workload", CONSUMER / "workload.c"])
+    run(compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-o", folder / "sampler.so", *sampler)
+    run(compiler, "-O2", "-pthread", "-Wl,-z,lazy", "-o", folder / "workload", CONSUMER / "workload.c")
     return Built(target, folder)
 
 
@@ -89,12 +90,12 @@ def _check_segments(image: ElfImage, page_size: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_rewritten_programs_run_as_before(target: Target, kind: str, version: int, tmp_path: Path) -> None:
     program = tmp_path / "program"
-    run([target.compiler, "-O1", *KINDS[kind], "-o", program, PROGRAM])
+    run(target.compiler, "-O1", *KINDS[kind], "-o", program, PROGRAM)
     emulate: list[str | Path] = [target.emulator, "-L", target.sysroot, program]
-    expected = run(emulate)
+    expected = run(*emulate)
     assert expected == "789 7 4999\n"
     assert main(["--in-place", str(program), "--sframe-version", str(version)]) == 0
-    assert run(emulate) == expected
+    assert run(*emulate) == expected
     assert main(["verify", str(program)]) == 0
     _check_segments(load(str(program)), PAGE_SIZES[target])
 
@@ -115,10 +116,10 @@ def test_static_programs(
         except ToolMissingError as error:
             pytest.skip(str(error))
         flags.append(f"-B{tmp_path}")
-    run([target.compiler, *flags, "-o", program, PROGRAM])
+    run(target.compiler, *flags, "-o", program, PROGRAM)
     before = program.read_bytes()
     assert main(["--in-place", str(program)]) == 0
-    assert run([target.emulator, program]) == "789 7 4999\n"
+    assert run(target.emulator, program) == "789 7 4999\n"
     assert main(["verify", str(program)]) == 0
     _check_segments(load(str(program)), PAGE_SIZES[target])
     assert main(["remove", "--in-place", str(program)]) == 0
@@ -171,8 +172,8 @@ def test_stacks_of_an_emulated_program(built: Built, converted: Path) -> None:
     # For the program, not for the emulator, whose architecture is another.
     given = [word for name, value in variables.items() for word in ("-E", f"{name}={value}")]
     target = built.target
-    printed = run([target.emulator, "-L", target.sysroot, *given, converted / "workload", SECONDS])
-    assert printed == run([target.emulator, "-L", target.sysroot, built.folder / "workload", "0"])
+    printed = run(target.emulator, "-L", target.sysroot, *given, converted / "workload", SECONDS)
+    assert printed == run(target.emulator, "-L", target.sysroot, built.folder / "workload", "0")
 
     records = [json.loads(line) for line in out.read_text().splitlines()]
     (summary,) = (record for record in records if record["record"] == "summary")

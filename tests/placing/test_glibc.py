@@ -21,9 +21,8 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.emit import check, emit
-from tests.support.emitted import run
 from tests.support.known_wrong import expect_failure
-from tests.support.needs import need
+from tests.support.needs import need, run
 from tests.support.variants import convert_unpadded
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from cfi2sframe.conversion import Options
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_PROGBITS
 from cfi2sframe.emit import check, emit
 from tests.support import known_wrong
-from tests.support.emitted import TESTDATA, run
+from tests.support.emitted import TESTDATA
 from tests.support.meaning import differences_in_meaning
-from tests.support.needs import need
+from tests.support.needs import need, run
 from tests.support.oracle.tools import tool_version
 from tests.support.project import units
 from tests.support.targets import AARCH64, S390

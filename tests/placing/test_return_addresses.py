@@ -18,8 +18,7 @@ import pytest
 from cfi2sframe import convert, load
 from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.emit import emit
-from tests.support.emitted import run
-from tests.support.needs import need
+from tests.support.needs import need, run
 from tests.support.variants import convert_unpadded
 
 if TYPE_CHECKING:

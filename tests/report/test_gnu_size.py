@@ -13,7 +13,7 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.report.gnu_size import gnu_size
-from tests.support.needs import need
+from tests.support.needs import need, run
 from tests.support.oracle.tools import BinutilsVersion, Target
 
 if TYPE_CHECKING:
@@ -41,16 +41,12 @@ CASES: Final = [
 SMALL: Final = 29
 
 
-def _run(*command: str | Path) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True)
-
-
 def _assembly(source: Path, target: Target, directory: Path) -> Path:
     compiler = need(COMPILERS[target])
     build = re.search(r"Build: \S+ (.*)-c", source.read_text())
     options = build[1].split() if build else ["-O2", "-fPIC"]
     assembly = directory / (source.name + ".s")
-    _run(compiler, *options, "-S", source, "-o", assembly)
+    run(compiler, *options, "-S", source, "-o", assembly)
     return assembly
 
 
@@ -81,7 +77,7 @@ def test_objects(
 ) -> None:
     assembler = _tool(binutils(version), "as", target)
     made = tmp_path / "made.o"
-    _run(assembler, "--gsframe", _assembly(SOURCES / target / name, target, tmp_path), "-o", made)
+    run(assembler, "--gsframe", _assembly(SOURCES / target / name, target, tmp_path), "-o", made)
     assert _is_near(load(made), VERSIONS[version])
 
 
@@ -127,13 +123,13 @@ def test_linked_files(
     compiler = need(COMPILERS[target])
     source, assembly, made, linked = (tmp_path / name for name in ("a.c", "a.s", "a.o", "a.so"))
     source.write_text(_program(target, call_count))
-    _run(compiler, "-O2", "-fPIC", *options, "-S", source, "-o", assembly)
-    _run(assembler, "--gsframe", assembly, "-o", made)
+    run(compiler, "-O2", "-fPIC", *options, "-S", source, "-o", assembly)
+    run(assembler, "--gsframe", assembly, "-o", made)
     link = [linker, "-shared", "--eh-frame-hdr", *link_options, str(made), "-o", str(linked)]
-    run = subprocess.run(link, capture_output=True, text=True, check=False)
-    if version == "2.40" and "assertion fail" in run.stderr:
+    done = subprocess.run(link, capture_output=True, text=True, check=False)
+    if version == "2.40" and "assertion fail" in done.stderr:
         pytest.skip("ld 2.40 fails on a .plt.sec without a .plt")
-    assert run.returncode == 0, run.stderr
+    assert done.returncode == 0, done.stderr
     image = load(linked)
     assert _real_size(image) > 28
     assert _is_near(image, VERSIONS[version])
@@ -149,8 +145,8 @@ def test_stubs_of_static_programs_have_no_functions(
         ".globl _start\n.type chosen, @gnu_indirect_function\nchosen: .cfi_startproc\nret\n.cfi_endproc\n"
         "_start: .cfi_startproc\ncall chosen@PLT\nret\n.cfi_endproc\n"
     )
-    _run(tools.tool("as"), "--gsframe", source, "-o", made)
-    _run(tools.tool("ld"), made, "-o", linked)
+    run(tools.tool("as"), "--gsframe", source, "-o", made)
+    run(tools.tool("ld"), made, "-o", linked)
     image = load(linked)
     assert any(image.sections_named(".plt"))
     assert gnu_size(convert_image(image, Options(version=VERSIONS[version]))) == _real_size(image)

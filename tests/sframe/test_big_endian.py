@@ -18,9 +18,10 @@ from cfi2sframe.abi import AARCH64_BE, S390X
 from cfi2sframe.api import decode
 from cfi2sframe.conversion import Options
 from tests.support.known_wrong import expect_failure
+from tests.support.needs import run
 from tests.support.oracle.readelf_sframe import check_printed, printed, wrapped
 from tests.support.samples import TEXT_VADDR, linked_file, push_fp
-from tests.support.targets import AARCH64, S390, Target, run
+from tests.support.targets import AARCH64, S390, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,7 +92,7 @@ def test_sources(
     for name in target.sources:
         made = tmp_path / (name + ".o")
         flag = ["-mbig-endian"] if target is AARCH64 else []
-        run([binutils("newest").tool("as", target.name), *flag, target.source(name), "-o", made])
+        run(binutils("newest").tool("as", target.name), *flag, target.source(name), "-o", made)
         counts[name] = _check(made, options._replace(level=None), tools, target, tmp_path)
     # Version 2 with errata 2 cannot express six of either, and one more before that.
     assert sum(count > 0 for count in counts.values()) >= len(counts) - 7, counts

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import io
 import struct
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 TESTDATA = Path(__file__).resolve().parents[2] / "testdata"
 GOLDEN = TESTDATA / "golden"
@@ -90,18 +89,3 @@ def relas_of(data: bytes, name: str) -> list[Rela]:
     if order == "<":
         return [Rela(offset, low, high, addend) for offset, low, high, addend in rows]
     return [Rela(offset, low, high, addend) for offset, high, low, addend in rows]
-
-
-def run(*command: str | Path, environment: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:
-    """Run a program that must succeed; return what it printed on either stream."""
-    done = subprocess.run(
-        [str(word) for word in command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        env=environment,
-        cwd=cwd,
-    )
-    assert done.returncode == 0, f"{command[0]}: {done.returncode}\n{done.stdout}"
-    return done.stdout

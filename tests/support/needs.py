@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import shutil
-from typing import Final
+import subprocess
+from typing import TYPE_CHECKING, Final
 
 import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PACKAGES: Final = {
     "awk": "mawk",
@@ -60,3 +66,14 @@ def need(*programs: str) -> str:
             pytest.skip(f"{program} is not here; get it with: apt-get install {package_of(program)}")
         paths.append(path)
     return paths[0]
+
+
+def run(*command: str | Path, **environment: str) -> str:
+    """Run a program that must succeed; return what it printed on either stream."""
+    words = [str(word) for word in command]
+    variables = {**os.environ, "LC_ALL": "C", **environment}
+    done = subprocess.run(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=variables, timeout=600
+    )
+    assert done.returncode == 0, f"{shlex.join(words)}: {done.returncode}\n{done.stdout}"
+    return done.stdout

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pytest
 
@@ -14,9 +13,6 @@ from cfi2sframe.abi import Arch as AbiRecord
 from tests.support.needs import need
 from tests.support.oracle.tools import CorpusArch  # noqa: TC001 - fields of a record
 from tests.support.oracle.tools import Target as ArchName  # noqa: TC001
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 TESTDATA: Final = Path(__file__).resolve().parents[2] / "testdata/src"
 
@@ -60,18 +56,6 @@ class Target(NamedTuple):
 AARCH64: Final = Target("aarch64", "arm64", "aarch64-linux-gnu", AARCH64_LE)
 S390: Final = Target("s390x", "s390x", "s390x-linux-gnu", S390X)
 TARGETS: Final = (AARCH64, S390)
-
-
-def run(command: Sequence[str | Path], **environment: str) -> str:
-    """Run a program that must succeed; return what it printed on either stream."""
-    words = [str(word) for word in command]
-    # Given as a new environment: the tools need none of the old one but PATH.
-    variables = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", **environment}
-    done = subprocess.run(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=variables, timeout=120
-    )
-    assert done.returncode == 0, f"{' '.join(words)}: {done.returncode}\n{done.stdout}"
-    return done.stdout
 
 
 def label(target: Target) -> str:

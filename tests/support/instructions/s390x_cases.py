@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.abi import S390X
 from cfi2sframe.instructions.decoder import open_disassembler
-from tests.support.needs import need
-from tests.support.targets import S390, run
+from tests.support.needs import need, run
+from tests.support.targets import S390
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,8 +64,8 @@ def assemble(folder: Path) -> dict[str, Decoded]:
     # Each one starts at the same distance from the one before it.
     spacing = 16
     (folder / "all.s").write_text("".join(f".balign {spacing}\n{text}\n" for text in TEXTS))
-    run([f"{prefix}as", "-march=z14", "-o", folder / "all.o", folder / "all.s"])
-    run([f"{prefix}objcopy", "-O", "binary", "-j", ".text", folder / "all.o", folder / "all"])
+    run(f"{prefix}as", "-march=z14", "-o", folder / "all.o", folder / "all.s")
+    run(f"{prefix}objcopy", "-O", "binary", "-j", ".text", folder / "all.o", folder / "all")
     code = (folder / "all").read_bytes()
     disassembler = open_disassembler(S390X, "code is read")
     found = {}
