@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -15,7 +14,7 @@ import pytest
 from cfi2sframe.trace import FileStore, trace_core
 from tests.support import cli
 from tests.support.needs import need
-from tests.support.trace.build import PROGRAMS, compile_program, is_core_name_plain, named
+from tests.support.trace.build import PROGRAMS, allow_cores, compile_program, is_core_name_plain, named
 from tests.support.trace.judges import check, eu_stack_chains, gdb_chains, make_core
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ def test_cores_of_the_kernel(core_of: Callable[[Program], Core], name: str) -> N
         cwd=folder,
         check=False,
         stderr=subprocess.DEVNULL,
-        preexec_fn=_allow_cores,
+        preexec_fn=allow_cores,
     )
     assert died.returncode == -signal.SIGABRT
     cores = list(folder.iterdir())
@@ -135,8 +134,3 @@ def test_cores_of_the_kernel(core_of: Callable[[Program], Core], name: str) -> N
     judged = gdb_chains(core.program, cores[0])
     assert eu_stack_chains(core.program, cores[0]) == [chain[:2] for chain in judged]
     check(trace_core(str(cores[0]), executable=str(core.program)), judged, program)
-
-
-def _allow_cores() -> None:
-    limit = resource.getrlimit(resource.RLIMIT_CORE)[1]
-    resource.setrlimit(resource.RLIMIT_CORE, (limit, limit))

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import subprocess
+import resource
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.support.needs import need
+from tests.support.needs import need, run
 
 SOURCES: Final = Path(__file__).resolve().parent / "programs"
 
@@ -101,16 +99,17 @@ def compile_program(program: Program, folder: Path, triplet: str = "") -> Path:
     target = folder / program.name
     kind = "g++" if program.source.endswith(".cpp") else "gcc"
     compiler = f"{triplet}-{kind}" if triplet else kind
-    command = [need(compiler), *FLAGS, *program.flags, "-o", str(target), str(SOURCES / program.source)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stderr}"
+    run(need(compiler), *FLAGS, *program.flags, "-o", target, SOURCES / program.source)
     return target
 
 
 def is_core_name_plain() -> bool:
     """Return whether the kernel writes a core as `core` or `core.PID` into the working directory."""
-    try:
-        pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
-    except OSError:
-        return False
-    return pattern == "core" and os.name == "posix"
+    pattern = Path("/proc/sys/kernel/core_pattern")
+    return pattern.exists() and pattern.read_text().strip() == "core"
+
+
+def allow_cores() -> None:
+    """Let a process that is about to be started leave a core of any size that it may have."""
+    limit = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    resource.setrlimit(resource.RLIMIT_CORE, (limit, limit))

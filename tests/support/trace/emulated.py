@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import shutil
 import struct
 import subprocess
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.load import load
+from tests.support.trace.build import allow_cores
 from tests.support.trace.core_files import NT_FILE, PAGE, Mapped, mapped_files, note
 from tests.support.trace.judges import GDB_FRAMES, TIMEOUT, Chain, chains_in, gdb
 
@@ -64,7 +64,7 @@ def emulated(target: Target, program: Path, folder: Path, cpu: str) -> Iterator[
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        preexec_fn=_allow_cores,  # noqa: PLW1509 - no other thread runs in a test
+        preexec_fn=allow_cores,  # noqa: PLW1509 - no other thread runs in a test
     ) as process:
         try:
             end = time.monotonic() + TIMEOUT
@@ -125,8 +125,3 @@ def with_list_of_files(target: Target, died: EmulatedCore) -> str:
     listed = died.core.with_name("listed.core")
     listed.write_bytes(core + table + data)
     return str(listed)
-
-
-def _allow_cores() -> None:
-    limit = resource.getrlimit(resource.RLIMIT_CORE)[1]
-    resource.setrlimit(resource.RLIMIT_CORE, (limit, limit))
