@@ -13,7 +13,7 @@ from cfi2sframe.elf.contents import part_of
 from cfi2sframe.elf.headers import FileHeader, machine_name, parse_file_header, parse_program_headers
 from cfi2sframe.elf.notes import parse_notes
 from cfi2sframe.errors import ElfError
-from cfi2sframe.trace.frames import NT_PRSTATUS, stopped_thread
+from cfi2sframe.trace.frames import NT_PRSTATUS, thread_of_notes
 from cfi2sframe.trace.space import FileMapping, Memory
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _threads(notes: list[Note], arch: Arch) -> Iterator[StoppedThread]:
     for start, end in pairwise([*starts, len(notes)]):
         status = notes[start].data
         sets = {note.type: note.data for note in reversed(notes[start + 1 : end])}
-        thread = stopped_thread(0, sets | {NT_PRSTATUS: status[_REGISTERS_OFFSET:]}, arch)
+        thread = thread_of_notes(0, sets | {NT_PRSTATUS: status[_REGISTERS_OFFSET:]}, arch)
         if thread is not None:
             (thread_id,) = struct.unpack_from(arch.byte_order + "i", status, _PID_OFFSET)
             yield thread._replace(id=thread_id)

@@ -246,7 +246,7 @@ class StoppedThread(NamedTuple):
     pac_mask: int
 
 
-def stopped_thread(thread_id: int, notes: Mapping[int, bytes], arch: Arch) -> StoppedThread | None:
+def thread_of_notes(thread_id: int, notes: Mapping[int, bytes], arch: Arch) -> StoppedThread | None:
     """Return a thread from its sets of registers; None when that of the general ones is missing or too short."""
     registers = _words(notes.get(NT_PRSTATUS, b""), arch.thread_words, arch)
     if not registers:

@@ -15,7 +15,7 @@ from cfi2sframe.elf.headers import FILE_HEADER_SIZE, parse_file_header
 from cfi2sframe.elf.ranges import Span, united
 from cfi2sframe.errors import InputError
 from cfi2sframe.trace.cores import Stopped, arch_of_header, parse_auxv
-from cfi2sframe.trace.frames import NT_ARM_PAC_MASK, NT_PRFPREG, NT_PRSTATUS, stopped_thread
+from cfi2sframe.trace.frames import NT_ARM_PAC_MASK, NT_PRFPREG, NT_PRSTATUS, thread_of_notes
 from cfi2sframe.trace.space import PAGE_SIZE, FileMapping, Memory, last_from
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def resident_size(pid: int) -> int:
 
 def _thread(thread: int, arch: Arch) -> StoppedThread:
     sets = {kind: _register_set(thread, kind) for kind in (NT_PRSTATUS, NT_PRFPREG, NT_ARM_PAC_MASK)}
-    found = stopped_thread(thread, sets, arch)
+    found = thread_of_notes(thread, sets, arch)
     if found is None:
         raise InputError(f"thread {thread}: its registers cannot be read, or it is no 64-bit program")
     return found
