@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.cli.batch_report import brief, check_line, few_lines, json_line, sums
 from cfi2sframe.cli.common import exit_status_of, fail, say, worst
 from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, KEPT
+from cfi2sframe.cli.options import check_apart, write_text
 from cfi2sframe.cli.progress import Files, at
-from cfi2sframe.errors import ErrorKind, OutputError, RequestError
+from cfi2sframe.errors import ErrorKind, OutputError
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.records import Job
 
@@ -33,7 +34,8 @@ POOL_SIZE: Final = 1 << 20
 def run_request(request: WriteRequest) -> int:
     """Do to each file what the request says; return the worst file's exit status."""
     jobs = _jobs_of(request)
-    check_apart(request, jobs)
+    outputs = [] if request.output is None else [request.output]
+    check_apart("report", request.report, [*(target for job in jobs for target in job.targets), *outputs])
     if request.is_single:
         at(jobs[0].name)
         outcomes = [run_job(jobs[0], KEPT)]
@@ -56,20 +58,6 @@ def _jobs_of(request: WriteRequest) -> list[Job]:
     return work_list(
         request.named, settings, recurse=request.is_recursive, excluded=request.excluded, listed=request.listed
     )
-
-
-def check_apart(request: WriteRequest, jobs: Sequence[Job]) -> None:
-    """Raise `RequestError` when the report would replace an input or the output."""
-    used = {target for job in jobs for target in job.targets}
-    if request.output is not None:
-        used = {os.path.realpath(path) for path in (*used, request.output) if not _is_special(path)}
-    path = request.report
-    if path is not None and path != "-" and os.path.realpath(path) in used:
-        raise RequestError(f"--report {path} would overwrite an input or the output")
-
-
-def _is_special(path: str) -> bool:
-    return path == "-" or (os.path.exists(path) and not os.path.isfile(path))
 
 
 # Several files
@@ -205,10 +193,8 @@ def write_report(request: WriteRequest, outcomes: Sequence[Outcome]) -> int:
         text = f"{json.dumps(json.loads(account), indent=2)}\n"
     else:
         text = "".join(f"{json_line(outcome, exit_status(outcome))}\n" for outcome in outcomes)
-    from cfi2sframe.files.write import write_output
-
     try:
-        write_output(request.report, text.encode())
+        write_text(request.report, text)
     except OutputError as error:
         return fail(error, "")
     return EXIT_SUCCESS

@@ -14,7 +14,7 @@ from cfi2sframe.errors import RequestError
 from cfi2sframe.readers import READERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import TextIO
 
     from cfi2sframe.conversion import Options
@@ -212,12 +212,15 @@ def printing_of(arguments: argparse.Namespace, inputs: Sequence[str]) -> Printin
     return Printing(arguments.output, named)
 
 
-def check_apart(option: str, path: str | None, inputs: Sequence[str]) -> None:
-    """Raise `RequestError` where an option names a file that is an input."""
-    if path is None or not os.path.isfile(path):
+def check_apart(option: str, path: str | None, others: Iterable[str]) -> None:
+    """Raise `RequestError` where an option names a file that is an input or another output, by links or not.
+
+    A hard link to one is another file, as everywhere. Devices and pipes may be named twice.
+    """
+    if path is None or path == "-" or (os.path.exists(path) and not os.path.isfile(path)):
         return
-    if any(os.path.exists(name) and os.path.samefile(name, path) for name in inputs):
-        raise RequestError(f"--{option} {path} would overwrite an input")
+    if os.path.realpath(path) in {os.path.realpath(other) for other in others if other != "-"}:
+        raise RequestError(f"--{option} {path} would overwrite an input or another output")
 
 
 # Values

@@ -26,6 +26,8 @@ _VARIABLE: Final = "CFI2SFRAME_PROGRESS"
 #: When a run has taken so long, the first line is printed, and then one each time that `_INTERVAL` has passed.
 _FIRST_SECONDS: Final = 2.0
 _INTERVAL_SECONDS: Final = 10.0
+#: How much of the bytes must be done before the time that is left is guessed from them.
+_MIN_SHARE: Final = 0.1
 #: What the rooms of the package do for a verb. Of those at work, the first one called names the step.
 _STEPS: Final = {
     "conversion": "converting",
@@ -77,7 +79,7 @@ class Files:
             return name
         done = self._size - sum(self._left.values())
         text = f"{self._count - len(self._left):,} of {self._count:,} files"
-        if 0 < done < self._size:
+        if self._size * _MIN_SHARE <= done < self._size:
             seconds = (time.monotonic() - self._start) * (self._size - done) / done
             text += f", about {seconds:,.0f} s left"
         return f"{text}, at work on {name}" if name else text

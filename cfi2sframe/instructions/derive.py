@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.rules import NoRule, TableBuilder, UnwindTable
 from cfi2sframe.elf.constants import ET_EXEC
+from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.decoder import Decoder
 from cfi2sframe.instructions.effects import RA_SIGN_STATE
 from cfi2sframe.instructions.function import Code
@@ -39,6 +40,8 @@ _REASONS: Final = (
 #: The lowest mark that is that of a row.
 _FIRST_ROW: Final = len(_REASONS)
 _UNKNOWN: Final = _REASONS.index(CodeReason.UNKNOWN)
+#: Bytes of code, of which each has a mark; sections without contents may claim 2^64.
+_MAX_SIZE: Final = 1 << 32
 
 
 class DerivedFunction(NamedTuple):
@@ -78,17 +81,19 @@ class _Row(NamedTuple):
 def derive(image: ElfImage, covered: Sequence[Span]) -> Derived:
     """Derive rows for the executable code outside of `covered`, the ascending ranges of what other sources describe.
 
-    Raises `InputError` where capstone cannot be loaded.
+    Raises `InputError` where capstone cannot be loaded, `ElfError` when headers claim more code than any file has.
     """
     spans = [gap for _, gap in code_outside(image, covered)]
     if not spans:
         return Derived()
+    size = sum(end - start for start, end in spans)
+    if size > _MAX_SIZE:
+        raise ElfError(f"the code without CFI has {size:,} bytes by the headers, more than {_MAX_SIZE:,}")
     decoder = Decoder(image, spans, "code without CFI is read", "without --from code, only CFI is read")
     canvas = _Canvas(image, spans)
     found = find_candidates(image, decoder, covered)
     entries = set(found.all)
     never = NeverReturning(image, decoder)
-    size = sum(end - start for start, end in spans)
     code = Code(
         decoder.at,
         decoder.holds,

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 
 import pytest
 
+from cfi2sframe import load
 from cfi2sframe.abi import AMD64
 from tests.support import cfi_asm as asm
 from tests.support.cli import run
@@ -89,6 +91,19 @@ def test_size(files: Path) -> None:
     # GNU as would have had nothing to say.
     assert with_code["gnu_size"] == without["gnu_size"]
     assert with_code["function_count"] == without["function_count"] == 1
+
+
+@pytest.mark.parametrize("size", [1 << 40, 1 << 62, (1 << 64) - 1])
+@pytest.mark.parametrize(("name", "status"), [("with", 0), ("without", 3)])
+def test_a_section_larger_than_any_file(files: Path, name: str, status: int, size: int) -> None:
+    """Its header may say so: the instructions are then a source that cannot be read."""
+    path = files / name
+    data = bytearray(path.read_bytes())
+    (number,) = (number for number, section in enumerate(load(path).sections) if section.name == ".text")
+    (headers_offset,) = struct.unpack_from("<Q", data, 40)
+    struct.pack_into("<Q", data, headers_offset + 64 * number + 32, size)
+    path.write_bytes(data)
+    assert run("verify", "--would-be", "--from", "code", path).status == status
 
 
 def test_what_cannot_be_combined(files: Path) -> None:

@@ -117,7 +117,7 @@ def test_a_report_does_not_replace_what_it_is_about(verb: str, option: str) -> N
     for output in ("prog", "./prog", "link"):
         status, out, err = run(verb, "prog", option, output)
         assert (status, out) == (2, b"")
-        assert err[0].endswith(f"error: {option} {output} would overwrite an input")
+        assert err[0].endswith(f"error: {option} {output} would overwrite an input or another output")
     os.unlink("link")
 
 

@@ -160,7 +160,7 @@ def test_excluded(root: Path, words: tuple[str, ...]) -> None:
         (("remove", "IN"), "no output specified; use -o OUT or --in-place"),
         (("remove", "--in-place"), "no input file"),
         (("remove", "--in-place", "-"), "standard input cannot be rewritten in place"),
-        (("remove", "--in-place", "IN", "--report", "IN"), "would overwrite an input or the output"),
+        (("remove", "--in-place", "IN", "--report", "IN"), "would overwrite an input or another output"),
     ],
 )
 def test_contradictions(root: Path, words: tuple[str, ...], message: str) -> None:

@@ -150,7 +150,7 @@ def test_a_converted_file_is_not_overwritten_by_its_report(source: Path) -> None
     (source.parent / "link.o").symlink_to("in.o")
     for name in ("in.o", "link.o"):
         done = run(source.parent, "--in-place", "in.o", "--report", name)
-        message = f"cfi2sframe: error: --report {name} would overwrite an input or the output\n"
+        message = f"cfi2sframe: error: --report {name} would overwrite an input or another output\n"
         assert done == (2, b"", message)
     assert source.read_bytes() == DATA
 
