@@ -19,7 +19,7 @@ from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.elf.constants import EM_X86_64
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import CfiError
-from cfi2sframe.jobs.policy import refusal_of, warnings_of
+from cfi2sframe.jobs.job import refusal_of, warnings_of
 from cfi2sframe.reasons import DropReason, SkipReason, UnreadSource
 from cfi2sframe.report.coverage import coverage_data
 from cfi2sframe.report.coverage_report import coverage_report

@@ -21,7 +21,7 @@ from cfi2sframe.elf.constants import STT_FUNC
 from cfi2sframe.emit import check as check_emitted
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import ElfError, ErrorKind, UnfitError
-from cfi2sframe.jobs.policy import refusal_of
+from cfi2sframe.jobs.job import refusal_of
 from cfi2sframe.reasons import SkipReason, UnreadSource
 from cfi2sframe.report.coverage import coverage_data
 from cfi2sframe.report.coverage_report import coverage_report

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.cli.batch import run
 from cfi2sframe.cli.exit_status import PROGRAM
 from cfi2sframe.cli.options import (
     add_conversion_options,
@@ -24,6 +25,8 @@ from cfi2sframe.readers import READERS
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+
+__all__ = ["WriteRequest", "add_write_options", "configure", "request_of", "run", "write_request"]
 
 _IN_PLACE: Final = "with --in-place or --check"
 
@@ -176,10 +179,3 @@ def _check_folder(path: str | None) -> None:
 def _is_same_file(path: str, other: str) -> bool:
     """Whether two paths lead to one regular file, by links or not; a hard link to it is another file to write."""
     return os.path.isfile(path) and os.path.isfile(other) and os.path.realpath(path) == os.path.realpath(other)
-
-
-def run(request: WriteRequest) -> int:
-    """Convert what is asked for; return the worst file's exit status."""
-    from cfi2sframe.cli.batch import run_request
-
-    return run_request(request)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe.cli.batch_report import few_lines
+from cfi2sframe.cli.batch import few_lines
 from tests.support.cli import ROOT, run
 from tests.support.jobs import OBJECT, TRUNCATED, object_of, object_with_gap
 

@@ -86,33 +86,12 @@ def test_a_symbolic_link_is_followed(good: Path, tmp_path: Path) -> None:
     assert names(tmp_path) == {"folder", "in", "link.sframe"}
 
 
-def test_output_over_the_input(tmp_path: Path) -> None:
-    path = tmp_path / "in.sframe"
-    path.write_bytes(DATA)
-    message = f"cfi2sframe: error: -o {path} is the input file; use --in-place to rewrite it"
-    assert run(path, "-o", path) == (2, b"", (message,))
-    assert path.read_bytes() == DATA
-
-
 def test_a_device_is_written_to_directly() -> None:
     assert run(OBJECT, "-o", "/dev/null") == (0, b"", ())
     assert not Path("/dev/null").is_file()
 
 
 # Failures
-
-
-def test_a_missing_folder(good: Path, tmp_path: Path) -> None:
-    out = tmp_path / "missing" / "out.sframe"
-    assert run(good, "-o", out).failed(3, out)
-    assert names(tmp_path) == {"in"}
-
-
-def test_a_folder_as_output(good: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.sframe"
-    out.mkdir()
-    assert run(good, "-o", out).failed(3, out)
-    assert names(out) == set()
 
 
 @pytest.mark.parametrize("existing", [None, b"old"])
@@ -225,29 +204,6 @@ def shell(script: str, *arguments: str | Path) -> subprocess.CompletedProcess[st
         check=False,
         timeout=60,
     )
-
-
-@pytest.mark.parametrize("arguments", ['"$1" -o -', 'dump "$2"', 'coverage "$1"', 'coverage --format json "$1"'])
-def test_a_reader_that_leaves(good: Path, tmp_path: Path, arguments: str) -> None:
-    raw = tmp_path / "raw.sframe"
-    raw.write_bytes(SECTION)
-    done = shell(f'"$PYTHON" -m cfi2sframe {arguments} | true; echo done', good, raw)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
-
-
-def test_a_pipe_without_a_reader(good: Path) -> None:
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    with os.fdopen(write_end, "wb") as pipe:
-        done = subprocess.run(
-            [sys.executable, "-m", "cfi2sframe", str(good), "-o", "-"],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=pipe,
-            stderr=subprocess.PIPE,
-            check=False,
-            timeout=60,
-        )
-    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
 
 
 @pytest.mark.parametrize("arguments", ['"$1" -o -', 'dump "$2"', 'coverage "$1"', 'verify "$1" "$2"'])
