@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe.cli.batch import few_lines
+from cfi2sframe.cli.progress import Files
 from tests.support.cli import ROOT, run
 from tests.support.jobs import OBJECT, TRUNCATED, object_of, object_with_gap
 
@@ -117,6 +118,15 @@ def test_a_long_run_says_how_far_it_is(tmp_path: Path, jobs: str) -> None:
     found = re.findall(r"info: (\d) of 4 files(?:, about \d+ s left)?, at work on \S+slow\d.o(?:: converting)?; ", err)
     assert len(found) >= 3
     assert found == sorted(found)
+
+
+def test_the_time_left_is_guessed_when_a_tenth_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CFI2SFRAME_PROGRESS", "never")
+    with Files({"first": 9, "second": 1, "third": 90}) as files:
+        files.add("first")
+        assert files.line() == "1 of 3 files, at work on second"
+        files.add("second")
+        assert files.line() == "2 of 3 files, about 0 s left, at work on third"
 
 
 @pytest.mark.parametrize("hides_tqdm", [False, True])
