@@ -132,13 +132,11 @@ def run_verb(
             return fail(error, error.file if isinstance(error, Cfi2SFrameError) else "")
     except BrokenPipeError:
         # The reader has closed the pipe, as it may.
-        _discard_output()
         return 128 + signal.SIGPIPE
     except OSError as error:
         if error.filename is not None:
             return fail(error, os.fsdecode(error.filename))
         # Verbs report errors of their own files; this is standard output, for example on a full disk.
-        _discard_output()
         return fail(error, "<stdout>")
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -155,11 +153,6 @@ def _write_any_text() -> None:
     """Have standard output escape characters outside its encoding, instead of raising an error."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-
-
-def _discard_output() -> None:
-    """Keep the interpreter from writing to standard output again when it exits."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
