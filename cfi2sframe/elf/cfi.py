@@ -16,8 +16,8 @@ from cfi2sframe.errors import ElfError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cfi2sframe.elf.headers import ElfSection
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.sections import ElfSection
 
 CfiKind = Literal["eh_frame", "debug_frame", "gopclntab", "code"]
 

@@ -7,7 +7,7 @@ Knows the fields of the gABI and nothing else; callers have to check whether the
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from cfi2sframe.elf.constants import (
     ELF_MAGIC,
@@ -15,18 +15,19 @@ from cfi2sframe.elf.constants import (
     ELFDATA2LSB,
     ELFDATA2MSB,
     PN_XNUM,
+    SHF_ALLOC,
+    SHF_EXECINSTR,
     SHN_UNDEF,
     SHN_XINDEX,
     SHT_GNU_SFRAME,
     SHT_NOBITS,
     SHT_NULL,
     SHT_PROGBITS,
+    SHT_STRTAB,
 )
 from cfi2sframe.elf.ranges import Span
+from cfi2sframe.elf.strings import StringTable
 from cfi2sframe.errors import ElfError, ForeignError, NotElfError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 Buffer = bytes | bytearray | memoryview
 ByteOrder = Literal["<", ">"]
@@ -80,8 +81,11 @@ class FileHeader(NamedTuple):
         return struct.pack(self.byte_order + _FILE_HEADER, *self)
 
 
-class SectionHeader(NamedTuple):
-    """Elf64_Shdr; `name_offset` is an offset in the section name string table. Sizes count bytes."""
+class ElfSection(NamedTuple):
+    """Elf64_Shdr, with the section's index and name; `name_offset` is an offset in the table of section names.
+
+    Sizes count bytes. An image assigns addresses to the sections of an object; `vaddr` is 0 where nothing is loaded.
+    """
 
     name_offset: int
     type: int
@@ -93,6 +97,13 @@ class SectionHeader(NamedTuple):
     info: int
     alignment: int
     entry_size: int
+    index: int = 0  # type: ignore[assignment]  # hides tuple.index
+    name: str = ""
+
+    @property
+    def end_vaddr(self) -> int:
+        """The first address past the section."""
+        return self.vaddr + self.size
 
     @property
     def file_span(self) -> Span:
@@ -104,9 +115,23 @@ class SectionHeader(NamedTuple):
         """Whether the section occupies bytes of the file."""
         return self.type not in (SHT_NULL, SHT_NOBITS) and self.size > 0
 
+    @property
+    def is_code(self) -> bool:
+        """Whether the section holds instructions that are loaded."""
+        return (self.flags & (SHF_ALLOC | SHF_EXECINSTR)) == SHF_ALLOC | SHF_EXECINSTR
+
+    @property
+    def is_sframe(self) -> bool:
+        """Whether this is an SFrame section.
+
+        Tools before binutils 2.45 give it the type SHT_PROGBITS and find it by its name. A section of that name with
+        any other type, such as SHT_NOTE, is not one.
+        """
+        return self.type == SHT_GNU_SFRAME or (self.type == SHT_PROGBITS and self.name == SFRAME_NAME)
+
     def pack(self, byte_order: ByteOrder) -> bytes:
         """Return the 64 bytes of the header."""
-        return struct.pack(byte_order + _SECTION_HEADER, *self)
+        return struct.pack(byte_order + _SECTION_HEADER, *self[:10])
 
 
 class ProgramHeader(NamedTuple):
@@ -149,7 +174,7 @@ class Headers(NamedTuple):
 
     file: FileHeader
     segments: tuple[ProgramHeader, ...]
-    sections: tuple[SectionHeader, ...]
+    sections: tuple[ElfSection, ...]
     names_index: int
 
 
@@ -175,6 +200,8 @@ def parse_file_header(data: Sliceable) -> FileHeader:
 def parse_headers(data: Sliceable, header: FileHeader | None = None) -> Headers:
     """Parse all headers of a file; `header` is its file header where the caller has parsed that already.
 
+    A section whose name is not in the table of names has an empty one.
+
     Raises what `parse_file_header`, `parse_program_headers` and `parse_section_headers` raise.
     """
     header = header or parse_file_header(data)
@@ -184,11 +211,16 @@ def parse_headers(data: Sliceable, header: FileHeader | None = None) -> Headers:
     if index == SHN_XINDEX and sections:
         # An index that needs more than 16 bits is in the null section (gABI, e_shstrndx).
         index = sections[0].link
-    return Headers(header, segments, sections, index if index < len(sections) else SHN_UNDEF)
+    index = index if index < len(sections) else SHN_UNDEF
+    if sections and sections[index].type == SHT_STRTAB:
+        start, end = sections[index].file_span
+        names = StringTable(bytes(data[start:end]))
+        sections = tuple(section._replace(name=names.at(section.name_offset)) for section in sections)
+    return Headers(header, segments, sections, index)
 
 
-def parse_section_headers(data: Sliceable, header: FileHeader) -> tuple[SectionHeader, ...]:
-    """Parse the section header table; empty when the file has none.
+def parse_section_headers(data: Sliceable, header: FileHeader) -> tuple[ElfSection, ...]:
+    """Parse the section header table, without names; empty when the file has none.
 
     Raises `ElfError` when the table leaves the file or its entry size is not ELF64's.
     """
@@ -199,7 +231,8 @@ def parse_section_headers(data: Sliceable, header: FileHeader) -> tuple[SectionH
     # More than 0xff00 sections: the count is in the size field of the null section (gABI, e_shnum).
     count = header.section_header_count or _null_section(data, header).size
     table = _table(data, header.section_headers_offset, count, SECTION_HEADER_SIZE, "section headers")
-    return tuple(SectionHeader(*f) for f in struct.iter_unpack(header.byte_order + _SECTION_HEADER, table))
+    records = struct.iter_unpack(header.byte_order + _SECTION_HEADER, table)
+    return tuple(ElfSection._make((*fields, index, "")) for index, fields in enumerate(records))
 
 
 def parse_program_headers(data: Sliceable, header: FileHeader) -> tuple[ProgramHeader, ...]:
@@ -226,9 +259,9 @@ def unpack_program_headers(table: Buffer, byte_order: ByteOrder) -> tuple[Progra
     return tuple(ProgramHeader(*fields) for fields in struct.iter_unpack(byte_order + _PROGRAM_HEADER, table))
 
 
-def _null_section(data: Sliceable, header: FileHeader) -> SectionHeader:
+def _null_section(data: Sliceable, header: FileHeader) -> ElfSection:
     table = _table(data, header.section_headers_offset, 1, SECTION_HEADER_SIZE, "section headers")
-    return SectionHeader(*struct.unpack(header.byte_order + _SECTION_HEADER, table))
+    return ElfSection(*struct.unpack(header.byte_order + _SECTION_HEADER, table))
 
 
 def _table(data: Sliceable, offset: int, count: int, entry_size: int, what: str) -> Buffer:
@@ -236,20 +269,6 @@ def _table(data: Sliceable, offset: int, count: int, entry_size: int, what: str)
     if end > len(data):
         raise ElfError(f"truncated: {count} {what} at 0x{offset:x} leave the file")
     return data[offset:end]
-
-
-def is_sframe_section(kind: int, name: str) -> bool:
-    """Whether a section of this type and name is an SFrame section.
-
-    Tools before binutils 2.45 give it the type SHT_PROGBITS and find it by its name. A section of that name with any
-    other type, such as SHT_NOTE, is not one.
-    """
-    return kind == SHT_GNU_SFRAME or (kind == SHT_PROGBITS and name == SFRAME_NAME)
-
-
-def sframe_index(sections: Iterable[tuple[int, str]]) -> int | None:
-    """Return the index of the first SFrame section, given type and name of all sections; None without one."""
-    return next((index for index, (kind, name) in enumerate(sections) if is_sframe_section(kind, name)), None)
 
 
 def machine_name(machine: int, byte_order: str) -> str:

@@ -17,15 +17,15 @@ from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.headers import (
     SYMBOL_SIZE,
     Buffer,
+    ElfSection,
     FileHeader,
     Headers,
     ProgramHeader,
     machine_name,
     parse_file_header,
     parse_headers,
-    sframe_index,
 )
-from cfi2sframe.elf.sections import CodeRange, ElfSection, assigned_vaddrs, code_ranges, named_section
+from cfi2sframe.elf.sections import CodeRange, assigned_vaddrs, code_ranges
 from cfi2sframe.elf.strings import StringTable
 from cfi2sframe.errors import ElfError, ForeignError
 
@@ -106,17 +106,11 @@ class ElfImage:
         return arch
 
     def _read_sections(self) -> tuple[ElfSection, ...]:
-        headers = self.headers.sections
-        if not headers:
-            return ()
-        strings = headers[self.headers.names_index]
-        data = b"" if strings.type != c.SHT_STRTAB else self._file_bytes(strings.file_offset, strings.size)
-        names = StringTable(data)
-        sections = [named_section(index, names.at(header.name_offset), header) for index, header in enumerate(headers)]
-        if self.is_relocatable:
-            vaddrs = assigned_vaddrs(sections)
-            sections = [section._replace(vaddr=vaddrs[section.index]) for section in sections]
-        return tuple(sections)
+        sections = self.headers.sections
+        if not self.is_relocatable:
+            return sections
+        vaddrs = assigned_vaddrs(sections)
+        return tuple(section._replace(vaddr=vaddrs[section.index]) for section in sections)
 
     # Bytes
 
@@ -178,9 +172,8 @@ class ElfImage:
 
     @property
     def sframe_section(self) -> ElfSection | None:
-        """The SFrame section, by its header (see `headers.is_sframe_section`); it may be empty."""
-        index = sframe_index((section.type, section.name) for section in self.sections)
-        return None if index is None else self.sections[index]
+        """The SFrame section, by its header (see `ElfSection.is_sframe`); it may be empty."""
+        return next((section for section in self.sections if section.is_sframe), None)
 
     @property
     def sframe_segment(self) -> ProgramHeader | None:

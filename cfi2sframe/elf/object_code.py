@@ -15,8 +15,9 @@ from cfi2sframe.errors import ElfError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from cfi2sframe.elf.headers import ElfSection
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.sections import CodeRange, ElfSection
+    from cfi2sframe.elf.sections import CodeRange
 
 #: A word of a table of jumps: bits, shift and size (see `Arch.branch_relocations`).
 _WORD: Final = (64, 0, 8)

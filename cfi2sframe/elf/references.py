@@ -18,9 +18,8 @@ from cfi2sframe.errors import ElfError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cfi2sframe.elf.headers import Buffer, ByteOrder
+    from cfi2sframe.elf.headers import Buffer, ByteOrder, ElfSection
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.sections import ElfSection
 
 #: Words of a packed table: `r_offset`, `r_info`, `r_addend` of Elf64_Rela; `st_value` is the second word of Elf64_Sym.
 _RELA_WORDS: Final = RELA_SIZE // 8

@@ -1,55 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sections with their names and addresses, and the ranges of addresses that hold instructions."""
+"""The addresses of an object's sections, and the ranges of addresses that hold instructions."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.headers import is_sframe_section
 from cfi2sframe.errors import ElfError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from cfi2sframe.elf.headers import ProgramHeader, SectionHeader
+    from cfi2sframe.elf.headers import ElfSection, ProgramHeader
 
 #: The address of an object's first allocated section.
 _FIRST_VADDR = 0x10000
 #: Bytes between an object's sections: the end of one must not be the start of the next.
 _GAP_SIZE = 64
 _ADDRESS_END = 1 << 64
-
-
-class ElfSection(NamedTuple):
-    """A section. In an object, `vaddr` is an address that the image assigns; 0 in any file: it is not allocated."""
-
-    index: int  # type: ignore[assignment]  # hides tuple.index
-    name: str
-    type: int
-    flags: int
-    vaddr: int
-    file_offset: int
-    size: int
-    link: int
-    info: int
-    alignment: int
-    entry_size: int
-
-    @property
-    def end_vaddr(self) -> int:
-        """The first address past the section."""
-        return self.vaddr + self.size
-
-    @property
-    def is_code(self) -> bool:
-        """Whether the section holds instructions that are loaded."""
-        return (self.flags & (c.SHF_ALLOC | c.SHF_EXECINSTR)) == c.SHF_ALLOC | c.SHF_EXECINSTR
-
-    @property
-    def is_sframe(self) -> bool:
-        """Whether this is an SFrame section."""
-        return is_sframe_section(self.type, self.name)
 
 
 class CodeRange(NamedTuple):
@@ -59,11 +27,6 @@ class CodeRange(NamedTuple):
     section_index: int
     start_vaddr: int
     end_vaddr: int
-
-
-def named_section(index: int, name: str, header: SectionHeader) -> ElfSection:
-    """Return a section of a file from its header."""
-    return ElfSection(index, name, *header[1:])
 
 
 def assigned_vaddrs(sections: Sequence[ElfSection]) -> list[int]:

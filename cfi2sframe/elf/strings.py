@@ -3,12 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-from cfi2sframe.intern import IdentityMap
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from typing import Final
 
 #: Characters of a name that messages show.
 _MAX_SHOWN_SIZE: Final = 80
@@ -17,17 +12,6 @@ _MAX_SHOWN_SIZE: Final = 80
 def shown_name(name: str) -> str:
     """Return a name for a message, cut where it is long: thousands of sections may share a name of any length."""
     return name if len(name) <= _MAX_SHOWN_SIZE else name[:_MAX_SHOWN_SIZE] + "..."
-
-
-def shared_names(names: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
-    """Intern names: return them with each name that equals one of `others` replaced by that object.
-
-    Comparing equal names is then independent of their length.
-    """
-    known = {name: name for name in others}
-    # A string table returns one object for one offset, so each is hashed once.
-    interned: IdentityMap[str, str] = IdentityMap(lambda name: known.get(name, name))
-    return tuple(interned[name] for name in names)
 
 
 class StringTable:

@@ -16,8 +16,8 @@ from cfi2sframe.elf import constants as c
 from cfi2sframe.errors import CfiError, UnfitError
 
 if TYPE_CHECKING:
+    from cfi2sframe.elf.headers import ElfSection
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.sections import ElfSection
 
 #: By magic number: whether a function's record has the field `startLine`.
 _MAGICS: Final = {0xFFFFFFF0: False, 0xFFFFFFF1: True}

@@ -18,16 +18,15 @@ from cfi2sframe.elf.headers import (
     PROGRAM_HEADER_SIZE,
     SECTION_HEADER_SIZE,
     SFRAME_NAME,
+    ElfSection,
     FileHeader,
     Headers,
     ProgramHeader,
-    SectionHeader,
     parse_file_header,
     parse_headers,
-    sframe_index,
 )
 from cfi2sframe.elf.ranges import Span
-from cfi2sframe.elf.strings import StringTable, shown_name
+from cfi2sframe.elf.strings import shown_name
 from cfi2sframe.errors import ElfError, EmbedError
 
 if TYPE_CHECKING:
@@ -61,17 +60,16 @@ class StoredSection(NamedTuple):
 class LinkedFile(NamedTuple):
     """A linked file that has passed the gate.
 
-    `names` are those of the sections, and are in section `names_index`. `loads` are the PT_LOAD entries in address
-    order. `stored` are the sections that have bytes in the file, in file order, without overlaps. `loaded_end` is the
-    file offset of the first byte after all segments and allocated sections.
+    The names of the sections are in section `names_index`. `loads` are the PT_LOAD entries in address order. `stored`
+    are the sections that have bytes in the file, in file order, without overlaps. `loaded_end` is the file offset of
+    the first byte after all segments and allocated sections.
     """
 
     data: FileData
     header: FileHeader
     segments: tuple[ProgramHeader, ...]
-    sections: tuple[SectionHeader, ...]
+    sections: tuple[ElfSection, ...]
     names_index: int
-    names: tuple[str, ...]
     loads: tuple[ProgramHeader, ...]
     stored: tuple[StoredSection, ...]
     loaded_end: int
@@ -94,7 +92,7 @@ class LinkedFile(NamedTuple):
 
     def sframe_index(self) -> int | None:
         """Return the index of the SFrame section, if there is one."""
-        return sframe_index((section.type, name) for section, name in zip(self.sections, self.names, strict=True))
+        return next((section.index for section in self.sections if section.is_sframe), None)
 
     def sframe_segment(self) -> ProgramHeader | None:
         """Return the PT_GNU_SFRAME entry, if there is one."""
@@ -137,13 +135,13 @@ def open_linked(data: FileData) -> LinkedFile:
         header = parse_file_header(data)
         _refuse_kind(header)
         headers = parse_headers(data, header)
-        names = _section_names(data, headers)
+        _refuse_names(data, headers)
     except ElfError as error:
         raise EmbedError(str(error)) from error
     _refuse_segments(data, headers.segments)
     loads = tuple(segment for segment in headers.segments if segment.type == c.PT_LOAD)
     stored = sorted(StoredSection(*s.file_span, number) for number, s in enumerate(headers.sections) if s.is_stored)
-    file = LinkedFile(data, *headers, names, loads, tuple(stored), _loaded_end(headers))
+    file = LinkedFile(data, *headers, loads, tuple(stored), _loaded_end(headers))
     _refuse_section_table(file)
     _refuse_overlap(file)
     _refuse_appended_data(file)
@@ -161,10 +159,10 @@ def _refuse_kind(header: FileHeader) -> None:
         raise EmbedError("the file has more program headers than e_phnum can hold")
 
 
-def _section_names(data: FileData, headers: Headers) -> tuple[str, ...]:
+def _refuse_names(data: FileData, headers: Headers) -> None:
     sections = headers.sections
     if not sections:
-        return ()
+        return
     if len(sections) >= c.SHN_LORESERVE - 1:
         raise EmbedError("the section table has no room for another index")
     table = sections[headers.names_index]
@@ -174,8 +172,6 @@ def _section_names(data: FileData, headers: Headers) -> tuple[str, ...]:
     last_end = strings.rfind(b"\0")
     if any(section.name_offset > last_end for section in sections):
         raise EmbedError("a section name leaves the section name table")
-    known = StringTable(strings)
-    return tuple(known.at(section.name_offset) for section in sections)
 
 
 def _refuse_segments(data: FileData, segments: tuple[ProgramHeader, ...]) -> None:
@@ -228,8 +224,8 @@ def _refuse_section_table(file: LinkedFile) -> None:
     if file.sections:
         occupied.append((file.section_table, "the section headers"))
     load_starts = [load.vaddr for load in file.loads]
-    for index, section in enumerate(file.sections):
-        name = shown_name(file.names[index]) or f"number {index}"
+    for section in file.sections:
+        name = shown_name(section.name) or f"number {section.index}"
         if section.flags & c.SHF_EXECINSTR and section.type == c.SHT_NOBITS:
             raise EmbedError(f"section {name} has no bytes here: this is a separate debug file")
         if section.file_offset >= _MAX_FILE_OFFSET:
@@ -252,7 +248,7 @@ def _refuse_section_table(file: LinkedFile) -> None:
             raise EmbedError(f"{first} and {second} overlap in the file")
 
 
-def _is_mapped(file: LinkedFile, starts: list[int], section: SectionHeader) -> bool:
+def _is_mapped(file: LinkedFile, starts: list[int], section: ElfSection) -> bool:
     if section.flags & c.SHF_TLS:
         return True
     number = bisect_right(starts, section.vaddr) - 1

@@ -150,7 +150,7 @@ class Head:
                     start,
                     end - start,
                     max(alignments),
-                    any(self.file.names[index] == BUILD_ID_NAME for index in group),
+                    any(sections[index].name == BUILD_ID_NAME for index in group),
                 )
             )
         return result

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.elf.constants import SHF_ALLOC
 from cfi2sframe.elf.contents import is_zero
-from cfi2sframe.elf.headers import SectionHeader
+from cfi2sframe.elf.headers import ElfSection
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.placing.edits import Splice, ordered, overwrite
 from cfi2sframe.placing.gate import round_up
@@ -156,7 +156,7 @@ def _end_of_file(
     end = bytearray(-start % 8)
     names_place = start + len(end)
     end += names.content
-    added = SectionHeader(
+    added = ElfSection(
         name_offset=names.name_offset,
         type=section_type,
         flags=SHF_ALLOC,

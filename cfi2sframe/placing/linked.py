@@ -85,7 +85,7 @@ def _fresh_plan(
     file: LinkedFile, section_size: int, section_type: int, old: tuple[tuple[int, bytes], ...] = ()
 ) -> EmbeddingPlan:
     placement = place_section(file, section_size)
-    moved = tuple(file.names[index] for index in sorted(placement.moved))
+    moved = tuple(file.sections[index].name for index in sorted(placement.moved))
     return EmbeddingPlan(
         placement.section_vaddr,
         placement.block.section_file_offset,

@@ -25,7 +25,7 @@ from cfi2sframe.placing.relocated import relocated_addresses
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cfi2sframe.elf.headers import ProgramHeader, SectionHeader
+    from cfi2sframe.elf.headers import ElfSection, ProgramHeader
     from cfi2sframe.placing.gate import LinkedFile
 
 #: Notes that tools also find by the name of their section: without a PT_NOTE, little is lost.
@@ -140,14 +140,14 @@ def movable_sections(file: LinkedFile, start: int, end: int) -> frozenset[int]:
     return frozenset(found)
 
 
-def _holds_any(section: SectionHeader, addresses: list[int]) -> bool:
+def _holds_any(section: ElfSection, addresses: list[int]) -> bool:
     """Whether any of some ascending addresses lies in a section."""
     first = bisect_left(addresses, section.vaddr)
     return first < len(addresses) and addresses[first] < section.vaddr + section.size
 
 
 def _is_movable(file: LinkedFile, index: int, tags: Counter[tuple[int, int]], following: list[ProgramHeader]) -> bool:
-    section, name = file.sections[index], file.names[index]
+    section = file.sections[index]
     if not section.flags & c.SHF_ALLOC or section.flags & (c.SHF_WRITE | c.SHF_EXECINSTR):
         return False
     start, end = section.file_span
@@ -156,15 +156,15 @@ def _is_movable(file: LinkedFile, index: int, tags: Counter[tuple[int, int]], fo
     ]
     if any(span.start > start or span.end < end for span in touching):
         return False
-    if name == ".interp":
+    if section.name == ".interp":
         return len(touching) == 1
     if section.type == c.SHT_NOTE:
-        return name in NAMED_NOTES or (bool(touching) and _is_note_of_no_place(file, section))
-    tag = TAG_OF_NAME.get(name)
+        return section.name in NAMED_NOTES or (bool(touching) and _is_note_of_no_place(file, section))
+    tag = TAG_OF_NAME.get(section.name)
     return tag is not None and not touching and tags[tag, section.vaddr] == 1
 
 
-def _is_note_of_no_place(file: LinkedFile, section: SectionHeader) -> bool:
+def _is_note_of_no_place(file: LinkedFile, section: ElfSection) -> bool:
     """Whether a section is small and has well-formed notes only, none with an address relative to itself."""
     if section.size > MAX_NOTES_SIZE:
         return False

@@ -98,7 +98,7 @@ def _in_slack(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -
     A segment with code is the last choice, and only if the linker put the unwind tables there (as it does without
     `-z separate-code`), where it would put its own `.sframe`.
     """
-    tables = [s.vaddr for name, s in zip(file.names, file.sections, strict=True) if name == ".eh_frame"]
+    tables = [section.vaddr for section in file.sections if section.name == ".eh_frame"]
     candidates = [number for number, load in enumerate(file.loads) if load.flags & _RIGHTS == c.PF_R]
     for number, load in enumerate(file.loads):
         if load.flags & _RIGHTS == c.PF_R | c.PF_X and any(load.vaddr <= at < load.end_vaddr for at in tables):

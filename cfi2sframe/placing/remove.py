@@ -12,7 +12,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.constants import PT_GNU_SFRAME, SHF_ALLOC
-from cfi2sframe.elf.headers import SECTION_HEADER_SIZE, SFRAME_NAME, SectionHeader, parse_file_header
+from cfi2sframe.elf.headers import SECTION_HEADER_SIZE, SFRAME_NAME, ElfSection, parse_file_header
 from cfi2sframe.errors import ElfError, EmbedError
 from cfi2sframe.placing.edits import Splice, apply, ordered, overwrite
 from cfi2sframe.placing.movable import symbols_in
@@ -81,7 +81,7 @@ def _restored(file: LinkedFile, undo: Undo) -> Joined:
     return apply(bare, ordered(overwrite(headers[inverse[n]].file_offset, content) for n, content in contents.items()))
 
 
-def _old_headers(file: LinkedFile, undo: Undo, inverse: list[int]) -> list[SectionHeader]:
+def _old_headers(file: LinkedFile, undo: Undo, inverse: list[int]) -> list[ElfSection]:
     """Return the section headers of the original."""
     headers = []
     for number in undo.numbering:
@@ -121,7 +121,7 @@ def removal_splices(file: LinkedFile) -> tuple[Splice, ...]:
     ]
     if index is not None:
         place = file.section_table.start + SECTION_HEADER_SIZE * index
-        splices.append(overwrite(place, SectionHeader(0, 0, 0, 0, 0, 0, 0, 0, 0, 0).pack(file.order)))
+        splices.append(overwrite(place, ElfSection(0, 0, 0, 0, 0, 0, 0, 0, 0, 0).pack(file.order)))
         if index == len(file.sections) - 1 and not any(symbols_in(file, frozenset({index}))):
             header = header._replace(section_header_count=index)
     return ordered([*splices, overwrite(0, header.pack())])

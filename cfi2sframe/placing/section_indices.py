@@ -19,7 +19,7 @@ from cfi2sframe.placing.movable import TAG_OF_NAME, dynamic_entries, symbols_in
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cfi2sframe.elf.headers import SectionHeader
+    from cfi2sframe.elf.headers import ElfSection
     from cfi2sframe.placing.gate import LinkedFile
 
 _ADDRESS_END = 1 << 64
@@ -55,7 +55,7 @@ def numbering_with(file: LinkedFile, new_vaddrs: Mapping[int, int], section_vadd
     return numbering
 
 
-def renumbered_header(entry: SectionHeader, numbering: list[int]) -> SectionHeader:
+def renumbered_header(entry: ElfSection, numbering: list[int]) -> ElfSection:
     """Return the section header with the indices in sh_link and sh_info replaced.
 
     Raises `EmbedError` when one of them leaves the table.
@@ -101,7 +101,9 @@ def _address_fields(file: LinkedFile, new_vaddrs: Mapping[int, int]) -> list[tup
     """
     if not new_vaddrs:
         return []
-    wanted = {(TAG_OF_NAME.get(file.names[i]), file.sections[i].vaddr): vaddr for i, vaddr in new_vaddrs.items()}
+    wanted = {
+        (TAG_OF_NAME.get(file.sections[i].name), file.sections[i].vaddr): vaddr for i, vaddr in new_vaddrs.items()
+    }
     fields = [
         (entry.value_file_offset, wanted[entry.tag, entry.value])
         for entry in dynamic_entries(file)
@@ -112,7 +114,7 @@ def _address_fields(file: LinkedFile, new_vaddrs: Mapping[int, int]) -> list[tup
             index = symbol.section_index
             value = symbol.value + new_vaddrs[index] - file.sections[index].vaddr
             if not 0 <= value < _ADDRESS_END:
-                raise EmbedError(f"a symbol of section {shown_name(file.names[index])} is far outside of it")
+                raise EmbedError(f"a symbol of section {shown_name(file.sections[index].name)} is far outside of it")
             fields.append((symbol.value_file_offset, value))
     starts = [section.start for section in file.stored]
     holders = [file.stored[bisect_right(starts, file_offset) - 1] for file_offset, _ in fields]

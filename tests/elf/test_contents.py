@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 from itertools import pairwise
 from pathlib import Path
@@ -98,6 +99,7 @@ def test_a_disk_that_fails(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_descriptor_is_closed_with_the_last_range(file: Path) -> None:
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     whole = opened(file)
     part = Joined([whole.part(10, 20)]).part(2, 5)

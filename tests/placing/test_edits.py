@@ -49,7 +49,7 @@ def test_a_symbol_table_right_after_what_is_loaded(tmp_path: Path) -> None:
     assert run("objcopy", "-R", ".comment", tmp_path / "program", tmp_path / "bare").status == 0
     original = (tmp_path / "bare").read_bytes()
     file = open_linked(original)
-    assert file.sections[file.names.index(".symtab")].file_offset == file.loaded_end
+    assert next(s for s in file.sections if s.name == ".symtab").file_offset == file.loaded_end
     plan = embed(tmp_path / "bare", tmp_path / "converted", LARGE)
     assert plan.moved
     assert run(tmp_path / "converted").status == run(tmp_path / "bare").status

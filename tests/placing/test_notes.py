@@ -86,7 +86,7 @@ def test_the_re_read_knows_notes_that_may_not_move() -> None:
     plan = plan_embedding(data, LARGE)
     rewritten = _rewritten(data)
     file = open_linked(data)
-    old, new = (f.sections[f.names.index(plan.moved[0])].vaddr for f in (file, open_linked(rewritten)))
+    old, new = (s.vaddr for f in (file, open_linked(rewritten)) for s in f.sections if s.name == plan.moved[0])
     changed = []
     for whole, base in ((data, old), (rewritten, old)):
         at = whole.index(text) + 16

@@ -12,7 +12,7 @@ import pytest
 from cfi2sframe import convert, load
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.elf.constants import SHT_SYMTAB
-from cfi2sframe.elf.headers import FileHeader, SectionHeader, parse_file_header, parse_section_headers
+from cfi2sframe.elf.headers import ElfSection, FileHeader, parse_file_header, parse_section_headers
 from cfi2sframe.emit import check, check_removal, emit, remove
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.objects import ObjectRelocation, add_to_object, remove_from_object
@@ -202,7 +202,7 @@ def _with_sections(count: int, *, names_last: bool) -> bytes:
     header = parse_file_header(small)
     sections = list(parse_section_headers(small, header))
     names = sections.pop()
-    fill = [SectionHeader(1, SHT_PROGBITS, 0, 0, 64, 0, 0, 0, 1, 0)] * (count - len(sections) - 1)
+    fill = [ElfSection(1, SHT_PROGBITS, 0, 0, 64, 0, 0, 0, 1, 0)] * (count - len(sections) - 1)
     sections = [*sections, *fill, names] if names_last else [*sections, names, *fill]
     index = sections.index(names)
     sections[0] = sections[0]._replace(
