@@ -195,11 +195,10 @@ def _symbols_of(image: ElfImage) -> Callable[[int], tuple[int, int | None]]:
 def _emit_linked(conversion: Conversion, *, replace: bool, section_type: int) -> Emitted:
     from cfi2sframe.placing.linked import plan_embedding, write_embedding
 
-    data = conversion.image.data
     size = HEADER_SIZE + FDE_SIZE[conversion.target.version] * len(conversion.section.starts) + conversion.rows.size
-    plan = plan_embedding(data, size, replace=replace, section_type=section_type)
+    plan = plan_embedding(conversion.image.data, size, replace=replace)
     placed = place_again(conversion, plan.section_vaddr)
-    chunks = write_embedding(data, plan, placed.data)
+    chunks = write_embedding(plan, placed.data, section_type)
     warnings = (*plan.warnings, *reader_warnings(placed))
     return Emitted(chunks, placed, plan.description, warnings, plan)
 
@@ -280,7 +279,7 @@ def remove(image: ElfImage) -> Joined:
             from cfi2sframe.placing.objects import remove_from_object
 
             return remove_from_object(image.data)
-        from cfi2sframe.placing.linked import remove_section
+        from cfi2sframe.placing.remove import remove_section
 
         return remove_section(image.data)
 

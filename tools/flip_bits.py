@@ -87,7 +87,7 @@ def flip(path: Path, count: int, chance: random.Random, counts: Counter[str]) ->
         plan = plan_embedding(data, size)
     except EmbedError:
         plan, section = plan_embedding(data, SECTION_SIZES[0]), section[: SECTION_SIZES[0]]
-    good = b"".join(write_embedding(data, plan, section))
+    good = b"".join(write_embedding(plan, section))
     self_check(data, good, plan, section)
     held = held_spans(good)
     for _ in range(count):

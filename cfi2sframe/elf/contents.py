@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes of large files: read on demand, joined without copying, and compared.
+"""The bytes of large files: read on demand, joined and edited without copying, and compared.
 
 Files are not mapped into memory. A read of a file that somebody has truncated raises an exception; a mapping would send
 SIGBUS, which a handler in Python cannot answer: it would return to the same access.
@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from bisect import bisect_right
-from itertools import accumulate, groupby, zip_longest
-from typing import TYPE_CHECKING, Final
+from itertools import accumulate, groupby, pairwise, zip_longest
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.ranges import Span
-from cfi2sframe.errors import ChangedError, InputError
+from cfi2sframe.errors import ChangedError, EmbedError, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -160,6 +160,37 @@ class Joined(LazyBytes):
 def part_of(data: FileData, start: int, end: int) -> FileData:
     """Return the bytes from `start` to `end` without copying or reading them."""
     return memoryview(data)[start:end] if isinstance(data, Buffer) else data.part(start, end)
+
+
+class Splice(NamedTuple):
+    """At `file_offset`, `content` replaces `removed_size` bytes."""
+
+    file_offset: int
+    removed_size: int
+    content: bytes
+
+
+def overwrite(file_offset: int, content: bytes) -> Splice:
+    """Return the splice that replaces bytes by as many bytes."""
+    return Splice(file_offset, len(content), content)
+
+
+def spliced(data: FileData, splices: Iterable[Splice]) -> Joined:
+    """Return an edited copy of a file, without copying the bytes that stay.
+
+    What is inserted at an offset comes before the byte that was there, whether or not that one is replaced. Raises
+    `EmbedError` when two splices replace the same bytes, which a consistent plan never does.
+    """
+    ordered = sorted(splices, key=lambda splice: (splice.file_offset, splice.removed_size > 0))
+    for before, after in pairwise(ordered):
+        if before.file_offset + before.removed_size > after.file_offset:
+            raise EmbedError(f"two changes overlap at file offset 0x{after.file_offset:x}")
+    chunks: list[FileData] = []
+    position = 0
+    for splice in ordered:
+        chunks += [part_of(data, position, splice.file_offset), splice.content]
+        position = splice.file_offset + splice.removed_size
+    return Joined([*chunks, part_of(data, position, len(data))])
 
 
 def is_equal(one: FileData, other: FileData) -> bool:

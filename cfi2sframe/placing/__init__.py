@@ -7,11 +7,9 @@ Insertion into a linked file, in the order of the work:
 
     gate             refuses what cannot be rewritten safely; a file that passes is a `LinkedFile`
     place            where the section goes
-    head             how its program headers get room: by moving sections that may move (movable, relocated,
-                     note_addresses)
-    insert           turns the placement into edits (section_indices), with a record of how to undo them (undo)
-    edits            applies them, without copying the unchanged bytes
-    reread           parses the result with pyelftools and compares it with the original (view, table_sizes)
+    head, movable    how its program headers get room: by moving sections that may move
+    insert           edits the file so (section_indices), and leaves a record of how to undo that (undo)
+    reread           parses the result with pyelftools (view), and compares it with the original
 
-Removal: `gate`, `remove`, `edits`, `reread`.
+`remove` takes the section out, by the record where there is one.
 """

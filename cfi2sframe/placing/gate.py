@@ -90,13 +90,20 @@ class LinkedFile(NamedTuple):
         start = self.header.section_headers_offset
         return Span(start, start + SECTION_HEADER_SIZE * len(self.sections))
 
+    @property
     def sframe_index(self) -> int | None:
-        """Return the index of the SFrame section, if there is one."""
+        """The index of the SFrame section, if there is one."""
         return next((section.index for section in self.sections if section.is_sframe), None)
 
+    @property
     def sframe_segment(self) -> ProgramHeader | None:
-        """Return the PT_GNU_SFRAME entry, if there is one."""
+        """The PT_GNU_SFRAME entry, if there is one."""
         return next((segment for segment in self.segments if segment.type == c.PT_GNU_SFRAME), None)
+
+    @property
+    def has_sframe(self) -> bool:
+        """Whether there is an SFrame section, or a program header for one."""
+        return self.sframe_index is not None or self.sframe_segment is not None
 
     def section_bytes(self, index: int) -> bytes:
         """Return the bytes of section `index`."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turn a placement into edits.
+"""Put a section into a linked file, at the place that has been found for it.
 
 What is loaded keeps its file offset, except for the sections that the placement moves. What follows the loaded part
 (debug sections, symbols) moves to make room for a new segment: the loaded part comes first, as linkers have it. New
@@ -9,30 +9,28 @@ it; else they stay, unused.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cfi2sframe.elf.constants import SHF_ALLOC
-from cfi2sframe.elf.contents import is_zero
+from cfi2sframe.elf.contents import Splice, is_zero, overwrite, spliced
 from cfi2sframe.elf.headers import ElfSection
 from cfi2sframe.elf.ranges import Span
-from cfi2sframe.placing.edits import Splice, ordered, overwrite
 from cfi2sframe.placing.gate import round_up
 from cfi2sframe.placing.place import SECTION_ALIGNMENT
-from cfi2sframe.placing.remove import NAME
 from cfi2sframe.placing.section_indices import changed_contents, numbering_with, renumbered_header
-from cfi2sframe.placing.undo import OldPlace, Undo
+from cfi2sframe.placing.undo import NAME, OldPlace, Undo
 
 if TYPE_CHECKING:
+    from cfi2sframe.elf.contents import Joined
+    from cfi2sframe.elf.headers import Buffer
     from cfi2sframe.placing.gate import LinkedFile
     from cfi2sframe.placing.place import Placement
+    from cfi2sframe.placing.undo import OldBytes
 
 
-def insertion_splices(
-    file: LinkedFile, placement: Placement, section_type: int, old: tuple[tuple[int, bytes], ...]
-) -> tuple[Splice, ...]:
-    """Return the splices that insert a section of `section_type` as `placement` says.
+def inserted(file: LinkedFile, placement: Placement, section: Buffer, section_type: int, old: OldBytes = ()) -> Joined:
+    """Return the file with a section of `section_type`; `old` are bytes of another one, for the undo record.
 
-    `old` is for the undo record: file offsets and bytes of a section that was there.
     Raises `EmbedError` when section indices or symbols cannot be updated.
     """
     new_vaddrs = {index: place.vaddr for index, place in placement.moved.items()}
@@ -52,37 +50,45 @@ def insertion_splices(
         splices.append(new_head)
     else:
         header = header._replace(program_headers_offset=placement.table_file_offset)
-    block, growth = _block(file, placement, table, moved)
-    splices += block
+    block = _block(file, placement, table, moved, section)
+    splices.append(block)
     if file.sections:
-        names = _names(file)
-        undo = _undo(file, placement, numbering, old_head, names, growth)._replace(old=old)
-        end, table_size = _end_of_file(file, placement, section_type, names, undo)
-        splices.append(Splice(names.kept_size, len(file.data) - names.kept_size, end))
+        names, kept_size = _names(file)
+        undo = Undo(
+            header=file.header.pack(),
+            head=old_head,
+            numbering=tuple(numbering),
+            places=tuple(OldPlace(i, file.sections[i].vaddr, file.sections[i].file_offset) for i in placement.moved),
+            is_inserted=placement.block.is_inserted,
+            file_size=len(file.data),
+            kept_size=kept_size,
+            names_file_offset=file.sections[file.names_index].file_offset if names else 0,
+            added_start=block.file_offset,
+            added_size=len(block.content),
+            old=old,
+        )
+        end, headers_offset = _end(file, placement, section_type, names, undo)
+        splices.append(Splice(kept_size, len(file.data) - kept_size, end))
         header = header._replace(
-            section_headers_offset=names.kept_size + growth + len(end) - table_size,
+            section_headers_offset=headers_offset,
             section_header_count=len(numbering) + 1,
             section_names_index=numbering[file.names_index],
         )
-    return ordered([*splices, overwrite(0, header.pack())])
+    return spliced(file.data, [*splices, overwrite(0, header.pack())])
 
 
-def _block(file: LinkedFile, placement: Placement, table: bytes, moved: dict[int, bytes]) -> tuple[list[Splice], int]:
-    """Return the splices for the section and what moves there, and how far what is not loaded moves."""
-    block, size = placement.block, placement.section_size
-    section_end = block.section_file_offset + size
-    after = bytearray(block.end - section_end)
-    for index, at in block.placed.items():
-        after[at - section_end : at - section_end + len(moved[index])] = moved[index]
-    if not block.is_inserted:
-        return [Splice(block.section_file_offset, size, None, size), overwrite(section_end, bytes(after))], 0
-    at = file.loaded_end
-    before = bytearray(block.section_file_offset - at)
+def _block(file: LinkedFile, placement: Placement, table: bytes, moved: dict[int, bytes], section: Buffer) -> Splice:
+    """Return the splice with the section, what moves there, and the padding of what is not loaded and follows it."""
+    block = placement.block
+    start = file.loaded_end if block.is_inserted else block.section_file_offset
+    size = block.end - start
+    content = bytearray(round_up(size, file.alignment_from(start)) if block.is_inserted else size)
+    parts = [(block.section_file_offset, section), *((at, moved[index]) for index, at in block.placed.items())]
     if placement.table_file_offset is not None:
-        before[placement.table_file_offset - at :] = table
-    growth = round_up(block.end - at, file.alignment_from(at))
-    after += bytes(at + growth - block.end)
-    return [Splice(at, 0, bytes(before)), Splice(at, 0, None, size), Splice(at, 0, bytes(after))], growth
+        parts.append((placement.table_file_offset, table))
+    for at, part in parts:
+        content[at - start : at - start + len(part)] = part
+    return Splice(start, 0 if block.is_inserted else size, bytes(content))
 
 
 def _head(file: LinkedFile, placement: Placement, table: bytes, moved: dict[int, bytes]) -> tuple[Splice, bytes]:
@@ -105,59 +111,31 @@ def _head(file: LinkedFile, placement: Placement, table: bytes, moved: dict[int,
     return overwrite(start, bytes(head)), saved
 
 
-class _Names(NamedTuple):
-    """The section names with that of the section, and its offset there; empty where the old ones have it already.
+def _names(file: LinkedFile) -> tuple[bytes, int]:
+    """Return the new section names, none where the old ones do, and up to which file offset the file stays.
 
-    `kept_size` is up to where the file stays: without its section headers and, before these, its section names, where
-    they end the file and are written anew.
+    That is without its section headers and, before these, its section names, where they end the file and are written
+    anew.
     """
-
-    content: bytes
-    name_offset: int
-    kept_size: int
-
-
-def _names(file: LinkedFile) -> _Names:
-    names, table, kept = file.section_bytes(file.names_index), file.section_table, len(file.data)
-    name_offset = names.find(NAME)
-    content = b"" if name_offset >= 0 else names + NAME
-    if table.end == kept and table.start >= file.loaded_end:
-        kept, last = table.start, file.stored[-1]
+    names, table, kept_size = file.section_bytes(file.names_index), file.section_table, len(file.data)
+    names = b"" if NAME in names else names + NAME
+    if table.end == kept_size and table.start >= file.loaded_end:
+        kept_size, last = table.start, file.stored[-1]
         is_last = last.number == file.names_index and last.start >= file.loaded_end
-        if content and is_last and is_zero(file.data, Span(last.end, table.start)):
-            kept = last.start
-    return _Names(content, name_offset if name_offset >= 0 else len(names), kept)
+        if names and is_last and is_zero(file.data, Span(last.end, table.start)):
+            kept_size = last.start
+    return names, kept_size
 
 
-def _undo(
-    file: LinkedFile, placement: Placement, numbering: list[int], old_head: bytes, names: _Names, growth: int
-) -> Undo:
-    block = placement.block
-    return Undo(
-        header=file.header.pack(),
-        head=old_head,
-        numbering=tuple(numbering),
-        places=tuple(OldPlace(i, file.sections[i].vaddr, file.sections[i].file_offset) for i in placement.moved),
-        is_inserted=block.is_inserted,
-        file_size=len(file.data),
-        kept_size=names.kept_size,
-        names_file_offset=file.sections[file.names_index].file_offset if names.content else 0,
-        added_start=file.loaded_end if block.is_inserted else block.section_file_offset,
-        added_size=growth or block.end - block.section_file_offset,
-    )
-
-
-def _end_of_file(
-    file: LinkedFile, placement: Placement, section_type: int, names: _Names, undo: Undo
-) -> tuple[bytes, int]:
-    """Return the new end of the file, and how many bytes of it are section headers."""
+def _end(file: LinkedFile, placement: Placement, section_type: int, names: bytes, undo: Undo) -> tuple[bytes, int]:
+    """Return the new end of the file, and the file offset of the section headers, which are the last of it."""
     growth = undo.added_size if undo.is_inserted else 0
     start = undo.kept_size + growth
     end = bytearray(-start % 8)
     names_place = start + len(end)
-    end += names.content
+    end += names
     added = ElfSection(
-        name_offset=names.name_offset,
+        name_offset=(names or file.section_bytes(file.names_index)).index(NAME),
         type=section_type,
         flags=SHF_ALLOC,
         vaddr=placement.section_vaddr,
@@ -177,10 +155,10 @@ def _end_of_file(
             entry = entry._replace(vaddr=placement.moved[index].vaddr, file_offset=placement.moved[index].file_offset)
         elif not entry.flags & SHF_ALLOC and entry.file_offset >= file.loaded_end:
             entry = entry._replace(file_offset=entry.file_offset + growth)
-        if index == file.names_index and names.content:
-            entry = entry._replace(file_offset=names_place, size=len(names.content))
+        if index == file.names_index and names:
+            entry = entry._replace(file_offset=names_place, size=len(names))
         headers[numbering[index]] = entry
     record = undo.pack()
     end += bytes(-(start + len(end) + len(record)) % 8) + record
-    table = b"".join(entry.pack(file.order) for entry in headers)
-    return bytes(end) + table, len(table)
+    headers_offset = start + len(end)
+    return bytes(end) + b"".join(entry.pack(file.order) for entry in headers), headers_offset

@@ -16,14 +16,16 @@ from collections import Counter
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.abi import ARCHES
 from cfi2sframe.elf import constants as c
+from cfi2sframe.elf.dynamic import packed_words
 from cfi2sframe.elf.headers import DYNAMIC_ENTRY_SIZE, SYMBOL_SIZE
+from cfi2sframe.elf.notes import may_be_elsewhere
 from cfi2sframe.elf.ranges import Span, touches, united
-from cfi2sframe.placing.note_addresses import MAX_NOTES_SIZE, may_be_elsewhere
-from cfi2sframe.placing.relocated import relocated_addresses
+from cfi2sframe.elf.references import words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from cfi2sframe.elf.headers import ElfSection, ProgramHeader
     from cfi2sframe.placing.gate import LinkedFile
@@ -50,6 +52,9 @@ TAG_OF_NAME: Final = {
     ".gnu.version_d": c.DT_VERDEF,
     ".gnu.version_r": c.DT_VERNEED,
 }
+#: Bytes of the largest section of notes that is read for addresses relative to itself.
+_MAX_NOTES_SIZE: Final = 1 << 12
+_RELATIVE_TYPES: Final = frozenset(arch.relative_relocation for arch in ARCHES)
 _NATIVE_ORDER: Final = "<" if sys.byteorder == "little" else ">"
 #: Segments that describe single sections, and move with them.
 FOLLOWING_TYPES: Final = frozenset({c.PT_INTERP, c.PT_NOTE, c.PT_GNU_PROPERTY})
@@ -131,7 +136,7 @@ def movable_sections(file: LinkedFile, start: int, end: int) -> frozenset[int]:
             found.discard(symbol.section_index)
     low = min((file.sections[index].vaddr for index in found), default=0)
     high = max((file.sections[index].vaddr + file.sections[index].size for index in found), default=0)
-    addresses = sorted(relocated_addresses(file, low, high))
+    addresses = sorted(_relocated_addresses(file, low, high))
     found = {index for index in found if not _holds_any(file.sections[index], addresses)}
     for covered in (file.indices_within(segment.file_span) for segment in following):
         if not found.issuperset(covered):
@@ -166,8 +171,41 @@ def _is_movable(file: LinkedFile, index: int, tags: Counter[tuple[int, int]], fo
 
 def _is_note_of_no_place(file: LinkedFile, section: ElfSection) -> bool:
     """Whether a section is small and has well-formed notes only, none with an address relative to itself."""
-    if section.size > MAX_NOTES_SIZE:
+    if section.size > _MAX_NOTES_SIZE:
         return False
     content = bytes(file.data[section.file_offset : section.file_span.end])
     image = range(file.loads[0].vaddr, file.loads[-1].end_vaddr)
     return may_be_elsewhere(content, file.order, section.alignment, section.vaddr, image)
+
+
+def _relocated_addresses(file: LinkedFile, start_vaddr: int, end_vaddr: int) -> set[int]:
+    """Return the addresses in a range that relative relocations store, and those at which any relocation stores."""
+    found: set[int] = set()
+    for index, section in enumerate(file.sections):
+        if not section.flags & c.SHF_ALLOC or not section.is_stored or section.type not in (c.SHT_RELA, c.SHT_RELR):
+            continue
+        if section.type == c.SHT_RELR:
+            packed = packed_words(words_of(file.section_bytes(index), file.order, 1))
+            found.update(value for value in _stored_at(file, packed) if start_vaddr <= value < end_vaddr)
+            continue
+        words = words_of(file.section_bytes(index), file.order, 3)
+        found.update(place for place in words[0::3] if start_vaddr <= place < end_vaddr)
+        for number, addend in enumerate(words[2::3]):
+            if start_vaddr <= addend < end_vaddr and words[3 * number + 1] & 0xFFFFFFFF in _RELATIVE_TYPES:
+                found.add(addend)
+    return found
+
+
+def _stored_at(file: LinkedFile, packed: Iterable[tuple[int, int]]) -> Iterator[int]:
+    """Yield what the file has in the words that compact relocations name: the addends."""
+    loads = [load for load in file.loads if load.flags & c.PF_W]
+    words = [
+        words_of(file.data[load.file_offset + -load.vaddr % 8 : load.file_span.end], file.order, 1) for load in loads
+    ]
+    for start, bitmap in packed:
+        for load, stored in zip(loads, words, strict=True):
+            first = (start - load.vaddr) // 8
+            # The last word that the bitmap can name is the 63rd.
+            for number in range(max(first, 0), min(first + bitmap.bit_length(), len(stored))):
+                if bitmap >> (number - first) & 1:
+                    yield stored[number]

@@ -9,52 +9,55 @@ section's bytes become zeros, its headers go, and everything else stays.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING
 
 from cfi2sframe.elf.constants import PT_GNU_SFRAME, SHF_ALLOC
-from cfi2sframe.elf.headers import SECTION_HEADER_SIZE, SFRAME_NAME, ElfSection, parse_file_header
+from cfi2sframe.elf.contents import Splice, is_equal, overwrite, spliced
+from cfi2sframe.elf.headers import SECTION_HEADER_SIZE, ElfSection, parse_file_header
 from cfi2sframe.errors import ElfError, EmbedError
-from cfi2sframe.placing.edits import Splice, apply, ordered, overwrite
+from cfi2sframe.placing.gate import open_linked
+from cfi2sframe.placing.insert import inserted
 from cfi2sframe.placing.movable import symbols_in
-from cfi2sframe.placing.place import with_own_entry
+from cfi2sframe.placing.place import place_section, with_own_entry
 from cfi2sframe.placing.section_indices import changed_contents, renumbered_header
-from cfi2sframe.placing.undo import Undo, undo_of
+from cfi2sframe.placing.undo import NAME, Undo, undo_of
 
 if TYPE_CHECKING:
-    from cfi2sframe.elf.contents import Joined
+    from cfi2sframe.elf.contents import FileData, Joined
     from cfi2sframe.placing.gate import LinkedFile
 
 
-#: What inserting appends to the section names.
-NAME: Final = SFRAME_NAME.encode() + b"\0"
+def remove_section(data: FileData) -> Joined:
+    """Return the file without its `.sframe` section and PT_GNU_SFRAME.
 
-
-class Restored(NamedTuple):
-    """The original of a file with a section, and that without the section that it had itself, with bytes of which."""
-
-    original: Joined
-    bare: Joined
-    old: tuple[tuple[int, bytes], ...]
-
-
-def restored(file: LinkedFile) -> Restored | None:
-    """Return the original of a file by its undo record; None without one, or where it does not fit.
-
-    The caller has to prove that the original gives the file: others may have written it since.
+    That is the original, if the section was inserted and nothing else has written the file since, also where it took
+    the place of another section. Otherwise the section's bytes become zeros, and all other bytes stay where they are.
+    Raises `EmbedError` when there is no section, or when the file cannot be rewritten safely.
     """
+    file = open_linked(data)
+    original = original_of(file)
+    return spliced(file.data, zeroing_splices(file)) if original is None else original
+
+
+def original_of(file: LinkedFile) -> Joined | None:
+    """Return the original of a file into which a section was inserted, if inserting again gives the file; else None."""
     undo = undo_of(file.data, file.section_table.start) if file.sections else None
-    if undo is None or not undo.numbering or max(undo.numbering) >= len(file.sections):
+    if undo is None or file.sframe_index is None or not undo.numbering or max(undo.numbering) >= len(file.sections):
         return None
+    section, content = file.sections[file.sframe_index], file.section_bytes(file.sframe_index)
     try:
         bare = _restored(file, undo)
-        original = apply(bare, ordered(overwrite(*piece) for piece in undo.old)) if undo.old else bare
-        return Restored(original, bare, undo.old) if len(original) == len(bare) else None
+        original = spliced(bare, [overwrite(*piece) for piece in undo.old])
+        before = open_linked(bare)
+        again = inserted(before, place_section(before, section.size), content, section.type, undo.old)
     except (ElfError, EmbedError, LookupError, struct.error):
         # The record is for another file.
         return None
+    return original if len(original) == len(bare) and is_equal(again, file.data) else None
 
 
 def _restored(file: LinkedFile, undo: Undo) -> Joined:
+    """Return the file as the record says that it was. Raises what a record for another file leads to."""
     end = undo.kept_size + (undo.added_size if undo.is_inserted else 0)
     if max(end, undo.file_size, undo.added_start + undo.added_size) > len(file.data):
         raise EmbedError("the undo record is for another file")
@@ -74,11 +77,11 @@ def _restored(file: LinkedFile, undo: Undo) -> Joined:
     added = bytes(0 if undo.is_inserted else undo.added_size)
     splices = [overwrite(0, undo.header), Splice(undo.added_start, undo.added_size, added)]
     splices += [overwrite(file.header.program_headers_offset, undo.head)] if undo.head else []
-    bare = apply(file.data, ordered([*splices, Splice(end, len(file.data) - end, bytes(tail))]))
+    bare = spliced(file.data, [*splices, Splice(end, len(file.data) - end, bytes(tail))])
     vaddrs = {undo.numbering[place.section_index]: place.vaddr for place in undo.places}
     changed = changed_contents(file, inverse, vaddrs)
     contents = {number: changed.get(number) or file.section_bytes(number) for number in {*vaddrs, *changed}}
-    return apply(bare, ordered(overwrite(headers[inverse[n]].file_offset, content) for n, content in contents.items()))
+    return spliced(bare, [overwrite(headers[inverse[n]].file_offset, content) for n, content in contents.items()])
 
 
 def _old_headers(file: LinkedFile, undo: Undo, inverse: list[int]) -> list[ElfSection]:
@@ -98,13 +101,13 @@ def _old_headers(file: LinkedFile, undo: Undo, inverse: list[int]) -> list[ElfSe
     return headers
 
 
-def removal_splices(file: LinkedFile) -> tuple[Splice, ...]:
-    """Return the splices that overwrite `.sframe` with zeros and remove its headers and PT_GNU_SFRAME.
+def zeroing_splices(file: LinkedFile) -> list[Splice]:
+    """Return the splices, by file offset, that overwrite `.sframe` with zeros and remove its headers.
 
     Other sections keep their indices: a header that is not the last one, or that symbols refer to, becomes inactive.
     Raises `EmbedError` when there is no section.
     """
-    index, entry = file.sframe_index(), file.sframe_segment()
+    index, entry = file.sframe_index, file.sframe_segment
     if index is not None:
         start, end = file.sections[index].file_span
     elif entry is not None:
@@ -124,4 +127,4 @@ def removal_splices(file: LinkedFile) -> tuple[Splice, ...]:
         splices.append(overwrite(place, ElfSection(0, 0, 0, 0, 0, 0, 0, 0, 0, 0).pack(file.order)))
         if index == len(file.sections) - 1 and not any(symbols_in(file, frozenset({index}))):
             header = header._replace(section_header_count=index)
-    return ordered([*splices, overwrite(0, header.pack())])
+    return sorted([*splices, overwrite(0, header.pack())])

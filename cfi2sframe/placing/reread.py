@@ -11,8 +11,7 @@
 7. Section header, PT_GNU_SFRAME and a read-only PT_LOAD lead to the same bytes, those of the section.
 8. Nothing overlaps, in the file or in memory, and kernels and PT_PHDR find the program headers.
 
-Of the program's own code only readers of bytes, sets of spans, and `note_addresses` (what of a note depends on its
-place) are used.
+Of the program's own code only readers of bytes, sets of spans, and what of a note depends on its place are used.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.contents import differences, first_difference, is_zero
+from cfi2sframe.elf.notes import may_be_elsewhere
 from cfi2sframe.elf.ranges import Span, common, holder_of, touches, united, without
-from cfi2sframe.placing.note_addresses import may_be_elsewhere
 from cfi2sframe.placing.view import SFRAME_TYPES, FileView, expect, is_sframe, parsing, span_of
 
 if TYPE_CHECKING:
@@ -317,7 +316,7 @@ def _check_dynamic(bare: FileView, full: FileView, moves: list[_Move]) -> None:
 def _check_moves(bare: FileView, full: FileView, moves: list[_Move]) -> None:
     """Check that what moved is found at its new place, is whole there, and does not depend on its place."""
     followed = united(span_of(s) for s in bare.segments if s["p_type"] in _FOLLOWING)
-    tables, tags_of = (bare.tables(), full.tables()), defaultdict(set)
+    tags_of = defaultdict(set)
     for tag, value in bare.dynamic:
         if tag in _MOVABLE_TAGS:
             tags_of[value].add(tag)
@@ -330,7 +329,7 @@ def _check_moves(bare: FileView, full: FileView, moves: list[_Move]) -> None:
             f"{name} has moved, and nothing leads to it",
         )
         for tag in tags:
-            needed = max(table.size(tag) for table in tables)
+            needed = max(view.table_size(tag) for view in (bare, full))
             expect(needed <= old["sh_size"], f"the table of dynamic entry 0x{tag:x} is larger than {name}, which moved")
         for view, index in ((bare, move.bare_index), (full, move.full_index)) if is_note else ():
             section, loads = view.sections[index], view.loads

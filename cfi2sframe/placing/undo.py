@@ -6,11 +6,18 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.headers import FILE_HEADER_SIZE
+from cfi2sframe.elf.headers import FILE_HEADER_SIZE, SFRAME_NAME
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from cfi2sframe.elf.contents import FileData
 
+    #: Pieces of a file: the file offset and the bytes of each.
+    OldBytes: TypeAlias = tuple[tuple[int, bytes], ...]
+
+#: What inserting appends to the section names.
+NAME: Final = SFRAME_NAME.encode() + b"\0"
 _MAGIC: Final = b"c2sfundo"
 #: After the parts of variable size: how many bytes and items those are, the fields of `Undo`, and the magic number.
 _FIXED: Final = struct.Struct("<IIIIQQQQQ8s")
@@ -36,7 +43,7 @@ class Undo(NamedTuple):
     section with the old index `n` has the new index `numbering[n]`. `places` are those of sections that moved. The
     first `kept_size` of its `file_size` bytes are still there; section headers, and section names at
     `names_file_offset` (0: they stayed), may follow. At `added_start`, `added_size` bytes were inserted or, unless
-    `is_inserted`, were zeros. `old` are file offsets and bytes of another section, and of its headers, that was there.
+    `is_inserted`, were zeros. `old` are the bytes of another section, and of its headers, that was there.
     """
 
     header: bytes
@@ -49,7 +56,7 @@ class Undo(NamedTuple):
     names_file_offset: int
     added_start: int
     added_size: int
-    old: tuple[tuple[int, bytes], ...] = ()
+    old: OldBytes = ()
 
     def pack(self) -> bytes:
         """Return the bytes of the record, which end with its fixed part."""
@@ -80,7 +87,7 @@ def undo_of(data: FileData, end: int) -> Undo | None:
     return Undo(header, head, numbering, places, bool(is_inserted), *sizes)._replace(old=old)
 
 
-def _old_before(data: FileData, end: int) -> tuple[tuple[int, bytes], ...] | None:
+def _old_before(data: FileData, end: int) -> OldBytes | None:
     """Return the bytes of an old section, which a record has before a file offset; None where they do not fit."""
     position = end - _OLD_SIZE.size
     if position < 0:

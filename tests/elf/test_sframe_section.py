@@ -14,8 +14,8 @@ from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import EmbedError, InputError
-from cfi2sframe.placing.linked import remove_section
 from cfi2sframe.placing.objects import remove_from_object
+from cfi2sframe.placing.remove import remove_section
 from cfi2sframe.report.size import measure
 from cfi2sframe.sframe.model import Section as SectionRecord
 from cfi2sframe.trace.files import FileStore, ModuleFile

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cfi2sframe.elf.contents import Splice, spliced
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.edits import Splice, apply, ordered
 from cfi2sframe.placing.gate import open_linked
 from tests.support.embedded import LARGE, compile_program, embed, run, take_out
 from tests.support.needs import need
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def test_two_replacements_of_one_byte_are_refused() -> None:
     for splices in ([Splice(2, 2, b""), Splice(3, 1, b"")], [Splice(2, 1, b"x"), Splice(2, 1, b"y")]):
         with pytest.raises(EmbedError, match=r"0x[23]"):
-            ordered(splices)
+            spliced(bytes(4), splices)
     with pytest.raises(EmbedError, match="0x3"):
-        ordered([Splice(2, 2, b""), Splice(3, 0, b"x")])
+        spliced(bytes(4), [Splice(2, 2, b""), Splice(3, 0, b"x")])
 
 
 @pytest.mark.property
@@ -39,7 +39,7 @@ def test_any_order_gives_the_same(cells: list[tuple[bytes, bytes | None]], data:
         added + (original[at : at + 1] if replacement is None else replacement)
         for at, (added, replacement) in enumerate(cells)
     )
-    assert b"".join(apply(original, ordered(shuffled))) == expected
+    assert b"".join(spliced(original, shuffled)) == expected
 
 
 def test_a_symbol_table_right_after_what_is_loaded(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from cfi2sframe.elf.constants import PT_PHDR
 from cfi2sframe.elf.headers import parse_file_header, parse_program_headers
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing import head
-from cfi2sframe.placing.linked import plan_embedding, remove_section, self_check, write_embedding
+from cfi2sframe.placing.linked import plan_embedding, self_check, write_embedding
+from cfi2sframe.placing.remove import remove_section
 from tests.placing.test_later_tools import COMMANDS, Command, run_command
 from tests.support.embedded import (
     LARGE,
@@ -151,7 +152,7 @@ def test_replacing(program: Callable[..., Path], tmp_path: Path, second: int) ->
     embed(original, tmp_path / "first", LARGE)
     data = (tmp_path / "first").read_bytes()
     plan = plan_embedding(data, second, replace=True)
-    rewritten = b"".join(write_embedding(data, plan, sframe(second)))
+    rewritten = b"".join(write_embedding(plan, sframe(second)))
     self_check(data, rewritten, plan, sframe(second))
     write(tmp_path / "second", rewritten)
     assert run(tmp_path / "second") == run(original)

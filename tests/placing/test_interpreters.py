@@ -153,4 +153,4 @@ def test_the_re_read_knows_the_page_of_bss(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(place, "alignment_of", lambda _file: 16)
     plan = plan_embedding(data, LARGE)
     with pytest.raises(EmbedError, match=r"on a page of \.bss"):
-        self_check(data, b"".join(write_embedding(data, plan, sframe(LARGE))), plan)
+        self_check(data, b"".join(write_embedding(plan, sframe(LARGE))), plan)

@@ -173,7 +173,7 @@ def test_zeros_are_left_in_its_place(linked: Callable[..., Path], tmp_path: Path
 
     data = linked("newest").read_bytes()
     plan = plan_embedding(data, LARGE, replace=True)
-    rewritten = b"".join(write_embedding(data, plan, sframe(LARGE)))
+    rewritten = b"".join(write_embedding(plan, sframe(LARGE)))
     self_check(data, rewritten, plan, sframe(LARGE))
     assert take_out(rewritten) == data
     write(tmp_path / "removed", take_out(data))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from cfi2sframe.elf.constants import PT_NOTE
+from cfi2sframe.elf.notes import may_be_elsewhere
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import open_linked
 from cfi2sframe.placing.linked import plan_embedding, self_check
-from cfi2sframe.placing.note_addresses import may_be_elsewhere
 from tests.support.embedded import LARGE, SOURCES, embed, run, sframe, take_out
 from tests.support.linked_by_hand import noted_file
 from tests.support.needs import need
@@ -66,7 +66,7 @@ def _rewritten(data: bytes) -> bytes:
     from cfi2sframe.placing.linked import write_embedding
 
     plan = plan_embedding(data, LARGE)
-    rewritten = b"".join(write_embedding(data, plan, sframe(LARGE)))
+    rewritten = b"".join(write_embedding(plan, sframe(LARGE)))
     self_check(data, rewritten, plan, sframe(LARGE))
     return rewritten
 

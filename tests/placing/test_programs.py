@@ -66,7 +66,7 @@ def test_replacing(program: Callable[..., Path], tmp_path: Path, kind: str, firs
     with pytest.raises(EmbedError, match="use --replace"):
         plan_embedding(data, second)
     plan = plan_embedding(data, second, replace=True)
-    rewritten = b"".join(write_embedding(data, plan, sframe(second)))
+    rewritten = b"".join(write_embedding(plan, sframe(second)))
     self_check(data, rewritten, plan, sframe(second))
     write(tmp_path / "second", rewritten)
     assert run(tmp_path / "second") == run(original)

@@ -93,7 +93,7 @@ def test_without_section_headers(program: Callable[..., Path], tmp_path: Path) -
     stripped = bare.pack() + bytes(data[64:end])
     plan = plan_embedding(stripped, LARGE)
     assert "strip must have run before" in plan.warnings[0]
-    rewritten = b"".join(write_embedding(stripped, plan, sframe(LARGE)))
+    rewritten = b"".join(write_embedding(plan, sframe(LARGE)))
     self_check(stripped, rewritten, plan, sframe(LARGE))
     write(tmp_path / "converted", rewritten)
     assert run(tmp_path / "converted") == run(program())
@@ -104,7 +104,7 @@ def test_without_section_headers(program: Callable[..., Path], tmp_path: Path) -
 @pytest.mark.parametrize("name", [".text", ".rodata", ".eh_frame", ".data", ".dynstr", ".symtab", ".note.gnu.build-id"])
 def test_self_check_notices_changed_bytes(image: bytearray, name: str) -> None:
     plan = plan_embedding(image, LARGE)
-    rewritten = bytearray(b"".join(write_embedding(image, plan, sframe(LARGE))))
+    rewritten = bytearray(b"".join(write_embedding(plan, sframe(LARGE))))
     self_check(image, rewritten, plan, sframe(LARGE))
     header = parse_file_header(rewritten)
     sections = parse_section_headers(rewritten, header)
@@ -118,7 +118,7 @@ def test_self_check_notices_changed_bytes(image: bytearray, name: str) -> None:
 
 def test_self_check_notices_wrong_headers(image: bytearray) -> None:
     plan = plan_embedding(image, LARGE)
-    good = b"".join(write_embedding(image, plan, sframe(LARGE)))
+    good = b"".join(write_embedding(plan, sframe(LARGE)))
     noticed = 0
     header = parse_file_header(good)
     for number, segment in enumerate(parse_program_headers(good, header)):

@@ -22,7 +22,8 @@ from cfi2sframe.elf.constants import (
 )
 from cfi2sframe.elf.contents import Joined
 from cfi2sframe.errors import Cfi2SFrameError, EmbedError
-from cfi2sframe.placing.linked import check_removal, plan_embedding, remove_section, self_check, write_embedding
+from cfi2sframe.placing.linked import check_removal, plan_embedding, self_check, write_embedding
+from cfi2sframe.placing.remove import remove_section
 from tests.support.embedded import LARGE, SMALL, embed, sframe, take_out, write
 
 if TYPE_CHECKING:
@@ -132,12 +133,12 @@ def test_a_table_moves_only_as_a_whole(program: Callable[..., Path]) -> None:
     data = bytearray(program("lld").read_bytes())
     plan = plan_embedding(bytes(data), LARGE)
     assert ".dynsym" in set(plan.moved)
-    self_check(data, b"".join(write_embedding(data, plan, sframe(LARGE))), plan)
+    self_check(data, b"".join(write_embedding(plan, sframe(LARGE))), plan)
     header = section_header(load(bytes(data)), ".dynsym")
     struct.pack_into("<Q", data, header + SH_SIZE, 24 * 4)
     plan = plan_embedding(bytes(data), LARGE)
     with pytest.raises(EmbedError, match=r"larger than \.dynsym, which moved"):
-        self_check(data, b"".join(write_embedding(data, plan, sframe(LARGE))), plan)
+        self_check(data, b"".join(write_embedding(plan, sframe(LARGE))), plan)
 
 
 @pytest.mark.parametrize("verifies", [True, False])

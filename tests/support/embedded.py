@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from cfi2sframe.elf.constants import SHT_GNU_SFRAME
 from cfi2sframe.placing.linked import (
     EmbeddingPlan,
     check_removal,
     plan_embedding,
-    remove_section,
     self_check,
     write_embedding,
 )
+from cfi2sframe.placing.remove import remove_section
 from tests.support.needs import need
 
 if TYPE_CHECKING:
@@ -64,9 +63,9 @@ def checksum(data: bytes) -> str:
 def embed(source: Path, target: Path, size: int) -> EmbeddingPlan:
     """Put a section of `size` bytes into a copy, which is checked on the way."""
     data = source.read_bytes()
-    plan = plan_embedding(data, size, section_type=SHT_GNU_SFRAME)
+    plan = plan_embedding(data, size)
     section = sframe(size)
-    rewritten = b"".join(write_embedding(data, plan, section))
+    rewritten = b"".join(write_embedding(plan, section))
     self_check(data, rewritten, plan, section)
     write(target, rewritten)
     return plan
