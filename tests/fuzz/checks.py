@@ -10,7 +10,7 @@ from cfi2sframe import Conversion, account, convert, verify
 from cfi2sframe.api import decode, decode_existing
 from cfi2sframe.conversion import Options
 from cfi2sframe.emit import reader_warnings
-from cfi2sframe.errors import Cfi2SFrameError, RequestError
+from cfi2sframe.errors import Cfi2SFrameError, CostError, RequestError
 from cfi2sframe.report.sentences import missing_sentences, summary
 from cfi2sframe.sframe.dump import dump_json, dump_text
 from cfi2sframe.verification import check_invariants
@@ -57,6 +57,9 @@ def check_conversion(conversion: Conversion, options: Options) -> None:
         # An object's sections are compared at addresses of their own, which may be too far apart for 32 bits.
         expect(image.is_relocatable and options.version < 3, f"converted, but not to be verified: {error}")
         return
+    except CostError:
+        # It ends the whole run; what is too costly, the harness decides.
+        raise
     except Cfi2SFrameError as error:
         raise FindingError(f"converted, but not to be verified: {error}") from error
     expect(found.is_clean, f"version {options.version}: {found.differences[:3]}")
