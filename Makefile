@@ -82,6 +82,7 @@ SPHINX  = $(BIN)/python -m sphinx --conf-dir docs --jobs 2 --fail-on-warning --k
 docs: venv ## make a site of the documents, with the reference of the command line and of the library -> build/site
 	$(BIN)/$(PIP_INSTALL) requirements/docs.txt
 	$(SPHINX) $(SITE)
+	@echo $(SITE)/index.html
 
 # Looks whether the pages outside that the documents link to are there.
 docs-links: venv
