@@ -81,14 +81,15 @@ def run(request: TraceRequest) -> int:
 
     core, pid = request.core, request.pid or 0
     with naming(core or f"process {pid}"):
+        # A pipe can be read only once.
+        data = None if core is None else read_file(core)
         # Memory of a process that was never touched costs it nothing.
-        size = resident_size(pid) if core is None else stored_size(read_file(core))
-        with limited(size):
+        with limited(resident_size(pid) if data is None else stored_size(data)):
             store = FileStore(request.version, request.source)
-            if core is None:
+            if data is None:
                 traced = trace_process(pid, store=store, thread=request.thread)
             else:
-                traced = trace_core(core, executable=request.executable, store=store, thread=request.thread)
+                traced = trace_core(data, executable=request.executable, store=store, thread=request.thread)
             origin: dict[str, str | int] = {"pid": pid} if core is None else {"file": core}
             text = f"{traced}\n" if request.printing.format == "text" else traced.json(**origin)
     with request.printing.open() as out:

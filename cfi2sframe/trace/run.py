@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf.constants import PT_LOAD
@@ -19,6 +19,7 @@ from cfi2sframe.trace.traced import Traced
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.trace.cores import Stopped
     from cfi2sframe.trace.files import ModuleFile
@@ -37,20 +38,20 @@ _MAX_ROOT_DEPTH: Final = 64
 
 
 def trace_core(
-    path: str, *, executable: str | None = None, thread: int | None = None, store: FileStore | None = None
+    core: str | FileData, *, executable: str | None = None, thread: int | None = None, store: FileStore | None = None
 ) -> Traced:
-    """Trace the threads of a core file, or one by its id.
+    """Trace the threads of a core, or one by its id.
 
-    `executable` is the program's file, where it is not at its own path. `store` opens the mapped files and keeps them
-    for further calls. Raises `InputError` when the core or the executable cannot be used, `RequestError` when there is
-    no such thread.
+    `core` is the path of its file, or its bytes. `executable` is the program's file, where it is not at its own path.
+    `store` opens the mapped files and keeps them for further calls. Raises `InputError` when the core or the executable
+    cannot be used, `RequestError` when there is no such thread.
     """
-    with naming(path):
-        core = parse_core(read_file(path))
-        space = core_space(core, store or FileStore(), executable)
-        wanted = [each for each in core.threads if thread in (None, each.id)]
+    with naming(core) if isinstance(core, str) else nullcontext():
+        stopped = parse_core(read_file(core) if isinstance(core, str) else core)
+        space = core_space(stopped, store or FileStore(), executable)
+        wanted = [each for each in stopped.threads if thread in (None, each.id)]
         if not wanted:
-            raise RequestError(f"no thread {thread}; there are {', '.join(str(t.id) for t in core.threads)}")
+            raise RequestError(f"no thread {thread}; there are {', '.join(str(t.id) for t in stopped.threads)}")
         return _trace(space, wanted)
 
 

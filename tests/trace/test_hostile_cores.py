@@ -105,6 +105,20 @@ def test_what_is_printed(path: str, tmp_path: Path) -> None:
     assert lines[-1] == "end: outermost: RA is undefined"
 
 
+def test_a_core_from_a_pipe(path: str, tmp_path: Path) -> None:
+    core = plain_core(AMD64, path).assemble()
+    (tmp_path / "core").write_bytes(core)
+    read_end, write_end = os.pipe()
+    os.write(write_end, core)
+    os.close(write_end)
+    try:
+        done = cli.run("trace", f"/dev/fd/{read_end}")
+    finally:
+        os.close(read_end)
+    assert done == cli.run("trace", tmp_path / "core")
+    assert done.status == 0
+
+
 def test_json(path: str, tmp_path: Path) -> None:
     (tmp_path / "core").write_bytes(plain_core(AMD64, path).assemble())
     need("c++filt")
