@@ -13,15 +13,20 @@ STAMP   := $(VENV)/.installed-for-tests
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-DEMO ?= $(realpath /bin/bash)
+DEMO ?= $(firstword $(realpath /bin/bash /bin/sh))
 
 # The demonstration needs the package and its dependencies, not what tests and linters are.
 demo: $(INSTALLED) ## convert a program (DEMO) into a copy, verify it, look at what it describes and at its rows
 	@mkdir -p build/demo
-	$(BIN)/cfi2sframe -v --replace $(DEMO) -o build/demo/program
-	$(BIN)/cfi2sframe verify -v build/demo/program
+	$(BIN)/cfi2sframe --replace $(DEMO) -o build/demo/program
+	$(BIN)/cfi2sframe verify build/demo/program
 	$(BIN)/cfi2sframe coverage build/demo/program
 	$(BIN)/cfi2sframe dump build/demo/program | head -n 40
+	@echo
+	@echo 'Next'
+	@echo '  build/demo/program -c "echo as before"        # the copy runs'
+	@echo '  $(BIN)/cfi2sframe dump build/demo/program    # all of its rows'
+	@echo '  $(BIN)/cfi2sframe remove build/demo/program -o build/demo/original && cmp build/demo/original $(DEMO)'
 
 # Of everything that is fetched, the version and the bytes are known: requirements/ has them, `make lock` renews it. On a
 # machine for which a package has no wheel, `make WHEELS=` builds it, with tools of any version.
