@@ -25,9 +25,8 @@ from cfi2sframe.elf.load import load
 from cfi2sframe.elf.ranges import SpanCount
 from cfi2sframe.errors import ChangedError, InputError, ReaderError, RequestError, UnfitError, naming
 from cfi2sframe.functions import outcomes_of
-from cfi2sframe.intern import distinct
 from cfi2sframe.lower import Target, check_target, lower_programs
-from cfi2sframe.sframe.constants import SFRAME_VERSION_3
+from cfi2sframe.sframe.constants import ERRATA, SFRAME_VERSION_2, SFRAME_VERSION_3
 from cfi2sframe.sframe.read import read_header, read_section
 from cfi2sframe.sources import find_cfi
 from cfi2sframe.verification import Truth, Verification, verify_section
@@ -185,9 +184,7 @@ def verify(
 
 
 def _verify(image: ElfImage, section: Section, source: CfiKind | None) -> Verification:
-    # No field holds the number of the errata: 1 introduced PC-relative starts, 2 rows without data words.
-    errata = (2 if has_outermost_rows(section) else 1) if section.start_is_pcrel else 0
-    target = Target(image.arch, section.version, errata)
+    target = Target(image.arch, section.version, section.errata)
     check_target(target)
     if source is not None:
         return _compare(image, read_cfi(image, source), section, target)
@@ -250,12 +247,6 @@ def _truth(
     return Truth(entries, outcomes.skipped, holes, may_lack_parts, code_map.stubs, code_map.padding)
 
 
-def has_outermost_rows(section: Section) -> bool:
-    """Whether a section has rows without data words (version 2 errata 2, version 3): RA is undefined."""
-    bodies, _ = distinct(section.bodies)
-    return any(state.cfa is None for body in bodies for state in body.states)
-
-
 def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options: Options = Options()) -> Section:
     """Decode a raw section that was made for an image with these options, to be verified against it.
 
@@ -271,8 +262,8 @@ def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options:
         return decoded
     options = options._replace(version=read_header(data).version)
     places: dict[tuple[int, int], list[int]] = {}
-    # No field holds the number of the errata, and functions are cut where rows without data words may not be used.
-    for errata in (2, 1) if options.version == 2 else (None,):
+    # It may follow newer errata than it uses, and functions are cut where rows without data words may not be used.
+    for errata in sorted(ERRATA, reverse=True) if options.version == SFRAME_VERSION_2 else (None,):
         for place, vaddrs in _places(convert_image(image, options._replace(errata=errata))).items():
             places.setdefault(place, vaddrs)
     starts = []

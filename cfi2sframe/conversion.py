@@ -20,7 +20,7 @@ from cfi2sframe.errors import InputError, RequestError
 from cfi2sframe.functions import Outcomes, Placed, outcomes_of, place_functions
 from cfi2sframe.lower import InParts, Skip, Target, check_target, lower_programs
 from cfi2sframe.printable import counted
-from cfi2sframe.sframe.constants import SFRAME_VERSION_2, SFRAME_VERSION_3, VERSIONS
+from cfi2sframe.sframe.constants import DEFAULT_ERRATA, ERRATA, SFRAME_VERSION_2, SFRAME_VERSION_3, VERSIONS
 from cfi2sframe.sframe.model import Section
 from cfi2sframe.sframe.write import RowStore, store_rows, write
 from cfi2sframe.sources import find_cfi
@@ -43,13 +43,12 @@ class Options(NamedTuple):
     """What the caller may choose.
 
     `version` is that of SFrame (1 to 3). `errata` belongs to version 2: the number of the newest errata that the
-    section's readers know (0 to 2). None is 1, because glibc's backtrace() takes a row without data words, which
-    came with errata 2, for an error and leaves the whole trace to DWARF. `source` is the CFI to read; None: all
-    that there is, and where several sources describe an address, the first of `elf.cfi.CFI_KINDS`; "code": these
-    and, for code that none of them covers, what follows from its instructions. `section_vaddr` is the section's
-    virtual address; None: the first 64 KiB boundary past the last PT_LOAD (objects: 0). `level`: 0 gives every
-    function rows of its own, 1 shares equal rows, 2 also cuts and joins functions where that saves bytes; None is
-    2. Objects are always at 0: GNU ld cannot merge shared rows.
+    section's readers know; None is `DEFAULT_ERRATA`. `source` is the CFI to read; None: all that there is, and where
+    several sources describe an address, the first of `elf.cfi.CFI_KINDS`; "code": these and, for code that none of
+    them covers, what follows from its instructions. `section_vaddr` is the section's virtual address; None: the first
+    64 KiB boundary past the last PT_LOAD (objects: 0). `level`: 0 gives every function rows of its own, 1 shares equal
+    rows, 2 also cuts and joins functions where that saves bytes; None is 2. Objects are always at 0: GNU ld cannot
+    merge shared rows.
     """
 
     version: int = SFRAME_VERSION_3
@@ -62,7 +61,7 @@ class Options(NamedTuple):
 #: The values that each field may have, except `section_vaddr`.
 _CHOICES: Final[dict[str, tuple[object, ...]]] = {
     "version": VERSIONS,
-    "errata": (0, 1, 2, None),
+    "errata": (*ERRATA, None),
     "source": (*CFI_KINDS, None),
     "level": (0, 1, 2, None),
 }
@@ -249,7 +248,7 @@ def place_again(conversion: Conversion, section_vaddr: int) -> Conversion:
 
 def _target_of(image: ElfImage, options: Options) -> Target:
     check_options(options)
-    target = Target(image.arch, options.version, 1 if options.errata is None else options.errata)
+    target = Target(image.arch, options.version, DEFAULT_ERRATA if options.errata is None else options.errata)
     check_target(target)
     return target
 

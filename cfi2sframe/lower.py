@@ -18,7 +18,15 @@ from cfi2sframe.intern import IdentityMap, TupleInterner
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.reduce import InexpressibleError, Unlike, reduce_state
 from cfi2sframe.rules import Rule
-from cfi2sframe.sframe.constants import FLEX_REG_SHIFT, SFRAME_VERSION_2, SFRAME_VERSION_3, VERSIONS
+from cfi2sframe.sframe.constants import (
+    DEFAULT_ERRATA,
+    ERRATA_OF_OUTERMOST_ROWS,
+    ERRATA_OF_PCREL_STARTS,
+    FLEX_REG_SHIFT,
+    SFRAME_VERSION_2,
+    SFRAME_VERSION_3,
+    VERSIONS,
+)
 from cfi2sframe.sframe.model import OUTERMOST, FrameState, FunctionBody
 
 if TYPE_CHECKING:
@@ -35,7 +43,7 @@ class Target(NamedTuple):
 
     arch: Arch
     version: int = SFRAME_VERSION_3
-    errata: int = 1
+    errata: int = DEFAULT_ERRATA
 
     @property
     def has_flexible_rows(self) -> bool:
@@ -45,12 +53,15 @@ class Target(NamedTuple):
     @property
     def has_outermost_rows(self) -> bool:
         """Whether a row without data words means that RA is undefined (version 2 errata 2, version 3)."""
-        return self.version >= SFRAME_VERSION_3 or (self.version == SFRAME_VERSION_2 and self.errata >= 2)
+        return self._has(ERRATA_OF_OUTERMOST_ROWS)
 
     @property
     def start_is_pcrel(self) -> bool:
         """Whether a start field counts from itself, not from the section (version 2 errata 1, version 3)."""
-        return self.version >= SFRAME_VERSION_3 or (self.version == SFRAME_VERSION_2 and self.errata >= 1)
+        return self._has(ERRATA_OF_PCREL_STARTS)
+
+    def _has(self, errata: int) -> bool:
+        return self.version >= SFRAME_VERSION_3 or (self.version == SFRAME_VERSION_2 and self.errata >= errata)
 
 
 def check_target(target: Target) -> None:

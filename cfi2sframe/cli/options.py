@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe.errors import RequestError
 from cfi2sframe.readers import READERS
+from cfi2sframe.sframe.constants import DEFAULT_ERRATA, ERRATA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -111,8 +112,9 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> argparse._Argumen
     text = f"write what this reader reads, and leave out functions that it would refuse: {', '.join(READERS)}"
     add_option(group, "--for NAME", text, dest="reader", choices=READERS)
     add_version(group)
-    text = "V2 errata level to write: 0, 1 (PC-relative starts; default) or 2 (and undefined RA)"
-    add_option(group, "--errata N", text, type=int, choices=(0, 1, 2))
+    levels = ", ".join(f"{level} ({what})" if what else str(level) for level, what in ERRATA.items())
+    text = f"errata level of version 2 to write: {levels}; default {DEFAULT_ERRATA}"
+    add_option(group, "--errata N", text, type=int, choices=tuple(ERRATA))
     add_source(group, ("eh_frame", "debug_frame", "gopclntab", "code"))
     add_level(group)
     text = "load address of raw bytes (default: first 64 KiB boundary past PT_LOAD)"

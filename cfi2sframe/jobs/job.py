@@ -35,6 +35,7 @@ from cfi2sframe.errors import (
 from cfi2sframe.files.kinds import SkipKind, skip_of
 from cfi2sframe.files.write import open_input, write_file, write_output
 from cfi2sframe.guard import limited, unlimited
+from cfi2sframe.jobs.existing import compare_existing, options_for
 from cfi2sframe.jobs.records import Job, Outcome
 from cfi2sframe.reasons import SkipReason
 
@@ -124,7 +125,7 @@ def _convert(job: Job, image: ElfImage, file: InputFile | None, kept: list[objec
     settings = job.settings
     options = settings.options
     if image.has_sframe and not settings.replaces:
-        options = emit.options_for(image, options)
+        options = options_for(image, options)
     if settings.reader is None:
         from cfi2sframe.conversion import convert_image
 
@@ -244,7 +245,7 @@ def _write(job: Job, conversion: Conversion, file: InputFile | None, known: Outc
     where = "" if emitted.plan is None else f" at 0x{emitted.plan.section_vaddr:x}"
     placement, warnings = f".sframe{where}: {emitted.placement}", (*known.warnings, *emitted.warnings)
     if exists and not settings.replaces:
-        verdict = emit.compare_existing(conversion)
+        verdict = compare_existing(conversion)
         if not verdict.is_replaced and not (verdict.is_kept and settings.is_in_tree):
             raise EmbedError(verdict.reason)
         if not verdict.is_replaced:

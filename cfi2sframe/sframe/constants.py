@@ -12,6 +12,13 @@ SFRAME_VERSION_2: Final = 2
 SFRAME_VERSION_3: Final = 3
 VERSIONS: Final = (SFRAME_VERSION_1, SFRAME_VERSION_2, SFRAME_VERSION_3)
 
+#: The errata of version 2, and what each of them brought; no field holds which of them a section follows.
+ERRATA: Final = {0: "", 1: "PC-relative starts", 2: "undefined RA"}
+ERRATA_OF_PCREL_STARTS: Final = 1
+ERRATA_OF_OUTERMOST_ROWS: Final = 2
+#: glibc's backtrace() takes a row without data words for an error, and leaves the whole trace to DWARF.
+DEFAULT_ERRATA: Final = 1
+
 #: The function table is sorted by start address.
 SFRAME_F_FDE_SORTED: Final = 0x1
 #: Every function keeps a frame pointer (versions 1 and 2).

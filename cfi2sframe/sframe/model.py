@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from cfi2sframe.abi import ARCHES, Arch
 from cfi2sframe.printable import counted
 from cfi2sframe.rules import Rule as Rule  # noqa: PLC0414, TC001 - fields of NamedTuples; also for importers
-from cfi2sframe.sframe.constants import SFRAME_VERSION_1, SFRAME_VERSION_3
+from cfi2sframe.sframe.constants import (
+    ERRATA,
+    ERRATA_OF_OUTERMOST_ROWS,
+    ERRATA_OF_PCREL_STARTS,
+    SFRAME_VERSION_1,
+    SFRAME_VERSION_3,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -350,6 +356,13 @@ class Section(_Container):
     def row_count(self) -> int:
         """The rows of all functions; those that functions share count for each."""
         return sum([len(body.starts) for body in self.bodies])
+
+    @property
+    def errata(self) -> int:
+        """The first errata of version 2 that have all that the section uses."""
+        if any(state.cfa is None for body in self.bodies for state in body.states):
+            return ERRATA_OF_OUTERMOST_ROWS
+        return ERRATA_OF_PCREL_STARTS if self.start_is_pcrel else min(ERRATA)
 
     @cached_property
     def ascending(self) -> Section:
