@@ -44,10 +44,10 @@ class Fault(NamedTuple):
 
 
 def faults(text: str) -> list[Fault]:
-    """Return the sections of a page that have blocks."""
-    parts = re.split(r"^#{2,3} (.+)$", text, flags=re.MULTILINE)
-    found = [Fault(title, blocks_of(body)) for title, body in zip(parts[1::2], parts[2::2], strict=True)]
-    return [fault for fault in found if fault.blocks]
+    """Return the sections of a page that have blocks, each with the files of the page's beginning."""
+    beginning, *parts = re.split(r"^#{2,3} (.+)$", text, flags=re.MULTILINE)
+    found = [(title, blocks_of(body)) for title, body in zip(parts[::2], parts[1::2], strict=True)]
+    return [Fault(title, [*blocks_of(beginning), *blocks]) for title, blocks in found if blocks]
 
 
 SHOWN = [(fault, session) for fault in faults(PAGE.read_text()) for session in fault.sessions]
