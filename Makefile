@@ -133,7 +133,7 @@ fuzz: venv ## run each fuzz target for FUZZ_SECONDS, and keep what fails under t
 bench: venv corpus-files ## measure speed, sizes and the time of look-ups, for docs/design.md
 	$(BIN)/python bench/speed.py
 	for level in 0 1 2; do for folder in build/corpus/*; do \
-	  $(BIN)/cfi2sframe size -O$$level $$folder | tail -n 3 | head -n 1; done; done
+	  $(BIN)/cfi2sframe size -O$$level $$folder | grep ' files$$'; done; done
 	$(BIN)/python bench/lookup.py
 
 BEFORE ?= HEAD~1
