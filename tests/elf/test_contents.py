@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe import convert, load
-from cfi2sframe.elf.contents import FileBytes, Joined, OpenFile
-from cfi2sframe.emit import check, emit, remove
-from cfi2sframe.errors import ChangedError, InputError
+from cfi2sframe.elf.contents import FileBytes, Joined, OpenFile, Splice, spliced
+from cfi2sframe.errors import ChangedError, EmbedError, InputError
+from tests.support.embedded import emitted, take_out
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.contents import FileData
@@ -117,8 +117,28 @@ def test_objects_are_the_same_either_way(path: Path, monkeypatch: pytest.MonkeyP
     by_ranges = convert(load(str(path)))
     assert isinstance(by_ranges.image.data, FileBytes)
     assert by_ranges.data == at_once.data
-    emitted = emit(by_ranges)
-    written = b"".join(emitted.chunks)
-    assert written == b"".join(emit(at_once).chunks)
-    check(emitted, load(written))
-    assert bytes(remove(load(written)))
+    written = emitted(by_ranges)
+    assert written == emitted(at_once)
+    assert take_out(written)
+
+
+def test_two_replacements_of_one_byte_are_refused() -> None:
+    for splices in ([Splice(2, 2, b""), Splice(3, 1, b"")], [Splice(2, 1, b"x"), Splice(2, 1, b"y")]):
+        with pytest.raises(EmbedError, match=r"0x[23]"):
+            spliced(bytes(4), splices)
+    with pytest.raises(EmbedError, match="0x3"):
+        spliced(bytes(4), [Splice(2, 2, b""), Splice(3, 0, b"x")])
+
+
+@given(st.lists(st.tuples(st.binary(max_size=2), st.one_of(st.none(), st.binary(max_size=3))), max_size=12), st.data())
+def test_any_order_gives_the_same(cells: list[tuple[bytes, bytes | None]], data: st.DataObject) -> None:
+    """Of each byte: what is inserted before it, and what replaces it."""
+    original = bytes(range(len(cells)))
+    splices = [Splice(at, 0, added) for at, (added, _) in enumerate(cells) if added]
+    splices += [Splice(at, 1, replacement) for at, (_, replacement) in enumerate(cells) if replacement is not None]
+    shuffled = data.draw(st.permutations(splices))
+    expected = b"".join(
+        added + (original[at : at + 1] if replacement is None else replacement)
+        for at, (added, replacement) in enumerate(cells)
+    )
+    assert b"".join(spliced(original, shuffled)) == expected

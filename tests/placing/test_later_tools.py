@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import pytest
 
+from cfi2sframe import load
+from cfi2sframe.elf.constants import PT_PHDR
 from cfi2sframe.errors import EmbedError
-from tests.placing.conftest import FULL_LINKERS
+from cfi2sframe.placing import head
 from tests.support.embedded import (
+    KINDS,
     LARGE,
+    LINKERS,
     SMALL,
     checksum,
+    compiled,
     embed,
+    linked_program,
     mapped,
     run,
     sframe,
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from cfi2sframe.placing.linked import EmbeddingPlan
     from tests.support.oracle.tools import Binutils, BinutilsVersion
 
 pytestmark = pytest.mark.oracle
@@ -61,31 +68,64 @@ COMMANDS = (
     Command(("patchelf", "--set-rpath", "/opt/some/rather/long/directory/of/libraries", "--output", "OUT", "IN")),
     Command(("patchelf", "--set-interpreter", "/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "--output", "OUT", "IN")),
 )
+each_command = pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 #: patchelf puts a growing .dynamic of a program at fixed addresses into room after the program headers, and that is
 #: read-only: the program crashes. Where .dynsym moved away there is such room.
 PATCHELF_WRONG = "patchelf writes .dynamic into a read-only segment when there is room after the program headers"
+EU_STRIP_WRONG = "eu-strip writes zeros or section headers over program headers that do not follow the ELF header"
+GNU_WRONG = "GNU strip and objcopy 2.40 put the program headers at the start of their segment, and .sframe elsewhere"
 
 
-def run_command(command: Command, source: Path, target: Path, binutils: Callable[[BinutilsVersion], Binutils]) -> bool:
-    """Apply a tool; return whether it succeeded. Skips when it is not here."""
-    if command.version == "machine":
-        need(command.words[0])
-        tool = command.words[0]
-    else:
-        try:
-            tool = binutils(command.version).tool(command.words[0])
-        except ToolMissingError as error:
-            pytest.skip(str(error))
-    places = {"IN": str(source), "OUT": str(target), "OUT.debug": f"{target}.debug"}
-    return run(tool, *(places.get(word, word) for word in command.words[1:])).status == 0
+class Case(NamedTuple):
+    """What a command is applied to: a program, or a library that a program loads."""
+
+    original: Path
+    command: Command
+    folder: Path
+    binutils: Callable[[BinutilsVersion], Binutils]
+    main: tuple[Path, ...] = ()
+
+    def changed(self, source: Path) -> Path | None:
+        """Apply the tool; return what it makes, None where it fails. Skips when it is not here."""
+        tool, *words = self.command.words
+        if self.command.version == "machine":
+            need(tool)
+        else:
+            try:
+                tool = self.binutils(self.command.version).tool(tool)
+            except ToolMissingError as error:
+                pytest.skip(str(error))
+        target = self.folder / f"changed-{source.name}"
+        places = {"IN": str(source), "OUT": str(target), "OUT.debug": f"{target}.debug"}
+        return target if run(tool, *(places.get(word, word) for word in words)).status == 0 else None
+
+    def embed(self, size: int) -> EmbeddingPlan:
+        """Put a section in; skips where the unmodified file does not survive the tool either."""
+        plain = self.changed(self.original)
+        if not plain or run(*self.main, plain) != run(*self.main, self.original):
+            pytest.skip("the unmodified file does not survive this either")
+        return embed(self.original, self.folder / "converted.so", size)
+
+    def check(self, size: int) -> Path:
+        """Check that the converted file survives the tool; return it."""
+        changed = self.changed(self.folder / "converted.so")
+        assert changed
+        assert run(*self.main, changed) == run(*self.main, self.original)
+        name = changed.name if self.main else "main"
+        assert mapped(*self.main, changed) == [(name, size, checksum(sframe(size)))]
+        return changed
+
+    def check_removal(self, changed: Path) -> None:
+        """Check that a file works without its section, too."""
+        removed = write(self.folder / "removed.so", take_out(changed.read_bytes()))
+        assert run(*self.main, removed) == run(*self.main, self.original)
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-@pytest.mark.parametrize("link", [*product(["bfd", "gold", "lld", "mold"], ["pie", "nopie", "static", "static-pie"])])
+@each_command
+@pytest.mark.parametrize("link", [*product(LINKERS, KINDS)])
 @pytest.mark.parametrize("variant", ["plain", "noseparate"])
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 def test_survives(
-    program: Callable[..., Path],
     binutils: Callable[[BinutilsVersion], Binutils],
     tmp_path: Path,
     request: pytest.FixtureRequest,
@@ -95,25 +135,49 @@ def test_survives(
     command: Command,
 ) -> None:
     linker, kind = link
-    original = program(linker, kind, variant)
-    expected = run(original)
-    plain = tmp_path / "plain"
-    if not run_command(command, original, plain, binutils) or run(plain) != expected:
-        pytest.skip("the unmodified program does not survive this either")
-    converted, changed = tmp_path / "converted", tmp_path / "changed"
-    if kind == "static" and size == LARGE and linker in FULL_LINKERS:
-        with pytest.raises(EmbedError, match="strip the file first"):
-            embed(original, converted, size)
-        return
-    plan = embed(original, converted, size)
+    if kind == "static" and size == LARGE and linker in ("bfd", "gold"):
+        pytest.skip("refused: it has to be stripped first")
+    case = Case(linked_program(linker, kind, variant), command, tmp_path, binutils)
+    plan = case.embed(size)
     dynsym_moved = ".dynsym" in plan.moved and linker != "mold"
     if command.words[:2] == ("patchelf", "--set-rpath") and kind == "nopie" and dynsym_moved:
         request.applymarker(pytest.mark.xfail(reason=PATCHELF_WRONG, strict=True))
-    assert run_command(command, converted, changed, binutils)
-    assert run(changed) == expected
-    assert mapped(changed) == [("main", size, checksum(sframe(size)))]
-    write(tmp_path / "removed", take_out(changed.read_bytes()))
-    assert run(tmp_path / "removed") == expected
+    case.check_removal(case.check(size))
+
+
+@each_command
+@pytest.mark.parametrize(
+    "kind",
+    ["pie", "static", "library", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("nopie", "static-pie"))],
+)
+def test_a_table_at_the_end_survives(
+    monkeypatch: pytest.MonkeyPatch,
+    binutils: Callable[[BinutilsVersion], Binutils],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    kind: str,
+    command: Command,
+) -> None:
+    """The file runs after all of them but eu-strip, and has its section after all but GNU strip 2.40."""
+    monkeypatch.setattr(head, "movable_sections", lambda *_words: frozenset())
+    if kind == "library":
+        library = compiled("library.cpp", "-shared", "-fPIC", "-s")
+        case = Case(library, command, tmp_path, binutils, (linked_program(),))
+    else:
+        case = Case(linked_program("bfd", kind, "stripped"), command, tmp_path, binutils)
+    case.embed(LARGE)
+    if command.words[0] == "eu-strip":
+        request.applymarker(pytest.mark.xfail(reason=EU_STRIP_WRONG, strict=True))
+    elif command.version in ("2.40", "machine") and command.words[0] in ("strip", "objcopy"):
+        wrong = any(segment.type == PT_PHDR for segment in load(str(case.original)).segments)
+        request.applymarker(pytest.mark.xfail(wrong, reason=GNU_WRONG, strict=True))
+    changed = case.check(LARGE)
+    if command.version == "2.40":
+        # It gives the new segment a physical address of its own, as kernels have them.
+        with pytest.raises(EmbedError, match="physical addresses"):
+            take_out(changed.read_bytes())
+    else:
+        case.check_removal(changed)
 
 
 def _can_unstrip(objcopy: str, original: Path, folder: Path) -> bool:
@@ -129,24 +193,17 @@ def _can_unstrip(objcopy: str, original: Path, folder: Path) -> bool:
 @pytest.mark.parametrize(("version", "size"), [("2.40", LARGE), ("newest", SMALL), ("newest", LARGE)])
 @pytest.mark.parametrize("kind", ["pie", "nopie", "static-pie"])
 def test_separate_debug_file(
-    program: Callable[..., Path],
-    binutils: Callable[[BinutilsVersion], Binutils],
-    tmp_path: Path,
-    kind: str,
-    size: int,
-    version: BinutilsVersion,
+    binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path, kind: str, size: int, version: BinutilsVersion
 ) -> None:
     """Debug files made before and after the conversion are found, and gdb sees through them."""
     need("gdb", "eu-unstrip", "objcopy")
     objcopy = binutils(version).tool("objcopy") if version == "newest" else "objcopy"
-    original = program("bfd", kind, "debug")
-    converted = tmp_path / "converted"
+    original = linked_program("bfd", kind, "debug")
+    converted, stripped, linked, debug = (tmp_path / n for n in ("converted", "stripped", "linked", "linked.debug"))
     plan = embed(original, converted, size)
     for source in (original, converted):
-        debug, linked = tmp_path / "linked.debug", tmp_path / "linked"
         debug.unlink(missing_ok=True)
         assert run(objcopy, "--only-keep-debug", source, debug).status == 0
-        stripped = tmp_path / "stripped"
         assert run(objcopy, "--strip-debug", f"--add-gnu-debuglink={debug}", converted, stripped).status == 0
         shutil.move(stripped, linked)
         assert run(linked) == run(original)
@@ -163,16 +220,16 @@ def test_separate_debug_file(
 
 
 @pytest.mark.parametrize("kind", ["pie", "nopie", "static-pie"])
-def test_no_growth_after_strip_and_removal(program: Callable[..., Path], tmp_path: Path, kind: str) -> None:
+def test_no_growth_after_strip_and_removal(tmp_path: Path, kind: str) -> None:
     """Strip takes the record for removal away, so zeros are left; the next section goes there."""
     need("strip")
-    expected, path = run(program("bfd", kind)), tmp_path / "program"
-    write(path, program("bfd", kind).read_bytes())
+    original = linked_program("bfd", kind)
+    path = write(tmp_path / "program", original.read_bytes())
     sizes = set()
     for _ in range(3):
         embed(path, path, LARGE)
         assert run("strip", path).status == 0
         write(path, take_out(path.read_bytes()))
-        assert run(path) == expected
+        assert run(path) == run(original)
         sizes.add(path.stat().st_size)
     assert len(sizes) == 1

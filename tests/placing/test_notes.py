@@ -8,117 +8,106 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from cfi2sframe import load
 from cfi2sframe.elf.constants import PT_NOTE
 from cfi2sframe.elf.notes import may_be_elsewhere
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.gate import open_linked
 from cfi2sframe.placing.linked import plan_embedding, self_check
-from tests.support.embedded import LARGE, SOURCES, embed, run, sframe, take_out
-from tests.support.linked_by_hand import noted_file
+from tests.support import cfi_asm as asm
+from tests.support.embedded import LARGE, LINKERS, compiled, converted, embed, embedded, run, take_out
+from tests.support.linked_by_hand import noted_file, notes_of
 from tests.support.needs import need
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from cfi2sframe.elf.headers import ByteOrder
 
 IMAGE: Final = range(0x400000, 0x500000)
 VADDR: Final = 0x400300
 
 
-def note(owner: bytes, content: bytes, kind: int = 1, order: str = "<") -> bytes:
+def note(owner: bytes, content: bytes, order: str = "<") -> bytes:
     """A note, padded as in a section of alignment 4."""
-    parts = struct.pack(order + "III", len(owner), len(content), kind), owner, content
+    parts = struct.pack(order + "III", len(owner), len(content), 1), owner, content
     return b"".join(part + bytes(-len(part) % 4) for part in parts)
 
 
-def stays_right(content: bytes, order: str = "<") -> bool:
-    return may_be_elsewhere(content, "<" if order == "<" else ">", 4, VADDR, IMAGE)
-
-
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_addresses_relative_to_the_note(order: str) -> None:
+def test_addresses_relative_to_the_note(order: ByteOrder) -> None:
     """Crashpad's note: the distance of a variable from the descriptor."""
     at = VADDR + 12 + 12
-    for target in (IMAGE.start, IMAGE.stop - 1, at - 25, at + 8):
-        assert not stays_right(note(b"Crashpad\0", struct.pack(order + "q", target - at), order=order), order)
-    for target in (IMAGE.start - 1, IMAGE.stop, at, 0x2032303236):
-        assert stays_right(note(b"Crashpad\0", struct.pack(order + "q", target - at), order=order), order)
+    for is_address, targets in (
+        (True, (IMAGE.start, IMAGE.stop - 1, at - 25, at + 8)),
+        (False, (IMAGE.start - 1, IMAGE.stop, at, 0x2032303236)),
+    ):
+        for target in targets:
+            content = note(b"Crashpad\0", struct.pack(order + "q", target - at), order)
+            assert may_be_elsewhere(content, order, 4, VADDR, IMAGE) is not is_address
 
 
 def _noted(*notes: bytes) -> bytes:
     return noted_file(notes, names=[f".note.test.{number}" for number in range(len(notes))])
 
 
-def _moved_names(data: bytes) -> set[str]:
-    return set(plan_embedding(data, LARGE).moved)
-
-
 def test_unknown_names_move_and_return() -> None:
     data = _noted(*(note(b"Go\0\0", bytes([65 + number]) * 40) for number in range(4)))
-    assert _moved_names(data)
-    rewritten = _rewritten(data)
+    plan, rewritten = embedded(data, LARGE)
+    assert plan.moved
     assert take_out(rewritten) == data
-    segments = [s for s in open_linked(rewritten).segments if s.type == PT_NOTE]
-    assert sum(segment.file_size for segment in segments) == 4 * 56
-
-
-def _rewritten(data: bytes) -> bytes:
-    from cfi2sframe.placing.linked import write_embedding
-
-    plan = plan_embedding(data, LARGE)
-    rewritten = b"".join(write_embedding(plan, sframe(LARGE)))
-    self_check(data, rewritten, plan, sframe(LARGE))
-    return rewritten
+    assert sum(s.file_size for s in load(rewritten).segments if s.type == PT_NOTE) == 4 * 56
 
 
 def test_a_relative_address_stays() -> None:
-    file = open_linked(_noted(note(b"Go\0\0", b"text" * 30)))
-    vaddr = file.sections[1].vaddr
-    content = struct.pack("<q", file.loads[1].vaddr - vaddr - 20)
-    assert _moved_names(_noted(note(b"Go\0\0", b"text" * 32))) == {".note.test.0"}
-    assert not _moved_names(_noted(note(b"Test\0", content + b"text" * 30)))
-
-
-def test_the_re_read_knows_notes_that_may_not_move() -> None:
-    """A relative address that was overlooked."""
+    """Where one was overlooked, the re-read finds it."""
     text = note(b"Go\0\0", b"text" * 30)
     data = _noted(text)
-    plan = plan_embedding(data, LARGE)
-    rewritten = _rewritten(data)
-    file = open_linked(data)
-    old, new = (s.vaddr for f in (file, open_linked(rewritten)) for s in f.sections if s.name == plan.moved[0])
-    changed = []
-    for whole, base in ((data, old), (rewritten, old)):
-        at = whole.index(text) + 16
-        changed.append(whole[:at] + struct.pack("<q", file.loads[1].vaddr - base - 16) + whole[at + 8 :])
-    assert new != old
+    plan, rewritten = embedded(data, LARGE)
+    assert plan.moved == [".note.test.0"]
+    old = plan.file.sections[1].vaddr
+    content = struct.pack("<q", plan.file.loads[1].vaddr - old - 16)
+    before, after = (each.replace(text, text[:16] + content + text[24:]) for each in (data, rewritten))
+    assert not plan_embedding(before, LARGE).moved
     with pytest.raises(EmbedError, match="addresses relative to itself"):
-        self_check(changed[0], changed[1], plan)
+        self_check(before, after, plan)
 
 
-PROGRAM: Final = SOURCES / "notes.c"
-EXPECTED: Final = ["0123456789" * 4, "42"]
+def test_sections_of_one_name_move() -> None:
+    data = noted_file(notes_of(20))
+    out = converted(data)
+    old, new = ({s.vaddr for s in load(each).sections if s.name == ".note.package"} for each in (data, out))
+    assert new - old
+    assert take_out(out) == data
+
+
+def test_a_local_symbol_moves_with_its_section() -> None:
+    """One that would leave the addresses is refused."""
+
+    def with_symbol(value: int) -> bytes:
+        return noted_file(notes_of(6), symbols=(asm.Symbol("s", value, 0, 0x03, "n0"),))
+
+    data = with_symbol(load(with_symbol(0)).sections[1].vaddr)
+    assert take_out(converted(data)) == data
+    with pytest.raises(EmbedError, match="far outside"):
+        converted(with_symbol((1 << 64) - 1))
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("linker", ["bfd", "gold", "lld", "mold"])
+@pytest.mark.parametrize("linker", LINKERS)
 @pytest.mark.parametrize("kind", ["-pie", "-no-pie"])
 @pytest.mark.parametrize("with_place", [False, True])
 def test_a_program_finds_its_notes(linker: str, kind: str, *, with_place: bool, tmp_path: Path) -> None:
     """Where the note that may not move is in the way, there is no room."""
-    need("gcc", "mold" if linker == "mold" else f"ld.{linker}")
-    flags = ["-g", "-O1", f"-fuse-ld={linker}", kind, "-Wl,--build-id=sha1", *["-DPLACE"] * with_place]
-    built = run("gcc", *flags, "-o", tmp_path / "program", PROGRAM)
-    assert built.status == 0, built.errors
-    expected = run(tmp_path / "program")
-    assert sorted(expected.output.splitlines()) == EXPECTED[: 1 + with_place]
+    need(f"ld.{linker}")
+    program = compiled("notes.c", "-g", f"-fuse-ld={linker}", kind, *["-DPLACE"] * with_place)
+    expected = run(program)
+    assert sorted(expected.output.splitlines()) == ["0123456789" * 4, "42"][: 1 + with_place]
     try:
-        plan = embed(tmp_path / "program", tmp_path / "converted", LARGE)
+        plan = embed(program, tmp_path / "converted", LARGE)
     except EmbedError as error:
         if not with_place or "cannot grow" not in str(error):
             raise
         return
     assert ".note.test.place" not in plan.moved
     assert run(tmp_path / "converted") == expected
-    original = (tmp_path / "program").read_bytes()
-    assert take_out((tmp_path / "converted").read_bytes()) == original
+    assert take_out((tmp_path / "converted").read_bytes()) == program.read_bytes()

@@ -3,33 +3,49 @@
 
 from __future__ import annotations
 
-import shutil
 import struct
 import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
-from cfi2sframe.placing.linked import (
-    EmbeddingPlan,
-    check_removal,
-    plan_embedding,
-    self_check,
-    write_embedding,
-)
-from cfi2sframe.placing.remove import remove_section
+from cfi2sframe import convert, load
+from cfi2sframe.elf.constants import SHT_GNU_SFRAME
+from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, SECTION_HEADER_SIZE
+from cfi2sframe.emit import check, check_removal, emit, remove
+from cfi2sframe.placing.linked import plan_embedding, self_check, write_embedding
 from tests.support.needs import need
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from cfi2sframe.conversion import Conversion
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.placing.linked import EmbeddingPlan
 
 SOURCES = Path(__file__).parent / "programs"
 HEADER_SIZE = 28
+#: Where the fields of program headers and of section headers are.
+P_FLAGS, P_OFFSET, P_VADDR, P_PADDR, P_FILESZ, P_MEMSZ, P_ALIGN = 4, 8, 16, 24, 32, 40, 48
+SH_NAME, SH_TYPE, SH_FLAGS, SH_ADDR, SH_OFFSET, SH_SIZE = 0, 4, 8, 16, 24, 32
 #: Fits into the slack of most small programs, and never does.
 SMALL, LARGE = 120, 200_000
+LINKERS: Final = ("bfd", "gold", "lld", "mold")
+KINDS: Final = {
+    "pie": (),
+    "nopie": ("-no-pie", "-fno-pie"),
+    "static": ("-static", "-DNO_DLOPEN"),
+    "static-pie": ("-static-pie", "-DNO_DLOPEN"),
+}
+VARIANTS: Final = {
+    "plain": (),
+    "noseparate": ("-Wl,-z,noseparate-code",),
+    "hash-sysv": ("-Wl,--hash-style=sysv",),
+    "hash-both": ("-Wl,--hash-style=both",),
+    "stripped": ("-s",),
+    "debug": ("-g",),
+}
 
 
 class Result(NamedTuple):
@@ -60,58 +76,94 @@ def checksum(data: bytes) -> str:
     return f"{value:016x}"
 
 
-def embed(source: Path, target: Path, size: int) -> EmbeddingPlan:
+def embedded(data: bytes, size: int, *, replace: bool = False) -> tuple[EmbeddingPlan, bytes]:
+    """Return how a section of `size` bytes goes into a linked file, and the file with it, which is checked."""
+    plan = plan_embedding(data, size, replace=replace)
+    rewritten = b"".join(write_embedding(plan, sframe(size)))
+    self_check(data, rewritten, plan, sframe(size))
+    return plan, rewritten
+
+
+def embed(source: Path, target: Path, size: int, *, replace: bool = False) -> EmbeddingPlan:
     """Put a section of `size` bytes into a copy, which is checked on the way."""
-    data = source.read_bytes()
-    plan = plan_embedding(data, size)
-    section = sframe(size)
-    rewritten = b"".join(write_embedding(plan, section))
-    self_check(data, rewritten, plan, section)
+    plan, rewritten = embedded(source.read_bytes(), size, replace=replace)
     write(target, rewritten)
     return plan
 
 
 def take_out(data: bytes) -> bytes:
-    """Return the file without its section, which is checked on the way."""
-    bare = b"".join(remove_section(data))
-    check_removal(data, bare)
+    """Return a file without its section, which is checked on the way."""
+    image = load(data)
+    bare = b"".join(remove(image))
+    check_removal(image, load(bare))
     return bare
 
 
-def write(path: Path, data: bytes) -> None:
+def emitted(conversion: Conversion, *, replace: bool = False, section_type: int = SHT_GNU_SFRAME) -> bytes:
+    """Return a conversion's file with the section, which is checked against the CFI."""
+    result = emit(conversion, replace=replace, section_type=section_type)
+    rewritten = b"".join(result.chunks)
+    check(result, load(rewritten))
+    return rewritten
+
+
+def converted(data: bytes, version: int = 3) -> bytes:
+    """Return a file with the section that its CFI makes."""
+    return emitted(convert(load(data), version=version))
+
+
+def segment_header(image: ElfImage, kind: int) -> int:
+    """Return the file offset of the first program header of a type."""
+    number = next(number for number, segment in enumerate(image.segments) if segment.type == kind)
+    return image.header.program_headers_offset + PROGRAM_HEADER_SIZE * number
+
+
+def section_header(image: ElfImage, name: str) -> int:
+    """Return the file offset of the header of a section."""
+    number = next(section.index for section in image.sections if section.name == name)
+    return image.header.section_headers_offset + SECTION_HEADER_SIZE * number
+
+
+def write(path: Path, data: bytes) -> Path:
     """Write an executable file."""
     path.write_bytes(data)
     path.chmod(0o755)
+    return path
 
 
 def mapped(program: Path, *libraries: Path) -> list[tuple[str, int, str]]:
-    """Name, size and checksum of each PT_GNU_SFRAME segment that the running program finds, which are read-only."""
+    """Name, size and checksum of each PT_GNU_SFRAME segment of a running program and libraries, which are read-only."""
     result = run(program, "--segments", *libraries)
     assert result.status == 0, result
     found = []
     for line in result.output.splitlines():
         words = line.split()
-        if len(words) == 4 and words[3] in ("r--p", "r-xp", "rw-p", "none"):
+        # The machine's own libraries may have sections, too.
+        if len(words) == 4 and words[0] in ("main", *(library.name for library in libraries)):
             assert words[3] in ("r--p", "r-xp"), line
             found.append((words[0], int(words[1]), words[2]))
     return found
 
 
-def compile_program(target: Path, source: str, flags: Sequence[str]) -> None:
-    """Compile one of the sources here, or skip when this compiler cannot link that way."""
-    built = _compiled(source, tuple(flags))
+def linked_program(linker: str = "bfd", kind: str = "pie", variant: str = "plain") -> Path:
+    """Return program.cpp linked by one of `LINKERS` to one of `KINDS` in one of `VARIANTS`."""
+    need(f"ld.{linker}")
+    return compiled("program.cpp", f"-fuse-ld={linker}", *KINDS[kind], *VARIANTS[variant])
+
+
+def compiled(source: str, *flags: str) -> Path:
+    """Return a source of `programs` compiled, or skip where this compiler cannot link so. No test may change it."""
+    built = _compiled(source, *flags)
     if isinstance(built, str):
         pytest.skip(built)
-    shutil.copy(built, target)
+    return built
 
 
 @cache
-def _compiled(source: str, flags: tuple[str, ...]) -> Path | str:
-    """Return the program that a source and flags make, or why there is none; compiled once in a run of the tests."""
+def _compiled(source: str, *flags: str) -> Path | str:
     compiler = "g++" if source.endswith("cpp") else "gcc"
     need(compiler)
-    number = _compiled.cache_info().currsize
-    target = Path(_compiled_programs().name) / f"{number}-{source}"
+    target = Path(_programs().name) / f"{_compiled.cache_info().currsize}-{source}"
     result = run(compiler, "-O1", "-o", target, SOURCES / source, "-Wl,--build-id=sha1", *flags)
     if result.status:
         return f"{compiler} does not link this way: {result.errors.splitlines()[-1] if result.errors else ''}"
@@ -119,5 +171,5 @@ def _compiled(source: str, flags: tuple[str, ...]) -> Path | str:
 
 
 @cache
-def _compiled_programs() -> tempfile.TemporaryDirectory[str]:
+def _programs() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="cfi2sframe-programs-")

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A file that is written is compared with what was there: whatever else has changed is noticed, and not written."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from cfi2sframe import emit as emitting
+from cfi2sframe import load
+from cfi2sframe.cli import main
+from cfi2sframe.elf.constants import PF_R, PF_W, PF_X, PT_PHDR, SHT_GNU_SFRAME, SHT_NULL
+from cfi2sframe.elf.contents import Joined
+from cfi2sframe.errors import EmbedError
+from cfi2sframe.placing.linked import check_removal, plan_embedding, self_check, write_embedding
+from cfi2sframe.placing.remove import remove_section
+from tests.support.embedded import (
+    LARGE,
+    P_ALIGN,
+    P_FILESZ,
+    P_FLAGS,
+    P_MEMSZ,
+    P_OFFSET,
+    P_PADDR,
+    P_VADDR,
+    SH_NAME,
+    SH_OFFSET,
+    SH_SIZE,
+    SH_TYPE,
+    SMALL,
+    embedded,
+    linked_program,
+    section_header,
+    segment_header,
+    sframe,
+    take_out,
+    write,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.placing.linked import EmbeddingPlan
+
+
+class Edit(NamedTuple):
+    """A file without a section and with it."""
+
+    bare: bytes
+    plan: EmbeddingPlan
+    full: bytes
+
+    def check(self, written: bytes, *, is_removal: bool) -> None:
+        """Check what is written in place of one of them."""
+        if is_removal:
+            check_removal(self.full, written)
+        else:
+            self_check(self.bare, written, self.plan, sframe(self.plan.placement.section_size))
+
+
+@pytest.fixture(params=[SMALL, LARGE], ids=["slack", "new segment"])
+def edit(request: pytest.FixtureRequest) -> Edit:
+    data = linked_program().read_bytes()
+    return Edit(data, *embedded(data, request.param))
+
+
+def flipped(data: bytes, place: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ 0x40]) + data[place + 1 :]
+
+
+each_direction = pytest.mark.parametrize("is_removal", [False, True], ids=["insertion", "removal"])
+
+
+@each_direction
+def test_changed_bytes_are_noticed(edit: Edit, *, is_removal: bool) -> None:
+    data = edit.bare if is_removal else edit.full
+    edit.check(data, is_removal=is_removal)
+    for section in load(data).sections:
+        if section.is_stored:
+            with pytest.raises(EmbedError, match="fails its re-read"):
+                edit.check(flipped(data, section.file_offset + section.size // 2), is_removal=is_removal)
+
+
+@each_direction
+@pytest.mark.parametrize("field", [P_OFFSET, P_VADDR, P_PADDR, P_FILESZ, P_MEMSZ, P_ALIGN])
+def test_changed_program_headers_are_noticed(edit: Edit, field: int, *, is_removal: bool) -> None:
+    data = edit.bare if is_removal else edit.full
+    image = load(data)
+    for number in range(len(image.segments)):
+        with pytest.raises(EmbedError):
+            edit.check(flipped(data, image.header.program_headers_offset + 56 * number + field), is_removal=is_removal)
+
+
+@each_direction
+def test_changed_section_headers_are_noticed(edit: Edit, *, is_removal: bool) -> None:
+    data = edit.bare if is_removal else edit.full
+    image = load(data)
+    for section in image.sections:
+        for field in (SH_TYPE, SH_SIZE, SH_OFFSET):
+            if section.type != SHT_NULL or field == SH_OFFSET:
+                with pytest.raises(EmbedError):
+                    edit.check(flipped(data, section_header(image, section.name) + field), is_removal=is_removal)
+
+
+@pytest.mark.parametrize("bit", [0, 7])
+def test_a_damaged_record_is_not_followed(edit: Edit, bit: int) -> None:
+    """The section becomes zeros, except with the record of another original that would give the same file.
+
+    That differs in bytes that nothing has, or in PT_PHDR, which is written anew; a wrong one is refused.
+    """
+    end = load(edit.full).header.section_headers_offset
+    start = edit.full.rindex(edit.bare[:24], 0, end)
+    sizes = Counter[int]()
+    for place in range(start, end, 7):
+        data = bytearray(edit.full)
+        data[place] ^= 1 << bit
+        try:
+            sizes[len(take_out(bytes(data)))] += 1
+        except EmbedError:
+            sizes[0] += 1
+    assert set(sizes) <= {len(edit.bare), len(edit.full), 0}
+    assert sizes[len(edit.full)] > 0.9 * (end - start) / 7
+
+
+def test_what_is_still_there_is_noticed(edit: Edit) -> None:
+    with pytest.raises(EmbedError, match="still there"):
+        check_removal(edit.full, edit.full)
+
+
+def test_another_section_is_not_mistaken_for_it(edit: Edit) -> None:
+    """A damaged name or type makes a second SFrame section: it is not known which one to remove."""
+    image = load(edit.full)
+    names = image.sections[image.header.section_names_index]
+    name = edit.full.index(b"\0.sframe\0", names.file_offset) + 1 - names.file_offset
+    for field, value in ((SH_NAME, name), (SH_TYPE, SHT_GNU_SFRAME)):
+        data = bytearray(edit.full)
+        struct.pack_into("<I", data, section_header(image, ".rodata") + field, value)
+        with pytest.raises(EmbedError):
+            take_out(bytes(data))
+
+
+def test_a_table_moves_only_as_a_whole() -> None:
+    """The hash table leads to more symbols than the section holds that would move."""
+    data = bytearray(linked_program("lld").read_bytes())
+    assert ".dynsym" in embedded(bytes(data), LARGE)[0].moved
+    struct.pack_into("<Q", data, section_header(load(bytes(data)), ".dynsym") + SH_SIZE, 24 * 4)
+    plan = plan_embedding(bytes(data), LARGE)
+    with pytest.raises(EmbedError, match=r"larger than \.dynsym, which moved"):
+        self_check(data, b"".join(write_embedding(plan, sframe(LARGE))), plan)
+
+
+def with_rights(data: bytes, rights: int) -> bytes:
+    at = segment_header(load(data), PT_PHDR) + P_FLAGS
+    return data[:at] + struct.pack("<I", rights) + data[at + 4 :]
+
+
+def test_no_other_rights_of_the_program_headers_are_allowed(edit: Edit) -> None:
+    """PF_X is cleared, and removal gives it back where it was."""
+    for written, is_removal, rights in (
+        *((edit.full, False, rights) for rights in (PF_X, 0, PF_R | PF_W, PF_R | PF_W | PF_X)),
+        (edit.bare, True, PF_R | PF_W),
+    ):
+        with pytest.raises(EmbedError, match="PT_PHDR changed"):
+            edit.check(with_rights(written, rights), is_removal=is_removal)
+    with pytest.raises(EmbedError, match="PT_PHDR changed"):
+        check_removal(with_rights(edit.full, PF_R | PF_X), with_rights(edit.bare, PF_R))
+
+
+@pytest.mark.parametrize("verifies", [True, False])
+def test_the_command_compares_before_it_writes(
+    edit: Edit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, verifies: bool
+) -> None:
+    def remove_wrongly(image: ElfImage) -> Joined:
+        bare = b"".join(remove_section(image.data))
+        text = next(s for s in load(bare).sections if s.name == ".text")
+        return Joined([flipped(bare, text.file_offset)])
+
+    monkeypatch.setattr(emitting, "remove", remove_wrongly)
+    path = write(tmp_path / "program", edit.full)
+    status = main(["remove", "--in-place", str(path), *([] if verifies else ["--no-verify"])])
+    assert status == (3 if verifies else 0)
+    assert (path.read_bytes() == edit.full) == verifies
