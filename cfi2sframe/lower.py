@@ -12,7 +12,6 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.dwarf.expression import Shapes
 from cfi2sframe.errors import RequestError
 from cfi2sframe.intern import IdentityMap, TupleInterner
 from cfi2sframe.reasons import SkipReason
@@ -183,7 +182,6 @@ class Lowering:
         self.target = target
         self._states: dict[FrameState, FrameState] = {}
         self._tuples: TupleInterner[FrameState] = TupleInterner()
-        self._shapes = Shapes(target.arch.byte_order)
         # By identity: to hash a list of rows costs as much as to reduce them.
         self._lowered = IdentityMap(self._lower_row)
         self._runs = IdentityMap(self._runs_of)
@@ -241,7 +239,7 @@ class Lowering:
     def _lower_row(self, row: RowState) -> _Lowered:
         target = self.target
         try:
-            state, rewritten = reduce_state(row, target.arch, self._shapes)
+            state, rewritten = reduce_state(row, target.arch)
         except InexpressibleError as why:
             return _Lowered(OUTERMOST, why.unlike, needs_flexible=False)
         state = self._states.setdefault(state, state)

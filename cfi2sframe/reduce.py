@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.dwarf.expression import Expression, Shapes, describe
+from cfi2sframe.dwarf.expression import Expression, describe, rule_of
 from cfi2sframe.dwarf.rules import UNKNOWN_CFA, NoRule, RaSigning, describe_rule
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.rules import Rule
@@ -47,7 +47,7 @@ class Reduced(NamedTuple):
     rewritten: Unlike | None
 
 
-def reduce_state(row: RowState, arch: Arch, shapes: Shapes) -> Reduced:
+def reduce_state(row: RowState, arch: Arch) -> Reduced:
     """Translate a row's rules to SFrame's. Raises `InexpressibleError` when SFrame has no rule for one of them."""
     if row.ra is NoRule.UNDEFINED:
         return Reduced(OUTERMOST, None)
@@ -61,12 +61,12 @@ def reduce_state(row: RowState, arch: Arch, shapes: Shapes) -> Reduced:
         raise InexpressibleError(SkipReason.CFA_OFFSET_UNKNOWN)
     dwarf_cfa = row.cfa
     if isinstance(dwarf_cfa, Expression):
-        dwarf_cfa = _rule_of(dwarf_cfa, shapes, SkipReason.CFA_EXPRESSION, starts_with_cfa=False)
-    ra = _simple(row.ra, shapes, SkipReason.RA_EXPRESSION)
+        dwarf_cfa = _rule_of(dwarf_cfa, arch, SkipReason.CFA_EXPRESSION, starts_with_cfa=False)
+    ra = _simple(row.ra, arch, SkipReason.RA_EXPRESSION)
     if row.fp is NoRule.UNDEFINED:
         raise InexpressibleError(SkipReason.FP_UNDEFINED)
-    fp = _simple(row.fp, shapes, SkipReason.FP_EXPRESSION)
-    cfa = _cfa_of_sp(row.sp, dwarf_cfa, arch, shapes)
+    fp = _simple(row.fp, arch, SkipReason.FP_EXPRESSION)
+    cfa = _cfa_of_sp(row.sp, dwarf_cfa, arch)
 
     of_sp = None if cfa == dwarf_cfa else Unlike(SkipReason.SP_RULE, describe_rule(row.sp, arch))
     of_ra = of_sp or _sum_with_cfa(ra, SkipReason.RA_IS_CFA_VALUE)
@@ -86,27 +86,27 @@ def reduce_state(row: RowState, arch: Arch, shapes: Shapes) -> Reduced:
 # Rules as DWARF counts: a rule without a register counts from DWARF's CFA
 
 
-def _simple(rule: RegisterRule, shapes: Shapes, reason: SkipReason) -> Rule | None:
+def _simple(rule: RegisterRule, arch: Arch, reason: SkipReason) -> Rule | None:
     """Return the rule of a register as a sum or a load; None where there is none or the register keeps its value.
 
     Raises `InexpressibleError` with this reason when it is an expression that is more than that.
     """
     if isinstance(rule, NoRule):
         return None
-    return rule if isinstance(rule, Rule) else _rule_of(rule, shapes, reason, starts_with_cfa=True)
+    return rule if isinstance(rule, Rule) else _rule_of(rule, arch, reason, starts_with_cfa=True)
 
 
-def _rule_of(expression: Expression, shapes: Shapes, reason: SkipReason, *, starts_with_cfa: bool) -> Rule:
-    rule = shapes[expression.code, starts_with_cfa]
+def _rule_of(expression: Expression, arch: Arch, reason: SkipReason, *, starts_with_cfa: bool) -> Rule:
+    rule = rule_of(expression.code, arch.byte_order, starts_with_cfa=starts_with_cfa)
     if rule is None or (rule.deref and expression.deref):
-        raise InexpressibleError(reason, describe(expression.code, shapes.byte_order))
+        raise InexpressibleError(reason, describe(expression.code, arch.byte_order))
     return rule._replace(deref=rule.deref or expression.deref)
 
 
 # Rules as SFrame counts: a rule without a register counts from SFrame's CFA
 
 
-def _cfa_of_sp(rule: RegisterRule, dwarf_cfa: Rule, arch: Arch, shapes: Shapes) -> Rule:
+def _cfa_of_sp(rule: RegisterRule, dwarf_cfa: Rule, arch: Arch) -> Rule:
     """Return SFrame's CFA: the caller's SP minus the ABI's constant. Raises `InexpressibleError`."""
     constant = arch.sp_offset_from_cfa
     if rule is NoRule.UNSPECIFIED:
@@ -121,7 +121,7 @@ def _cfa_of_sp(rule: RegisterRule, dwarf_cfa: Rule, arch: Arch, shapes: Shapes) 
     unlike = Unlike(SkipReason.SP_RULE, describe_rule(rule, arch))
     if rule is NoRule.UNDEFINED:
         raise InexpressibleError(*unlike)
-    sp = _simple(rule, shapes, SkipReason.SP_RULE) or Rule(arch.sp_register, 0, deref=False)
+    sp = _simple(rule, arch, SkipReason.SP_RULE) or Rule(arch.sp_register, 0, deref=False)
     if sp.deref and constant:
         # A load and a sum.
         raise InexpressibleError(*unlike)

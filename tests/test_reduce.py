@@ -10,7 +10,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
-from cfi2sframe.dwarf.expression import Expression, Shapes
+from cfi2sframe.dwarf.expression import Expression
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState, UnwindTable
 from cfi2sframe.lower import InParts, Lowering, Skip, Target
 from cfi2sframe.sframe.model import FrameState, Function, Rule, Section
@@ -118,7 +118,7 @@ def test_a_row_has_the_values_that_dwarf_gives(drawn: Drawn) -> None:
     state, arch = lowered(drawn), drawn.target.arch
     if isinstance(state, FrameState):
         assert sframe_values(state, arch) == dwarf_values(drawn.state, arch)
-        assert row_difference(drawn.state, state, arch, Shapes(arch.byte_order)) is None
+        assert row_difference(drawn.state, state, arch) is None
 
 
 @given(rows())
@@ -178,5 +178,5 @@ def test_verification_finds_each_other_value(drawn: Drawn, data: st.DataObject) 
     assert truth is not None
     is_known = None not in truth
     is_same = is_known and sframe_values(changed, arch) == truth
-    found = row_difference(drawn.state, changed, arch, Shapes(arch.byte_order))
+    found = row_difference(drawn.state, changed, arch)
     assert (found is None) == is_same, found

@@ -6,6 +6,7 @@ There are no values of registers here: what is neither a sum of a register and a
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
@@ -156,23 +157,17 @@ def rules_by_pc(rule: object, arch: Arch) -> RulesByPc | None:
     return RulesByPc(mask + 1, (0, distance), (before, before._replace(offset=before.offset + (1 << shift))))
 
 
-class Shapes(dict[tuple[bytes, bool], Rule | None]):
-    """The rules that have the values of a file's expressions, or None: thousands of rows may have one expression.
+@lru_cache(maxsize=1024)
+def rule_of(code: bytes, byte_order: str, *, starts_with_cfa: bool) -> Rule | None:
+    """Return the rule that has an expression's value; None for constants, damaged expressions and all others.
 
-    The keys are (code, `starts_with_cfa`) as in `classify`. Damaged expressions and constants have no rule.
+    Thousands of rows may have one expression.
     """
-
-    def __init__(self, byte_order: str) -> None:
-        super().__init__()
-        self.byte_order = byte_order
-
-    def __missing__(self, key: tuple[bytes, bool]) -> Rule | None:
-        try:
-            value = classify(key[0], self.byte_order, starts_with_cfa=key[1])
-        except CfiError:
-            value = None
-        rule = self[key] = value if isinstance(value, Rule) else None
-        return rule
+    try:
+        value = classify(code, byte_order, starts_with_cfa=starts_with_cfa)
+    except CfiError:
+        return None
+    return value if isinstance(value, Rule) else None
 
 
 def _apply(operation: Operation, stack: list[Rule | int]) -> bool:

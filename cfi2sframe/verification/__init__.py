@@ -5,9 +5,7 @@ Each address has a row from two independent sources: the DWARF row table, and th
 Nothing here knows how the section was encoded.
 """
 
-from cfi2sframe.verification.findings import Difference, Verification
-from cfi2sframe.verification.invariants import check_invariants
 from cfi2sframe.verification.truth import Truth
-from cfi2sframe.verification.verify import verify_section
+from cfi2sframe.verification.verify import Difference, Verification, check_invariants, verify_section
 
 __all__ = ["Difference", "Truth", "Verification", "check_invariants", "verify_section"]

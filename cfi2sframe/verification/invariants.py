@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.intern import distinct
 from cfi2sframe.sframe import constants as s
-from cfi2sframe.verification.findings import Difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,17 +20,14 @@ if TYPE_CHECKING:
 _UNLIMITED: Final = 1 << 64
 
 
-def check_invariants(section: Section, image: ElfImage | None = None) -> list[Difference]:
-    """Return what breaks a requirement of the strictest readers or, in unsorted sections (of objects), of linkers.
-
-    Without an image, requirements that depend on the file are not checked; nor are those of how the section is stored
-    unless it was read.
-    """
-    stored = [] if section.stored is None else _check_stored(section, section.stored, image)
-    return [*stored, *_check_functions(section, image)]
+def broken_invariants(section: Section, image: ElfImage | None) -> Iterator[tuple[int, str]]:
+    """Yield what breaks a requirement, with an address as that of a `Difference`; see `check_invariants`."""
+    if section.stored is not None:
+        yield from _check_stored(section, section.stored, image)
+    yield from _check_functions(section, image)
 
 
-def _check_stored(section: Section, stored: Stored, image: ElfImage | None) -> Iterator[Difference]:
+def _check_stored(section: Section, stored: Stored, image: ElfImage | None) -> Iterator[tuple[int, str]]:
     header, arch, count = stored.header, section.arch, section.row_count
     version, rows = header.version, s.HEADER_SIZE + header.auxhdr_size + header.fre_offset
     table_size = header.fde_count * s.FDE_SIZE[version]
@@ -53,17 +49,17 @@ def _check_stored(section: Section, stored: Stored, image: ElfImage | None) -> I
     )
     for holds, message in expectations:
         if not holds:
-            yield Difference("invariant", stored.vaddr, message)
+            yield stored.vaddr, message
 
 
-def _check_functions(section: Section, image: ElfImage | None) -> Iterator[Difference]:
+def _check_functions(section: Section, image: ElfImage | None) -> Iterator[tuple[int, str]]:
     starts, sizes, bodies = section.starts, section.sizes, section.bodies
     if section.is_sorted:
         for start, size, following in zip(starts, sizes, starts[1:], strict=False):
             if following <= start:
-                yield Difference("invariant", following, "starts do not ascend")
+                yield following, "starts do not ascend"
             elif following < start + size:
-                yield Difference("invariant", following, "overlaps the function before it")
+                yield following, "overlaps the function before it"
     if image is not None:
         ordered = section.ascending.starts
         # One look-up for each executable section: there may be a hundred thousand functions.
@@ -71,17 +67,17 @@ def _check_functions(section: Section, image: ElfImage | None) -> Iterator[Diffe
         # An FDE may reach past its section into the segment, and a piece of it may start there.
         outside = [start for start in others if not image.may_execute(start)]
         message = "starts outside the executable sections and segments"
-        yield from [Difference("invariant", start, message) for start in outside]
+        yield from [(start, message) for start in outside]
     kinds, numbers = distinct(bodies)
     least_sizes = list(map(_least_size, kinds))
     for start, size, number in zip(starts, sizes, numbers, strict=True):
         if size < least_sizes[number]:
-            yield from [Difference("invariant", start, message) for message in _check_rows(kinds[number], size)]
+            yield from [(start, message) for message in _check_rows(kinds[number], size)]
     if section.stored is not None and section.version >= s.SFRAME_VERSION_2:
         for start, body, record in zip(starts, bodies, section.stored.records, strict=True):
             if body.starts and bool(body.repeat_size) != bool(record.repeat_size):
                 kind = "PCMASK" if body.is_pcmask else "PCINC"
-                yield Difference("invariant", start, f"block size {record.repeat_size} of a {kind} function")
+                yield start, f"block size {record.repeat_size} of a {kind} function"
 
 
 def _least_size(body: FunctionBody) -> int:

@@ -2,13 +2,14 @@
 """Compare an SFrame row with a row of the DWARF table, and the attributes of a function with those of a CIE.
 
 Compares values, not rules: what either row gives as the caller's SP, RA and FP, in terms of this frame's registers and
-of memory. So it decides without `lower` and `reduce` which rules are equal; all use the shapes of expressions.
+of memory. So it decides without `lower` and `reduce` which rules are equal.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.dwarf.expression import Expression, rule_of
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, describe_cfa, describe_rule
 from cfi2sframe.rules import Rule
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
@@ -16,8 +17,7 @@ from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 if TYPE_CHECKING:
     from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.entries import DwarfCie
-    from cfi2sframe.dwarf.expression import Shapes
-    from cfi2sframe.dwarf.rules import CfaRule, RegisterRule, RowState
+    from cfi2sframe.dwarf.rules import RegisterRule, RowState
     from cfi2sframe.sframe.model import FrameState, FunctionBody
 
 
@@ -42,34 +42,34 @@ class RowValue(NamedTuple):
         return RowValue(self.register, (*self.offsets, 0))
 
 
-def row_difference(truth: RowState, state: FrameState | None, arch: Arch, shapes: Shapes) -> str | None:
-    """Return how a state of the section (None: no row) differs from a row of the DWARF table; None: not at all.
-
-    `shapes` are those of the expressions of the row's file.
-    """
+def row_difference(truth: RowState, state: FrameState | None, arch: Arch) -> str | None:
+    """Return how a state of the section (None: no row) differs from a row of the DWARF table; None: not at all."""
     if state is None:
         return "no row is in force"
     if truth.ra is NoRule.UNDEFINED:
         return None if state.cfa is None else "RA is undefined, but the row has a caller"
     if state.cfa is None:
         return "the row is an outermost frame, but RA is defined"
-    cfa = _cfa_value(truth.cfa, shapes)
-    cfa_of_row = _value(state.cfa, None)
+    cfa = None if truth.cfa is None else _value(truth.cfa, None, arch.sp_register, arch)
+    cfa_of_row = _value(state.cfa, None, arch.sp_register, arch)
+    text = state.cfa.equation(arch)
     if cfa is None:
-        return f"CFA is {describe_cfa(truth.cfa, arch)}, the row has {state.cfa.equation(arch)}"
-    sp = _sp_of_caller(truth, cfa, arch, shapes)
+        return f"CFA is {describe_cfa(truth.cfa, arch)}, the row has {text}"
+    sp = _sp_of_caller(truth, cfa, arch)
     if sp is None or cfa_of_row is None or cfa_of_row.plus(arch.sp_offset_from_cfa) != sp:
-        text = state.cfa.equation(arch)
         if sp == cfa.plus(arch.sp_offset_from_cfa):
             return f"CFA is {describe_cfa(truth.cfa, arch)}, the row has {text}"
         constant = f"{arch.sp_offset_from_cfa:+d}" if arch.sp_offset_from_cfa else ""
         return f"SP is {describe_rule(truth.sp, arch)}, the row has {text}{constant}"
-    if not _is_same(truth.ra, cfa, state.ra, cfa_of_row, arch.ra_register, shapes):
-        return f"RA is {describe_rule(truth.ra, arch)}, the row has {_describe(state.ra, arch)}"
-    if not _is_same(truth.fp, cfa, state.fp, cfa_of_row, arch.fp_register, shapes):
-        return f"FP is {describe_rule(truth.fp, arch)}, the row has {_describe(state.fp, arch)}"
-    is_plain = truth.signing in (RaSigning.NONE, RaSigning.SIGNED)
-    if not is_plain or (truth.signing is RaSigning.SIGNED) != state.mangled_ra:
+    for name, wanted, found, register in (
+        ("RA", truth.ra, state.ra, arch.ra_register),
+        ("FP", truth.fp, state.fp, arch.fp_register),
+    ):
+        value = _value(wanted, cfa, register, arch)
+        if value is None or value != _value(found, cfa_of_row, register, arch):
+            text = "unchanged" if found is None else found.equation(arch)
+            return f"{name} is {describe_rule(wanted, arch)}, the row has {text}"
+    if truth.signing is not (RaSigning.SIGNED if state.mangled_ra else RaSigning.NONE):
         return f"RA is {truth.signing.name.lower()}, the row has {'signed' if state.mangled_ra else 'none'}"
     return None
 
@@ -87,57 +87,29 @@ def attribute_difference(cie: DwarfCie, function: FunctionBody, version: int, *,
     return None
 
 
-def _describe(rule: Rule | None, arch: Arch) -> str:
-    return "unchanged" if rule is None else rule.equation(arch)
+def _value(rule: RegisterRule | None, cfa: RowValue | None, own_register: int, arch: Arch) -> RowValue | None:
+    """Return the caller's value of a register by a rule of either format; without a rule it keeps its own.
 
-
-def _value(rule: Rule, cfa: RowValue | None) -> RowValue | None:
-    """Return the value of a rule; None where it counts from a CFA that is not known."""
+    None where the value is lost, is no sum and no load of one, or counts from a CFA that is not known.
+    """
+    if isinstance(rule, Expression):
+        simple = rule_of(rule.code, arch.byte_order, starts_with_cfa=cfa is not None)
+        value = None if simple is None else _value(simple, cfa, own_register, arch)
+        return value.load() if value is not None and rule.deref else value
+    if not isinstance(rule, Rule):
+        return None if rule is NoRule.UNDEFINED else RowValue(own_register, (0,))
     base = cfa if rule.register is None else RowValue(rule.register, (0,))
     if base is None:
         return None
     return base.plus(rule.offset).load() if rule.deref else base.plus(rule.offset)
 
 
-def _cfa_value(rule: CfaRule | None, shapes: Shapes) -> RowValue | None:
-    """Return the value of DWARF's CFA; None where it is no sum and no load of one."""
-    if rule is None or isinstance(rule, Rule):
-        return rule and _value(rule, None)
-    return _expression_value(rule.code, None, shapes)
-
-
-def _expression_value(expression: bytes, cfa: RowValue | None, shapes: Shapes) -> RowValue | None:
-    """Return the value of an expression that starts with a CFA, or with nothing; None as in `_cfa_value`."""
-    rule = shapes[expression, cfa is not None]
-    return rule and _value(rule, cfa)
-
-
-def _register_value(rule: RegisterRule, cfa: RowValue, own_register: int, shapes: Shapes) -> RowValue | None:
-    """Return the caller's value of a register by its DWARF rule; None where it is lost, or as in `_cfa_value`."""
-    if isinstance(rule, NoRule):
-        return None if rule is NoRule.UNDEFINED else RowValue(own_register, (0,))
-    if isinstance(rule, Rule):
-        return _value(rule, cfa)
-    value = _expression_value(rule.code, cfa, shapes)
-    return value.load() if value is not None and rule.deref else value
-
-
-def _sp_of_caller(truth: RowState, cfa: RowValue, arch: Arch, shapes: Shapes) -> RowValue | None:
-    """Return the caller's SP by the CFI; None as in `_register_value`."""
+def _sp_of_caller(truth: RowState, cfa: RowValue, arch: Arch) -> RowValue | None:
+    """Return the caller's SP by the CFI; None as in `_value`."""
     of_abi = cfa.plus(arch.sp_offset_from_cfa)
     if arch.sp_offset_from_cfa and isinstance(truth.sp, Rule):
         # Where the ABI defines the CFA by SP (s390x), an SP that was saved in the stack frame is that same value.
         is_in_frame = cfa.register in (arch.sp_register, arch.fp_register)
         if truth.sp.is_saved_at_cfa or (truth.sp.is_register and is_in_frame):
             return of_abi
-    if truth.sp is NoRule.UNSPECIFIED:
-        return of_abi
-    return _register_value(truth.sp, cfa, arch.sp_register, shapes)
-
-
-def _is_same(
-    truth: RegisterRule, cfa: RowValue, rule: Rule | None, cfa_of_row: RowValue, own_register: int, shapes: Shapes
-) -> bool:
-    value = _register_value(truth, cfa, own_register, shapes)
-    found = RowValue(own_register, (0,)) if rule is None else _value(rule, cfa_of_row)
-    return value is not None and value == found
+    return of_abi if truth.sp is NoRule.UNSPECIFIED else _value(truth.sp, cfa, arch.sp_register, arch)

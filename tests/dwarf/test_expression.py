@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.expression import (
     Operation,
-    Shapes,
     classify,
     describe,
     parse_expression,
+    rule_of,
 )
 from cfi2sframe.errors import CfiError
 from cfi2sframe.rules import Rule
@@ -227,7 +227,7 @@ def test_no_shape(expression: bytes) -> None:
 )
 def test_constants(expression: bytes, value: int) -> None:
     assert classify(expression, "<", starts_with_cfa=False) == value
-    assert Shapes("<")[expression, False] is None
+    assert rule_of(expression, "<", starts_with_cfa=False) is None
 
 
 @pytest.mark.parametrize("name", sorted(set(PLAIN) - {"deref", "plus", "minus", "nop"}))

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from cfi2sframe import convert, load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.api import truth_of
-from cfi2sframe.dwarf.expression import Shapes
 from cfi2sframe.errors import SFrameError
 from cfi2sframe.padding import Padding
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule
@@ -116,7 +115,6 @@ def look_at_every_address(case: Case) -> Seen:
     """Compare the row that a look-up finds at each address with that of the FDE there, or before the padding there."""
     entries, section = case.truth.entries, case.decoded
     seen = Seen(set(), set(), set(), set())
-    shapes = Shapes("<")
     padding = case.truth.padding.sizes
     known = set[int]()
     for number, (begin, size) in enumerate(zip(entries.starts, entries.sizes, strict=True)):
@@ -127,7 +125,7 @@ def look_at_every_address(case: Case) -> Seen:
             where = section.find(vaddr)
             if where is not None:
                 state = where.row.state if where.row else None
-                if row_difference(row, state, AMD64, shapes) is not None:
+                if row_difference(row, state, AMD64) is not None:
                     seen.wrong.add(vaddr)
                 if section.version == 3 and cie.is_signal_frame != where.function.body.is_signal_frame:
                     seen.unmarked.add(max(begin, where.function.start_vaddr))

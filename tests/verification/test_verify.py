@@ -12,11 +12,16 @@ from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.api import convert, truth_of, verify
 from cfi2sframe.conversion import Options, convert_image
+from cfi2sframe.dwarf.programs import read_programs
+from cfi2sframe.instructions.stub_records import StubScan
+from cfi2sframe.padding import Padding
+from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule
 from cfi2sframe.sframe.read import read_section
-from cfi2sframe.verification import Difference, check_invariants, verify_section
+from cfi2sframe.sources import find_cfi
+from cfi2sframe.verification import Difference, Truth, check_invariants, verify_section
 from tests.support import cfi_asm as asm
 from tests.support.raw_sframe import RawFunction, RawSection
-from tests.support.samples import FRAME_VADDR, TEXT_VADDR, Code, cie_of, linked, linked_file, object_file, push_fp
+from tests.support.samples import TEXT_VADDR, Code, cie_of, linked, linked_file, object_file, push_fp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -390,7 +395,7 @@ PLT_CFA = asm.def_cfa_expression(bytes.fromhex("77 08 80 00 3f 1a 3b 2a 33 24 22
 
 
 def test_a_cfa_that_depends_on_the_pc() -> None:
-    """It is evaluated at each address, and a difference is reported once for the addresses of a block that have it."""
+    """It is evaluated at each address."""
     image = linked(AMD64, asm.Fde(cie_of(AMD64), TEXT_VADDR, 0x40, (asm.advance(0x10), PLT_CFA)))
     first, blocks = (
         RawFunction(TEXT_VADDR),
@@ -399,40 +404,68 @@ def test_a_cfa_that_depends_on_the_pc() -> None:
     for version in (2, 3):
         right = blocks._replace(repeat_size=16)
         assert said(image, RawSection((first, right), version)) == []
-        # The first row, and those of one block: the other blocks are alike.
-        assert check(image, RawSection((first, right), version)).point_count == 3
+        assert check(image, RawSection((first, right), version)).point_count == 7
         early = right._replace(rows=bytes.fromhex("00 03 08 09 03 10"))
-        assert said(image, RawSection((first, early), version)) == ["wrong +0x19 CFA is rsp+8, the row has rsp+16"]
+        assert said(image, RawSection((first, early), version)) == [
+            f"wrong +{at:#x} CFA is rsp+8, the row has rsp+16" for at in (0x19, 0x29, 0x39)
+        ]
         # At another phase, each block has the same two differences.
         late = right._replace(start=TEXT_VADDR + 20, size=0x2C)
-        assert said(image, RawSection((first._replace(size=20), late), version)) == [
-            "wrong +0x1b CFA is rsp+16, the row has rsp+8",
-            "wrong +0x20 CFA is rsp+8, the row has rsp+16",
-        ]
+        assert (
+            said(image, RawSection((first._replace(size=20), late), version))
+            == [
+                line
+                for block in (0x10, 0x20, 0x30)
+                for line in (
+                    f"wrong +{block:#x} CFA is rsp+8, the row has rsp+16",
+                    f"wrong +{block + 11:#x} CFA is rsp+16, the row has rsp+8",
+                )
+            ][1:]
+        )
     # Version 1's mask test: a row holds where the PC has all bits of its start, so not at 12 to 14.
-    assert said(image, RawSection((first, blocks), 1)) == ["wrong +0x1c CFA is rsp+16, the row has rsp+8"]
-    whole = RawFunction(TEXT_VADDR, 0x40)
-    assert said(image, RawSection((whole,))) == ["wrong +0x1b CFA is rsp+16, the row has rsp+8"]
+    for section, delta in ((RawSection((first, blocks), 1), 12), (RawSection((RawFunction(TEXT_VADDR, 0x40),)), 11)):
+        assert said(image, section) == [
+            f"wrong +{block + delta:#x} CFA is rsp+16, the row has rsp+8" for block in (0x10, 0x20, 0x30)
+        ]
 
 
 def test_blocks_of_another_size_than_those_of_the_cfi() -> None:
-    """They are compared until both begin a block at one address: after 48 bytes, where one has 16 and one 24."""
+    """Blocks of 24 bytes are compared with those of 16 at each address where either changes."""
     image = linked(AMD64, asm.Fde(cie_of(AMD64), TEXT_VADDR, 0x70, (asm.advance(0x10), PLT_CFA)))
     block = RawFunction(TEXT_VADDR + 16, 0x60, bytes.fromhex("00 03 08 0b 03 10 10 03 08"), 3, 0x10, 0, 24)
     assert said(image, RawSection((RawFunction(TEXT_VADDR), block))) == [
-        "wrong +0x2b CFA is rsp+16, the row has rsp+8",
-        "wrong +0x33 CFA is rsp+8, the row has rsp+16",
-        "wrong +0x3b CFA is rsp+16, the row has rsp+8",
+        f"wrong +{start + at:#x} {text}"
+        for start in (0x10, 0x40)
+        for at, text in (
+            (27, "CFA is rsp+16, the row has rsp+8"),
+            (35, "CFA is rsp+8, the row has rsp+16"),
+            (43, "CFA is rsp+16, the row has rsp+8"),
+        )
     ]
 
 
-def with_stubs(fdes: list[asm.Fde], *stubs: asm.Section) -> ElfImage:
-    """Return a linked file with FDEs, code for a first one at `TEXT_VADDR`, and executable sections."""
-    frame = asm.EhFrame((*fdes, asm.Terminator()), FRAME_VADDR).assemble()
-    code = (asm.Section(".text", b"\x90" * 0x20, 1, 6, TEXT_VADDR), *stubs)
-    sections = (asm.Section(".eh_frame", frame, 1, 2, FRAME_VADDR, align=8), *code)
-    segments = (asm.Segment(1, 4, (".eh_frame",)), asm.Segment(1, 5, tuple(section.name for section in code)))
-    return load(asm.elf_file(AMD64.elf_machine, sections, file_type=3, segments=segments), "stubs")
+@pytest.mark.parametrize("fdes", [(), (push_fp(AMD64),)], ids=["without CFI", "with CFI"])
+def test_stubs(fdes: tuple[asm.Fde, ...]) -> None:
+    """At their addresses, their instructions are the truth, whatever the CFI says; also where there is none."""
+    image = load(linked_file(AMD64, fdes))
+    states = tuple([FrameState(Rule(7, offset, deref=False), Rule(None, -8, deref=True)) for offset in (8, 16)])
+    body = FunctionBody((0, 11), states, repeat_size=16)
+    plt, plt_got = (Function(TEXT_VADDR + start, size, body) for start, size in ((0x40, 0x20), (0x60, 0x10)))
+    entries = read_programs(image, find_cfi(image, "code")).entries
+    truth = Truth(entries, (), (), (), StubScan((plt, plt_got)), Padding())
+    block = RawFunction(TEXT_VADDR + 0x40, 0x30, bytes.fromhex("00 03 08 0b 03 10"), 2, 0x10, 0, 16)
+
+    def found(*functions: RawFunction) -> list[tuple[str, int]]:
+        raw = RawSection((*[PUSH for _ in fdes], *functions))
+        differences = verify_section(image, truth, read_section(raw.assemble(), raw.vaddr)).differences
+        return [(d.message, d.vaddr - TEXT_VADDR) for d in differences if d.kind != "invariant"]
+
+    assert found(block) == []
+    text = "the stub has CFA=rsp+16 RA=*(c-8), the row has CFA=rsp+24 RA=*(c-8)"
+    wrong = block._replace(rows=bytes.fromhex("00 03 08 0b 03 18"))
+    assert found(wrong) == [(text, 0x4B), (text, 0x5B), (text, 0x6B)]
+    assert found(block._replace(size=0x20)) == [("no SFrame FDE for a PLT stub", 0x60)]
+    assert found(block._replace(size=0x18)) == [("no SFrame FDE for a PLT stub", start) for start in (0x40, 0x60)]
 
 
 def test_objects_are_compared_where_the_image_puts_them() -> None:

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A column of addresses: what holds from each address on. Two of them are walked together."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from cfi2sframe.intern import IdentityMap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+
+S = TypeVar("S")
+T = TypeVar("T")
+#: Past the last address.
+ADDRESS_END: Final = 1 << 64
+
+
+class AddressColumn(Generic[T]):
+    """What holds from each of ascending addresses on up to the next one: `answers[numbers[N]]` from `addresses[N]` on.
+
+    The first of the answers holds where nothing else was put. Ranges are put in ascending order.
+    """
+
+    def __init__(self, nothing: T) -> None:
+        self.addresses: list[int] = [0]
+        self.numbers: list[int] = [0]
+        self.answers = [nothing]
+        self._kinds: dict[Hashable, IdentityMap[Any, list[int]]] = {}
+
+    def number(self, answer: T) -> int:
+        """Add an answer, and return its number."""
+        self.answers.append(answer)
+        return len(self.answers) - 1
+
+    def numbers_of(self, kind: Hashable, rows: tuple[S, ...], answer_of: Callable[[S], T]) -> list[int]:
+        """Return the number of the answer for each of some rows. Equal rows of a kind have one: they are one object."""
+        if kind not in self._kinds:
+            numbers = IdentityMap["S", int](lambda row: self.number(answer_of(row)))
+            self._kinds[kind] = IdentityMap(lambda rows: [numbers[row] for row in rows])
+        return self._kinds[kind][rows]
+
+    def put(self, addresses: Sequence[int], numbers: Sequence[int], end: int) -> None:
+        """Put answers from some addresses on, the last one up to `end`; they follow all that was put before."""
+        if self.addresses[-1] == addresses[0]:
+            del self.addresses[-1], self.numbers[-1]
+        self.addresses += addresses
+        self.numbers += numbers
+        self.addresses.append(end)
+        self.numbers.append(0)
+
+    def cover(self, end: int, points: Mapping[int, int]) -> None:
+        """Put the answers of these numbers in place of others from ascending addresses on, the last one up to `end`."""
+        first, last = bisect_left(self.addresses, next(iter(points))), bisect_left(self.addresses, end)
+        rest = {} if self.addresses[last : last + 1] == [end] else {end: self.numbers[last - 1]}
+        self.addresses[first:last] = [*points, *rest]
+        self.numbers[first:last] = [*points.values(), *rest.values()]
+
+
+def steps(first: AddressColumn[S], second: AddressColumn[T]) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the addresses `[start, end)` over which neither of two columns changes, and the numbers of both answers."""
+    here, there = [*first.addresses, ADDRESS_END], [*second.addresses, ADDRESS_END]
+    ours = theirs = start = 0
+    while start < ADDRESS_END:
+        end = min(here[ours + 1], there[theirs + 1])
+        yield start, end, first.numbers[ours], second.numbers[theirs]
+        ours += here[ours + 1] == end
+        theirs += there[theirs + 1] == end
+        start = end
