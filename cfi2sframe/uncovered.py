@@ -8,15 +8,19 @@ a PLT stub holds, whatever becomes of these. Nor is anything derived for padding
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 from cfi2sframe.code_map import map_code
 from cfi2sframe.dwarf.programs import Cfi, read_programs
-from cfi2sframe.elf.cfi import SOURCE_NAMES
+from cfi2sframe.dwarf.row_section import RowSection
+from cfi2sframe.elf.cfi import SOURCE_NAMES, Relocation
+from cfi2sframe.elf.local_symbols import local_symbols
 from cfi2sframe.elf.ranges import Span, united, without
 from cfi2sframe.errors import CfiError, ElfError, UnfitError
 from cfi2sframe.padding import code_outside
-from cfi2sframe.reasons import UnreadSource
+from cfi2sframe.reasons import CodeReason, Underived, UnreadSource
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 from cfi2sframe.sources import FoundCfi
 
@@ -24,7 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cfi2sframe.code_map import CodeMap
+    from cfi2sframe.dwarf.row_section import RowFunction
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.instructions.derive import Derived
+
+#: What was derived of images: it costs too much to be done for each version of a section.
+_DERIVED: Final[WeakKeyDictionary[ElfImage, Derived]] = WeakKeyDictionary()
 
 
 def uncovered_code(image: ElfImage, code_map: CodeMap) -> list[Span]:
@@ -63,25 +72,52 @@ def _main_reason(cfi: Cfi) -> str:
 
 def _derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[int], bool] | None) -> Cfi:
     """Return the CFI with what is derived as one more source, if anything is."""
-    derived = image.derived
+    derived = _DERIVED.get(image)
     if derived is None:
         # Stubs are what they are, in whatever way the user wants them described.
         covered = _functions(map_code(image, cfi.entries, SFRAME_VERSION_3))
         if next(code_outside(image, covered), None) is None:
             return cfi._replace(underived=())
-        from cfi2sframe.instructions.as_cfi import placeable
         from cfi2sframe.instructions.derive import derive
 
-        derived = image.derived = placeable(image, derive(image, covered))
+        derived = _DERIVED[image] = placeable(image, derive(image, covered))
     functions = derived.functions
     if is_wanted is not None:
         functions = tuple([function for function in functions if is_wanted(function.start_vaddr)])
     if not functions:
         return cfi._replace(underived=derived.left_out)
-    from cfi2sframe.instructions.as_cfi import as_cfi
-
     made = read_programs(image, FoundCfi((as_cfi(image, functions),)))
     return cfi.joined(made)._replace(underived=derived.left_out)
+
+
+def as_cfi(image: ElfImage, functions: tuple[RowFunction, ...]) -> RowSection:
+    """Return derived functions as a source of CFI; in an object, all have to be `placeable`."""
+    relocations: dict[int, Relocation] = {}
+    if image.is_relocatable:
+        symbols, kind = local_symbols(image), image.arch.absolute_relocation
+        for number, function in enumerate(functions):
+            symbol = symbols[image.place(function.start_vaddr).section_index]
+            relocations[number] = Relocation(kind, symbol.number, function.start_vaddr - symbol.vaddr)
+    return RowSection(SOURCE_NAMES["code"], "code", functions, relocations=relocations)
+
+
+def placeable(image: ElfImage, derived: Derived) -> Derived:
+    """Return what was derived, in an object without the functions whose starts no relocation can give.
+
+    A linker has to be told where a function is by a symbol that no other definition can replace: a local one of the
+    function's section. GNU as leaves out the symbols of sections that nothing refers to.
+    """
+    if not image.is_relocatable:
+        return derived
+    symbols = local_symbols(image)
+    functions: list[RowFunction] = []
+    left_out = list(derived.left_out)
+    for each in derived.functions:
+        if image.place(each.start_vaddr).section_index in symbols:
+            functions.append(each)
+        else:
+            left_out.append(Underived(each.start_vaddr, each.start_vaddr + each.size, CodeReason.NO_LOCAL_SYMBOL))
+    return derived._replace(functions=tuple(functions), left_out=tuple(sorted(left_out, key=itemgetter(0))))
 
 
 def _functions(code_map: CodeMap) -> list[Span]:

@@ -23,7 +23,7 @@ from cfi2sframe.dwarf.row_section import RowFdes, RowSection
 from cfi2sframe.dwarf.rules import Rows
 from cfi2sframe.errors import CfiError
 from cfi2sframe.intern import IdentityMap
-from cfi2sframe.reasons import UnreadSource
+from cfi2sframe.reasons import Underived, UnreadSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.rules import UnwindTable
     from cfi2sframe.elf.cfi import CfiKind, CfiSection
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.instructions.derive import Underived
     from cfi2sframe.sources import FoundCfi
 
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
     from cfi2sframe.elf.contents import FileData
-    from cfi2sframe.instructions.derive import Derived
 
 
 class SectionOffset(NamedTuple):
@@ -92,8 +91,6 @@ class ElfImage:
         #: The first SHT_SYMTAB_SHNDX of each symbol table, by the table's index.
         self._index_lists = {s.link: s for s in reversed(self.sections) if s.type == c.SHT_SYMTAB_SHNDX}
         self._code_starts = [r.start_vaddr for r in self.code_ranges]
-        #: What `uncovered` has derived from instructions; it costs too much to be done for each version of a section.
-        self.derived: Derived | None = None
 
     def __repr__(self) -> str:
         kind = "object" if self.is_relocatable else "linked file"

@@ -9,19 +9,23 @@ each register that it names outside of the address, and up to 64 bytes there.
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.abi import AARCH64_LE
 from cfi2sframe.instructions.effects import (
     BETWEEN,
     JUMP,
     NO_EFFECT,
     NOTHING,
     PADDING,
+    PAGE_BITS,
     RA_SIGN_STATE,
     Abi,
     Effect,
     Flow,
     Op,
+    Reference,
     Step,
     address,
     bits,
@@ -29,6 +33,9 @@ from cfi2sframe.instructions.effects import (
     number,
     words,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator
 
 SP: Final = 31
 FP: Final = 29
@@ -64,6 +71,11 @@ _READS_ONLY: Final = words(
 )
 #: What leaves for another exception level, or goes back to the start of a transaction.
 _UNKNOWN: Final = words("eret eretaa eretab drps dcps1 dcps2 dcps3 tstart tcommit tcancel")
+#: The highest byte of ADR and ADRP, of B and BL.
+_REFERRING: Final = re.compile(rb"[\x10\x30\x50\x70\x90\xb0\xd0\xf0\x14-\x17\x94-\x97]")
+#: Instructions after ADRP among which its ADD is searched.
+_ADD_DISTANCE: Final = 4
+_WORD: Final = struct.Struct("<I")
 _BRANCH: Final = re.compile(r"bc?\.\w+|cb\w*|tbn?z")
 #: CPYFP, SETGM and the like (FEAT_MOPS) count in their registers.
 _MEMORY_COPY: Final = re.compile(r"(?:cpyf?|setg?)[pme](?:w|r|t|n)*")
@@ -333,27 +345,41 @@ def _stores(ops: list[str], sources: list[int], memory: _Aarch64Operand, part: s
     return steps
 
 
-def _depends_on_address(_mnemonic: str, _operands: str) -> bool:
-    # Texts have addresses, not distances.
-    return False
+def _references(data: bytes, vaddr: int, pages: Container[int], _is_fixed: bool) -> Iterator[Reference]:  # noqa: FBT001
+    """Yield what some instructions refer to (`Abi.references`), which are little-endian in both byte orders."""
+    for match in _REFERRING.finditer(data[3::4]):
+        offset = 4 * match.start()
+        word, at = _WORD.unpack_from(data, offset)[0], vaddr + offset
+        if word & 0x7C000000 == 0x14000000:
+            target = at + 4 * ((word & 0x3FFFFFF ^ 0x2000000) - 0x2000000)
+            if target >> PAGE_BITS in pages:
+                yield Reference(at, target, is_call=word >> 31 == 1)
+            continue
+        immediate = (word >> 5 & 0x7FFFF) << 2 | word >> 29 & 3
+        distance = (immediate ^ 0x100000) - 0x100000
+        if word >> 31 == 0:
+            if at + distance >> PAGE_BITS in pages:
+                yield Reference(at, at + distance, is_call=False)
+        elif (at >> PAGE_BITS) + distance in pages:
+            page = (at >> PAGE_BITS) + distance << PAGE_BITS
+            for following_offset in range(offset + 4, min(offset + 4 * _ADD_DISTANCE, len(data) - 4) + 1, 4):
+                following = _WORD.unpack_from(data, following_offset)[0]
+                # add x, x, #number, where the second x is that of adrp.
+                if following & 0xFFC00000 == 0x91000000 and following >> 5 & 31 == word & 31:
+                    yield Reference(at, page + (following >> 10 & 0xFFF), is_call=False)
 
 
-AARCH64_ABI: Final = Abi(
-    sp=SP,
-    fp=FP,
-    ra_register=RA,
-    entry_sp=0,
-    exit_sp=0,
-    ra_slot=None,
+ABI: Final = Abi(
+    arch=AARCH64_LE,
     # AAPCS64, 6.1.1; x18 belongs to the platform.
     clobbered=bits((*range(19), RA)),
     callee_area=0,
     red_zone=0,
-    kept=0,
-    alignment=4,
     # exit, exit_group, rt_sigreturn; clone, clone3 (asm-generic/unistd.h)
     last_calls=frozenset({93, 94, 139}),
     clone_calls=frozenset({220, 435}),
     effect_of=effect_of,
-    depends_on_address=_depends_on_address,
+    references=_references,
+    # Instructions are little-endian, whatever data is. Texts have addresses, not distances.
+    disassembler=("CS_ARCH_AARCH64", "CS_ARCH_ARM64", "CS_MODE_LITTLE_ENDIAN"),
 )

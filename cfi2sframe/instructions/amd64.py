@@ -8,19 +8,22 @@ those that such instructions change without naming them. Only instructions of th
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from cfi2sframe.abi import AMD64
 from cfi2sframe.instructions.effects import (
     BETWEEN,
     JUMP,
     NO_EFFECT,
     NOTHING,
     PADDING,
+    PAGE_BITS,
     TRAP,
     Abi,
     Effect,
     Flow,
     Op,
+    Reference,
     Step,
     address,
     bits,
@@ -28,6 +31,9 @@ from cfi2sframe.instructions.effects import (
     number,
     words,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator
 
 RAX, RDX, RCX, RBX, RSI, RDI, RBP, RSP, R11 = 0, 1, 2, 3, 4, 5, 6, 7, 11
 
@@ -55,6 +61,14 @@ _SIZES: Final = {
 _MEMORY: Final = re.compile(r"(?:(\w+) ptr )?(?:(\w\w):)?\[([^\]]*)\]")
 _TERM: Final = re.compile(r"([+-]?) ?(?:(\w+)\*(\d)|(0x[0-9a-f]+|\d+)|(\w+))")
 _VECTOR: Final = re.compile(r"\b(?:[xyz]?mm\d|k\d|st\b|st\()")
+#: call, jmp; `lea r64, [rip + distance]`: the last byte before the distance, whose four bytes are at the end of each.
+#: A pattern that begins with a set of bytes is searched 3 times as quickly as one that begins with alternatives.
+_DISTANCES: Final = re.compile(
+    rb"[\xe8\xe9\x05\x0d\x15\x1d\x25\x2d\x35\x3d](?:(?<=[\xe8\xe9])|(?<=([\x48\x4c]\x8d).))(?=(.{4}))", re.DOTALL
+)
+_CALL: Final = 0xE8
+#: `mov r32, number`, as code at fixed addresses loads one.
+_NUMBERS: Final = re.compile(rb"(?=[\xb8-\xbf](.{4}))", re.DOTALL)
 _PREFIXES: Final = words("rep repe repz repne repnz lock bnd notrack xacquire xrelease data16")
 #: The size of an instruction with an operand size prefix, with which processors differ, or fewer than 8 bytes move.
 _SHORTENED: Final = {"call": (6,), "jmp": (4, 6), "ret": (2, 4), "push": (3, 4)}
@@ -313,25 +327,30 @@ def _other(name: str, ops: list[str], end: int) -> Effect | None:
     return Effect((*stores, *forget(*changed)))
 
 
-def _depends_on_address(_mnemonic: str, operands: str) -> bool:
-    return "rip" in operands
+def _references(data: bytes, vaddr: int, pages: Container[int], is_fixed: bool) -> Iterator[Reference]:  # noqa: FBT001
+    """Yield what some bytes may refer to (`Abi.references`)."""
+    for match in _DISTANCES.finditer(data):
+        target = vaddr + match.end() + 4 + int.from_bytes(match[2], "little", signed=True)
+        if target >> PAGE_BITS in pages:
+            is_loaded = match[1] is not None
+            start = match.start(1) if is_loaded else match.start()
+            yield Reference(vaddr + start, target, not is_loaded and match[0][0] == _CALL)
+    for match in _NUMBERS.finditer(data) if is_fixed else ():
+        target = int.from_bytes(match[1], "little")
+        if target >> PAGE_BITS in pages:
+            yield Reference(vaddr + match.start(), target, is_call=False)
 
 
-AMD64_ABI: Final = Abi(
-    sp=RSP,
-    fp=RBP,
-    ra_register=16,
-    entry_sp=-8,
-    exit_sp=0,
-    ra_slot=-8,
+ABI: Final = Abi(
+    arch=AMD64,
     # System V ABI for AMD64, 3.2.1
     clobbered=bits((RAX, RDX, RCX, RSI, RDI, 8, 9, 10, R11)),
     callee_area=0,
     red_zone=128,
-    kept=0,
-    alignment=1,
     last_calls=frozenset({15, 60, 231}),
     clone_calls=frozenset({56, 435}),
     effect_of=effect_of,
-    depends_on_address=_depends_on_address,
+    references=_references,
+    disassembler=("CS_ARCH_X86", "CS_ARCH_X86", "CS_MODE_64"),
+    depends_on_address=lambda _mnemonic, operands: "rip" in operands,
 )

@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.dwarf.rules import NoRule, describe_cfa, describe_rule
-from cfi2sframe.elf.constants import ET_EXEC
-from cfi2sframe.elf.ranges import Span
 from cfi2sframe.instructions.audit_records import Answer, Audit, Contradiction, RuleSubject, RuleTally, Undecided
 from cfi2sframe.instructions.cfi_flow import UNCHANGED, CfiFlow
-from cfi2sframe.instructions.decoder import Decoder
 from cfi2sframe.instructions.directives import directive_for
-from cfi2sframe.instructions.function import Code
 from cfi2sframe.instructions.machine import Machine
 from cfi2sframe.instructions.opinions import opinions_of, promise_of
 from cfi2sframe.instructions.rows import row_of
 from cfi2sframe.instructions.rows_in_force import RowsInForce
-from cfi2sframe.instructions.surroundings import JumpTables, NeverReturning
 from cfi2sframe.sources import find_cfi
 
 if TYPE_CHECKING:
@@ -62,28 +57,9 @@ class _Auditor:
         self.image = image
         self.entries = entries
         self.rows = RowsInForce(image, entries)
-        spans = [Span(code.start_vaddr, code.end_vaddr) for code in image.code_ranges]
-        decoder = self.decoder = Decoder(image, spans, "the CFI is held to instructions")
-        never = NeverReturning(image, decoder)
-        flow = self.flow = CfiFlow(image, self.rows, decoder)
-        code = Code(
-            decoder.at,
-            decoder.holds,
-            flow.fde_starts,
-            JumpTables(image, decoder).targets,
-            never.at,
-            never.by_word,
-            image.header.type == ET_EXEC,
-            sum(end - start for start, end in spans),
-            flow.comes_back,
-            flow.may_hold,
-            flow.fits,
-            flow.in_table,
-            needs_proof=False,
-        )
+        self.flow = CfiFlow(image, self.rows)
         # Rules of CFI outlive what restores a register, as long as its slot is in the red zone.
-        self.machine = Machine(decoder.abi._replace(kept=decoder.abi.red_zone), code)
-        self.machine.results = self._compare
+        self.machine = Machine(self.flow, self._compare, kept=self.flow.abi.red_zone)
         #: The starts of FDEs that functions call.
         self.called: set[int] = set()
         #: The sizes of the instructions that were reached.
@@ -100,7 +76,7 @@ class _Auditor:
         """Return what is found."""
         starts = self.flow.starts
         for start in sorted(starts):
-            if start not in self.machine.summaries and self.decoder.holds(start):
+            if start not in self.machine.summaries and self.flow.holds(start):
                 self.machine.follow(start)
         while called := self.called - starts:
             # What a function calls is one, whatever its first row says.
@@ -109,7 +85,7 @@ class _Auditor:
                 self.machine.follow(start)
         for vaddr, (number, row, state) in self.doubted.items():
             if vaddr not in self.sizes:
-                self.sizes[vaddr] = (self.decoder.at(vaddr) or (1,))[0]
+                self.sizes[vaddr] = (self.flow.at(vaddr) or (1,))[0]
                 self._count(vaddr, number, row, opinions_of(row, state, self.machine.abi), state)
         self._not_reached()
         reasons: dict[Undecided, int] = Counter()
@@ -158,13 +134,13 @@ class _Auditor:
             if vaddr in self.flow.fde_starts and vaddr not in self.flow.starts and not self.flow.fits(vaddr, state):
                 self.doubted.setdefault(vaddr, (number, row, state))
                 continue
-            sizes[vaddr] = function.sizes.get(vaddr) or (self.decoder.at(vaddr) or (1,))[0]
+            sizes[vaddr] = function.sizes.get(vaddr) or (self.flow.at(vaddr) or (1,))[0]
             if self.entries.program_numbers[number] in self._signal_frames:
                 self.undecided[number, Undecided.SIGNAL_FRAME] += 1
                 continue
-            if vaddr in function.call_sites and abi.ra_slot is None:
+            if vaddr in function.call_sites and not abi.arch.fixed_ra_offset:
                 # Whoever unwinds from what is called uses this row, and the call has changed the RA's register.
-                state = {key: value for key, value in state.items() if key != abi.ra_register}
+                state = {key: value for key, value in state.items() if key != abi.arch.ra_register}
             if promise is not None:
                 for place, value in promise.values:
                     if state.get(place) != value:
@@ -206,7 +182,7 @@ class _Auditor:
             while vaddr < end:
                 size = self.sizes.get(vaddr)
                 if size is None:
-                    found = self.decoder.at(vaddr)
+                    found = self.flow.at(vaddr)
                     if found is None:
                         break
                     size = found.size

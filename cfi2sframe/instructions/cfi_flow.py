@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.elf.constants import SHT_DYNSYM, STT_FUNC, STT_GNU_IFUNC
+from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.audit_records import Answer
+from cfi2sframe.instructions.candidates import find_candidates
+from cfi2sframe.instructions.code import Code
 from cfi2sframe.instructions.effects import Op
 from cfi2sframe.instructions.opinions import opinions_of
-from cfi2sframe.instructions.surroundings import find_candidates
 from cfi2sframe.rules import Rule
 
 if TYPE_CHECKING:
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 
     from cfi2sframe.dwarf.rules import CfaRule
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.instructions.decoder import Decoder
     from cfi2sframe.instructions.rows_in_force import InForce, RowsInForce
     from cfi2sframe.instructions.states import State
 
@@ -33,17 +34,19 @@ UNCHANGED: Final = (NoRule.UNSPECIFIED, NoRule.SAME_VALUE)
 _FUNCTIONS: Final = (STT_FUNC, STT_GNU_IFUNC)
 
 
-class CfiFlow:
-    """What the rows in force in an image say of the flow; its methods are fields of `Code`.
+class CfiFlow(Code):
+    """An image's code, whose flow the rows in force narrow.
 
     `starts` are those of functions, of the `fde_starts`; what turns out to be called is added.
     """
 
-    def __init__(self, image: ElfImage, rows: RowsInForce, decoder: Decoder) -> None:
-        self.image = image
-        self.rows = rows
-        self.decoder = decoder
+    needs_proof = False
+
+    def __init__(self, image: ElfImage, rows: RowsInForce) -> None:
         self.fde_starts = frozenset(rows.pieces.starts)
+        spans = [Span(code.start_vaddr, code.end_vaddr) for code in image.code_ranges]
+        super().__init__(image, spans, "the CFI is held to instructions", entries=self.fde_starts)
+        self.rows = rows
         self.starts = self._functions()
 
     def _functions(self) -> set[int]:
@@ -51,9 +54,9 @@ class CfiFlow:
 
         A symbol makes up for what a row says of FP, which may be wrong.
         """
-        abi, named = self.decoder.abi, find_candidates(self.image, self.decoder, ()).all
-        cfa = Rule(abi.sp, -abi.entry_sp, deref=False)
-        ras = UNCHANGED if abi.ra_slot is None else (Rule(None, abi.ra_slot, deref=True),)
+        abi, named = self.abi, find_candidates(self.image, self, ())
+        cfa = Rule(abi.arch.sp_register, abi.arch.entry_cfa_offset, deref=False)
+        ras = UNCHANGED if not abi.arch.fixed_ra_offset else (Rule(None, abi.arch.fixed_ra_offset, deref=True),)
         found = set(self.fde_starts & _exported(self.image))
         for start in self.fde_starts - found:
             first = self.rows.at(start)
@@ -72,7 +75,7 @@ class CfiFlow:
         """Whether a range has nothing but instructions that do nothing."""
         vaddr = start
         while vaddr < end:
-            found = self.decoder.at(vaddr)
+            found = self.at(vaddr)
             if found is None or found.effect is None or not found.effect.is_padding:
                 return False
             vaddr += found.size
@@ -89,10 +92,10 @@ class CfiFlow:
 
     def _is_early(self, cfa: CfaRule | None, vaddr: int, row: InForce) -> bool:
         """Whether a row is right one instruction after its start, where the CFA was given by another rule before."""
-        found = self.decoder.at(vaddr)
+        found = self.at(vaddr)
         if found is None or found.effect is None or vaddr + found.size >= row.end_vaddr:
             return False
-        sp = self.decoder.abi.sp
+        sp = self.abi.arch.sp_register
         steps = found.effect.steps
         moved = sum(step.offset for step in steps if step.op is Op.MOVE and step.register == step.source == sp)
         return moved != 0 and row.row is not None and row.row.cfa == _plus(cfa, -moved)
@@ -110,7 +113,7 @@ class CfiFlow:
         row = self.rows.at(vaddr).row
         if row is None:
             return False
-        return all(opinion.answer is not Answer.CONTRADICTS for opinion in opinions_of(row, state, self.decoder.abi))
+        return all(opinion.answer is not Answer.CONTRADICTS for opinion in opinions_of(row, state, self.abi))
 
     def in_table(self, jump: int, targets: Sequence[int]) -> list[int]:
         """Return the targets of a table's words to which its jump leads, for all that the CFI says.

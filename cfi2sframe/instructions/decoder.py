@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Any, Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from cfi2sframe.elf.constants import EM_AARCH64, EM_X86_64
+from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64
 from cfi2sframe.elf.object_code import RelocatedCode
 from cfi2sframe.errors import InputError
-from cfi2sframe.instructions.effects import Flow
-from cfi2sframe.instructions.function import DecodedInstruction
+from cfi2sframe.instructions.effects import Effect, Flow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from cfi2sframe.abi import Arch
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.ranges import Span
-    from cfi2sframe.instructions.effects import Abi, Effect
+    from cfi2sframe.instructions.effects import Abi
 
+#: The modules that have the records of ABIs.
+_TABLES: Final = {EM_X86_64: "amd64", EM_AARCH64: "aarch64", EM_S390: "s390x"}
 #: Bytes that are decoded at one time from an address on: most of what follows is needed, too.
 _PIECE_SIZE: Final = 256
 _LONG_PIECE_SIZE: Final = 1 << 12
@@ -28,22 +30,22 @@ _MAX_INSTRUCTION_SIZE: Final = 16
 _MAX_KNOWN: Final = 1 << 18
 
 
+class DecodedInstruction(NamedTuple):
+    """The size of an instruction, its effect, None where that is not known, and a bit for each register it changes."""
+
+    size: int
+    effect: Effect | None
+    changed: int
+
+
 def abi_of(arch: Arch) -> Abi:
     """Return the record of an ABI; the tables of the others need not be loaded."""
-    if arch.elf_machine == EM_X86_64:
-        from cfi2sframe.instructions.amd64 import AMD64_ABI
-
-        return AMD64_ABI
-    if arch.elf_machine == EM_AARCH64:
-        from cfi2sframe.instructions.aarch64 import AARCH64_ABI
-
-        return AARCH64_ABI
-    from cfi2sframe.instructions.s390x import S390X_ABI
-
-    return S390X_ABI
+    module = import_module(f"cfi2sframe.instructions.{_TABLES[arch.elf_machine]}")
+    abi: Abi = module.ABI
+    return abi._replace(arch=arch)
 
 
-def open_disassembler(arch: Arch, what: str, otherwise: str = "") -> Any:  # noqa: ANN401 - capstone has no types
+def open_disassembler(abi: Abi, what: str, otherwise: str = "") -> Any:  # noqa: ANN401 - capstone has no types
     """Return a disassembler for an ABI, without details.
 
     Raises `InputError` where capstone cannot be loaded: the message says `what` is done with it, and what to do
@@ -54,19 +56,8 @@ def open_disassembler(arch: Arch, what: str, otherwise: str = "") -> Any:  # noq
     except ImportError:
         reason = f"{what} with the Python package capstone, which cannot be loaded (Debian: python3-capstone)"
         raise InputError(f"{reason}; {otherwise}" if otherwise else reason) from None
-    if arch.elf_machine == EM_X86_64:
-        return capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
-    # The others were renamed in capstone 6.
-    if arch.elf_machine == EM_AARCH64:
-        # Instructions are little-endian, whatever data is.
-        machine = getattr(capstone, "CS_ARCH_AARCH64", None) or capstone.CS_ARCH_ARM64
-        return capstone.Cs(machine, capstone.CS_MODE_LITTLE_ENDIAN)
-    machine = getattr(capstone, "CS_ARCH_SYSTEMZ", None) or capstone.CS_ARCH_SYSZ
-    disassembler = capstone.Cs(machine, capstone.CS_MODE_BIG_ENDIAN)
-    prepare = abi_of(arch).prepare
-    if prepare is not None:
-        prepare(disassembler)
-    return disassembler
+    name, old_name, mode = abi.disassembler
+    return capstone.Cs(getattr(capstone, name, None) or getattr(capstone, old_name), getattr(capstone, mode))
 
 
 class Decoder:
@@ -80,7 +71,7 @@ class Decoder:
         self.abi = abi_of(image.arch)
         self.spans = spans
         self.code = RelocatedCode(image)
-        self._disassembler = open_disassembler(image.arch, what, otherwise)
+        self._disassembler = open_disassembler(self.abi, what, otherwise)
         self._starts = [span.start for span in spans]
         self._by_text: dict[tuple[str, str, int], DecodedInstruction] = {}
         self._known: dict[int, DecodedInstruction] = {}
@@ -120,13 +111,15 @@ class Decoder:
         """Return the effect of an instruction from its text."""
         effect = self.abi.effect_of(vaddr, size, mnemonic, operands)
         if effect is not None and effect.flow is Flow.EXECUTE and effect.target is not None:
-            return self._executed(effect.target, operands)
+            for _, _, name, executed in self.disassemble(effect.target, effect.target + _MAX_INSTRUCTION_SIZE):
+                return self.abi.executed(operands, name, executed)
+            return None
         return effect
 
     def _decode(self, vaddr: int) -> DecodedInstruction | None:
         """Decode from an address on, up to what is known."""
         span = self.span_of(vaddr)
-        if span is None or vaddr % self.abi.alignment:
+        if span is None or vaddr % self.abi.arch.instruction_alignment:
             return None
         known, by_text = self._known, self._by_text
         if len(known) > _MAX_KNOWN:
@@ -145,11 +138,3 @@ class Decoder:
                     by_text[mnemonic, operands, size] = found
             known[at] = found
         return known.get(vaddr)
-
-    def _executed(self, target: int, operands: str) -> Effect | None:
-        """Return the effect of an instruction that executes the one at an address."""
-        if self.abi.executed is None:
-            return None
-        for _, _, mnemonic, executed in self.disassemble(target, target + _MAX_INSTRUCTION_SIZE):
-            return self.abi.executed(operands, mnemonic, executed)
-        return None

@@ -8,18 +8,17 @@ from bisect import bisect_right
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.dwarf.rules import NoRule, TableBuilder, UnwindTable
-from cfi2sframe.elf.constants import ET_EXEC
+from cfi2sframe.dwarf.row_section import RowFunction
+from cfi2sframe.dwarf.rules import NoRule, TableBuilder
 from cfi2sframe.errors import ElfError
-from cfi2sframe.instructions.decoder import Decoder
+from cfi2sframe.instructions.candidates import find_candidates, process_entry
+from cfi2sframe.instructions.code import Code
 from cfi2sframe.instructions.effects import RA_SIGN_STATE
-from cfi2sframe.instructions.function import Code
 from cfi2sframe.instructions.machine import Machine
-from cfi2sframe.instructions.reasons import CodeReason
 from cfi2sframe.instructions.rows import row_of
-from cfi2sframe.instructions.states import NO_CALLER, NUMBER
-from cfi2sframe.instructions.surroundings import JumpTables, NeverReturning, find_candidates
+from cfi2sframe.instructions.states import NO_CALLER, NUMBER, ra_place
 from cfi2sframe.padding import code_outside, fill_size
+from cfi2sframe.reasons import CodeReason, Underived
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,30 +43,10 @@ _UNKNOWN: Final = _REASONS.index(CodeReason.UNKNOWN)
 _MAX_SIZE: Final = 1 << 32
 
 
-class DerivedFunction(NamedTuple):
-    """Code at the virtual addresses `[start_vaddr, end_vaddr)`, a function or a part of one, and its rows.
-
-    `uses_b_key`: where the RA is signed, it is with the B key (AArch64).
-    """
-
-    start_vaddr: int
-    end_vaddr: int
-    table: UnwindTable
-    uses_b_key: bool = False
-
-
-class Underived(NamedTuple):
-    """Code at the virtual addresses `[start_vaddr, end_vaddr)` for which the instructions give no rows, and why."""
-
-    start_vaddr: int
-    end_vaddr: int
-    reason: CodeReason
-
-
 class Derived(NamedTuple):
     """The functions derived and the code left out, both ascending; together they hold all code that was asked for."""
 
-    functions: tuple[DerivedFunction, ...] = ()
+    functions: tuple[RowFunction, ...] = ()
     left_out: tuple[Underived, ...] = ()
 
 
@@ -89,64 +68,46 @@ def derive(image: ElfImage, covered: Sequence[Span]) -> Derived:
     size = sum(end - start for start, end in spans)
     if size > _MAX_SIZE:
         raise ElfError(f"the code without CFI has {size:,} bytes by the headers, more than {_MAX_SIZE:,}")
-    decoder = Decoder(image, spans, "code without CFI is read", "without --from code, only CFI is read")
-    canvas = _Canvas(image, spans)
-    found = find_candidates(image, decoder, covered)
-    entries = set(found.all)
-    never = NeverReturning(image, decoder)
-    code = Code(
-        decoder.at,
-        decoder.holds,
-        entries,
-        JumpTables(image, decoder).targets,
-        never.at,
-        never.by_word,
-        image.header.type == ET_EXEC,
-        size,
-    )
-    machine = Machine(decoder.abi, code)
+    entries: set[int] = set()
+    code = Code(image, spans, "code without CFI is read", "without --from code, only CFI is read", entries)
+    entries |= find_candidates(image, code, covered)
+    canvas = _Canvas(image, spans, code.abi)
     waiting: set[int] = set()
 
     def take(function: Followed) -> None:
         """Keep what was proved, and try what the function refers to."""
         if function.proven:
             waiting.update(function.calls, (v for v in function.labels if v not in function.proven))
-        canvas.paint(function, machine.abi)
+        canvas.paint(function)
 
-    machine.results = take
+    machine = Machine(code, take)
     first = None
-    if found.process_entry is not None:
-        # It follows what it calls, too, whose rows are taken.
-        first = machine.follow(found.process_entry, _without_caller(machine))
+    entry = process_entry(image, code)
+    if entry is not None:
+        # Nothing has called it. It follows what it calls, too, whose rows are taken.
+        first = machine.follow(entry, machine.entry_state | {ra_place(image.arch): (NO_CALLER, 0)})
         waiting.update(first.calls, first.labels)
     todo = sorted(entries)
     while todo:
         for vaddr in todo:
-            if vaddr not in machine.summaries and decoder.holds(vaddr) and not canvas.has_row(vaddr):
+            if vaddr not in machine.summaries and code.holds(vaddr) and not canvas.has_row(vaddr):
                 machine.follow(vaddr)
         todo = sorted(waiting - entries)
         entries |= waiting
         waiting.clear()
     starts = {vaddr for vaddr, summary in machine.summaries.items() if summary.returns}
     if first is not None:
-        canvas.paint_outermost(first, machine.abi)
+        canvas.paint_outermost(first)
         starts.add(first.entry)
     return canvas.derived(sorted(starts))
-
-
-def _without_caller(machine: Machine) -> State:
-    """Return the state at a process's entry, which nothing has called."""
-    state = dict(machine.entry_state)
-    abi = machine.abi
-    state[abi.ra_register if abi.ra_slot is None else (-1, abi.ra_slot)] = (NO_CALLER, 0)
-    return state
 
 
 class _Canvas:
     """A mark for each byte of code: the number of a row, or of the reason why there is none."""
 
-    def __init__(self, image: ElfImage, spans: Sequence[Span]) -> None:
+    def __init__(self, image: ElfImage, spans: Sequence[Span], abi: Abi) -> None:
         self.image = image
+        self.abi = abi
         self.spans = spans
         self._starts = [span.start for span in spans]
         self._marks = [array("I", bytes(4 * (end - start))) for start, end in spans]
@@ -158,7 +119,7 @@ class _Canvas:
         index = bisect_right(self._starts, vaddr) - 1
         return self._marks[index][vaddr - self._starts[index]] >= _FIRST_ROW
 
-    def paint(self, function: Followed, abi: Abi) -> None:
+    def paint(self, function: Followed) -> None:
         """Mark what a function has proved with its rows, and what it has not with the reason."""
         sites, states, sizes = function.call_sites, function.states, function.sizes
         last: State | None = None
@@ -167,7 +128,7 @@ class _Canvas:
         for vaddr in sorted(function.proven):
             state, is_site = states[vaddr], vaddr in sites
             if state is not last or is_site:
-                row = row_of(state, abi, at_call=is_site)
+                row = row_of(state, self.abi, at_call=is_site)
                 mark = _UNKNOWN if row is None else self._number(_Row(row, state.get(RA_SIGN_STATE) == (NUMBER, 2)))
                 last = None if is_site else state
             if vaddr != end or mark != run_mark:
@@ -180,10 +141,10 @@ class _Canvas:
             if vaddr not in function.proven:
                 self._mark(vaddr, vaddr + sizes.get(vaddr, 0), _REASONS.index(reason))
 
-    def paint_outermost(self, function: Followed, abi: Abi) -> None:
+    def paint_outermost(self, function: Followed) -> None:
         """Mark what a process begins with, where no function has it: that needs no proof, as it has no CFA."""
         for vaddr, state in function.states.items():
-            row = row_of(state, abi)
+            row = row_of(state, self.abi)
             if row is not None and not self.has_row(vaddr):
                 self._mark(vaddr, vaddr + function.sizes.get(vaddr, 0), self._number(_Row(row, uses_b_key=False)))
 
@@ -220,7 +181,7 @@ class _Canvas:
 
     def derived(self, starts: Sequence[int]) -> Derived:
         """Return the rows as functions, which end at gaps and where others start, and everything else."""
-        functions: list[DerivedFunction] = []
+        functions: list[RowFunction] = []
         left_out: list[Underived] = []
         for (first, _), marks in zip(self.spans, self._marks, strict=True):
             group: list[tuple[int, int, _Row]] = []
@@ -251,10 +212,11 @@ class _Canvas:
             yield Underived(start, end, reason)
 
 
-def _function(group: list[tuple[int, int, _Row]]) -> DerivedFunction:
-    """Return what adjacent rows describe."""
+def _function(group: list[tuple[int, int, _Row]]) -> RowFunction:
+    """Return what adjacent rows describe; where the RA is signed, one key is used in all of it."""
     start = group[0][0]
     builder = TableBuilder()
     for first, _, row in group:
         builder.add(first - start, row.state)
-    return DerivedFunction(start, group[-1][1], builder.table(), any(row.uses_b_key for _, _, row in group))
+    uses_b_key = any(row.uses_b_key for _, _, row in group)
+    return RowFunction(start, group[-1][1] - start, builder.table(), uses_b_key=uses_b_key)

@@ -7,9 +7,11 @@ vectors, and memory that no register of the frame points to are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable  # noqa: TC003 - part of a NamedTuple's fields
+from collections.abc import Callable, Container, Iterable, Iterator  # noqa: TC003 - parts of a NamedTuple's fields
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
+
+from cfi2sframe.abi import Arch  # noqa: TC001
 
 #: In place of a register: none.
 NOTHING: Final = -1
@@ -106,47 +108,53 @@ PADDING: Final = Effect(is_padding=True)
 TRAP: Final = Effect(flow=Flow.STOP, is_padding=True)
 
 
-class Abi(NamedTuple):
-    """What the machine has to know of an ABI. Offsets count bytes from the CFA.
+class Reference(NamedTuple):
+    """What may be an instruction at a virtual address, and the address that it calls (`is_call`), jumps to or loads."""
 
-    At a function's entry SP is CFA + `entry_sp`, and the RA is in `ra_register`, or at CFA + `ra_slot` where that is
-    not None; when it has returned, SP is CFA + `exit_sp`. Calls change `clobbered` registers (bits), and the
-    `callee_area` bytes from SP on. Handlers of signals spare the `red_zone` bytes below SP, of which `kept` bytes
-    are remembered when SP moves up. `last_calls` are the
-    numbers of Linux's system calls that do not come back, `clone_calls` those after which a thread has another stack.
+    vaddr: int
+    target: int
+    is_call: bool
+
+
+class Abi(NamedTuple):
+    """What the machine has to know of an ABI beside its registers and offsets, which `arch` has.
+
+    Calls change `clobbered` registers (bits), and the `callee_area` bytes from SP on. Handlers of signals spare the
+    `red_zone` bytes below SP. `last_calls` are the numbers of Linux's system calls that do not come back, `clone_calls`
+    those after which a thread has another stack.
 
     `effect_of(address, size, mnemonic, operands)` returns the effect of an instruction from capstone's text; None: it
     may do anything to SP or to the flow. `depends_on_address(mnemonic, operands)`: equal texts may have other effects
     at other addresses. `executed(operands, mnemonic, operands)` returns the effect of an instruction that another one
-    executes. `prepare(disassembler)` makes capstone pass over what it does not know.
+    executes.
+
+    `references(data, address, pages, is_fixed)` yields what the bytes of code at an address may refer to in some pages
+    of addresses, which have numbers. Where instructions have several sizes, some of it is in the midst of an
+    instruction, or data. `is_fixed`: numbers in instructions may be addresses.
+
+    `disassembler`: the names that capstone has for the machine, which version 6 has changed, and for its mode.
     """
 
-    sp: int
-    fp: int
-    ra_register: int
-    entry_sp: int
-    exit_sp: int
-    ra_slot: int | None
+    arch: Arch
     clobbered: int
     callee_area: int
     red_zone: int
-    kept: int
-    alignment: int
     last_calls: frozenset[int]
     clone_calls: frozenset[int]
     effect_of: Callable[[int, int, str, str], Effect | None]
-    depends_on_address: Callable[[str, str], bool]
-    executed: Callable[[str, str, str], Effect | None] | None = None
-    prepare: Callable[[Any], None] | None = None
+    references: Callable[[bytes, int, Container[int], bool], Iterator[Reference]]
+    disassembler: tuple[str, str, str]
+    depends_on_address: Callable[[str, str], bool] = lambda _mnemonic, _operands: False
+    executed: Callable[[str, str, str], Effect | None] = lambda _executing, _mnemonic, _operands: None
 
 
-def bits(registers: Any) -> int:  # noqa: ANN401 - any iterable of numbers
+#: The bits of an address within a page.
+PAGE_BITS: Final = 12
+
+
+def bits(registers: Iterable[int]) -> int:
     """Return a number with a bit for each general or floating-point register."""
-    found = 0
-    for register in registers:
-        if 0 <= register < RA_SIGN_STATE:
-            found |= 1 << register
-    return found
+    return sum(1 << register for register in set(registers) if 0 <= register < RA_SIGN_STATE)
 
 
 def forget(*registers: int) -> tuple[Step, ...]:

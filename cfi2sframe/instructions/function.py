@@ -1,51 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the machine is told of code, and what it finds out about a function."""
+"""What is found out about a function: states, what control does, and what a return proves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence  # noqa: TC003 - parts of a NamedTuple's fields
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.instructions.effects import Abi, Effect  # noqa: TC001 - part of a NamedTuple's fields
-from cfi2sframe.instructions.reasons import CodeReason  # noqa: TC001
-from cfi2sframe.instructions.states import State, TableWord  # noqa: TC001 - parts of a NamedTuple's fields
+from cfi2sframe.instructions.states import State  # noqa: TC001 - part of a NamedTuple's fields
 
-
-class DecodedInstruction(NamedTuple):
-    """The size of an instruction, its effect, None where that is not known, and a bit for each register it changes."""
-
-    size: int
-    effect: Effect | None
-    changed: int
-
-
-class Code(NamedTuple):
-    """What the machine asks of the code around it.
-
-    `at(vaddr)` returns the instruction at an address, None where the code has none; `holds(vaddr)` tells whether an
-    address is one of the code's. `entries` are all addresses that may be entries. `table_targets(word)` returns where
-    the words of a table of jumps lead. `never_returns(vaddr)` tells it of a function outside of the code,
-    `import_never_returns(vaddr)` of the one whose address is in a word. `size` is that of the code.
-
-    What CFI says may narrow that: `comes_back(vaddr, end)`: the call at an address may come back to its end;
-    `may_hold(entry, vaddr)`: a function may have code at an address; `fits(vaddr, state)`: a label may be reached with
-    a state; `in_table(jump, targets)` returns those of a table's targets to which a jump may lead. Unless the code
-    `needs_proof`, what returns with another frame is not refused, and before something unknown, states stay.
-    """
-
-    at: Callable[[int], DecodedInstruction | None]
-    holds: Callable[[int], bool]
-    entries: Container[int]
-    table_targets: Callable[[TableWord], Iterable[int]]
-    never_returns: Callable[[int], bool]
-    import_never_returns: Callable[[int], bool]
-    is_fixed: bool
-    size: int
-    comes_back: Callable[[int, int], bool] = lambda _vaddr, _end: True
-    may_hold: Callable[[int, int], bool] = lambda _entry, _vaddr: True
-    fits: Callable[[int, State], bool] = lambda _vaddr, _state: True
-    in_table: Callable[[int, Sequence[int]], Iterable[int]] = lambda _jump, targets: targets
-    needs_proof: bool = True
+if TYPE_CHECKING:
+    from cfi2sframe.reasons import CodeReason
 
 
 class Summary(NamedTuple):
@@ -102,10 +65,10 @@ class Followed:
         self.refused: dict[int, CodeReason] = {}
         self._dispatch: State | None = None
 
-    def leave(self, abi: Abi) -> None:
-        """Note that control may leave on a way that is not known."""
+    def leave(self, clobbered: int) -> None:
+        """Note that control may leave on a way that is not known, which changes what calls do."""
         self.is_open = True
-        self.changed |= abi.clobbered
+        self.changed |= clobbered
 
     def dispatch(self, state: State, sp: int) -> list[CodePiece]:
         """Return what to try after an unresolved jump: all labels, with what all such jumps agree on."""
@@ -130,9 +93,8 @@ class Followed:
             for target in self.edges.get(vaddr, (vaddr + self.sizes.get(vaddr, 0),)):
                 before.setdefault(target, []).append(vaddr)
         waiting = list(self.exits)
-        proven = self.proven
         while waiting:
             vaddr = waiting.pop()
-            if vaddr not in proven:
-                proven.add(vaddr)
+            if vaddr not in self.proven:
+                self.proven.add(vaddr)
                 waiting += before.get(vaddr, ())

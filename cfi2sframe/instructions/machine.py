@@ -31,17 +31,28 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.instructions.effects import RA_SIGN_STATE
+from cfi2sframe.instructions.effects import BETWEEN, JUMP, RA_SIGN_STATE, Effect, Flow, Op, Step
 from cfi2sframe.instructions.function import CodePiece, Followed, Summary
-from cfi2sframe.instructions.reasons import CodeReason
-from cfi2sframe.instructions.states import CALLER_FP, CFA, NUMBER, RETURN_ADDRESS, RefusedError
-from cfi2sframe.instructions.walk import Walk
+from cfi2sframe.instructions.states import (
+    CALLER_FP,
+    CFA,
+    NO_CALLER,
+    NUMBER,
+    RETURN_ADDRESS,
+    WORD,
+    RefusedError,
+    TableWord,
+    after,
+    joined,
+    ra_place,
+    without_numbers,
+)
+from cfi2sframe.reasons import CodeReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cfi2sframe.instructions.effects import Abi
-    from cfi2sframe.instructions.function import Code
+    from cfi2sframe.instructions.code import Code
     from cfi2sframe.instructions.states import State, Value
 
 #: Instructions that are followed for each byte of code, pieces and repetitions included.
@@ -49,28 +60,33 @@ _STEPS_PER_BYTE: Final = 40
 _LEAST_STEPS: Final = 100_000
 #: Functions whose callees are looked at first, each by the one before.
 _MAX_NESTING: Final = 20
+_CALLER: Final = (CALLER_FP, 0)
+_RA: Final = (RETURN_ADDRESS, 0)
 
 
 class Machine:
-    """Follows functions of one image; `summaries` has what is known of those that were followed."""
+    """Follows functions of one image; `summaries` has what is known of those that were followed.
 
-    def __init__(self, abi: Abi, code: Code) -> None:
-        self.abi = abi
+    `take` is given each function that was followed. `kept` bytes below SP are remembered when it moves up.
+    """
+
+    def __init__(self, code: Code, take: Callable[[Followed], None], kept: int = 0) -> None:
         self.code = code
+        self.take = take
+        self.kept = kept
+        self.abi, arch = code.abi, code.abi.arch
+        self.sp = arch.sp_register
         self.summaries: dict[int, Summary] = {}
-        self.results: Callable[[Followed], None] = lambda _followed: None
-        self.entry_state: State = {abi.sp: (CFA, abi.entry_sp), abi.fp: (CALLER_FP, 0)}
-        self._ra_place: int | Value = abi.ra_register if abi.ra_slot is None else (CFA, abi.ra_slot)
-        self.entry_state[self._ra_place] = (RETURN_ADDRESS, 0)
-        if abi.ra_slot is None:
+        self.home: Value = (CFA, -arch.entry_cfa_offset)
+        self.entry_state: State = {self.sp: self.home, arch.fp_register: _CALLER, ra_place(arch): _RA}
+        if not arch.fixed_ra_offset:
             self.entry_state[RA_SIGN_STATE] = (NUMBER, 0)
         self._steps_left = _STEPS_PER_BYTE * code.size + _LEAST_STEPS
-        self._nesting = 0
         self._active: set[int] = set()
 
     def summary_of(self, entry: int) -> Summary | None:
         """Return what is known of a function, which is followed first where that is possible."""
-        if entry not in self.summaries and entry not in self._active and self._nesting < _MAX_NESTING:
+        if entry not in self.summaries and entry not in self._active and len(self._active) < _MAX_NESTING:
             if not self.code.holds(entry):
                 return None
             self.follow(entry)
@@ -80,17 +96,16 @@ class Machine:
         """Follow control from an entry, with the state that a call leaves or another one, and prove what can be."""
         function = Followed(entry)
         self._active.add(entry)
-        self._nesting += 1
         waiting = deque([CodePiece(entry, state or self.entry_state, None)])
         is_first = True
         while waiting:
             piece = waiting.popleft()
             labels = len(function.labels)
-            walk = Walk(self, function, piece)
+            walk = _Walk(self, function, piece)
             try:
                 waiting += walk.run()
             except RefusedError as refused:
-                function.leave(self.abi)
+                function.leave(self.abi.clobbered)
                 if is_first or (piece.is_after_call and walk.has_joined and not piece.is_guess):
                     function.refusal = refused.reason
                     break
@@ -103,12 +118,11 @@ class Machine:
                 waiting += function.pieces_of_labels(labels)
         if function.refusal is None and self.code.needs_proof:
             function.prove()
-        self._nesting -= 1
         self._active.discard(entry)
         never = not function.exits and not function.is_open
         returns = entry in function.proven if self.code.needs_proof else bool(function.exits)
         self.summaries[entry] = Summary(returns, never, function.changed, function.spoils_fp)
-        self.results(function)
+        self.take(function)
         return function
 
     def spend(self) -> None:
@@ -117,33 +131,266 @@ class Machine:
         if self._steps_left < 0:
             raise RefusedError(CodeReason.UNKNOWN)
 
-    def is_home(self, state: State) -> bool:
-        """Whether SP is as at an entry."""
-        return state.get(self.abi.sp) == (CFA, self.abi.entry_sp)
-
-    def is_entry_state(self, state: State) -> bool:
-        """Whether SP, the RA and FP are as at an entry."""
-        return all(state.get(key) == value for key, value in self.entry_state.items())
-
-    def is_exit(self, state: State) -> bool:
-        """Whether a jump to the return address returns to the caller, as far as SP and the RA go."""
-        abi = self.abi
-        if state.get(abi.sp) != (CFA, abi.exit_sp):
-            return False
-        return abi.ra_slot is not None or state.get(RA_SIGN_STATE) == (NUMBER, 0)
+    def after(self, state: State, steps: tuple[Step, ...], vaddr: int) -> State:
+        """Return the state after the steps of the instruction at an address. Raises `RefusedError`."""
+        return after(state, steps, vaddr, self.sp, self.kept)
 
     def after_call(self, state: State, summary: Summary | None) -> State:
         """Return the state after a call comes back; `summary` is that of the function called, None: it is not known."""
         abi = self.abi
         changed = abi.clobbered if summary is None else summary.changed & abi.clobbered
-        if abi.ra_slot is None:
-            changed |= 1 << abi.ra_register
+        if not abi.arch.fixed_ra_offset:
+            changed |= 1 << abi.arch.ra_register
         if summary is not None and summary.spoils_fp:
-            changed |= 1 << abi.fp
-        base, offset = state[abi.sp][:2]
+            changed |= 1 << abi.arch.fp_register
+        base, offset = state[self.sp][:2]
         lowest = offset + abi.callee_area
         return {
             key: value
             for key, value in state.items()
             if (not changed >> key & 1 if isinstance(key, int) else key[0] != base or key[1] >= lowest)
         }
+
+
+class _Walk:
+    """One piece: its own states and edges, which are the function's once the piece is accepted."""
+
+    def __init__(self, machine: Machine, function: Followed, piece: CodePiece) -> None:
+        self.machine = machine
+        self.code = machine.code
+        self.function = function
+        self.piece = piece
+        self.states: dict[int, State] = {}
+        self.edges: dict[int, tuple[int, ...]] = {}
+        self.exits: set[int] = set()
+        self.has_joined = False
+        self.found: list[CodePiece] = []
+        self.work: list[tuple[int, State]] = [(piece.vaddr, piece.state)]
+
+    def run(self) -> list[CodePiece]:
+        """Follow the piece; return what it leads to. Raises `RefusedError`."""
+        function, piece = self.function, self.piece
+        if piece.is_after_call and self._begins_function(piece.vaddr):
+            return []
+        if piece.is_label and not self.code.fits(piece.vaddr, piece.state):
+            return []
+        while self.work:
+            try:
+                self._path(*self.work.pop())
+            except RefusedError as refused:
+                if self.code.needs_proof:
+                    function.refused.update(dict.fromkeys(self.states, refused.reason))
+                    raise
+                # Without proof, only what follows is not known.
+                self._leave_function()
+        function.states.update(self.states)
+        for vaddr, targets in self.edges.items():
+            # What other pieces have added stays.
+            function.edges[vaddr] = tuple(dict.fromkeys((*function.edges.get(vaddr, ()), *targets)))
+        function.exits |= self.exits
+        return self.found
+
+    def _leave_function(self) -> None:
+        self.function.leave(self.machine.abi.clobbered)
+
+    def _begins_function(self, vaddr: int) -> bool:
+        """Whether only padding is between the end of a call and something that may be an entry."""
+        while vaddr not in self.code.entries:
+            found = self.code.at(vaddr)
+            if found is None or found.effect is None or not found.effect.is_padding:
+                return False
+            vaddr += found.size
+        return True
+
+    def _path(self, vaddr: int, state: State) -> None:
+        """Follow control until it meets what is known, or leaves the piece."""
+        machine, function, code = self.machine, self.function, self.code
+        compared: Step | None = None
+        #: Whether control gets to the address from the instruction before it.
+        is_next = False
+        while True:
+            known = self.states.get(vaddr)
+            if known is None:
+                known = function.states.get(vaddr)
+                self.has_joined |= known is not None
+            if known is not None:
+                state = joined(vaddr, known, state, machine.sp)
+                if state is known:
+                    return
+            elif vaddr in code.entries and vaddr != self.piece.vaddr:
+                falls_out = is_next and (self.piece.is_after_call or not code.needs_proof)
+                if (falls_out and state[machine.sp] != machine.home) or self._is_other_function(vaddr, state):
+                    # What follows a call that does not come back leads into the next function.
+                    return
+            found = code.at(vaddr)
+            if found is None:
+                if not code.never_returns(vaddr):
+                    self._leave_function()
+                return
+            self.states[vaddr] = state
+            machine.spend()
+            size, effect, changed = found
+            function.sizes[vaddr] = size
+            if effect is None:
+                raise RefusedError(CodeReason.UNKNOWN)
+            function.changed |= changed
+            if effect.steps:
+                state = machine.after(state, effect.steps, vaddr)
+            if effect.flow is Flow.NEXT:
+                self._note_labels(effect.steps, state)
+                compared = effect.steps[-1] if effect.steps and effect.steps[-1].op is Op.COMPARE else None
+                vaddr += size
+                is_next = True
+                continue
+            following = self._leave(vaddr, vaddr + size, effect, state, compared)
+            if following is None:
+                return
+            is_next = following[0] == vaddr + size
+            vaddr, state = following
+            compared = None
+
+    def _note_labels(self, steps: tuple[Step, ...], state: State) -> None:
+        """Note the addresses of code that an instruction loads, in one step or as a page and an offset."""
+        for step in steps:
+            if step.op is Op.NUMBER or (step.op is Op.MOVE and (step.offset or step.source == step.register)):
+                value = state.get(step.register)
+                is_address = step.op is Op.MOVE or step.size == 8 or (step.size == 4 and self.code.is_fixed)
+                if value is not None and value[0] == NUMBER and is_address and self._may_be_label(value[1]):
+                    self.function.labels[value[1]] = None
+
+    def _may_be_label(self, vaddr: int) -> bool:
+        """Whether a jump may lead to an address within the function; without proof, another function is not tried."""
+        code = self.code
+        if not code.holds(vaddr):
+            return False
+        return code.needs_proof or (vaddr not in code.entries and code.may_hold(self.function.entry, vaddr))
+
+    def _is_other_function(self, vaddr: int, state: State) -> bool:
+        """Whether control arrives at another function as a call would: then what is known of that decides.
+
+        What is known of other registers, such as the address that the function jumps to in the end, may tell more.
+        """
+        machine = self.machine
+        if not machine.entry_state.items() <= state.items():
+            return False
+        summary = machine.summary_of(vaddr)
+        if summary is None or not summary.returns:
+            is_left = len(state) == len(machine.entry_state)
+            if is_left and (summary is None or not summary.never_returns):
+                self._leave_function()
+            return is_left
+        self.states[vaddr] = state
+        self.exits.add(vaddr)
+        self.function.changed |= summary.changed
+        self.function.spoils_fp |= summary.spoils_fp
+        self.edges[vaddr] = ()
+        return True
+
+    def _leave(
+        self, vaddr: int, end: int, effect: Effect, state: State, compared: Step | None
+    ) -> tuple[int, State] | None:
+        """Follow what is not just the next instruction, at `end`; return where this path continues."""
+        flow, target = effect.flow, effect.target
+        value = state.pop(JUMP, None)
+        if flow is Flow.CALL:
+            return self._call(vaddr, end, target, value, state)
+        if flow is Flow.SYSTEM_CALL:
+            call = value[1] if value is not None and value[0] == NUMBER else None
+            if call in self.machine.abi.clone_calls:
+                raise RefusedError(CodeReason.UNKNOWN)
+            if call not in self.machine.abi.last_calls:
+                return end, state
+        if flow is Flow.JUMP and target is not None:
+            self.edges[vaddr] = (target,)
+            return target, state
+        if flow is Flow.BRANCH and target is not None:
+            self.edges[vaddr] = (target, end)
+            if not self.code.needs_proof:
+                state = without_numbers(state)
+            taken, other = self._compared(compared, effect.equal, state)
+            self.work.append((target, taken))
+            return end, other
+        is_branch = flow is Flow.BRANCH_INDIRECT
+        self.edges[vaddr] = (end,) if is_branch else ()
+        if is_branch or flow in (Flow.JUMP_INDIRECT, Flow.RETURN):
+            self._jump(vaddr, value, state, is_return=flow is Flow.RETURN)
+        return (end, state) if is_branch else None
+
+    def _compared(self, compared: Step | None, equal: bool | None, state: State) -> tuple[State, State]:  # noqa: FBT001
+        """Return the states where a branch is taken and where it is not: of equal values, one may tell SP."""
+        sp = self.machine.sp
+        if compared is None or equal is None or sp not in (compared.register, compared.source):
+            return state, state
+        value = state.get(compared.source if compared.register == sp else compared.register)
+        if value is None or value[0] != CFA:
+            return state, state
+        same = {**state, sp: value}
+        return (same, state) if equal else (state, same)
+
+    def _call(
+        self, vaddr: int, end: int, target: int | None, value: Value | TableWord | None, state: State
+    ) -> tuple[int, State] | None:
+        """Follow a call of a function, or of the one at a value."""
+        machine, function, code = self.machine, self.function, self.code
+        if target == end and machine.abi.arch.fixed_ra_offset and end not in code.entries:
+            # It pushes its own address, to be popped.
+            push = (
+                Step(Op.NUMBER, BETWEEN, offset=end),
+                Step(Op.STORE, machine.sp, BETWEEN, -8),
+                Step(Op.MOVE, machine.sp, machine.sp, -8),
+            )
+            return end, machine.after(state, push, vaddr)
+        function.call_sites.add(vaddr)
+        self.edges.setdefault(vaddr, ())
+        summary = None
+        if target is not None:
+            function.calls.add(target)
+            summary = machine.summary_of(target)
+        if summary is not None:
+            never_returns = summary.never_returns
+        elif target is not None:
+            never_returns = not code.holds(target) and code.never_returns(target)
+        else:
+            never_returns = self._is_import_of_no_return(value)
+        if never_returns or not code.comes_back(vaddr, end):
+            return None
+        back = machine.after_call(state, summary)
+        function.changed |= machine.abi.clobbered if summary is None else summary.changed
+        if not code.needs_proof:
+            return None if self._begins_function(end) else (end, back)
+        is_proof = state[machine.sp] != machine.home or (summary is not None and summary.returns)
+        origin = vaddr if is_proof else None
+        self.found.append(CodePiece(end, back, origin, is_after_call=True, is_guess=self.piece.is_guess))
+        return None
+
+    def _is_import_of_no_return(self, value: Value | TableWord | None) -> bool:
+        return value is not None and value[0] == WORD and self.code.import_never_returns(value[1])
+
+    def _jump(self, vaddr: int, value: Value | TableWord | None, state: State, *, is_return: bool) -> None:
+        """Follow a jump to the address that a value is. Raises `RefusedError` where that returns with another frame."""
+        machine, function, code = self.machine, self.function, self.code
+        arch = machine.abi.arch
+        if value is not None and value[0] == NO_CALLER:
+            return
+        if value == _RA or (is_return and (value is None or value[0] != NUMBER)):
+            if code.needs_proof:
+                is_signed = not arch.fixed_ra_offset and state.get(RA_SIGN_STATE) != (NUMBER, 0)
+                if value != _RA or state[machine.sp] != (CFA, arch.sp_offset_from_cfa) or is_signed:
+                    raise RefusedError(CodeReason.NOT_PROVEN)
+                if state.get(arch.fp_register) != _CALLER:
+                    function.spoils_fp = True
+                    raise RefusedError(CodeReason.NOT_PROVEN)
+            self.exits.add(vaddr)
+        elif isinstance(value, TableWord):
+            labels = [target for target in code.table_targets(value) if self._may_be_label(target)]
+            words = code.in_table(vaddr, labels)
+            self.found += [CodePiece(target, state, vaddr, is_guess=True) for target in words]
+            if not labels:
+                # A table of functions.
+                self._leave_function()
+        elif value is not None and value[0] == NUMBER and code.holds(value[1]):
+            self.edges[vaddr] = (*self.edges[vaddr], value[1])
+            self.work.append((value[1], state))
+        elif not self._is_import_of_no_return(value):
+            self._leave_function()
+            self.found += function.dispatch(state, machine.sp)

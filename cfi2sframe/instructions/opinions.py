@@ -54,7 +54,7 @@ def promise_of(row: RowState, abi: Abi) -> Promise | None:
     if not isinstance(row.cfa, Rule) or row.cfa.register is None or row.cfa.deref:
         return None
     values: list[tuple[int | Value, Value]] = [(row.cfa.register, (CFA, -row.cfa.offset))]
-    for rule, wanted, register in ((row.ra, _RA, abi.ra_register), (row.fp, _CALLER, abi.fp)):
+    for rule, wanted, register in ((row.ra, _RA, abi.arch.ra_register), (row.fp, _CALLER, abi.arch.fp_register)):
         place = _place_of(rule, register)
         if place is not None:
             values.append((place, wanted))
@@ -73,8 +73,8 @@ def opinions_of(row: RowState, state: State, abi: Abi) -> Opinions:
         return _NOTHING_CLAIMED
     cfa = _cfa(row.cfa, state, abi)
     is_agreed = cfa is _AGREES
-    ra = _register(row.ra, _RA, abi.ra_register, state, is_cfa_right=is_agreed)
-    return cfa, ra, _register(row.fp, _CALLER, abi.fp, state, is_cfa_right=is_agreed)
+    ra = _register(row.ra, _RA, abi.arch.ra_register, state, is_cfa_right=is_agreed)
+    return cfa, ra, _register(row.fp, _CALLER, abi.arch.fp_register, state, is_cfa_right=is_agreed)
 
 
 def _cfa(rule: CfaRule, state: State, abi: Abi) -> Opinion:
@@ -86,7 +86,10 @@ def _cfa(rule: CfaRule, state: State, abi: Abi) -> Opinion:
     if value is None and abi.clobbered >> rule.register & 1:
         # Functions that load the registers of another frame have its address in such a register.
         return _UNDECIDED
-    if (value is None or value[0] >= 0) and CFA in (state[abi.sp][0], state.get(abi.fp, _RA)[0]):
+    if (value is None or value[0] >= 0) and CFA in (
+        state[abi.arch.sp_register][0],
+        state.get(abi.arch.fp_register, _RA)[0],
+    ):
         # SP or FP leads to the CFA, and this register has another value.
         return Opinion(Answer.CONTRADICTS)
     # Sums with other values are not followed, but are no CFA.

@@ -41,14 +41,14 @@ def row_of(state: State, abi: Abi, *, at_call: bool = False) -> RowState | None:
         return None
     fp = _fp(state, abi, 0 if at_call else abi.red_zone)
     signing = state.get(RA_SIGN_STATE)
-    if abi.ra_slot is None and signing is None:
+    if not abi.arch.fixed_ra_offset and signing is None:
         return None
     is_signed = signing is not None and signing != (NUMBER, 0)
     return RowState(cfa, ra, fp, NoRule.UNSPECIFIED, RaSigning.SIGNED if is_signed else RaSigning.NONE)
 
 
 def _cfa(state: State, abi: Abi, *, at_call: bool) -> CfaRule | None:
-    for register in (abi.sp, abi.fp):
+    for register in (abi.arch.sp_register, abi.arch.fp_register):
         value = state.get(register)
         if value is not None and value[0] == CFA:
             return Rule(register, -value[1], deref=False)
@@ -68,7 +68,7 @@ def _cfa(state: State, abi: Abi, *, at_call: bool) -> CfaRule | None:
 def _saved_cfa(state: State, abi: Abi) -> tuple[Expression | None, bool]:
     """Return where in the frame a copy of SP tells the CFA, and whether it is the CFA itself, which is best."""
     found: Expression | None = None
-    for register in (abi.sp, abi.fp):
+    for register in (abi.arch.sp_register, abi.arch.fp_register):
         base = state.get(register)
         for place, saved in _slots(state) if base is not None else ():
             if base is None or saved[0] != CFA or place[0] != base[0] or place[1] < base[1]:
@@ -82,19 +82,19 @@ def _saved_cfa(state: State, abi: Abi) -> tuple[Expression | None, bool]:
 
 def _ra(state: State, abi: Abi) -> RegisterRule | None:
     """Return the RA's rule; None where nothing leads to it."""
-    if abi.ra_slot is not None:
-        saved = state.get((CFA, abi.ra_slot))
+    if abi.arch.fixed_ra_offset:
+        saved = state.get((CFA, abi.arch.fixed_ra_offset))
         if saved == _NO_CALLER:
             return NoRule.UNDEFINED
-        sp = state.get(abi.sp)
+        sp = state.get(abi.arch.sp_register)
         # The RA is not looked for below SP, where it has been popped from.
-        if saved == _RA and not (sp is not None and sp[0] == CFA and sp[1] > abi.ra_slot):
-            return Rule(None, abi.ra_slot, deref=True)
+        if saved == _RA and not (sp is not None and sp[0] == CFA and sp[1] > abi.arch.fixed_ra_offset):
+            return Rule(None, abi.arch.fixed_ra_offset, deref=True)
     else:
-        value = state.get(abi.ra_register)
+        value = state.get(abi.arch.ra_register)
         if value == _NO_CALLER:
             return NoRule.UNDEFINED
-        slot = _slot_of(state, abi, _RA, abi.ra_register, 0)
+        slot = _slot_of(state, abi, _RA, abi.arch.ra_register, 0)
         if slot is not None:
             return slot
         if value == _RA:
@@ -103,16 +103,16 @@ def _ra(state: State, abi: Abi) -> RegisterRule | None:
 
 
 def _fp(state: State, abi: Abi, red_zone: int) -> RegisterRule:
-    slot = _slot_of(state, abi, _CALLER, abi.fp, red_zone)
+    slot = _slot_of(state, abi, _CALLER, abi.arch.fp_register, red_zone)
     if slot is not None:
         return slot
-    if state.get(abi.fp) == _CALLER:
+    if state.get(abi.arch.fp_register) == _CALLER:
         return NoRule.UNSPECIFIED
     register = _in_register(state, _CALLER)
     if register is not None:
         return register
     for place, value in _slots(state):
-        for base_register in (abi.sp, abi.fp) if value == _CALLER else ():
+        for base_register in (abi.arch.sp_register, abi.arch.fp_register) if value == _CALLER else ():
             base = state.get(base_register)
             if base is not None and base[0] == place[0] and place[1] >= base[1]:
                 return Expression(_address(base_register, place[1] - base[1]), deref=True)
@@ -135,10 +135,10 @@ def _slot_of(state: State, abi: Abi, wanted: Value, register: int, red_zone: int
 
     Later copies may be a program's own data, such as a return address in a structure that it passes on.
     """
-    sp = state.get(abi.sp)
+    sp = state.get(abi.arch.sp_register)
     lowest = sp[1] if sp is not None and sp[0] == CFA else None
     is_in_register = state.get(register) == wanted
-    if is_in_register and abi.callee_area and sp == (CFA, abi.entry_sp):
+    if is_in_register and abi.callee_area and sp == (CFA, -abi.arch.entry_cfa_offset):
         # The slots are the next function's if this is a tail call.
         return None
     if lowest is not None and not is_in_register:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from cfi2sframe.abi import S390X
 from cfi2sframe.instructions import s390x_names as names
 from cfi2sframe.instructions.effects import (
     BETWEEN,
@@ -21,10 +22,12 @@ from cfi2sframe.instructions.effects import (
     NO_EFFECT,
     NOTHING,
     PADDING,
+    PAGE_BITS,
     Abi,
     Effect,
     Flow,
     Op,
+    Reference,
     Step,
     bits,
     forget,
@@ -32,7 +35,7 @@ from cfi2sframe.instructions.effects import (
 from cfi2sframe.instructions.s390x_text import F0, FLOATS, S390xText, Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container, Iterator
 
 SP: Final = 15
 FP: Final = 11
@@ -50,6 +53,9 @@ _LOAD_SIZES: Final = {
     **dict.fromkeys(("lgh", "llgh"), 2),
     **dict.fromkeys(("lgb", "llgc"), 1),
 }
+#: brasl, brcl, larl, whose distance counts halfwords from the instruction.
+_DISTANCES: Final = re.compile(rb"(?=\xc0(.)(.{4}))", re.DOTALL)
+_LARL, _BRCL, _BRASL = 0, 4, 5
 _COUNTS: Final = re.compile(r"br?ctg?r?h?")
 _INDEXES: Final = re.compile(r"br?x(h|le)g?")
 
@@ -300,26 +306,27 @@ def _executed(executing: str, mnemonic: str, operands: str) -> Effect | None:
     return effect if effect is not None and effect.flow is Flow.NEXT else None
 
 
-def _depends_on_address(mnemonic: str, _operands: str) -> bool:
-    return mnemonic[:1] in "bjc" or mnemonic in ("larl", "exrl")
+def _references(data: bytes, vaddr: int, pages: Container[int], _is_fixed: bool) -> Iterator[Reference]:  # noqa: FBT001
+    """Yield what some bytes may refer to (`Abi.references`)."""
+    for match in _DISTANCES.finditer(data):
+        kind = match[1][0] & 15
+        at = vaddr + match.start()
+        target = at + 2 * int.from_bytes(match[2], "big", signed=True)
+        if kind in (_LARL, _BRCL, _BRASL) and target >> PAGE_BITS in pages:
+            yield Reference(at, target, kind == _BRASL)
 
 
-S390X_ABI: Final = Abi(
-    sp=SP,
-    fp=FP,
-    ra_register=RA,
-    entry_sp=-160,
-    exit_sp=-160,
-    ra_slot=None,
+ABI: Final = Abi(
+    arch=S390X,
     clobbered=bits((0, 1, 2, 3, 4, 5, RA, *FLOATS[:8])),
     callee_area=160,
     red_zone=0,
-    kept=0,
-    alignment=2,
     # exit, exit_group, sigreturn, rt_sigreturn; clone, clone3
     last_calls=frozenset({1, 119, 173, 248}),
     clone_calls=frozenset({120, 435}),
     effect_of=effect_of,
-    depends_on_address=_depends_on_address,
+    references=_references,
+    disassembler=("CS_ARCH_SYSTEMZ", "CS_ARCH_SYSZ", "CS_MODE_BIG_ENDIAN"),
+    depends_on_address=lambda mnemonic, _operands: mnemonic[:1] in "bjc" or mnemonic in ("larl", "exrl"),
     executed=_executed,
 )

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.instructions.effects import BETWEEN, NOTHING, RA_SIGN_STATE, Op, Step
-from cfi2sframe.instructions.reasons import CodeReason
+from cfi2sframe.reasons import CodeReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    from cfi2sframe.instructions.effects import Abi
+    from cfi2sframe.abi import Arch
 
 #: Bases of values: the CFA; the caller's FP and the return address; none (a number); no caller (a process's entry).
 #: A base of 0 or more is what SP was set to by the instruction at that address.
@@ -62,29 +62,39 @@ class RefusedError(Exception):
         self.reason = reason
 
 
-def after(state: State, steps: tuple[Step, ...], vaddr: int, abi: Abi) -> State:
-    """Return the state after the steps of the instruction at an address. Raises `RefusedError` where SP gets lost."""
-    for step in steps:
-        if step.op is not Op.FORGET or step.register in state:
-            break
-    else:
+def ra_place(arch: Arch) -> int | Value:
+    """Return where the RA is at a function's entry: in a register, or in the frame."""
+    return (CFA, arch.fixed_ra_offset) if arch.fixed_ra_offset else arch.ra_register
+
+
+def after(state: State, steps: tuple[Step, ...], vaddr: int, sp: int, kept: int) -> State:
+    """Return the state after the steps of the instruction at an address. Raises `RefusedError` where SP gets lost.
+
+    `kept` bytes below SP are remembered when it moves up.
+    """
+    if all(step.op is Op.FORGET and step.register not in state for step in steps):
         return state
     new = dict(state)
-    sp = abi.sp
     for step in steps:
         old = new.get(step.register)
-        _OPERATIONS[step.op](new, step)
-        value = new.get(step.register)
-        if value is None and step.op in (Op.ADD, Op.MOVE_FRAME) and old is not None and _is_in_frame(old):
+        _apply(new, step)
+        if step.op in (Op.ADD, Op.MOVE_FRAME) and step.register not in new and old is not None and _is_in_frame(old):
             # Another address in the frame, or below it: what is counted from there is known again.
             _forget_base(new, vaddr, sp)
-            value = new[step.register] = (vaddr, 0)
-        if step.register == sp and step.op is not Op.STORE and step.op is not Op.COMPARE:
+            new[step.register] = (vaddr, 0)
+        if step.register == sp and step.op not in (Op.STORE, Op.COMPARE):
+            value = new.get(sp)
             if value is None or not _is_in_frame(value):
                 raise RefusedError(CodeReason.UNKNOWN)
-            _drop_popped(new, value, abi.kept)
+            _drop_popped(new, value, kept)
     new.pop(BETWEEN, None)
     return new
+
+
+def apply(state: State, steps: Iterable[Step]) -> None:
+    """Change a state as some steps do that leave SP alone."""
+    for step in steps:
+        _apply(state, step)
 
 
 def joined(vaddr: int, known: State, state: State, sp: int) -> State:
@@ -118,13 +128,6 @@ def without_numbers(state: State) -> State:
     }
 
 
-def _set(state: State, register: int, value: Value | TableWord | None) -> None:
-    if value is None:
-        state.pop(register, None)
-    else:
-        state[register] = value
-
-
 def plus(value: Value | TableWord | None, offset: int) -> Value | TableWord | None:
     """Return the sum of a value and a number; None where that is not followed."""
     if value is None or offset == 0:
@@ -136,111 +139,77 @@ def plus(value: Value | TableWord | None, offset: int) -> Value | TableWord | No
     return None
 
 
-def _is_in_frame(value: Value | TableWord) -> bool:
-    """Whether a value is an address in a frame."""
-    return value[0] == CFA or value[0] >= 0
-
-
-def _forget(state: State, step: Step) -> None:
-    state.pop(step.register, None)
-
-
-def _move(state: State, step: Step) -> None:
-    _set(state, step.register, plus(state.get(step.source), step.offset))
-
-
-def _number(state: State, step: Step) -> None:
-    state[step.register] = (NUMBER, step.offset)
-
-
-def _place(state: State, register: int, offset: int) -> Value | None:
-    """Return a place of memory that a register and a number lead to, where that is in a frame."""
-    value = state.get(register)
-    return None if value is None or not _is_in_frame(value) else (value[0], value[1] + offset)
-
-
-def _load(state: State, step: Step) -> None:
-    place = _place(state, step.source, step.offset)
-    base = (NUMBER, 0) if step.source == NOTHING else state.get(step.source)
-    if place is None and base is not None and base[0] == NUMBER:
-        state[step.register] = (WORD, base[1] + step.offset)
-    else:
-        _set(state, step.register, None if place is None else state.get(place))
-
-
 def word_of(value: Value | TableWord | None) -> int | None:
     """Return the address of the word that a value is loaded from; None for other values."""
     return value[1] if value is not None and value[0] == WORD else None
 
 
+def _is_in_frame(value: Value | TableWord) -> bool:
+    """Whether a value is an address in a frame."""
+    return value[0] == CFA or value[0] >= 0
+
+
+def _apply(state: State, step: Step) -> None:
+    if step.op is Op.STORE:
+        _store(state, step)
+    elif step.op is not Op.COMPARE:
+        value = _result(state, step)
+        if value is None:
+            state.pop(step.register, None)
+        else:
+            state[step.register] = value
+
+
+def _result(state: State, step: Step) -> Value | TableWord | None:
+    """Return the value that a step gives its register; None where it is not known."""
+    op, value = step.op, state.get(step.source)
+    if op is Op.MOVE:
+        return plus(value, step.offset)
+    if op is Op.NUMBER:
+        return NUMBER, step.offset
+    if op is Op.LOAD:
+        if value is not None and _is_in_frame(value):
+            return state.get((value[0], value[1] + step.offset))
+        number = (NUMBER, 0) if step.source == NOTHING else value
+        return (WORD, number[1] + step.offset) if number is not None and number[0] == NUMBER else None
+    if op is Op.ADD:
+        return _sum(state.get(step.register), value, step)
+    if op is Op.INDEX:
+        numbers = [each[1] for each in (value, state.get(step.index)) if each is not None and each[0] == NUMBER]
+        if numbers or step.source == NOTHING:
+            return TableWord(_TABLE, sum(numbers[:1], step.offset), step.size, step.is_signed)
+    if op is Op.EXTEND:
+        if isinstance(value, TableWord) and value.size <= step.size and value.added == 0:
+            return value._replace(is_signed=step.is_signed) if value.size == step.size else value
+        if value is not None and value[0] == NUMBER and 0 <= value[1] < 1 << 8 * step.size - 1:
+            return value
+    return None
+
+
+def _sum(first: Value | TableWord | None, second: Value | TableWord | None, step: Step) -> Value | TableWord | None:
+    """Return what an addition gives: an address in a table, or a sum with a number."""
+    number = first[1] if first is not None and first[0] == NUMBER else None
+    if isinstance(second, TableWord) and second.added == 0 and second.factor == 1:
+        is_signed = step.is_signed if step.size < 8 else second.is_signed
+        return None if number is None else second._replace(added=number, factor=step.scale, is_signed=is_signed)
+    if step.size < 8:
+        return None
+    if second is not None and second[0] == NUMBER:
+        return plus(first, second[1] * step.scale)
+    return plus(second, number) if number is not None and step.scale == 1 else None
+
+
 def _store(state: State, step: Step) -> None:
-    place = _place(state, step.register, step.offset)
-    if place is None:
+    to = state.get(step.register)
+    if to is None or not _is_in_frame(to):
         return
-    base, offset = place
+    base, offset = to[0], to[1] + step.offset
     for key in [key for key in state if isinstance(key, tuple) and key[0] == base]:
         if offset - 8 < key[1] < offset + step.size:
             del state[key]
     value = state.get(step.source) if step.size == 8 else None
     if value is not None and len(state) < _MAX_PLACES:
-        state[place] = value
-
-
-def _add(state: State, step: Step) -> None:
-    first, second = state.get(step.register), state.get(step.source)
-    result: Value | TableWord | None = None
-    if isinstance(second, TableWord) and second.added == 0 and second.factor == 1:
-        if first is not None and first[0] == NUMBER:
-            is_signed = step.is_signed if step.size < 8 else second.is_signed
-            result = second._replace(added=first[1], factor=step.scale, is_signed=is_signed)
-    elif second is not None and second[0] == NUMBER and step.size == 8:
-        result = plus(first, second[1] * step.scale)
-    elif first is not None and first[0] == NUMBER and step.scale == 1 and step.size == 8:
-        result = plus(second, first[1])
-    _set(state, step.register, result)
-
-
-def _index(state: State, step: Step) -> None:
-    known = [state.get(register) for register in (step.source, step.index)]
-    table = next((value[1] + step.offset for value in known if value is not None and value[0] == NUMBER), None)
-    if table is None and step.source == NOTHING:
-        table = step.offset
-    _set(state, step.register, None if table is None else TableWord(_TABLE, table, step.size, step.is_signed))
-
-
-def _extend(state: State, step: Step) -> None:
-    value = state.get(step.source)
-    if isinstance(value, TableWord) and value.size <= step.size and value.added == 0:
-        is_signed = step.is_signed if value.size == step.size else value.is_signed
-        state[step.register] = value._replace(is_signed=is_signed)
-    elif value is not None and value[0] == NUMBER and 0 <= value[1] < 1 << 8 * step.size - 1:
-        state[step.register] = value
-    else:
-        state.pop(step.register, None)
-
-
-def _compare(_state: State, _step: Step) -> None:
-    pass
-
-
-_OPERATIONS: Final[dict[Op, Callable[[State, Step], None]]] = {
-    Op.FORGET: _forget,
-    Op.MOVE: _move,
-    Op.NUMBER: _number,
-    Op.LOAD: _load,
-    Op.STORE: _store,
-    Op.MOVE_FRAME: _forget,
-    Op.ADD: _add,
-    Op.INDEX: _index,
-    Op.EXTEND: _extend,
-    Op.COMPARE: _compare,
-}
-
-
-def apply(state: State, steps: Iterable[Step]) -> None:
-    """Change a state as some steps do that leave SP alone."""
-    for step in steps:
-        _OPERATIONS[step.op](state, step)
+        state[base, offset] = value
 
 
 def _drop_popped(state: State, sp: Value | TableWord, kept: int) -> None:

@@ -256,19 +256,19 @@ def _moves(effect: Effect, abi: Abi) -> tuple[int, int | None, bool] | None:
     steps = effect.steps if effect.flow is not Flow.RETURN else ()
     for step in steps:
         if step.op is Op.STORE:
-            if step.register != abi.sp:
+            if step.register != abi.arch.sp_register:
                 return None
             # From where SP was before.
             stores.append((step.offset - pushed, step.size, step.source))
-        elif step.op is Op.MOVE and step.register == step.source == abi.sp:
+        elif step.op is Op.MOVE and step.register == step.source == abi.arch.sp_register:
             pushed -= step.offset
-        elif step.register in (abi.sp, abi.fp, abi.ra_register):
+        elif step.register in (abi.arch.sp_register, abi.arch.fp_register, abi.arch.ra_register):
             return None
     ra_at: int | None = None
     overwrites_top = False
     for offset, size, source in stores:
         if -pushed <= offset <= -size:
-            ra_at = offset + pushed if source == abi.ra_register else ra_at
+            ra_at = offset + pushed if source == abi.arch.ra_register else ra_at
         elif offset == pushed == 0 and size == _WORD_SIZE and not abi.callee_area:
             overwrites_top = True
         elif not 0 <= offset <= abi.callee_area - size:

@@ -157,7 +157,9 @@ class _Rows:
                 break
             names.append(name)
             if not has_ended:
-                apply(state, [step for step in found.effect.steps if step.register != self.decoder.abi.sp])
+                apply(
+                    state, [step for step in found.effect.steps if step.register != self.decoder.abi.arch.sp_register]
+                )
                 read.update(word for word in map(word_of, state.values()) if word is not None)
                 target = found.effect.target if found.effect.flow is Flow.JUMP else None
             has_ended |= found.ends_flow

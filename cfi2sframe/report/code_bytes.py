@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion import Conversion
     from cfi2sframe.elf.image import ElfImage, Symbol
     from cfi2sframe.elf.sections import CodeRange
-    from cfi2sframe.instructions.reasons import CodeReason
     from cfi2sframe.instructions.stub_records import StubReason
-    from cfi2sframe.reasons import SkipReason
+    from cfi2sframe.reasons import CodeReason, SkipReason
     from cfi2sframe.sframe.model import FunctionBody
 
     Reason = SkipReason | StubReason | CodeReason

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi2sframe.abi import AARCH64_LE
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.instructions.aarch64 import AARCH64_ABI
+from cfi2sframe.instructions.aarch64 import ABI
 from cfi2sframe.instructions.decoder import open_disassembler
 from cfi2sframe.instructions.effects import Op
 from tests.support.aarch64_execution import REGISTERS, SP, Machine
@@ -48,10 +47,10 @@ _LIBRARIES: Final = ("libc.so.6", "libcrypto.so.3", "libdav1d.so.7", "libx264.so
 class Checker:
     """Executes instructions, one by one, and compares what they do with their effects."""
 
-    def __init__(self, effect_of: Callable[[int, int, str, str], Effect | None] = AARCH64_ABI.effect_of) -> None:
+    def __init__(self, effect_of: Callable[[int, int, str, str], Effect | None] = ABI.effect_of) -> None:
         self.machine = Machine()
         self._effect_of = effect_of
-        self.disassembler = open_disassembler(AARCH64_LE, "code is read")
+        self.disassembler = open_disassembler(ABI, "code is read")
         #: By mnemonic and shape of operands: how many could be executed.
         self.executed: dict[str, int] = {}
         self.not_executed: dict[str, int] = {}
@@ -206,9 +205,9 @@ def _changes(step: Step) -> Iterable[Step | None]:
 
 @pytest.mark.oracle
 def test_wrong_effects_are_found() -> None:
-    known = open_disassembler(AARCH64_LE, "code is read")
+    known = open_disassembler(ABI, "code is read")
     for word in _SAMPLE:
-        effect = AARCH64_ABI.effect_of(*next(known.disasm_lite(word.to_bytes(4, "little"), 0)))
+        effect = ABI.effect_of(*next(known.disasm_lite(word.to_bytes(4, "little"), 0)))
         assert effect is not None
         for place, step in enumerate(effect.steps):
             for change in _changes(step):

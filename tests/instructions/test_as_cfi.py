@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.dwarf.programs import read_programs
+from cfi2sframe.dwarf.row_section import RowFunction
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState, TableBuilder, UnwindTable
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.instructions.as_cfi import as_cfi, placeable
-from cfi2sframe.instructions.derive import Derived, DerivedFunction, Underived
-from cfi2sframe.instructions.reasons import CodeReason
+from cfi2sframe.instructions.derive import Derived
+from cfi2sframe.reasons import CodeReason, Underived
 from cfi2sframe.sources import FoundCfi
+from cfi2sframe.uncovered import as_cfi, placeable
 from tests.support import cfi_asm as asm
 from tests.support.rules import at_cfa, at_expression, in_register, is_expression, register_offset, value_at_cfa
 from tests.support.samples import CODE, SHT_NOBITS, TEXT_VADDR, linked
@@ -62,7 +63,7 @@ def tables(draw: st.DrawFn, arch: Arch) -> UnwindTable:
     return builder.table()
 
 
-def read(image: ElfImage, functions: Sequence[DerivedFunction]) -> list[DerivedFunction]:
+def read(image: ElfImage, functions: Sequence[RowFunction]) -> list[RowFunction]:
     """Return the functions of the CFI that is made of some, as the package's reader finds them."""
     cfi = read_programs(image, FoundCfi((as_cfi(image, tuple(functions)),)))
     assert cfi.damaged == ()
@@ -70,7 +71,8 @@ def read(image: ElfImage, functions: Sequence[DerivedFunction]) -> list[DerivedF
     for entry in cfi.entries:
         start = entry.fde.pc_begin_vaddr
         assert entry.fde.cie.ra_register == image.arch.ra_register
-        found.append(DerivedFunction(start, start + entry.fde.pc_range, entry.program.table, entry.fde.cie.uses_b_key))
+        key = entry.fde.cie.uses_b_key
+        found.append(RowFunction(start, entry.fde.pc_range, entry.program.table, uses_b_key=key))
     return found
 
 
@@ -78,24 +80,24 @@ def read(image: ElfImage, functions: Sequence[DerivedFunction]) -> list[DerivedF
 @given(st.data())
 def test_every_table_reads_back(data: st.DataObject) -> None:
     arch = data.draw(st.sampled_from(ARCHES))
-    functions: list[DerivedFunction] = []
+    functions: list[RowFunction] = []
     start = TEXT_VADDR
     for _ in range(data.draw(st.integers(1, 4))):
         table = data.draw(tables(arch))
-        end = start + table.starts[-1] + data.draw(st.integers(1, 100))
+        size = table.starts[-1] + data.draw(st.integers(1, 100))
         uses_b_key = data.draw(st.booleans()) if arch.ra_may_be_signed else False
-        functions.append(DerivedFunction(start, end, table, uses_b_key))
-        start = end + data.draw(st.integers(0, 20))
+        functions.append(RowFunction(start, size, table, uses_b_key=uses_b_key))
+        start += size + data.draw(st.integers(0, 20))
     assert read(linked(arch, code_size=1 << 26), functions) == functions
 
 
 PLAIN = RowState(register_offset(7, 8), at_cfa(-8), NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
 
 
-def function(start: int, size: int, *, uses_b_key: bool = False) -> DerivedFunction:
+def function(start: int, size: int, *, uses_b_key: bool = False) -> RowFunction:
     pushed = PLAIN._replace(cfa=register_offset(7, 16))
     table = UnwindTable((0, size // 2), (PLAIN, pushed))
-    return DerivedFunction(TEXT_VADDR + start, TEXT_VADDR + start + size, table, uses_b_key)
+    return RowFunction(TEXT_VADDR + start, size, table, uses_b_key=uses_b_key)
 
 
 def test_equal_tables_are_one_program() -> None:
@@ -135,11 +137,11 @@ def test_starts_in_objects(symbols: tuple[asm.Symbol, ...], expected: tuple[str,
     """A function's start is given by a local symbol of its section; without one, it cannot be described."""
     image = object_with(*symbols)
     text = next(image.sections_named(".text"), None) or image.sections[1]
-    made = DerivedFunction(text.vaddr, text.vaddr + 16, UnwindTable((0,), (PLAIN,)), uses_b_key=False)
+    made = RowFunction(text.vaddr, 16, UnwindTable((0,), (PLAIN,)))
     other = Underived(text.vaddr + 16, text.vaddr + 64, CodeReason.NOT_REACHED)
     derived = placeable(image, Derived((made,), (other,)))
     if expected is None:
-        lost = Underived(made.start_vaddr, made.end_vaddr, CodeReason.NO_LOCAL_SYMBOL)
+        lost = Underived(made.start_vaddr, made.start_vaddr + made.size, CodeReason.NO_LOCAL_SYMBOL)
         assert derived == Derived((), (lost, other))
         return
     assert derived == Derived((made,), (other,))

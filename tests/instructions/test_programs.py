@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
-from cfi2sframe.instructions.reasons import CodeReason
+from cfi2sframe.reasons import CodeReason
 from tests.support.instructions.assembled import assembled, sources
 
 if TYPE_CHECKING:

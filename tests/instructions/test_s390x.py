@@ -7,9 +7,8 @@ from typing import Final
 
 import pytest
 
-from cfi2sframe.instructions.s390x import S390X_ABI
+from cfi2sframe.instructions.s390x import ABI
 from tests.support.instructions.s390x_cases import START, Decoded, assemble
-from tests.support.targets import S390
 
 pytestmark = pytest.mark.oracle
 
@@ -22,9 +21,9 @@ def decoded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Decoded]:
 def test_what_depends_on_the_address_says_so(decoded: dict[str, Decoded]) -> None:
     """Texts have targets as addresses; where an effect at another address differs otherwise, it is known to depend."""
     for code, mnemonic, operands in decoded.values():
-        at_start, at_zero = (S390X_ABI.effect_of(vaddr, len(code), mnemonic, operands) for vaddr in (START, 0))
+        at_start, at_zero = (ABI.effect_of(vaddr, len(code), mnemonic, operands) for vaddr in (START, 0))
         if at_start != at_zero:
-            assert S390X_ABI.depends_on_address(mnemonic, operands)
+            assert ABI.depends_on_address(mnemonic, operands)
 
 
 #: The text of capstone 6, and that of 4 and 5.
@@ -40,19 +39,10 @@ SPELLINGS: Final = {
 
 @pytest.mark.parametrize("text", SPELLINGS)
 def test_spellings_of_capstone_versions(text: tuple[str, str]) -> None:
-    assert S390X_ABI.effect_of(START, 4, *text) == S390X_ABI.effect_of(START, 4, *SPELLINGS[text])
+    assert ABI.effect_of(START, 4, *text) == ABI.effect_of(START, 4, *SPELLINGS[text])
 
 
 def test_instruction_whose_registers_are_changed_is_not_known() -> None:
-    assert S390X_ABI.executed is not None
-    assert S390X_ABI.executed("%r1, 0x2000", "lgr", "%r15, %r2") is None
-    assert S390X_ABI.executed("%r0, 0x2000", "j", "0x3000") is None
-    assert S390X_ABI.executed("%r0, 0x2000", "exrl", "%r0, 0x3000") is None
-
-
-def test_registers_of_the_record() -> None:
-    numbers = (S390X_ABI.sp, S390X_ABI.fp, S390X_ABI.ra_register)
-    assert numbers == (S390.arch.sp_register, S390.arch.fp_register, S390.arch.ra_register)
-    assert S390X_ABI.entry_sp == S390.arch.sp_offset_from_cfa
-    changed = {S390.arch.register_name(number) for number in range(32) if S390X_ABI.clobbered >> number & 1}
-    assert changed == {*("r0", "r1", "r2", "r3", "r4", "r5", "r14"), *(f"f{number}" for number in range(8))}
+    assert ABI.executed("%r1, 0x2000", "lgr", "%r15, %r2") is None
+    assert ABI.executed("%r0, 0x2000", "j", "0x3000") is None
+    assert ABI.executed("%r0, 0x2000", "exrl", "%r0, 0x3000") is None

@@ -15,7 +15,7 @@ from cfi2sframe import load
 from cfi2sframe.abi import S390X
 from cfi2sframe.instructions.decoder import open_disassembler
 from cfi2sframe.instructions.effects import JUMP, NOTHING, Flow
-from cfi2sframe.instructions.s390x import S390X_ABI
+from cfi2sframe.instructions.s390x import ABI
 from cfi2sframe.instructions.s390x_text import FLOATS, S390xText
 from tests.support.instructions.concrete import Expected, expect
 from tests.support.instructions.s390x_cases import UNKNOWN, assemble
@@ -74,18 +74,18 @@ class Instruction(NamedTuple):
     @property
     def effect(self) -> Effect | None:
         """What is to be shown."""
-        return S390X_ABI.effect_of(CODE_VADDR, len(self.code), self.mnemonic, self.operands)
+        return ABI.effect_of(CODE_VADDR, len(self.code), self.mnemonic, self.operands)
 
 
 def decode(data: bytes, vaddr: int) -> Iterator[Instruction]:
     """Yield the instructions of some code, in order; what is none is passed over."""
-    disassembler = open_disassembler(S390X, "code is read")
+    disassembler = open_disassembler(ABI, "code is read")
     offset = 0
     while offset < len(data):
         for address, size, mnemonic, operands in disassembler.disasm_lite(data[offset:], vaddr + offset):
             yield Instruction(data[address - vaddr : address - vaddr + size], mnemonic, operands)
             offset = address - vaddr + size
-        offset += S390X_ABI.alignment
+        offset += S390X.instruction_alignment
 
 
 def at_code_vaddr(code: bytes) -> Instruction | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi2sframe.dwarf.row_section import RowFunction
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState, TableBuilder, UnwindTable
 from cfi2sframe.instructions import derive as door
-from cfi2sframe.instructions.derive import Derived, DerivedFunction, Underived
-from cfi2sframe.instructions.reasons import CodeReason
+from cfi2sframe.instructions.derive import Derived
+from cfi2sframe.reasons import CodeReason, Underived
 from tests.support.rules import at_cfa, is_expression, register_offset
 
 if TYPE_CHECKING:
@@ -45,14 +46,14 @@ def table_of(arch: Arch, *rows: tuple[int, int | None]) -> UnwindTable:
     return builder.table()
 
 
-def derived(arch: Arch, start: int, end: int, *rows: tuple[int, int | None]) -> DerivedFunction:
+def derived(arch: Arch, start: int, end: int, *rows: tuple[int, int | None]) -> RowFunction:
     """Return a function of some rows; without any, of a leaf's."""
-    return DerivedFunction(start, end, table_of(arch, *(rows or ((0, 0),))), uses_b_key=False)
+    return RowFunction(start, end - start, table_of(arch, *(rows or ((0, 0),))))
 
 
 def give(
     monkeypatch: pytest.MonkeyPatch,
-    *functions: DerivedFunction,
+    *functions: RowFunction,
     left_out: Sequence[tuple[int, int]] = (),
     error: InputError | None = None,
 ) -> Asked:

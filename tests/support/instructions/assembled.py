@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.rules import RowState, UnwindTable
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.instructions.derive import Derived
-    from cfi2sframe.instructions.reasons import CodeReason
+    from cfi2sframe.reasons import CodeReason
 
 _PREFIXES: Final = {AMD64.name: "x86_64-linux-gnu", AARCH64_LE.name: "aarch64-linux-gnu", S390X.name: "s390x-linux-gnu"}
 _HEADS: Final = {AMD64.name: ".intel_syntax noprefix\n"}
@@ -98,7 +98,7 @@ def rows_of(derived: Derived) -> dict[int, RowState]:
     """Return the row of each byte of code that has one."""
     found: dict[int, RowState] = {}
     for each in derived.functions:
-        found |= _by_vaddr(each.start_vaddr, each.end_vaddr, each.table)
+        found |= _by_vaddr(each.start_vaddr, each.start_vaddr + each.size, each.table)
     return found
 
 

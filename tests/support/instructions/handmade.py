@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.elf.ranges import without
-from cfi2sframe.instructions.as_cfi import as_cfi
 from cfi2sframe.sources import FoundCfi
+from cfi2sframe.uncovered import as_cfi
 from tests.support import elf_asm
 from tests.support.samples import CODE, ET_DYN, PT_LOAD, SHF_ALLOC, TEXT_VADDR
 
@@ -63,7 +63,7 @@ def code_file(
 def problems_of(image: ElfImage, covered: Sequence[Span], derived: Derived) -> list[str]:
     """Return what is wrong with the records of a derivation, whatever the code is."""
     wanted = without([(code.start_vaddr, code.end_vaddr) for code in image.code_ranges], covered)
-    functions = [(each.start_vaddr, each.end_vaddr) for each in derived.functions]
+    functions = [(each.start_vaddr, each.start_vaddr + each.size) for each in derived.functions]
     left_out = [(each.start_vaddr, each.end_vaddr) for each in derived.left_out]
     found = [f"0x{start:x} is empty" for start, end in functions + left_out if start >= end]
     for name, spans in (("functions", functions), ("rests", left_out), ("all", sorted(functions + left_out))):
@@ -72,7 +72,7 @@ def problems_of(image: ElfImage, covered: Sequence[Span], derived: Derived) -> l
     found += [f"0x{start:x}..0x{end:x} is no code that was asked for" for start, end in outside]
     for each in derived.functions:
         starts, states = each.table.starts, each.table.states
-        if starts[0] != 0 or list(starts) != sorted(set(starts)) or starts[-1] >= each.end_vaddr - each.start_vaddr:
+        if starts[0] != 0 or list(starts) != sorted(set(starts)) or starts[-1] >= each.size:
             found.append(f"0x{each.start_vaddr:x}: rows at {starts}")
         if any(state.cfa is None and state.ra is not NoRule.UNDEFINED for state in states):
             found.append(f"0x{each.start_vaddr:x}: a row without a CFA")
@@ -85,5 +85,5 @@ def _problems_of_cfi(image: ElfImage, derived: Derived) -> list[str]:
     """Return which functions do not read back as they are."""
     cfi = read_programs(image, FoundCfi((as_cfi(image, derived.functions),)))
     read = [(entry.fde.pc_begin_vaddr, entry.fde.pc_range, entry.program.table) for entry in cfi.entries]
-    made = [(each.start_vaddr, each.end_vaddr - each.start_vaddr, each.table) for each in derived.functions]
+    made = [(each.start_vaddr, each.size, each.table) for each in derived.functions]
     return [f"written {made}, read {read}"] if read != made else []

@@ -71,7 +71,7 @@ def compare(image: ElfImage, seed: int | None) -> Comparison:
 def _rows(image: ElfImage, shown: list[Span]) -> Iterator[tuple[int, int, RowState]]:
     for function in derive(image, shown).functions:
         start, table = function.start_vaddr, function.table
-        ends = (*table.starts[1:], function.end_vaddr - start)
+        ends = (*table.starts[1:], function.size)
         for first, last, state in zip(table.starts, ends, table.states, strict=True):
             yield start + first, start + last, state
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.abi import S390X
 from cfi2sframe.instructions.decoder import open_disassembler
+from cfi2sframe.instructions.s390x import ABI
 from tests.support.needs import need, run
 from tests.support.targets import S390
 
@@ -67,7 +67,7 @@ def assemble(folder: Path) -> dict[str, Decoded]:
     run(f"{prefix}as", "-march=z14", "-o", folder / "all.o", folder / "all.s")
     run(f"{prefix}objcopy", "-O", "binary", "-j", ".text", folder / "all.o", folder / "all")
     code = (folder / "all").read_bytes()
-    disassembler = open_disassembler(S390X, "code is read")
+    disassembler = open_disassembler(ABI, "code is read")
     found = {}
     for number, text in enumerate(TEXTS):
         data = code[number * spacing :][:6]

@@ -75,7 +75,7 @@ def rows_of(image: ElfImage) -> Iterator[tuple[int, int, RowState]]:
     """Yield the rows that are derived for all code of an image: addresses from, to, and the row."""
     for function in derive(image, ()).functions:
         start, table = function.start_vaddr, function.table
-        ends = (*table.starts[1:], function.end_vaddr - start)
+        ends = (*table.starts[1:], function.size)
         for first, last, state in zip(table.starts, ends, table.states, strict=True):
             yield start + first, start + last, state
 
