@@ -3,21 +3,21 @@
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pytest
 
 from cfi2sframe import load
 from cfi2sframe.cli import main
 from cfi2sframe.elf.constants import PF_W, PT_GNU_SFRAME, PT_LOAD
+from tests.support.embedded import SOURCES
 from tests.support.needs import run
 from tests.support.oracle.tools import ToolMissingError
 from tests.support.targets import AARCH64, S390, TARGETS, Target, label
+from tests.support.walk import CONSUMER, compile_sampler, read_report, variables_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 
-SUPPORT: Final = Path(__file__).resolve().parents[1] / "support"
-CONSUMER: Final = SUPPORT / "consumer"
 SECONDS: Final = "1"
 FEWEST_SAMPLES: Final = 200
 #: Kernels for AArch64 may use pages of 64 KiB, and linkers align segments for them.
@@ -45,7 +43,7 @@ KINDS: Final = {
     "separate": ("-Wl,-z,separate-code",),
     "hash-sysv": ("-Wl,--hash-style=sysv",),
 }
-PROGRAM: Final = SUPPORT / "programs/plain.c"
+PROGRAM: Final = SOURCES / "plain.c"
 
 
 @pytest.fixture(scope="module", params=TARGETS, ids=label)
@@ -54,21 +52,13 @@ def target(request: pytest.FixtureRequest) -> Target:
     return found
 
 
-class Built(NamedTuple):
-    """A folder with the sampler and the programs that it looks at, not converted."""
-
-    target: Target
-    folder: Path
-
-
 @pytest.fixture(scope="module")
-def built(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Built:
+def built(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sampler and the program that it looks at, not converted."""
     folder = tmp_path_factory.mktemp("consumer")
-    sampler = [CONSUMER / "sampler.c", CONSUMER / "sampler_report.c", *sorted(CONSUMER.glob("sframe_*.c"))]
-    compiler = target.compiler
-    run(compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-o", folder / "sampler.so", *sampler)
-    run(compiler, "-O2", "-pthread", "-Wl,-z,lazy", "-o", folder / "workload", CONSUMER / "workload.c")
-    return Built(target, folder)
+    compile_sampler(target.compiler, folder / "sampler.so")
+    run(target.compiler, "-O2", "-pthread", "-Wl,-z,lazy", "-o", folder / "workload", CONSUMER / "workload.c")
+    return folder
 
 
 def _check_segments(image: ElfImage, page_size: int) -> None:
@@ -126,67 +116,43 @@ def test_static_programs(
     assert program.read_bytes() == before
 
 
-#: Version and level. All are tried; these are for every day.
-QUICK: Final = [(2, "-O2"), (3, "-O1")]
-OTHERS: Final = [(2, "-O1"), (3, "-O2")]
-
-
-@pytest.fixture(
-    scope="module",
-    params=[*QUICK, *(pytest.param(each, marks=pytest.mark.slow) for each in OTHERS)],
-    ids=lambda choice: f"{choice[0]}{choice[1]}",
-)
-def converted(request: pytest.FixtureRequest, built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the converted workload, and the converted libraries of the sysroot in lib/."""
-    version, level = request.param
-    folder = tmp_path_factory.mktemp(f"version{version}")
-    (folder / "lib").mkdir()
-    shutil.copy(built.folder / "workload", folder / "workload")
-    # backtrace() loads libgcc, whether the program needs it or not.
-    libraries = [shutil.copy(built.target.sysroot / "lib" / n, folder / "lib") for n in ("libc.so.6", "libgcc_s.so.1")]
-    for path in (folder / "workload", *libraries):
-        assert main(["--in-place", str(path), "--sframe-version", str(version), level]) == 0
-    return folder
-
-
-def _stubs(path: Path) -> list[range]:
-    return [range(s.vaddr, s.end_vaddr) for s in load(str(path)).sections if s.name in (".plt", ".iplt")]
-
-
-def _starts_in_a_stub(example: dict[str, Any], stubs: Callable[[Path], list[range]]) -> bool:
+def _starts_in_a_stub(example: dict[str, Any]) -> bool:
     first = example["walk"][0]
     path = Path(first["module"] or "")
-    return path.exists() and any(int(first["offset"], 0) in covered for covered in stubs(path))
+    section = load(str(path)).section_at(int(first["offset"], 0)) if path.exists() else None
+    return section is not None and section.name in (".plt", ".iplt")
 
 
-def test_stacks_of_an_emulated_program(built: Built, converted: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "level"),
+    [(2, "-O2"), (3, "-O1"), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((2, "-O1"), (3, "-O2")))],
+)
+def test_stacks_of_an_emulated_program(target: Target, built: Path, version: int, level: str, tmp_path: Path) -> None:
     """Nothing differs from backtrace(); where that ends early, in PLT stubs without CFI, the walker goes on."""
-    out = converted / "report.jsonl"
-    variables = {
-        "LD_LIBRARY_PATH": converted / "lib",
-        "LD_PRELOAD": built.folder / "sampler.so",
-        "CONSUMER_OUT": out,
-        "CONSUMER_CLOCK": "wall",
-        "CONSUMER_INTERVAL_US": "997",
-    }
+    (tmp_path / "lib").mkdir()
+    # backtrace() loads libgcc, whether the program needs it or not.
+    libraries = [target.sysroot / "lib" / name for name in ("libc.so.6", "libgcc_s.so.1")]
+    copies = [shutil.copy(path, tmp_path / "lib") for path in libraries]
+    workload = shutil.copy(built / "workload", tmp_path)
+    for path in (workload, *copies):
+        assert main(["--in-place", str(path), "--sframe-version", str(version), level]) == 0
+    variables = variables_of(built / "sampler.so", tmp_path / "report.jsonl", str(tmp_path / "lib"), "997")
     # For the program, not for the emulator, whose architecture is another.
     given = [word for name, value in variables.items() for word in ("-E", f"{name}={value}")]
-    target = built.target
-    printed = run(target.emulator, "-L", target.sysroot, *given, converted / "workload", SECONDS)
-    assert printed == run(target.emulator, "-L", target.sysroot, built.folder / "workload", "0")
+    printed = run(target.emulator, "-L", target.sysroot, *given, workload, SECONDS)
+    assert printed == run(target.emulator, "-L", target.sysroot, built / "workload", "0")
 
-    records = [json.loads(line) for line in out.read_text().splitlines()]
-    (summary,) = (record for record in records if record["record"] == "summary")
+    report = read_report(tmp_path / "report.jsonl")
+    summary = report.summary
     assert summary["samples"] >= FEWEST_SAMPLES, summary
     assert summary["frames"] > 2 * summary["samples"]
-    assert (summary["different"], summary["unaligned"], summary["lost_stops"]) == (0, 0, 0)
+    assert (summary["different"], summary["unaligned"]) == (0, 0)
     assert summary["equal"] > 0.5 * summary["samples"]
     # In the emulator's return code for handlers, backtrace() looks for instructions where there is no memory.
     assert summary["faulted"] <= 0.01 * summary["samples"]
-    longer = [r for r in records if r["record"] == "example" and r["outcome"] == "longer"]
-    assert [example for example in longer if not _starts_in_a_stub(example, _stubs)] == []
-    assert [r for r in records if r["record"] == "stop" and r["ending"] not in BLAMELESS] == []
-    modules = {Path(r["module"]).name: (r["state"], r["version"]) for r in records if r["record"] == "module"}
-    version = int(re.sub(r"\D", "", converted.name)[:1])
+    longer = [example for example in report.examples if example["outcome"] == "longer"]
+    assert [example for example in longer if not _starts_in_a_stub(example)] == []
+    assert [stop for stop in report.stops if stop["ending"] not in BLAMELESS] == []
+    modules = {Path(r["module"]).name: (r["state"], r["version"]) for r in report.modules}
     for name in ("workload", "libc.so.6", "libgcc_s.so.1"):
         assert modules[name] == ("good", version)

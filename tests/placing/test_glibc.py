@@ -20,10 +20,11 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.conversion import Options, convert_image
-from cfi2sframe.emit import check, emit
+from tests.support.embedded import emitted
 from tests.support.known_wrong import expect_failure
 from tests.support.needs import need, run
 from tests.support.variants import convert_unpadded
+from tests.support.walk import libraries_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,8 +146,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> World:
     links: list[str | Path] = [folder / "compare.o", lib / "libplaces.so", "-ldl"]
     run("cc", *FLAGS, SOURCES / "places.c", *links, "-o", folder / "places")
     run("c++", *FLAGS, SOURCES / "places.cc", *links, "-o", folder / "places_cc")
-    found = dict(re.findall(r"^\s*(\S+) => (/\S+) \(", run("ldd", folder / "places_cc"), re.MULTILINE))
-    for name, path in found.items():
+    for name, path in libraries_of(folder / "places_cc").items():
         if not (lib / name).exists() and not name.startswith("ld"):
             shutil.copy(path, lib / name)
     libgcc = (lib / LIBGCC).read_bytes()
@@ -160,9 +160,7 @@ def convert_all(built: World, folder: Path, make: Callable[[ElfImage], Conversio
     shutil.copytree(built.folder, folder, dirs_exist_ok=True)
     for path in (folder / "places", folder / "places_cc", *(folder / "lib").iterdir()):
         if path.name not in (LIBGCC_OF_THE_JUDGE, left):
-            emitted = emit(make(load(str(built.folder / path.relative_to(folder)))), replace=True)
-            path.write_bytes(b"".join(emitted.chunks))
-            check(emitted, load(str(path)))
+            path.write_bytes(emitted(make(load(path.read_bytes())), replace=True))
     return World(folder, built.glibc)
 
 

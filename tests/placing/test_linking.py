@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import gc
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,8 +13,8 @@ from cfi2sframe import convert, load
 from cfi2sframe.api import decode_existing, verify
 from cfi2sframe.conversion import Options
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_PROGBITS
-from cfi2sframe.emit import check, emit
 from tests.support import known_wrong
+from tests.support.embedded import emitted
 from tests.support.emitted import TESTDATA
 from tests.support.meaning import differences_in_meaning
 from tests.support.needs import need, run
@@ -109,19 +108,12 @@ def _assemble(assembler: str, source: Path, folder: Path, twins: Twins, generati
     plain, theirs, ours = (folder / f"{source.stem}.{kind}.o" for kind in ("plain", "theirs", "ours"))
     run(assembler, source, "-o", plain)
     run(assembler, "--gsframe", source, "-o", theirs)
-    _convert_object(plain, ours, generation)
+    conversion = convert(load(str(plain)), **generation.options._asdict())
+    ours.write_bytes(
+        emitted(conversion, section_type=generation.section_type) if conversion.data else plain.read_bytes()
+    )
     twins.theirs.append(theirs)
     twins.ours.append(ours)
-
-
-def _convert_object(source: Path, target: Path, generation: Generation) -> None:
-    conversion = convert(load(str(source)), **generation.options._asdict())
-    if not conversion.data:
-        shutil.copy(source, target)
-        return
-    emitted = emit(conversion, section_type=generation.section_type)
-    target.write_bytes(b"".join(emitted.chunks))
-    check(emitted, load(str(target)))
 
 
 def _link(objects: Objects, inputs: Sequence[Path], target: Path, *flags: str) -> Path:

@@ -7,10 +7,7 @@ walk ends there. Each program takes one sample, with such calls on the stack, by
 
 from __future__ import annotations
 
-import json
-import re
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
@@ -18,29 +15,33 @@ import pytest
 from cfi2sframe import convert, load
 from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.emit import emit
+from tests.support.embedded import write
 from tests.support.needs import need, run
 from tests.support.variants import convert_unpadded
+from tests.support.walk import CONSUMER, NEVER_US, STRICT, compile_sampler, libraries_of, read_report, variables_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from pathlib import Path
 
     from cfi2sframe.elf.image import ElfImage
 
 pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 
-CONSUMER: Final = Path(__file__).resolve().parents[1] / "support/consumer"
-SAMPLER: Final = [CONSUMER / "sampler.c", CONSUMER / "sampler_report.c", *sorted(CONSUMER.glob("sframe_*.c"))]
-STRICT: Final = ["-O2", "-Wall", "-Wextra", "-Werror"]
 #: Cold functions, and cold parts of functions, are not aligned.
-UNSORTED: Final = ["-fno-reorder-functions", "-fno-reorder-blocks-and-partition"]
-NEVER_US: Final = "1000000000"
+UNSORTED: Final = ("-fno-reorder-functions", "-fno-reorder-blocks-and-partition")
+COMPILERS: Final = {
+    "noreturn.c": ("gcc", *STRICT, *UNSORTED),
+    "noreturn.cc": ("g++", *STRICT, *UNSORTED),
+    "noreturn.rs": ("rustc", "-O"),
+}
 #: Version 2 cannot pass the frame of a handler, nor express what libgcc does when it enters a handler of exceptions.
 CASES: Final = [
-    *(("noreturn", case, 3) for case in ("longjmp", "abort", "free")),
-    *(("noreturn_cc", case, 3) for case in ("throw", "library", "noexcept")),
-    *(("noreturn_rs", case, 3) for case in ("panic", "bounds")),
-    *(("noreturn", "longjmp", 2), ("noreturn_cc", "throw", 2), ("noreturn_cc", "library", 2)),
-    *(("noreturn_rs", case, 2) for case in ("panic", "bounds")),
+    *(("noreturn.c", case, 3) for case in ("longjmp", "abort", "free")),
+    *(("noreturn.cc", case, 3) for case in ("throw", "library", "noexcept")),
+    *(("noreturn.rs", case, 3) for case in ("panic", "bounds")),
+    *(("noreturn.c", "longjmp", 2), ("noreturn.cc", "throw", 2), ("noreturn.cc", "library", 2)),
+    *(("noreturn.rs", case, 2) for case in ("panic", "bounds")),
 ]
 
 
@@ -53,40 +54,10 @@ class Walk(NamedTuple):
     offset: int
 
 
-def _walk_of(report: Path) -> Walk:
-    records = [json.loads(line) for line in report.read_text().splitlines()]
-    report.unlink()
-    (summary,) = (record for record in records if record["record"] == "summary")
-    (stop,) = (record for record in records if record["record"] == "stop")
-    assert summary["samples"] == 1
-    place = stop["place"]
-    return Walk(stop["outcome"], stop["ending"], place["module"], int(place["offset"], 0))
-
-
-def _variables(sampler: Path, report: Path, lookup: str) -> dict[str, str]:
-    return {
-        "LD_PRELOAD": str(sampler),
-        "CONSUMER_OUT": str(report),
-        "CONSUMER_CLOCK": "wall",
-        "CONSUMER_INTERVAL_US": NEVER_US,
-        "CONSUMER_LOOKUP": lookup,
-    }
-
-
-def _convert(source: Path, target: Path, options: Options, *, is_padded: bool = True) -> None:
-    make = convert_image if is_padded else convert_unpadded
-    target.write_bytes(b"".join(emit(make(load(str(source)), options)).chunks))
-    target.chmod(0o755)
-
-
-def _functions(image: ElfImage) -> Iterator[tuple[int, int]]:
-    for entry in convert(image).cfi.entries:
-        yield entry.fde.pc_begin_vaddr, entry.fde.pc_begin_vaddr + entry.fde.pc_range
-
-
 def _is_padding(image: ElfImage, vaddr: int) -> bool:
     """Whether a function ends at an address, and instructions that do nothing fill the space up to the next one."""
-    functions = list(_functions(image))
+    fdes = [entry.fde for entry in convert(image).cfi.entries]
+    functions = [(fde.pc_begin_vaddr, fde.pc_begin_vaddr + fde.pc_range) for fde in fdes]
     if not any(end == vaddr for _, end in functions):
         return False
     limit = min(start for start, _ in functions if start >= vaddr)
@@ -105,57 +76,40 @@ def _are_nops(data: bytes) -> bool:
     } <= {"nop", "int3", "xchg ax, ax"}
 
 
-class Built(NamedTuple):
-    """`program(name)` builds a program or skips the test; `sampler` is the walker's library."""
-
-    sampler: Path
-    program: Callable[[str], Path]
-
-
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+def walk(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Walk]:
+    """`walk(program, case, options, lookup, is_padded)`: the stack of a converted copy, with converted libraries."""
     need("gcc", "ldd")
-    folder = tmp_path_factory.mktemp("noreturn")
-    run("gcc", *STRICT, "-fPIC", "-shared", "-o", folder / "sampler.so", *SAMPLER)
+    built = tmp_path_factory.mktemp("noreturn")
+    sampler = compile_sampler("gcc", built / "sampler.so")
 
     @cache
     def program(name: str) -> Path:
-        path = folder / name
-        if name == "noreturn":
-            run("gcc", *STRICT, *UNSORTED, "-o", path, CONSUMER / "noreturn.c")
-        elif name == "noreturn_cc":
-            need("g++")
-            run("g++", *STRICT, *UNSORTED, "-o", path, CONSUMER / "noreturn.cc")
-        else:
-            need("rustc")
-            run("rustc", "-O", "-o", path, CONSUMER / "noreturn.rs")
-        return path
+        need(COMPILERS[name][0])
+        run(*COMPILERS[name], "-o", built / name, CONSUMER / name)
+        return built / name
 
-    return Built(folder / "sampler.so", program)
-
-
-@pytest.fixture(scope="session")
-def walk(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Walk]:
-    """`walk(program, case, options, lookup, is_padded)`: the stack of a converted copy, with converted libraries."""
-    folders: dict[tuple[Options, bool], Path] = {}
+    @cache
+    def folder(_options: Options, _is_padded: bool) -> Path:  # noqa: FBT001 - part of the key
+        made = tmp_path_factory.mktemp("converted")
+        (made / "lib").mkdir()
+        return made
 
     def walk(name: str, case: str, options: Options, lookup: str, *, is_padded: bool = True) -> Walk:
-        source = built.program(name)
-        if (options, is_padded) not in folders:
-            folders[options, is_padded] = tmp_path_factory.mktemp("converted")
-            (folders[options, is_padded] / "lib").mkdir()
-        folder = folders[options, is_padded]
+        make, made = convert_image if is_padded else convert_unpadded, folder(options, is_padded)
         # backtrace() loads libgcc, whether the program needs it or not.
-        libraries = run("ldd", source) + run("ldd", built.program("noreturn_cc"))
-        wanted = {m[1]: Path(m[2]) for m in re.finditer(r"^\s*(\S+) => (/\S+) \(", libraries, re.MULTILINE)}
-        for path, target in ((source, folder / name), *((p, folder / "lib" / n) for n, p in wanted.items())):
+        libraries = libraries_of(program(name), program("noreturn.cc"))
+        targets = {path: made / "lib" / soname for soname, path in libraries.items()}
+        for source, target in {program(name): made / name, **targets}.items():
             if not target.exists():
-                _convert(path, target, options, is_padded=is_padded)
-        report = folder / "report.jsonl"
-        variables = _variables(built.sampler, report, lookup) | {"LD_LIBRARY_PATH": str(folder / "lib")}
-        words = ["env", *(f"{key}={value}" for key, value in variables.items()), str(folder / name), case]
-        assert run(*words).endswith("left\n")
-        return _walk_of(report)
+                write(target, b"".join(emit(make(load(str(source)), options)).chunks))
+        variables = variables_of(sampler, made / "report.jsonl", str(made / "lib"), NEVER_US)
+        setting = ["env", *(f"{key}={value}" for key, value in {**variables, "CONSUMER_LOOKUP": lookup}.items())]
+        assert run(*setting, made / name, case).endswith("left\n")
+        report = read_report(made / "report.jsonl")
+        assert report.summary["samples"] == 1
+        (stop,) = report.stops
+        return Walk(stop["outcome"], stop["ending"], stop["place"]["module"], int(stop["place"]["offset"], 0))
 
     return walk
 
