@@ -18,6 +18,7 @@ from cfi2sframe.elf.image import ElfImage, SectionOffset
 from cfi2sframe.errors import ElfError, RequestError
 from cfi2sframe.sources import find_cfi
 from tests.support import cfi_asm as asm
+from tests.support.elf_asm import header_of_section, patched
 from tests.support.entries import CfiTable, parse_entries
 
 ALLOC_CODE = c.SHF_ALLOC | c.SHF_EXECINSTR
@@ -88,16 +89,6 @@ def sections_of(image: ElfImage, kind: CfiKind | None = None) -> tuple[CfiSectio
     found = find_cfi(image, kind)
     assert found.unread == ()
     return tuple(section for section in found.sections if isinstance(section, CfiSection))
-
-
-def section_header(data: bytes, index: int) -> int:
-    return int(struct.unpack_from("<Q", data, E_SHOFF)[0]) + 64 * index
-
-
-def patched(data: bytes, offset: int, code: str, value: int) -> bytes:
-    out = bytearray(data)
-    struct.pack_into("<" + code, out, offset, value)
-    return bytes(out)
 
 
 def parse(image: ElfImage, section: CfiSection) -> CfiTable:
@@ -329,7 +320,7 @@ def test_a_section_that_leaves_the_file() -> None:
     image = with_sections(EH_FRAME)
     data = bytes(image.data)
     with pytest.raises(ElfError, match=r"^\.eh_frame: truncated"):
-        sections_of(image_of(patched(data, section_header(data, 2) + SH_SIZE, "Q", 1 << 20)))
+        sections_of(image_of(patched(data, header_of_section(data, 2) + SH_SIZE, "Q", 1 << 20)))
 
 
 # --- Compression --------------------------------------------------------------------------------------------

@@ -17,22 +17,12 @@ from cfi2sframe.elf.sections import CodeRange, _without_overlap
 from cfi2sframe.elf.strings import StringTable
 from cfi2sframe.errors import ElfError
 from tests.support import cfi_asm as asm
+from tests.support.elf_asm import header_of_section, patched
 
 TEXT_VADDR, DATA_VADDR = 0x401000, 0x403000
 E_PHOFF, E_SHOFF, E_PHENTSIZE, E_PHNUM, E_SHENTSIZE, E_SHNUM, E_SHSTRNDX = 32, 40, 54, 56, 58, 60, 62
 SH_SIZE, SH_LINK = 32, 40
 ALLOC_CODE = c.SHF_ALLOC | c.SHF_EXECINSTR
-
-
-def patched(data: bytes, offset: int, code: str, value: int) -> bytes:
-    out = bytearray(data)
-    struct.pack_into("<" + code, out, offset, value)
-    return bytes(out)
-
-
-def section_header(data: bytes, index: int) -> int:
-    """File offset of a section header."""
-    return int(struct.unpack_from("<Q", data, E_SHOFF)[0]) + 64 * index
 
 
 def linked() -> bytes:
@@ -153,7 +143,7 @@ def test_section_header_count_and_names_in_the_null_section() -> None:
     """gABI, "ELF Header": e_shnum 0 and e_shstrndx SHN_XINDEX point to fields of the null section."""
     data = linked()
     count, names = struct.unpack_from("<HH", data, E_SHNUM)
-    null = section_header(data, 0)
+    null = header_of_section(data, 0)
     for offset, code, value in ((E_SHNUM, "H", 0), (E_SHSTRNDX, "H", 0xFFFF)):
         data = patched(data, offset, code, value)
     data = patched(patched(data, null + SH_SIZE, "Q", count), null + SH_LINK, "I", names)

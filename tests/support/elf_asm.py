@@ -192,3 +192,15 @@ def eh_frame_hdr(
     for function_vaddr, fde_vaddr in sorted(table):
         out += struct.pack(order + "ii", function_vaddr - hdr_vaddr, fde_vaddr - hdr_vaddr)
     return out
+
+
+def patched(data: bytes, offset: int, code: str, value: int) -> bytes:
+    """Return a little-endian file with another value, packed as `struct` does."""
+    out = bytearray(data)
+    struct.pack_into("<" + code, out, offset, value)
+    return bytes(out)
+
+
+def header_of_section(data: bytes, index: int) -> int:
+    """Return the file offset of a section header."""
+    return int(struct.unpack_from("<Q", data, 40)[0]) + SHDR_SIZE * index
