@@ -1,3 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A program of a few functions that says whether it works. */
+
 #include <string.h>
 #include <unistd.h>
 
