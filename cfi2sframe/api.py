@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from cfi2sframe.functions import Outcomes
     from cfi2sframe.sframe.dump import ByteCounters
     from cfi2sframe.sframe.model import Section
+    from cfi2sframe.sframe.read import DecodedSection
     from cfi2sframe.verification.readers import Broken, Verdict
 
 
@@ -108,7 +109,7 @@ def _refused_by(reader: str, conversion: Conversion) -> dict[int, str]:
     return refused
 
 
-def decode(data: bytes, section_vaddr: int = 0, *, is_object: bool = False) -> Section:
+def decode(data: bytes, section_vaddr: int = 0, *, is_object: bool = False) -> DecodedSection:
     """Read the raw bytes of a section at `section_vaddr`. Raises `SFrameError` when they are damaged.
 
     `is_object`: they are those of an object, with relocations applied.
@@ -116,7 +117,7 @@ def decode(data: bytes, section_vaddr: int = 0, *, is_object: bool = False) -> S
     return read_section(data, section_vaddr, is_object=is_object)
 
 
-def decode_existing(image: ElfImage | bytes | str | PathLike[str]) -> Section:
+def decode_existing(image: ElfImage | bytes | str | PathLike[str]) -> DecodedSection:
     """Decode the SFrame section of a file, which is loaded if it is a path; in an object, with its relocations applied.
 
     An object's function starts are addresses in the image's layout (see `ElfImage.place`). Raises `InputError` when
@@ -127,7 +128,7 @@ def decode_existing(image: ElfImage | bytes | str | PathLike[str]) -> Section:
         return _decode_existing(image)
 
 
-def _decode_existing(image: ElfImage) -> Section:
+def _decode_existing(image: ElfImage) -> DecodedSection:
     section, segment = image.sframe_section, image.sframe_segment
     if section is not None and section.size:
         return read_section(relocated_bytes(image, section), section.vaddr, is_object=image.is_relocatable)
@@ -138,7 +139,7 @@ def _decode_existing(image: ElfImage) -> Section:
     raise UnfitError("no .sframe section")
 
 
-def decode_made(image: ElfImage, options: Options = Options(), reader: str | None = None) -> Section:
+def decode_made(image: ElfImage, options: Options = Options(), reader: str | None = None) -> DecodedSection:
     """Decode the section that `convert_for` makes, to be verified or judged. Raises as it does.
 
     In an object each function has its address in the image's layout.
@@ -147,7 +148,7 @@ def decode_made(image: ElfImage, options: Options = Options(), reader: str | Non
         return _decode_made(convert_for(image, options, reader))
 
 
-def _decode_made(conversion: Conversion) -> Section:
+def _decode_made(conversion: Conversion) -> DecodedSection:
     """Decode a conversion's section; it raises `InputError` where there is none."""
     if not conversion.data:
         version = conversion.target.version
@@ -247,7 +248,7 @@ def _truth(
     return Truth(entries, outcomes.skipped, holes, may_lack_parts, code_map.stubs, code_map.padding)
 
 
-def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options: Options = Options()) -> Section:
+def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options: Options = Options()) -> DecodedSection:
     """Decode a raw section that was made for an image with these options, to be verified against it.
 
     `section_vaddr` None is the address that `convert` assumes. The raw section of an object has every text section at
@@ -284,7 +285,7 @@ def _places(conversion: Conversion) -> dict[tuple[int, int], list[int]]:
     return places
 
 
-def judge(image: ElfImage, section: Section, reader: str, *, is_in_file: bool = False) -> tuple[Verdict, ...]:
+def judge(image: ElfImage, section: DecodedSection, reader: str, *, is_in_file: bool = False) -> tuple[Verdict, ...]:
     """Return what a reader would do with a section for an image: a verdict for each of its editions, the oldest first.
 
     `reader` is a name of `readers.READERS`. `is_in_file`: the section is the one that the file

@@ -19,19 +19,19 @@ from cfi2sframe.api import convert, verify
 from cfi2sframe.conversion import Options
 from cfi2sframe.errors import CfiError, RequestError
 from cfi2sframe.reasons import SkipReason
-from cfi2sframe.sframe.read import read_section, stored_of
+from cfi2sframe.sframe.read import read_section
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, Code, cie_of, linked, linked_file, object_file, push_fp
 from tests.support.sums import check_sums, convert_checked
 
 if TYPE_CHECKING:
-    from cfi2sframe.sframe.model import Section
+    from cfi2sframe.sframe.read import DecodedSection
 
 ROOT = Path(__file__).resolve().parents[1]
 GOLDEN = ROOT / "testdata" / "golden"
 
 
-def decoded(conversion: Conversion) -> Section:
+def decoded(conversion: Conversion) -> DecodedSection:
     return read_section(conversion.data, conversion.section_vaddr)
 
 
@@ -53,7 +53,7 @@ def test_every_version_of_every_abi(arch: Arch) -> None:
     for version in range(arch.first_version, 4):
         for errata in (0, 1, 2) if version == 2 else (None,):
             conversion = convert_checked(image, Options(version, errata))
-            header = stored_of(decoded(conversion)).header
+            header = decoded(conversion).header
             assert (header.version, header.byte_order, header.abi_id) == (version, arch.byte_order, arch.abi_id)
             assert header.start_is_pcrel == (version == 3 or (version == 2 and errata != 0))
             assert decoded(conversion).is_sorted

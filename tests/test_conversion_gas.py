@@ -15,7 +15,6 @@ from cfi2sframe.abi import AARCH64_BE
 from cfi2sframe.api import verify
 from cfi2sframe.conversion import Options
 from cfi2sframe.reasons import SkipReason
-from cfi2sframe.sframe.read import stored_of
 from tests.support import known_wrong
 from tests.support.needs import need
 from tests.support.oracle.gas import Pair, assemble, contradictions, functions_of, pair_of, problems_of
@@ -136,7 +135,7 @@ def test_same_meaning_in_no_more_rows(key: str, name: str, machine: Machine, req
 def test_our_reading_of_gas_sections_is_readelfs(key: str, name: str, machine: Machine) -> None:
     assembler = ASSEMBLERS[key]
     pair = machine.pair(assembler, name)
-    if pair is None or pair.theirs is None or stored_of(pair.theirs).header.fre_count > MAX_PRINTED_ROWS:
+    if pair is None or pair.theirs is None or pair.theirs.header.fre_count > MAX_PRINTED_ROWS:
         return
     tools = machine.binutils(assembler.version)
     # Of an object, readelf shows where in its section a function starts.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.model import Section
+    from cfi2sframe.sframe.read import DecodedSection
 
 
 class DumpRequest(NamedTuple):
@@ -141,7 +141,7 @@ def _printed_of(image: ElfImage, *, is_json: bool) -> tuple[str, str] | Unusable
     return image.name, _text(section, image, is_json=is_json)
 
 
-def _text(section: Section, image: ElfImage | None, *, is_json: bool) -> str:
+def _text(section: DecodedSection, image: ElfImage | None, *, is_json: bool) -> str:
     """Return a section as text; the raw bytes of one have no image. Objects show offsets in their sections."""
     from cfi2sframe.api import byte_counters
     from cfi2sframe.sframe.dump import dump_json, dump_text

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.model import Section
+    from cfi2sframe.sframe.read import DecodedSection
     from cfi2sframe.verification.readers import Verdict
 
 
@@ -103,7 +103,7 @@ def check(image: ElfImage, request: CheckRequest) -> Checked:
     )
 
 
-def _section(image: ElfImage, request: CheckRequest) -> Section:
+def _section(image: ElfImage, request: CheckRequest) -> DecodedSection:
     from cfi2sframe import api
 
     if request.is_conversion:

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cfi2sframe.rules import rule_text
 from cfi2sframe.sframe import constants as s
-from cfi2sframe.sframe.read import stored_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from cfi2sframe.abi import Arch
-    from cfi2sframe.sframe.model import FrameRow, FrameState, Function, Rule, Section
-    from cfi2sframe.sframe.read import Record, Stored, Words
+    from cfi2sframe.sframe.model import FrameRow, FrameState, Function, Rule
+    from cfi2sframe.sframe.read import DecodedSection, Record, Words
 
 _FLAG_NAMES = (
     (s.SFRAME_F_FDE_SORTED, "SFRAME_F_FDE_SORTED"),
@@ -31,13 +30,13 @@ def _same_address(vaddr: int) -> int:
 
 
 def dump_text(
-    section: Section, name: str = ".sframe", show_address: Callable[[int], int] = _same_address
+    section: DecodedSection, name: str = ".sframe", show_address: Callable[[int], int] = _same_address
 ) -> Iterator[str]:
     """Yield the lines of the dump; `name` is the section's.
 
     `show_address` maps a virtual address to the number shown (in objects: the offset in its section).
     """
-    header = stored_of(section).header
+    header = section.header
     yield f"Contents of the SFrame section {name}:"
     yield "  Header :"
     yield ""
@@ -87,19 +86,19 @@ def _function_lines(
         yield f"    {origin + start_delta:016x}  {texts[state]}"
 
 
-def _state_text(state: FrameState, section: Section) -> str:
+def _state_text(state: FrameState, section: DecodedSection) -> str:
     """Return CFA, FP and RA of a row as `readelf` prints them: `u` is unchanged, `f` is at the ABI's fixed offset."""
     if state.cfa is None:
         return "RA undefined"
     cfa, fp, ra = _rule_text(state.cfa, section.arch), _saved_text(state.fp, section), _saved_text(state.ra, section)
-    fixed = stored_of(section).header.fixed_ra_offset
+    fixed = section.header.fixed_ra_offset
     if fixed and state.ra == (None, fixed, True):
         ra = "f"
     ra += "[s]" if state.mangled_ra else ""
     return f"{cfa:<9} {fp:<9} {ra:<13}"
 
 
-def _saved_text(rule: Rule | None, section: Section) -> str:
+def _saved_text(rule: Rule | None, section: DecodedSection) -> str:
     if rule is not None and rule.register is not None and section.version < s.SFRAME_VERSION_3:
         # s390x stores the register's number and nothing else.
         return f"r{rule.register}"
@@ -123,12 +122,8 @@ class ByteCounters(NamedTuple):
     without_cfi: Callable[[int, int], int]
 
 
-def _rows(function: Function, record: Record, stored: Stored) -> Iterator[tuple[FrameRow, Words]]:
-    return zip(function, stored.words_of(record), strict=True)
-
-
 def dump_json(
-    section: Section,
+    section: DecodedSection,
     show_address: Callable[[int], int] = _same_address,
     counts: ByteCounters | None = None,
 ) -> Iterator[str]:
@@ -139,7 +134,7 @@ def dump_json(
     only, so the rest of a row is formatted once.
     """
     known: dict[tuple[FrameState, Words], str] = {}
-    stored, arch = stored_of(section), section.arch
+    arch = section.arch
 
     def row_text(row: FrameRow, words: Words) -> tuple[str]:
         rest = known.get((row.state, words))
@@ -149,10 +144,12 @@ def dump_json(
 
     def function_text(function: Function, record: Record) -> Iterator[str]:
         fields = {**_function_data(function, record, show_address, counts), "rows": []}
-        return _json_list("    " + _json(fields, 4), starmap(row_text, _rows(function, record, stored)), 4)
+        return _json_list(
+            "    " + _json(fields, 4), starmap(row_text, zip(function, section.words_of(record), strict=True)), 4
+        )
 
     fields = {**_header_data(section), "functions": []}
-    return _json_list(_json(fields, 0), map(function_text, section, stored.records), 0)
+    return _json_list(_json(fields, 0), map(function_text, section, section.records), 0)
 
 
 def _json(data: dict[str, Any], indent: int) -> str:
@@ -175,16 +172,15 @@ def _json_list(whole: str, items: Iterable[Iterable[str]], indent: int) -> Itera
     yield end if separator == "[\n" else "\n" + " " * (indent + 2) + "]\n" + " " * indent + "}"
 
 
-def _header_data(section: Section) -> dict[str, Any]:
-    stored, arch = stored_of(section), section.arch
-    header = stored.header
+def _header_data(section: DecodedSection) -> dict[str, Any]:
+    header = section.header
     return {
         "version": header.version,
         "flags": _flag_names(header.flags) if header.flags else [],
-        "abi": arch.name,
+        "abi": section.arch.name,
         "byte_order": "little" if header.byte_order == "<" else "big",
-        "section_address": stored.vaddr,
-        "section_size": len(stored.data),
+        "section_address": section.vaddr,
+        "section_size": len(section.data),
         "fixed_fp_offset": header.fixed_fp_offset,
         "fixed_ra_offset": header.fixed_ra_offset,
         "auxiliary_header_size": header.auxhdr_size,
@@ -224,7 +220,7 @@ def _row_data(row: FrameRow, words: Words, arch: Arch) -> dict[str, Any]:
         "ra": _rule_data(state.ra, arch),
         "fp": _rule_data(state.fp, arch),
         "mangled_ra": state.mangled_ra,
-        "word_size": words.word_size,
+        "word_size": words.size,
         "words": list(words.words),
     }
 

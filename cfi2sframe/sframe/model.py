@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from cfi2sframe.rules import NamedRule
-    from cfi2sframe.sframe.read import Stored
 
 #: The block size of a PCMASK function that stores none: always in version 1, whose readers test the bits of a PC.
 NO_BLOCK_SIZE: Final = -1
@@ -164,7 +163,7 @@ class _Container:
         return type(self)(**{**dict(zip(self._names, self._values(), strict=True)), **changes})
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Container) and type(self) is type(other) and self._meaning() == other._meaning()
+        return isinstance(other, _Container) and self._meaning() == other._meaning()
 
     def __hash__(self) -> int:
         return hash(self._meaning())
@@ -289,11 +288,11 @@ class Section(_Container):
 
     Functions are columns: `bodies[N]` describes the addresses `[starts[N], starts[N] + sizes[N])`. `abi_id` is
     `sfh_abi_arch`. `is_sorted` and `start_is_pcrel` are the flags SFRAME_F_FDE_SORTED and
-    SFRAME_F_FDE_FUNC_START_PCREL. `stored` is how a section that was read is stored, which is no part of its meaning:
-    sections are equal without it.
+    SFRAME_F_FDE_FUNC_START_PCREL. A section that was read (`read.DecodedSection`) equals one that was made: how it is
+    stored is no part of its meaning.
     """
 
-    _names = ("version", "abi_id", "starts", "sizes", "bodies", "is_sorted", "start_is_pcrel", "stored")
+    _names = ("version", "abi_id", "starts", "sizes", "bodies", "is_sorted", "start_is_pcrel")
     version: int
     abi_id: int
     starts: tuple[int, ...]
@@ -301,7 +300,6 @@ class Section(_Container):
     bodies: tuple[FunctionBody, ...]
     is_sorted: bool
     start_is_pcrel: bool
-    stored: Stored | None
 
     def __init__(
         self,
@@ -312,9 +310,9 @@ class Section(_Container):
         bodies: tuple[FunctionBody, ...] = (),
         is_sorted: bool = True,  # noqa: FBT001, FBT002 - fields
         start_is_pcrel: bool = True,  # noqa: FBT001, FBT002
-        stored: Stored | None = None,
     ) -> None:
-        self._fill(version, abi_id, starts, sizes, bodies, is_sorted, start_is_pcrel, stored)
+        fields = (version, abi_id, starts, sizes, bodies, is_sorted, start_is_pcrel)
+        self.__dict__.update(zip(Section._names, fields, strict=True))
 
     @classmethod
     def from_bytes(cls, data: bytes, section_vaddr: int = 0, *, is_object: bool = False) -> Section:
@@ -331,7 +329,7 @@ class Section(_Container):
         return decode_existing(path)
 
     def _meaning(self) -> tuple[Any, ...]:
-        return self._values()[:-1]
+        return tuple([self.__dict__[name] for name in Section._names])
 
     def __iter__(self) -> Iterator[Function]:
         return map(Function, self.starts, self.sizes, self.bodies)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.abi import arch_of_abi
@@ -29,10 +28,6 @@ _WHERE: Final = ".sframe"
 _START_CODES: Final = "BHI"
 _WORD_CODES: Final = "bhi"
 _RECORD_CODES: Final = {s.SFRAME_VERSION_1: "iIIIB", s.SFRAME_VERSION_2: "iIIIBBxx", s.SFRAME_VERSION_3: "qII"}
-#: By FRE type: the bytes of a row by its info byte.
-_ROW_SIZES: Final = tuple(
-    bytes([start_size + 1 + words_size for words_size in s.FRE_WORDS_SIZES]) for start_size in s.FRE_START_SIZE
-)
 _ADDRESS_MASK: Final = (1 << 64) - 1
 
 
@@ -78,51 +73,53 @@ class Record(NamedTuple):
         return self.info & s.FDE_INFO_FRE_TYPE_MASK
 
     @property
+    def fde_type(self) -> int:
+        """Which words rows have: default or flexible."""
+        return self.info2 & s.FDE_INFO2_TYPE_MASK
+
+    @property
     def is_pcmask(self) -> bool:
         """The PC type."""
         return bool(self.info >> s.FDE_INFO_PCTYPE_SHIFT & 1)
 
-    @property
-    def is_flexible(self) -> bool:
-        """The FDE type."""
-        return self.info2 & s.FDE_INFO2_TYPE_MASK == s.SFRAME_FDE_TYPE_FLEX
-
 
 class Words(NamedTuple):
-    """A row's info byte and data words as stored (words signed)."""
+    """A row's data words as stored (signed), and the bytes of each."""
 
-    info: int
-    word_size: int
+    size: int
     words: tuple[int, ...]
 
 
-class Stored(NamedTuple):
-    """How a section is stored: its bytes, their virtual address, the header, and the record of each function."""
+class DecodedSection(Section):
+    """A section that was read: also its bytes, their virtual address, the header, and the record of each function."""
 
+    _names = ("data", "vaddr", "header", "records", "starts", "sizes", "bodies")
     data: bytes
     vaddr: int
     header: Header
     records: tuple[Record, ...]
 
+    def __init__(
+        self,
+        data: bytes,
+        vaddr: int,
+        header: Header,
+        records: tuple[Record, ...],
+        starts: tuple[int, ...],
+        sizes: tuple[int, ...],
+        bodies: tuple[FunctionBody, ...],
+    ) -> None:
+        is_sorted = bool(header.flags & s.SFRAME_F_FDE_SORTED)
+        super().__init__(header.version, header.abi_id, starts, sizes, bodies, is_sorted, header.start_is_pcrel)
+        self._fill(data, vaddr, header, records, starts, sizes, bodies)
+
     def words_of(self, record: Record) -> Iterator[Words]:
-        """Yield what is stored of a function's rows besides their starts."""
+        """Yield what is stored of a function's rows besides their starts and info bytes."""
         position, start_size = record.rows_offset, s.FRE_START_SIZE[record.fre_type]
         for _ in range(record.row_count):
-            tail, position = _split(self.data, position + start_size)
-            yield _words(tail, self.header.byte_order)
-
-
-def stored_of(section: Section) -> Stored:
-    """Return how a section is stored. Raises `ValueError` when it was not read."""
-    if section.stored is None:
-        raise ValueError("the section was not read from bytes")
-    return section.stored
-
-
-def _split(data: bytes, offset: int) -> tuple[bytes, int]:
-    """Return the info byte and data words at an offset, and the offset of their end."""
-    end = offset + 1 + s.FRE_WORDS_SIZES[data[offset]]
-    return data[offset:end], end
+            info_offset = position + start_size
+            position = info_offset + 1 + s.FRE_WORDS_SIZES[self.data[info_offset]]
+            yield _words(self.data[info_offset:position], self.header.byte_order)
 
 
 @lru_cache(1 << 12)  # Most rows differ in their starts only.
@@ -130,7 +127,7 @@ def _words(tail: bytes, byte_order: str) -> Words:
     info = tail[0]
     size_code = info >> s.FRE_INFO_SIZE_SHIFT & s.FRE_INFO_SIZE_MASK
     count = info >> s.FRE_INFO_COUNT_SHIFT & s.FRE_INFO_COUNT_MASK
-    return Words(info, 1 << size_code, struct.unpack_from(f"{byte_order}{count}{_WORD_CODES[size_code]}", tail, 1))
+    return Words(1 << size_code, struct.unpack_from(f"{byte_order}{count}{_WORD_CODES[size_code]}", tail, 1))
 
 
 def read_header(data: bytes) -> Header:
@@ -151,7 +148,7 @@ def read_header(data: bytes) -> Header:
     return Header(order, *struct.unpack_from(order + "BBBbbBIIIII", data, 2))
 
 
-def read_section(data: Buffer, section_vaddr: int = 0, *, is_object: bool = False) -> Section:
+def read_section(data: Buffer, section_vaddr: int = 0, *, is_object: bool = False) -> DecodedSection:
     """Read a section at the virtual address `section_vaddr`.
 
     `is_object`: it comes from a relocatable object, with relocations applied. There, starts count from their own field
@@ -179,24 +176,15 @@ def read_section(data: Buffer, section_vaddr: int = 0, *, is_object: bool = Fals
             known[fde[2:]] = reader.read(fde[2:], table + index * record_size)
     found = [known[fde[2:]] for fde in fdes]
     base, step = (section_vaddr + table, record_size) if header.start_is_pcrel or is_object else (section_vaddr, 0)
-    return Section(
-        header.version,
-        header.abi_id,
+    return DecodedSection(
+        data,
+        section_vaddr,
+        header,
+        tuple([record for record, _ in found]),
         tuple([(base + step * index + fde[0]) & _ADDRESS_MASK for index, fde in enumerate(fdes)]),
         tuple([fde[1] for fde in fdes]),
         tuple([body for _, body in found]),
-        bool(header.flags & s.SFRAME_F_FDE_SORTED),
-        header.start_is_pcrel,
-        Stored(data, section_vaddr, header, tuple([record for record, _ in found])),
     )
-
-
-class _RowList(NamedTuple):
-    """Rows as columns. `number` tells lists of other bytes apart."""
-
-    number: int
-    starts: tuple[int, ...]
-    states: tuple[FrameState, ...]
 
 
 class _BodyReader:
@@ -215,20 +203,12 @@ class _BodyReader:
             Rule(None, offset, deref=True) if offset else None
             for offset in (header.fixed_ra_offset, header.fixed_fp_offset)
         )
-        #: By FRE type, for each offset in `data`: the bytes of the row that starts there, if one does. A row's size
-        #: follows from its info byte, which has to lie before the rows' end.
-        self.row_sizes = [
-            data[size : self.end].translate(sizes) for size, sizes in zip(s.FRE_START_SIZE, _ROW_SIZES, strict=True)
-        ]
-        #: By (offset, number of rows, FRE type, FDE type), and by (FRE type, FDE type, bytes).
-        self.lists: dict[tuple[int, int, int, int], _RowList] = {}
-        self.known_lists: dict[tuple[int, int, bytes], _RowList] = {}
-        #: By FDE type and the bytes of info byte and data words: of all rows of a list (each says where the
-        #: next one begins), and of one row.
-        self.state_lists: dict[tuple[int, bytes], tuple[FrameState, ...]] = {}
+        #: By offset, number of rows, FRE type and FDE type: the end of the rows, their starts and states.
+        self.lists: dict[tuple[int, int, int, int], tuple[int, tuple[int, ...], tuple[FrameState, ...]]] = {}
+        #: By FDE type and bytes: an info byte and data words.
         self.states: dict[tuple[int, bytes], FrameState] = {}
-        #: By the list's number and the attributes.
-        self.bodies: dict[tuple[int, ...], FunctionBody] = {}
+        #: By the bytes of the rows, and what the record has besides their place.
+        self.bodies: dict[tuple[bytes, int, int, int], FunctionBody] = {}
 
     def read(self, fields: tuple[int, ...], offset: int) -> tuple[Record, FunctionBody]:
         """Read the function whose record is at an offset; `fields` are those after start and size."""
@@ -244,77 +224,57 @@ class _BodyReader:
                 raise SFrameError("the function's attribute leaves the rows", _WHERE, offset)
             count, info, info2, repeat_size = struct.unpack_from(self.order + "HBBB", self.data, attribute)
         record = Record(fields[0], rows_offset, count, info, info2, repeat_size)
-        fde_type = info2 & s.FDE_INFO2_TYPE_MASK
-        if fde_type > s.SFRAME_FDE_TYPE_FLEX:
-            raise SFrameError(f"FDE type {fde_type} is unknown", _WHERE, offset)
+        if record.fde_type > s.SFRAME_FDE_TYPE_FLEX:
+            raise SFrameError(f"FDE type {record.fde_type} is unknown", _WHERE, offset)
         if record.fre_type >= len(s.FRE_START_SIZE):
             raise SFrameError(f"FRE type {record.fre_type} is unknown", _WHERE, offset)
-        number, starts, states = self.list_at(rows_offset, count, record.fre_type, fde_type)
-        is_signal_frame = version >= s.SFRAME_VERSION_3 and bool(info & s.FDE_INFO_SIGNAL)
-        uses_b_key = bool(info & s.FDE_INFO_PAUTH_KEY_B)
-        block_size = (repeat_size or NO_BLOCK_SIZE) if record.is_pcmask else 0
-        body = FunctionBody(starts, states, record.is_flexible, is_signal_frame, uses_b_key, block_size)
-        return record, self.bodies.setdefault((number, is_signal_frame, uses_b_key, block_size), body)
+        end, starts, states = self.rows_at(rows_offset, count, record.fre_type, record.fde_type)
+        body = FunctionBody(
+            starts,
+            states,
+            record.fde_type == s.SFRAME_FDE_TYPE_FLEX,
+            version >= s.SFRAME_VERSION_3 and bool(info & s.FDE_INFO_SIGNAL),
+            bool(info & s.FDE_INFO_PAUTH_KEY_B),
+            (repeat_size or NO_BLOCK_SIZE) if record.is_pcmask else 0,
+        )
+        return record, self.bodies.setdefault((self.data[rows_offset:end], info, info2, repeat_size), body)
 
-    def list_at(self, offset: int, count: int, fre_type: int, fde_type: int) -> _RowList:
-        """Return the `count` rows at an offset; functions that share row bytes share the result."""
+    def rows_at(
+        self, offset: int, count: int, fre_type: int, fde_type: int
+    ) -> tuple[int, tuple[int, ...], tuple[FrameState, ...]]:
+        """Return the end, the starts and the states of the `count` rows at an offset, which functions may share."""
         key = (offset, count, fre_type, fde_type)
         found = self.lists.get(key)
-        if found is None:
-            found = self.lists[key] = self.new_list(offset, count, fre_type, fde_type)
-            self.rows_left -= count
-            if self.rows_left < 0:
-                # Writers share whole lists or their beginnings; other overlaps would only cost time.
-                raise SFrameError("the functions' row lists overlap one another over and over", _WHERE, offset)
-        return found
-
-    def new_list(self, offset: int, count: int, fre_type: int, fde_type: int) -> _RowList:
-        """Read the `count` rows at an offset."""
-        sizes = self.row_sizes[fre_type]
-        # The offset of each row, and of the end of the last one.
-        offsets = [offset]
-        position = offset
-        try:
-            for _ in range(count):
-                position += sizes[position]
-                offsets.append(position)
-        except IndexError:
-            pass
-        has_cut_row = len(offsets) > 1 and position > self.end
-        # A damaged row before the one that leaves is found first.
-        rows = self.rows_at(offsets[:-1] if has_cut_row else offsets, fre_type, fde_type)
-        if has_cut_row:
-            raise SFrameError("a row's data words leave the rows' bytes", _WHERE, offsets[-2])
-        if len(offsets) <= count:
-            raise SFrameError("a row leaves the rows' bytes", _WHERE, position)
-        return rows
-
-    def rows_at(self, offsets: list[int], fre_type: int, fde_type: int) -> _RowList:
-        """Read the rows that start at all of some offsets but the last, where they end."""
-        data, start_size = self.data, s.FRE_START_SIZE[fre_type]
-        key = (fre_type, fde_type, data[offsets[0] : offsets[-1]])
-        found = self.known_lists.get(key)
-        if found is None:
-            starts = b"".join([data[offset : offset + start_size] for offset in offsets[:-1]])
-            tails = [data[offset + start_size : end] for offset, end in pairwise(offsets)]
-            states = self.state_lists.get((fde_type, b"".join(tails)))
-            if states is None:
-                states = tuple(
-                    [self.state(tail, offset, fde_type) for tail, offset in zip(tails, offsets, strict=False)]
-                )
-                self.state_lists[fde_type, b"".join(tails)] = states
-            codes = f"{self.order}{len(tails)}{_START_CODES[fre_type]}"
-            found = self.known_lists[key] = _RowList(len(self.known_lists), struct.unpack(codes, starts), states)
-        return found
-
-    def state(self, tail: bytes, offset: int, fde_type: int) -> FrameState:
-        """Return what the info byte and the data words of the row at an offset mean (version 3, 3)."""
-        found = self.states.get((fde_type, tail))
         if found is not None:
             return found
-        if tail[0] >> s.FRE_INFO_SIZE_SHIFT & s.FRE_INFO_SIZE_MASK == len(_WORD_CODES):
+        data, start_size = self.data, s.FRE_START_SIZE[fre_type]
+        starts: list[bytes] = []
+        states: list[FrameState] = []
+        for _ in range(count):
+            info_offset = offset + start_size
+            end = info_offset + 1
+            if end <= self.end:
+                end += s.FRE_WORDS_SIZES[data[info_offset]]
+            if end > self.end:
+                raise SFrameError("a row leaves the rows' bytes", _WHERE, offset)
+            tail = data[info_offset:end]
+            starts.append(data[offset:info_offset])
+            states.append(self.states.get((fde_type, tail)) or self.new_state(tail, offset, fde_type))
+            offset = end
+        self.rows_left -= count
+        if self.rows_left < 0:
+            # Writers share whole lists or their beginnings; other overlaps would only cost time.
+            raise SFrameError("the functions' row lists overlap one another over and over", _WHERE, key[0])
+        codes = f"{self.order}{count}{_START_CODES[fre_type]}"
+        found = self.lists[key] = (offset, struct.unpack(codes, b"".join(starts)), tuple(states))
+        return found
+
+    def new_state(self, tail: bytes, offset: int, fde_type: int) -> FrameState:
+        """Return what the info byte and the data words of the row at an offset mean (version 3, 3)."""
+        info = tail[0]
+        if info >> s.FRE_INFO_SIZE_SHIFT & s.FRE_INFO_SIZE_MASK == len(_WORD_CODES):
             raise SFrameError("data word size 3 is unknown", _WHERE, offset)
-        info, word_size, words = _words(tail, self.order)
+        word_size, words = _words(tail, self.order)
         cfa: Rule | None = None
         ra: Rule | None = None
         fp: Rule | None = None
@@ -329,8 +289,8 @@ class _BodyReader:
                 raise SFrameError(f"a row's {len(words)} data words have no meaning", _WHERE, offset)
             cfa = cfa._replace(offset=cfa.offset * self.arch.cfa_offset_scale + self.arch.cfa_offset_bias)
             ra, fp = ra or self.fixed_ra, fp or self.fixed_fp
-        state = FrameState(cfa, ra, fp, bool(info & s.FRE_INFO_MANGLED_RA))
-        return self.states.setdefault((fde_type, tail), state)
+        state = self.states[fde_type, tail] = FrameState(cfa, ra, fp, bool(info & s.FRE_INFO_MANGLED_RA))
+        return state
 
     def default_rules(self, words: tuple[int, ...], info: int) -> list[Rule | None]:
         """Interpret the words of a default row (version 3, 3.1): CFA, RA unless it is fixed, FP unless it is fixed.

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.intern import distinct
 from cfi2sframe.sframe import constants as s
+from cfi2sframe.sframe.read import DecodedSection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.model import FunctionBody, Section
-    from cfi2sframe.sframe.read import Stored
 
 #: More bytes than a function can have.
 _UNLIMITED: Final = 1 << 64
@@ -22,13 +22,13 @@ _UNLIMITED: Final = 1 << 64
 
 def broken_invariants(section: Section, image: ElfImage | None) -> Iterator[tuple[int, str]]:
     """Yield what breaks a requirement, with an address as that of a `Difference`; see `check_invariants`."""
-    if section.stored is not None:
-        yield from _check_stored(section, section.stored, image)
+    if isinstance(section, DecodedSection):
+        yield from _check_stored(section, image)
     yield from _check_functions(section, image)
 
 
-def _check_stored(section: Section, stored: Stored, image: ElfImage | None) -> Iterator[tuple[int, str]]:
-    header, arch, count = stored.header, section.arch, section.row_count
+def _check_stored(section: DecodedSection, image: ElfImage | None) -> Iterator[tuple[int, str]]:
+    header, arch, count = section.header, section.arch, section.row_count
     version, rows = header.version, s.HEADER_SIZE + header.auxhdr_size + header.fre_offset
     table_size = header.fde_count * s.FDE_SIZE[version]
     expectations = (
@@ -41,7 +41,7 @@ def _check_stored(section: Section, stored: Stored, image: ElfImage | None) -> I
         (header.fde_offset == 0, f"sfh_fdeoff is {header.fde_offset}, not 0"),
         (header.fre_offset == table_size, f"sfh_freoff is {header.fre_offset}, the table's size {table_size}"),
         (header.fre_count == count, f"sfh_num_fres is {header.fre_count}, the functions have {count} rows"),
-        (rows + header.fre_size == len(stored.data), "sfh_fre_len does not reach the section's end"),
+        (rows + header.fre_size == len(section.data), "sfh_fre_len does not reach the section's end"),
         (header.fixed_ra_offset == arch.fixed_ra_offset, f"fixed RA offset {header.fixed_ra_offset}"),
         (header.fixed_fp_offset == 0, f"fixed FP offset {header.fixed_fp_offset}"),
         (image is None or arch == image.arch, f"for {arch.name}, the file is for {image.arch.name if image else ''}"),
@@ -49,7 +49,7 @@ def _check_stored(section: Section, stored: Stored, image: ElfImage | None) -> I
     )
     for holds, message in expectations:
         if not holds:
-            yield stored.vaddr, message
+            yield section.vaddr, message
 
 
 def _check_functions(section: Section, image: ElfImage | None) -> Iterator[tuple[int, str]]:
@@ -73,8 +73,8 @@ def _check_functions(section: Section, image: ElfImage | None) -> Iterator[tuple
     for start, size, number in zip(starts, sizes, numbers, strict=True):
         if size < least_sizes[number]:
             yield from [(start, message) for message in _check_rows(kinds[number], size)]
-    if section.stored is not None and section.version >= s.SFRAME_VERSION_2:
-        for start, body, record in zip(starts, bodies, section.stored.records, strict=True):
+    if isinstance(section, DecodedSection) and section.version >= s.SFRAME_VERSION_2:
+        for start, body, record in zip(starts, bodies, section.records, strict=True):
             if body.starts and bool(body.repeat_size) != bool(record.repeat_size):
                 kind = "PCMASK" if body.is_pcmask else "PCINC"
                 yield start, f"block size {record.repeat_size} of a {kind} function"

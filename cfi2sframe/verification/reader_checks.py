@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.model import FunctionBody, Section
-    from cfi2sframe.sframe.read import Header, Record, Stored, Words
+    from cfi2sframe.sframe.model import FunctionBody
+    from cfi2sframe.sframe.read import DecodedSection, Header, Record, Words
 
 #: Bits of a control word: the one that must be 0, and how many registers Linux tells apart.
 _RESERVED: Final = 0x4
@@ -67,8 +67,7 @@ class Subject(NamedTuple):
     """A section that was read, the file it describes, and who looks. `is_in_file`: it is the one that the file has."""
 
     edition: Edition
-    section: Section
-    stored: Stored
+    section: DecodedSection
     image: ElfImage
     is_in_file: bool
     functions: tuple[StoredFunction, ...]
@@ -76,7 +75,7 @@ class Subject(NamedTuple):
     @property
     def header(self) -> Header:
         """The header as stored."""
-        return self.stored.header
+        return self.section.header
 
     @property
     def table_size(self) -> int:
@@ -84,13 +83,13 @@ class Subject(NamedTuple):
         return self.header.fde_count * s.FDE_SIZE[self.section.version]
 
 
-def stored_functions(section: Section, stored: Stored) -> Iterator[StoredFunction]:
+def stored_functions(section: DecodedSection) -> Iterator[StoredFunction]:
     """Yield the functions of a section. Rows that several of them share are looked at once."""
-    known: dict[tuple[int, int, int, bool], RowFacts] = {}
-    for start, size, body, record in zip(section.starts, section.sizes, section.bodies, stored.records, strict=True):
-        key = (record.rows_offset, record.row_count, record.fre_type, record.is_flexible)
+    known: dict[tuple[int, int, int, int], RowFacts] = {}
+    for start, size, body, record in zip(section.starts, section.sizes, section.bodies, section.records, strict=True):
+        key = (record.rows_offset, record.row_count, record.fre_type, record.fde_type)
         if key not in known:
-            known[key] = _facts_of(body, stored.words_of(record), section.arch)
+            known[key] = _facts_of(body, section.words_of(record), section.arch)
         yield StoredFunction(start, size, body, record, known[key])
 
 
@@ -101,7 +100,7 @@ def _facts_of(body: FunctionBody, rows: Iterable[Words], arch: Arch) -> RowFacts
     descent = next(((first, second) for first, second in pairwise(body.starts) if second <= first), None)
     reserved = left_over = large = None
     topmost_only = single = 0
-    for _, word_size, words in rows:
+    for word_size, words in rows:
         single += len(words) == 1
         is_topmost_only = False
         position = entity = last_end = 0
@@ -156,13 +155,13 @@ def pairs(check: Callable[[StoredFunction, StoredFunction], object]) -> Check:
 
 def segment(it: Subject) -> str | None:
     """Say that PT_GNU_SFRAME does not lead to the section of the file."""
-    image, size = it.image, len(it.stored.data)
+    image, size = it.image, len(it.section.data)
     segment = image.sframe_segment
     if not it.is_in_file or image.is_relocatable:
         return None
     if segment is None:
         return "the file has no PT_GNU_SFRAME segment"
-    if segment.vaddr != it.stored.vaddr or segment.memory_size < size:
+    if segment.vaddr != it.section.vaddr or segment.memory_size < size:
         return "PT_GNU_SFRAME does not lead to the section"
     is_mapped = image.bytes_at(segment.vaddr, size) is not None
     return None if is_mapped else "PT_GNU_SFRAME is in no PT_LOAD segment, so nothing maps it"

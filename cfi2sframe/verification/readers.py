@@ -27,13 +27,12 @@ from cfi2sframe.sframe.constants import FLAGS_BY_VERSION
 from cfi2sframe.sframe.constants import SFRAME_F_FDE_FUNC_START_PCREL as _PCREL
 from cfi2sframe.sframe.constants import SFRAME_F_FDE_SORTED as _SORTED
 from cfi2sframe.sframe.constants import SFRAME_F_FRAME_POINTER as _FRAME_POINTER
-from cfi2sframe.sframe.read import stored_of
 from cfi2sframe.verification import reader_checks as c
 from cfi2sframe.verification.reader_checks import Check, Edition, Subject, each, pairs, whole
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.model import Section
+    from cfi2sframe.sframe.read import DecodedSection
 
 #: What becomes of a section that breaks a rule.
 Consequence = Literal["refuses it", "does not find it", "reads it wrongly", "leaves traces to DWARF", "crashes"]
@@ -232,16 +231,15 @@ _REMARKS: Final = (
 )
 
 
-def judge(name: str, section: Section, image: ElfImage, *, is_in_file: bool = False) -> tuple[Verdict, ...]:
+def judge(name: str, section: DecodedSection, image: ElfImage, *, is_in_file: bool = False) -> tuple[Verdict, ...]:
     """Return what the reader called `name` would do with a section for `image`, by edition, the oldest first.
 
     `is_in_file`: the section is the one that the file has, so that headers which lead to it count too. There is no
     verdict for a name that `cfi2sframe.readers` does not have.
     """
-    stored = stored_of(section)
-    functions = tuple(c.stored_functions(section, stored))
+    functions = tuple(c.stored_functions(section))
     return tuple(
-        _verdict(key, Subject(edition, section, stored, image, is_in_file, functions))
+        _verdict(key, Subject(edition, section, image, is_in_file, functions))
         for key, edition in _EDITIONS.items()
         if edition.reader == name
     )

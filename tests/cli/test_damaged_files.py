@@ -15,7 +15,6 @@ from cfi2sframe import convert, load
 from cfi2sframe.api import decode
 from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, KEPT
 from cfi2sframe.elf.constants import SHT_SYMTAB
-from cfi2sframe.sframe.read import stored_of
 from tests.fuzz.damage import Change, Damage, Seed, damages, seeds_of_this_machine, zones_of
 from tests.fuzz.elftools_verdict import Verdict, read_independently
 from tests.support import cli
@@ -174,7 +173,7 @@ def test_a_wrong_row_is_seen(tmp_path: Path) -> None:
     right = read_independently(file)
     assert right.point_count > 5
     assert right.problems == ()
-    place = stored_of(decode(conversion.data, conversion.section_vaddr)).header.fre_offset + 28 + 5 + 2
+    place = decode(conversion.data, conversion.section_vaddr).header.fre_offset + 28 + 5 + 2
     wrong = conversion.data[:place] + b"\x48" + conversion.data[place + 1 :]
     assert wrong != conversion.data
     assert read_independently(file, (wrong, conversion.section_vaddr)).problems

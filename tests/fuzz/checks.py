@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from cfi2sframe.conversion import Level
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.model import FrameRow, Function, Section
+    from cfi2sframe.sframe.model import FrameRow, Function
+    from cfi2sframe.sframe.read import DecodedSection
 
 VERSIONS: Final = (1, 2, 3)
 #: As two bits of an input choose them, 2 twice: the first is what most of the kept ones stand for.
@@ -93,7 +94,7 @@ def check_existing(image: ElfImage) -> None:
         return
 
 
-def check_decoded(decoded: Section) -> None:
+def check_decoded(decoded: DecodedSection) -> None:
     """Show a decoded section in every form, and look addresses up in it the quick way and the plain one."""
     for _ in dump_text(decoded):
         pass

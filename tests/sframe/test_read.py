@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cfi2sframe.errors import SFrameError
 from cfi2sframe.sframe.model import NO_BLOCK_SIZE, FrameRow, FrameState, Function, FunctionBody, Rule
-from cfi2sframe.sframe.read import Header, read_header, read_section, stored_of
+from cfi2sframe.sframe.read import Header, read_header, read_section
 from tests.support.raw_sframe import RawFunction, RawSection
 
 RA8 = Rule(None, -8, deref=True)
@@ -60,9 +60,9 @@ def test_header(version: int, order: str) -> None:
     )
     assert read_header(raw.assemble()) == expected
     decoded = read_section(raw.assemble(), raw.vaddr)
-    assert stored_of(decoded).header == expected
-    assert stored_of(decoded).data == raw.assemble()
-    assert stored_of(decoded).vaddr == 0x30000
+    assert decoded.header == expected
+    assert decoded.data == raw.assemble()
+    assert decoded.vaddr == 0x30000
     assert decoded.functions[0].start_vaddr == 0x20000
 
 
@@ -91,7 +91,7 @@ def test_functions(version: int, order: str, auxiliary: bytes, is_pcrel: bool) -
     assert second == FunctionBody((0,), (SP8,), uses_b_key=True, repeat_size=block)
     attribute = 5 if version == 3 else 0
     rows = len(raw.assemble()) - 2 * attribute - 10 + attribute
-    places = [(record.fre_offset, record.rows_offset) for record in stored_of(section).records]
+    places = [(record.fre_offset, record.rows_offset) for record in section.records]
     assert places == [(0, rows), (6 + attribute, rows + 6 + attribute)]
 
 
@@ -157,7 +157,7 @@ def test_functions_may_share_rows(version: int) -> None:
     section = read_section(raw.assemble(), raw.vaddr)
     assert section.bodies[0] is section.bodies[1]
     assert section.starts[1] == 0x20010
-    assert [record.fre_offset for record in stored_of(section).records] == [0, 0]
+    assert [record.fre_offset for record in section.records] == [0, 0]
 
 
 # Damage
@@ -189,7 +189,7 @@ DAMAGED: dict[str, tuple[bytes | RawSection, str]] = {
     "row of version 2": (RawSection((RawFunction(row_count=2),), version=2), "0x33: a row leaves the rows' bytes"),
     "rows of version 2 that begin past the end": (RawSection((RawFunction(fre_offset=100),), version=2),
                                                   "0x94: a row leaves the rows' bytes"),
-    "words": (RawSection((RawFunction(rows=b"\0\x05\x08"),)), "0x31: a row's data words leave the rows' bytes"),
+    "words": (RawSection((RawFunction(rows=b"\0\x05\x08"),)), "0x31: a row leaves the rows' bytes"),
     "word size": (RawSection((RawFunction(rows=b"\0\x63" + bytes(8)),)), "0x31: data word size 3 is unknown"),
     "too many words": (RawSection((RawFunction(rows=b"\0\x07\x08\xf0\xf0"),)),
                        "0x31: a row's 3 data words have no meaning"),

@@ -20,7 +20,7 @@ from cfi2sframe.sframe.model import (
     Rule,
     Section,
 )
-from cfi2sframe.sframe.read import read_section, stored_of
+from cfi2sframe.sframe.read import read_section
 from cfi2sframe.verification import check_invariants
 from tests.support.bodies import body_of_rows, section_bytes, with_functions
 
@@ -133,7 +133,7 @@ def test_decoding_returns_the_encoded_section(drawn: tuple[Section, Arch, int], 
             f._replace(body=f.body._replace(repeat_size=NO_BLOCK_SIZE)) if f.body.is_pcmask else f for f in wanted
         ]
     assert decoded == with_functions(section, wanted)
-    header = stored_of(decoded).header
+    header = decoded.header
     assert (header.version, header.abi_id, header.byte_order) == (section.version, arch.abi_id, order)
     assert header.start_is_pcrel == section.start_is_pcrel
     assert not header.flags & SFRAME_F_FRAME_POINTER
@@ -156,10 +156,9 @@ def test_widths_are_minimal(drawn: tuple[Section, Arch, int]) -> None:
     """The FRE type holds the function's last row start, a row's data words hold its widest number: no byte more."""
     section, arch, vaddr = drawn
     decoded = read_section(encode(section, arch, vaddr), vaddr)
-    stored = stored_of(decoded)
-    for function, record in zip(decoded, stored.records, strict=True):
+    for function, record in zip(decoded, decoded.records, strict=True):
         assert (1, 2, 4)[record.fre_type] == smallest(function.body.starts[-1], signed=False)
-        for row, (_, word_size, words) in zip(function, stored.words_of(record), strict=True):
+        for row, (word_size, words) in zip(function, decoded.words_of(record), strict=True):
             if not function.body.is_flexible:
                 needed = max((smallest(word, signed=True) for word in words), default=1)
             else:
@@ -184,12 +183,12 @@ def test_sizes_add_up(drawn: tuple[Section, Arch, int]) -> None:
     """The section is a header, the function table and the rows, and nothing else."""
     section, arch, vaddr = drawn
     data = encode(section, arch, vaddr)
-    stored = stored_of(read_section(data, vaddr))
+    stored = read_section(data, vaddr)
     attribute = 5 if section.version == 3 else 0
     position = 0
     for record in stored.records:
         assert record.fre_offset == position
-        words = sum(word_size * len(words) for _, word_size, words in stored.words_of(record))
+        words = sum(word_size * len(words) for word_size, words in stored.words_of(record))
         position += attribute + record.row_count * ((1, 2, 4)[record.fre_type] + 1) + words
     assert stored.header.fre_size == position
     assert len(data) == 28 + (17, 20, 16)[section.version - 1] * len(section) + position
@@ -205,10 +204,10 @@ def test_sharing_changes_no_meaning(drawn: tuple[Section, Arch, int], order: Lit
     assert len(shared) <= len(apart)
     expected, found = read_section(apart, vaddr), read_section(shared, vaddr)
     assert found == expected
-    assert stored_of(found).header._replace(fre_size=0) == stored_of(expected).header._replace(fre_size=0)
+    assert found.header._replace(fre_size=0) == expected.header._replace(fre_size=0)
     assert not [d for d in check_invariants(found) if "byte order" not in d.message]
     # Equal functions take their rows' bytes once.
-    assert len({record.fre_offset for record in stored_of(found).records}) <= len({*expected.bodies})
+    assert len({record.fre_offset for record in found.records}) <= len({*expected.bodies})
 
 
 @given(sections())

@@ -13,7 +13,7 @@ from cfi2sframe.abi import AMD64
 from cfi2sframe.errors import SFrameError
 from cfi2sframe.sframe import constants
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, FunctionBody, Rule, Section
-from cfi2sframe.sframe.read import read_section, stored_of
+from cfi2sframe.sframe.read import DecodedSection, read_section
 from tests.fuzz.harness import timed
 from tests.support.bodies import body_of_rows, section_bytes, with_functions
 from tests.support.raw_sframe import RawFunction, RawSection
@@ -30,7 +30,7 @@ def body(*rows: tuple[int, int], is_signal_frame: bool = False) -> FunctionBody:
     )
 
 
-def make(version: int, *bodies: FunctionBody, share: bool) -> tuple[bytes, Section]:
+def make(version: int, *bodies: FunctionBody, share: bool) -> tuple[bytes, DecodedSection]:
     functions = tuple(Function(0x1000 * (n + 1), 0x800, each) for n, each in enumerate(bodies))
     section = with_functions(Section(version, AMD64.abi_id, start_is_pcrel=version > 1), functions)
     data = section_bytes(section, AMD64, VADDR, share=share)
@@ -43,9 +43,9 @@ PUSH = ((0, 8), (1, 16), (9, 8))
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_equal_rows_are_stored_once(version: int) -> None:
     _, decoded = make(version, body(*PUSH), body((0, 8)), body(*PUSH), share=True)
-    first, _, last = stored_of(decoded).records
+    first, _, last = decoded.records
     assert last.fre_offset == first.fre_offset
-    assert stored_of(decoded).header.fre_count == sum(len(f.rows) for f in decoded.functions)
+    assert decoded.header.fre_count == sum(len(f.rows) for f in decoded.functions)
 
 
 @pytest.mark.parametrize(("version", "shares"), [(1, True), (2, True), (3, False)])
@@ -53,13 +53,13 @@ def test_a_list_may_be_the_beginning_of_a_longer_one_where_no_attribute_counts_r
     version: int, *, shares: bool
 ) -> None:
     _, decoded = make(version, body((0, 8)), body((0, 8), (1, 16)), body(*PUSH), share=True)
-    offsets = {record.fre_offset for record in stored_of(decoded).records}
+    offsets = {record.fre_offset for record in decoded.records}
     assert len(offsets) == (1 if shares else 3)
 
 
 def test_functions_that_differ_in_their_attribute_share_nothing() -> None:
     _, decoded = make(3, body(*PUSH), body(*PUSH, is_signal_frame=True), share=True)
-    first, second = stored_of(decoded).records
+    first, second = decoded.records
     assert first.fre_offset != second.fre_offset
     assert [body.is_signal_frame for body in decoded.bodies] == [False, True]
 
@@ -113,8 +113,8 @@ def test_the_writer_keeps_the_readers_bound(version: int, counts: list[int], fre
     distinct = {count: pushes(count) for count in counts}
     if version < 3 and sum(len(each.starts) for each in distinct.values()) <= free_count:
         _, decoded = make(version, *distinct.values(), share=True)
-        assert len({record.fre_offset for record in stored_of(decoded).records}) == 1
-        assert len(data) == 28 + constants.FDE_SIZE[version] * len(counts) + stored_of(decoded).header.fre_size
+        assert len({record.fre_offset for record in decoded.records}) == 1
+        assert len(data) == 28 + constants.FDE_SIZE[version] * len(counts) + decoded.header.fre_size
 
 
 def test_lists_that_overlap_over_and_over_are_refused() -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion import Options
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.model import FrameState, Function, Section
+    from cfi2sframe.sframe.read import DecodedSection
 
 # A fatal error of these assemblers, with a message of their own and no object.
 FATAL = ("SFrame unsupported offset value", "Internal error in sframe_xlate_do_restore")
@@ -33,7 +34,7 @@ class Pair(NamedTuple):
 
     image: ElfImage
     path: Path
-    theirs: Section | None
+    theirs: DecodedSection | None
     ours: Section | None
     #: Counts the padding that our functions reach over and theirs do not.
     padding: SpanCount

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from cfi2sframe.sframe.model import Section
+    from cfi2sframe.sframe.read import DecodedSection
 
 _ROW: Final = re.compile(r"    [0-9a-f]{16}  ")
 _HEADER: Final = ("Version:", "Flags:", "SFRAME_F", "Num F")
@@ -56,7 +56,7 @@ def in_words_of_dump(lines: Iterable[str], *, fixed_ra: bool = True, is_oldest: 
     return kept
 
 
-def check_printed(lines: Iterable[str], section: Section, *, is_oldest: bool = False) -> None:
+def check_printed(lines: Iterable[str], section: DecodedSection, *, is_oldest: bool = False) -> None:
     """Compare what a readelf has printed with what `dump` prints of the same section."""
     fixed_ra = section.arch.fixed_ra_offset != 0
     shown = in_words_of_dump(lines, fixed_ra=fixed_ra, is_oldest=is_oldest)
