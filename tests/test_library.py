@@ -118,7 +118,7 @@ def test_the_caller_follows_from_the_answer(program: Path) -> None:
     frame = trace.Frame(TEXT_VADDR + 1, sp=0x7FF0, fp=1)
     where = lookup_of(program).find(frame.lookup_pc)
     assert where is not None
-    stack = trace.Memory.at(0x7FF0, b"\x10\x80".ljust(8, b"\0") + b"\x34\x12".ljust(8, b"\0"))
+    stack = trace.Memory([(0x7FF0, b"\x10\x80".ljust(8, b"\0") + b"\x34\x12".ljust(8, b"\0"))])
     caller = trace.caller_of(frame, where, stack.read)
     assert caller == trace.Frame(0x1234, sp=0x8000, fp=0x8010, is_return_address=True)
     assert repr(caller) == "pc=0x1234 sp=0x8000 fp=0x8010"

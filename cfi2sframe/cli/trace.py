@@ -77,7 +77,7 @@ def run(request: TraceRequest) -> int:
     from cfi2sframe.elf.load import read_file, stored_size
     from cfi2sframe.guard import limited
     from cfi2sframe.trace import FileStore, trace_core, trace_process
-    from cfi2sframe.trace.processes import resident_size
+    from cfi2sframe.trace.snapshot import resident_size
 
     core, pid = request.core, request.pid or 0
     with naming(core or f"process {pid}"):

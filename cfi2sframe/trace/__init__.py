@@ -6,8 +6,8 @@
     for thread in traced.threads:
         for entry in thread.entries: print(hex(entry.frame.pc))
 
-    space = AddressSpace(arch, [FileMapping(start, end, file_offset, path), ...])
-    trace = space.walk(Frame(pc, sp, fp), Memory.at(sp, stack).read)
+    space = AddressSpace(Snapshot(arch, [FileMapping(start, end, file_offset, path), ...]))
+    trace = space.walk(Frame(pc, sp, fp), Memory([(sp, stack)]).read)
 
     caller = caller_of(frame, section.find(frame.lookup_pc), read_memory)
 
@@ -15,11 +15,10 @@
 stack that cannot be followed to its end is no error but has an `Ending`.
 """
 
-from cfi2sframe.trace.files import FileStore
-from cfi2sframe.trace.frames import Ending, Frame, Row, Trace, TraceEntry, caller_of, walk
-from cfi2sframe.trace.run import trace_core, trace_process
-from cfi2sframe.trace.space import AddressSpace, FileMapping, Memory
-from cfi2sframe.trace.traced import Traced
+from cfi2sframe.trace.frames import Ending, Frame, Trace, TraceEntry, caller_of, walk
+from cfi2sframe.trace.snapshot import FileMapping, Memory, Snapshot
+from cfi2sframe.trace.space import AddressSpace, FileStore
+from cfi2sframe.trace.traced import Traced, trace_core, trace_process
 
 __all__ = [
     "AddressSpace",
@@ -28,7 +27,7 @@ __all__ = [
     "FileStore",
     "Frame",
     "Memory",
-    "Row",
+    "Snapshot",
     "Trace",
     "TraceEntry",
     "Traced",

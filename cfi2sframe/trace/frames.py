@@ -36,7 +36,6 @@ MAX_FRAMES: Final = 100_000
 #: Types of notes in cores, which are also those of ptrace's register sets.
 NT_PRSTATUS: Final = 1
 NT_PRFPREG: Final = 2
-NT_ARM_PAC_MASK: Final = 0x406
 
 #: Why a trace ends; docs/trace.md has what each means.
 EndingKind = Literal[
@@ -88,26 +87,16 @@ class Ending(NamedTuple):
     detail: str
 
 
-class Row(NamedTuple):
-    """What finds a frame's caller.
-
-    `source` "file": a row of the module's `.sframe`; "converted": a row of its CFI, converted in memory; "trampoline":
-    no row (`found` is None), but the kernel's record of the registers that a signal interrupted.
-    """
-
-    source: Literal["file", "converted", "trampoline"]
-    found: Found | None
-
-
 class TraceEntry(NamedTuple):
-    """A frame of a trace, and its row, None where there is none.
+    """A frame of a trace, and what finds its caller: a row, or at a signal trampoline the kernel's record of registers.
 
-    `cfa` is None where no row was used to find a caller: in the last frame and at signal trampolines.
+    `found` is None at trampolines, and where there is no row; `cfa` also in a last frame.
     """
 
     frame: Frame
-    row: Row | None = None
+    found: Found | None = None
     cfa: int | None = None
+    is_trampoline: bool = False
 
 
 class Trace(NamedTuple):
@@ -123,7 +112,7 @@ class Trace(NamedTuple):
 
 def walk(
     frame: Frame,
-    find_row: Callable[[int], Row | Ending],
+    find: Callable[[int], Found | Ending],
     read_memory: ReadMemory,
     arch: Arch,
     *,
@@ -131,47 +120,45 @@ def walk(
 ) -> Trace:
     """Return the frames from `frame` outwards, at most `MAX_FRAMES`, and why there are no more.
 
-    `find_row` is called once per frame, with `Frame.lookup_pc`. SP has to grow from frame to frame, except for frames
+    `find` is called once per frame, with `Frame.lookup_pc`. SP has to grow from frame to frame, except for frames
     that a signal interrupted, which may be on another stack; none of these may occur twice. So every walk ends.
     """
     entries: list[TraceEntry] = []
     interrupted: set[tuple[int, int]] = set()
-    while True:
-        row, caller = _caller(frame, find_row(frame.lookup_pc), read_memory, arch, pac_mask)
-        if isinstance(caller, Ending):
-            return Trace((*entries, TraceEntry(frame, row)), caller)
-        by_row = row is not None and row.found is not None
-        entries.append(TraceEntry(frame, row, (caller.sp - arch.sp_offset_from_cfa) & ADDRESS_MASK if by_row else None))
-        if not caller.is_return_address:
+    while len(entries) < MAX_FRAMES:
+        entry, caller = _step(frame, find(frame.lookup_pc), read_memory, arch, pac_mask)
+        entries.append(entry)
+        if isinstance(caller, Frame) and not caller.is_return_address:
             if (caller.pc, caller.sp) in interrupted:
-                return Trace(tuple(entries), Ending("loop", f"the frame at SP 0x{caller.sp:x} repeats"))
-            interrupted.add((caller.pc, caller.sp))
-        if len(entries) >= MAX_FRAMES:
-            return Trace(tuple(entries), Ending("limit", f"more than {MAX_FRAMES:,} frames"))
+                caller = Ending("loop", f"the frame at SP 0x{caller.sp:x} repeats")
+            else:
+                interrupted.add((caller.pc, caller.sp))
+        if isinstance(caller, Ending):
+            return Trace(tuple(entries), caller)
         frame = caller
+    return Trace(tuple(entries), Ending("limit", f"more than {MAX_FRAMES:,} frames"))
 
 
-def _caller(
-    frame: Frame, row: Row | Ending, read_memory: ReadMemory, arch: Arch, pac_mask: int
-) -> tuple[Row | None, Frame | Ending]:
-    """Return the caller, and what was used to find it: the row, or the kernel's record at a signal trampoline."""
-    found = None if isinstance(row, Ending) else row.found
-    # Rows can describe this frame on AMD64; those of other ABIs give a wrong SP.
-    if found is None or arch.elf_machine != EM_X86_64:
+def _step(
+    frame: Frame, found: Found | Ending, read_memory: ReadMemory, arch: Arch, pac_mask: int
+) -> tuple[TraceEntry, Frame | Ending]:
+    """Return the frame's entry, and its caller."""
+    # Rows can describe a signal trampoline on AMD64; those of other ABIs give a wrong SP.
+    if isinstance(found, Ending) or arch.elf_machine != EM_X86_64:
         interrupted = interrupted_frame(frame, read_memory, arch)
         if interrupted is not None:
-            return Row("trampoline", None), interrupted
-    if isinstance(row, Ending):
-        return None, row
-    if found is None:
-        return None, Ending("no-row", "no row for this PC")
+            return TraceEntry(frame, is_trampoline=True), interrupted
+    if isinstance(found, Ending):
+        return TraceEntry(frame), found
     caller = caller_of(frame, found, read_memory, pac_mask=pac_mask)
-    if isinstance(caller, Frame) and not caller.is_return_address:
+    if isinstance(caller, Ending):
+        return TraceEntry(frame, found), caller
+    if not caller.is_return_address:
         # The row gives PC, SP and FP; an interrupted prologue may need the other registers that the kernel saved.
         interrupted = interrupted_frame(frame, read_memory, arch)
         if interrupted is not None and interrupted[:3] == caller[:3]:
-            return row, interrupted
-    return row, caller
+            caller = interrupted
+    return TraceEntry(frame, found, (caller.sp - arch.sp_offset_from_cfa) & ADDRESS_MASK), caller
 
 
 def caller_of(
@@ -238,24 +225,10 @@ def _value(rule: Rule, cfa: int, frame: Frame, read_memory: ReadMemory, arch: Ar
     return int(struct.unpack(arch.byte_order + "Q", data)[0])
 
 
-class StoppedThread(NamedTuple):
-    """A thread: its id, its topmost frame, and the mask of its pointer authentication codes."""
-
-    id: int
-    frame: Frame
-    pac_mask: int
-
-
-def thread_of_notes(thread_id: int, notes: Mapping[int, bytes], arch: Arch) -> StoppedThread | None:
-    """Return a thread from its sets of registers; None when that of the general ones is missing or too short."""
-    registers = _words(notes.get(NT_PRSTATUS, b""), arch.thread_words, arch)
-    if not registers:
-        return None
-    registers |= _words(notes.get(NT_PRFPREG, b""), arch.float_words, arch)
-    # The masks of data and of code addresses.
-    masks = notes.get(NT_ARM_PAC_MASK, b"")
-    pac_mask = struct.unpack_from(arch.byte_order + "QQ", masks)[1] if len(masks) >= 16 else DEFAULT_PAC_MASK
-    return StoppedThread(thread_id, _frame(registers, arch), pac_mask)
+def topmost_frame(notes: Mapping[int, bytes], arch: Arch) -> Frame | None:
+    """Return a thread's frame from its sets of registers; None where that of the general ones is missing or short."""
+    words = _words(notes.get(NT_PRSTATUS), arch.thread_words, arch)
+    return _frame(words | _words(notes.get(NT_PRFPREG), arch.float_words, arch), arch) if words else None
 
 
 def interrupted_frame(frame: Frame, read_memory: ReadMemory, arch: Arch) -> Frame | None:
@@ -267,19 +240,16 @@ def interrupted_frame(frame: Frame, read_memory: ReadMemory, arch: Arch) -> Fram
         if read_memory(frame.pc, len(code)) == code:
             address = frame.sp + distance
             if is_pointer:
-                pointer = read_memory(address, 8)
-                if pointer is None:
-                    return None
-                (address,) = struct.unpack(arch.byte_order + "Q", pointer)
-            words = _words(read_memory(address, 8 * len(arch.signal_words)) or b"", arch.signal_words, arch)
+                (address,) = struct.unpack(arch.byte_order + "Q", read_memory(address, _WORD_SIZE) or bytes(_WORD_SIZE))
+            words = _words(read_memory(address, _WORD_SIZE * len(arch.signal_words)), arch.signal_words, arch)
             return _frame(words, arch) if words else None
     return None
 
 
-def _words(data: bytes, numbers: Sequence[int], arch: Arch) -> dict[int, int]:
-    """Return the words of a record by their numbers; none when it is too short."""
+def _words(data: bytes | None, numbers: Sequence[int], arch: Arch) -> dict[int, int]:
+    """Return the words of a record of the kernel by their numbers; none when it is missing or too short."""
     form = struct.Struct(f"{arch.byte_order}{len(numbers)}Q")
-    return dict(zip(numbers, form.unpack_from(data), strict=True)) if len(data) >= form.size else {}
+    return dict(zip(numbers, form.unpack_from(data), strict=True)) if data and len(data) >= form.size else {}
 
 
 def _frame(words: dict[int, int], arch: Arch) -> Frame:

@@ -1,41 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The address space of a traced process: the files that are mapped, and the memory that differs from them.
+"""The address space of a traced process: its files, each read once, with their rows and functions by address.
 
 A file that is there no more (the vDSO, a deleted one) is put together from memory: its headers are there, and lead to
-its CFI; its sections mostly are not.
+its CFI; its sections mostly are not. A file that cannot be used costs no other one: each has limits of its own, where
+the job has limits. What is read from memory is the job's, and has the job's limits.
 """
 
 from __future__ import annotations
 
+import os
+import stat
 from bisect import bisect_right
-from functools import partial
-from itertools import chain, pairwise
+from contextlib import suppress
+from itertools import chain, groupby, pairwise
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from cfi2sframe.elf.constants import PT_LOAD, PT_NOTE
-from cfi2sframe.elf.headers import FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE, parse_file_header, unpack_program_headers
+from cfi2sframe.abi import arch_of_elf
+from cfi2sframe.api import decode_existing, decode_made
+from cfi2sframe.conversion import Options
+from cfi2sframe.elf.constants import PT_LOAD, PT_NOTE, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE
+from cfi2sframe.elf.headers import FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE, parse_file_header, parse_program_headers
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.elf.load import read_file, stored_size
 from cfi2sframe.elf.notes import NT_GNU_BUILD_ID, parse_notes
-from cfi2sframe.errors import ElfError, InputError
-from cfi2sframe.printable import counted
-from cfi2sframe.trace.files import FileStore, ModuleFile, alone
-from cfi2sframe.trace.frames import ADDRESS_MASK, DEFAULT_PAC_MASK, Ending, Row, walk
+from cfi2sframe.errors import CostError, ElfError, InputError, reason_of
+from cfi2sframe.guard import part
+from cfi2sframe.trace.frames import ADDRESS_MASK, Ending, walk
+from cfi2sframe.trace.snapshot import PAGE_SIZE, FileMapping, last_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from cfi2sframe.abi import Arch
+    from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.contents import FileData
-    from cfi2sframe.elf.headers import ByteOrder, FileHeader, ProgramHeader
-    from cfi2sframe.trace.files import FoundSymbol
-    from cfi2sframe.trace.frames import Frame, ReadMemory, Trace
+    from cfi2sframe.elf.headers import FileHeader, ProgramHeader
+    from cfi2sframe.sframe.model import Found, Section
+    from cfi2sframe.trace.frames import EndingKind, Frame, ReadMemory, Trace
+    from cfi2sframe.trace.snapshot import Snapshot
 
-_Record = TypeVar("_Record", bound=tuple[object, ...])
+_PATH_ONLY: Final = os.O_PATH | os.O_CLOEXEC
+_FUNCTIONS: Final = (STT_FUNC, STT_GNU_IFUNC)
+#: How many symbols before an address are looked at: a function may hold labels and other functions.
+_CANDIDATES: Final = 8
 
+_AT_SYSINFO_EHDR: Final = 33
 #: The path of the vDSO, which is no file.
-VDSO: Final = "[vdso]"
-PAGE_SIZE: Final = 0x1000
-_MAX_PROGRAM_HEADERS: Final = 128
+_VDSO: Final = "[vdso]"
 _MAX_NOTES_SIZE: Final = 1 << 16
 #: The largest file that is copied from memory: one that is only there is small, or its size is wrong.
 _MAX_FILE_SIZE: Final = 1 << 28
@@ -43,92 +54,152 @@ _MAX_FILE_SIZE: Final = 1 << 28
 _MAX_SECTIONS_SIZE: Final = 1 << 16
 
 
-def last_from(records: Sequence[_Record], address: int) -> _Record | None:
-    """Return the last of some records, ordered by the address in their first field, that starts at or before one."""
-    index = bisect_right(records, address, key=itemgetter(0)) - 1
-    return records[index] if index >= 0 else None
+class ModuleFile(NamedTuple):
+    """A file, its rows or why it has none, and its functions by address: start, size (0: not known) and name.
+
+    `source` says what the rows are of: the file's section, or its CFI, converted where it has no section.
+    """
+
+    image: ElfImage
+    source: Literal["file", "converted"]
+    rows: Section | str
+    functions: Sequence[tuple[int, int, str]]
+
+    def symbol_at(self, vaddr: int) -> tuple[str, int] | None:
+        """Return the linkage name of the function at an address, and the distance from its start.
+
+        One of unknown size reaches to the next symbol, or to the end of its code.
+        """
+        count = bisect_right(self.functions, vaddr, key=itemgetter(0))
+        nearby = self.functions[max(0, count - _CANDIDATES) : count]
+        for start, size, name in reversed(nearby):
+            code = self.image.code_range_of(start) if size == 0 and start == nearby[-1][0] else None
+            if vaddr < (code.end_vaddr if code else start + size):
+                return name, vaddr - start
+        return None
 
 
-class Memory:
-    """Pieces of memory: addresses, and the bytes from there on. They do not overlap."""
+class FileStore:
+    """Loads each file once, for any number of threads, processes or samples that it is mapped in.
 
-    def __init__(self, pieces: Iterable[tuple[int, FileData]]) -> None:
-        self.pieces = sorted(pieces, key=itemgetter(0))
+    `version` is the SFrame version that CFI is converted to, `source` the CFI that is asked of each file (see
+    `Options`).
+    """
 
-    @classmethod
-    def at(cls, address: int, data: FileData) -> Memory:
-        """Return memory of one piece, such as the copy of a stack from SP upwards."""
-        return cls([(address, data)])
+    def __init__(self, version: int = 3, source: CfiKind | None = None) -> None:
+        # These rows are for our own look-up, which knows all errata, and nobody stores them: they need not be few.
+        self._options = Options(version, 2 if version == 2 else None, source, level=0)
+        self._by_identity: dict[tuple[int, int, int], ModuleFile | str] = {}
 
-    def read(self, address: int, size: int) -> bytes | None:
-        """Return exactly `size` bytes at an address, or None where some are missing; they may span pieces."""
-        found = b""
-        while len(found) < size:
-            start, data = last_from(self.pieces, address + len(found)) or (0, b"")
-            skipped = address + len(found) - start
-            part = bytes(data[skipped : skipped + size - len(found)])
-            if not part:
-                return None
-            found += part
-        return found
+    def open(self, path: str, root: str = "") -> ModuleFile | str:
+        """Return the file at a path, below a root directory if one is given; or why it cannot be used."""
+        try:
+            descriptor = _open_below(root, path) if root else os.open(path, _PATH_ONLY)
+        except OSError as error:
+            return reason_of(error)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or not status.st_size:
+                # A pipe or a device, as a damaged core may list it, would block its reader.
+                return "not a regular file, or empty"
+            identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
+            if identity not in self._by_identity:
+                # The file that was found, even if another one has its name now.
+                self._by_identity[identity] = self._open(f"/proc/self/fd/{descriptor}", path)
+            return self._by_identity[identity]
+        finally:
+            os.close(descriptor)
+
+    def _open(self, path: str, name: str) -> ModuleFile | str:
+        try:
+            data = read_file(path)
+            with part(stored_size(data)):
+                return self.read(data, name)
+        except Exception as error:  # noqa: BLE001 - the last handler of a file
+            return reason_of(error)
+
+    def read(self, data: FileData, name: str) -> ModuleFile:
+        """Return what the bytes of a linked file hold. Raises `InputError` when they are those of none."""
+        image = ElfImage(data, name)
+        if image.is_relocatable:
+            raise InputError("an object, which is never mapped")
+        section = image.sframe_section
+        has_section = (section is not None and section.size > 0) or image.sframe_segment is not None
+        rows: Section | str
+        try:
+            rows = decode_existing(image) if has_section else decode_made(image, self._options)
+            if rows.arch != image.arch:
+                rows = f"the section is for {rows.arch.name}"
+        except InputError as error:
+            rows = error.detail
+        return ModuleFile(image, "file" if has_section else "converted", rows, _functions_of(image))
 
 
-class FileMapping(NamedTuple):
-    """Addresses `[start, end)` hold a file's bytes from `file_offset` on. `path` may be `VDSO`."""
+def _open_below(root: str, path: str) -> int:
+    """Return a descriptor (O_PATH) of the file at a path below a root directory. Raises `OSError`.
 
-    start: int
-    end: int
-    file_offset: int
-    path: str
-    is_writable: bool = False
+    No link is followed, which could lead out of there; the kernel's lists of mappings name none.
+    """
+    descriptor = os.open(root, _PATH_ONLY)
+    for name in path.strip("/").split("/"):
+        folder = descriptor
+        try:
+            descriptor = os.open(name, _PATH_ONLY | os.O_NOFOLLOW, dir_fd=folder)
+        finally:
+            os.close(folder)
+    return descriptor
+
+
+def _functions_of(image: ElfImage) -> list[tuple[int, int, str]]:
+    """Return the functions in .symtab and .dynsym: of those of an address, the first of the best kind."""
+    found: list[tuple[int, int, int, str]] = []
+    for table in image.symbol_tables:
+        # Names are optional: a damaged or truncated table has none.
+        with suppress(InputError):
+            for symbol in image.symbols(table):
+                # AArch64's mapping symbols ($x, $d) mark instructions and data; they are no names.
+                is_label = symbol.type == STT_NOTYPE and not symbol.name.startswith("$")
+                if symbol.vaddr is not None and symbol.name and (symbol.type in _FUNCTIONS or is_label):
+                    # Functions are preferred to labels, then symbols with a size.
+                    found.append((symbol.vaddr, is_label * 2 + (symbol.size == 0), symbol.size, symbol.name))
+    by_vaddr = groupby(sorted(found, key=itemgetter(0, 1)), key=itemgetter(0))
+    return [(vaddr, size, name) for vaddr, symbols in by_vaddr for _, _, size, name in [next(symbols)]]
 
 
 class Module(NamedTuple):
     """A file in memory. An address of the process is one of the file plus `bias`.
 
-    `file` is the reason when it cannot be used. `note` tells why the file was read from memory.
+    `note` tells why the file was read from memory, or, where `file` is None, why it cannot be used.
     """
 
     start: int
     end: int
     name: str
-    file: ModuleFile | str
-    bias: int = 0
+    file: ModuleFile | None
+    bias: int
     note: str = ""
 
 
 class AddressSpace:
     """The rows and bytes of a process by address. A file is opened when one of its addresses is first looked up.
 
-    `store` keeps the files, for any number of processes. `read_own` reads what the process's own memory holds (a
-    core's contents, or copies); without it a file is not compared with what was mapped, and what has no file (the
-    vDSO) is not known. `open_file` finds files, where the store does not; `lack` ends the message about an address of
-    no file.
+    `store` keeps the files, for any number of processes; `open_file` finds them, where the store does not.
     """
 
     def __init__(
         self,
-        arch: Arch,
-        mappings: Iterable[FileMapping],
+        snapshot: Snapshot,
         store: FileStore | None = None,
-        read_own: ReadMemory = lambda _address, _size: None,
-        *,
         open_file: Callable[[str], ModuleFile | str] | None = None,
-        lack: str = "",
     ) -> None:
-        self.arch = arch
-        self.read_own = read_own
+        self.snapshot = snapshot
         self._store = store or FileStore()
         self._open_file = open_file or self._store.open
-        self._lack = lack
-        self._mappings = sorted(mappings)
-        self._by_path: dict[str, list[FileMapping]] = {}
-        for mapping in self._mappings:
-            self._by_path.setdefault(mapping.path, []).append(mapping)
+        # Only its headers tell where the vDSO ends.
+        starts = [snapshot.auxv[_AT_SYSINFO_EHDR]] if _AT_SYSINFO_EHDR in snapshot.auxv else []
+        vdso = [FileMapping(start, start + PAGE_SIZE, 0, _VDSO) for start in starts]
+        self._mappings = sorted([*snapshot.mappings, *vdso])
         self._opened: dict[str, list[Module]] = {}
-
-    def __repr__(self) -> str:
-        return f"<AddressSpace: {self.arch.name}, {counted(len(self._by_path), 'file')}>"
 
     @property
     def modules(self) -> list[Module]:
@@ -145,182 +216,182 @@ class AddressSpace:
         module = last_from(self._opened[mapping.path], address)
         if module is None or address >= module.end:
             return None
-        if address >= mapping.end:
+        if address >= mapping.end and not (module.file and module.file.image.code_range_of(address - module.bias)):
             # Code may have been moved to huge pages, which are of no file; other pages between a file's are not its.
-            file = module.file
-            if isinstance(file, str) or file.image.code_range_of(address - module.bias) is None:
-                return None
+            return None
         return module
 
     def _modules_of(self, path: str) -> list[Module]:
         """Return the modules that a file's mappings make: one for each time that it was loaded."""
         # That the vDSO has no file needs no reason.
-        file = "" if path == VDSO else self._open_file(path)
-        if isinstance(file, ModuleFile) and file.image.arch != self.arch:
-            file = f"the file is of {file.image.arch.name}"
+        file = "" if path == _VDSO else self._open_file(path)
         modules: list[Module] = []
-        for mapping in self._by_path[path]:
-            if modules and mapping.start < modules[-1].end:
-                continue
-            module = alone(None, partial(self._module_of, mapping, file))
-            modules.append(Module(mapping.start, mapping.end, path, module) if isinstance(module, str) else module)
+        for mapping in self._mappings:
+            if mapping.path == path and not (modules and mapping.start < modules[-1].end):
+                try:
+                    modules.append(self._module_of(mapping, file))
+                except CostError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - the last handler of a module
+                    modules.append(Module(mapping.start, mapping.end, path, None, 0, reason_of(error)))
         return modules
 
     def _module_of(self, mapping: FileMapping, file: ModuleFile | str) -> Module:
         """Return the module that begins with a mapping, of its file, or else of what memory has of it."""
-        start, name, order = mapping.start, mapping.path, self.arch.byte_order
-        loaded = loaded_file(self.read_own, start, order)
-        reason = file if isinstance(file, str) else "none of its mappings is the start of the program"
-        loads = [] if isinstance(file, str) else [p for p in file.image.segments if p.type == PT_LOAD]
-        if not isinstance(file, str) and loads:
-            delta = loads[0].file_offset - mapping.file_offset
-            built = None if loaded is None else build_id(self.read_own, loaded.segments, loaded.bias, order)
-            own = None if built is None else build_id(file.image.bytes_at, file.image.segments, 0, order)
-            if built is not None and own is not None and built != own:
+        arch, start, name = self.snapshot.arch, mapping.start, mapping.path
+        loaded = _loaded_at(start, self.snapshot)
+        reason = file if isinstance(file, str) else ""
+        if isinstance(file, ModuleFile):
+            image, loads = file.image, _loads_of(file.image.segments)
+            delta = loads[0].file_offset - mapping.file_offset if loads else -1
+            built = loaded and _build_id(loaded.read, loaded.segments, arch.byte_order)
+            own = built and _build_id(image.bytes_at, image.segments, arch.byte_order)
+            if image.arch != arch:
+                reason = f"the file is of {image.arch.name}"
+            elif built and own and built != own:
                 reason = f"the file has build-id {own.hex()}, the process {built.hex()}"
             elif 0 <= delta < mapping.end - start:
                 bias = start + delta - loads[0].vaddr
-                return Module(start, end_of(loads, bias), name, file, bias)
+                return Module(start, loads[-1].end_vaddr + bias, name, file, bias)
+            else:
+                reason = "none of its mappings is the start of the program"
         if loaded is None:
-            return Module(start, mapping.end, name, reason)
-        data = file_from_memory(self.read_own, loaded)
-        file = "its bytes are not in memory, or too many" if data is None else self._store.of_memory(data, name)
-        if isinstance(file, ModuleFile) and isinstance(file.rows, Ending):
-            file = f"what memory has of it cannot be used: {file.rows.detail}"
-        if isinstance(file, str) and reason:
-            file = f"{reason}; {file}"
-        note = f"read from memory: {reason}" if reason else ""
-        return Module(start, end_of(loaded.loads, loaded.bias), name, file, loaded.bias, note)
+            return Module(start, mapping.end, name, None, 0, reason)
+        module = Module(start, loaded.loads[-1].end_vaddr + loaded.bias, name, None, loaded.bias)
+        try:
+            file = self._store.read(loaded.content(), name)
+            if not isinstance(file.rows, str):
+                return module._replace(file=file, note=reason and f"read from memory: {reason}")
+            problem = f"what memory has of it cannot be used: {name}: {file.rows}"
+        except InputError as error:
+            problem = error.detail
+        return module._replace(note=f"{reason}; {problem}" if reason else problem)
 
-    def find_row(self, address: int) -> Row | Ending:
-        """Return the row for an address, or why there is none."""
+    def find(self, address: int) -> Found | Ending:
+        """Return where CFA, RA and FP are at an address, or why that is not known."""
         module = self.module_at(address)
         if module is None:
-            return Ending("no-module", f"no file is known at 0x{address:x}{self._lack}")
+            return Ending("no-module", f"no file is known at 0x{address:x}{self.snapshot.lack}")
         file, vaddr = module.file, (address - module.bias) & ADDRESS_MASK
-        if isinstance(file, str):
-            return Ending("unusable-module", f"{module.name}: {file}")
-        if isinstance(file.rows, Ending):
-            return file.rows
+        if file is None:
+            return Ending("unusable-module", f"{module.name}: {module.note}")
+        if isinstance(file.rows, str):
+            kind: EndingKind = "unusable-section" if file.source == "file" else "unusable-module"
+            return Ending(kind, f"{module.name}: {file.rows}")
         found = file.rows.find(vaddr)
         if found is None or found.state is None:
             reason = f"version {file.rows.version} has no row at 0x{vaddr:x} ({file.source})"
-            return Ending("no-row", f"{file.image.name}: {reason}")
-        return Row(file.source, found)
+            return Ending("no-row", f"{module.name}: {reason}")
+        return found
 
-    def symbol_at(self, address: int) -> FoundSymbol | None:
-        """Return the function at an address and the distance from its start."""
+    def symbol_at(self, address: int) -> tuple[str, int] | None:
+        """Return the linkage name of the function at an address, and the distance from its start."""
         file, vaddr = self._file_at(address)
-        return None if file is None else file.symbol_at(vaddr)
+        return file and file.symbol_at(vaddr)
 
     def _file_at(self, address: int) -> tuple[ModuleFile | None, int]:
         """Return the file of an address, None where none can be used, and its own address."""
         module = self.module_at(address)
-        if module is None or isinstance(module.file, str):
-            return None, 0
-        return module.file, (address - module.bias) & ADDRESS_MASK
+        return (module.file, (address - module.bias) & ADDRESS_MASK) if module else (None, 0)
 
-    def walk(self, frame: Frame, read_memory: ReadMemory | None = None, *, pac_mask: int = DEFAULT_PAC_MASK) -> Trace:
+    def walk(self, frame: Frame, read_memory: ReadMemory | None = None) -> Trace:
         """Return the frames from `frame` outwards, and why there are no more.
 
         `read_memory` has the memory of this moment, such as a copy of the stack; None: that of the process. Bytes that
         it lacks are read from the mapped files, which a core does not repeat.
         """
-        own = read_memory or self.read_own
+        own = read_memory or self.snapshot.read
 
         def read(address: int, size: int) -> bytes | None:
             data = own(address, size)
             file, vaddr = self._file_at(address) if data is None else (None, 0)
-            if file is None:
-                return data
             try:
-                return file.image.bytes_at(vaddr, size)
+                return file.image.bytes_at(vaddr, size) if file else data
             except InputError:
                 # The file has been truncated; its bytes are as missing as those that a core leaves out.
                 return None
 
-        return walk(frame, self.find_row, read, self.arch, pac_mask=pac_mask)
+        return walk(frame, self.find, read, self.snapshot.arch, pac_mask=self.snapshot.pac_mask)
 
 
-class LoadedFile(NamedTuple):
-    """The headers of an ELF file in memory, and its PT_LOAD entries by address; `bias` is added to its addresses."""
+class _LoadedFile(NamedTuple):
+    """An ELF file in memory: its headers, its PT_LOAD entries by address, and what is added to its addresses."""
 
     header: FileHeader
-    segments: tuple[ProgramHeader, ...]
-    loads: tuple[ProgramHeader, ...]
+    segments: Sequence[ProgramHeader]
+    loads: Sequence[ProgramHeader]
     bias: int
+    read_memory: ReadMemory
+
+    def read(self, vaddr: int, size: int) -> bytes | None:
+        """Return bytes by the file's own addresses."""
+        return self.read_memory(vaddr + self.bias, size)
+
+    def content(self) -> bytes:
+        """Return the bytes of the file, made of what memory has of its segments.
+
+        File offsets are distances in memory. Sections are there only if memory has the file as it is, as of the vDSO.
+        Raises `InputError` when memory has nothing of it, or too much.
+        """
+        header, loads = self.header, self.loads
+        # The file's address of its ELF header, which is at file offset 0.
+        base = loads[0].vaddr - loads[0].file_offset
+        size = loads[-1].end_vaddr - base
+        sections_end = header.section_headers_offset + header.section_header_count * header.section_header_size
+        is_possible = size <= _MAX_FILE_SIZE and all(a.end_vaddr <= b.vaddr for a, b in pairwise(loads))
+        if is_possible and len(loads) == 1 and size <= sections_end <= size + _MAX_SECTIONS_SIZE:
+            whole = self.read(base, sections_end)
+            if whole is not None:
+                return whole
+        content = bytearray(FILE_HEADER_SIZE)
+        kept: list[ProgramHeader] = []
+        for p in loads if is_possible else ():
+            # Bytes past p_memsz belong to something else, however large p_filesz is.
+            load = p._replace(file_offset=p.vaddr - base, file_size=min(p.file_size, p.memory_size))
+            data = self.read(p.vaddr, load.file_size)
+            if data is not None:
+                content = content.ljust(load.file_offset, b"\0")
+                content[load.file_offset : load.file_offset + len(data)] = data
+                kept.append(load)
+        if not kept:
+            raise InputError("its bytes are not in memory, or too many")
+        others = [p._replace(file_offset=p.vaddr - base) for p in self.segments if p.type != PT_LOAD]
+        kept += [p for p in others if any(load.holds(p.vaddr, p.file_offset, p.file_size) for load in kept)]
+        header = header._replace(
+            program_headers_offset=len(content), program_header_count=len(kept), section_headers_offset=0
+        )
+        content[:FILE_HEADER_SIZE] = header.pack()
+        return bytes(content) + b"".join(p.pack(header.byte_order) for p in kept)
 
 
-def loaded_file(read: ReadMemory, start: int, byte_order: ByteOrder) -> LoadedFile | None:
-    """Return the headers of the ELF file that is loaded at an address; None when there is none, or they are damaged."""
+def _loaded_at(start: int, snapshot: Snapshot) -> _LoadedFile | None:
+    """Return the ELF file that is loaded at an address; None where there is none, or its headers are damaged.
+
+    They are looked for in its first page.
+    """
     try:
-        header = parse_file_header(read(start, FILE_HEADER_SIZE) or b"")
+        header = parse_file_header(snapshot.read(start, FILE_HEADER_SIZE) or b"")
+        size = header.program_headers_offset + header.program_header_count * PROGRAM_HEADER_SIZE
+        segments = parse_program_headers(snapshot.read(start, min(size, PAGE_SIZE)) or b"", header)
     except ElfError:
         return None
-    count = header.program_header_count
-    is_usual = header.byte_order == byte_order and header.program_header_size == PROGRAM_HEADER_SIZE
-    if not is_usual or count > _MAX_PROGRAM_HEADERS:
+    loads = _loads_of(segments)
+    is_usual = arch_of_elf(header.machine, header.byte_order) == snapshot.arch
+    if not is_usual or not loads or loads[-1].end_vaddr >= 1 << 63:
         return None
-    table = read(start + header.program_headers_offset, count * PROGRAM_HEADER_SIZE) or b""
-    segments = unpack_program_headers(table, byte_order)
-    loads = tuple(sorted((p for p in segments if p.type == PT_LOAD), key=lambda p: p.vaddr))
-    if not loads or loads[-1].end_vaddr >= 1 << 63:
-        return None
-    return LoadedFile(header, segments, loads, start - (loads[0].vaddr - loads[0].file_offset))
+    return _LoadedFile(header, segments, loads, start - (loads[0].vaddr - loads[0].file_offset), snapshot.read)
 
 
-def end_of(loads: Iterable[ProgramHeader], bias: int) -> int:
-    """Return the end of the last page of a file in memory."""
-    return -(-(max(p.end_vaddr for p in loads) + bias) // PAGE_SIZE) * PAGE_SIZE
+def _loads_of(segments: Iterable[ProgramHeader]) -> list[ProgramHeader]:
+    return sorted((p for p in segments if p.type == PT_LOAD), key=lambda p: p.vaddr)
 
 
-def build_id(read: ReadMemory, segments: Iterable[ProgramHeader], bias: int, byte_order: ByteOrder) -> bytes | None:
-    """Return the build-id of a file in memory; None when its notes are not there."""
+def _build_id(read: ReadMemory, segments: Iterable[ProgramHeader], byte_order: Literal["<", ">"]) -> bytes | None:
+    """Return the build-id of a file that is read by its own addresses; None when its notes are not there."""
     for segment in segments:
         if segment.type == PT_NOTE and segment.file_size <= _MAX_NOTES_SIZE:
-            data = read(segment.vaddr + bias, segment.file_size) or b""
+            data = read(segment.vaddr, segment.file_size) or b""
             for note in parse_notes(data, byte_order, segment.alignment):
                 if note.owner == b"GNU" and note.type == NT_GNU_BUILD_ID and note.data:
                     return note.data
     return None
-
-
-def file_from_memory(read: ReadMemory, loaded: LoadedFile) -> bytes | None:
-    """Return the bytes of a file, made of what memory has of its segments; None when that is nothing, or too much.
-
-    File offsets are distances in memory. Sections are there only if memory has the file as it is, as of the vDSO.
-    """
-    header, loads = loaded.header, loaded.loads
-    # The file's address of its ELF header, which is at file offset 0.
-    base = loads[0].vaddr - loads[0].file_offset
-    size = max(p.end_vaddr for p in loads) - base
-    sections_end = header.section_headers_offset + header.section_header_count * header.section_header_size
-    if size > _MAX_FILE_SIZE or any(b.vaddr < a.end_vaddr for a, b in pairwise(loads)):
-        return None
-    if len(loads) == 1 and header.section_headers_offset and sections_end <= size + _MAX_SECTIONS_SIZE:
-        whole = read(base + loaded.bias, max(size, sections_end))
-        if whole is not None:
-            return whole
-    content = bytearray(FILE_HEADER_SIZE)
-    kept: list[ProgramHeader] = []
-    for p in loads:
-        # Bytes past p_memsz belong to something else, however large p_filesz is.
-        load = p._replace(file_offset=p.vaddr - base, file_size=min(p.file_size, p.memory_size))
-        data = read(p.vaddr + loaded.bias, load.file_size)
-        if data is not None:
-            content += bytes(load.file_offset + len(data) - len(content))
-            content[load.file_offset : load.file_offset + len(data)] = data
-            kept.append(load)
-    if not kept:
-        return None
-    others = [p._replace(file_offset=p.vaddr - base) for p in loaded.segments if p.type != PT_LOAD]
-    kept += [p for p in others if any(load.holds(p.vaddr, p.file_offset, p.file_size) for load in kept)]
-    header = header._replace(
-        program_headers_offset=len(content),
-        program_header_count=len(kept),
-        section_headers_offset=0,
-        section_header_count=0,
-        section_names_index=0,
-    )
-    content[:FILE_HEADER_SIZE] = header.pack()
-    return bytes(content) + b"".join(p.pack(header.byte_order) for p in kept)

@@ -1,19 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The traces of a core or a process, as text and as JSON."""
+"""The traces of a core file or a process, of all of its threads or one, as text and as JSON."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import closing, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe.demangle import readable_names
+from cfi2sframe.elf.load import read_file
+from cfi2sframe.errors import ChangedError, CostError, InputError, RequestError, naming, reason_of
 from cfi2sframe.printable import counted, printable
+from cfi2sframe.trace.frames import Ending, Trace, TraceEntry
+from cfi2sframe.trace.snapshot import FileMapping, Process, parse_core
+from cfi2sframe.trace.space import AddressSpace, FileStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from cfi2sframe.trace.frames import Frame, Row, Trace
-    from cfi2sframe.trace.space import AddressSpace
+    from cfi2sframe.elf.contents import FileData
+    from cfi2sframe.trace.frames import Frame
+    from cfi2sframe.trace.snapshot import Snapshot
+
+# Types of entries of the auxiliary vector.
+_AT_PHDR: Final = 3
+_AT_ENTRY: Final = 9
+
+#: How often a process is stopped at most, to copy memory of frames that was missing in the copy before (alternate
+#: signal stacks, stacks of many megabytes).
+_MAX_STOPS: Final = 5
+#: The deepest root directory of a process, in folders.
+_MAX_ROOT_DEPTH: Final = 64
 
 
 class Traced(NamedTuple):
@@ -29,24 +47,20 @@ class Traced(NamedTuple):
         return f"<Traced: {counted(len(self.threads), 'thread')}>"
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        for number, (thread, frames) in enumerate(self._frames_of_threads()):
-            if number:
-                yield ""
-            yield f"thread {thread.thread_id}"
+        lines: list[str] = []
+        for thread, frames in self._threads():
+            lines += ["", f"thread {thread.thread_id}"]
             for frame in frames:
                 line = f"#{frame['index']:<3} 0x{frame['pc']:016x}"
                 if frame["function"] is not None:
                     line += f" {printable(frame['function'])}+0x{frame['offset']:x}"
                 if frame["module"] is not None:
                     line += f" in {printable(frame['module'])}"
-                yield f"{line} ({_row_text(frame['row'])})"
-            yield f"end: {thread.ending.kind}: {printable(thread.ending.detail)}"
-        for module in self.space.modules:
-            if module.note and not isinstance(module.file, str):
-                yield f"note: {printable(module.name)}: {printable(module.note)}"
+                lines.append(f"{line} ({_row_text(frame['row'])})")
+            lines.append(f"end: {thread.ending.kind}: {printable(thread.ending.detail)}")
+        notes = [module for module in self.space.modules if module.note and module.file]
+        lines += [f"note: {printable(module.name)}: {printable(module.note)}" for module in notes]
+        return "\n".join(lines[1:])
 
     def json(self, **origin: str | int) -> str:
         """Return a JSON text with a line for each frame. `origin` names what was traced.
@@ -55,53 +69,49 @@ class Traced(NamedTuple):
         """
         encode = json.JSONEncoder().encode
         threads: list[str] = []
-        for thread, frames in self._frames_of_threads():
+        for thread, frames in self._threads():
             head = {"id": thread.thread_id, "ending": thread.ending.kind, "ending_detail": thread.ending.detail}
             lines = ",".join(f"\n    {encode(frame)}" for frame in frames)
             threads.append(f'\n  {encode(head)[:-1]}, "frames": [{lines}]}}')
-        notes = [
-            {"module": module.name, "text": text}
-            for module in self.space.modules
-            if (text := module.file if isinstance(module.file, str) else module.note)
-        ]
-        whole = {"schema": 1, **origin, "machine": self.space.arch.name, "notes": notes}
+        notes = [{"module": module.name, "text": module.note} for module in self.space.modules if module.note]
+        whole = {"schema": 1, **origin, "machine": self.space.snapshot.arch.name, "notes": notes}
         return f'{encode(whole)[:-1]}, "threads": [{",".join(threads)}\n]}}\n'
 
-    def _frames_of_threads(self) -> Iterator[tuple[Trace, Iterator[dict[str, Any]]]]:
+    def _threads(self) -> Iterator[tuple[Trace, Iterator[dict[str, Any]]]]:
         """Yield each thread's trace, and its frames as plain data."""
-        symbol_at, module_at = self.space.symbol_at, self.space.module_at
-        symbols = (symbol_at(entry.frame.lookup_pc) for thread in self.threads for entry in thread.entries)
-        names = readable_names(symbol.name for symbol in symbols if symbol is not None)
+        symbols = (self.space.symbol_at(entry.frame.lookup_pc) for thread in self.threads for entry in thread.entries)
+        names = readable_names(symbol[0] for symbol in symbols if symbol)
+        for thread in self.threads:
+            yield thread, (self._frame(index, entry, names) for index, entry in enumerate(thread.entries))
 
-        def data(index: int, frame: Frame, row: Row | None, cfa: int | None) -> dict[str, Any]:
-            symbol, module = symbol_at(frame.lookup_pc), module_at(frame.lookup_pc)
-            return {
-                "index": index,
-                "pc": frame.pc,
-                "sp": frame.sp,
-                "fp": frame.fp,
-                "cfa": cfa,
-                "module": module and module.name,
-                "function": symbol and names.get(symbol.name, symbol.name),
-                "symbol": symbol and symbol.name,
-                "offset": symbol and symbol.offset + frame.is_return_address,
-                "row": row and _row(row),
+    def _frame(self, index: int, entry: TraceEntry, names: dict[str, str]) -> dict[str, Any]:
+        frame = entry.frame
+        module, symbol = self.space.module_at(frame.lookup_pc), self.space.symbol_at(frame.lookup_pc)
+        name, distance = symbol or (None, None)
+        row: dict[str, Any] | None = None
+        if entry.is_trampoline:
+            row = {"source": "trampoline", "version": None, "kind": None, "type": None, "signal": True}
+        elif entry.found is not None:
+            body = entry.found.function.body
+            row = {
+                "source": module and module.file and module.file.source,
+                "version": entry.found.version,
+                "kind": "flexible" if body.is_flexible else "default",
+                "type": "pcmask" if body.is_pcmask else "pcinc",
+                "signal": body.is_signal_frame,
             }
-
-        return ((thread, (data(n, *entry) for n, entry in enumerate(thread.entries))) for thread in self.threads)
-
-
-def _row(row: Row) -> dict[str, Any]:
-    if row.found is None:
-        return {"source": row.source, "version": None, "kind": None, "type": None, "signal": True}
-    body = row.found.function.body
-    return {
-        "source": row.source,
-        "version": row.found.version,
-        "kind": "flexible" if body.is_flexible else "default",
-        "type": "pcmask" if body.is_pcmask else "pcinc",
-        "signal": body.is_signal_frame,
-    }
+        return {
+            "index": index,
+            "pc": frame.pc,
+            "sp": frame.sp,
+            "fp": frame.fp,
+            "cfa": entry.cfa,
+            "module": module and module.name,
+            "function": name and names.get(name, name),
+            "symbol": name,
+            "offset": None if distance is None else distance + frame.is_return_address,
+            "row": row,
+        }
 
 
 def _row_text(row: dict[str, Any] | None) -> str:
@@ -111,3 +121,74 @@ def _row_text(row: dict[str, Any] | None) -> str:
         return "signal trampoline"
     words = [f"v{row['version']}", row["kind"], *["pcmask"] * (row["type"] == "pcmask"), *["signal"] * row["signal"]]
     return f"{' '.join(words)}, {row['source']}"
+
+
+def trace_core(
+    core: str | FileData, *, executable: str | None = None, thread: int | None = None, store: FileStore | None = None
+) -> Traced:
+    """Trace the threads of a core, or one by its id.
+
+    `core` is the path of its file, or its bytes. `executable` is the program's file, where it is not at its own path.
+    `store` opens the mapped files and keeps them for further calls. Raises `InputError` when the core or the executable
+    cannot be used, `RequestError` when there is no such thread.
+    """
+    store = store or FileStore()
+    with naming(core) if isinstance(core, str) else nullcontext():
+        snapshot = parse_core(read_file(core) if isinstance(core, str) else core)
+        space = AddressSpace(snapshot, store) if executable is None else _space_of_program(snapshot, store, executable)
+        threads = [each for each in snapshot.threads if thread in (None, each[0])]
+        if not threads:
+            raise RequestError(f"no thread {thread}; there are {', '.join(str(each) for each, _ in snapshot.threads)}")
+        return _trace(space, threads)
+
+
+def _space_of_program(core: Snapshot, store: FileStore, executable: str) -> AddressSpace:
+    """Return the address space of a core whose program is not at its own path. Raises `InputError`."""
+    program = store.open(executable)
+    if isinstance(program, str):
+        raise InputError(program, executable)
+    image = program.image
+    if image.arch != core.arch:
+        raise InputError(f"the core is of {core.arch.name}, the executable of {image.arch.name}")
+    starts = [core.auxv[kind] for kind in (_AT_PHDR, _AT_ENTRY) if kind in core.auxv]
+    paths = {m.path for m in core.mappings if any(m.start <= address < m.end for address in starts)} | {executable}
+    if not core.mappings and _AT_PHDR in core.auxv:
+        # qemu lists no files. The end may be too large; what holds addresses is decided by the program's segments.
+        start = core.auxv[_AT_PHDR] - image.header.program_headers_offset
+        core = core._replace(mappings=[FileMapping(start, start + image.end_of_segments(), 0, executable)])
+    return AddressSpace(core, store, lambda path: program if path in paths else store.open(path))
+
+
+def trace_process(pid: int, *, thread: int | None = None, store: FileStore | None = None) -> Traced:
+    """Trace the threads of a live process, or one by its id.
+
+    It is stopped only while registers and stacks are copied. A frame on memory that was not copied (below an alternate
+    signal stack, for one) makes it stop again, with that memory in the next copy. Give several samples of the same
+    programs one `store`: it keeps what was converted. Files are looked for where the process sees them. Raises
+    `InputError` when the process cannot be traced, or has no such thread.
+    """
+    store = store or FileStore()
+    # The kernel lists paths from the top of the process's mount namespace, whatever root the process has changed to.
+    open_file = partial(store.open, root=f"/proc/{pid}/root" + "/.." * _MAX_ROOT_DEPTH)
+    with naming(f"process {pid}"), closing(Process(pid)) as process:
+        stops = 0
+        while True:
+            stops, wanted = stops + 1, set(process.wanted)
+            snapshot = process.copy(thread)
+            traced = _trace(AddressSpace(snapshot, store, open_file), snapshot.threads)
+            if stops == _MAX_STOPS or process.wanted == wanted:
+                return traced
+
+
+def _trace(space: AddressSpace, threads: Iterable[tuple[int, Frame]]) -> Traced:
+    traces: list[Trace] = []
+    for thread_id, frame in threads:
+        try:
+            trace = space.walk(frame)
+        except (ChangedError, CostError):
+            # Files are looked at apart, so it is the core that has changed, or all that costs too much.
+            raise
+        except Exception as error:  # noqa: BLE001 - the last handler of a thread
+            trace = Trace((TraceEntry(frame),), Ending("internal-error", reason_of(error)))
+        traces.append(trace._replace(thread_id=thread_id))
+    return Traced(space, tuple(traces))

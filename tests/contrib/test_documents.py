@@ -82,20 +82,20 @@ def test_every_reading_is_pinned_by_tests_that_exist() -> None:
 def sampled(pid: int) -> dict[str, Any]:
     """Return what a profiler has of a process that is in code of its program: registers, stack, mappings."""
     from cfi2sframe.errors import InputError
-    from cfi2sframe.trace.processes import Process
+    from cfi2sframe.trace.snapshot import Process
 
     for _ in range(200):
         with closing(Process(pid)) as process:
             try:
-                stopped = process.copy()
+                snapshot = process.copy()
             except InputError as error:
                 pytest.skip(str(error))
-        (sample,) = (thread.frame for thread in stopped.threads)
-        mappings = [mapping[:4] for mapping in stopped.mappings]
+        ((_, sample),) = snapshot.threads
+        mappings = [mapping[:4] for mapping in snapshot.mappings]
         program = os.readlink(f"/proc/{pid}/exe")
         if any(start <= sample.pc < end for start, end, _, path in mappings if path == program):
-            ((start, data),) = process._memory.pieces
-            stack = stopped.read(sample.sp, start + len(data) - sample.sp)
+            ((start, data),) = process.memory.pieces
+            stack = snapshot.read(sample.sp, start + len(data) - sample.sp)
             return {"sample": sample, "stack": stack, "mappings": mappings}
         time.sleep(0.05)
     pytest.fail("the program does not run")

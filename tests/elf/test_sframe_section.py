@@ -18,7 +18,7 @@ from cfi2sframe.placing.objects import remove_from_object
 from cfi2sframe.placing.remove import remove_section
 from cfi2sframe.report.size import measure
 from cfi2sframe.sframe.model import Section as SectionRecord
-from cfi2sframe.trace.files import FileStore, ModuleFile
+from cfi2sframe.trace import FileStore
 from tests.support import cfi_asm as asm
 from tests.support.elf_asm import Section, Segment, Symbol, elf_file
 from tests.support.samples import push_fp
@@ -59,8 +59,7 @@ def test_a_linked_file(kind: int, is_one: bool) -> None:  # noqa: FBT001 - a col
     assert _succeeds(lambda: emit(convert(image)), "already has") != is_one
     assert _succeeds(lambda: remove_section(image.data), "no .sframe section") == is_one
     assert (measure(convert(image)).existing_size > 0) == is_one
-    file = FileStore().of_memory(bytes(image.data), "file")
-    assert isinstance(file, ModuleFile)
+    file = FileStore().read(bytes(image.data), "file")
     assert isinstance(file.rows, SectionRecord)
     assert (file.source == "file") == is_one
 

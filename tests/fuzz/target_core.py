@@ -19,7 +19,7 @@ from tests.support.trace.stacks import make_stack
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cfi2sframe.trace.files import ModuleFile
+    from cfi2sframe.trace.space import ModuleFile
 
 ARCHES: Final = {"amd64": AMD64, "aarch64": AARCH64_LE, "s390x": S390X}
 
@@ -33,7 +33,7 @@ class InsideStore(FileStore):
 
     def open(self, path: str, root: str = "") -> ModuleFile | str:
         """Open a path below the folder."""
-        return super().open(path, root or self._folder)
+        return super().open(os.path.normpath(f"/{path}"), root or self._folder)
 
 
 class Place(NamedTuple):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from cfi2sframe.trace import Traced
     from tests.support.trace.build import Program
     from tests.support.trace.judges import Chain
 
@@ -60,6 +62,11 @@ def core_of(folder: Path) -> Callable[[Program], Core]:
     return make
 
 
+def rows_in(program: Path, traced: Traced) -> set[tuple[str, str]]:
+    """Return the versions and sources of the rows that were used in a program's code."""
+    return set(re.findall(rf" in {re.escape(str(program))} \(v(\d) .*, (\w+)\)$", str(traced), re.MULTILINE))
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_frames_are_those_of_gdb_and_eu_stack(core_of: Callable[[Program], Core], program: Program) -> None:
@@ -67,22 +74,20 @@ def test_frames_are_those_of_gdb_and_eu_stack(core_of: Callable[[Program], Core]
     assert eu_stack_chains(core.program, core.core) == [chain[:2] for chain in core.gdb]
     traced = trace_core(str(core.core), executable=str(core.program))
     check(traced, core.gdb, program, program.ending)
-    rows = [entry.row for thread in traced.threads for entry in thread.entries]
-    assert {row.source for row in rows if row} == {"converted"}
+    assert rows_in(core.program, traced) <= {("3", "converted")}
 
 
 def test_the_search_for_a_symbol_ends_at_the_resolver(core_of: Callable[[Program], Core]) -> None:
     """What the search is called from cannot be found by rows alone, for a reason that is named."""
     search, resolver = (core_of(named(name)) for name in ("lazy-search", "lazy-resolver"))
     traced = trace_core(str(search.core), executable=str(search.program))
-    ((*_, (frame, row, _cfa)), ending, _id) = traced.threads[0]
+    last, ending = traced.threads[0].entries[-1], traced.threads[0].ending
     assert (ending.kind, "rbx" in ending.detail) == ("unknown-register", True)
-    assert row is not None
-    assert row.found is not None
-    assert row.found.function.body.is_flexible
+    assert last.found is not None
+    assert last.found.function.body.is_flexible
     # The resolver itself, stopped at its entry in a process of the same layout: it is all in the topmost frame.
     stopped = trace_core(str(resolver.core), executable=str(resolver.program))
-    assert 0 < frame.pc - stopped.threads[0].entries[0].frame.pc < 0x100
+    assert 0 < last.frame.pc - stopped.threads[0].entries[0].frame.pc < 0x100
     assert stopped.threads[0].ending.kind == "outermost"
 
 
@@ -106,10 +111,7 @@ def test_sections_of_converted_programs(
     make_core(copy, made, *program.commands)
     traced = trace_core(str(made), executable=str(copy), store=FileStore(number))
     check(traced, gdb_chains(copy, made), program, ending)
-    entries = [entry for thread in traced.threads for entry in thread.entries]
-    modules = [traced.space.module_at(entry.frame.lookup_pc) for entry in entries]
-    rows = [entry.row for entry, module in zip(entries, modules, strict=True) if module and module.name == str(copy)]
-    assert {(row.source, row.found.version) for row in rows if row and row.found} == {("file", number)}
+    assert rows_in(copy, traced) == {(str(number), "file")}
 
 
 @pytest.mark.parametrize("name", ["recursion", "handler", "threads", "exception-terminate"])

@@ -17,10 +17,7 @@ from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.elf import constants as c
 from cfi2sframe.errors import Cfi2SFrameError, InputError
 from cfi2sframe.trace import AddressSpace, FileStore, Traced, trace_core
-from cfi2sframe.trace.cores import parse_core
-from cfi2sframe.trace.files import ModuleFile
 from cfi2sframe.trace.frames import EndingKind
-from cfi2sframe.trace.run import core_space
 from tests.support import cli
 from tests.support.elf_asm import Section, Segment, Symbol, elf_file
 from tests.support.needs import need
@@ -42,7 +39,9 @@ from tests.support.trace.stacks import make_stack
 if TYPE_CHECKING:
     from cfi2sframe.abi import Arch
     from cfi2sframe.elf.contents import FileData
-    from cfi2sframe.trace import Ending, Row
+    from cfi2sframe.sframe.model import Found
+    from cfi2sframe.trace import Ending
+    from cfi2sframe.trace.space import ModuleFile
 
 pytestmark = pytest.mark.fuzz
 
@@ -86,9 +85,6 @@ def test_a_core_with_nothing_wrong(arch: Arch, tmp_path: Path) -> None:
         found = [e.frame for e in thread.entries]
         assert [f[:3] for f in found] == [moved(f)[:3] for f in stack.frames]
         assert thread.ending.kind == "outermost"
-        assert {e.row.source for e in thread.entries if e.row} == {"file"}
-    symbol = traced.space.symbol_at(moved(stack.frames[0]).pc)
-    assert symbol == ("first", 0x40)
 
 
 def test_what_is_printed(path: str, tmp_path: Path) -> None:
@@ -144,18 +140,11 @@ def test_functions_and_labels() -> None:
     sections = (Section(".text", bytes(0x500), 1, 6, 0x1000),)
     segments = (Segment(c.PT_LOAD, 5, (".text",)),)
     data = elf_file(AMD64.elf_machine, sections, file_type=c.ET_DYN, segments=segments, symbols=symbols)
-    file = FileStore().of_memory(data, "file")
-    assert isinstance(file, ModuleFile)
-    wanted = {
-        0x1000: "outer+0x0",
-        0x1018: "inner+0x8",
-        0x1020: "outer+0x20",
-        0x1030: "outer+0x30",
-        0x1044: "outer+0x44",
-    }
-    wanted |= {0xFFF: "None", 0x1100: "None", 0x1208: "sized+0x8", 0x1210: "None", 0x1350: "open+0x50"}
-    wanted |= {0x1400: "last+0x0", 0x14FF: "last+0xff", 0x1500: "None"}
-    assert {vaddr: str(file.symbol_at(vaddr)) for vaddr in wanted} == wanted
+    file = FileStore().read(data, "file")
+    wanted: dict[int, tuple[str, int] | None] = dict.fromkeys((0xFFF, 0x1100, 0x1210, 0x1500))
+    wanted |= {0x1000 + n: ("outer", n) for n in (0, 0x20, 0x30, 0x44)}
+    wanted |= {0x1018: ("inner", 8), 0x1208: ("sized", 8), 0x1350: ("open", 0x50), 0x14FF: ("last", 0xFF)}
+    assert {vaddr: file.symbol_at(vaddr) for vaddr in wanted} == wanted
 
 
 def test_requests_that_cannot_be_met(path: str, tmp_path: Path) -> None:
@@ -187,13 +176,11 @@ def test_truncated_cores(arch: Arch, tmp_path: Path) -> None:
     endings = set[str]()
     for size in range(0, len(data), 4):
         try:
-            core = parse_core(data[:size])
+            traced = trace_core(data[:size], store=store)
         except InputError:
             endings.add("error")
             continue
-        space = core_space(core, store)
-        for thread in core.threads:
-            trace = space.walk(thread.frame)
+        for trace in traced.threads:
             assert trace.ending.kind in get_args(EndingKind)
             assert len(trace.entries) <= len(stack.frames)
             endings.add(trace.ending.kind)
@@ -211,22 +198,14 @@ def test_cores_with_damaged_bytes(
     if not file.exists():
         file.write_bytes(program(arch, stack.section))
     data = plain_core(arch, str(file)).assemble()
+    changed = bytearray(data)
+    for position, byte in damage:
+        changed[position % len(data)] = byte
     try:
-        core = parse_core(damaged(data, damage, len(data)))
-        space = core_space(core, FileStore())
+        traced = trace_core(bytes(changed))
     except Cfi2SFrameError:
         return
-    for thread in core.threads:
-        trace = space.walk(thread.frame)
-        assert trace.ending.kind in get_args(EndingKind)
-
-
-def damaged(data: bytes, damage: list[tuple[int, int]], size: int) -> bytes:
-    """Return the bytes with some of the first `size` replaced."""
-    found = bytearray(data)
-    for position, byte in damage:
-        found[position % size] = byte
-    return bytes(found)
+    assert {thread.ending.kind for thread in traced.threads} <= {*get_args(EndingKind)} - {"internal-error"}
 
 
 def test_code_that_is_of_no_mapping(path: str, tmp_path: Path) -> None:
@@ -265,7 +244,7 @@ def test_a_missing_file_is_read_from_memory(tmp_path: Path) -> None:
     traced = trace_of(core_without_file(AMD64), tmp_path)
     trace = traced.threads[0]
     assert trace.ending.kind == "outermost"
-    assert {e.row.source for e in trace.entries if e.row} == {"file"}
+    assert str(traced).count("(v3 default, file)") == 8
     assert [m.note for m in traced.space.modules] == ["read from memory: No such file or directory"]
 
 
@@ -311,14 +290,14 @@ def test_an_unforeseen_error_costs_one_module(tmp_path: Path, path: str, monkeyp
     frames = ((1, core.frames[0][1]._replace(pc=(BIAS << 1) + TEXT_VADDR + 0x40)), *core.frames)
     core = core._replace(frames=frames, mapped=(*core.mapped, *program_mappings(bad, BIAS << 1)))
     assert [t.ending.kind for t in trace_of(core, tmp_path).threads][1:] == ["outermost"] * 2
-    read = FileStore._read
+    read = FileStore.read
 
-    def failing(store: FileStore, data: FileData, name: str) -> ModuleFile | str:
+    def failing(store: FileStore, data: FileData, name: str) -> ModuleFile:
         if name == bad:
             raise OverflowError("too wild")
         return read(store, data, name)
 
-    monkeypatch.setattr(FileStore, "_read", failing)
+    monkeypatch.setattr(FileStore, "read", failing)
     threads = trace_of(core, tmp_path).threads
     assert [t.ending.kind for t in threads] == ["unusable-module", "outermost", "outermost"]
     assert _without_place(threads[0].ending.detail) == f"{bad}: internal error: OverflowError: too wild"
@@ -328,14 +307,14 @@ def test_an_unforeseen_error_costs_one_thread(tmp_path: Path, path: str, monkeyp
     """The thread keeps its topmost frame, and the next one is traced."""
     core = plain_core(AMD64, path)
     core = core._replace(frames=((1, core.frames[0][1]._replace(pc=0x77)), *core.frames))
-    find_row = AddressSpace.find_row
+    find = AddressSpace.find
 
-    def failing(space: AddressSpace, address: int) -> Row | Ending:
+    def failing(space: AddressSpace, address: int) -> Found | Ending:
         if address == 0x77:
             raise KeyError(address)
-        return find_row(space, address)
+        return find(space, address)
 
-    monkeypatch.setattr(AddressSpace, "find_row", failing)
+    monkeypatch.setattr(AddressSpace, "find", failing)
     traced = trace_of(core, tmp_path)
     assert [t.ending.kind for t in traced.threads] == ["internal-error", "outermost", "outermost"]
     assert [e.frame.pc for e in traced.threads[0].entries] == [0x77]

@@ -18,8 +18,8 @@ import pytest
 from cfi2sframe.abi import AMD64
 from cfi2sframe.errors import InputError
 from cfi2sframe.trace import FileStore, trace_process
-from cfi2sframe.trace.files import ModuleFile
-from cfi2sframe.trace.processes import stopped_threads
+from cfi2sframe.trace.snapshot import stopped_threads
+from cfi2sframe.trace.space import ModuleFile
 from tests.support import cli
 from tests.support.needs import need
 from tests.support.trace.core_files import program
@@ -241,7 +241,7 @@ def test_processes_that_cannot_be_traced(sleeper: subprocess.Popen[bytes], store
     traced_or_skip(sleeper.pid, store)
     # ptrace belongs to the thread that has seized, so the tracer is another process.
     script = (
-        "import sys\nfrom cfi2sframe.trace.processes import stopped_threads\n"
+        "import sys\nfrom cfi2sframe.trace.snapshot import stopped_threads\n"
         f"with stopped_threads({sleeper.pid}):\n    print('ready', flush=True)\n    sys.stdin.read()\n"
     )
     tracer = subprocess.Popen(
@@ -319,7 +319,7 @@ def test_only_with_rows_from_code_the_trace_goes_on(tmp_path: Path, store: FileS
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A root directory in which every name outside of it would be there too, with other contents."""
+    """A root directory with a program, a link, and another program outside."""
     root = tmp_path / "root"
     (root / "usr/lib").mkdir(parents=True)
     (root / "usr/lib/x").write_bytes(program(AMD64, b""))
@@ -329,25 +329,17 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_paths_below_a_root(root: Path) -> None:
-    for path in ("/usr/lib/x", "usr/lib/x", "/lib//./x", "/../../usr/lib/x", "/lib/../lib/x"):
-        file = FileStore().open(path, str(root))
-        assert isinstance(file, ModuleFile)
-        assert file.image.name == path
+    assert isinstance(FileStore().open("/usr/lib/x", str(root)), ModuleFile)
     before = len(os.listdir("/proc/self/fd"))
-    links = {
-        "/secret": "/a",
-        "../secret": "/a",
-        "usr/lib/../../../../secret": "/a",
-        "./" * 1000 + "../secret": "/a",
-        "/..": "/a/secret",
-    }
-    for target, path in links.items():
-        (root / "a").symlink_to(target)
-        assert FileStore().open(path, str(root)) == "No such file or directory"
-        (root / "a").unlink()
+    (root / "a").symlink_to("../secret")
     os.mkfifo(root / "usr/lib/pipe")
-    assert FileStore().open("/lib/pipe", str(root)) == "not a regular file, or empty"
-    assert FileStore().open("/x" * 5000, str(root)) == "File name too long"
+    problems = {
+        "/lib/x": "Not a directory",
+        "/usr/lib/y": "No such file or directory",
+        "/" + "x" * 5000: "File name too long",
+    }
+    problems |= dict.fromkeys(("/a", "/usr/lib", "/usr/lib/pipe"), "not a regular file, or empty")
+    assert {path: FileStore().open(path, str(root)) for path in problems} == problems
     assert len(os.listdir("/proc/self/fd")) == before
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.sframe.model import Found, FrameRow, FrameState, Function, FunctionBody, Rule
-from cfi2sframe.trace import Ending, Frame, Row, caller_of, frames, walk
+from cfi2sframe.trace import Ending, Frame, caller_of, frames, walk
 from cfi2sframe.trace.frames import strip_pac
 from tests.support.raw_sframe import RawFunction
 from tests.support.trace.stacks import Model, find_row, make_stack, raw_section, words_row
@@ -55,7 +55,7 @@ def models(draw: st.DrawFn, arch: Arch) -> list[Model]:
 @given(data=st.data())
 def test_a_walk_finds_every_frame(arch: Arch, version: int, data: st.DataObject) -> None:
     stack = make_stack(arch, version, data.draw(models(arch)))
-    trace = walk(stack.frames[0], stack.find_row, stack.read, arch)
+    trace = walk(stack.frames[0], stack.find, stack.read, arch)
     assert [e.frame for e in trace.entries] == list(stack.frames)
     assert trace.ending.kind == ("no-row" if version == 1 else "outermost")
     cfas = [entry.cfa for entry in trace.entries]
@@ -69,7 +69,7 @@ def test_a_walk_ends_where_memory_does(arch: Arch, version: int, data: st.DataOb
     stack = make_stack(arch, version, data.draw(models(arch).filter(lambda m: any(not f.keeps_ra for f in m))))
     gone = data.draw(st.sampled_from(sorted(address for address, word in stack.memory.items() if not is_fp(word))))
     del stack.memory[gone]
-    trace = walk(stack.frames[0], stack.find_row, stack.read, arch)
+    trace = walk(stack.frames[0], stack.find, stack.read, arch)
     assert trace.ending.kind == "unreadable-memory"
     assert f"0x{gone:x}" in trace.ending.detail
     assert [e.frame for e in trace.entries] == [f for f in stack.frames if f.sp <= gone + 56 - 160 * (arch is S390X)][
@@ -87,7 +87,7 @@ def test_a_walk_goes_on_without_fp(arch: Arch, version: int, data: st.DataObject
     gone = data.draw(st.sampled_from(sorted(address for address, word in stack.memory.items() if is_fp(word))))
     first = stack.frames.index(next(f for f in stack.frames[1:] if f.fp == stack.memory[gone]))
     del stack.memory[gone]
-    trace = walk(stack.frames[0], stack.find_row, stack.read, arch)
+    trace = walk(stack.frames[0], stack.find, stack.read, arch)
     expected = list(stack.frames)
     for number in range(first, len(expected)):
         if number > first and drawn[number - 1].saves_fp:
@@ -185,13 +185,13 @@ def test_no_walk_is_endless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Signal frames may lead anywhere, but to one place only once; and a walk ends at a number of frames."""
     state = FrameState(sp_plus(0), Rule(None, 0, deref=True))
     body = FunctionBody((0,), (state,), is_signal_frame=True)
-    row = Row("file", Found(Function(0, 0x2000, body), FrameRow(0, state), 3, AMD64))
-    again = walk(TOP, lambda _: row, lambda _, size: bytes.fromhex("0010").ljust(size, b"\0"), AMD64)
+    found = Found(Function(0, 0x2000, body), FrameRow(0, state), 3, AMD64)
+    again = walk(TOP, lambda _: found, lambda _, size: bytes.fromhex("0010").ljust(size, b"\0"), AMD64)
     assert (len(again.entries), again.ending) == (2, Ending("loop", "the frame at SP 0x8000 repeats"))
     monkeypatch.setattr(frames, "MAX_FRAMES", 10)
     grows = FrameState(sp_plus(8), Rule(None, 0, deref=True))
-    row = Row("file", Found(Function(0, 0x2000, FunctionBody((0,), (grows,))), FrameRow(0, grows), 3, AMD64))
-    long = walk(TOP, lambda _: row, lambda _, size: bytes.fromhex("0010").ljust(size, b"\0"), AMD64)
+    found = Found(Function(0, 0x2000, FunctionBody((0,), (grows,))), FrameRow(0, grows), 3, AMD64)
+    long = walk(TOP, lambda _: found, lambda _, size: bytes.fromhex("0010").ljust(size, b"\0"), AMD64)
     assert (len(long.entries), long.ending.kind) == (10, "limit")
 
 
@@ -205,12 +205,11 @@ def test_s390x_values_in_floating_point_registers(version: int) -> None:
         row, info2 = words_row(">", 0, words, base_is_fp=True), 1
     section = raw_section(S390X, version, (RawFunction(0x1000, 0x100, row, 1, info2=info2),))
     found = find_row(section, 0x1040)
-    assert isinstance(found, Row)
-    assert found.found is not None
-    assert found.found.state is not None
+    assert isinstance(found, Found)
+    assert found.state is not None
     frame = Frame(0x1040, 0x8000, 0x9000, 0x1, {16: 0x4444, 17: 0x5555})
-    assert take(frame, found.found.state, {}, S390X) == Frame(0x4444, 0x8000, 0x5555, is_return_address=True)
-    ending = take(frame._replace(registers={}), found.found.state, {}, S390X)
+    assert take(frame, found.state, {}, S390X) == Frame(0x4444, 0x8000, 0x5555, is_return_address=True)
+    ending = take(frame._replace(registers={}), found.state, {}, S390X)
     assert ending == Ending("unknown-register", "RA needs f0, whose value in this frame is not known")
 
 

@@ -13,7 +13,7 @@ import pytest
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
 from cfi2sframe.elf.load import load
 from cfi2sframe.trace import Frame
-from cfi2sframe.trace.frames import NT_PRFPREG, NT_PRSTATUS, interrupted_frame, thread_of_notes
+from cfi2sframe.trace.frames import NT_PRFPREG, NT_PRSTATUS, interrupted_frame, topmost_frame
 from tests.support.needs import need
 
 if TYPE_CHECKING:
@@ -156,9 +156,9 @@ def test_the_older_record_of_s390x(tmp_path: Path) -> None:
 
 def topmost(arch: Arch, registers: bytes, floats: bytes = b"") -> Frame:
     """Return the topmost frame of a thread with these register sets."""
-    thread = thread_of_notes(1, {NT_PRSTATUS: registers, NT_PRFPREG: floats}, arch)
-    assert thread is not None
-    return thread.frame
+    frame = topmost_frame({NT_PRSTATUS: registers, NT_PRFPREG: floats}, arch)
+    assert frame is not None
+    return frame
 
 
 def test_records_of_a_core() -> None:
@@ -176,4 +176,4 @@ def test_records_of_a_core() -> None:
     assert s390x[:4] == (101, 117, 113, 116)
     assert [s390x.registers[16 + n] for n in range(16)] == [200 + number for number in _S390X_FLOATS]
     for arch in (AMD64, AARCH64_LE, S390X):
-        assert thread_of_notes(1, {NT_PRSTATUS: bytes(100)}, arch) is None
+        assert topmost_frame({NT_PRSTATUS: bytes(100)}, arch) is None

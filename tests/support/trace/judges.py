@@ -103,7 +103,7 @@ def eu_stack_chains(program: Path, core: Path) -> list[tuple[int, tuple[int, ...
 def functions_of(traced: Traced, thread: Trace) -> list[str]:
     """Return the names of the functions of a trace, innermost first; empty where none is known."""
     found = [traced.space.symbol_at(entry.frame.lookup_pc) for entry in thread.entries]
-    names = [symbol.name if symbol else "" for symbol in found]
+    names = [symbol[0] if symbol else "" for symbol in found]
     readable = readable_names(names)
     return [readable.get(name, name) for name in names]
 

@@ -7,12 +7,15 @@ The section is put together from the specification's tables, without the package
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.abi import AMD64, S390X, Arch
 from cfi2sframe.api import decode
-from cfi2sframe.trace import Ending, Frame, Row
+from cfi2sframe.trace import Ending, Frame
 from tests.support.raw_sframe import RawFunction, RawSection
+
+if TYPE_CHECKING:
+    from cfi2sframe.sframe.model import Found
 
 SECTION_VADDR: Final = 0x30000
 FUNCTION_SIZE: Final = 0x100
@@ -50,16 +53,15 @@ class Stack(NamedTuple):
         value = self.memory.get(address)
         return None if value is None or size != 8 else struct.pack(self.arch.byte_order + "Q", value)
 
-    def find_row(self, address: int) -> Row | Ending:
+    def find(self, address: int) -> Found | Ending:
         """Look the section's rows up, as a module's are."""
         return find_row(self.section, address)
 
 
-def find_row(section: bytes, address: int) -> Row | Ending:
+def find_row(section: bytes, address: int) -> Found | Ending:
     """Return the row of a raw section for an address."""
     found = decode(section, SECTION_VADDR).find(address)
-    has_row = found is not None and found.state is not None
-    return Row("file", found) if has_row else Ending("no-row", "none")
+    return Ending("no-row", "none") if found is None or found.state is None else found
 
 
 def words_row(

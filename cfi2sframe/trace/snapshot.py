@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a trace needs of a core file, or of a live process that is stopped for a moment.
+
+Of a process, ptrace(2) gives the registers; its stacks are copied, and memory that it cannot write to is read when it
+is needed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+import time
+from bisect import bisect_right
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from operator import itemgetter
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from cfi2sframe.abi import Arch, arch_of_elf
+from cfi2sframe.elf.constants import ET_CORE, PT_LOAD, PT_NOTE
+from cfi2sframe.elf.contents import part_of
+from cfi2sframe.elf.headers import FILE_HEADER_SIZE, FileHeader, machine_name, parse_file_header, parse_program_headers
+from cfi2sframe.elf.notes import parse_notes
+from cfi2sframe.elf.ranges import Span, united
+from cfi2sframe.errors import ElfError, InputError
+from cfi2sframe.trace.frames import DEFAULT_PAC_MASK, NT_PRFPREG, NT_PRSTATUS, topmost_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from cfi2sframe.elf.contents import FileData
+    from cfi2sframe.trace.frames import Frame, ReadMemory
+
+_Record = TypeVar("_Record", bound=tuple[object, ...])
+
+PAGE_SIZE: Final = 0x1000
+
+# Types of notes of a core; those of registers are also ptrace's.
+_NT_AUXV: Final = 6
+_NT_ARM_PAC_MASK: Final = 0x406
+_NT_FILE: Final = 0x46494C45
+#: The owners of the notes that are read: of those of an ABI's own registers, the second.
+_OWNERS: Final = (b"CORE", b"LINUX")
+#: The longest path in bytes that the kernel writes.
+_MAX_PATH_SIZE: Final = 4096
+# struct elf_prstatus of 64-bit ABIs.
+_PID_OFFSET: Final = 32
+_REGISTERS_OFFSET: Final = 112
+
+_PTRACE_DETACH: Final = 17
+_PTRACE_GETREGSET: Final = 0x4204
+_PTRACE_SEIZE: Final = 0x4206
+_PTRACE_INTERRUPT: Final = 0x4207
+_WALL: Final = 0x40000000
+_NEEDED: Final = (
+    "tracing needs the user of the process, or root, a kernel.yama.ptrace_scope that allows it, and that no other "
+    "process traces it"
+)
+#: The longest wait for a thread to stop. One that waits for a device, or for its vfork child, does not stop.
+_STOP_SECONDS: Final = 5.0
+_MAX_REGSET_SIZE: Final = 4096
+#: How often new threads are looked for, which may appear while others are being seized.
+_MAX_ROUNDS: Final = 100
+#: The most bytes that are copied of one stack at a time; the next copy has what was missing of a deeper one.
+_MAX_COPY_SIZE: Final = 8 << 20
+#: The most bytes that are copied in all beyond the resident size: stacks may be mapped and never touched.
+_COPY_ALLOWANCE: Final = 64 << 20
+#: Bytes below SP that a function may use on some ABIs.
+_RED_ZONE_SIZE: Final = 128
+
+
+def last_from(records: Sequence[_Record], address: int) -> _Record | None:
+    """Return the last of some records, ordered by the address in their first field, that starts at or before one."""
+    index = bisect_right(records, address, key=itemgetter(0)) - 1
+    return records[index] if index >= 0 else None
+
+
+class Memory:
+    """Pieces of memory: addresses, and the bytes from there on. They do not overlap."""
+
+    def __init__(self, pieces: Iterable[tuple[int, FileData]]) -> None:
+        self.pieces = sorted(pieces, key=itemgetter(0))
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """Return exactly `size` bytes at an address, or None where some are missing; they may span pieces."""
+        found = b""
+        while len(found) < size:
+            start, data = last_from(self.pieces, address + len(found)) or (0, b"")
+            skipped = address + len(found) - start
+            part = bytes(data[skipped : skipped + size - len(found)])
+            if not part:
+                return None
+            found += part
+        return found
+
+
+class FileMapping(NamedTuple):
+    """Addresses `[start, end)` hold a file's bytes from `file_offset` on."""
+
+    start: int
+    end: int
+    file_offset: int
+    path: str
+    is_writable: bool = False
+
+
+class Snapshot(NamedTuple):
+    """What is known of a core or a process. `auxv` is the auxiliary vector: AT_ types to values.
+
+    `read` reads what the process's own memory holds (a core's contents, or copies); without it a file is not compared
+    with what was mapped, and what has no file (the vDSO) is not known. `threads` have their topmost frames by id.
+    `pac_mask` has the bits of pointer authentication codes. `lack` ends the message about an address of no file.
+    """
+
+    arch: Arch
+    mappings: Sequence[FileMapping]
+    read: ReadMemory = lambda _address, _size: None
+    threads: Sequence[tuple[int, Frame]] = ()
+    auxv: Mapping[int, int] = MappingProxyType({})
+    pac_mask: int = DEFAULT_PAC_MASK
+    lack: str = ""
+
+
+def parse_core(data: FileData) -> Snapshot:
+    """Return the contents of a core file. A truncated core is used as far as it reaches.
+
+    Raises `ElfError` when they are none, or of a machine that SFrame is not defined for.
+    """
+    header = parse_file_header(data)
+    if header.type != ET_CORE:
+        raise ElfError("not a core file")
+    arch = _arch_of(header)
+    segments = [
+        (p, part_of(data, p.file_offset, p.file_offset + p.file_size))
+        for p in parse_program_headers(data, header)
+        if p.type in (PT_LOAD, PT_NOTE)
+    ]
+    total = sum(len(content) for _, content in segments)
+    if total > len(data):
+        # A small core could claim any amount of memory.
+        raise ElfError(f"its segments overlap: they claim {total:,} of the file's {len(data):,} bytes")
+    memory = Memory((p.vaddr, part_of(content, 0, p.memory_size)) for p, content in segments if p.type == PT_LOAD)
+    notes = [
+        note
+        for p, content in segments
+        if p.type == PT_NOTE
+        for note in parse_notes(content[:], header.byte_order, p.alignment)
+        if note.owner in _OWNERS
+    ]
+    threads: list[tuple[int, Frame]] = []
+    # Each NT_PRSTATUS starts a thread, and the notes after it belong to the same one.
+    starts = [number for number, note in enumerate(notes) if note.type == NT_PRSTATUS]
+    for start, end in pairwise([*starts, len(notes)]):
+        status = notes[start].data
+        sets = {note.type: note.data for note in reversed(notes[start + 1 : end])}
+        frame = topmost_frame(sets | {NT_PRSTATUS: status[_REGISTERS_OFFSET:]}, arch)
+        if frame is not None:
+            threads.append((struct.unpack_from(arch.byte_order + "i", status, _PID_OFFSET)[0], frame))
+    if not threads:
+        raise ElfError("no thread: the core has no usable NT_PRSTATUS note")
+    data_of = {note.type: note.data for note in reversed(notes)}
+    mappings = _listed_files(data_of.get(_NT_FILE, b""), arch)
+    lack = "" if mappings else "; the core does not list its files (NT_FILE)"
+    auxv, pac_mask = data_of.get(_NT_AUXV, b""), data_of.get(_NT_ARM_PAC_MASK, b"")
+    return Snapshot(arch, mappings, memory.read, threads, _auxv(auxv, arch), _pac_mask(pac_mask, arch), lack)
+
+
+def _arch_of(header: FileHeader) -> Arch:
+    arch = arch_of_elf(header.machine, header.byte_order)
+    if arch is None:
+        raise ElfError(f"SFrame is not defined for {machine_name(header.machine, header.byte_order)}")
+    return arch
+
+
+def _listed_files(data: bytes, arch: Arch) -> list[FileMapping]:
+    """Return the mappings of NT_FILE: count, page size, then (start, end, offset in pages) each, then the names."""
+    if len(data) < 16:
+        return []
+    count, page_size = struct.unpack_from(arch.byte_order + "QQ", data)
+    names_offset = 16 + count * 24
+    if names_offset > len(data):
+        return []
+    names = data[names_offset:].split(b"\0")
+    records = struct.iter_unpack(arch.byte_order + "QQQ", data[16:names_offset])
+    return [
+        FileMapping(start, end, offset * page_size, name[:_MAX_PATH_SIZE].decode("utf-8", "surrogateescape"))
+        for (start, end, offset), name in zip(records, names, strict=False)
+        if start < end
+    ]
+
+
+def _auxv(data: bytes, arch: Arch) -> dict[int, int]:
+    return dict(struct.iter_unpack(arch.byte_order + "QQ", data[: len(data) // 16 * 16]))
+
+
+def _pac_mask(data: bytes, arch: Arch) -> int:
+    """Return the mask of code addresses, which follows that of data addresses."""
+    return int(struct.unpack_from(arch.byte_order + "QQ", data)[1]) if len(data) >= 16 else DEFAULT_PAC_MASK
+
+
+class Process:
+    """A process to copy. `wanted` are spans beside the stacks from SP upwards: what was read, and no copy had."""
+
+    def __init__(self, pid: int) -> None:
+        self.wanted: set[Span] = set()
+        self.memory = Memory(())
+        self._pid = pid
+        self._mappings: list[FileMapping] = []
+        self._memory_file = -1
+
+    def close(self) -> None:
+        """Close the file of its memory."""
+        if self._memory_file >= 0:
+            os.close(self._memory_file)
+
+    def copy(self, thread_id: int | None = None) -> Snapshot:
+        """Stop the process (or one thread), copy registers, mappings, stacks and what else is wanted, and resume it.
+
+        Raises `InputError` when there is none, when that is not permitted, or its machine is not supported.
+        """
+        arch = _arch_of(parse_file_header(_bytes_of(self._pid, "exe", FILE_HEADER_SIZE)))
+        # To the kernel, a tracer is a thread. When it ends, the kernel detaches whatever is still attached.
+        with ThreadPoolExecutor(max_workers=1) as tracer:
+            threads, pac_mask = tracer.submit(self._copy, arch, thread_id).result()
+        files = [mapping for mapping in self._mappings if mapping.path.startswith("/")]
+        return Snapshot(arch, files, self.read, threads, _auxv(_bytes_of(self._pid, "auxv"), arch), pac_mask)
+
+    def _copy(self, arch: Arch, thread_id: int | None) -> tuple[list[tuple[int, Frame]], int]:
+        with stopped_threads(self._pid, thread_id) as stopped:
+            if self._memory_file < 0:
+                # Without it, traces end where they need memory.
+                with suppress(OSError):
+                    self._memory_file = os.open(f"/proc/{self._pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+            threads: list[tuple[int, Frame]] = []
+            for thread in stopped:
+                frame = topmost_frame({kind: _registers(thread, kind) for kind in (NT_PRSTATUS, NT_PRFPREG)}, arch)
+                if frame is None:
+                    raise InputError(f"thread {thread}: its registers cannot be read, or it is no 64-bit program")
+                threads.append((thread, frame))
+            pac_mask = _pac_mask(_registers(stopped[0], _NT_ARM_PAC_MASK), arch)
+            self._mappings = [_mapping(line) for line in _bytes_of(self._pid, "maps").split(b"\n") if line]
+            allowed = resident_size(self._pid) + _COPY_ALLOWANCE
+            pieces: list[tuple[int, bytes]] = []
+            for start, end in united([*(self._span(frame.sp) for _, frame in threads), *self.wanted]):
+                data = self._read(start, min(end - start, allowed))
+                pieces.append((start, data))
+                allowed -= len(data)
+        self.memory = Memory(pieces)
+        return threads, pac_mask
+
+    def _span(self, address: int) -> Span:
+        """Return what to copy of a stack: from SP, or from a frame that was missing, upwards."""
+        mapping = self._mapping_at(address)
+        if mapping is None:
+            return Span(0, 0)
+        start = max(mapping.start, (address - _RED_ZONE_SIZE) // PAGE_SIZE * PAGE_SIZE)
+        return Span(start, min(mapping.end, start + _MAX_COPY_SIZE))
+
+    def _mapping_at(self, address: int) -> FileMapping | None:
+        # They ascend, as in the kernel's list.
+        mapping = last_from(self._mappings, address)
+        return None if mapping is None or address >= mapping.end else mapping
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """Return exactly `size` bytes at an address, or None: of what was copied, or of what cannot be written to."""
+        data = self.memory.read(address, size)
+        mapping = self._mapping_at(address) if data is None else None
+        if mapping is None:
+            return data
+        if mapping.is_writable:
+            self.wanted.add(self._span(address))
+            return None
+        data = self._read(address, size)
+        return data if len(data) == size else None
+
+    def _read(self, address: int, size: int) -> bytes:
+        # Addresses and sizes come from the process, and may be wrong.
+        with suppress(OSError, OverflowError):
+            return os.pread(self._memory_file, size, address)
+        return b""
+
+
+def _bytes_of(pid: int, name: str, size: int = -1) -> bytes:
+    """Return what the kernel says of a process. Raises `InputError`."""
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read(size)
+    except FileNotFoundError:
+        raise InputError("no such process, or a thread of the kernel") from None
+    except OSError as error:
+        raise InputError(f"/proc/{pid}/{name} cannot be read: {error.strerror}") from None
+
+
+def resident_size(pid: int) -> int:
+    """Return the bytes of memory that a process occupies. Raises `InputError`."""
+    return int(_bytes_of(pid, "statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _mapping(line: bytes) -> FileMapping:
+    """Return a mapping; its path is empty, or a name in brackets, where it is of no file."""
+    addresses, permissions, offset, _device, _inode, *path = line.split(None, 5)
+    start, end = (int(word, 16) for word in addresses.split(b"-"))
+    # The kernel escapes newlines in paths.
+    name = path[0].replace(rb"\012", b"\n").decode("utf-8", "surrogateescape") if path else ""
+    return FileMapping(start, end, int(offset, 16), name, b"w" in permissions)
+
+
+@contextmanager
+def stopped_threads(pid: int, only: int | None = None) -> Iterator[list[int]]:
+    """Stop the threads of a process, or `only` one, while the block runs; it gets their ids, the main thread first.
+
+    They are seized: no signal is sent, and a process that was stopped before stays stopped. Raises `InputError` when
+    they cannot be stopped; then all are resumed.
+    """
+    seized: set[int] = set()
+    #: Stopped threads, and the signal that each was about to receive.
+    stopped: dict[int, int] = {}
+    try:
+        for _ in range(_MAX_ROUNDS):
+            threads: list[int] = []
+            with suppress(FileNotFoundError):
+                threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+            new = [thread for thread in threads if only in (None, thread) and thread not in seized]
+            if not new:
+                break
+            deadline = time.monotonic() + _STOP_SECONDS
+            for thread in new:
+                seized.add(thread)
+                if _ptrace(_PTRACE_SEIZE, thread) >= 0:
+                    _ptrace(_PTRACE_INTERRUPT, thread)
+                elif ctypes.get_errno() != errno.ESRCH:
+                    raise InputError(f"{os.strerror(ctypes.get_errno())}: {_NEEDED}")
+            for thread in new:
+                _wait(thread, deadline, stopped)
+        if not stopped:
+            raise InputError("no such process" if only in (None, pid) else f"no thread {only} in this process")
+        yield sorted(stopped, key=lambda thread: (thread != pid, thread))
+    finally:
+        for thread in seized - stopped.keys():
+            # Only a stopped thread can be detached.
+            with suppress(InputError):
+                _wait(thread, time.monotonic() + 0.1, stopped)
+        for thread, signal_number in stopped.items():
+            _ptrace(_PTRACE_DETACH, thread, 0, signal_number)
+
+
+def _wait(thread: int, deadline: float, stopped: dict[int, int]) -> None:
+    """Wait until a thread has stopped, or ended. Raises `InputError` when it does neither."""
+    while True:
+        try:
+            waited, status = os.waitpid(thread, _WALL | os.WNOHANG)
+        except ChildProcessError:
+            return
+        if waited:
+            if os.WIFSTOPPED(status):
+                # A stop caused by ptrace has an event number in the upper half; otherwise a signal caused it.
+                stopped[thread] = 0 if status >> 16 else os.WSTOPSIG(status)
+            return
+        if time.monotonic() > deadline:
+            raise InputError(f"thread {thread} does not stop; it waits in the kernel")
+        time.sleep(1e-4)
+
+
+def _registers(thread: int, note_type: int) -> bytes:
+    """Return the registers of a kind (NT_PRSTATUS, ...) of a stopped thread; none when it has none of that kind."""
+    buffer = ctypes.create_string_buffer(_MAX_REGSET_SIZE)
+    # struct iovec
+    vector = (ctypes.c_size_t * 2)(ctypes.addressof(buffer), _MAX_REGSET_SIZE)
+    failed = _ptrace(_PTRACE_GETREGSET, thread, note_type, ctypes.addressof(vector)) < 0
+    return b"" if failed else buffer.raw[: vector[1]]
+
+
+def _ptrace(request: int, thread: int, address: int = 0, data: int = 0) -> int:
+    library = ctypes.CDLL(None, use_errno=True)
+    words = (ctypes.c_long(request), ctypes.c_long(thread), ctypes.c_void_p(address), ctypes.c_void_p(data))
+    return int(library.ptrace(*words))
