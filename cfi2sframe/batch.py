@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call a function with many items: in this process, or in copies of it. An item whose process dies is `Lost`.
+"""Call a function with many items: in this process, or in copies of it, of which each may die.
 
 The processes are forked: a new interpreter would look for modules in other places, such as the current directory. So
 only programs may use them, since they have no other threads; the caller of a library may have some.
@@ -11,7 +11,7 @@ import gc
 import os
 import signal
 from collections import deque
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from cfi2sframe.errors import reason_of
@@ -34,22 +34,28 @@ _SIGNALLED: Final = 128
 _PR_SET_PDEATHSIG: Final = 1
 
 
-class Lost(NamedTuple):
+class _Lost(NamedTuple):
     """The result of an item whose process died: why."""
 
     reason: str
 
 
-@contextmanager
 def results_of(
-    function: Callable[[Item], Result], items: Sequence[Item], size_of: Callable[[Item], int], *, count: int = 1
-) -> Iterator[Iterator[tuple[int, Result | Lost]]]:
-    """Call a function with each item; give the items' numbers and results as they are done.
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    size_of: Callable[[Item], int],
+    lost: Callable[[Item, str], Result],
+    *,
+    count: int = 1,
+    on_done: Callable[[Item, Result], None] = lambda _item, _result: None,
+) -> Generator[Result, None, None]:
+    """Call a function with each item; yield the results in the order of the items.
 
     `count` copies of this process work on them, or this process if `count` is 1. `function` raises nothing but
     `KeyboardInterrupt`, which a copy raises on SIGINT, SIGTERM or SIGHUP; its results can be pickled. `size_of` returns
-    the bytes of input that an item is, 0 if that is unknown: processes get the largest items first. Leaving the context
-    ends the processes.
+    the bytes of input that an item is, 0 if that is unknown: processes get the largest items first. `lost` returns the
+    result of an item whose process died, from the reason. `on_done` sees each item and its result as soon as it is
+    known, in any order. Closing the generator ends the processes.
     """
     uncollected = 0
 
@@ -63,35 +69,16 @@ def results_of(
         return result
 
     numbers = range(len(items))
-    if count < 2 or len(items) < 2:
-        yield ((number, work(number)) for number in numbers)
-        return
-    results = _in_processes(work, sorted(numbers, key=lambda number: -size_of(items[number])), count)
-    try:
-        yield results
-    finally:
-        results.close()
-
-
-def outcomes_of(
-    function: Callable[[Item], Result],
-    items: Sequence[Item],
-    size_of: Callable[[Item], int],
-    lost: Callable[[Item, str], Result],
-    *,
-    count: int,
-    on_done: Callable[[Item, Result], None],
-) -> Generator[Result, None, None]:
-    """Yield the results of `results_of` in the order of the items; that of a lost item is what `lost` returns.
-
-    `on_done` sees each item and its result as soon as it is known. Closing the generator ends the processes.
-    """
-    waiting: dict[int, Result] = {}
-    position = 0
-    with results_of(function, items, size_of, count=count) as results:
-        for number, found in results:
+    done: Iterator[tuple[int, Result | _Lost]] = ((number, work(number)) for number in numbers)
+    with ExitStack() as stack:
+        if count > 1 and len(items) > 1:
+            largest_first = sorted(numbers, key=lambda number: -size_of(items[number]))
+            done = stack.enter_context(closing(_in_processes(work, largest_first, count)))
+        waiting: dict[int, Result] = {}
+        position = 0
+        for number, found in done:
             item = items[number]
-            waiting[number] = result = lost(item, found.reason) if isinstance(found, Lost) else found
+            waiting[number] = result = lost(item, found.reason) if isinstance(found, _Lost) else found
             on_done(item, result)
             while position in waiting:
                 yield waiting.pop(position)
@@ -100,7 +87,7 @@ def outcomes_of(
 
 def _in_processes(
     work: Callable[[int], Result], numbers: Sequence[int], count: int
-) -> Generator[tuple[int, Result | Lost], None, None]:
+) -> Generator[tuple[int, Result | _Lost], None, None]:
     waiting = deque(numbers)
     died = yield from _run(work, waiting, count)
     # They may have died of another process's need of memory: each item is tried again in a process of its own.
@@ -108,14 +95,14 @@ def _in_processes(
         suspect = deque([number])
         again = yield from _run(work, suspect, 1)
         if suspect or again:
-            yield number, Lost(again.get(number, cause))
+            yield number, _Lost(again.get(number, cause))
     # No process can be started, or none stays alive.
     yield from ((number, work(number)) for number in waiting)
 
 
 def _run(
     work: Callable[[int], Result], waiting: deque[int], count: int
-) -> Generator[tuple[int, Result | Lost], None, dict[int, str]]:
+) -> Generator[tuple[int, Result | _Lost], None, dict[int, str]]:
     """Take items and work on them in processes, as long as there are any; return those whose process died, and why."""
     import ctypes  # noqa: F401 - for the copies of this process
     from multiprocessing import get_context
@@ -242,6 +229,6 @@ def _serve(
             try:
                 pipe.send(result)
             except Exception as error:  # noqa: BLE001 - such as a result that cannot be sent
-                pipe.send(Lost(reason_of(error)))
+                pipe.send(_Lost(reason_of(error)))
     finally:
         os._exit(_SIGNALLED + signal.SIGINT)

@@ -15,20 +15,21 @@ from tests.support.cli import ROOT
 PROGRAM = """
 import os, signal, sys, time
 from pathlib import Path
-from cfi2sframe.batch import Lost, results_of
+from cfi2sframe.batch import results_of
 
 def act(number):
     {action}
     return number * number
 
-with results_of(act, list(range({count})), lambda number: 0, count={processes}) as results:
-    for number, result in results:
-        if isinstance(result, Lost):
-            print("lost", number, result.reason)
-        elif result != number * number:
-            print("wrong", number, result)
-        else:
-            print("done", number)
+def show(number, result):
+    print(result if isinstance(result, str) else "done" if result == number * number else "wrong", number)
+
+def lost(number, reason):
+    return f"{{reason}}: lost"
+
+results = results_of(act, range({count}), lambda number: 0, lost, count={processes}, on_done=show)
+squares = [result for result in results if not isinstance(result, str)]
+assert squares == sorted(squares)
 """
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 
@@ -50,7 +51,7 @@ def run(action: str, *, count: int, processes: int = 2, folder: object = None) -
 @pytest.mark.parametrize("processes", [2, 7])
 def test_two_items_of_600_kill_their_process(processes: int) -> None:
     lines = run(f"number in (7, 300) and {KILL}", count=600, processes=processes)
-    lost = [f"lost {number} worker killed by signal 9 (out of memory?)" for number in (7, 300)]
+    lost = [f"worker killed by signal 9 (out of memory?): lost {number}" for number in (7, 300)]
     assert sorted(lines) == sorted([*lost, *(f"done {number}" for number in range(600) if number not in (7, 300))])
 
 
@@ -61,14 +62,15 @@ def test_an_item_whose_process_is_killed_once_is_done_again(tmp_path: object) ->
 
 
 def test_every_item_kills_its_process() -> None:
-    assert set(run("os._exit(3)", count=9)) == {f"lost {n} worker ended with exit status 3" for n in range(9)}
+    assert set(run("os._exit(3)", count=9)) == {f"worker ended with exit status 3: lost {n}" for n in range(9)}
 
 
 def test_a_result_that_cannot_be_sent() -> None:
     action = "number = number if number != 2 else type('Odd', (), {'__mul__': lambda self, other: lambda: 0})()"
     lines = run(action, count=4)
     assert sorted(lines)[:3] == ["done 0", "done 1", "done 3"]
-    assert sorted(lines)[3].startswith("lost 2 internal error: ")
+    assert sorted(lines)[3].startswith("internal error: ")
+    assert sorted(lines)[3].endswith(": lost 2")
 
 
 def test_processes_do_not_survive_the_first_one() -> None:

@@ -147,7 +147,7 @@ def print_digests(files: list[str]) -> None:
 
 def forget_results() -> None:
     """Free what a run has kept for the end of its process; where that is depends on the state of the sources."""
-    for name in ("cfi2sframe.cli", "cfi2sframe.cli.exit_status"):
+    for name in ("cfi2sframe.cli", "cfi2sframe.cli.messages"):
         kept = getattr(sys.modules.get(name), "KEPT", None)
         if kept is not None:
             kept.clear()

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 import shtab  # noqa: E402
 
 from cfi2sframe import __version__  # noqa: E402
-from cfi2sframe.cli.exit_status import PROGRAM  # noqa: E402
+from cfi2sframe.cli.messages import PROGRAM  # noqa: E402
 from cfi2sframe.cli.parsers import DEFAULT_VERB, make_parser, parsers_of  # noqa: E402
 
 if TYPE_CHECKING:

@@ -1,5 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: one module per verb, messages in the GNU style, exit statuses."""
+"""The command line.
+
+In: the words that a user typed, and standard input. Out: files, standard output, messages in the GNU style on standard
+error, and an exit status. Each verb is a module with three functions: `configure` adds its options to a parser,
+`request_of` makes a record of what they ask for, and `run` does that, with the rooms below; these know no options, and
+this one does not know how anything is computed.
+
+- `verbs` runs a verb, `parsers` has all of them; `options` is what they share, `messages` and `progress` what they say.
+- `rewriting` is convert and remove, `outcomes` what they tell; `answers` is for the verbs that only read.
+- `wrapper` runs a linker, a driver or an assembler first.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +17,7 @@ import sys
 from typing import Final, NoReturn
 
 from cfi2sframe import __version__
-from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
+from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
 from cfi2sframe.interrupts import keep_interrupts
 
 #: Values of `signal.SIGINT` and `signal.SIGPIPE`. This module loads little, since nothing can be caught before it.
@@ -53,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
     if words == ["--version"]:
         sys.stdout.write(f"{PROGRAM} {__version__}\n")
         return EXIT_SUCCESS
-    from cfi2sframe.cli.common import run_words
+    from cfi2sframe.cli.verbs import run_words
 
     return run_words(words)
 

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A question to every ELF file that the user has named: in processes, with the progress of the run."""
+"""A question to every ELF file among what a user names, here or in several processes; nothing is written."""
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from cfi2sframe.cli.common import exit_status_of, fail, say, worst
-from cfi2sframe.cli.exit_status import EXIT_UNUSABLE
-from cfi2sframe.errors import CostError, ErrorKind
+from cfi2sframe.cli.messages import EXIT_UNUSABLE, exit_status_of, fail, say, worst
+from cfi2sframe.cli.progress import watched
+from cfi2sframe.elf.load import stored_size
+from cfi2sframe.errors import CostError, ErrorKind, kind_of, reason_of
 from cfi2sframe.files.find import Source, Unusable
+from cfi2sframe.files.read import images_of, open_source
 from cfi2sframe.guard import limited
 from cfi2sframe.printable import counted
 
@@ -22,6 +26,75 @@ if TYPE_CHECKING:
     from cfi2sframe.report.records import Report
 
 Answer = TypeVar("Answer")
+
+
+class Reading(NamedTuple, Generic[Answer]):
+    """A source, with the size of what was read, and for each ELF file in it the answer, or why there is none."""
+
+    source: Source
+    answers: tuple[Answer | Unusable, ...]
+
+
+def read_source(source: Source, function: Callable[[ElfImage], Answer]) -> Reading[Answer]:
+    """Call a function with each ELF file in a source. Raises nothing but interrupts: failures are answers."""
+    answers: list[Answer | Unusable] = []
+    try:
+        with open_source(source) as data, limited(stored_size(data)):
+            source = source._replace(size=stored_size(data))
+            for image in images_of(source, data):
+                answers.append(image if isinstance(image, Unusable) else _answer(image, function))  # noqa: PERF401 - those before a failure are kept
+    except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
+        answers.append(failure(source.name, error))
+    return Reading(source, tuple(answers))
+
+
+def _answer(image: ElfImage, function: Callable[[ElfImage], Answer]) -> Answer | Unusable:
+    try:
+        return function(image)
+    except (CostError, MemoryError):
+        # The limits are those of the whole source.
+        raise
+    except Exception as error:  # noqa: BLE001 - a member's failure is that member's
+        return failure(image.name, error)
+
+
+def failure(name: str, error: Exception) -> Unusable:
+    """Return why there is no answer, whatever was raised."""
+    # Whatever failed may have used up the memory that the next file needs.
+    gc.collect()
+    return Unusable(name, reason_of(error), kind_of(error))
+
+
+def answers_of(
+    found: Sequence[Source | Unusable], function: Callable[[ElfImage], Answer], count: int
+) -> Iterator[tuple[Source | Unusable, Answer | Unusable]]:
+    """Yield each source with the answer for each ELF file in it, in their order; what cannot be opened comes first.
+
+    `count` processes do it. A source's size is then that of what was read. The caller may print while it has an answer.
+    """
+
+    def lost(source: Source, reason: str) -> Reading[Answer]:
+        return Reading(source, (Unusable(source.name, reason, ErrorKind.SYSTEM),))
+
+    yield from ((item, item) for item in found if isinstance(item, Unusable))
+    sources = [item for item in found if isinstance(item, Source)]
+    if not all(source.size for source in sources):
+        # Copies of this process have other standard input; pipes, too, are read where they were named.
+        count = 1
+    with closing(watched(partial(read_source, function=function), sources, lost, count=count)) as readings:
+        for source, answers in readings:
+            yield from ((source, answer) for answer in answers)
+
+
+def is_one_file(found: Sequence[Source | Unusable]) -> bool:
+    """Whether the user has named a single file, and not a folder or a container."""
+    return len(found) == 1 and isinstance(found[0], Source) and found[0].kind == "elf" and not found[0].is_in_folder
+
+
+def is_skipped(source: Source | Unusable, result: Unusable) -> bool:
+    """Whether a file has nothing that was asked for, and was found, not named: then it is no failure."""
+    was_found = isinstance(source, Unusable) or source.is_in_folder or source.kind != "elf"
+    return result.kind is ErrorKind.UNFIT and was_found
 
 
 class Collected(NamedTuple, Generic[Answer]):
@@ -95,34 +168,3 @@ def publish(collected: Collected[Answer], make: Callable[[], Report], printing: 
         names = {source.name for source in collected.sources}
         return fail(error, names.pop() if len(names) == 1 else "")
     return collected.status
-
-
-def is_one_file(found: Sequence[Source | Unusable]) -> bool:
-    """Whether the user has named a single file, and not a folder or a container."""
-    return len(found) == 1 and isinstance(found[0], Source) and found[0].kind == "elf" and not found[0].is_in_folder
-
-
-def is_skipped(source: Source | Unusable, result: Unusable) -> bool:
-    """Whether a file has nothing that was asked for, and was found, not named: then it is no failure."""
-    was_found = isinstance(source, Unusable) or source.is_in_folder or source.kind != "elf"
-    return result.kind is ErrorKind.UNFIT and was_found
-
-
-def answers_of(
-    found: Sequence[Source | Unusable], function: Callable[[ElfImage], Answer], count: int
-) -> Iterator[tuple[Source | Unusable, Answer | Unusable]]:
-    """Yield each source with the answer for each ELF file in it, in their order; what cannot be opened comes first.
-
-    `count` processes do it. A source's size is then that of what was read. The caller may print while it has an answer.
-    """
-    from cfi2sframe.cli.progress import Files
-    from cfi2sframe.readings import read_all
-
-    yield from ((item, item) for item in found if isinstance(item, Unusable))
-    sources = [item for item in found if isinstance(item, Source)]
-    with Files({source.name: source.size for source in sources}) as files:
-        done = read_all(sources, function, count=count, on_done=lambda source, _: files.add(source.name))
-        with closing(done):
-            for source, results in done:
-                files.clear()
-                yield from ((source, result) for result in results)

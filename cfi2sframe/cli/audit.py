@@ -7,8 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.cli.answers import collect, publish
-from cfi2sframe.cli.common import worst
-from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, PROGRAM
+from cfi2sframe.cli.messages import EXIT_DIFFERENCE, EXIT_SUCCESS, PROGRAM, worst
 from cfi2sframe.cli.options import (
     REPORT_FORMATS,
     Inputs,

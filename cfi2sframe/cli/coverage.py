@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.cli.answers import collect, publish
-from cfi2sframe.cli.exit_status import PROGRAM
+from cfi2sframe.cli.messages import PROGRAM
 from cfi2sframe.cli.options import (
     REPORT_FORMATS,
     Inputs,

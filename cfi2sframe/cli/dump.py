@@ -5,27 +5,25 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.cli.answers import is_one_file, is_skipped
-from cfi2sframe.cli.common import exit_status_of, is_section, read_section, say, starts_section, worst
-from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
+from cfi2sframe.cli.answers import failure, is_one_file, is_skipped, read_source
+from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM, exit_status_of, say, worst
 from cfi2sframe.cli.options import Inputs, Printing, add_inputs, add_option, add_output, address, inputs_of, printing_of
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.elf.load import stored_size
-from cfi2sframe.errors import Cfi2SFrameError, InputError, RequestError, kind_of, reason_of
+from cfi2sframe.cli.raw_section import is_section, read_section, section_in
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.errors import Cfi2SFrameError, InputError, RequestError
 from cfi2sframe.files.find import Source, Unusable
-from cfi2sframe.files.read import images_of, open_source
 from cfi2sframe.guard import limited
 from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
-    from cfi2sframe.elf.contents import FileData
-    from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.read import DecodedSection
 
 
@@ -64,19 +62,19 @@ def request_of(arguments: argparse.Namespace) -> DumpRequest:
 def run(request: DumpRequest) -> int:
     """Dump the sections of all files; return the worst file's exit status. A file without one does not stop others."""
     found = request.inputs.find()
-    if request.section_vaddr is not None and not all(_is_raw(item) for item in found):
+    if request.section_vaddr is not None and not all(_may_be_raw(item) for item in found):
         raise RequestError("--section-address is only valid for raw bytes; an ELF file has its section's address")
     is_json, is_list = request.printing.format == "json", not is_one_file(found)
     statuses, count = [EXIT_SUCCESS], 0
     with request.printing.open() as out:
         for item in found:
-            # The text of a whole item is made before any of it is printed: what fails then is the output.
-            for printed in _printed(item, request):
-                if isinstance(printed, Unusable):
-                    say("error", printed.reason, printed.name)
-                    statuses.append(exit_status_of(printed.kind))
+            for result in _texts_of(item, request):
+                if isinstance(result, Unusable):
+                    if not is_skipped(item, result):
+                        say("error", result.reason, result.name)
+                        statuses.append(exit_status_of(result.kind))
                     continue
-                name, text = printed
+                name, text = result
                 before, after = "", "\n" if is_json else ""
                 if is_list and is_json:
                     before, after = f'{"," if count else "["}\n{{"file": {json.dumps(name)}, "section": ', "}"
@@ -92,53 +90,33 @@ def run(request: DumpRequest) -> int:
     return worst(statuses)
 
 
-def _is_raw(item: Source | Unusable) -> bool:
-    """Whether the user has named what is, or what may be, the bytes of a section."""
-    return isinstance(item, Unusable) or item.path == "-" or is_section(item.path)
+def _may_be_raw(item: Source | Unusable) -> bool:
+    return isinstance(item, Unusable) or item.path == "-" or section_in(item.path) is not None
 
 
-def _printed(item: Source | Unusable, request: DumpRequest) -> list[tuple[str, str] | Unusable]:
+def _texts_of(item: Source | Unusable, request: DumpRequest) -> Sequence[tuple[str, str] | Unusable]:
     """Return the sections of a source, each with its file's name and as text, or why there is none."""
     if isinstance(item, Unusable):
         return [item]
     from cfi2sframe.api import decode
 
-    printed: list[tuple[str, str] | Unusable] = []
     is_json = request.printing.format == "json"
     try:
-        with _open(item) as data, limited(stored_size(data)):
-            if starts_section(bytes(data[:2])):
-                return [(item.name, _text(decode(bytes(data), request.section_vaddr or 0), None, is_json=is_json))]
-            for image in images_of(item, data):
-                result = image if isinstance(image, Unusable) else _printed_of(image, is_json=is_json)
-                if not isinstance(result, Unusable) or not is_skipped(item, result):
-                    printed.append(result)
+        data = read_section(sys.stdin.buffer) if item.path == "-" else section_in(item.path)
+        if data is None:
+            return read_source(item, partial(_text_of, is_json=is_json)).answers
+        with limited(len(data)):
+            if is_section(data):
+                return [(item.name, _text(decode(data, request.section_vaddr or 0), None, is_json=is_json))]
+            return [_text_of(ElfImage(data, item.name), is_json=is_json)]
     except (Cfi2SFrameError, OSError, MemoryError) as error:
-        printed.append(Unusable(item.name, reason_of(error), kind_of(error)))
-    return printed
+        return [failure(item.name, error)]
 
 
-@contextmanager
-def _open(item: Source) -> Iterator[FileData]:
-    """Give the bytes of a source, or those of a section. Raises `InputError`, `OSError`."""
-    if item.path == "-":
-        yield read_section(sys.stdin.buffer)
-    elif is_section(item.path):
-        with open(item.path, "rb") as file:
-            yield read_section(file)
-    else:
-        with open_source(item) as data:
-            yield data
-
-
-def _printed_of(image: ElfImage, *, is_json: bool) -> tuple[str, str] | Unusable:
+def _text_of(image: ElfImage, *, is_json: bool) -> tuple[str, str]:
     from cfi2sframe.api import decode_existing
 
-    try:
-        section = decode_existing(image)
-    except (InputError, RequestError) as error:
-        return Unusable(image.name, error.detail, error.kind)
-    return image.name, _text(section, image, is_json=is_json)
+    return image.name, _text(decode_existing(image), image, is_json=is_json)
 
 
 def _text(section: DecodedSection, image: ElfImage | None, *, is_json: bool) -> str:

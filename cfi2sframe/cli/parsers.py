@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from cfi2sframe.cli.exit_status import EXIT_USAGE, PROGRAM
+from cfi2sframe.cli.messages import EXIT_USAGE, PROGRAM
 from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:

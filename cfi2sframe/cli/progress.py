@@ -10,14 +10,16 @@ import os
 import signal
 import sys
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Self
+from contextlib import closing, contextmanager
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
-from cfi2sframe.cli.exit_status import PROGRAM
+from cfi2sframe.batch import results_of
+from cfi2sframe.cli.messages import PROGRAM
 from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
     from types import FrameType
 
 _STANDARD_ERROR: Final = 2
@@ -39,6 +41,19 @@ _STEPS: Final = {
     "sframe": "reading the section",
     "files": "writing",
 }
+
+
+class _File(Protocol):
+    """What work is done on: its name in messages, and its bytes, 0 if they are not known."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def size(self) -> int: ...
+
+
+Item = TypeVar("Item", bound=_File)
+Result = TypeVar("Result")
 
 
 class _Shown:
@@ -92,6 +107,28 @@ class Files:
         _Shown.files = None
         if self._bar is not None:
             self._bar.close()
+
+
+def watched(
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    lost: Callable[[Item, str], Result],
+    *,
+    count: int,
+    on_done: Callable[[Item, Result], None] = lambda _item, _result: None,
+) -> Generator[Result, None, None]:
+    """Yield what `batch.results_of` does, and show how far the run is; with a result, the caller may print."""
+    begun = items if count < 2 else sorted(items, key=lambda item: item.size, reverse=True)
+    with Files({item.name: item.size for item in begun}) as files:
+
+        def note(item: Item, result: Result) -> None:
+            on_done(item, result)
+            files.add(item.name)
+
+        with closing(results_of(function, items, attrgetter("size"), lost, count=count, on_done=note)) as results:
+            for result in results:
+                files.clear()
+                yield result
 
 
 def _bar(size: int) -> Any:  # noqa: ANN401 - tqdm has no types

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe.cli.batch import run
-from cfi2sframe.cli.convert import WriteRequest, add_write_options, write_request
-from cfi2sframe.cli.exit_status import PROGRAM
+from cfi2sframe.cli.messages import PROGRAM
 from cfi2sframe.cli.parsers import describe
+from cfi2sframe.cli.rewriting import add_write_options, run, write_request
 from cfi2sframe.jobs.records import Settings
 
 if TYPE_CHECKING:
     import argparse
+
+    from cfi2sframe.cli.rewriting import WriteRequest
 
 __all__ = ["configure", "request_of", "run"]
 

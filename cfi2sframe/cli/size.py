@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.cli.answers import Collected, collect, publish
-from cfi2sframe.cli.exit_status import PROGRAM
+from cfi2sframe.cli.messages import PROGRAM
 from cfi2sframe.cli.options import (
     REPORT_FORMATS,
     Inputs,

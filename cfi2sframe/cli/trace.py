@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.cli.exit_status import EXIT_SUCCESS, PROGRAM
+from cfi2sframe.cli.messages import EXIT_SUCCESS, PROGRAM
 from cfi2sframe.cli.options import Printing, add_option, add_output, add_source, add_version, positive, printing_of
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import RequestError, naming

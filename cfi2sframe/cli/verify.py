@@ -3,14 +3,23 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.cli.answers import answers_of, is_one_file, is_skipped
-from cfi2sframe.cli.common import exit_status_of, is_section, read_section, say, worst
-from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, EXIT_UNCOMPARED, EXIT_UNUSABLE, PROGRAM
+from cfi2sframe.cli.messages import (
+    EXIT_DIFFERENCE,
+    EXIT_SUCCESS,
+    EXIT_UNCOMPARED,
+    EXIT_UNUSABLE,
+    PROGRAM,
+    exit_status_of,
+    say,
+    worst,
+)
 from cfi2sframe.cli.options import (
     Inputs,
     add_conversion_options,
@@ -22,27 +31,45 @@ from cfi2sframe.cli.options import (
     write_text,
 )
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.errors import RequestError
-from cfi2sframe.files.find import Unusable
-from cfi2sframe.jobs.checks import Checked, CheckRequest, check
+from cfi2sframe.cli.raw_section import section_in
+from cfi2sframe.conversion import Options
+from cfi2sframe.elf.strings import shown_name
+from cfi2sframe.errors import InputError, RequestError, SFrameError, UnfitError
 from cfi2sframe.printable import counted, printable
 from cfi2sframe.readers import READERS
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from cfi2sframe.files.find import Source
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.sframe.read import DecodedSection
+    from cfi2sframe.verification.readers import Verdict
 
 #: Incremented when a field of the report changes its meaning or is removed.
 SCHEMA_VERSION: Final = 1
+#: Said of a file like a module after `strip -g`.
+_NOT_COMPARED: Final = (
+    "not compared: the file has no call frame information for its section; verify it before it is stripped"
+)
+_STATUSES: Final = {"clean": EXIT_SUCCESS, "different": EXIT_DIFFERENCE, "uncompared": EXIT_UNCOMPARED}
 
 
 class VerifyRequest(NamedTuple):
-    """Files to check, and how; `report` is a file to write lines of JSON to."""
+    """Files to check: the section that each has, the bytes of another, or with `is_conversion` what convert would make.
+
+    `section_name` is the name of the file with the bytes. `readers` are those whose demands the section is held to;
+    without any, it is compared with the CFI. `reader` is the one that it was made for (`convert --for`). `report` is a
+    file to write lines of JSON to.
+    """
 
     inputs: Inputs
-    check: CheckRequest
+    options: Options = Options()
+    section: bytes | None = None
+    section_name: str = ""
+    is_conversion: bool = False
+    readers: tuple[str, ...] = ()
+    reader: str | None = None
     report: str | None = None
     is_verbose: bool = False
 
@@ -78,76 +105,66 @@ def request_of(arguments: argparse.Namespace) -> VerifyRequest:
     options = conversion_options(arguments)
     section, section_name = None, ""
     if len(arguments.inputs) == 2:
-        first, second = map(is_section, arguments.inputs)
-        if first and not second:
+        first, section = map(section_in, arguments.inputs)
+        if first and not section:
             raise RequestError(
                 "FILE comes before SECTION: " + " ".join([PROGRAM, "verify", *reversed(arguments.inputs)])
             )
-        if second and arguments.would_be:
+        if section and arguments.would_be:
             raise RequestError("--would-be and SECTION are mutually exclusive")
-        if second:
+        if section:
             section_name = arguments.inputs.pop()
-            with open(section_name, "rb") as file:
-                section = read_section(file)
     if section is None and arguments.section_address is not None and not arguments.would_be:
         raise RequestError("--section-address is only valid with SECTION or --would-be")
     inputs = inputs_of(arguments)
     check_apart("report", arguments.report, inputs.names)
-    readers = tuple(dict.fromkeys(arguments.reader_names))
-    wanted = CheckRequest(options, section, section_name, arguments.would_be, readers, arguments.reader)
-    return VerifyRequest(inputs, wanted, arguments.report, arguments.verbose)
+    return VerifyRequest(
+        inputs,
+        options,
+        section,
+        section_name,
+        arguments.would_be,
+        tuple(dict.fromkeys(arguments.reader_names)),
+        arguments.reader,
+        arguments.report,
+        arguments.verbose,
+    )
 
 
 def run(request: VerifyRequest) -> int:
     """Verify the sections of all files; return the worst file's exit status."""
     found = request.inputs.find()
     is_single = is_one_file(found)
-    outcomes = []
-    for source, result in answers_of(found, partial(check, request=request.check), request.inputs.process_count):
-        outcomes.append(outcome := _outcome(source, result))
+    checks: list[Checked] = []
+    statuses, lines = Counter[str](), []
+    exit_status = EXIT_SUCCESS
+    for source, result in answers_of(found, partial(check, request=request), request.inputs.process_count):
+        reason = ""
         if isinstance(result, Checked):
-            for place, kind, message in result.findings:
-                sys.stdout.write(f"{printable(f'{result.name}: {place}: {kind}: {message}')}\n")
-            for sentence in result.sentences:
+            status, own = result.status, _STATUSES[result.status]
+            checks.append(result)
+            for sentence in result.lines:
                 sys.stdout.write(f"{printable(f'{result.name}: {sentence}')}\n")
-            if request.is_verbose and is_single and not request.check.readers:
+            if request.is_verbose and is_single and not request.readers:
                 say("info", _comparison([result]), result.name)
-        elif outcome.status == "failed":
-            say("error", result.reason, result.name)
+        elif is_skipped(source, result):
+            status, own, reason = "skipped", EXIT_SUCCESS, result.reason
+        else:
+            status, own, reason = "failed", exit_status_of(result.kind), result.reason
+            say("error", reason, result.name)
+        statuses[status] += 1
+        exit_status = worst((exit_status, own))
+        data = {"schema": SCHEMA_VERSION, "file": result.name, "status": status, "exit_status": own, "reason": reason}
+        lines.append(json.dumps(data | (result.data if isinstance(result, Checked) else {})))
     if request.is_verbose and not is_single:
-        counts = Counter(outcome.status for outcome in outcomes)
-        kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items())) or "none"
-        results = [outcome.result for outcome in outcomes if isinstance(outcome.result, Checked)]
-        say("info", f"{counted(len(outcomes), 'file')}: {kinds}; {_comparison(results)}")
-    status = worst(outcome.exit_status for outcome in outcomes)
-    if all(outcome.status == "skipped" for outcome in outcomes):
+        kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(statuses.items())) or "none"
+        say("info", f"{counted(len(lines), 'file')}: {kinds}; {_comparison(checks)}")
+    if statuses.keys() <= {"skipped"}:
         say("error", "none of these files has an .sframe section (--would-be: what convert would write)")
-        status = EXIT_UNUSABLE
+        exit_status = EXIT_UNUSABLE
     if request.report is not None:
-        import json
-
-        write_text(request.report, "".join(f"{json.dumps(_data(outcome))}\n" for outcome in outcomes))
-    return status
-
-
-class _Outcome(NamedTuple):
-    """What became of a file: what the check found, or why there was none."""
-
-    result: Checked | Unusable
-    status: Literal["clean", "different", "uncompared", "skipped", "failed"]
-    exit_status: int
-
-
-def _outcome(source: Source | Unusable, result: Checked | Unusable) -> _Outcome:
-    if isinstance(result, Unusable):
-        if is_skipped(source, result):
-            return _Outcome(result, "skipped", EXIT_SUCCESS)
-        return _Outcome(result, "failed", exit_status_of(result.kind))
-    if not result.is_good:
-        return _Outcome(result, "different", EXIT_DIFFERENCE)
-    if not result.is_compared:
-        return _Outcome(result, "uncompared", EXIT_UNCOMPARED)
-    return _Outcome(result, "clean", EXIT_SUCCESS)
+        write_text(request.report, "".join(f"{line}\n" for line in lines))
+    return exit_status
 
 
 def _comparison(results: Sequence[Checked]) -> str:
@@ -159,22 +176,119 @@ def _comparison(results: Sequence[Checked]) -> str:
     )
 
 
-def _data(outcome: _Outcome) -> dict[str, object]:
-    """Return the object that the report has for a file."""
-    result = outcome.result
-    data: dict[str, object] = {
-        "schema": SCHEMA_VERSION,
-        "file": result.name,
-        "status": outcome.status,
-        "exit_status": outcome.exit_status,
-        "reason": result.reason if isinstance(result, Unusable) else "",
-    }
-    if isinstance(result, Checked):
-        data |= {
-            "functions": result.function_count,
-            "rows": result.row_count,
-            "left_out": result.left_out_count,
-            "differences": [finding._asdict() for finding in result.findings],
-            "readers": list(result.sentences),
+# The check of a file
+
+
+class SectionFault(NamedTuple):
+    """What is wrong with a section at a place in the code: an address, or `SECTION+OFFSET` in an object."""
+
+    place: str
+    kind: str
+    message: str
+
+
+class Checked(NamedTuple):
+    """What a check found. Without readers: how much was compared, and where the section differs from the CFI.
+
+    With readers, `sentences` say what each of them would do, and `is_read` whether each reads the section in some
+    release.
+    """
+
+    name: str
+    function_count: int = 0
+    row_count: int = 0
+    left_out_count: int = 0
+    findings: tuple[SectionFault, ...] = ()
+    sentences: tuple[str, ...] = ()
+    is_read: bool = True
+    is_compared: bool = True
+
+    @property
+    def status(self) -> str:
+        """A key of `_STATUSES`."""
+        if self.findings or not self.is_read:
+            return "different"
+        return "clean" if self.is_compared else "uncompared"
+
+    @property
+    def lines(self) -> list[str]:
+        """What is printed, each time after the file's name."""
+        return [*(f"{place}: {kind}: {message}" for place, kind, message in self.findings), *self.sentences]
+
+    @property
+    def data(self) -> dict[str, object]:
+        """What a report has besides the status."""
+        return {
+            "functions": self.function_count,
+            "rows": self.row_count,
+            "left_out": self.left_out_count,
+            "differences": [finding._asdict() for finding in self.findings],
+            "readers": list(self.sentences),
         }
-    return data
+
+
+def check(image: ElfImage, request: VerifyRequest) -> Checked:
+    """Check the section of a file.
+
+    Raises `UnfitError` when the file has none, and otherwise what `decode_existing`, `convert` and `verify` raise.
+    """
+    from cfi2sframe import api
+
+    if not (request.section or request.is_conversion or image.sframe_section or image.sframe_segment):
+        raise UnfitError("no .sframe section; --would-be checks the one that convert would write")
+    if request.readers:
+        section = _section(image, request)
+        sentences: list[str] = []
+        is_read = True
+        for reader in request.readers:
+            verdicts = api.judge(image, section, reader, is_in_file=not (request.section or request.is_conversion))
+            sentences += [sentence for verdict in verdicts for sentence in _sentences(verdict, image)]
+            is_read &= any(verdict.reads_it for verdict in verdicts)
+        return Checked(image.name, sentences=tuple(sentences), is_read=is_read)
+    if request.is_conversion:
+        result = api.verify(api.convert_for(image, request.options, request.reader))
+    elif request.reader is not None:
+        result = api.verify(api.convert_for(image, request.options, request.reader), _section(image, request))
+    else:
+        result = api.verify(image, _section(image, request), source=request.options.source)
+    return Checked(
+        image.name,
+        result.function_count,
+        result.point_count,
+        result.left_out_count,
+        tuple(SectionFault(_place(image, found.vaddr), found.kind, found.message) for found in result.differences),
+        () if result.is_compared else (_NOT_COMPARED,),
+        is_compared=result.is_compared,
+    )
+
+
+def _section(image: ElfImage, request: VerifyRequest) -> DecodedSection:
+    from cfi2sframe import api
+
+    if request.is_conversion:
+        return api.decode_made(image, request.options, request.reader)
+    if request.section is not None:
+        try:
+            return api.decode_raw(image, request.section, request.options.section_vaddr, request.options)
+        except SFrameError as error:
+            raise InputError(f"{request.section_name}: {error.detail}") from None
+    return api.decode_existing(image)
+
+
+def _place(image: ElfImage, vaddr: int) -> str:
+    place = image.place(vaddr)
+    return f"{shown_name(place.section_name)}+0x{place.offset:x}" if image.is_relocatable else f"0x{place.offset:x}"
+
+
+def _sentences(verdict: Verdict, image: ElfImage) -> Iterator[str]:
+    """Yield what a reader would do with a section, a sentence for each rule that the section breaks."""
+    prefix = f"{verdict.reader} ({verdict.releases})"
+    for broken in verdict.broken:
+        where = "" if broken.vaddr is None else f"{_place(image, broken.vaddr)}: "
+        count = len(broken.vaddrs)
+        more = f" ({count:,} such places)" if count > 1 else ""
+        yield f"{prefix}: {broken.consequence}: {broken.rule}: {where}{broken.message}{more}"
+    if verdict.reads_it:
+        yield f"{prefix}: reads it"
+    for habit in verdict.habits:
+        yield f"{prefix}: {habit.amount:,} {habit.message}"

@@ -27,6 +27,7 @@ from cfi2sframe.errors import (
     ForeignError,
     IncompleteError,
     InputError,
+    IsFolderError,
     OutputError,
     ReaderError,
     kind_of,
@@ -83,6 +84,8 @@ def _failed(job: Job, error: Exception, known: Outcome) -> Outcome:
         if isinstance(error, ReaderError | ForeignError):
             skip_kind = SkipKind.READER if isinstance(error, ReaderError) else SkipKind.FOREIGN
         return Outcome(job.name, job.other_names, "skipped", reason=reason, skip_kind=skip_kind)
+    if isinstance(error, IsFolderError):
+        reason += " (with --in-place or --check, -r processes the ELF files in it)"
     # Whatever failed may have used up the memory that the next file needs.
     gc.collect()
     if isinstance(error, OutputError):
@@ -115,10 +118,12 @@ def _remove(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
     section = image.sframe_section
     size = 0 if section is None else section.size
     content = emit.remove(image)
-    known = Outcome(job.name, job.other_names, "removed", section_size=size)
+    placement = f".sframe of {size:,} bytes"
+    known = Outcome(job.name, job.other_names, "would remove", section_size=size, placement=placement)
     if job.settings.only_checks:
-        return known._replace(status="would remove", placement=f".sframe of {size:,} bytes")
-    return known._replace(warnings=_write_elf(job, content, file, partial(emit.check_removal, image)))
+        return known
+    warnings = _write_elf(job, content, file, partial(emit.check_removal, image))
+    return known._replace(status="removed", warnings=warnings)
 
 
 def _convert(job: Job, image: ElfImage, file: InputFile | None, kept: list[object]) -> Outcome:

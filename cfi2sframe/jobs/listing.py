@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many files: from what a user names to one job per file, and from the jobs to their outcomes."""
+"""Many files: from what a user names to one job per file."""
 
 from __future__ import annotations
 
 import os
 import stat
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from cfi2sframe.batch import outcomes_of
-from cfi2sframe.errors import ErrorKind
 from cfi2sframe.files.find import elf_files_under
-from cfi2sframe.jobs.job import run_job
-from cfi2sframe.jobs.records import Job, Outcome, Settings
+from cfi2sframe.jobs.records import Job, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 def work_list(
@@ -67,24 +63,3 @@ def _files_at(
     inside = settings._replace(skips_unfit=True, is_in_tree=True)
     for file in elf_files_under(path, excluded):
         yield file.under(path), file.under(target), file.status, inside
-
-
-def run_jobs(
-    jobs: Sequence[Job], *, count: int = 1, on_done: Callable[[Job, Outcome], None]
-) -> Generator[Outcome, None, None]:
-    """Run jobs here, or in `count` processes; yield the outcomes in the order of the jobs.
-
-    `on_done` sees each outcome as soon as it is known. Closing the generator ends the processes.
-    """
-    if count > 1:
-        # What every conversion loads is loaded once, for all copies of this process.
-        from cfi2sframe import api, conversion, emit
-        from cfi2sframe.placing import linked, objects
-
-        del api, conversion, emit, linked, objects
-    return outcomes_of(run_job, jobs, attrgetter("size"), _lost, count=count, on_done=on_done)
-
-
-def _lost(job: Job, reason: str) -> Outcome:
-    detail = "" if job.settings.only_checks else "; it is not known whether the file was converted"
-    return Outcome(job.name, job.other_names, "failed", ErrorKind.SYSTEM, f"{reason}{detail}")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cfi2sframe import convert, load
 from cfi2sframe.api import decode
-from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, KEPT
+from cfi2sframe.cli.messages import EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, KEPT
 from cfi2sframe.elf.constants import SHT_SYMTAB
 from tests.fuzz.damage import Change, Damage, Seed, damages, seeds_of_this_machine, zones_of
 from tests.fuzz.elftools_verdict import Verdict, read_independently

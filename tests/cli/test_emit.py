@@ -16,7 +16,7 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.api import decode_raw
 from cfi2sframe.cli import main
-from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE
+from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE
 from cfi2sframe.errors import VerificationError
 from tests.support.cli import run as run_cli
 from tests.support.emitted import GOLDEN, SHT_GNU_SFRAME, SHT_PROGBITS, headers_of, named
@@ -197,7 +197,7 @@ def test_a_section_that_is_right_already_is_copied(
     before = snapshot(source)
     out = tmp_path / "out.o"
     assert cli(source, "-o", out, "-v", *replace) == EXIT_SUCCESS
-    assert capsys.readouterr().err.splitlines()[-1] == (f"cfi2sframe: {source}: info: up to date")
+    assert capsys.readouterr().err.splitlines()[-1] == (f"cfi2sframe: {source}: info: unchanged")
     assert out.read_bytes() == before.data
     assert snapshot(source) == before
 

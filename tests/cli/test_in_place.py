@@ -248,5 +248,5 @@ def test_verbose_about_one_file(folder: Path) -> None:
     first, second = (run("--in-place", "-v", path).err for _ in range(2))
     assert len(first) == len(second) == 2
     assert first[0] == second[0]
-    assert first[1] == f"cfi2sframe: {path}: info: .sframe: as a section with relocations"
-    assert second[1] == f"cfi2sframe: {path}: info: up to date"
+    assert first[1] == f"cfi2sframe: {path}: info: converted: .sframe: as a section with relocations"
+    assert second[1] == f"cfi2sframe: {path}: info: unchanged"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe.cli.batch import few_lines
+from cfi2sframe.cli.outcomes import few_lines
 from cfi2sframe.cli.progress import Files
 from tests.support.cli import ROOT, run
 from tests.support.jobs import OBJECT, TRUNCATED, object_of, object_with_gap
@@ -68,15 +68,15 @@ def test_few_files_have_a_line_each(tmp_path: Path) -> None:
     assert len(err) == 4
 
 
-def test_verbose_is_a_line_a_file(tmp_path: Path) -> None:
+def test_verbose_is_a_line_a_file_and_one_for_its_warnings(tmp_path: Path) -> None:
     fill(tmp_path, 3, 2, 1)
     _, _, err = run("--in-place", "-r", "--for", "ld", "-v", tmp_path)
     said = [line.removeprefix(f"cfi2sframe: {tmp_path}/") for line in err]
     assert said[0] == f"bad0.o: {DAMAGED} 40"
     place = ".sframe: as a section with relocations"
-    assert said[1:3] == [f"gap{n}.o: {GAP.replace(': ', f': converted: {place}: ', 1)}" for n in range(2)]
-    assert said[3:6] == [f"good{n}.o: info: converted: {place}" for n in range(3)]
-    assert len(said) == 7
+    assert said[1:5] == [f"gap{n}.o: {text}" for n in range(2) for text in (GAP, f"info: converted: {place}")]
+    assert said[5:8] == [f"good{n}.o: info: converted: {place}" for n in range(3)]
+    assert len(said) == 9
 
 
 def test_never_more_than_eight_lines() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe.cli import main
-from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE
+from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE
 from tests.support.sizes import library, s390x_library
 
 if TYPE_CHECKING:

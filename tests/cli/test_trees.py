@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cfi2sframe.cli.answers import read_source
 from cfi2sframe.cli.options import add_inputs, inputs_of
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ErrorKind
 from cfi2sframe.files.find import Unusable
-from cfi2sframe.readings import read_source
 from tests.support.cli import run
 from tests.support.jobs import OBJECT, TRUNCATED, WITHOUT_CFI, object_of, tree
 from tests.support.sizes import library
@@ -70,12 +70,12 @@ def test_what_linkers_start_programs_with_is_left_alone(root: Path) -> None:
 
 def test_the_sum_tells_what_was_left_alone(root: Path) -> None:
     (root / "lib" / "no.so").write_bytes(WITHOUT_CFI)
-    skipped = "5 skipped (3 relocatable objects, 1 of another machine, 1 separate debug file)"
+    skipped = "5 skipped (other machine: 1, relocatable object: 3, separate debug file: 1)"
     _, _, err = run("--in-place", "-r", "-v", root)
     assert re.fullmatch(rf"6 files: 1 converted, {re.escape(skipped)}; .* bytes of \.sframe", sum_of(err))
     status, _, err = run("--in-place", "-r", "-v", "--for", "ld", root)
     assert status == 0
-    kinds = "1 without CFI, 1 not for the reader, 1 of another machine, 1 separate debug file"
+    kinds = "other machine: 1, no CFI: 1, not for the reader: 1, separate debug file: 1"
     assert f"2 converted, 4 skipped ({kinds})" in sum_of(err)
 
 
@@ -85,15 +85,13 @@ def test_removal_from_a_tree(root: Path) -> None:
     size = json.loads(run("remove", "--check", "-r", root, "--report", "-").out.splitlines()[-5])["section_size"]
     status, out, err = run("remove", "--check", "-r", root / "bin", "-v")
     assert (status, out.decode()) == (1, f"{root}/bin/true: would remove: .sframe of {size:,} bytes\n")
-    assert sum_of(err) == f"1 file: section would be removed from 1; {size:,} bytes of .sframe"
+    assert sum_of(err) == f"1 file: 1 would remove; {size:,} bytes of .sframe"
     status, out, err = run("remove", "--in-place", "-r", "-v", "-j", "2", root)
     assert (status, out) == (0, b"")
-    kinds = "(1 of another machine, 1 separate debug file)"
-    assert (
-        sum_of(err) == f"5 files: section removed from 1, 2 without one, 2 skipped {kinds}; {size:,} bytes of .sframe"
-    )
+    kinds = "(other machine: 1, separate debug file: 1)"
+    assert sum_of(err) == f"5 files: 1 removed, 2 unchanged, 2 skipped {kinds}; {size:,} bytes of .sframe"
     assert {name: file.data for name, file in tree(root).items()} == {n: file.data for n, file in before.items()}
-    assert "3 without one" in sum_of(run("remove", "--in-place", "-r", "-v", root).err)
+    assert "3 unchanged" in sum_of(run("remove", "--in-place", "-r", "-v", root).err)
     done = run("remove", "--check", "-r", "-v", root / "bin")
     assert (done.status, done.out) == (0, f"{root}/bin/true: up to date: no .sframe section\n".encode())
 
@@ -173,7 +171,8 @@ def test_contradictions(root: Path, words: tuple[str, ...], message: str) -> Non
 
 @pytest.mark.parametrize("words", [("--in-place",), ("remove", "--in-place")])
 def test_a_folder_needs_a_word(root: Path, words: tuple[str, ...]) -> None:
-    message = f"cfi2sframe: {root}: error: Is a directory (use -r to process the ELF files in it)"
+    hint = "with --in-place or --check, -r processes the ELF files in it"
+    message = f"cfi2sframe: {root}: error: Is a directory ({hint})"
     assert run(*words, root) == (3, b"", (message,))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from cfi2sframe.cli.batch import POOL_SIZE
+from cfi2sframe.cli.rewriting import POOL_SIZE
 from tests.contrib.support import ROOT, Result, attempt, environment, install_programs
 from tests.faults.test_truncation import file_of
 from tests.support.jobs import object_of

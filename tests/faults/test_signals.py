@@ -35,7 +35,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ALL = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 #: A line of a traceback that is in the program, past what the interpreter needs to find its first line.
 PROGRAM_FRAME = re.compile(
-    r'File ".*/cfi2sframe/(?!cfi2sframe/|__init__|__main__|cli/__init__|cli/exit_status|interrupts)'
+    r'File ".*/cfi2sframe/(?!cfi2sframe/|__init__|__main__|cli/__init__|cli/messages|errors|printable|interrupts)'
 )
 MOMENTS = [f"{call}:{when}" for call in CALLS for when in ("before", "after")]
 

@@ -15,12 +15,12 @@ import pytest
 
 import cfi2sframe
 from cfi2sframe.abi import AMD64
+from cfi2sframe.cli.answers import read_source
 from cfi2sframe.conversion import convert_image
 from cfi2sframe.elf.constants import ET_DYN, PT_LOAD
 from cfi2sframe.emit import emit
 from cfi2sframe.files.find import Source
 from cfi2sframe.jobs.records import Settings
-from cfi2sframe.readings import read_source
 from cfi2sframe.report.coverage import account
 from tests.faults.support import OLD, TIMEOUT_SECONDS, Done, contents
 from tests.support import cfi_asm as asm

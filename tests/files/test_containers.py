@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cfi2sframe.cli.answers import read_source
 from cfi2sframe.errors import ErrorKind
 from cfi2sframe.files.find import Source, Unusable, find_relative, find_sources
-from cfi2sframe.readings import read_source
 from tests.support.archives import ar
 from tests.support.cli import run
 from tests.support.sizes import aarch64_object, library

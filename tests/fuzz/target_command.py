@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
-from cfi2sframe.cli.exit_status import KEPT
+from cfi2sframe.cli.messages import KEPT
 from tests.fuzz import seeds as make
 from tests.fuzz.harness import expect
 from tests.support import cli

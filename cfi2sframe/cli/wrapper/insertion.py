@@ -8,14 +8,13 @@ import stat
 import sys
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE
+from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE
 from cfi2sframe.cli.wrapper.programs import from_root, is_set, log, message, status_of, without_section, write
 from cfi2sframe.errors import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cfi2sframe.cli.convert import WriteRequest
     from cfi2sframe.cli.wrapper.programs import Role
 
 #: The magic number of e_ident, and the offset of the end of e_type.
@@ -73,7 +72,7 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
     import contextlib
     import io
 
-    from cfi2sframe.cli.common import run_verb
+    from cfi2sframe.cli.verbs import status_of
 
     is_verbose = is_set("CFI2SFRAME_VERBOSE")
     said = io.StringIO()
@@ -83,7 +82,8 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
             if options is None:
                 return EXIT_SUCCESS
             own = ["--verbose"] if is_verbose or os.environ.get("CFI2SFRAME_LOG") else []
-            status = run_verb("convert", [*own, *flags, *options, "--in-place", path], change=_skip_unfit)
+            words = [*own, *flags, *options, "--in-place", path]
+            status = status_of("convert", lambda: _convert(words))
         except RequestError as error:
             status = EXIT_UNUSABLE
             said.write(message(role, "error", str(error), path))
@@ -94,9 +94,14 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
     return status
 
 
-def _skip_unfit(request: WriteRequest) -> WriteRequest:
-    """Ask for success where there is nothing to convert: nothing is wrong with a file of another machine."""
-    return request._replace(settings=request.settings._replace(skips_unfit=True))
+def _convert(words: list[str]) -> int:
+    from cfi2sframe.cli import convert
+    from cfi2sframe.cli.parsers import verb_parser
+    from cfi2sframe.cli.verbs import parse
+
+    request = convert.request_of(parse(verb_parser("convert"), words))
+    # Nothing is wrong with a file of another machine.
+    return convert.run(request._replace(settings=request.settings._replace(skips_unfit=True)))
 
 
 def _flags() -> list[str]:

@@ -8,7 +8,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.cli.exit_status import PROGRAM
+from cfi2sframe.cli.messages import PROGRAM
 from cfi2sframe.cli.wrapper.words import is_for_driver
 from cfi2sframe.printable import printable
 

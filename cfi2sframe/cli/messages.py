@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the program is called, what it says on standard error, and the exit status that follows from it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+from cfi2sframe.errors import ErrorKind, OutputError, kind_of, reason_of
+from cfi2sframe.printable import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PROGRAM: Final = "cfi2sframe"
+
+EXIT_SUCCESS: Final = 0
+EXIT_DIFFERENCE: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_UNUSABLE: Final = 3
+EXIT_INCOMPLETE: Final = 4
+EXIT_UNCOMPARED: Final = 5
+#: The exit status of several files is that of the worst; from good to bad.
+_EXIT_ORDER: Final = (EXIT_SUCCESS, EXIT_UNCOMPARED, EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_USAGE, EXIT_UNUSABLE)
+#: Results of a run, kept so that they need not be freed before the process ends.
+KEPT: Final[list[object]] = []
+
+
+def say(kind: str, text: str, file: str = "") -> None:
+    """Print a message on standard error: `cfi2sframe: FILE: error: TEXT`."""
+    prefix = f"{PROGRAM}: " + (f"{printable(file)}: " if file else "")
+    sys.stdout.flush()
+    print(f"{prefix}{kind}: {printable(text)}", file=sys.stderr)
+
+
+def fail(error: Exception, file: str) -> int:
+    """Report an error of a file, or of the output that it names itself; return its exit status."""
+    if isinstance(error, OutputError):
+        say("error", error.reason, error.where)
+    else:
+        say("error", reason_of(error), "<stdin>" if file == "-" else file)
+    return exit_status_of(kind_of(error))
+
+
+def exit_status_of(kind: ErrorKind) -> int:
+    """Return the exit status of a failure."""
+    if kind is ErrorKind.REQUEST:
+        return EXIT_USAGE
+    return EXIT_INCOMPLETE if kind is ErrorKind.INCOMPLETE else EXIT_UNUSABLE
+
+
+def worst(statuses: Iterable[int]) -> int:
+    """Return the worst of some exit statuses; success of none."""
+    return max(statuses, key=_EXIT_ORDER.index, default=EXIT_SUCCESS)

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What became of files, as people and programs are told.
+
+Of one file: its warnings, its failure, with -v what was done. Of several the same with -v, else a few lines about what
+went wrong; and one line with the sums.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Final, get_args
+
+from cfi2sframe.cli.messages import EXIT_DIFFERENCE, EXIT_SUCCESS, exit_status_of, say
+from cfi2sframe.errors import ErrorKind
+from cfi2sframe.files.kinds import SkipKind
+from cfi2sframe.jobs.records import Status
+from cfi2sframe.printable import counted, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cfi2sframe.jobs.records import Outcome
+
+#: Incremented when a field of the report changes its meaning or is removed.
+SCHEMA_VERSION: Final = 1
+#: The most lines of warnings, and of errors.
+_MAX_LINES: Final = 8
+
+
+def exit_status(outcome: Outcome) -> int:
+    """Return the exit status for a file alone."""
+    if outcome.kind is not None:
+        return exit_status_of(outcome.kind)
+    return EXIT_DIFFERENCE if outcome.status in ("would convert", "would remove") else EXIT_SUCCESS
+
+
+def say_outcome(outcome: Outcome, *, is_single: bool, is_verbose: bool, only_checks: bool) -> None:
+    """Print all that is said of a file: of a single one with -v all warnings, else only the first."""
+    brief = [_brief(outcome, "-v" if is_single else "--report")] if outcome.warnings else []
+    for warning in outcome.warnings if is_single and is_verbose else brief:
+        say("warning", warning, outcome.name)
+    if only_checks:
+        # That is what was asked for.
+        sys.stdout.write(f"{_check_line(outcome)}\n")
+    elif outcome.status == "failed":
+        say("error", _failure(outcome), outcome.name)
+    if is_verbose and outcome.status != "failed":
+        if is_single and outcome.summary:
+            say("info", outcome.summary, outcome.name)
+        if not only_checks:
+            words = (outcome.status, outcome.reason or outcome.placement)
+            say("info", ": ".join(filter(None, words)), outcome.name)
+
+
+def _check_line(outcome: Outcome) -> str:
+    verdict = {"unchanged": "up to date", "skipped": "skip", "failed": "refuse"}.get(outcome.status, outcome.status)
+    if outcome.status == "unchanged" and not outcome.section_size and outcome.warnings:
+        verdict = "nothing to write"
+    detail = outcome.reason or outcome.placement
+    return f"{printable(outcome.name)}: {verdict}{f': {printable(detail)}' if detail else ''}"
+
+
+def _brief(outcome: Outcome, option: str) -> str:
+    """Return the first warning of a file, how many more there are, and the option that has them."""
+    more = max(len(outcome.warnings), outcome.left_out_count + outcome.in_parts_count) - 1
+    return f"{outcome.warnings[0]} ({more:,} more; {option} has them)" if more else outcome.warnings[0]
+
+
+def _failure(outcome: Outcome) -> str:
+    """Return why a file failed, with what to do with one that is no ELF file."""
+    if outcome.kind is not ErrorKind.NOT_ELF:
+        return outcome.reason
+    from cfi2sframe.files.find import kind_of_container
+
+    container = kind_of_container(outcome.name)
+    if container == "archive":
+        return (
+            f"{outcome.reason} but a static archive; convert the program linked with it, which is smaller and has the "
+            "PLT stubs, or extract the objects (ar x), convert them and archive them again (ar qcsD)"
+        )
+    hint = " but a package; convert its files before they are packed" if container == "package" else ""
+    return f"{outcome.reason}{hint}"
+
+
+# Several files
+
+
+def say_in_few_lines(outcomes: Sequence[Outcome]) -> None:
+    """Print what is wrong with files: a line for each file, or if they are many, one for each kind of trouble."""
+    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
+    warned = [(outcome.name, _brief(outcome, "-v"), outcome.warnings) for outcome in outcomes if outcome.warnings]
+    failures = [(outcome.name, text := _failure(outcome), (text,)) for outcome in failed]
+    for kind, found in (("warning", warned), ("error", failures)):
+        for name, text in few_lines(found):
+            say(kind, text, name)
+
+
+def few_lines(found: Sequence[tuple[str, str, Sequence[str]]]) -> Iterator[tuple[str, str]]:
+    """Yield what to print of files in at most eight lines, each with the file that it is about.
+
+    `found` has for each file its name, a sentence, and all that there is to say. The sentences are printed if they are
+    few. If not, what is said of several files is said once, with an example, whatever the names and numbers in it.
+    """
+    if len(found) <= _MAX_LINES:
+        yield from ((name, text) for name, text, _ in found)
+        return
+    groups: dict[str, dict[str, str]] = {}
+    for name, _, texts in found:
+        for text in texts:
+            # Without the numbers and the quoted names, in which those of one kind differ.
+            plain = re.sub(r"'[^']*'|0x[0-9a-f]+|\d[\d,.]*", "#", text)
+            groups.setdefault(re.sub(r"# (\w+?)s\b", r"# \1", plain), {}).setdefault(name, text)
+    ranked = sorted(groups.values(), key=len, reverse=True)
+    shown = ranked if len(ranked) <= _MAX_LINES else ranked[: _MAX_LINES - 1]
+    for group in shown:
+        name, text = next(iter(group.items()))
+        yield (name, text) if len(group) == 1 else ("", f"{len(group):,} files, such as {name}: {text}")
+    if len(shown) < len(ranked):
+        names = {name for group in ranked[len(shown) :] for name in group}
+        yield "", f"{len(ranked) - len(shown):,} more kinds of these, in {counted(len(names), 'file')} (-v has them)"
+
+
+def sums(outcomes: Sequence[Outcome], *, removes: bool, seconds: float) -> str:
+    """Return the one sentence about a run: how often each status, and why files were skipped, in a report's words."""
+    statuses = Counter(outcome.status for outcome in outcomes)
+    kinds = Counter(outcome.skip_kind for outcome in outcomes)
+    skipped = ", ".join(f"{kind.value}: {kinds[kind]:,}" for kind in SkipKind if kinds[kind])
+    parts = [f"{statuses[status]:,} {status}" for status in get_args(Status) if statuses[status]]
+    parts = [f"{part} ({skipped})" if part.endswith("skipped") and skipped else part for part in parts]
+    good = [outcome for outcome in outcomes if outcome.status != "failed"]
+    line = f"{counted(len(outcomes), 'file')}: {', '.join(parts) or 'none'}; "
+    if not removes:
+        in_part = sum(outcome.in_parts_count for outcome in good)
+        line += f"{sum(outcome.function_count for outcome in good):,} functions described, "
+        line += f"{sum(outcome.left_out_count for outcome in good):,} left out"
+        line += f", {in_part:,} in part, " if in_part else ", "
+    return f"{line}{sum(outcome.section_size for outcome in good):,} bytes of .sframe; {seconds:.1f} s"
+
+
+# For programs
+
+
+def json_line(outcome: Outcome) -> str:
+    """Return the object that a report has for a file, without a line end."""
+    import json
+
+    data = {
+        "schema": SCHEMA_VERSION,
+        "file": outcome.name,
+        "other_names": list(outcome.other_names),
+        "status": outcome.status,
+        "exit_status": exit_status(outcome),
+        "kind": "" if outcome.skip_kind is None else outcome.skip_kind.value,
+        "reason": outcome.reason,
+        "warnings": list(outcome.warnings),
+        "section_size": outcome.section_size,
+        "functions": outcome.function_count,
+        "left_out": outcome.left_out_count,
+        "in_parts": outcome.in_parts_count,
+        "placement": outcome.placement,
+    }
+    # The account is JSON already; it was made where the file was converted.
+    return f'{json.dumps(data)[:-1]}, "account": {outcome.account or "null"}}}'

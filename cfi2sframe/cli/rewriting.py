@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What convert and remove share: their request, and how it is run, for one file to an output or for files in place."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.cli.messages import EXIT_SUCCESS, KEPT, fail, say, worst
+from cfi2sframe.cli.options import add_inputs, add_option, check_apart, listed_names, process_count, write_text
+from cfi2sframe.cli.outcomes import exit_status, json_line, say_in_few_lines, say_outcome, sums
+from cfi2sframe.cli.progress import at, watched
+from cfi2sframe.errors import ErrorKind, FileError, OutputError, RequestError
+from cfi2sframe.jobs.job import run_job
+from cfi2sframe.jobs.records import Job, Outcome, Settings
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+#: Smaller inputs (bytes, in all) are done before processes would pay off.
+POOL_SIZE: Final = 1 << 20
+_IN_PLACE: Final = "with --in-place or --check"
+
+
+class WriteRequest(NamedTuple):
+    """Files to convert, or to take the section out of (`settings.removes`).
+
+    `named` are the files and folders named as words, `listed` those of `--files-from`, which are skipped where they
+    have nothing to convert. `output` is where the only input goes; None: each file is rewritten, or only looked at
+    (`settings.only_checks`). `report` is a file to write lines of JSON to, or for an output the account.
+    """
+
+    named: tuple[str, ...]
+    settings: Settings
+    output: str | None = None
+    listed: tuple[str, ...] = ()
+    is_recursive: bool = False
+    excluded: tuple[str, ...] = ()
+    process_count: int = 1
+    report: str | None = None
+    is_verbose: bool = False
+
+    @property
+    def is_single(self) -> bool:
+        """Whether this is about one file, of which more is told than of many."""
+        return len(self.named) == 1 and not self.listed and not self.is_recursive
+
+
+# Options
+
+
+def add_write_options(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add the options of both verbs. `text` says what `-o` writes."""
+    group = add_inputs(parser, "ELF object, executable or library; with -o, - is standard input")
+    add_option(group, "-r, --recursive", "process the ELF files in folders; objects only with --for ld or kernel-arm64")
+    group = parser.add_argument_group("output")
+    add_option(group, "-o, --output OUT", text)
+    add_option(group, "--in-place", "rewrite each FILE, keeping mode, owner and times where permitted")
+    add_option(group, "--check", "write nothing; print what --in-place would do; exit with 1 if anything")
+    add_option(group, "--keep-rights", "refuse a file if its owner, set-ID bits or attributes are not kept")
+    add_option(group, "--no-verify", "do not read back and check what was written")
+    add_option(group, "--report FILE", "write a line of JSON per file; with -o, one account")
+    add_option(group, "-v, --verbose", "print a summary on standard error")
+
+
+def write_request(arguments: argparse.Namespace, settings: Settings) -> WriteRequest:
+    """Return what the arguments of either verb ask for.
+
+    Raises `RequestError` when they contradict one another, and `OSError`.
+    """
+    _check_target(arguments)
+    if settings.removes and arguments.output is not None:
+        refuse(arguments, ("report",), _IN_PLACE)
+    listed = listed_names(arguments)
+    report, output = arguments.report, arguments.output
+    if report is not None and report != "-":
+        # It is written after what may be a long run.
+        try:
+            os.stat(os.path.dirname(os.path.realpath(report)))
+        except OSError as error:
+            raise FileError.of(error, report) from None
+    is_raw = output is not None and not settings.removes and (output == "-" or output.endswith(".sframe"))
+    settings = settings._replace(
+        verifies=not arguments.no_verify,
+        keeps_rights=arguments.keep_rights,
+        only_checks=arguments.check,
+        is_raw=is_raw,
+    )
+    request = WriteRequest(
+        tuple(arguments.inputs),
+        settings,
+        output,
+        listed,
+        arguments.recursive,
+        tuple(arguments.exclude),
+        process_count(arguments.jobs),
+        report,
+        arguments.verbose,
+    )
+    wants_account = not settings.removes and bool(report or (request.is_verbose and request.is_single))
+    return request._replace(settings=settings._replace(wants_account=wants_account))
+
+
+def _check_target(arguments: argparse.Namespace) -> None:
+    """Raise `RequestError` unless the options name files to rewrite, or one input and its output."""
+    if not arguments.inputs and arguments.files_from is None:
+        raise RequestError("no input file")
+    if arguments.in_place or arguments.check:
+        if arguments.output is not None:
+            raise RequestError(f"-o and --{'in-place' if arguments.in_place else 'check'} are mutually exclusive")
+        if "-" in arguments.inputs:
+            raise RequestError("standard input cannot be rewritten in place")
+        if arguments.exclude and not arguments.recursive:
+            raise RequestError("--exclude is only valid with -r")
+        return
+    if arguments.output is None:
+        raise RequestError("no output specified; use -o OUT or --in-place")
+    if len(arguments.inputs) > 1:
+        raise RequestError("-o takes a single input; use --in-place to rewrite several files")
+    refuse(arguments, ("recursive", "exclude", "files-from", "jobs"), _IN_PLACE)
+    path, output = arguments.inputs[0], arguments.output
+    # By links or not; a hard link to it is another file to write.
+    if os.path.isfile(path) and os.path.isfile(output) and os.path.realpath(path) == os.path.realpath(output):
+        raise RequestError(f"-o {output} is the input file; use --in-place to rewrite it")
+
+
+def refuse(arguments: argparse.Namespace, options: Sequence[str], where: str) -> None:
+    """Raise `RequestError` for any of these options, which are only valid elsewhere."""
+    for option in options:
+        if getattr(arguments, option.replace("-", "_")):
+            raise RequestError(f"--{option} is only valid {where}")
+
+
+# The run
+
+
+def run(request: WriteRequest) -> int:
+    """Do to each file what the request says; return the worst file's exit status."""
+    settings, output = request.settings, request.output
+    if output is None:
+        from cfi2sframe.jobs.listing import work_list
+
+        jobs = work_list(
+            request.named, settings, recurse=request.is_recursive, excluded=request.excluded, listed=request.listed
+        )
+    else:
+        source = request.named[0]
+        jobs = [Job("<stdin>" if source == "-" else source, (source,), settings, output=output)]
+    outputs = [] if output is None else [output]
+    check_apart("report", request.report, [*(target for job in jobs for target in job.targets), *outputs])
+    if request.is_single:
+        at(jobs[0].name)
+        outcomes = [run_job(jobs[0], KEPT)]
+        _say(request, outcomes[0])
+    else:
+        outcomes = _run_several(request, jobs)
+    return worst((*map(exit_status, outcomes), _write_report(request, outcomes)))
+
+
+def _run_several(request: WriteRequest, jobs: Sequence[Job]) -> list[Outcome]:
+    """Run the jobs, and print what became of them; return the outcomes, in their order."""
+    started = time.monotonic()
+    count = 1 if sum(job.size for job in jobs) < POOL_SIZE else request.process_count
+    outcomes: list[Outcome] = []
+    done: list[Outcome] = []
+
+    def sentence(known: Sequence[Outcome]) -> str:
+        if not request.is_verbose:
+            say_in_few_lines(known)
+        return sums(known, removes=request.settings.removes, seconds=time.monotonic() - started)
+
+    def note(_job: Job, outcome: Outcome) -> None:
+        done.append(outcome)
+
+    try:
+        with closing(watched(run_job, jobs, _lost, count=count, on_done=note)) as results:
+            for outcome in results:
+                outcomes.append(outcome)
+                if request.is_verbose:
+                    _say(request, outcome)
+    except (SystemExit, KeyboardInterrupt):
+        text = sentence(done)
+        say("error", f"interrupted; {len(jobs) - len(done):,} of {len(jobs):,} files are not done; {text}")
+        _write_report(request, done)
+        raise
+    say("info", sentence(outcomes))
+    return outcomes
+
+
+def _lost(job: Job, reason: str) -> Outcome:
+    detail = "" if job.settings.only_checks else "; it is not known whether the file was converted"
+    return Outcome(job.name, job.other_names, "failed", ErrorKind.SYSTEM, f"{reason}{detail}")
+
+
+def _say(request: WriteRequest, outcome: Outcome) -> None:
+    say_outcome(
+        outcome,
+        is_single=request.is_single,
+        is_verbose=request.is_verbose,
+        only_checks=request.settings.only_checks,
+    )
+
+
+def _write_report(request: WriteRequest, outcomes: Sequence[Outcome]) -> int:
+    """Write the report, if there is to be one; return an exit status."""
+    if request.report is None:
+        return EXIT_SUCCESS
+    if request.output is not None:
+        import json
+
+        (account,) = [outcome.account for outcome in outcomes]
+        if not account:
+            return EXIT_SUCCESS
+        text = f"{json.dumps(json.loads(account), indent=2)}\n"
+    else:
+        text = "".join(f"{json_line(outcome)}\n" for outcome in outcomes)
+    try:
+        write_text(request.report, text)
+    except OutputError as error:
+        return fail(error, "")
+    return EXIT_SUCCESS

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A command line is run: which verb it is for, and what ends it, as an exit status."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+from contextlib import contextmanager
+from importlib import import_module
+from io import TextIOWrapper
+from typing import TYPE_CHECKING, NoReturn
+
+from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM, fail, say
+from cfi2sframe.cli.parsers import DEFAULT_VERB, VERBS, make_parser, verb_parser
+from cfi2sframe.cli.progress import ticking
+from cfi2sframe.errors import Cfi2SFrameError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
+
+
+def run_words(words: list[str]) -> int:
+    """Run a command line; its first word is a verb, or the verb is convert. Return the exit status."""
+    if not words or words[0] in ("-h", "--help", "--version"):
+        return status_of("", lambda: _answer(words))
+    if words[0] in VERBS:
+        return status_of(words[0], lambda: _run_verb(words[0], words[1:]))
+    # Otherwise it would be convert's input, and be found missing after the files that follow it were rewritten.
+    refused = _refused(words[:1], is_start=True)
+    return refused or status_of(DEFAULT_VERB, lambda: _run_verb(DEFAULT_VERB, words, is_named=False))
+
+
+def _answer(words: list[str]) -> int:
+    """Answer what is asked of the program and not of a verb."""
+    parser = make_parser(verbs=())
+    if not words:
+        parser.print_help(sys.stderr)
+        return EXIT_USAGE
+    parser.parse_args(words)
+    parser.print_help()
+    return EXIT_SUCCESS
+
+
+def _run_verb(verb: str, words: list[str], *, is_named: bool = True) -> int:
+    """Run a verb; where none was named, the files may have one among them, after an option."""
+    module = import_module(f"cfi2sframe.cli.{verb}")
+    options = parse(verb_parser(verb), words)
+    if not is_named and (refused := _refused(options.inputs, is_start=False)):
+        return refused
+    status: int = module.run(module.request_of(options))
+    return status
+
+
+def _refused(files: Sequence[str], *, is_start: bool) -> int:
+    """Report a verb among what would be files, or a first one that was meant as a verb; return 0 without.
+
+    A missing file is convert's to report, unless it is the start of the line, where a verb may stand.
+    """
+    for position, word in enumerate(files):
+        if word.startswith("-") or os.path.lexists(word):
+            continue
+        if word in VERBS:
+            say("error", f"the command comes first: {PROGRAM} {word} ...")
+            return EXIT_USAGE
+        if position > 0:
+            continue
+        from difflib import get_close_matches
+
+        for near in get_close_matches(word.lower(), (*VERBS, "help"), 1):
+            meant = near if near in VERBS else "--help"
+            say("error", f"'{word}' is neither a command nor a file; did you mean '{meant}'?")
+            return EXIT_USAGE
+        if is_start and os.sep in word:
+            say("error", "No such file or directory", word)
+            return EXIT_UNUSABLE
+        if is_start:
+            say("error", f"'{word}' is neither a command nor a file")
+            return EXIT_UNUSABLE
+    return EXIT_SUCCESS
+
+
+def parse(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
+    """Parse options and files in any order; the usual case, with all files together, has a cheaper way."""
+    options, rest = parser.parse_known_args(words)
+    return parser.parse_intermixed_args(words) if rest else options
+
+
+def status_of(verb: str, run: Callable[[], int]) -> int:
+    """Run a verb; turn every expected failure into one line and an exit status."""
+    # A run makes millions of small tuples and no cycles: the collector would only cost time.
+    gc.disable()
+    if isinstance(sys.stdout, TextIOWrapper):
+        # Characters outside its encoding are escaped, instead of raising an error.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        try:
+            with _ended_by_signals(), ticking(verb):
+                status = run()
+            sys.stdout.flush()
+        except SystemExit as stop:
+            return stop.code if isinstance(stop.code, int) else EXIT_USAGE
+        except (Cfi2SFrameError, MemoryError) as error:
+            return fail(error, error.file if isinstance(error, Cfi2SFrameError) else "")
+    except BrokenPipeError:
+        # The reader has closed the pipe, as it may.
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        # Verbs report errors of their own files; without a name, this is standard output, for example on a full disk.
+        return fail(error, "<stdout>" if error.filename is None else os.fsdecode(error.filename))
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return status
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Turn a request to end into an exception, so that temporary files and processes are removed; ignore further ones.
+
+    Signals that the caller has chosen to ignore stay ignored.
+    """
+    previous: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
+
+    def end(number: int, _frame: FrameType | None) -> NoReturn:
+        for other in previous:
+            signal.signal(other, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    try:
+        for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            handler = signal.getsignal(ending)
+            if handler in (signal.SIG_DFL, signal.default_int_handler):
+                previous[ending] = handler
+                signal.signal(ending, end)
+    except ValueError:
+        # Only the main thread may install handlers; in another one there are none.
+        previous.clear()
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
