@@ -12,7 +12,7 @@ import sys
 import time
 from contextlib import closing, contextmanager
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from cfi2sframe.batch import results_of
 from cfi2sframe.cli.messages import PROGRAM
@@ -21,6 +21,13 @@ from cfi2sframe.printable import printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
     from types import FrameType
+    from typing import TypeVar
+
+    from cfi2sframe.files.find import Source
+    from cfi2sframe.jobs.records import Job
+
+    Item = TypeVar("Item", Job, Source)
+    Result = TypeVar("Result")
 
 _STANDARD_ERROR: Final = 2
 #: When this variable is "never", nothing is shown.
@@ -41,19 +48,6 @@ _STEPS: Final = {
     "sframe": "reading the section",
     "files": "writing",
 }
-
-
-class _File(Protocol):
-    """What work is done on: its name in messages, and its bytes, 0 if they are not known."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def size(self) -> int: ...
-
-
-Item = TypeVar("Item", bound=_File)
-Result = TypeVar("Result")
 
 
 class _Shown:

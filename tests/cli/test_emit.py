@@ -6,8 +6,6 @@ from __future__ import annotations
 import gc
 import os
 import stat
-import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -16,10 +14,10 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.api import decode_raw
 from cfi2sframe.cli import main
-from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE
+from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE
 from cfi2sframe.errors import VerificationError
 from tests.support.cli import run as run_cli
-from tests.support.emitted import GOLDEN, SHT_GNU_SFRAME, SHT_PROGBITS, headers_of, named
+from tests.support.emitted import GOLDEN, headers_of, named
 from tests.support.jobs import snapshot
 
 if TYPE_CHECKING:
@@ -84,32 +82,6 @@ def test_form_by_name(source: Path, name: str, *, is_elf: bool) -> None:
     assert source.read_bytes() == OBJECT.read_bytes()
 
 
-@pytest.mark.parametrize(("out", "magic"), [("-", b"\xe2\xde"), ("/dev/stdout", b"\x7fELF")])
-def test_standard_output_and_input(out: str, magic: bytes) -> None:
-    command = [sys.executable, "-m", "cfi2sframe", "-", "-o", out]
-    done = subprocess.run(command, input=OBJECT.read_bytes(), capture_output=True, check=False)
-    assert done.returncode == EXIT_SUCCESS
-    assert done.stdout.startswith(magic)
-    assert done.stderr == b""
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "no output"),
-        (["-o", "OUT", "--in-place"], "mutually exclusive"),
-        (["-o", "OUT", "--section-address", "0x1000"], "--section-address is only valid for raw output"),
-        (["-o", "OUT", "--errata", "1"], "--errata is only valid with --sframe-version 2"),
-    ],
-)
-def test_contradictions(source: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    out = str(source.with_name("out.o"))
-    assert cli(source, *(out if word == "OUT" else word for word in words)) == EXIT_USAGE
-    assert message in capsys.readouterr().err
-    assert only(source.parent) == ["in.o"]
-    assert source.read_bytes() == OBJECT.read_bytes()
-
-
 @pytest.mark.parametrize("mode", [0o644, 0o600, 0o444, 0o755])
 def test_in_place_keeps_mode_and_times(source: Path, mode: int) -> None:
     source.chmod(mode)
@@ -131,14 +103,6 @@ def test_a_copy_has_the_mode_of_its_input_and_a_new_time(source: Path) -> None:
     assert cli(source, "-o", out) == EXIT_SUCCESS
     assert stat.S_IMODE(out.stat().st_mode) == 0o751
     assert out.stat().st_mtime_ns > OLD_TIME_NS
-
-
-def test_raw_bytes_have_the_mode_of_a_new_file(source: Path) -> None:
-    source.chmod(0o700)
-    out, other = source.with_name("out.sframe"), source.with_name("other")
-    other.touch()
-    assert cli(source, "-o", out) == EXIT_SUCCESS
-    assert out.stat().st_mode == other.stat().st_mode
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -180,12 +144,6 @@ def test_a_copy_belongs_to_the_caller(source: Path, words: tuple[str, ...], *, i
     status = out.stat()
     assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (0, os.getegid(), 0o750)
     assert os.listxattr(out) == []
-    # The input itself, by another name, is refused.
-    link = source.with_name("link.o")
-    link.symlink_to(source)
-    assert cli(source, "-o", link, "--replace") == EXIT_USAGE
-    assert (source.stat().st_uid, stat.S_IMODE(source.stat().st_mode)) == (SOMEBODY, 0o6773)
-    assert os.getxattr(source, "user.note") == b"another owner's"
 
 
 @pytest.mark.parametrize("replace", [(), ("--replace",)])
@@ -200,24 +158,6 @@ def test_a_section_that_is_right_already_is_copied(
     assert capsys.readouterr().err.splitlines()[-1] == (f"cfi2sframe: {source}: info: unchanged")
     assert out.read_bytes() == before.data
     assert snapshot(source) == before
-
-
-def test_an_existing_section_wants_replace(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli("--in-place", source, "--sframe-version", "2") == EXIT_SUCCESS
-    before = source.read_bytes()
-    assert cli("--in-place", source) == EXIT_UNUSABLE
-    assert "already has a different .sframe section (use --replace)" in capsys.readouterr().err
-    assert source.read_bytes() == before
-    assert only(source.parent) == ["in.o"]
-    assert cli("--in-place", "--replace", source) == EXIT_SUCCESS
-    assert version_of(source) == 3
-    assert [h.name for h in headers_of(source.read_bytes())].count(".rela.sframe") == 1
-
-
-def test_section_type(source: Path) -> None:
-    for words, kind in (([], SHT_GNU_SFRAME), (["--for", "ld-2.41"], SHT_PROGBITS)):
-        assert cli(source, "-o", source.with_name("out.o"), *words) == EXIT_SUCCESS
-        assert named(headers_of(source.with_name("out.o").read_bytes()), ".sframe").type == kind
 
 
 def test_a_file_without_describable_functions_is_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -146,36 +146,6 @@ def test_excluded(root: Path, words: tuple[str, ...]) -> None:
     assert changed(root, (*rest, "--exclude", "/usr")) == {"usr/bin/other"}
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--in-place", "IN", "--exclude", "x"), "--exclude is only valid with -r"),
-        (("remove", "--in-place", "IN", "--exclude", "x"), "--exclude is only valid with -r"),
-        (("remove", "IN", "IN", "-o", "x"), "-o takes a single input; use --in-place to rewrite several files"),
-        (("remove", "IN", "-r", "-o", "x"), "--recursive is only valid with --in-place or --check"),
-        (("remove", "IN", "-o", "x", "--report", "y"), "--report is only valid with --in-place or --check"),
-        (("remove", "IN", "-o", "x", "--in-place"), "-o and --in-place are mutually exclusive"),
-        (("remove", "IN"), "no output specified; use -o OUT or --in-place"),
-        (("remove", "--in-place"), "no input file"),
-        (("remove", "--in-place", "-"), "standard input cannot be rewritten in place"),
-        (("remove", "--in-place", "IN", "--report", "IN"), "would overwrite an input or another output"),
-    ],
-)
-def test_contradictions(root: Path, words: tuple[str, ...], message: str) -> None:
-    before = tree(root)
-    status, out, err = run(*(root / "bin" / "true" if word == "IN" else word for word in words))
-    assert (status, out) == (2, b"")
-    assert message in err[-1]
-    assert tree(root) == before
-
-
-@pytest.mark.parametrize("words", [("--in-place",), ("remove", "--in-place")])
-def test_a_folder_needs_a_word(root: Path, words: tuple[str, ...]) -> None:
-    hint = "with --in-place or --check, -r processes the ELF files in it"
-    message = f"cfi2sframe: {root}: error: Is a directory ({hint})"
-    assert run(*words, root) == (3, b"", (message,))
-
-
 # Verbs that read
 
 

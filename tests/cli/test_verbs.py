@@ -310,10 +310,3 @@ def test_a_format_that_no_verb_writes(verb: str, suffix: str, good: Path, tmp_pa
     assert run(verb, good, "-o", out) == (2, b"", (message,))
     assert not out.exists()
     assert run(verb, good, "-o", out, "--format", "text").status in (0, 1)
-
-
-def test_verbs_parse_their_arguments(good: Path) -> None:
-    for verb in ("dump", "verify", "coverage"):
-        assert run(verb).failed(2)
-        status, _, err = run(verb, good, "--unknown")
-        assert (status, err[-1].startswith("cfi2sframe: error: "), "--unknown" in err[-1]) == (2, True, True)

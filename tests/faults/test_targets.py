@@ -146,15 +146,6 @@ def test_inputs_without_an_end(source: Path, words: tuple[str, ...]) -> None:
     assert set(contents(source.parent)) == {"in.o"}
 
 
-def test_a_converted_file_is_not_overwritten_by_its_report(source: Path) -> None:
-    (source.parent / "link.o").symlink_to("in.o")
-    for name in ("in.o", "link.o"):
-        done = run(source.parent, "--in-place", "in.o", "--report", name)
-        message = f"cfi2sframe: error: --report {name} would overwrite an input or another output\n"
-        assert done == (2, b"", message)
-    assert source.read_bytes() == DATA
-
-
 def test_a_fifo(source: Path) -> None:
     fifo = source.parent / "fifo"
     os.mkfifo(fifo)

@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE
 from cfi2sframe.cli.wrapper.programs import from_root, is_set, log, message, status_of, without_section, write
-from cfi2sframe.errors import RequestError
+from cfi2sframe.errors import Cfi2SFrameError, RequestError, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from cfi2sframe.cli.rewriting import WriteRequest
     from cfi2sframe.cli.wrapper.programs import Role
 
 #: The magic number of e_ident, and the offset of the end of e_type.
 _ELF_MAGIC: Final = b"\x7fELF"
 _E_TYPE_END: Final = 18
 _ELFDATA2MSB: Final = 2
-#: What convert is asked besides options: by their names in its namespace. A wrapper decides these itself.
-_NOT_OPTIONS: Final = ("inputs", "files_from", "recursive", "output", "check", "report")
 
 
 def identity_of(path: str) -> tuple[int, ...] | None:
@@ -72,21 +71,22 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
     import contextlib
     import io
 
+    from cfi2sframe.cli import convert
     from cfi2sframe.cli.verbs import status_of
 
     is_verbose = is_set("CFI2SFRAME_VERBOSE")
     said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
         try:
-            flags, options = _flags(), plan()
+            options = plan()
             if options is None:
                 return EXIT_SUCCESS
-            own = ["--verbose"] if is_verbose or os.environ.get("CFI2SFRAME_LOG") else []
-            words = [*own, *flags, *options, "--in-place", path]
-            status = status_of("convert", lambda: _convert(words))
-        except RequestError as error:
+            is_heard = is_verbose or os.environ.get("CFI2SFRAME_LOG")
+            request = _request_of(path, [*(["--verbose"] if is_heard else []), *options])
+            status = status_of("convert", lambda: convert.run(request))
+        except (Cfi2SFrameError, OSError) as error:
             status = EXIT_UNUSABLE
-            said.write(message(role, "error", str(error), path))
+            said.write(message(role, "error", reason_of(error), path))
     text = said.getvalue()
     if is_verbose or (status != EXIT_SUCCESS and is_set("CFI2SFRAME_STRICT")):
         write(text)
@@ -94,35 +94,26 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
     return status
 
 
-def _convert(words: list[str]) -> int:
-    from cfi2sframe.cli import convert
-    from cfi2sframe.cli.parsers import verb_parser
-    from cfi2sframe.cli.verbs import parse
-
-    request = convert.request_of(parse(verb_parser("convert"), words))
-    # Nothing is wrong with a file of another machine.
-    return convert.run(request._replace(settings=request.settings._replace(skips_unfit=True)))
-
-
-def _flags() -> list[str]:
-    """Return the options that the user has chosen. Raises `RequestError` for anything but an option."""
+def _request_of(path: str, options: Sequence[str]) -> WriteRequest:
+    """Return what convert is asked for. Raises `RequestError` where the user's flags ask for more than a section."""
     import shlex
 
+    from cfi2sframe.cli import convert
     from cfi2sframe.cli.parsers import verb_parser
+    from cfi2sframe.cli.rewriting import WriteRequest
+    from cfi2sframe.cli.verbs import parse
 
-    variable = "CFI2SFRAME_FLAGS"
-    text = os.environ.get("CFI2SFRAME_FLAGS", "")
+    flags = os.environ.get("CFI2SFRAME_FLAGS", "")
     try:
-        words = shlex.split(text)
-        parser = verb_parser("convert")
-        found = vars(parser.parse_args(words)) if words else {}
+        words = [*shlex.split(flags), *options, "--in-place", path]
+        request = convert.request_of(parse(verb_parser("convert"), words))
     except ValueError as error:
-        raise RequestError(f"{variable}: {error}") from None
+        raise RequestError(f"CFI2SFRAME_FLAGS: {error}") from None
     except SystemExit:
         # The parser has printed why; or its help, which was asked for.
-        raise RequestError(f"{variable} has no options of convert: {text}") from None
-    for name, value in found.items():
-        if name in _NOT_OPTIONS and value != parser.get_default(name) and value != []:
-            what = f"--{name.replace('_', '-')}" if name != "inputs" else " ".join(value)
-            raise RequestError(f"{variable}: {what}: only options that determine the section are possible")
-    return words
+        raise RequestError(f"CFI2SFRAME_FLAGS has no options of convert: {flags}") from None
+    plain = WriteRequest((path,), request.settings, process_count=request.process_count, is_verbose=request.is_verbose)
+    if request != plain or request.settings.only_checks:
+        raise RequestError(f"CFI2SFRAME_FLAGS: {flags}: only options that determine the section are possible")
+    # Nothing is wrong with a file of another machine.
+    return request._replace(settings=request.settings._replace(skips_unfit=True))
