@@ -23,7 +23,7 @@ from cfi2sframe.jobs.job import refusal_of, warnings_of
 from cfi2sframe.reasons import DropReason, SkipReason, UnreadSource
 from cfi2sframe.report.coverage import coverage_data
 from cfi2sframe.report.coverage_report import coverage_report
-from cfi2sframe.report.formats import render
+from cfi2sframe.report.tables import render
 from cfi2sframe.sframe.read import read_section
 from cfi2sframe.verification import verify_section
 from tests.support import cfi_asm as asm

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.cli.options import Printing
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.report.records import Report
+    from cfi2sframe.report.tables import Report
 
 Answer = TypeVar("Answer")
 
@@ -159,7 +159,7 @@ def publish(collected: Collected[Answer], make: Callable[[], Report], printing: 
             return collected.status
         say("error", nothing)
         return EXIT_UNUSABLE
-    from cfi2sframe.report.formats import render
+    from cfi2sframe.report.tables import render
 
     try:
         with limited(collected.size), printing.open() as out:

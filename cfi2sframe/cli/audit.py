@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.cli.answers import collect, publish
 from cfi2sframe.cli.messages import EXIT_DIFFERENCE, EXIT_SUCCESS, PROGRAM, worst
 from cfi2sframe.cli.options import (
-    REPORT_FORMATS,
     Inputs,
     Printing,
     add_inputs,
@@ -22,6 +21,7 @@ from cfi2sframe.cli.options import (
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.guard import limited
 from cfi2sframe.printable import printable
+from cfi2sframe.report.tables import FORMATS
 
 if TYPE_CHECKING:
     import argparse
@@ -56,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_inputs(parser, "ELF file, folder or static archive; - is standard input")
     add_source(parser.add_argument_group("what to compare"), ("eh_frame", "debug_frame", "gopclntab"))
-    group = add_output(parser, REPORT_FORMATS)
+    group = add_output(parser, FORMATS)
     add_option(group, "-v, --verbose", "name functions that could not be compared, and why")
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.cli.answers import collect, publish
 from cfi2sframe.cli.messages import PROGRAM
 from cfi2sframe.cli.options import (
-    REPORT_FORMATS,
     Inputs,
     Printing,
     add_conversion_options,
@@ -22,6 +21,7 @@ from cfi2sframe.cli.options import (
     printing_of,
 )
 from cfi2sframe.cli.parsers import describe
+from cfi2sframe.report.tables import FORMATS
 
 if TYPE_CHECKING:
     import argparse
@@ -56,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"  {PROGRAM} coverage --format json --for glibc *.so\n",
     )
     add_inputs(parser, "ELF file, folder or static archive; - is standard input")
-    group = add_output(parser, REPORT_FORMATS)
+    group = add_output(parser, FORMATS)
     text = f"name the N largest places that are missing, or all (default {_DEFAULT_TOP}; json and csv: all)"
     add_option(group, "--top N", text, type=count_or_all, default=_DEFAULT_TOP)
     add_conversion_options(parser)

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion import Options
     from cfi2sframe.files.find import Source, Unusable
 
-#: What reports are written in; as in `report.formats`, which is imported when a report is rendered.
-REPORT_FORMATS: Final = ("text", "markdown", "csv", "json", "html")
 #: Formats by the suffix of the file that is written.
 _BY_SUFFIX: Final = {
     ".txt": "text",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from cfi2sframe.cli.answers import Collected, collect, publish
 from cfi2sframe.cli.messages import PROGRAM
 from cfi2sframe.cli.options import (
-    REPORT_FORMATS,
     Inputs,
     Printing,
     add_inputs,
@@ -26,6 +25,7 @@ from cfi2sframe.cli.options import (
 )
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import RequestError
+from cfi2sframe.report.tables import FORMATS
 
 if TYPE_CHECKING:
     import argparse
@@ -40,14 +40,26 @@ if TYPE_CHECKING:
 _TEXT_LINE_COUNT: Final = 25
 #: `--top` where nothing is said.
 _BY_FORMAT: Final = -1
-_ORDERS: Final = ("sframe", "gnu", "ratio", "growth", "rows", "cfi", "file", "functions", "left-out", "name")
+#: What files and folders can be sorted by, in descending order, and which of their fields that is.
+ORDERS: Final = {
+    "sframe": "sframe_size",
+    "gnu": "gnu_size",
+    "ratio": "ratio",
+    "growth": "growth_percent",
+    "rows": "mean_rows",
+    "cfi": "base_size",
+    "file": "file_size",
+    "functions": "function_count",
+    "left-out": "left_out_count",
+    "name": None,
+}
 _NOTHING: Final = "there is nothing to measure"
 
 
 class SizeRequest(NamedTuple):
     """Files to measure with each of these options, or two trees to compare; `options` begins with those asked for.
 
-    `line` is what a line of the table is about, `order` a column, and `top` the number of lines (None: all).
+    `line` is what a line of the table is about, `order` a field of it, and `top` the number of lines (None: all).
     """
 
     inputs: Inputs
@@ -55,7 +67,7 @@ class SizeRequest(NamedTuple):
     options: tuple[Options, ...]
     compared: tuple[str, ...] = ()
     line: Literal["file", "folder"] = "file"
-    order: str = "sframe"
+    order: str | None = "sframe_size"
     top: int | None = None
 
 
@@ -76,11 +88,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_version(group)
     add_level(group)
     add_source(group, ("code",))
-    group = add_output(parser, REPORT_FORMATS)
+    group = add_output(parser, FORMATS)
     text = "one line per file (the default) or folder"
     add_option(group, "--by {file,folder}", text, choices=("file", "folder"), default="file")
     add_option(group, "--details", "measure every version: where the bytes go, functions, records and rows")
-    add_option(group, "--sort COLUMN", f"{', '.join(_ORDERS)} (default sframe)", choices=_ORDERS, default="sframe")
+    add_option(group, "--sort COLUMN", f"{', '.join(ORDERS)} (default sframe)", choices=ORDERS, default="sframe")
     text = f"list N lines, or all (default: {_TEXT_LINE_COUNT} in text and markdown, else all); totals count all"
     add_option(group, "--top N", text, type=count_or_all, default=_BY_FORMAT)
 
@@ -107,7 +119,7 @@ def request_of(arguments: argparse.Namespace) -> SizeRequest:
     top = arguments.top
     if top == _BY_FORMAT:
         top = _TEXT_LINE_COUNT if printing.format in ("text", "markdown") else None
-    return SizeRequest(inputs, printing, (first, *others), compared, arguments.by, arguments.sort, top)
+    return SizeRequest(inputs, printing, (first, *others), compared, arguments.by, ORDERS[arguments.sort], top)
 
 
 def run(request: SizeRequest) -> int:

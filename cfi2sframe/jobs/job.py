@@ -165,8 +165,8 @@ def _known_of(job: Job, conversion: Conversion, coverage: Coverage | None) -> Ou
         import json
 
         from cfi2sframe.report.coverage import coverage_data
-        from cfi2sframe.report.records import SCHEMA_VERSION
-        from cfi2sframe.report.sentences import summary as sentence
+        from cfi2sframe.report.coverage_report import summary as sentence
+        from cfi2sframe.report.tables import SCHEMA_VERSION
 
         summary, account = sentence(coverage), json.dumps({"schema": SCHEMA_VERSION, **coverage_data(coverage)})
     return Outcome(
@@ -190,7 +190,7 @@ def warnings_of(coverage: Coverage | None) -> tuple[str, ...]:
     """
     if coverage is None:
         return ()
-    from cfi2sframe.report.sentences import missing_sentences
+    from cfi2sframe.report.coverage_report import missing_sentences
 
     unread = (f"{item.name} is not used: {item.reason}" for item in coverage.unread)
     # Nothing is lost where a stack ends, as in _start.

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from cfi2sframe.printable import counted
-from cfi2sframe.report.records import SCHEMA_VERSION, Column, Report, Table
+from cfi2sframe.report.tables import SCHEMA_VERSION, Column, Report, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
+from itertools import pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.constants import STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE
 from cfi2sframe.elf.ranges import Span, SpanCount, united
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     Reason = SkipReason | StubReason | CodeReason
 
 #: What describes code: a kind of row, PLT stubs, padding that the function before it reaches over, and instructions.
-DESCRIBED = ("default", "flexible", "stubs", "padding", "from code")
+DESCRIBED: Final = ("default", "flexible", "stubs", "padding", "from code")
+#: The rank of a symbol that names no function.
+_NO_NAME: Final = 3
 
 
 class Stretch(NamedTuple):
@@ -60,7 +63,8 @@ def count_code(conversion: Conversion) -> tuple[Counter[tuple[str, Reason | None
         gaps = gaps_outside(image, united((each.start, each.end) for each in known))
         padding = [gap for code, gap in gaps if fill_size(image, code, *gap) == gap.end - gap.start]
         taken = united((*taken, *padding))
-    uncovered = _with_reasons(_without_cfi(image, taken), [each for each in known if each.kind == "without CFI"])
+    reasons = [each for each in known if each.kind == "without CFI"]
+    uncovered = list(_with_reasons(_without_cfi(image, taken), reasons))
     for each in uncovered:
         sizes[each.kind, each.reason] += each.end - each.start
     return sizes, uncovered
@@ -98,100 +102,82 @@ def _parts_of(result: FunctionBody | InParts | Skip, vaddr: int, start: int, end
     elif isinstance(result, InParts):
         for first, last, which in result.within(start - vaddr, end - vaddr):
             if isinstance(which, Part):
-                yield Stretch(_kind_of(which.body), vaddr + first, vaddr + last)
+                yield from _parts_of(which.body, vaddr, vaddr + first, vaddr + last)
             else:
                 yield Stretch("in part", vaddr + first, vaddr + last, which.why.reason, which.why.detail)
     else:
-        yield Stretch(_kind_of(result), start, end)
+        yield Stretch("flexible" if result.is_flexible else "default", start, end)
 
 
-def _kind_of(body: FunctionBody) -> str:
-    return "flexible" if body.is_flexible else "default"
+def _without_cfi(image: ElfImage, taken: Sequence[Span]) -> Iterator[Stretch]:
+    """Yield the code outside of ascending spans, cut at the functions that symbols name.
 
-
-def _without_cfi(image: ElfImage, taken: Sequence[Span]) -> list[Stretch]:
-    """Return the code outside of some ascending spans, cut at its functions, but for the padding.
-
-    Padding begins where the code before it ends: at the start of a gap, and where a function ends whose size is known.
+    Padding at the start of what no symbol names is no code; a function of unknown size may end in some.
     """
     gaps = list(gaps_outside(image, taken))
     functions = _functions_within(image, [gap for _, gap in gaps])
-    found: list[Stretch] = []
-
-    def add_unnamed(code: CodeRange, start: int, end: int) -> None:
-        start += fill_size(image, code, start, end)
-        if start < end:
-            found.append(Stretch("without CFI", start, end, section=code.name))
-
+    starts = sorted(functions)
     for code, gap in gaps:
         position = gap.start
-        first, last = (bisect_left(functions, edge, key=attrgetter("start")) for edge in gap)
-        ends = [*(function.start for function in functions[first + 1 : last]), gap.end]
-        for function, next_start in zip(functions[first:last], ends, strict=False):
-            if function.start < position:
+        inside = starts[bisect_left(starts, gap.start) : bisect_left(starts, gap.end)]
+        for start, following in pairwise((*inside, gap.end)):
+            if start < position:
                 # A label inside the function before it.
                 continue
-            add_unnamed(code, position, function.start)
-            position = min(gap.end, function.start + function.size) if function.size else next_start
-            found.append(Stretch("without CFI", function.start, position, name=function.name, section=code.name))
-        add_unnamed(code, position, gap.end)
-    return found
+            yield from _unnamed(image, code, position, start)
+            size, name = functions[start].size, functions[start].name
+            position = min(gap.end, start + size) if size else following
+            yield Stretch("without CFI", start, position, name=name, section=code.name)
+        yield from _unnamed(image, code, position, gap.end)
 
 
-class _Function(NamedTuple):
-    """A function by its symbol. A size of 0 is one that the symbol table does not tell."""
-
-    start: int
-    size: int
-    name: str
+def _unnamed(image: ElfImage, code: CodeRange, start: int, end: int) -> Iterator[Stretch]:
+    start += fill_size(image, code, start, end)
+    if start < end:
+        yield Stretch("without CFI", start, end, section=code.name)
 
 
-def _functions_within(image: ElfImage, spans: Sequence[Span]) -> list[_Function]:
-    """Return the functions that start in any of some ascending spans.
+def _functions_within(image: ElfImage, spans: Sequence[Span]) -> dict[int, Symbol]:
+    """Return the functions that start in any of some ascending spans, by address.
 
     They are symbols of functions, and labels that have a size, as some assembly's functions do. Of several at one
     address, a function is preferred, then a symbol with a size, then one of .symtab, then the first. A damaged table
     has none.
     """
     within = SpanCount(spans)
-    best: dict[int, tuple[int, _Function]] = {}
+    best: dict[int, Symbol] = {}
     for table in image.symbol_tables if spans else ():
         try:
             # In a linked file st_value is the address, so that most entries can be skipped unread.
             for symbol in image.symbols(table, None if image.is_relocatable else within):
-                rank, vaddr = _rank(symbol), symbol.vaddr
-                if rank is None or vaddr is None or vaddr not in within:
-                    continue
-                if vaddr not in best or rank < best[vaddr][0]:
-                    best[vaddr] = (rank, _Function(vaddr, symbol.size, symbol.name))
+                if symbol.vaddr is not None and symbol.vaddr in within:
+                    last = best.get(symbol.vaddr)
+                    if _rank(symbol) < (_NO_NAME if last is None else _rank(last)):
+                        best[symbol.vaddr] = symbol
         except ElfError:
             continue
-    return [best[vaddr][1] for vaddr in sorted(best)]
+    return best
 
 
-def _rank(symbol: Symbol) -> int | None:
-    """Return 0 for the best of names, None for what names no function."""
+def _rank(symbol: Symbol) -> int:
+    """Return 0 for the best of names, `_NO_NAME` for what names no function."""
     if symbol.type in (STT_FUNC, STT_GNU_IFUNC):
         return 0 if symbol.size else 1
-    return 2 if symbol.type == STT_NOTYPE and symbol.size else None
+    return 2 if symbol.type == STT_NOTYPE and symbol.size else _NO_NAME
 
 
-def _with_reasons(stretches: Iterable[Stretch], reasons: Iterable[Stretch]) -> list[Stretch]:
-    """Return ascending stretches, cut where the reason changes why they have no rows; the first of several counts."""
+def _with_reasons(stretches: Iterable[Stretch], reasons: Iterable[Stretch]) -> Iterator[Stretch]:
+    """Yield ascending stretches, cut where the reason changes why they have no rows; the first of several counts."""
     known: list[Stretch] = []
     for why in sorted(reasons, key=attrgetter("start")):
         start = max(why.start, known[-1].end) if known else why.start
         if start < why.end:
             known.append(why._replace(start=start))
-    starts, ends = [why.start for why in known], [why.end for why in known]
-    result: list[Stretch] = []
+    starts = [why.start for why in known]
+    edges = sorted({*starts, *(why.end for why in known)})
     for stretch in stretches:
-        position = stretch.start
-        for why in known[bisect_right(ends, stretch.start) : bisect_left(starts, stretch.end)]:
-            if position < why.start:
-                result.append(stretch._replace(start=position, end=why.start))
-            start, position = max(position, why.start), min(why.end, stretch.end)
-            result.append(stretch._replace(start=start, end=position, reason=why.reason, detail=why.detail))
-        if position < stretch.end:
-            result.append(stretch._replace(start=position))
-    return result
+        inside = edges[bisect_right(edges, stretch.start) : bisect_left(edges, stretch.end)]
+        for start, end in pairwise((stretch.start, *inside, stretch.end)):
+            which = bisect_right(starts, start) - 1
+            why = known[which] if which >= 0 and start < known[which].end else stretch
+            yield stretch._replace(start=start, end=end, reason=why.reason, detail=why.detail)

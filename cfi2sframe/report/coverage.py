@@ -155,6 +155,16 @@ class Coverage(NamedTuple):
         return 100.0 * self.described_size / self.code_size if self.code_size else 100.0
 
     @property
+    def described_share(self) -> str:
+        """The share of the code that the section describes, as text; empty without any."""
+        return share(self.described_size, self.code_size)
+
+    @property
+    def incomplete_count(self) -> int:
+        """The functions that are not described from start to end."""
+        return self.function_count - self.described_count
+
+    @property
     def ratio(self) -> float | None:
         """The size of `.sframe` to that of the CFI with its search table; None without CFI."""
         whole = self.cfi_size + self.eh_frame_hdr_size
@@ -176,6 +186,16 @@ class Coverage(NamedTuple):
 
 #: The fields that are added up: all numbers about the code, the functions and the section.
 SUMMED: Final = Coverage._fields[Coverage._fields.index("code_size") : Coverage._fields.index("sources")]
+
+
+def share(part: int, whole: int) -> str:
+    """Return a share in percent. Only all of it is 100.00 %, and only nothing 0.00 %; empty without a whole."""
+    if not whole:
+        return ""
+    percent = 100 * part / whole
+    if 0 < percent < 0.01:
+        return "<0.01 %"
+    return f"{percent if part == whole else min(percent, 99.99):.2f} %"
 
 
 def account(conversion: Conversion) -> Coverage:

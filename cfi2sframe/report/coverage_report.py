@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of `coverage`: how much of the code of one file or several is described, then what is missing, and why."""
+"""An account as a report, as warnings, and as one line: how much of the code is described; what is missing, and why."""
 
 from __future__ import annotations
 
 from collections import Counter
 from heapq import nlargest
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.printable import counted
-from cfi2sframe.report.coverage import SUMMED, MissingSum, coverage_data
-from cfi2sframe.report.records import SCHEMA_VERSION, Column, Report, Table, column_sums, common_folder
+from cfi2sframe.printable import counted, printable
+from cfi2sframe.report.coverage import SUMMED, MissingSum, coverage_data, share
+from cfi2sframe.report.tables import SCHEMA_VERSION, Column, Report, Table, cells_of, column_sums, common_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from cfi2sframe.report.coverage import Coverage, Missing
-    from cfi2sframe.report.records import Cell
+    from cfi2sframe.report.tables import Cell
 
 _BYTES: Final = (
     ("default_size", "described by default rows"),
@@ -31,15 +32,25 @@ _FUNCTIONS: Final = (
     ("left_out_count", "left out"),
     ("damaged_count", "damaged"),
 )
-#: Of several files.
-_FILE_COLUMNS: Final = (
-    Column("described", "s"),
-    Column("bytes of code", ",", has_bar=True),
-    Column("without CFI", ","),
-    Column("left out", ","),
-    Column("functions", ","),
-    Column("not in full", ","),
-)
+#: The columns of tables, and what of a file or of a source each shows.
+_FILE_COLUMNS: Final = {
+    Column("described", "s"): "described_share",
+    Column("bytes of code", ",", has_bar=True): "code_size",
+    Column("without CFI", ","): "without_cfi_size",
+    Column("left out", ","): "left_out_size",
+    Column("functions", ","): "function_count",
+    Column("not in full", ","): "incomplete_count",
+}
+_SOURCE_COLUMNS: Final = {
+    Column("default", ","): "default_count",
+    Column("flexible", ","): "flexible_count",
+    Column("in part", ","): "in_part_count",
+    Column("left out", ","): "left_out_count",
+    Column("damaged", ","): "damaged_count",
+    Column("PLT stubs", ","): "stub_fde_count",
+    Column("dropped", ","): "dropped_count",
+    Column("source"): "name",
+}
 
 
 def coverage_report(accounts: Sequence[Coverage], *, top: int | None = None) -> Report:
@@ -96,16 +107,6 @@ def headline(coverage: Coverage) -> str:
     return f"{text}, and {coverage.described_count:,} of {count:,} {what}{in_part}"
 
 
-def share(part: int, whole: int) -> str:
-    """Return a share in percent. Only all of it is 100.00 %, and only nothing 0.00 %; empty without a whole."""
-    if not whole:
-        return ""
-    percent = 100 * part / whole
-    if 0 < percent < 0.01:
-        return "<0.01 %"
-    return f"{percent if part == whole else min(percent, 99.99):.2f} %"
-
-
 def _tables_of_one(coverage: Coverage) -> Iterator[Table]:
     sizes = [(getattr(coverage, name), text) for name, text in _BYTES]
     yield _parts_table("Code", "bytes", sizes, coverage.code_size, "bytes of code")
@@ -117,10 +118,8 @@ def _tables_of_one(coverage: Coverage) -> Iterator[Table]:
         ]
         yield _parts_table("Functions", "functions", counts, coverage.function_count, "functions with CFI")
     if len(coverage.sources) > 1:
-        names = ("default", "flexible", "in part", "left out", "damaged", "PLT stubs", "dropped")
-        columns = [*(Column(name, ",") for name in names), Column("source")]
-        rows: list[list[Cell]] = [[*source[2:], source.name] for source in coverage.sources]
-        yield Table("FDEs by source", columns, rows)
+        rows = [cells_of(source, _SOURCE_COLUMNS) for source in coverage.sources]
+        yield Table("FDEs by source", tuple(_SOURCE_COLUMNS), rows)
 
 
 def _parts_table(title: str, noun: str, parts: Sequence[tuple[int, str]], whole: int, text: str) -> Table:
@@ -131,22 +130,10 @@ def _parts_table(title: str, noun: str, parts: Sequence[tuple[int, str]], whole:
 
 def _table_of_several(accounts: Sequence[Coverage], total: Coverage) -> Table:
     folder = common_folder([each.file for each in accounts])
-    has_code = bool(total.from_code_size)
-    columns = (
-        *_FILE_COLUMNS,
-        *([Column("from code", ",")] if has_code else []),
-        Column(f"file, in {folder}" if folder else "file"),
-    )
-    rows: list[list[Cell]] = [
-        [
-            *(share(each.described_size, each.code_size), each.code_size, each.without_cfi_size, each.left_out_size),
-            *(each.function_count, each.function_count - each.described_count),
-            *([each.from_code_size] if has_code else []),
-            each.file[len(folder) :] if each is not total else "total",
-        ]
-        for each in (*accounts, total)
-    ]
-    return Table("", columns, rows[:-1], rows[-1])
+    columns = {**_FILE_COLUMNS, **({Column("from code", ","): "from_code_size"} if total.from_code_size else {})}
+    rows = [[*cells_of(each, columns), each.file.removeprefix(folder)] for each in accounts]
+    name = Column(f"file, in {folder}" if folder else "file")
+    return Table("", (*columns, name), rows, [*cells_of(total, columns), "total"])
 
 
 def _why_table(sums: Sequence[MissingSum]) -> Table:
@@ -199,3 +186,51 @@ def _notes(total: Coverage, rest_count: int) -> Iterator[str]:
         yield f"FDEs of PLT stubs, which are described by their instructions instead: {total.stub_fde_count:,}."
     yield from (f"{counted(count, 'FDE')} dropped: {reason}." for reason, count in total.dropped.items())
     yield from (f"{item.name} is not used: {item.reason}." for item in total.unread)
+
+
+def missing_sentences(coverage: Coverage) -> Iterator[str]:
+    """Yield a sentence for each damaged FDE, each function that is left out or described in part, and stubs."""
+    for item in coverage.of_kind("damaged"):
+        yield f"{item.section}+0x{item.address:x}: {item.message}; the FDE is skipped"
+    for item in coverage.of_kind("left out"):
+        yield f"{_function(item, coverage)} skipped: {_reason(item)}"
+    for _, group in groupby(coverage.of_kind("in part"), lambda item: (item.section, item.function_address)):
+        first, *more = holes = list(group)
+        size = sum(hole.size for hole in holes)
+        what = f"{size:,} of {first.function_size:,} bytes skipped: {_reason(first)} at 0x{first.address:x}"
+        yield f"{_function(first, coverage)}: {what}{f', and {len(more):,} more' if more else ''}"
+    for item in coverage.of_kind("PLT stubs"):
+        place = f"{printable(item.section)} (0x{item.address:x})"
+        yield f"PLT stubs in {place} skipped, {item.size:,} bytes: {_reason(item)}"
+
+
+def _reason(item: Missing) -> str:
+    return f"{item.message} ({item.detail})" if item.detail else item.message
+
+
+def _function(item: Missing, coverage: Coverage) -> str:
+    """Return a function's name, in readable form, and its place."""
+    place = f"0x{item.function_address:x}"
+    if coverage.is_object and item.section != ".text":
+        place = f"{printable(item.section)}+{place}"
+    return f"{printable(item.demangled)} ({place})" if item.name else f"function at {place}"
+
+
+def summary(coverage: Coverage) -> str:
+    """Return the one-line summary of a conversion."""
+    in_part = f" and {coverage.in_part_count:,} in part" if coverage.in_part_count else ""
+    derived = sum(s.described_count + s.in_part_count for s in coverage.sources if s.name == "code")
+    from_code = f" and {counted(derived, 'function')} from instructions" if derived else ""
+    line = (
+        f"SFrame version {coverage.sframe_version}: "
+        f"{coverage.described_count:,} of {coverage.function_count:,} functions{in_part}{from_code}, "
+        f"{coverage.described_size:,} of {coverage.code_size + coverage.other_padding_size:,} executable bytes, "
+        f"{coverage.sframe_size:,} bytes of .sframe"
+    )
+    if coverage.ratio is not None:
+        size = coverage.cfi_size + coverage.eh_frame_hdr_size
+        source_names = " + ".join(source.name for source in coverage.sources)
+        line += f" ({coverage.ratio:.2f} of {source_names} + .eh_frame_hdr, {size:,} bytes)"
+    if coverage.looked_up_size:
+        line += f"; rows scanned per lookup: {coverage.mean_rows:.1f} (mean), {coverage.max_rows:,} (max)"
+    return line

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.report.coverage import add_sources, count_sources, figures
 from cfi2sframe.report.gnu_size import gnu_size
-from cfi2sframe.report.records import column_sums
+from cfi2sframe.report.tables import column_sums
 from cfi2sframe.sframe.constants import FDE_ATTRIBUTE_SIZE, FDE_SIZE, HEADER_SIZE, SFRAME_VERSION_3
 
 if TYPE_CHECKING:

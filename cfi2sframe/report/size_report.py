@@ -7,28 +7,12 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.printable import counted
-from cfi2sframe.report.records import SCHEMA_VERSION, Column, Report, Table, common_folder
 from cfi2sframe.report.size import FileSize, add_up
+from cfi2sframe.report.tables import SCHEMA_VERSION, Column, Report, Table, cells_of, common_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from cfi2sframe.report.records import Cell
-
-_UNITS: Final = ("bytes", "KiB", "MiB", "GiB")
-#: What files and folders can be sorted by, in descending order; equal ones and "name" by their names.
-ORDERS: Final[dict[str, Callable[[FileSize], float | None]]] = {
-    "sframe": lambda file: file.sframe_size,
-    "gnu": lambda file: file.gnu_size,
-    "ratio": lambda file: file.ratio,
-    "growth": lambda file: file.growth_percent,
-    "rows": lambda file: file.mean_rows,
-    "cfi": lambda file: file.base_size,
-    "file": lambda file: file.file_size,
-    "functions": lambda file: file.function_count,
-    "left-out": lambda file: file.left_out_count,
-    "name": lambda _: 0,
-}
 _NOTE: Final = (
     "ratio: .sframe to .eh_frame + .eh_frame_hdr; GNU as+ld: an estimate within 3 %; rows: scanned per lookup, mean "
     "over the bytes of code."
@@ -62,6 +46,13 @@ _COUNT_COLUMNS: Final = {
     Column("scanned (mean)", ".2f"): "mean_rows",
     Column("(max)", ","): "max_rows",
 }
+_CHANGE_COLUMNS: Final = {
+    Column("change", "+,"): "growth",
+    Column("in %", "+.1f"): "percent",
+    Column("old", ","): "old_size",
+    Column("new", ","): "new_size",
+    Column("CFI + hdr", "+,"): "cfi_growth",
+}
 #: What the data of a comparison has of either side.
 _COMPARED: Final = ("file_count", "file_size", "cfi_size", "eh_frame_hdr_size", "sframe_size", "gnu_size")
 
@@ -71,15 +62,15 @@ def size_report(
     version: int,
     *,
     level: int | None = None,
-    order: str = "sframe",
+    order: str | None = "sframe_size",
     top: int | None = None,
     folders: Sequence[str] | None = None,
     undefined_count: int = 0,
 ) -> Report:
     """Return the report of files in `version`, and in others if there are any, which have tables of their own.
 
-    `folders` has the folder of each file where a line is about a folder; of `undefined_count` other files the version
-    does not define the ABI.
+    Lines descend by the field `order`; equal ones, or all for None, ascend by their names. `folders` has the folder of
+    each file where a line is about a folder; of `undefined_count` other files the version does not define the ABI.
     """
     noun = "file" if folders is None else "folder"
     lines = [file for file in files if file.sframe_version == version]
@@ -90,18 +81,18 @@ def size_report(
                 groups[name].append(file)
         lines = [add_up(group, name, version) for name, group in groups.items()]
     total = add_up(lines, counted(len(lines), noun), version)
-    lines.sort(key=lambda file: (-(ORDERS[order](file) or 0), file.file))
+    lines.sort(key=lambda file: (-(getattr(file, order) or 0) if order else 0, file.file))
+    shown, rest = lines[:top], lines[len(lines[:top]) :]
+    sums = [add_up(rest, f"{counted(len(rest), f'more {noun}')} (--top all)", version)] if rest else []
+    tables = [_main_table(shown, [*sums, total], noun)] if lines else []
     versions = sorted({file.sframe_version for file in files})
     totals = [add_up((f for f in files if f.sframe_version == each), "", each) for each in versions]
-    rest = lines[len(lines[:top]) :]
-    others = [add_up(rest, f"{counted(len(rest), f'more {noun}')} (--top all)", version)] if rest else []
-    tables = [_main_table(lines[:top], [*others, total], noun)] if lines else []
     if len(totals) > 1:
         for title, columns in (
             ("Bytes by version", _PART_COLUMNS),
             ("Functions, records and rows by version", _COUNT_COLUMNS),
         ):
-            tables.append(Table(title, tuple(columns), [_cells(each, columns) for each in totals]))
+            tables.append(Table(title, tuple(columns), [cells_of(each, columns) for each in totals]))
     notes = _notes(total)
     if undefined_count and total.file_count:
         notes.append(f"Version {version} does not define the ABI of {counted(undefined_count, 'file')}.")
@@ -113,12 +104,7 @@ def size_report(
     return Report(_headline(total, level), tables, notes, data)
 
 
-def _cells(file: FileSize, columns: Mapping[Column, str]) -> list[Cell]:
-    return [getattr(file, name) for name in columns.values()]
-
-
 def _headline(total: FileSize, level: int | None) -> str:
-    """Return what the version costs, in one sentence without a full stop."""
     version = f"version {total.sframe_version}{'' if level is None else f' at -O{level}'}"
     if not total.file_count:
         return f"{version} does not define the ABI of these files"
@@ -130,8 +116,7 @@ def _headline(total: FileSize, level: int | None) -> str:
 def _main_table(lines: Sequence[FileSize], sums: Sequence[FileSize], noun: str) -> Table:
     folder = common_folder([file.file for file in lines]) if noun == "file" else ""
     columns = _COLUMNS if noun == "file" else {**_COLUMNS, Column("files", ","): "file_count"}
-    rows = [[*_cells(file, columns), file.file[len(folder) :]] for file in lines]
-    rows += [[*_cells(file, columns), file.file] for file in sums]
+    rows = [[*cells_of(file, columns), file.file.removeprefix(folder)] for file in (*lines, *sums)]
     name = Column(f"{noun}, in {folder}" if folder else noun)
     is_single = len(lines) == len(sums) == 1
     return Table("", (*columns, name), rows[:-1], None if is_single else rows[-1])
@@ -140,10 +125,9 @@ def _main_table(lines: Sequence[FileSize], sums: Sequence[FileSize], noun: str) 
 def _notes(total: FileSize) -> list[str]:
     """Return what a reader of the table has to know besides."""
     notes = [_NOTE] if total.file_count else []
-    if total.left_out_count or total.in_part_count:
-        counts = [f"{total.left_out_count:,} left out"] * bool(total.left_out_count)
-        counts += [f"{total.in_part_count:,} described in part"] * bool(total.in_part_count)
-        notes.append(f"Functions: {', '.join(counts)}.")
+    counts = [(total.left_out_count, "left out"), (total.in_part_count, "described in part")]
+    if any(count for count, _ in counts):
+        notes.append(f"Functions: {', '.join(f'{count:,} {what}' for count, what in counts if count)}.")
     if total.existing_size:
         notes.append(f"The files have {human(total.existing_size)} of .sframe today.")
     return notes
@@ -158,23 +142,23 @@ class _Change(NamedTuple):
 
     @property
     def growth(self) -> int:
-        """By how many bytes the section grows."""
         return self.new.sframe_size - self.old.sframe_size
 
     @property
     def cfi_growth(self) -> int:
-        """By how many bytes the CFI and its search table grow."""
         return self.new.base_size - self.old.base_size
 
     @property
     def percent(self) -> float | None:
-        """The growth in percent; None of nothing."""
         return 100 * self.growth / self.old.sframe_size if self.old.sframe_size else None
 
-    def cells(self, folder: str = "") -> list[Cell]:
-        """Return a row, with the name below a folder."""
-        sizes = [side.sframe_size if side.file_count else None for side in (self.old, self.new)]
-        return [self.growth, self.percent, *sizes, self.cfi_growth, self.name[len(folder) :]]
+    @property
+    def old_size(self) -> int | None:
+        return self.old.sframe_size if self.old.file_count else None
+
+    @property
+    def new_size(self) -> int | None:
+        return self.new.sframe_size if self.new.file_count else None
 
 
 def comparison_report(old: Sequence[FileSize], new: Sequence[FileSize], version: int, *, top: int | None) -> Report:
@@ -185,18 +169,14 @@ def comparison_report(old: Sequence[FileSize], new: Sequence[FileSize], version:
     none = FileSize("", "", version)
     pairs = [_Change(name, before.get(name, none), after.get(name, none)) for name in sorted({**before, **after})]
     changed = sorted((pair for pair in pairs if pair.growth), key=lambda pair: (-abs(pair.growth), pair.name))
-    shown = changed[:top]
+    shown, rest = changed[:top], changed[len(changed[:top]) :]
     folder = common_folder([pair.name for pair in shown])
-    rows = [pair.cells(folder) for pair in shown]
+    lines = [pair._replace(name=pair.name.removeprefix(folder)) for pair in shown]
     same = [pair for pair in pairs if not pair.growth]
-    for others, what in ((changed[len(shown) :], "more changed file"), (same, "unchanged file")):
-        if others:
-            rows.append(_sum_of(others, counted(len(others), what), version).cells())
-    total = _sum_of(pairs, counted(len(pairs), "file"), version)
-    columns = (
-        *(Column("change", "+,"), Column("in %", "+.1f"), Column("old", ","), Column("new", ",")),
-        *(Column("CFI + hdr", "+,"), Column(f"file, in {folder}" if folder else "file")),
-    )
+    lines += [_sum_of(each, what) for each, what in ((rest, "more changed file"), (same, "unchanged file")) if each]
+    total = _sum_of(pairs, "file")
+    rows = [[*cells_of(each, _CHANGE_COLUMNS), each.name] for each in (*lines, total)]
+    columns = (*_CHANGE_COLUMNS, Column(f"file, in {folder}" if folder else "file"))
     data = [
         {
             "file": pair.name,
@@ -206,7 +186,7 @@ def comparison_report(old: Sequence[FileSize], new: Sequence[FileSize], version:
         }
         for pair in pairs
     ]
-    table = Table("", columns, rows, total.cells())
+    table = Table("", columns, rows[:-1], rows[-1])
     return Report(_change_headline(total), [table], [], {"schema": SCHEMA_VERSION, "files": data})
 
 
@@ -222,9 +202,10 @@ def _by_name(files: Iterable[FileSize]) -> dict[str, FileSize]:
     return found
 
 
-def _sum_of(pairs: Sequence[_Change], name: str, version: int) -> _Change:
+def _sum_of(pairs: Sequence[_Change], noun: str) -> _Change:
+    version = pairs[0].new.sframe_version
     sides = ([pair.old for pair in pairs], [pair.new for pair in pairs])
-    return _Change(name, *(add_up(side, "", version) for side in sides))
+    return _Change(counted(len(pairs), noun), *(add_up(side, "", version) for side in sides))
 
 
 def _change_headline(total: _Change) -> str:
@@ -244,10 +225,11 @@ def _grows(what: str, change: int) -> str:
 
 def human(size: int) -> str:
     """Return a size in the unit that needs few digits."""
-    value = float(size)
-    unit = next((unit for n, unit in enumerate(_UNITS) if value / 1024**n < 1000), _UNITS[-1])
-    if unit == "bytes":
+    if size < 1000:
         return counted(size, "byte")
-    value /= 1024 ** _UNITS.index(unit)
+    value, unit = size / 1024, "KiB"
+    for larger in ("MiB", "GiB"):
+        if value >= 1000:
+            value, unit = value / 1024, larger
     digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:,.{digits}f} {unit}"

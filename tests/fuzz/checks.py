@@ -11,7 +11,7 @@ from cfi2sframe.api import decode, decode_existing
 from cfi2sframe.conversion import Options
 from cfi2sframe.emit import reader_warnings
 from cfi2sframe.errors import Cfi2SFrameError, CostError, RequestError
-from cfi2sframe.report.sentences import missing_sentences, summary
+from cfi2sframe.report.coverage_report import missing_sentences, summary
 from cfi2sframe.sframe.dump import dump_json, dump_text
 from cfi2sframe.verification import check_invariants
 from tests.fuzz.harness import FindingError, expect

@@ -17,7 +17,7 @@ from cfi2sframe import load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.conversion import Options
 from cfi2sframe.errors import RequestError
-from cfi2sframe.report.sentences import in_part_sentences, left_out_sentences
+from cfi2sframe.report.coverage_report import missing_sentences
 from cfi2sframe.sframe.dump import dump_text
 from cfi2sframe.sframe.read import read_section
 from cfi2sframe.trace import Frame
@@ -76,8 +76,9 @@ def lines_of(path: Path) -> Iterator[str]:
             yield f"error: {error.detail}"
             continue
         coverage = check_sums(conversion)
-        yield from (f"left out: {sentence}" for sentence in left_out_sentences(coverage))
-        yield from (f"in part: {sentence}" for sentence in in_part_sentences(coverage))
+        for kind in ("left out", "in part"):
+            of_kind = coverage._replace(missing=tuple(coverage.of_kind(kind)))
+            yield from (f"{kind}: {sentence}" for sentence in missing_sentences(of_kind))
         for position in range(0, len(conversion.data), 16):
             yield f"{position:04x}  {conversion.data[position : position + 16].hex(' ')}"
         if conversion.data:

@@ -10,9 +10,9 @@ import pytest
 
 from cfi2sframe import account, convert, load
 from cfi2sframe.abi import AMD64
-from cfi2sframe.report.coverage_report import add_up, coverage_report, headline, share
-from cfi2sframe.report.formats import render
-from cfi2sframe.report.sentences import missing_sentences, summary
+from cfi2sframe.report.coverage import share
+from cfi2sframe.report.coverage_report import add_up, coverage_report, headline, missing_sentences, summary
+from cfi2sframe.report.tables import render
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file, push_fp
 from tests.support.sizes import check_table

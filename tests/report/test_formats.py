@@ -15,13 +15,11 @@ import pytest
 
 from cfi2sframe import account, convert, load
 from cfi2sframe.abi import AMD64
-from cfi2sframe.cli.options import REPORT_FORMATS
 from cfi2sframe.errors import RequestError
 from cfi2sframe.printable import printable
 from cfi2sframe.report.coverage_report import coverage_report
-from cfi2sframe.report.formats import FORMATS, render
-from cfi2sframe.report.records import Column, Report, Table
 from cfi2sframe.report.size_report import comparison_report, size_report
+from cfi2sframe.report.tables import FORMATS, Column, Report, Table, render
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file, push_fp
 from tests.support.sizes import library, measured, sample_files
@@ -48,10 +46,6 @@ def reports(name: str) -> list[Report]:
         coverage_report([covered(name, name)]),
         coverage_report([covered(name, name), covered("b", name)]),
     ]
-
-
-def test_the_command_line_offers_all_formats() -> None:
-    assert REPORT_FORMATS == FORMATS
 
 
 @pytest.mark.parametrize("report", [size_report(sample_files(), 3), coverage_report([covered("a"), covered("b")])])

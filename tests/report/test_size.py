@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from cfi2sframe import convert, load
 from cfi2sframe.abi import AMD64
-from cfi2sframe.report.records import common_folder
+from cfi2sframe.cli.size import ORDERS
 from cfi2sframe.report.size import SUMMED, add_up, measure
-from cfi2sframe.report.size_report import ORDERS, comparison_report, human, size_report
+from cfi2sframe.report.size_report import comparison_report, human, size_report
+from cfi2sframe.report.tables import common_folder
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file, push_fp
 from tests.support.sizes import (
@@ -106,15 +107,12 @@ def test_sums() -> None:
     assert [row[-1] for row in cut.rows[3:]] == ["3 more files (--top all)"]
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_orders(order: str) -> None:
-    files = sample_files()
-    names = [file["file"] for file in size_report(files, 3, order=order, folders=["x"] * 6).data["files"]]
-    assert names == ["x"]
-    table = size_report([file._replace(file=file.file.rpartition("/")[2]) for file in files], 3, order=order).tables[0]
-    of_name = {file.file.rpartition("/")[2]: ORDERS[order](file) or 0 for file in files}
-    keys = [of_name.get(str(row[-1])) for row in table.rows]
-    assert keys == sorted((key for key in keys if key is not None), reverse=True)
+@pytest.mark.parametrize("order", [*ORDERS.values()])
+def test_orders(order: str | None) -> None:
+    files = [file._replace(file=file.file.rpartition("/")[2]) for file in sample_files()]
+    names = [str(row[-1]) for row in size_report(files, 3, order=order).tables[0].rows]
+    keys = {file.file: -(getattr(file, order) or 0) if order else 0 for file in files}
+    assert names == sorted(keys, key=lambda name: (keys[name], name))
 
 
 def test_folders() -> None:

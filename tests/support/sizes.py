@@ -14,7 +14,7 @@ from tests.support.samples import TEXT_VADDR, cie_of, linked_file, object_file, 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from cfi2sframe.report.records import Table
+    from cfi2sframe.report.tables import Table
 
 FUNCTION_SIZE = 32
 

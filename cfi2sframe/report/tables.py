@@ -1,30 +1,112 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A report as text, Markdown, CSV, JSON or an HTML page: one renderer for each.
+"""A report: a sentence that answers, tables of typed cells, notes, and data; and a renderer for each format.
 
 Names come from files of strangers, so each renderer escapes what a terminal, a browser or a spreadsheet would act on.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import os
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe.errors import RequestError
 from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from cfi2sframe.report.records import Report
+Cell = int | float | str | None
 
+#: Raised when a key of the data of any report changes its meaning or is removed.
+SCHEMA_VERSION: Final = 2
+#: The names of all formats; the first is the default.
+FORMATS: Final = ("text", "markdown", "csv", "json", "html")
 #: The width of notes in text.
 _WIDTH: Final = 80
 #: What formulas of spreadsheets begin with, in half and full width.
 _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
+class Column(NamedTuple):
+    """A heading and, for a column of numbers, their format and unit. Pages draw a bar below the cells of `has_bar`."""
+
+    name: str
+    format: str = ""
+    unit: str = ""
+    has_bar: bool = False
+
+    def text(self, cell: Cell) -> str:
+        """Return a cell as text that is safe to print; empty for None."""
+        if cell is None:
+            return ""
+        return printable(cell) if isinstance(cell, str) else f"{cell:{self.format}}{self.unit}"
+
+
+class Table(NamedTuple):
+    """Rows of cells, and a last row with the sums of the columns that have one."""
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    total: Sequence[Cell] | None = None
+
+    @property
+    def texts(self) -> list[list[str]]:
+        """All rows as text, the sums last."""
+        rows = [*self.rows, *([] if self.total is None else [self.total])]
+        return [list(map(Column.text, self.columns, row)) for row in rows]
+
+    def bars(self, column: int) -> list[float]:
+        """Return the lengths of the bars of a column, in percent of the longest one."""
+        cells = [0 if cell is None or isinstance(cell, str) else cell for cell in (row[column] for row in self.rows)]
+        most = max(cells, default=0)
+        return [round(100 * cell / most, 1) if most > 0 else 0.0 for cell in cells]
+
+
+class Report(NamedTuple):
+    """What a verb has found out about some files.
+
+    `headline` is a sentence without a full stop. `data` is what JSON has; its "files", without their lists, are the
+    rows of CSV.
+    """
+
+    headline: str
+    tables: Sequence[Table]
+    notes: Sequence[str]
+    data: Mapping[str, Any]
+
+
+def cells_of(record: object, columns: Mapping[Column, str]) -> list[Cell]:
+    """Return the cells of a record, where columns say which of its fields they show."""
+    return [getattr(record, name) for name in columns.values()]
+
+
+def column_sums(records: Sequence[object], names: Iterable[str], largest: Collection[str]) -> dict[str, Any]:
+    """Return the sums of some fields of records; of those in `largest`, the largest."""
+    columns = {name: [getattr(each, name) for each in records] for name in names}
+    return {name: max(cells, default=0) if name in largest else sum(cells) for name, cells in columns.items()}
+
+
+def common_folder(names: Sequence[str]) -> str:
+    """Return the folder that several names start with, with its last slash; none of a single name."""
+    common = os.path.commonprefix(names) if len(names) > 1 else ""  # noqa: RUF071 - cut at a slash
+    folder = common[: common.rfind("/") + 1]
+    return "" if folder == "/" else folder
+
+
 def render(report: Report, format_name: str) -> str:
     """Return a report in one of `FORMATS`. Raises `RequestError` for a page without Jinja2."""
-    return _RENDERERS[format_name](report)
+    match format_name:
+        case "json":
+            import json
+
+            return json.dumps(report.data, indent=1) + "\n"
+        case "csv":
+            return _csv(report)
+        case "html":
+            return _html(report)
+    lines = _markdown(report) if format_name == "markdown" else _text(report)
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _text(report: Report) -> Iterator[str]:
@@ -82,12 +164,6 @@ def _csv_cell(value: object) -> object:
     return f"'{shown}" if shown.startswith(_FORMULA_STARTS) else shown
 
 
-def _json(report: Report) -> str:
-    import json
-
-    return json.dumps(report.data, indent=1) + "\n"
-
-
 def _html(report: Report) -> str:
     from importlib.resources import files
 
@@ -100,18 +176,3 @@ def _html(report: Report) -> str:
         source
     )
     return page.render(report=report, printable=printable)
-
-
-def _joined(lines_of: Callable[[Report], Iterator[str]]) -> Callable[[Report], str]:
-    return lambda report: "".join(f"{line}\n" for line in lines_of(report))
-
-
-_RENDERERS: Final[dict[str, Callable[[Report], str]]] = {
-    "text": _joined(_text),
-    "markdown": _joined(_markdown),
-    "csv": _csv,
-    "json": _json,
-    "html": _html,
-}
-#: The names of all formats; the first is the default.
-FORMATS: Final = tuple(_RENDERERS)
