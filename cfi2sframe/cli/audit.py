@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.cli.answers import collect, publish
 from cfi2sframe.cli.messages import EXIT_DIFFERENCE, EXIT_SUCCESS, PROGRAM, worst
@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.instructions.audit_account import Account
-
-#: Instructions that are shown before and after each place.
-_CONTEXT_COUNT: Final = 3
+    from cfi2sframe.instructions.audit import Audit
 
 
 class AuditRequest(NamedTuple):
@@ -70,19 +67,19 @@ def run(request: AuditRequest) -> int:
     """Audit all files; return the worst file's exit status."""
     from cfi2sframe.report.audit import audit_lines, audit_report
 
-    question = partial(_account, kind=request.source)
+    question = partial(_audit, kind=request.source)
     collected = collect(request.inputs.find(), question, request.inputs.process_count)
-    accounts, status = collected.answers, collected.status
-    if accounts and request.printing.format == "text":
+    audits, status = collected.answers, collected.status
+    if audits and request.printing.format == "text":
         with limited(collected.size), request.printing.open() as out:
-            for line in audit_lines(accounts, with_undecided=request.is_verbose):
+            for line in audit_lines(audits, with_undecided=request.is_verbose):
                 out.write(f"{printable(line)}\n")
     else:
-        status = publish(collected, partial(audit_report, accounts), request.printing, "none of these files has CFI")
-    return worst((status, EXIT_DIFFERENCE if any(each.findings for each in accounts) else EXIT_SUCCESS))
+        status = publish(collected, partial(audit_report, audits), request.printing, "none of these files has CFI")
+    return worst((status, EXIT_DIFFERENCE if any(each.findings for each in audits) else EXIT_SUCCESS))
 
 
-def _account(image: ElfImage, kind: CfiKind | None) -> Account:
-    from cfi2sframe.instructions.audit_account import account
+def _audit(image: ElfImage, kind: CfiKind | None) -> Audit:
+    from cfi2sframe.instructions.audit import audit
 
-    return account(image, kind, context=_CONTEXT_COUNT)
+    return audit(image, kind)

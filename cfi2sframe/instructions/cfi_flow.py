@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What CFI says of the flow of control: where functions start, and where calls and jumps do not lead.
+"""What CFI says at an address, and of the flow of control: where functions start, where calls and jumps do not lead.
 
 The start of a cold part of a function is no entry: its CFI is not that of one, and jumps lead there. Where the CFA's
 rule changes right after a call, the call does not come back.
@@ -7,31 +7,65 @@ rule changes right after a call, the call does not come back.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.elf.constants import SHT_DYNSYM, STT_FUNC, STT_GNU_IFUNC
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import ElfError
-from cfi2sframe.instructions.audit_records import Answer
 from cfi2sframe.instructions.candidates import find_candidates
 from cfi2sframe.instructions.code import Code
 from cfi2sframe.instructions.effects import Op
-from cfi2sframe.instructions.opinions import opinions_of
+from cfi2sframe.instructions.opinions import Answer, opinions_of
+from cfi2sframe.overlaps import Ranges, resolve_overlaps
 from cfi2sframe.rules import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cfi2sframe.dwarf.rules import CfaRule
+    from cfi2sframe.dwarf.programs import CfiEntries
+    from cfi2sframe.dwarf.rules import CfaRule, RowState
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.instructions.rows_in_force import InForce, RowsInForce
     from cfi2sframe.instructions.states import State
 
 UNCHANGED: Final = (NoRule.UNSPECIFIED, NoRule.SAME_VALUE)
 _FUNCTIONS: Final = (STT_FUNC, STT_GNU_IFUNC)
+_ADDRESS_END: Final = 1 << 64
+
+
+class InForce(NamedTuple):
+    """The row of an FDE, by its number, in force at `[start_vaddr, end_vaddr)`; without an FDE, both are None."""
+
+    start_vaddr: int
+    end_vaddr: int
+    number: int | None = None
+    row: RowState | None = None
+
+
+class RowsInForce:
+    """The rows of an image's CFI by address: where FDEs overlap, those that the conversion takes."""
+
+    def __init__(self, image: ElfImage, entries: CfiEntries) -> None:
+        self.entries = entries
+        ranges = Ranges(entries.starts, entries.sizes, entries.program_numbers, entries.precedence)
+        self.pieces = resolve_overlaps(ranges, image.not_code).pieces
+
+    def at(self, vaddr: int) -> InForce:
+        """Return what is in force at an address."""
+        numbers, starts, ends = self.pieces
+        index = bisect_right(starts, vaddr) - 1
+        if index < 0 or vaddr >= ends[index]:
+            return InForce(vaddr, starts[index + 1] if index + 1 < len(starts) else _ADDRESS_END)
+        number = numbers[index]
+        table = self.entries.programs[self.entries.program_numbers[number]].table
+        start = self.entries.starts[number]
+        following = bisect_right(table.starts, vaddr - start)
+        end = start + table.starts[following] if following < len(table.starts) else ends[index]
+        first = start + table.starts[following - 1]
+        return InForce(max(first, starts[index]), min(end, ends[index]), number, table.states[following - 1])
 
 
 class CfiFlow(Code):

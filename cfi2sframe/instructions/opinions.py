@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -10,7 +11,6 @@ from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.expression import Expression, parse_expression
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.errors import CfiError
-from cfi2sframe.instructions.audit_records import Answer
 from cfi2sframe.instructions.states import CALLER_FP, CFA, NUMBER, RETURN_ADDRESS, plus
 from cfi2sframe.rules import Rule
 
@@ -22,6 +22,17 @@ if TYPE_CHECKING:
 _CFA: Final = (CFA, 0)
 _RA: Final = (RETURN_ADDRESS, 0)
 _CALLER: Final = (CALLER_FP, 0)
+
+
+class Answer(IntEnum):
+    """What the instructions say of a rule, from good to bad."""
+
+    SILENT = 0
+    """The rule claims nothing: the caller's value is undefined."""
+    AGREES = 1
+    UNDECIDED = 2
+    """The instructions do not tell."""
+    CONTRADICTS = 3
 
 
 class Opinion(NamedTuple):
@@ -37,30 +48,6 @@ _UNDECIDED: Final = Opinion(Answer.UNDECIDED)
 
 #: What a state says of the CFA, of the RA and of FP.
 Opinions = tuple[Opinion, Opinion, Opinion]
-_NOTHING_CLAIMED: Final = (_SILENT, _SILENT, _SILENT)
-
-
-class Promise(NamedTuple):
-    """The values that a row promises, by places that states know, and what is said where a state has all of them."""
-
-    values: tuple[tuple[int | Value, Value], ...]
-    opinions: Opinions
-
-
-def promise_of(row: RowState, abi: Abi) -> Promise | None:
-    """Return what a row promises; None where it names a place that is not followed."""
-    if row.ra is NoRule.UNDEFINED or row.cfa is None:
-        return Promise((), _NOTHING_CLAIMED)
-    if not isinstance(row.cfa, Rule) or row.cfa.register is None or row.cfa.deref:
-        return None
-    values: list[tuple[int | Value, Value]] = [(row.cfa.register, (CFA, -row.cfa.offset))]
-    for rule, wanted, register in ((row.ra, _RA, abi.arch.ra_register), (row.fp, _CALLER, abi.arch.fp_register)):
-        place = _place_of(rule, register)
-        if place is not None:
-            values.append((place, wanted))
-        elif rule is not NoRule.UNDEFINED:
-            return None
-    return Promise(tuple(values), (_AGREES, _AGREES, _SILENT if row.fp is NoRule.UNDEFINED else _AGREES))
 
 
 def opinions_of(row: RowState, state: State, abi: Abi) -> Opinions:
@@ -70,7 +57,7 @@ def opinions_of(row: RowState, state: State, abi: Abi) -> Opinions:
     another frame, as in functions that switch stacks: what is at such a CFA cannot be told.
     """
     if row.ra is NoRule.UNDEFINED or row.cfa is None:
-        return _NOTHING_CLAIMED
+        return _SILENT, _SILENT, _SILENT
     cfa = _cfa(row.cfa, state, abi)
     is_agreed = cfa is _AGREES
     ra = _register(row.ra, _RA, abi.arch.ra_register, state, is_cfa_right=is_agreed)

@@ -138,7 +138,7 @@ def doubted_in(bodies: list[str], tmp_path: Path) -> list[int]:
     found = [
         (vaddr, each.instruction_count // (1 + len(each.also_at)))
         for each in result.findings
-        if each.subject.value == "CFA"
+        if each.subject == "CFA"
         for vaddr in (each.vaddr, *each.also_at)
     ]
     found += [(vaddr, count) for vaddr, _, count in result.undecided_functions]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from cfi2sframe.instructions.audit_records import Audit
+    from cfi2sframe.instructions.audit import Audit
 
 
 class Said(NamedTuple):
@@ -50,8 +50,7 @@ def audited(path: Path) -> Audit:
 def said_of(result: Audit) -> list[Said]:
     """Return the findings of an audit."""
     return [
-        Said(each.vaddr - each.function_vaddr, each.subject.value, each.cfi_rule, each.code_rule)
-        for each in result.findings
+        Said(each.vaddr - each.function_vaddr, each.subject, each.cfi_rule, each.code_rule) for each in result.findings
     ]
 
 

@@ -11,8 +11,8 @@ from cfi2sframe.code_map import map_code
 from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.dwarf.rules import NoRule, RaSigning
 from cfi2sframe.elf.ranges import Span
+from cfi2sframe.instructions.cfi_flow import RowsInForce
 from cfi2sframe.instructions.derive import derive
-from cfi2sframe.instructions.rows_in_force import RowsInForce
 from cfi2sframe.rules import Rule
 from cfi2sframe.sources import find_cfi
 
