@@ -84,82 +84,46 @@ class StubInstruction(NamedTuple):
 class Stubs:
     """The instructions of all stubs of a file by their addresses, and their frames.
 
-    `leaders` are the addresses where a stub, or a second half of one, may begin.
+    `leaders` are the addresses where a stub, or a second half of one, may begin; `targets` those that stubs jump to or
+    call: a loop's start is none where nothing else leads there.
     """
 
     def __init__(self, arch: Arch, decoder: Decoder, ranges: Iterable[tuple[int, int]]) -> None:
         self.arch = arch
         self.decoder = decoder
-        self.entry = StubFrame(-arch.fixed_ra_offset - arch.sp_offset_from_cfa)
-        self.instructions: dict[int, StubInstruction] = {}
-        self.leaders: set[int] = set()
-        self.frames: dict[int, StubFrame | Problem] = {}
-        ranges = list(ranges)
-        for start, end in ranges:
-            self._read(start, end)
-        self.targets = self._targets()
-        self._follow([range(start, end) for start, end in ranges])
-
-    def _read(self, start: int, end: int) -> None:
-        """Decode a range from end to end."""
-        vaddr, is_leader, has_literal = start, True, False
-        while vaddr < end:
-            for at, size, name, operands in () if has_literal else self.decoder.disassemble(vaddr, end):
-                found = understand(self.arch, self.decoder, at, size, name, operands)
-                is_leader = self._add(at, found, is_leader=is_leader)
-                vaddr = at + size
-                has_literal = self.arch.elf_machine == EM_S390 and _is_direct(found)
-                if has_literal:
-                    break
-            if vaddr < end:
-                size = min(_LITERAL_SIZES[self.arch.elf_machine], end - vaddr)
-                found = StubInstruction(size, _LITERAL if has_literal else "no instruction")
-                is_leader = self._add(vaddr, found, is_leader=is_leader)
-                vaddr += size
-            has_literal = False
-
-    def _add(self, vaddr: int, found: StubInstruction, *, is_leader: bool) -> bool:
-        """Add an instruction; return whether the next one follows an end of the flow."""
-        self.instructions[vaddr] = found
-        if is_leader and not found.is_filler and found.effect is not None:
-            self.leaders.add(vaddr)
-        return found.ends_flow or (is_leader and found.is_filler)
-
-    def _targets(self) -> set[int]:
-        """Return the addresses that stubs jump to or call; a loop's start is none where nothing else leads there."""
-        return {
+        self.entry = StubFrame(arch.entry_cfa_offset)
+        by_range = [dict(self._decoded(start, end)) for start, end in ranges]
+        self.instructions = {vaddr: found for inside in by_range for vaddr, found in inside.items()}
+        self.leaders = {vaddr for inside in by_range for vaddr in _leaders_of(inside)}
+        self.targets = {
             found.effect.target
             for vaddr, found in self.instructions.items()
             if found.effect is not None and found.effect.target in self.instructions and found.effect.target != vaddr
         }
+        lone = {vaddr for inside in by_range if self._is_lone(inside) for vaddr in inside}
+        self.frames = self._follow([vaddr for vaddr in self._entries() if vaddr not in lone])
 
-    def _follow(self, ranges: list[range]) -> None:
-        """Let all frames reach each instruction; an instruction has one where only that does."""
-        reached: dict[int, set[StubFrame]] = {}
-        lone = [each for each in ranges if self._is_lone(each)]
-        work = [(v, self.entry) for v in self._entries() if not any(v in each for each in lone)]
-        while work:
-            vaddr, frame = work.pop()
-            found = self.instructions.get(vaddr)
-            known = reached.setdefault(vaddr, set())
-            if found is None or frame in known or len(known) > _MAX_FRAMES:
-                continue
-            known.add(frame)
-            after = self._after(found, frame)
-            if isinstance(after, Problem) or found.effect is None:
-                self.frames[vaddr] = after
-                continue
-            flow, target = found.effect.flow, found.effect.target
-            if target is not None:
-                work.append((target, after._replace(depth=after.depth + _WORD_SIZE) if flow is Flow.CALL else after))
-            if flow is Flow.NEXT:
-                work.append((vaddr + found.size, after))
-        for vaddr, frames in reached.items():
-            if len(frames) == 1 and vaddr in self.instructions:
-                self.frames.setdefault(vaddr, *frames)
-            elif frames:
-                depths = " or ".join(str(frame.depth) for frame in sorted(frames, key=lambda frame: frame.depth))
-                self.frames.setdefault(vaddr, Problem(StubReason.DEPTH_CONFLICT, f"CFA is SP plus {depths}"))
+    def _decoded(self, vaddr: int, end: int) -> Iterator[tuple[int, StubInstruction]]:
+        """Decode a range from end to end."""
+        while vaddr < end:
+            text = "no instruction"
+            for at, size, name, operands in self.decoder.disassemble(vaddr, end):
+                found = understand(self.arch, self.decoder, at, size, name, operands)
+                yield at, found
+                vaddr = at + size
+                if self.arch.elf_machine == EM_S390 and found.effect is not None and found.effect.flow is Flow.JUMP:
+                    text = _LITERAL
+                    break
+            if vaddr < end:
+                size = min(_LITERAL_SIZES[self.arch.elf_machine], end - vaddr)
+                yield vaddr, StubInstruction(size, text)
+                vaddr += size
+
+    def _is_lone(self, inside: dict[int, StubInstruction]) -> bool:
+        """Whether a first block is all that there is in a range, and nothing enters it: it is left to its CFI."""
+        block = [found for found in inside.values() if not found.is_filler]
+        ends = sum(found.ends_flow for found in block)
+        return self.targets.isdisjoint(inside) and ends == 1 and any(found.pushed for found in block)
 
     def _entries(self) -> list[int]:
         """Return where code outside may enter: not where stubs jump to, unless others are like that."""
@@ -176,65 +140,77 @@ class Stubs:
             vaddr += found.size
         return tuple(texts)
 
-    def _is_lone(self, whole: range) -> bool:
-        """Whether a first block is all that there is in a range, and nothing enters it: it is left to its CFI."""
-        inside: list[StubInstruction] = []
-        vaddr = whole.start
-        while vaddr < whole.stop:
-            found = self.instructions[vaddr]
-            if vaddr in self.targets:
-                return False
-            if not found.is_filler:
-                inside.append(found)
-            vaddr += found.size
-        return sum(found.ends_flow for found in inside) == 1 and any(found.pushed for found in inside)
+    def _follow(self, entries: list[int]) -> dict[int, StubFrame | Problem]:
+        """Let all frames reach each instruction; an instruction has one where only that does."""
+        reached: dict[int, set[StubFrame]] = {}
+        frames: dict[int, StubFrame | Problem] = {}
+        work = [(vaddr, self.entry) for vaddr in entries]
+        while work:
+            vaddr, frame = work.pop()
+            found, known = self.instructions.get(vaddr), reached.setdefault(vaddr, set())
+            if found is None or frame in known or len(known) > _MAX_FRAMES:
+                continue
+            known.add(frame)
+            after = self._after(found, frame)
+            if isinstance(after, Problem) or found.effect is None:
+                frames[vaddr] = after
+                continue
+            flow, target = found.effect.flow, found.effect.target
+            if target is not None:
+                work.append((target, after._replace(depth=after.depth + _WORD_SIZE) if flow is Flow.CALL else after))
+            if flow is Flow.NEXT:
+                work.append((vaddr + found.size, after))
+        for vaddr, known in reached.items():
+            if len(known) == 1:
+                frames.setdefault(vaddr, *known)
+            else:
+                depths = " or ".join(str(depth) for depth in sorted(frame.depth for frame in known))
+                frames.setdefault(vaddr, Problem(StubReason.DEPTH_CONFLICT, f"CFA is SP plus {depths}"))
+        return frames
 
     def _after(self, found: StubInstruction, frame: StubFrame) -> StubFrame | Problem:
         """Return the frame after an instruction."""
-        if found.effect is None:
-            return Problem(StubReason.UNKNOWN_INSTRUCTION, found.text)
-        if found.effect.flow is Flow.CALL and found.effect.target not in self.instructions:
+        effect = found.effect
+        if effect is None or (effect.flow is Flow.CALL and effect.target not in self.instructions):
             return Problem(StubReason.UNKNOWN_INSTRUCTION, found.text)
         depth = frame.depth + found.pushed
         if depth < self.entry.depth or (found.overwrites_top and frame.depth == self.entry.depth):
             return Problem(StubReason.UNBALANCED, found.text)
         return StubFrame(depth, frame.ra_offset if found.ra_at is None else found.ra_at - depth)
 
-    def names_at_each_byte(self, start: int, end: int) -> tuple[str, ...]:
-        """Return the mnemonic of the instruction that begins at each byte of a range of stubs, if one does."""
-        found = (self.instructions.get(vaddr) for vaddr in range(start, end))
-        return tuple("" if each is None or each.effect is None else each.text.partition(" ")[0] for each in found)
-
-    def at_each_byte(self, start: int, end: int) -> list[StubFrame | Problem]:
-        """Return the frame at each byte of a range of stubs."""
-        frames: list[StubFrame | Problem] = []
-        last: StubFrame | Problem = Problem(StubReason.ENTRY_UNKNOWN, "a first block")
-        vaddr = start
-        while vaddr < end:
-            found = self.instructions[vaddr]
-            last = self.frames.get(vaddr, last)
-            if found.effect is None and not found.is_filler:
-                last = Problem(StubReason.UNKNOWN_INSTRUCTION, found.text)
-            frames += [last] * found.size
-            vaddr += found.size
-        return frames
+    def at_each_byte(self, start: int, end: int) -> list[tuple[StubFrame | Problem, str]]:
+        """Return the frame at each byte of a range of stubs, and the mnemonic of the instruction that begins there."""
+        found: list[tuple[StubFrame | Problem, str]] = []
+        frame: StubFrame | Problem = Problem(StubReason.ENTRY_UNKNOWN, "a first block")
+        while start < end:
+            each = self.instructions[start]
+            frame = self.frames.get(start, frame)
+            if each.effect is None and not each.is_filler:
+                frame = Problem(StubReason.UNKNOWN_INSTRUCTION, each.text)
+            name = "" if each.effect is None else each.text.partition(" ")[0]
+            found += [(frame, name), *[(frame, "")] * (each.size - 1)]
+            start += each.size
+        return found
 
 
-def _is_direct(found: StubInstruction) -> bool:
-    return found.effect is not None and found.effect.flow is Flow.JUMP
+def _leaders_of(inside: dict[int, StubInstruction]) -> Iterator[int]:
+    """Yield the start of a range, and what follows the ends of the flow in it, both without what fills space."""
+    is_leader = True
+    for vaddr, found in inside.items():
+        if is_leader and not found.is_filler and found.effect is not None:
+            yield vaddr
+        is_leader = found.ends_flow or (is_leader and found.is_filler)
 
 
 def understand(arch: Arch, decoder: Decoder, vaddr: int, size: int, name: str, operands: str) -> StubInstruction:
     """Return what an instruction does to a stub's frame."""
-    text = f"{name} {operands}".strip()
-    bare = name.removeprefix("bnd ").removeprefix("notrack ")
-    target = operands.partition(",")[0]
-    is_known = bare in _NAMES[arch.elf_machine]
-    if "[" in target and bare in _WRITERS and target != "qword ptr [rsp]":
-        # The only word in memory that stubs of AMD64 write to.
-        is_known = False
+    bare, target = name.removeprefix("bnd ").removeprefix("notrack "), operands.partition(",")[0]
+    # The only word in memory that stubs of AMD64 write to.
+    is_other_word = "[" in target and bare in _WRITERS and target != "qword ptr [rsp]"
+    is_known = bare in _NAMES[arch.elf_machine] and not is_other_word
     effect = decoder.effect_of(vaddr, size, name, operands) if is_known else None
     found = None if effect is None else _moves(effect, decoder.abi)
+    text = f"{name} {operands}".strip()
     return StubInstruction(size, text) if found is None else StubInstruction(size, text, effect, *found)
 
 
@@ -274,22 +250,3 @@ def _moves(effect: Effect, abi: Abi) -> tuple[int, int | None, bool] | None:
         elif not 0 <= offset <= abi.callee_area - size:
             return None
     return None if pushed % _WORD_SIZE else (pushed, ra_at, overwrites_top)
-
-
-def pieces_of(frames: list[StubFrame | Problem]) -> Iterator[tuple[int, list[StubFrame] | list[Problem]]]:
-    """Yield the parts of some bytes, by offset, that have frames or that have none."""
-    frames_here: list[StubFrame] = []
-    problems: list[Problem] = []
-    for offset, frame in enumerate(frames):
-        if isinstance(frame, StubFrame):
-            if problems:
-                yield offset - len(problems), problems
-                problems = []
-            frames_here.append(frame)
-        else:
-            if frames_here:
-                yield offset - len(frames_here), frames_here
-                frames_here = []
-            problems.append(frame)
-    if frames_here or problems:
-        yield len(frames) - len(frames_here) - len(problems), frames_here or problems

@@ -7,13 +7,13 @@ linkers have for stubs is not asked, but for a first block without stubs.
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import groupby, product
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.instructions.decoder import Decoder
-from cfi2sframe.instructions.stub_frames import Problem, StubFrame, Stubs, pieces_of
+from cfi2sframe.instructions.stub_frames import Problem, StubFrame, Stubs
 from cfi2sframe.instructions.stub_ranges import StubRange, find_stubs
 from cfi2sframe.instructions.stub_records import StubReason, StubScan, StubSkip
 from cfi2sframe.sframe.constants import SFRAME_VERSION_1
@@ -72,79 +72,71 @@ class _Piece(NamedTuple):
 
 
 class _Shape(NamedTuple):
-    """A way to cut a range: sizes in bytes, and the blocks' runs of equal frames, by their numbers."""
+    """A way to cut a range: sizes in bytes, and the blocks' runs of equal frames, by their numbers.
 
-    header_size: int
+    Of two, the one with fewer unknown bytes is better, then that of smaller blocks, then that of fewer kinds.
+    """
+
+    unknown_size: int
     block_size: int
-    tail_size: int
+    kind_count: int
+    header_size: int
     runs: tuple[int, ...]
 
 
 def _pieces(stubs: Stubs, whole: StubRange) -> Iterator[_Piece]:
     """Cut a range: what is before the blocks, runs of equal blocks, what is after them."""
-    frames = stubs.at_each_byte(whole.start_vaddr, whole.end_vaddr)
-    shape = _shape_of(stubs, whole, frames)
+    cells = stubs.at_each_byte(whole.start_vaddr, whole.end_vaddr)
+    frames = [frame for frame, _ in cells]
+    shape = min(_shapes_of(stubs, whole, cells), key=lambda shape: shape[:3], default=None)
     if shape is None:
         yield from _plain(whole, 0, frames)
         return
     yield from _plain(whole, 0, frames[: shape.header_size])
     offset = shape.header_size
     for count in shape.runs:
-        block = frames[offset : offset + shape.block_size]
+        block, size = frames[offset : offset + shape.block_size], count * shape.block_size
         known = [frame for frame in block if isinstance(frame, StubFrame)]
-        size = count * shape.block_size
-        if len(known) == shape.block_size:
-            yield _Piece(whole.name, whole.start_vaddr + offset, size, known, shape.block_size)
-        elif count == 1:
+        if len(known) < len(block) and count == 1:
             yield from _plain(whole, offset, block)
         else:
-            problem = next(frame for frame in block if isinstance(frame, Problem))
-            yield _Piece(whole.name, whole.start_vaddr + offset, size, problem)
+            problem = next((frame for frame in block if isinstance(frame, Problem)), None)
+            yield _Piece(whole.name, whole.start_vaddr + offset, size, problem or known, shape.block_size)
         offset += size
     yield from _plain(whole, offset, frames[offset:])
 
 
 def _plain(whole: StubRange, offset: int, frames: list[StubFrame | Problem]) -> Iterator[_Piece]:
-    """Yield a part of a range of which nothing repeats."""
-    for start, found in pieces_of(frames):
-        known = [frame for frame in found if isinstance(frame, StubFrame)]
-        problem = found[0]
-        vaddr = whole.start_vaddr + offset + start
-        yield _Piece(whole.name, vaddr, len(found), problem if isinstance(problem, Problem) else known)
+    """Yield the parts of a range of which nothing repeats, those with frames and those without."""
+    for _, group in groupby(frames, lambda frame: isinstance(frame, Problem)):
+        first, *others = group
+        known = [frame for frame in (first, *others) if isinstance(frame, StubFrame)]
+        vaddr, size = whole.start_vaddr + offset, 1 + len(others)
+        yield _Piece(whole.name, vaddr, size, first if isinstance(first, Problem) else known)
+        offset += size
 
 
-def _shape_of(stubs: Stubs, whole: StubRange, frames: list[StubFrame | Problem]) -> _Shape | None:
-    """Return the way to cut a range with the fewest unknown bytes, the smallest blocks, and then the fewest kinds."""
-    machine, size = stubs.arch.elf_machine, len(frames)
+def _shapes_of(stubs: Stubs, whole: StubRange, cells: list[tuple[StubFrame | Problem, str]]) -> Iterator[_Shape]:
+    """Yield the ways to cut a range of which each byte has a frame, and a name where an instruction begins."""
+    machine, size = stubs.arch.elf_machine, len(cells)
     leaders = {vaddr - whole.start_vaddr for vaddr in stubs.leaders if whole.start_vaddr <= vaddr < whole.end_vaddr}
     inner = {vaddr - whole.start_vaddr for vaddr in stubs.targets}
-    names = stubs.names_at_each_byte(whole.start_vaddr, whole.end_vaddr)
-    best: _Shape | None = None
-    best_rank: tuple[int, int, int] | None = None
-    for block_size in _BLOCKS[machine]:
-        if best_rank is not None and best_rank < (0, block_size, 0):
-            break
-        for tail_size in _TAILS[machine]:
-            for header_size in _HEADERS[machine]:
-                end = size - tail_size
-                if header_size >= end or (end - header_size) % block_size:
-                    continue
-                starts = range(header_size, end, block_size)
-                # Each block begins with an entry; what is before the blocks is one piece.
-                if not leaders.issuperset(starts) or (tail_size and end not in leaders):
-                    continue
-                if any(0 < leader < header_size and leader not in inner for leader in leaders):
-                    continue
-                blocks = [(names[start : start + block_size], *frames[start : start + block_size]) for start in starts]
-                runs = tuple(sum(1 for _ in same) for _, same in groupby(blocks))
-                kinds = set(blocks)
-                if len(kinds) > _MAX_KINDS or len(runs) > _MAX_RUNS:
-                    continue
-                unknown = sum(isinstance(frame, Problem) for frame in frames[header_size:])
-                rank = (unknown, block_size, len(kinds))
-                if best_rank is None or rank < best_rank:
-                    best, best_rank = _Shape(header_size, block_size, tail_size, runs), rank
-    return best
+    for block_size, tail_size, header_size in product(_BLOCKS[machine], _TAILS[machine], _HEADERS[machine]):
+        end = size - tail_size
+        starts = range(header_size, end, block_size)
+        if not starts or (end - header_size) % block_size:
+            continue
+        # Each block begins with an entry; what is before the blocks is one piece.
+        if not leaders.issuperset(starts) or (tail_size and end not in leaders):
+            continue
+        if any(0 < leader < header_size and leader not in inner for leader in leaders):
+            continue
+        blocks = [tuple(cells[start : start + block_size]) for start in starts]
+        runs = tuple(sum(1 for _ in same) for _, same in groupby(blocks))
+        kind_count = len(set(blocks))
+        if kind_count <= _MAX_KINDS and len(runs) <= _MAX_RUNS:
+            unknown_size = sum(isinstance(frame, Problem) for frame, _ in cells[header_size:])
+            yield _Shape(unknown_size, block_size, kind_count, header_size, runs)
 
 
 def _describe(arch: Arch, version: int, piece: _Piece) -> tuple[Function, ...] | StubSkip:
