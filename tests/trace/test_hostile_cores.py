@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.elf import constants as c
 from cfi2sframe.errors import Cfi2SFrameError, InputError
-from cfi2sframe.trace import AddressSpace, FileStore, Traced, trace_core
+from cfi2sframe.trace import AddressSpace, FileStore, trace_core
 from cfi2sframe.trace.frames import EndingKind
 from tests.support import cli
 from tests.support.elf_asm import Section, Segment, Symbol, elf_file
@@ -50,6 +50,8 @@ DAMAGE: Final = st.lists(
     min_size=1,
     max_size=6,
 )
+#: How both threads of an ordinary core end.
+OUTERMOST: Final = [("outermost", "RA is undefined")] * 2
 ARCHES: Final = [pytest.param(arch, id=arch.name) for arch in (AMD64, AARCH64_LE, AARCH64_BE, S390X)]
 
 
@@ -64,33 +66,32 @@ def written(folder: Path, arch: Arch, section: bytes, name: str = "program") -> 
     return str(folder / name)
 
 
-def trace_of(core: CoreFile | bytes, folder: Path) -> Traced:
-    file = folder / "core"
-    file.write_bytes(core if isinstance(core, bytes) else core.assemble())
-    return trace_core(str(file))
-
-
-def ending_of(core: CoreFile, folder: Path) -> tuple[str, str]:
-    """Return how the first thread's trace ends."""
-    return trace_of(core, folder).threads[0].ending
+def endings_of(core: CoreFile, executable: str | None = None) -> list[tuple[str, str]]:
+    """Return how the traces end."""
+    return [thread.ending for thread in trace_core(core.assemble(), executable=executable).threads]
 
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_a_core_with_nothing_wrong(arch: Arch, tmp_path: Path) -> None:
     stack = make_stack(arch, 3, MODELS)
-    core = plain_core(arch, written(tmp_path, arch, stack.section))
-    traced = trace_of(core, tmp_path)
+    traced = trace_core(plain_core(arch, written(tmp_path, arch, stack.section)).assemble())
     assert [thread.thread_id for thread in traced.threads] == [77, 78]
+    assert [thread.ending for thread in traced.threads] == OUTERMOST
     for thread in traced.threads:
-        found = [e.frame for e in thread.entries]
-        assert [f[:3] for f in found] == [moved(f)[:3] for f in stack.frames]
-        assert thread.ending.kind == "outermost"
+        assert [e.frame[:3] for e in thread.entries] == [moved(f)[:3] for f in stack.frames]
 
 
 def test_what_is_printed(path: str, tmp_path: Path) -> None:
-    (tmp_path / "core").write_bytes(plain_core(AMD64, path).assemble())
-    done = cli.run("trace", tmp_path / "core", "--thread", "78")
+    """From a file as from a pipe."""
     need("c++filt")
+    core = plain_core(AMD64, path).assemble()
+    (tmp_path / "core").write_bytes(core)
+    read_end, write_end = os.pipe()
+    os.write(write_end, core)
+    os.close(write_end)
+    done = cli.run("trace", f"/dev/fd/{read_end}", "--thread", "78")
+    os.close(read_end)
+    assert done == cli.run("trace", tmp_path / "core", "--thread", "78")
     lines = done.out.decode().splitlines()
     assert (done.status, done.err) == (0, ())
     assert lines[:3] == [
@@ -99,20 +100,6 @@ def test_what_is_printed(path: str, tmp_path: Path) -> None:
         f"#1   0x0000555500101040 second::f()+0x40 in {path} (v3 default, file)",
     ]
     assert lines[-1] == "end: outermost: RA is undefined"
-
-
-def test_a_core_from_a_pipe(path: str, tmp_path: Path) -> None:
-    core = plain_core(AMD64, path).assemble()
-    (tmp_path / "core").write_bytes(core)
-    read_end, write_end = os.pipe()
-    os.write(write_end, core)
-    os.close(write_end)
-    try:
-        done = cli.run("trace", f"/dev/fd/{read_end}")
-    finally:
-        os.close(read_end)
-    assert done == cli.run("trace", tmp_path / "core")
-    assert done.status == 0
 
 
 def test_json(path: str, tmp_path: Path) -> None:
@@ -208,74 +195,64 @@ def test_cores_with_damaged_bytes(
     assert {thread.ending.kind for thread in traced.threads} <= {*get_args(EndingKind)} - {"internal-error"}
 
 
-def test_code_that_is_of_no_mapping(path: str, tmp_path: Path) -> None:
+def test_code_that_is_of_no_mapping(path: str) -> None:
     """Programs may move their code to huge pages, which are of no file; what lies between a file's pages is not its."""
     core = plain_core(AMD64, path)
     core = core._replace(mapped=core.mapped[:2])
-    assert ending_of(core, tmp_path)[0] == "outermost"
+    assert endings_of(core) == OUTERMOST
     between = core._replace(frames=((1, core.frames[0][1]._replace(pc=BIAS + 0x80000)),))
-    assert ending_of(between, tmp_path) == ("no-module", f"no file is known at 0x{BIAS + 0x80000:x}")
+    assert endings_of(between) == [("no-module", f"no file is known at 0x{BIAS + 0x80000:x}")]
 
 
-def test_no_thread(path: str, tmp_path: Path) -> None:
-    with pytest.raises(Cfi2SFrameError, match="no thread"):
-        trace_of(plain_core(AMD64, path)._replace(frames=()), tmp_path)
+def test_no_thread(path: str) -> None:
+    with pytest.raises(InputError, match="no thread"):
+        endings_of(plain_core(AMD64, path)._replace(frames=()))
 
 
-def test_a_file_that_is_missing_or_another(tmp_path: Path, path: str) -> None:
-    core = plain_core(AMD64, str(tmp_path / "gone"))
-    kind, detail = ending_of(core, tmp_path)
-    assert kind == "unusable-module"
-    assert "No such file" in detail
-    # The process's own copy of the headers tells which build it ran.
-    other = program(AMD64, b"", bytes(20))
-    core = plain_core(AMD64, path)
-    seen = core._replace(loads=(*core.loads, Load(BIAS, other[:PAGE])))
-    kind, detail = ending_of(seen, tmp_path)
-    assert kind == "unusable-module"
-    assert "build-id" in detail
-    assert bytes(20).hex() in detail
-    same = core._replace(loads=(*core.loads, Load(BIAS, Path(path).read_bytes()[:PAGE])))
-    assert ending_of(same, tmp_path)[0] == "outermost"
-
-
-def test_a_missing_file_is_read_from_memory(tmp_path: Path) -> None:
-    """Headers and sections that the core holds replace the file, and a note in the output names them."""
-    traced = trace_of(core_without_file(AMD64), tmp_path)
-    trace = traced.threads[0]
-    assert trace.ending.kind == "outermost"
-    assert str(traced).count("(v3 default, file)") == 8
-    assert [m.note for m in traced.space.modules] == ["read from memory: No such file or directory"]
-
-
-def test_pipes_and_devices_are_not_opened(tmp_path: Path) -> None:
-    """A list of mapped files may name anything; reading a pipe would wait for ever."""
+def test_files_that_are_missing_or_others(tmp_path: Path, path: str) -> None:
+    """Also pipes and devices, which a list of mapped files may name: reading one could wait for ever."""
     os.mkfifo(tmp_path / "pipe")
-    for name in (str(tmp_path / "pipe"), "/dev/zero", str(tmp_path), "/proc/kmsg", "relative"):
-        kind, _ = ending_of(plain_core(AMD64, name), tmp_path)
-        assert kind == "unusable-module"
+    for name in (str(tmp_path / "pipe"), "/dev/zero", str(tmp_path), "/proc/kmsg"):
+        assert endings_of(plain_core(AMD64, name))[0] == ("unusable-module", f"{name}: not a regular file, or empty")
+    assert endings_of(plain_core(AMD64, "gone"))[0] == ("unusable-module", "gone: No such file or directory")
+    assert "the file is of s390x" in endings_of(plain_core(AMD64, written(tmp_path, S390X, b"", "other")))[0][1]
+    late = plain_core(AMD64, path)
+    late = late._replace(mapped=late.mapped[1:])
+    assert "none of its mappings is the start" in endings_of(late)[0][1]
+    # The process's own copy of the headers tells which build it ran.
+    core = plain_core(AMD64, path)
+    seen = core._replace(loads=(*core.loads, Load(BIAS, program(AMD64, b"", bytes(20))[:PAGE])))
+    kind, detail = endings_of(seen)[0]
+    assert kind == "unusable-module"
+    assert f"the file has build-id {bytes(range(20)).hex()}, the process {bytes(20).hex()}; what memory has" in detail
+    assert endings_of(core._replace(loads=(*core.loads, Load(BIAS, Path(path).read_bytes()[:PAGE])))) == OUTERMOST
 
 
-def test_a_core_without_a_list_of_files(path: str, tmp_path: Path) -> None:
+def test_a_missing_file_is_read_from_memory() -> None:
+    """Headers and sections that the core holds replace the file, and a note in the output names them."""
+    traced = trace_core(core_without_file(AMD64).assemble())
+    assert [thread.ending for thread in traced.threads] == OUTERMOST
+    assert str(traced).count("(v3 default, file)") == 8
+    assert str(traced).endswith("note: /gone: read from memory: No such file or directory")
+
+
+def test_a_core_without_a_list_of_files(path: str) -> None:
     """As qemu writes: only the program that the user names is known, where AT_PHDR says that it is."""
     core = plain_core(AMD64, path)._replace(mapped=())
-    kind, detail = ending_of(core, tmp_path)
+    kind, detail = endings_of(core)[0]
     assert kind == "no-module"
     assert detail.endswith("; the core does not list its files (NT_FILE)")
-    traced = trace_core(str(tmp_path / "core"), executable=path)
-    assert [thread.ending.kind for thread in traced.threads] == ["outermost"] * 2
+    assert endings_of(core, path) == OUTERMOST
 
 
-def test_a_program_that_has_been_moved(path: str, tmp_path: Path) -> None:
+def test_a_program_that_has_been_moved(path: str) -> None:
     """The file that the user names stands for the one whose mapping has the program headers; it keeps its name."""
-    core = plain_core(AMD64, str(tmp_path / "gone"))
-    assert ending_of(core, tmp_path)[0] == "unusable-module"
-    traced = trace_core(str(tmp_path / "core"), executable=path)
-    assert [thread.ending.kind for thread in traced.threads] == ["outermost"] * 2
-    assert [module.name for module in traced.space.modules] == [str(tmp_path / "gone")]
-    (tmp_path / "core").write_bytes(core._replace(auxv=()).assemble())
-    traced = trace_core(str(tmp_path / "core"), executable=path)
-    assert traced.threads[0].ending.kind == "unusable-module"
+    core = plain_core(AMD64, "/gone")
+    assert endings_of(core)[0][0] == "unusable-module"
+    traced = trace_core(core.assemble(), executable=path)
+    assert [thread.ending for thread in traced.threads] == OUTERMOST
+    assert [module.name for module in traced.space.modules] == ["/gone"]
+    assert endings_of(core._replace(auxv=()), path)[0][0] == "unusable-module"
 
 
 def _without_place(text: str) -> str:
@@ -289,7 +266,7 @@ def test_an_unforeseen_error_costs_one_module(tmp_path: Path, path: str, monkeyp
     core = plain_core(AMD64, path)
     frames = ((1, core.frames[0][1]._replace(pc=(BIAS << 1) + TEXT_VADDR + 0x40)), *core.frames)
     core = core._replace(frames=frames, mapped=(*core.mapped, *program_mappings(bad, BIAS << 1)))
-    assert [t.ending.kind for t in trace_of(core, tmp_path).threads][1:] == ["outermost"] * 2
+    assert endings_of(core)[1:] == OUTERMOST
     read = FileStore.read
 
     def failing(store: FileStore, data: FileData, name: str) -> ModuleFile:
@@ -298,12 +275,12 @@ def test_an_unforeseen_error_costs_one_module(tmp_path: Path, path: str, monkeyp
         return read(store, data, name)
 
     monkeypatch.setattr(FileStore, "read", failing)
-    threads = trace_of(core, tmp_path).threads
-    assert [t.ending.kind for t in threads] == ["unusable-module", "outermost", "outermost"]
-    assert _without_place(threads[0].ending.detail) == f"{bad}: internal error: OverflowError: too wild"
+    (kind, detail), *others = endings_of(core)
+    assert (kind, others) == ("unusable-module", OUTERMOST)
+    assert _without_place(detail) == f"{bad}: internal error: OverflowError: too wild"
 
 
-def test_an_unforeseen_error_costs_one_thread(tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unforeseen_error_costs_one_thread(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread keeps its topmost frame, and the next one is traced."""
     core = plain_core(AMD64, path)
     core = core._replace(frames=((1, core.frames[0][1]._replace(pc=0x77)), *core.frames))
@@ -315,7 +292,7 @@ def test_an_unforeseen_error_costs_one_thread(tmp_path: Path, path: str, monkeyp
         return find(space, address)
 
     monkeypatch.setattr(AddressSpace, "find", failing)
-    traced = trace_of(core, tmp_path)
+    traced = trace_core(core.assemble())
     assert [t.ending.kind for t in traced.threads] == ["internal-error", "outermost", "outermost"]
     assert [e.frame.pc for e in traced.threads[0].entries] == [0x77]
     lines = [_without_place(line) for line in str(traced).splitlines()]

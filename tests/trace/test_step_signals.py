@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import shutil
 import struct
-import subprocess
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
 from cfi2sframe.elf.load import load
-from cfi2sframe.trace import Frame
+from cfi2sframe.trace import Frame, Memory
 from cfi2sframe.trace.frames import NT_PRFPREG, NT_PRSTATUS, interrupted_frame, topmost_frame
-from tests.support.needs import need
+from tests.support.needs import need, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +27,7 @@ class Kernel(NamedTuple):
     """What an ABI's kernel leaves at SP: C text for the distances of PC and of the registers by DWARF number."""
 
     arch: Arch
-    compilers: tuple[str, ...]
+    compiler: str
     code: bytes
     pc: str
     registers: dict[int, str]
@@ -49,14 +47,14 @@ _S390X_FLOATS: Final = (0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)
 KERNELS: Final = (
     Kernel(
         AMD64,
-        ("x86_64-linux-gnu-gcc",),
+        "x86_64-linux-gnu-gcc",
         bytes.fromhex("48c7c00f000000 0f05"),
         context("gregs[REG_RIP]"),
         {number: context(f"gregs[REG_{name}]") for number, name in enumerate(_AMD64_NAMES)},
     ),
     Kernel(
         AARCH64_LE,
-        ("aarch64-linux-gnu-gcc",),
+        "aarch64-linux-gnu-gcc",
         bytes.fromhex("681180d2 010000d4"),
         context("pc", _AARCH64_BEFORE),
         {
@@ -66,7 +64,7 @@ KERNELS: Final = (
     ),
     Kernel(
         S390X,
-        ("s390x-linux-gnu-gcc",),
+        "s390x-linux-gnu-gcc",
         bytes.fromhex("0aad"),
         context("psw.addr", _S390X_BEFORE),
         {
@@ -79,100 +77,72 @@ KERNELS: Final = (
 
 def distances(kernel: Kernel, folder: Path) -> list[int]:
     """Return the distances of PC and of the registers, from an object that the ABI's compiler makes."""
-    compiler = next(filter(None, map(shutil.which, kernel.compilers)), None) or need(kernel.compilers[0])
     values = ", ".join((kernel.pc, *kernel.registers.values()))
     (folder / "a.c").write_text(
         "#define _GNU_SOURCE\n#include <signal.h>\n#include <ucontext.h>\n"
         f'__attribute__((section(".distances"))) const unsigned long long distances[] = {{{values}}};\n'
     )
-    subprocess.run([compiler, "-c", "-o", folder / "a.o", folder / "a.c"], check=True)
+    run(need(kernel.compiler), "-c", "-o", folder / "a.o", folder / "a.c")
     image = load(str(folder / "a.o"))
     (section,) = image.sections_named(".distances")
     data = image.section_bytes(section)
     return list(struct.unpack(f"{image.byte_order}{len(data) // 8}Q", data))
 
 
-class Bytes:
-    """Memory of single bytes."""
-
-    def __init__(self) -> None:
-        self.bytes: dict[int, int] = {}
-
-    def write(self, address: int, data: bytes) -> None:
-        self.bytes.update(enumerate(data, address))
-
-    def read(self, address: int, size: int) -> bytes | None:
-        found = [self.bytes.get(a) for a in range(address, address + size)]
-        return None if None in found else bytes(b for b in found if b is not None)
-
-
-def memory_at_trampoline(kernel: Kernel, arch: Arch, folder: Path) -> Bytes:
-    """Return a memory with a record in which register N holds 0x1000 + N, and PC 0x9000."""
-    memory = Bytes()
-    memory.write(PC, kernel.code)
-    found = distances(kernel, folder)
+def record(kernel: Kernel, folder: Path) -> tuple[int, bytes]:
+    """Return the address and the bytes of a record in which register N holds 0x1000 + N, and PC 0x9000."""
+    arch, found = kernel.arch, distances(kernel, folder)
     # s390x has the PSW's mask before PC, and access registers in between.
     first = min(found) - 8 * (arch is S390X)
-    memory.write(SP + first, bytes(max(found) + 8 - first))
+    data = bytearray(max(found) + 8 - first)
     for value, distance in zip((0x9000, *(0x1000 + n for n in kernel.registers)), found, strict=True):
-        memory.write(SP + distance, struct.pack(arch.byte_order + "Q", value))
-    return memory
+        struct.pack_into(arch.byte_order + "Q", data, distance - first, value)
+    return SP + first, bytes(data)
 
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.arch.name)
 def test_every_register_comes_back(kernel: Kernel, tmp_path: Path) -> None:
-    arch = kernel.arch
-    memory = memory_at_trampoline(kernel, arch, tmp_path)
-    frame = interrupted_frame(Frame(PC, SP, 0, is_return_address=True), memory.read, arch)
+    arch, code = kernel.arch, (PC, kernel.code)
+    address, data = record(kernel, tmp_path)
+    frame = interrupted_frame(Frame(PC, SP, 0, is_return_address=True), Memory([code, (address, data)]).read, arch)
     assert frame is not None
     assert dict(frame.registers) == {number: 0x1000 + number for number in kernel.registers}
-    assert frame._replace(registers={}) == Frame(
-        0x9000,
-        0x1000 + arch.sp_register,
-        0x1000 + arch.fp_register,
-        None if arch is AMD64 else 0x1000 + arch.ra_register,
-        registers={},
-    )
+    ra = None if arch is AMD64 else 0x1000 + arch.ra_register
+    assert frame[:4] == (0x9000, 0x1000 + arch.sp_register, 0x1000 + arch.fp_register, ra)
+    assert not frame.is_return_address
     # One byte less, one instruction further: no trampoline.
-    for address in list(memory.bytes):
-        short = Bytes()
-        short.bytes = {a: b for a, b in memory.bytes.items() if a != address}
-        assert interrupted_frame(Frame(PC, SP, 0), short.read, arch) is None
-    assert interrupted_frame(Frame(PC + 2, SP, 0), memory.read, arch) is None
+    short = ([code, (address + 1, data[1:])], [code, (address, data[:-1])], [(PC, kernel.code[:-1]), (address, data)])
+    for pc, pieces in (*((PC, each) for each in short), (PC + 2, [code, (address, data)])):
+        assert interrupted_frame(Frame(pc, SP, 0), Memory(pieces).read, arch) is None
 
 
 @pytest.mark.oracle
 def test_the_older_record_of_s390x(tmp_path: Path) -> None:
     """A handler without SA_SIGINFO: a pointer leads to the registers."""
-    memory = memory_at_trampoline(KERNELS[2], S390X, tmp_path)
-    registers = SP + distances(KERNELS[2], tmp_path)[0] - 8
-    memory.write(PC, bytes.fromhex("0a77"))
-    memory.write(SP - 0x1000 + 168, struct.pack(">Q", registers))
-    frame = interrupted_frame(Frame(PC, SP - 0x1000, 0), memory.read, S390X)
+    address, data = record(KERNELS[2], tmp_path)
+    code, pointer = (PC, bytes.fromhex("0a77")), (SP - 0x1000 + 168, struct.pack(">Q", address))
+    frame = interrupted_frame(Frame(PC, SP - 0x1000, 0), Memory([code, pointer, (address, data)]).read, S390X)
     assert frame is not None
     assert (frame.pc, frame.sp, frame.ra) == (0x9000, 0x1000 + 15, 0x1000 + 14)
-
-
-def topmost(arch: Arch, registers: bytes, floats: bytes = b"") -> Frame:
-    """Return the topmost frame of a thread with these register sets."""
-    frame = topmost_frame({NT_PRSTATUS: registers, NT_PRFPREG: floats}, arch)
-    assert frame is not None
-    return frame
+    assert interrupted_frame(Frame(PC, SP - 0x1000, 0), Memory([code, (address, data)]).read, S390X) is None
 
 
 def test_records_of_a_core() -> None:
     """In struct user_regs_struct and its like, each register is at its place in the kernel's order."""
-    amd64 = topmost(AMD64, struct.pack("<27Q", *range(100, 127)))
+    amd64 = topmost_frame({NT_PRSTATUS: struct.pack("<27Q", *range(100, 127))}, AMD64)
+    assert amd64 is not None
     # r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp
     assert amd64[:4] == (116, 119, 104, None)
     wanted = {**dict(zip((15, 14, 13, 12, 6, 3, 11, 10, 9, 8, 0, 2, 1, 4, 5), range(15), strict=True)), 7: 19}
     assert dict(amd64.registers) == {number: 100 + place for number, place in wanted.items()}
-    aarch64 = topmost(AARCH64_LE, struct.pack("<34Q", *range(100, 134)))
+    aarch64 = topmost_frame({NT_PRSTATUS: struct.pack("<34Q", *range(100, 134))}, AARCH64_LE)
+    assert aarch64 is not None
     assert aarch64[:4] == (132, 131, 129, 130)
     assert dict(aarch64.registers) == {number: 100 + number for number in range(32)}
     floats = struct.pack(">17Q", 0, *range(200, 216))
-    s390x = topmost(S390X, struct.pack(">27Q", *range(100, 127)), floats)
+    s390x = topmost_frame({NT_PRSTATUS: struct.pack(">27Q", *range(100, 127)), NT_PRFPREG: floats}, S390X)
+    assert s390x is not None
     assert s390x[:4] == (101, 117, 113, 116)
     assert [s390x.registers[16 + n] for n in range(16)] == [200 + number for number in _S390X_FLOATS]
     for arch in (AMD64, AARCH64_LE, S390X):
