@@ -10,6 +10,7 @@ from cfi2sframe.conversion import place_again
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_SYMTAB
 from cfi2sframe.elf.headers import SYMBOL_SIZE
 from cfi2sframe.errors import EmbedError, VerificationError, naming
+from cfi2sframe.printable import counted
 from cfi2sframe.sframe.constants import FDE_SIZE, HEADER_SIZE, SFRAME_VERSION_3
 from cfi2sframe.sframe.write import write
 
@@ -21,13 +22,10 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.placing.linked import EmbeddingPlan
     from cfi2sframe.placing.objects import ObjectRelocation
-    from cfi2sframe.sframe.model import FunctionBody
 
 #: The largest offset in a section that a 32-bit field of CFI can hold.
 _MAX_SECTION_OFFSET: Final = 0xFFFFFFFF
 _REFUSAL: Final = "a Linux kernel that validates sections (SFrame is in no release of Linux yet) would refuse this one"
-#: Linux has 5 bits for the number of a register in a control word.
-_LINUX_REGISTER_COUNT: Final = 32
 
 
 class Emitted(NamedTuple):
@@ -133,37 +131,21 @@ def _emit_linked(conversion: Conversion, *, replace: bool, section_type: int) ->
 
 
 def reader_warnings(conversion: Conversion) -> tuple[str, ...]:
-    """Return a warning for each rule by which a reader of the section's version would refuse or misread it.
+    """Return a warning for each demand of Linux, the only reader of running programs for version 3, that is not met.
 
-    Those are rules of Linux, which is the only reader of running programs for version 3. No section can satisfy those
-    about segments for a program with code in several of them; the last is about registers that no program saves RA in.
+    They are those that no section can meet for code in several segments, and one about registers that no program saves
+    RA in.
     """
     image, section = conversion.image, conversion.section
     if image.is_relocatable or section.version < SFRAME_VERSION_3:
         return ()
-    from cfi2sframe.elf.executable import spread_of
+    from cfi2sframe.verification.reader_checks import large_register, segments
 
-    warnings = []
-    spread = spread_of(image.segments, section.starts, section.sizes)
-    if spread.holder_count > 1:
-        warnings.append(
-            f"the functions are in {spread.holder_count} executable segments: {_REFUSAL}, because it registers the "
-            "section for each segment by itself and wants all functions in that segment"
-        )
-    if spread.segment_count and spread.has_outsider:
-        warnings.append(f"a function is in no executable segment, or reaches past its end: {_REFUSAL}")
-    count = sum(body.is_flexible and _has_large_register(body) for body in section.bodies)
-    if count:
-        warnings.append(
-            f"{count} function{'s' if count > 1 else ''} with rules of registers from {_LINUX_REGISTER_COUNT} on: "
-            "Linux reads 5 bits of their numbers, and would take other registers for them"
-        )
+    warnings = [f"{_REFUSAL}: {message}" for message in segments(section, image)]
+    misread = [message for body in section.bodies if body.is_flexible and (message := large_register(body))]
+    if misread:
+        warnings.append(f"Linux would misread the rules of {counted(len(misread), 'function')}: {misread[0]}")
     return tuple(warnings)
-
-
-def _has_large_register(body: FunctionBody) -> bool:
-    rules = (rule for state in set(body.states) for rule in (state.cfa, state.ra, state.fp))
-    return any(rule is not None and (rule.register or 0) >= _LINUX_REGISTER_COUNT for rule in rules)
 
 
 def check(emitted: Emitted, rewritten: ElfImage) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.model import FunctionBody
+    from cfi2sframe.sframe.model import FunctionBody, Section
     from cfi2sframe.sframe.read import DecodedSection, Header, Record, Words
 
 #: Bits of a control word: the one that must be 0, and how many registers Linux tells apart.
@@ -98,7 +98,7 @@ def _facts_of(body: FunctionBody, rows: Iterable[Words], arch: Arch) -> RowFacts
     bases = {state.cfa.register for state in body.states if state.cfa is not None}
     others = [arch.register_name(base) for base in bases.difference(own) if base is not None]
     descent = next(((first, second) for first, second in pairwise(body.starts) if second <= first), None)
-    reserved = left_over = large = None
+    reserved = left_over = None
     topmost_only = single = 0
     for word_size, words in rows:
         single += len(words) == 1
@@ -111,8 +111,6 @@ def _facts_of(body: FunctionBody, rows: Iterable[Words], arch: Arch) -> RowFacts
                 reserved = reserved or f"control word 0x{control:x} has the reserved bit"
             if register is not None:
                 is_topmost_only |= entity > 0 or register not in own
-                if register >= _REGISTER_COUNT:
-                    large = large or f"register {register} is taken for {register % _REGISTER_COUNT}"
             position += 2 if control else 1
             entity += 1
             last_end = position if control else last_end
@@ -124,8 +122,15 @@ def _facts_of(body: FunctionBody, rows: Iterable[Words], arch: Arch) -> RowFacts
         None if descent is None else f"a row starts at {descent[1]} after one at {descent[0]}",
         f"the CFA counts from {min(others)}" if others else None,
         any(state.cfa is None for state in body.states),
-        *(reserved, left_over, large, topmost_only, single),
+        *(reserved, left_over, large_register(body), topmost_only, single),
     )
+
+
+def large_register(body: FunctionBody) -> str | None:
+    """Say that a flexible row has a register for which Linux, which reads 5 bits of its number, takes another one."""
+    rules = [rule for state in set(body.states) for rule in (state.cfa, state.ra, state.fp) if rule is not None]
+    number = max([rule.register or 0 for rule in rules], default=0) if body.is_flexible else 0
+    return f"register {number} is taken for {number % _REGISTER_COUNT}" if number >= _REGISTER_COUNT else None
 
 
 # Checks: each yields (the start of a function, or None: the section as a whole; what is wrong)
@@ -186,17 +191,18 @@ def gaps(it: Subject) -> str | None:
     return None
 
 
-def segments(it: Subject) -> str | None:
-    """Say that no executable segment holds all functions."""
-    spread = spread_of(it.image.segments, it.section.starts, it.section.sizes)
-    if spread.is_in_one or not it.image.segments:
-        return None
+def segments(section: Section, image: ElfImage) -> Iterator[str]:
+    """Yield what Linux has against the functions' segments. Of code in several of them, no section can satisfy it."""
+    spread = spread_of(image.segments, section.starts, section.sizes)
+    if not spread.segment_count:
+        return
     if spread.holder_count > 1:
-        return (
+        yield (
             f"functions are in {spread.holder_count} of {spread.segment_count} executable segments; it registers the "
             "section for each of them by itself, and wants all functions there"
         )
-    return "a function is in no executable segment, or reaches past its end"
+    if spread.has_outsider:
+        yield "a function is in no executable segment, or reaches past its end"
 
 
 def other_header(it: Subject) -> str | None:

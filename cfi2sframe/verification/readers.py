@@ -153,7 +153,8 @@ _RULES: Final = (
     _Rule("layout", "glibc", _MISREADS, True, whole(c.gaps)),
     _Rule("SFRAME_F_FDE_SORTED", "glibc", _TO_DWARF, True, whole(
         lambda it: not it.section.is_sorted and "SFRAME_F_FDE_SORTED is not set: nothing is looked up")),
-    _Rule("executable segments", "kernel", _REFUSES, False, whole(c.segments)),
+    _Rule("executable segments", "kernel", _REFUSES, False,
+        lambda it: [(None, message) for message in c.segments(it.section, it.image)]),
     _Rule("headers with PF_X", "kernel", _NOT_FOUND, False, whole(c.other_header)),
     _Rule("text", "arm64", _REFUSES, False, c.outside_the_text),
     _Rule("order of functions", "kernel", _REFUSES, False, pairs(c.descends)),

@@ -71,9 +71,9 @@ def check_conversion(conversion: Conversion, options: Options) -> None:
         # What Linux would refuse or misread comes with a warning, and there is nothing else.
         warnings = " ".join(reader_warnings(conversion))
         expected = {
-            SPREAD: " executable segments: a Linux",
+            SPREAD: " executable segments; it registers",
             OUTSIDE: "a function is in no executable segment",
-            LARGE_REGISTER: "rules of registers from 32 on",
+            LARGE_REGISTER: "Linux would misread the rules",
         }
         for complaint, warning in expected.items():
             expect(any(complaint in text for text in wrong) == (warning in warnings), f"{wrong[:3]}: {warnings}")
