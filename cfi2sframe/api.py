@@ -244,7 +244,7 @@ def truth_of(conversion: Conversion) -> Truth:
 def _truth(
     entries: CfiEntries, outcomes: Outcomes, code_map: CodeMap, may_lack_parts: frozenset[int] = frozenset()
 ) -> Truth:
-    holes = tuple((hole.start_vaddr, hole.end_vaddr) for hole in outcomes.holes(entries, code_map.pieces))
+    holes = tuple(outcomes.holes(entries, code_map.pieces))
     return Truth(entries, outcomes.skipped, holes, may_lack_parts, code_map.stubs, code_map.padding)
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.lower import Hole, InParts, Part, Skip
+from cfi2sframe.lower import InParts, Skip
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3, V3_MAX_FRES
 
@@ -25,14 +25,6 @@ if TYPE_CHECKING:
 
 #: All versions store a function's size in 32 bits.
 _MAX_FUNCTION_SIZE: Final = 0xFFFFFFFF
-
-
-class HolePiece(NamedTuple):
-    """The virtual addresses `[start_vaddr, end_vaddr)` of a hole, or of a part of it where other FDEs cut it."""
-
-    start_vaddr: int
-    end_vaddr: int
-    hole: Hole
 
 
 class Outcomes(NamedTuple):
@@ -54,17 +46,17 @@ class Outcomes(NamedTuple):
             results[number] = Skip(SkipReason.READER, why, 0)
         return Outcomes(tuple(results), self.skipped | refused.keys(), self.in_parts - refused.keys())
 
-    def holes(self, entries: CfiEntries, pieces: Pieces) -> Iterator[HolePiece]:
-        """Yield what pieces of FDEs have of holes, in the order of the pieces."""
+    def holes(self, entries: CfiEntries, pieces: Pieces) -> Iterator[tuple[int, int]]:
+        """Yield the virtual addresses, start and end, that pieces of FDEs have of holes, in the order of the pieces."""
         if self.in_parts.isdisjoint(pieces.numbers):
             return
         for number, start_vaddr, end_vaddr in zip(*pieces, strict=True):
             result = self.results[number]
             if isinstance(result, InParts):
                 vaddr = entries.starts[number]
-                for start, end, which in result.within(start_vaddr - vaddr, end_vaddr - vaddr):
-                    if isinstance(which, Hole):
-                        yield HolePiece(vaddr + start, vaddr + end, which)
+                for start, end, piece in result.within(start_vaddr - vaddr, end_vaddr - vaddr):
+                    if isinstance(piece, Skip):
+                        yield vaddr + start, vaddr + end
 
 
 class Placed(NamedTuple):
@@ -90,8 +82,8 @@ def outcomes_of(entries: CfiEntries, results: Sequence[FunctionBody | InParts | 
     for number, size in enumerate(entries.sizes):
         if size > _MAX_FUNCTION_SIZE:
             outcomes[number] = Skip(SkipReason.FUNCTION_TOO_LARGE, f"{size:,} bytes", 0)
-    for number, lost in entries.clipped.items():
-        outcomes[number] = _clipped(outcomes[number], entries.sizes[number], lost)
+    for number in entries.clipped:
+        outcomes[number] = _clipped(outcomes[number], entries.sizes[number])
     return Outcomes(
         tuple(outcomes),
         frozenset([number for number, result in enumerate(outcomes) if isinstance(result, Skip)]),
@@ -99,14 +91,12 @@ def outcomes_of(entries: CfiEntries, results: Sequence[FunctionBody | InParts | 
     )
 
 
-def _clipped(result: FunctionBody | InParts | Skip, size: int, lost: int) -> FunctionBody | InParts | Skip:
-    """Return the result of a function of some bytes, with the bytes that its FDE lost at the end as a hole."""
+def _clipped(result: FunctionBody | InParts | Skip, size: int) -> InParts | Skip:
+    """Return the result of a function of some bytes, with what its FDE lost after them as a hole."""
     if isinstance(result, Skip):
         return result
-    hole = Hole(Skip(SkipReason.PAST_CODE, "", size), size + lost, 0)
-    if isinstance(result, InParts):
-        return InParts.of(result.parts, (*result.holes, hole))
-    return InParts.of([Part(0, size, result)], [hole])
+    parts = result if isinstance(result, InParts) else InParts((0,), (result,))
+    return parts.followed_by(Skip(SkipReason.PAST_CODE, "", size))
 
 
 def place_functions(
@@ -128,10 +118,9 @@ def place_functions(
     for number, start_vaddr, end_vaddr in zip(*code_map.pieces, strict=True):
         result, vaddr = results[number], starts[number]
         if isinstance(result, InParts):
-            for start, end, part in result.within(start_vaddr - vaddr, end_vaddr - vaddr):
-                if isinstance(part, Part):
-                    body = part.body.cut(start - part.start_delta, end - part.start_delta)
-                    placed.append(place(vaddr + start, vaddr + end, body, number))
+            for start, end, piece in result.within(start_vaddr - vaddr, end_vaddr - vaddr):
+                if not isinstance(piece, Skip):
+                    placed.append(place(vaddr + start, vaddr + end, piece, number))
         elif not isinstance(result, Skip):
             # Nearly every FDE is one piece.
             is_whole = end_vaddr - start_vaddr == sizes[number]

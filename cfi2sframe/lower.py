@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from itertools import groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.errors import RequestError
@@ -29,7 +28,7 @@ from cfi2sframe.sframe.constants import (
 from cfi2sframe.sframe.model import OUTERMOST, FrameState, FunctionBody
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.entries import DwarfCie
@@ -85,64 +84,33 @@ class Skip(NamedTuple):
     start_delta: int
 
 
-class Part(NamedTuple):
-    """A part of a function that the target can express: `[start_delta, end_delta)`, None for the function's end.
-
-    Both count bytes from the function's start; the starts of the body's rows count from `start_delta`.
-    """
-
-    start_delta: int
-    end_delta: int | None
-    body: FunctionBody
-
-
-class Hole(NamedTuple):
-    """A part of a function that the target cannot express, all of it for one reason.
-
-    It begins where `why` says, with the first of `row_count` rows of the DWARF table, and ends at `end_delta` bytes
-    from the function's start (None: at its end).
-    """
-
-    why: Skip
-    end_delta: int | None
-    row_count: int
-
-
 class InParts(NamedTuple):
-    """A function that the target can express in part: its parts and its holes, at least one of each, both ascending.
+    """A function that the target can express in part: bodies, and the holes between them with the reason of each.
 
-    `part_starts` and `hole_starts` are where they start: other FDEs may cut a function a thousand times.
+    Piece N reaches from `starts[N]` (bytes from the function's start) to the next start or the function's end. The
+    starts of a body's rows count from its own.
     """
 
-    parts: tuple[Part, ...]
-    holes: tuple[Hole, ...]
-    part_starts: tuple[int, ...]
-    hole_starts: tuple[int, ...]
+    starts: tuple[int, ...]
+    pieces: tuple[FunctionBody | Skip, ...]
 
-    def within(self, first: int, last: int) -> list[tuple[int, int, Part | Hole]]:
-        """Return what of `[first, last)` each part and each hole has, ascending: a start, an end, and which it is.
+    def within(self, first: int, last: int) -> Iterator[tuple[int, int, FunctionBody | Skip]]:
+        """Yield what pieces have of `[first, last)`: start, end, and the rows there or why there are none.
 
         All of these count bytes from the function's start, which ends at `last` or after it.
         """
-        parts = self.parts[_place_of(self.part_starts, first) : bisect_left(self.part_starts, last)]
-        holes = self.holes[_place_of(self.hole_starts, first) : bisect_left(self.hole_starts, last)]
-        ranges: list[tuple[int, int | None, Part | Hole]] = [
-            *((part.start_delta, part.end_delta, part) for part in parts),
-            *((hole.why.start_delta, hole.end_delta, hole) for hole in holes),
-        ]
-        cut = [(max(start, first), last if end is None else min(end, last), which) for start, end, which in ranges]
-        return sorted([each for each in cut if each[0] < each[1]], key=itemgetter(0))
+        starts = self.starts
+        # Other FDEs may cut a function a thousand times.
+        for number in range(bisect_right(starts, first) - 1, bisect_left(starts, last)):
+            begin, piece = starts[number], self.pieces[number]
+            start = max(begin, first)
+            end = min(starts[number + 1], last) if number + 1 < len(starts) else last
+            if start < end:
+                yield start, end, piece if isinstance(piece, Skip) else piece.cut(start - begin, end - begin)
 
-    @classmethod
-    def of(cls, parts: Sequence[Part], holes: Sequence[Hole]) -> InParts:
-        """Return the record of parts and holes."""
-        part_starts = tuple([part.start_delta for part in parts])
-        return cls(tuple(parts), tuple(holes), part_starts, tuple([hole.why.start_delta for hole in holes]))
-
-
-def _place_of(starts: Sequence[int], delta: int) -> int:
-    """Return the place of the last start that is not after `delta`; 0 where all are."""
-    return max(0, bisect_right(starts, delta) - 1)
+    def followed_by(self, hole: Skip) -> InParts:
+        """Return the function with a hole at its end."""
+        return InParts((*self.starts, hole.start_delta), (*self.pieces, hole))
 
 
 class _Lowered(NamedTuple):
@@ -154,16 +122,14 @@ class _Lowered(NamedTuple):
 
 
 class _RowRun(NamedTuple):
-    """The rows `[first, last)` of a list of rows, which the target can express, or cannot for the reason `limit`.
+    """Consecutive rows of a list of rows, which the target can express, or cannot for the reason `limit`.
 
-    `kept` are the numbers of those whose lowered state differs from the one before (None: all rows), and `states` their
-    states: all of a body that depends on neither the rows' starts nor the CIE.
+    `kept` are the numbers of those whose lowered state differs from the one before, and `states` their states: all of a
+    body that depends on neither the rows' starts nor the CIE.
     """
 
     limit: Unlike | None
-    first: int
-    last: int
-    kept: tuple[int, ...] | None
+    kept: list[int]
     states: tuple[FrameState, ...]
     is_flexible: bool
     signs_ra: bool
@@ -191,50 +157,37 @@ class Lowering:
 
         Where the target cannot express some of the rows, those in between become bodies of their own.
         """
-        parts: list[Part] = []
-        holes: list[Hole] = []
-        for run in self._runs[table.states]:
-            start = table.starts[run.first]
-            end = table.starts[run.last] if run.last < len(table.starts) else None
-            if run.limit is None:
-                parts.append(Part(start, end, self._body(run, table.starts, cie)))
-            else:
-                holes.append(Hole(Skip(*run.limit, start), end, run.last - run.first))
-        if not holes:
-            return parts[0].body
-        return InParts.of(parts, holes) if parts else holes[0].why
+        runs = self._runs[table.states]
+        starts = tuple([table.starts[run.kept[0]] for run in runs])
+        pieces = tuple(
+            [
+                self._body(run, table.starts, cie) if run.limit is None else Skip(*run.limit, start)
+                for run, start in zip(runs, starts, strict=True)
+            ]
+        )
+        is_in_parts = len(runs) > 1 and any(run.limit is None for run in runs)
+        return InParts(starts, pieces) if is_in_parts else pieces[0]
 
     def _body(self, run: _RowRun, row_starts: tuple[int, ...], cie: DwarfCie) -> FunctionBody:
-        starts = row_starts[run.first : run.last]
-        if run.kept is not None:
-            starts = tuple(map(row_starts.__getitem__, run.kept))
-        if starts[0]:
-            starts = tuple([start - starts[0] for start in starts])
+        starts = row_starts
+        if len(run.kept) < len(starts):
+            first = row_starts[run.kept[0]]
+            starts = tuple([row_starts[number] - first for number in run.kept])
         is_signal_frame = cie.is_signal_frame and self.target.version >= SFRAME_VERSION_3
         # The key matters only where an RA is signed; elsewhere it would make functions of equal rows differ.
         return FunctionBody(starts, run.states, run.is_flexible, is_signal_frame, cie.uses_b_key and run.signs_ra)
 
-    def _runs_of(self, rows: tuple[RowState, ...]) -> tuple[_RowRun, ...]:
+    def _runs_of(self, rows: tuple[RowState, ...]) -> list[_RowRun]:
         """Cut a list of rows where the target begins or ceases to express them, or has another reason not to."""
         lowered = list(map(self._lowered.__getitem__, rows))
         runs: list[_RowRun] = []
         for limit, group in groupby(range(len(rows)), key=lambda number: lowered[number].limit):
             numbers = list(group)
-            first, last = numbers[0], numbers[-1] + 1
-            kept = [n for n in numbers if n == first or lowered[n].state is not lowered[n - 1].state]
+            kept = [n for n in numbers if n == numbers[0] or lowered[n].state is not lowered[n - 1].state]
             states = self._tuples.intern(tuple([lowered[n].state for n in kept]))
-            runs.append(
-                _RowRun(
-                    limit,
-                    first,
-                    last,
-                    None if len(kept) == last - first else tuple(kept),
-                    states,
-                    is_flexible=any(each.needs_flexible for each in lowered[first:last]),
-                    signs_ra=any(state.mangled_ra for state in states),
-                )
-            )
-        return tuple(runs)
+            is_flexible = any(lowered[n].needs_flexible for n in kept)
+            runs.append(_RowRun(limit, kept, states, is_flexible, any(state.mangled_ra for state in states)))
+        return runs
 
     def _lower_row(self, row: RowState) -> _Lowered:
         target = self.target
@@ -247,12 +200,10 @@ class Lowering:
             limit = None if target.has_outermost_rows else Unlike(SkipReason.RA_UNDEFINED, "")
             return _Lowered(state, limit, needs_flexible=False)
         limit = _default_limit(state, state.cfa, target)
-        if limit is None:
-            return _Lowered(state, None, needs_flexible=False)
-        if target.has_flexible_rows:
+        if limit is not None and target.has_flexible_rows:
             return _Lowered(state, _range_limit(state, target.arch), needs_flexible=True)
         # The rule that the CFI has says more than the one that would take its place.
-        return _Lowered(state, rewritten or limit, needs_flexible=True)
+        return _Lowered(state, limit and (rewritten or limit), needs_flexible=False)
 
 
 # Rows of a version

@@ -36,21 +36,14 @@ class InexpressibleError(Exception):
         super().__init__(reason, detail)
 
 
-class Reduced(NamedTuple):
-    """A row's rules as SFrame's.
+def reduce_state(row: RowState, arch: Arch) -> tuple[FrameState, Unlike | None]:
+    """Translate a row's rules to SFrame's. Raises `InexpressibleError` when SFrame has no rule for one of them.
 
-    `rewritten` is the first rule for which SFrame has none like it, but one of the same value (None: there is no such
+    Also returns the first rule for which SFrame has none like it, but one of the same value (None: there is no such
     rule). It is what reports name where a version's default rows cannot express that other one.
     """
-
-    state: FrameState
-    rewritten: Unlike | None
-
-
-def reduce_state(row: RowState, arch: Arch) -> Reduced:
-    """Translate a row's rules to SFrame's. Raises `InexpressibleError` when SFrame has no rule for one of them."""
     if row.ra is NoRule.UNDEFINED:
-        return Reduced(OUTERMOST, None)
+        return OUTERMOST, None
     if row.signing is RaSigning.SIGNED_WITH_PC:
         raise InexpressibleError(SkipReason.PAUTH_WITH_PC)
     if row.signing is RaSigning.UNKNOWN:
@@ -80,7 +73,7 @@ def reduce_state(row: RowState, arch: Arch) -> Reduced:
         raise InexpressibleError(SkipReason.RA_UNSPECIFIED)
     if fp == Rule(arch.fp_register, 0, deref=False):
         fp = None
-    return Reduced(FrameState(cfa, ra, fp, mangled_ra=row.signing is RaSigning.SIGNED), of_ra or of_fp)
+    return FrameState(cfa, ra, fp, mangled_ra=row.signing is RaSigning.SIGNED), of_ra or of_fp
 
 
 # Rules as DWARF counts: a rule without a register counts from DWARF's CFA

@@ -18,6 +18,7 @@ from cfi2sframe.abi import AMD64, ARCHES, S390X, Arch
 from cfi2sframe.api import convert, verify
 from cfi2sframe.conversion import Options
 from cfi2sframe.errors import CfiError, RequestError
+from cfi2sframe.lower import Skip
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.sframe.read import read_section
 from tests.support import cfi_asm as asm
@@ -171,7 +172,8 @@ def test_rows_after_the_end_do_not_count() -> None:
     conversion = convert_checked(image)
     assert places(conversion) == [(0, 0x10), (0x20, 0x10)]
     ((_, parts),) = conversion.in_parts
-    assert [(hole.why.start_delta, hole.why.reason) for hole in parts.holes] == [(0x10, SkipReason.CFA_EXPRESSION)]
+    assert parts.starts == (0, 0x10)
+    assert [piece.reason for piece in parts.pieces if isinstance(piece, Skip)] == [SkipReason.CFA_EXPRESSION]
     assert verify(convert(image)).is_clean
 
 

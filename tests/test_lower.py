@@ -92,7 +92,7 @@ def body_of(result: FunctionBody | InParts | Skip) -> FunctionBody:
 def why_not(result: FunctionBody | InParts | Skip) -> Skip:
     """Return why a function, or a part of it, is left out: the first reason."""
     assert not isinstance(result, FunctionBody)
-    return result if isinstance(result, Skip) else result.holes[0].why
+    return result if isinstance(result, Skip) else next(why for why in result.pieces if isinstance(why, Skip))
 
 
 class Case(NamedTuple):
@@ -491,6 +491,10 @@ def test_rules_of_the_cfa_in_words() -> None:
 # Parts
 
 
+def starts_of(piece: FunctionBody | Skip) -> tuple[int, ...] | Skip:
+    return piece if isinstance(piece, Skip) else piece.starts
+
+
 def test_rows_that_cannot_be_expressed_leave_holes() -> None:
     """Rows in between are bodies of their own, and a hole has one reason and one detail."""
     entry, rbx, r12 = state(AMD64), state(AMD64, register_offset(3, 8)), state(AMD64, register_offset(12, 8))
@@ -498,16 +502,14 @@ def test_rows_that_cannot_be_expressed_leave_holes() -> None:
     pushed = state(AMD64, register_offset(7, 16))
     result = lower(AMD64, 2, rbx, entry, pushed, rbx, r12, expression, pushed, entry)
     assert isinstance(result, InParts)
-    assert [(part.start_delta, part.end_delta, part.body.starts) for part in result.parts] == [
-        (4, 12, (0, 4)),
-        (24, None, (0, 4)),
-    ]
     base, shape = SkipReason.CFA_BASE_REGISTER, SkipReason.CFA_EXPRESSION
-    assert [(hole.why, hole.end_delta, hole.row_count) for hole in result.holes] == [
-        (Skip(base, "rbx+8", 0), 4, 1),
-        (Skip(base, "rbx+8", 12), 16, 1),
-        (Skip(base, "r12+8", 16), 20, 1),
-        (Skip(shape, "breg7 40; deref; plus_uconst 8", 20), 24, 1),
+    assert list(zip(result.starts, map(starts_of, result.pieces), strict=True)) == [
+        (0, Skip(base, "rbx+8", 0)),
+        (4, (0, 4)),
+        (12, Skip(base, "rbx+8", 12)),
+        (16, Skip(base, "r12+8", 16)),
+        (20, Skip(shape, "breg7 40; deref; plus_uconst 8", 20)),
+        (24, (0, 4)),
     ]
 
 
@@ -517,17 +519,15 @@ def test_equal_rows_on_both_sides_of_a_hole_do_not_merge() -> None:
     same = state(AMD64, fp=NoRule.SAME_VALUE)
     result = lower(AMD64, 3, entry, same, expression, same, entry)
     assert isinstance(result, InParts)
-    assert [(part.start_delta, part.end_delta, part.body.starts) for part in result.parts] == [
-        (0, 8, (0,)),
-        (12, None, (0,)),
-    ]
+    assert result.starts == (0, 8, 12)
+    assert (starts_of(result.pieces[0]), starts_of(result.pieces[2])) == ((0,), (0,))
 
 
 def test_only_parts_that_need_them_get_flexible_rows() -> None:
     rbx, expression = state(AMD64, register_offset(3, 8)), state(AMD64, is_expression(DEREF_PLUS))
     result = lower(AMD64, 3, state(AMD64), expression, state(AMD64), rbx)
     assert isinstance(result, InParts)
-    assert [part.body.is_flexible for part in result.parts] == [False, True]
+    assert [piece.is_flexible for piece in result.pieces if isinstance(piece, FunctionBody)] == [False, True]
 
 
 def test_within() -> None:
@@ -535,8 +535,8 @@ def test_within() -> None:
     rbx = state(AMD64, register_offset(3, 8))
     result = lower(AMD64, 2, state(AMD64), rbx, state(AMD64))
     assert isinstance(result, InParts)
-    part, hole = result.parts, result.holes[0]
-    assert result.within(0, 20) == [(0, 4, part[0]), (4, 8, hole), (8, 20, part[1])]
-    assert result.within(3, 9) == [(3, 4, part[0]), (4, 8, hole), (8, 9, part[1])]
-    assert result.within(5, 6) == [(5, 6, hole)]
-    assert result.within(8, 8) == []
+    first, hole, last = result.pieces
+    assert list(result.within(0, 20)) == [(0, 4, first), (4, 8, hole), (8, 20, last)]
+    assert list(result.within(3, 9)) == [(3, 4, first), (4, 8, hole), (8, 9, last)]
+    assert list(result.within(5, 6)) == [(5, 6, hole)]
+    assert list(result.within(8, 8)) == []

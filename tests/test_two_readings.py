@@ -9,6 +9,7 @@ import pytest
 
 from cfi2sframe.abi import AARCH64_LE, AMD64
 from cfi2sframe.api import convert, decode, verify
+from cfi2sframe.lower import Skip
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.report.coverage import account
 from tests.support import cfi_asm as asm
@@ -17,7 +18,6 @@ from tests.support.samples import TEXT_VADDR, cie_of, linked
 if TYPE_CHECKING:
     from cfi2sframe.abi import Arch
     from cfi2sframe.conversion import Conversion
-    from cfi2sframe.lower import Skip
 
 
 def conversion_of(arch: Arch, *instructions: asm.Instruction, cie: asm.Cie | None = None, size: int = 32) -> Conversion:
@@ -36,7 +36,7 @@ def rows_of(conversion: Conversion) -> list[tuple[int, str]]:
 def why_not(conversion: Conversion) -> list[Skip]:
     """Return why functions and parts of them are left out: the reason, the detail, and where."""
     left_out = [why for _, why in conversion.skips]
-    holes = [hole.why for _, parts in conversion.in_parts for hole in parts.holes]
+    holes = [why for _, parts in conversion.in_parts for why in parts.pieces if isinstance(why, Skip)]
     return [*left_out, *holes]
 
 

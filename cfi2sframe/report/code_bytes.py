@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.elf.constants import STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE
 from cfi2sframe.elf.ranges import Span, SpanCount, united
 from cfi2sframe.errors import ElfError
-from cfi2sframe.lower import InParts, Part, Skip
+from cfi2sframe.lower import InParts, Skip
 from cfi2sframe.padding import fill_size, gaps_outside
 
 if TYPE_CHECKING:
@@ -97,16 +97,14 @@ def _known(conversion: Conversion) -> Iterator[Stretch]:
 
 def _parts_of(result: FunctionBody | InParts | Skip, vaddr: int, start: int, end: int) -> Iterator[Stretch]:
     """Yield the parts of a piece of the FDE at `vaddr`."""
-    if isinstance(result, Skip):
-        yield Stretch("left out", start, end, result.reason, result.detail)
-    elif isinstance(result, InParts):
-        for first, last, which in result.within(start - vaddr, end - vaddr):
-            if isinstance(which, Part):
-                yield from _parts_of(which.body, vaddr, vaddr + first, vaddr + last)
-            else:
-                yield Stretch("in part", vaddr + first, vaddr + last, which.why.reason, which.why.detail)
-    else:
-        yield Stretch("flexible" if result.is_flexible else "default", start, end)
+    first, last = start - vaddr, end - vaddr
+    pieces = result.within(first, last) if isinstance(result, InParts) else [(first, last, result)]
+    for first, last, piece in pieces:
+        if isinstance(piece, Skip):
+            kind = "in part" if isinstance(result, InParts) else "left out"
+            yield Stretch(kind, vaddr + first, vaddr + last, piece.reason, piece.detail)
+        else:
+            yield Stretch("flexible" if piece.is_flexible else "default", vaddr + first, vaddr + last)
 
 
 def _without_cfi(image: ElfImage, taken: Sequence[Span]) -> Iterator[Stretch]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from cfi2sframe.demangle import readable_names
 from cfi2sframe.dwarf.row_section import RowSection
 from cfi2sframe.elf.cfi import SOURCE_NAMES
-from cfi2sframe.lower import Hole, InParts, Skip
+from cfi2sframe.lower import InParts, Skip
 from cfi2sframe.report.code_bytes import DESCRIBED, count_code
 
 if TYPE_CHECKING:
@@ -304,8 +304,7 @@ def _missing(conversion: Conversion) -> Iterator[Missing]:
             kind, holes = "left out", [(0, size, result)]
         else:
             kind, size = "in part", size + entries.clipped.get(entry.number, 0)
-            parts = result.within(0, size)
-            holes = [(start, end, which.why) for start, end, which in parts if isinstance(which, Hole)]
+            holes = [(start, end, why) for start, end, why in result.within(0, size) if isinstance(why, Skip)]
         place, name = image.place(entry.fde.pc_begin_vaddr), names.get(entry.fde.pc_begin_vaddr, "")
         for start, end, why in holes:
             yield Missing(

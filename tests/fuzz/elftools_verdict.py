@@ -64,7 +64,7 @@ def read_independently(path: Path, section: tuple[bytes, int] | None = None) -> 
                 continue
             count += 1
             row, found = row_at(fde.rows, pc), lookup.find(pc)
-            if found is None and any(hole.start_vaddr <= pc < hole.end_vaddr for hole in holes):
+            if found is None and any(start <= pc < end for start, end in holes):
                 continue
             if row is None or found is None or found.row is None:
                 problems.append(f"0x{pc:x}: {row} against {found}")

@@ -134,11 +134,12 @@ def _holes_within(conversion: Conversion) -> Iterator[tuple[int, int, int]]:
     for number, start, end in conversion.code_map.pieces.records:
         result = conversion.outcomes.results[number]
         if isinstance(result, InParts):
-            for hole in result.holes:
-                hole_start = entries.starts[number] + hole.why.start_delta
-                hole_end = entries.starts[number] + (hole.end_delta or entries.sizes[number])
-                if max(start, hole_start) < min(end, hole_end):
-                    yield number, max(start, hole_start), min(end, hole_end)
+            ends = (*result.starts[1:], entries.sizes[number])
+            for hole, end_delta in zip(result.pieces, ends, strict=True):
+                if isinstance(hole, Skip):
+                    hole_start, hole_end = (entries.starts[number] + delta for delta in (hole.start_delta, end_delta))
+                    if max(start, hole_start) < min(end, hole_end):
+                        yield number, max(start, hole_start), min(end, hole_end)
 
 
 def _bytes_in_code(image: ElfImage, start: int, end: int) -> int:
