@@ -3,12 +3,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+#: Characters of a name that messages show.
+_MAX_SHOWN_SIZE: Final = 80
+
 
 def printable(text: str) -> str:
     """Return a text with every character escaped that a terminal would act on or that would break a line."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def shown_name(name: str) -> str:
+    """Return a name for a message, cut where it is long: thousands of sections may share a name of any length."""
+    return name if len(name) <= _MAX_SHOWN_SIZE else name[:_MAX_SHOWN_SIZE] + "..."
 
 
 def counted(count: int, noun: str) -> str:

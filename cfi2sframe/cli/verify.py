@@ -33,9 +33,8 @@ from cfi2sframe.cli.options import (
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.cli.raw_section import section_in
 from cfi2sframe.conversion import Options
-from cfi2sframe.elf.strings import shown_name
 from cfi2sframe.errors import InputError, RequestError, SFrameError, UnfitError
-from cfi2sframe.printable import counted, printable
+from cfi2sframe.printable import counted, printable, shown_name
 from cfi2sframe.readers import READERS
 
 if TYPE_CHECKING:

@@ -52,7 +52,7 @@ class CfiSection(NamedTuple):
 
     `vaddr` is the address of the first byte (0 for `.debug_frame`, which is never loaded). `relocations` maps
     offsets in `data` to the relocations that were applied there; `unresolved` are the offsets of relocations that could
-    not be applied. `table_vaddr` is the address of the global offset table, None without one. is
+    not be applied. `table_vaddr` is the address of the global offset table, None without one. `must_find_offset` is
     set where no section header gives the section's size: the section ends at the first terminator after that offset in
     `data`.
     """

@@ -26,7 +26,6 @@ from cfi2sframe.elf.constants import (
     SHT_STRTAB,
 )
 from cfi2sframe.elf.ranges import Span
-from cfi2sframe.elf.strings import StringTable
 from cfi2sframe.errors import ElfError, ForeignError, NotElfError
 
 Buffer = bytes | bytearray | memoryview
@@ -51,6 +50,27 @@ class Sliceable(Protocol):
 
     def __len__(self) -> int: ...
     def __getitem__(self, wanted: slice, /) -> Buffer: ...
+
+
+class StringTable:
+    """The strings of a string table by offset in bytes, each decoded once."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._known: dict[int, str] = {}
+
+    def at(self, offset: int) -> str:
+        """Return the string at an offset, up to its NUL or the table's end; empty when the offset leaves the table.
+
+        Bytes that are not UTF-8 are escaped.
+        """
+        known = self._known.get(offset)
+        if known is not None:
+            return known
+        end = self._data.find(b"\0", offset)
+        raw = self._data[offset:] if end < 0 else self._data[offset:end]
+        text = self._known[offset] = raw.decode("utf-8", "backslashreplace")
+        return text
 
 
 class FileHeader(NamedTuple):
@@ -200,9 +220,8 @@ def parse_file_header(data: Sliceable) -> FileHeader:
 def parse_headers(data: Sliceable, header: FileHeader | None = None) -> Headers:
     """Parse all headers of a file; `header` is its file header where the caller has parsed that already.
 
-    A section whose name is not in the table of names has an empty one.
-
-    Raises what `parse_file_header`, `parse_program_headers` and `parse_section_headers` raise.
+    A section whose name is not in the table of names has an empty one. Raises what `parse_file_header`,
+    `parse_program_headers` and `parse_section_headers` raise.
     """
     header = header or parse_file_header(data)
     segments = parse_program_headers(data, header)
@@ -251,12 +270,8 @@ def parse_program_headers(data: Sliceable, header: FileHeader) -> tuple[ProgramH
     if header.program_header_size != PROGRAM_HEADER_SIZE:
         raise ElfError(f"program headers of {header.program_header_size} bytes, not {PROGRAM_HEADER_SIZE}")
     table = _table(data, header.program_headers_offset, count, PROGRAM_HEADER_SIZE, "program headers")
-    return unpack_program_headers(table, header.byte_order)
-
-
-def unpack_program_headers(table: Buffer, byte_order: ByteOrder) -> tuple[ProgramHeader, ...]:
-    """Return the entries of a program header table; `table` has a whole number of entries."""
-    return tuple(ProgramHeader(*fields) for fields in struct.iter_unpack(byte_order + _PROGRAM_HEADER, table))
+    records = struct.iter_unpack(header.byte_order + _PROGRAM_HEADER, table)
+    return tuple(ProgramHeader(*fields) for fields in records)
 
 
 def _null_section(data: Sliceable, header: FileHeader) -> ElfSection:

@@ -21,12 +21,12 @@ from cfi2sframe.elf.headers import (
     FileHeader,
     Headers,
     ProgramHeader,
+    StringTable,
     machine_name,
     parse_file_header,
     parse_headers,
 )
 from cfi2sframe.elf.sections import CodeRange, assigned_vaddrs, code_ranges
-from cfi2sframe.elf.strings import StringTable
 from cfi2sframe.errors import ElfError, ForeignError
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ class ElfImage:
     """A parsed ELF64 file of an ABI that SFrame defines.
 
     `name` is the file's name for messages, `data` its bytes (in memory, or read on demand). Sections and segments are
-    tuples in the order of their tables. `budget` bounds what is computed from the file; by default it is in proportion
-    to the file's size. Raises `ForeignError` when SFrame is not defined for the file, `ElfError` when its headers are
-    damaged. Methods that read bytes of a large file raise `ChangedError` when it was truncated meanwhile.
+    tuples in the order of their tables. Raises `ForeignError` when SFrame is not defined for the file, `ElfError` when
+    its headers are damaged. Methods that read bytes of a large file raise `ChangedError` when it was truncated while it
+    was open.
     """
 
     def __init__(self, data: FileData, name: str) -> None:
@@ -193,11 +193,6 @@ class ElfImage:
         """Return where the code that an address is in ends (see `holds_code`); None where it is in none."""
         code = self.code_range_of(vaddr)
         return None if code is None else max(code.end_vaddr, self._code_segment_end(vaddr))
-
-    def code_index_of(self, vaddr: int) -> int:
-        """Return the index of the executable range that holds an address, or of the first one after it."""
-        index = bisect_right(self._code_starts, vaddr) - 1
-        return index if index >= 0 and vaddr < self.code_ranges[index].end_vaddr else index + 1
 
     def holds_code(self, start_vaddr: int, end_vaddr: int) -> bool:
         """Whether a range starts in a code range, and ends there or (linked files) in the same executable segment."""

@@ -8,6 +8,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final
 
+from cfi2sframe.elf.constants import ELF_MAGIC
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import FileError, naming
@@ -32,12 +33,7 @@ def load(source: str | os.PathLike[str] | bytes, name: str | None = None) -> Elf
     path = os.fspath(source)
     shown = path if name is None else name
     with naming(shown):
-        return image_of(read_file(path), shown)
-
-
-def image_of(data: FileData, name: str) -> ElfImage:
-    """Return the image of a file's bytes. Raises as `load` does."""
-    return ElfImage(data, name)
+        return ElfImage(read_file(path), shown)
 
 
 def stored_size(data: FileData) -> int:
@@ -50,7 +46,6 @@ def stored_size(data: FileData) -> int:
 _LARGE_SIZE: Final = 1 << 20
 #: The unit of st_blocks, in bytes.
 _BLOCK_UNIT: Final = 512
-_ELF_MAGIC: Final = b"\x7fELF"
 _UNFOLLOWED: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -68,8 +63,8 @@ def read_stream(stream: BinaryIO) -> bytes:
 
     Some devices never end. Raises `OSError`.
     """
-    head = stream.read(len(_ELF_MAGIC))
-    return head + stream.read() if head == _ELF_MAGIC else head
+    head = stream.read(len(ELF_MAGIC))
+    return head + stream.read() if head == ELF_MAGIC else head
 
 
 def read_file(path: str) -> memoryview | FileBytes:
@@ -92,7 +87,10 @@ def read_open(descriptor: int) -> memoryview | FileBytes:
     try:
         status = os.fstat(descriptor)
         if stat.S_ISREG(status.st_mode) and status.st_size >= _LARGE_SIZE:
-            return _read_on_demand(descriptor, status)
+            from cfi2sframe.elf.contents import FileBytes, OpenFile
+
+            stored = _stored_size(descriptor, status)
+            return FileBytes(OpenFile(os.dup(descriptor)), 0, status.st_size, stored)
         with open(descriptor, "rb", closefd=False) as file:
             if not stat.S_ISREG(status.st_mode):
                 return memoryview(read_stream(file))
@@ -101,13 +99,6 @@ def read_open(descriptor: int) -> memoryview | FileBytes:
             return memoryview(file.read())
     except OSError as error:
         raise FileError.of(error) from None
-
-
-def _read_on_demand(descriptor: int, status: os.stat_result) -> FileBytes:
-    from cfi2sframe.elf.contents import FileBytes, OpenFile
-
-    stored = _stored_size(descriptor, status)
-    return FileBytes(OpenFile(os.dup(descriptor)), 0, status.st_size, stored)
 
 
 def _stored_size(descriptor: int, status: os.stat_result) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe import emit
 from cfi2sframe.elf.contents import is_equal
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.load import image_of, stored_size
+from cfi2sframe.elf.load import stored_size
 from cfi2sframe.errors import (
     Cfi2SFrameError,
     CfiError,
@@ -97,7 +97,7 @@ def _run(job: Job, kept: list[object]) -> Outcome:
     settings = job.settings
     limits = unlimited if job.raises else limited
     with open_input(job.targets[0], in_place=job.output is None) as (data, file), limits(stored_size(data)):
-        image = image_of(data, job.name)
+        image = ElfImage(data, job.name)
         try:
             skip = skip_of(image, takes_objects=settings.takes_objects) if settings.is_in_tree else None
             if skip is not None:
@@ -301,7 +301,7 @@ def _write_elf(
 
     `check` gets the written file and may raise; it is not called where the settings forbid that.
     """
-    wanted = (lambda data: check(image_of(data, job.name))) if job.settings.verifies else None
+    wanted = (lambda data: check(ElfImage(data, job.name))) if job.settings.verifies else None
     keeps_rights = job.settings.keeps_rights
     if job.output is not None:
         return write_output(job.output, content, source=file, is_copy=True, keeps_rights=keeps_rights, check=wanted)

@@ -26,8 +26,8 @@ from cfi2sframe.elf.headers import (
     parse_headers,
 )
 from cfi2sframe.elf.ranges import Span
-from cfi2sframe.elf.strings import shown_name
 from cfi2sframe.errors import ElfError, EmbedError
+from cfi2sframe.printable import shown_name
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.contents import FileData

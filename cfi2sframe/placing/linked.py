@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.constants import PF_W, SHT_GNU_SFRAME
 from cfi2sframe.elf.contents import spliced
-from cfi2sframe.elf.strings import shown_name
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import LinkedFile, open_linked
 from cfi2sframe.placing.insert import inserted
 from cfi2sframe.placing.place import Placement, place_section
 from cfi2sframe.placing.remove import original_of, zeroing_splices
 from cfi2sframe.placing.undo import undo_of
+from cfi2sframe.printable import shown_name
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.contents import FileData, Joined

@@ -21,9 +21,9 @@ from cfi2sframe.elf.headers import (
     ElfSection,
 )
 from cfi2sframe.elf.ranges import Span
-from cfi2sframe.elf.strings import shown_name
 from cfi2sframe.errors import ElfError, EmbedError
 from cfi2sframe.placing.undo import Undo, undo_of
+from cfi2sframe.printable import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.headers import SYMBOL_SIZE
-from cfi2sframe.elf.strings import shown_name
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.movable import TAG_OF_NAME, dynamic_entries, symbols_in
+from cfi2sframe.printable import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.headers import machine_name
+from cfi2sframe.elf.headers import StringTable, machine_name
 from cfi2sframe.elf.image import ElfImage, SectionOffset
 from cfi2sframe.elf.sections import CodeRange, _without_overlap
-from cfi2sframe.elf.strings import StringTable
 from cfi2sframe.errors import ElfError
 from tests.support import cfi_asm as asm
 from tests.support.elf_asm import header_of_section, patched
@@ -229,9 +228,6 @@ def test_code_ranges() -> None:
     expected = {-1: None, 0: text, 0x7F: text, 0x80: None, 0xFF: None, 0x100: fini, 0x10F: fini, 0x110: None}
     for delta, code in expected.items():
         assert image.code_range_of(TEXT_VADDR + delta) == code
-    indices = {-1: 0, 0: 0, 0x7F: 0, 0x80: 1, 0x100: 1, 0x110: 2}
-    for delta, index in indices.items():
-        assert image.code_index_of(TEXT_VADDR + delta) == index
 
 
 @pytest.mark.parametrize(
