@@ -31,13 +31,14 @@ _CALL_SIZE: Final = 7
 class Edition(NamedTuple):
     """Releases of a reader that read alike, those that the rules were seen in; the versions and flags that they know.
 
-    `flags` 0: those of the version.
+    `flags` 0: those of the version. `machines` are those of the ABIs that it is written for, where these are not all.
     """
 
     reader: str
     releases: str
     versions: tuple[int, ...]
     flags: int = 0
+    machines: tuple[int, ...] = ()
 
 
 class RowFacts(NamedTuple):
@@ -54,8 +55,10 @@ class RowFacts(NamedTuple):
 
 
 class StoredFunction(NamedTuple):
-    """A function with what is stored of it."""
+    """A function with what is stored of it, and where the one before it starts and ends (-1: there is none)."""
 
+    previous_start: int
+    previous_end: int
     start: int
     size: int
     body: FunctionBody
@@ -86,11 +89,13 @@ class Subject(NamedTuple):
 def stored_functions(section: DecodedSection) -> Iterator[StoredFunction]:
     """Yield the functions of a section. Rows that several of them share are looked at once."""
     known: dict[tuple[int, int, int, int], RowFacts] = {}
+    previous_start = previous_end = -1
     for start, size, body, record in zip(section.starts, section.sizes, section.bodies, section.records, strict=True):
         key = (record.rows_offset, record.row_count, record.fre_type, record.fde_type)
         if key not in known:
             known[key] = _facts_of(body, section.words_of(record), section.arch)
-        yield StoredFunction(start, size, body, record, known[key])
+        yield StoredFunction(previous_start, previous_end, start, size, body, record, known[key])
+        previous_start, previous_end = start, start + size
 
 
 def _facts_of(body: FunctionBody, rows: Iterable[Words], arch: Arch) -> RowFacts:
@@ -133,29 +138,15 @@ def large_register(body: FunctionBody) -> str | None:
     return f"register {number} is taken for {number % _REGISTER_COUNT}" if number >= _REGISTER_COUNT else None
 
 
-# Checks: each yields (the start of a function, or None: the section as a whole; what is wrong)
+# Checks: what is wrong with the section as a whole, or which functions (by start) are wrong, and how; else anything.
 
-Breaches = Iterable[tuple[int | None, str]]
-Check = Callable[[Subject], Breaches]
-
-
-def whole(check: Callable[[Subject], object]) -> Check:
-    """Return a check of the section as a whole, from a function that says what is wrong with it."""
-    return lambda it: [(None, message) for message in [check(it)] if isinstance(message, str)]
+Breaches = list[tuple[int | None, str]]
+Check = Callable[[Subject], str | Breaches | int | None]
 
 
 def each(check: Callable[[StoredFunction], object]) -> Check:
     """Return a check of each function, from a function that says what is wrong with one."""
     return lambda it: [(f.start, message) for f in it.functions if isinstance(message := check(f), str)]
-
-
-def pairs(check: Callable[[StoredFunction, StoredFunction], object]) -> Check:
-    """Return a check of each function and the one before it, from a function that says what is wrong with these."""
-    return lambda it: [
-        (after.start, message)
-        for before, after in pairwise(it.functions)
-        if isinstance(message := check(before, after), str)
-    ]
 
 
 def segment(it: Subject) -> str | None:
@@ -218,18 +209,15 @@ def other_header(it: Subject) -> str | None:
 
 
 def outside_the_text(it: Subject) -> Breaches:
-    """Yield functions outside the sections that are the text of a kernel or of a module for good."""
+    """Return functions outside the sections that are the text of a kernel or of a module for good."""
+    found: Breaches = []
     for function in it.functions:
         section = it.image.section_at(function.start)
         if section is None or not section.is_code or function.start + function.size > section.end_vaddr:
-            yield function.start, "it is in no executable section, or reaches past its end"
+            found.append((function.start, "it is in no executable section, or reaches past its end"))
         elif section.name.startswith(".init"):
-            yield function.start, f"it is in {section.name}, which is no part of the text"
-
-
-def descends(before: StoredFunction, after: StoredFunction) -> str | None:
-    """Say that a function does not start after the one before it."""
-    return None if after.start > before.start else f"it starts at or before 0x{before.start:x}, the one before it"
+            found.append((function.start, f"it is in {section.name}, which is no part of the text"))
+    return found
 
 
 def row_count(function: StoredFunction) -> str | None:
@@ -248,14 +236,10 @@ def row_outside(function: StoredFunction) -> str | None:
 
 
 def own_rows(it: Subject) -> Breaches:
-    """Yield functions whose rows are another one's, too."""
+    """Return functions whose rows are another one's, too."""
     users = row_list_users(it)
-    for function in it.functions:
-        if users[function.record.fre_offset] > 1:
-            yield (
-                function.start,
-                "its rows are another function's too: it copies them for each, past the bytes that it reserves",
-            )
+    message = "its rows are another function's too: it copies them for each, past the bytes that it reserves"
+    return [(function.start, message) for function in it.functions if users[function.record.fre_offset] > 1]
 
 
 def row_list_users(it: Subject) -> Counter[int]:
@@ -272,11 +256,9 @@ def relocated(it: Subject) -> str | None:
     first = s.HEADER_SIZE + header.auxhdr_size + header.fde_offset
     expected = [first + record_size * number for number in range(header.fde_count)]
     tables = [table for table in image.sections if table.type == SHT_RELA and table.info == section.index]
-    entry = struct.Struct(image.byte_order + "Q16x")
-    contents = (image.section_bytes(table) for table in tables)
-    found = [
-        offset for data in contents for (offset,) in entry.iter_unpack(data[: len(data) // entry.size * entry.size])
-    ]
+    found: list[int] = []
+    for data in map(image.section_bytes, tables):
+        found += [offset for (offset,) in struct.iter_unpack(image.byte_order + "Q16x", data[: len(data) // 24 * 24])]
     return None if found == expected else "its relocations are not one for each function's start, in order"
 
 
@@ -287,14 +269,8 @@ def uncovered_ends(it: Subject) -> int:
     """
     found = 0
     for function in it.functions:
-        end = function.start + function.size
+        end, size = function.start + function.size, min(function.size, _CALL_SIZE)
         if not function.body.is_pcmask and it.section.holder_of(end) is None:
-            found += _may_end_in_call(it.image, end, min(function.size, _CALL_SIZE))
+            code = it.image.bytes_at(end - size, size)
+            found += code is not None and it.image.arch.ends_in_call(bytes(_CALL_SIZE - size) + code)
     return found
-
-
-def _may_end_in_call(image: ElfImage, end_vaddr: int, size: int) -> bool:
-    code = image.bytes_at(end_vaddr - size, size)
-    if code is None:
-        return False
-    return image.arch.ends_in_call(bytes(_CALL_SIZE - size) + code)

@@ -28,7 +28,7 @@ from cfi2sframe.sframe.constants import SFRAME_F_FDE_FUNC_START_PCREL as _PCREL
 from cfi2sframe.sframe.constants import SFRAME_F_FDE_SORTED as _SORTED
 from cfi2sframe.sframe.constants import SFRAME_F_FRAME_POINTER as _FRAME_POINTER
 from cfi2sframe.verification import reader_checks as c
-from cfi2sframe.verification.reader_checks import Check, Edition, Subject, each, pairs, whole
+from cfi2sframe.verification.reader_checks import Check, Edition, Subject, each
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
@@ -70,13 +70,12 @@ class Verdict(NamedTuple):
 
 
 class _Rule(NamedTuple):
-    """A demand of some editions. Nothing after a broken rule that `is_decisive` is looked at by its reader."""
+    """A demand, and what editions do where it is broken; where that `is_decisive`, they look at nothing after it."""
 
     name: str
-    editions: str
-    consequence: Consequence
-    is_decisive: bool
+    editions: dict[str, Consequence]
     check: Check
+    is_decisive: bool = False
 
 
 class _Remark(NamedTuple):
@@ -90,8 +89,8 @@ class _Remark(NamedTuple):
 #: By the names that the rules give them; of each reader, the oldest first.
 _EDITIONS: Final = {
     "kernel": Edition("kernel", "patches of 2026, in no release", (3,)),
-    "arm64": Edition("kernel-arm64", "patches of 2026 (v6 to v8), in no release", (3,)),
-    "glibc": Edition("glibc", "2.42 to 2.44", (2,)),
+    "arm64": Edition("kernel-arm64", "patches of 2026 (v6 to v8), in no release", (3,), machines=(EM_AARCH64,)),
+    "glibc": Edition("glibc", "2.42 to 2.44", (2,), machines=(EM_X86_64, EM_AARCH64)),
     "lib40": Edition("libsframe", "2.40", (1,), _SORTED | _FRAME_POINTER),
     "lib44": Edition("libsframe", "2.44", (2,), _SORTED | _FRAME_POINTER),
     "lib47": Edition("libsframe", "2.47", (2, 3)),
@@ -101,135 +100,107 @@ _EDITIONS: Final = {
     "ld47": Edition("ld", "2.47", (3,)),
 }
 _LIB, _LD, _ALL = "lib40 lib44 lib47", "ld40 ld44 ld45 ld47", " ".join(_EDITIONS)
-_REFUSES: Final = "refuses it"
-_MISREADS: Final = "reads it wrongly"
-_TO_DWARF: Final = "leaves traces to DWARF"
-_NOT_FOUND: Final = "does not find it"
+
+
+def _by(editions: str, consequence: Consequence = "refuses it") -> dict[str, Consequence]:
+    return dict.fromkeys(editions.split(), consequence)
+
 
 # fmt: off
+_DECISIVE: Final = True
 _RULES: Final = (
-    _Rule("linked file", "kernel glibc", _REFUSES, True, whole(
-        lambda it: it.image.is_relocatable and "it reads sections of linked files, and this is an object")),
-    _Rule("object", _LD, _REFUSES, True, whole(
-        lambda it: not it.image.is_relocatable and "it reads sections of objects, and this is a linked file")),
-    _Rule("PT_GNU_SFRAME", "kernel glibc", _NOT_FOUND, False, whole(c.segment)),
-    _Rule("section type", "ld47", _REFUSES, False, whole(
-        lambda it: it.is_in_file and (found := it.image.sframe_section) is not None and found.type != SHT_GNU_SFRAME
-        and f"the section's type is 0x{found.type:x}, not SHT_GNU_SFRAME")),
-    _Rule("version", _ALL, _REFUSES, True, whole(
-        lambda it: it.section.version not in it.edition.versions
-        and f"version {it.section.version}; it reads version {' and '.join(map(str, it.edition.versions))}")),
-    _Rule("flags", "kernel", _REFUSES, True, whole(
-        lambda it: it.header.flags != _SORTED | _PCREL and f"flags 0x{it.header.flags:x}")),
-    _Rule("flags", "arm64", _REFUSES, True, whole(
-        lambda it: not it.header.flags & _PCREL
-        and f"flags 0x{it.header.flags:x}, without SFRAME_F_FDE_FUNC_START_PCREL")),
-    _Rule("flags", f"glibc {_LIB} {_LD}", _REFUSES, True, whole(
-        lambda it: it.header.flags & ~(it.edition.flags or FLAGS_BY_VERSION[it.section.version])
-        and f"flags 0x{it.header.flags:x}")),
-    _Rule("byte order", "kernel arm64 glibc", _REFUSES, True, whole(c.byte_order)),
-    _Rule("ABI", "arm64", _REFUSES, True, whole(
-        lambda it: it.section.arch.elf_machine != EM_AARCH64 and f"it is not written for {it.section.arch.name}")),
-    _Rule("ABI", "glibc", _REFUSES, True, whole(
-        lambda it: it.section.arch.elf_machine not in (EM_X86_64, EM_AARCH64)
-        and f"it is not written for {it.section.arch.name}")),
-    _Rule("ABI", "lib44", _MISREADS, True, whole(
-        lambda it: it.section.arch.elf_machine == EM_S390
-        and f"it does not know how {it.section.arch.name} stores the CFA's offset")),
-    _Rule("ABI", "ld44 ld45", _MISREADS, True, whole(
-        lambda it: it.section.arch.elf_machine == EM_S390
-        and f"it does not merge sections of {it.section.arch.name}; 2.46 does")),
-    _Rule("auxiliary header", "kernel arm64", _REFUSES, True, whole(
-        lambda it: it.header.auxhdr_size and f"an auxiliary header of {it.header.auxhdr_size} bytes")),
-    _Rule("functions and rows", "kernel", _REFUSES, True, whole(
-        lambda it: not it.header.fde_count and "sfh_num_fdes is 0")),
-    _Rule("functions and rows", "kernel", _REFUSES, True, whole(
-        lambda it: not it.header.fre_count and "sfh_num_fres is 0")),
-    _Rule("offsets", f"glibc {_LIB} {_LD}", _REFUSES, True, whole(
-        lambda it: it.header.fde_offset > it.header.fre_offset and "sfh_fdeoff is past sfh_freoff")),
-    _Rule("layout", "kernel", _REFUSES, True, whole(
-        lambda it: it.header.fre_offset < it.header.fde_offset + it.table_size
-        and "the rows begin before the function table ends")),
-    _Rule("layout", "glibc", _MISREADS, True, whole(c.gaps)),
-    _Rule("SFRAME_F_FDE_SORTED", "glibc", _TO_DWARF, True, whole(
-        lambda it: not it.section.is_sorted and "SFRAME_F_FDE_SORTED is not set: nothing is looked up")),
-    _Rule("executable segments", "kernel", _REFUSES, False,
-        lambda it: [(None, message) for message in c.segments(it.section, it.image)]),
-    _Rule("headers with PF_X", "kernel", _NOT_FOUND, False, whole(c.other_header)),
-    _Rule("text", "arm64", _REFUSES, False, c.outside_the_text),
-    _Rule("order of functions", "kernel", _REFUSES, False, pairs(c.descends)),
-    _Rule("order of functions", "glibc", _MISREADS, False, pairs(c.descends)),
-    _Rule("overlap", "glibc", _MISREADS, False, pairs(
-        lambda f, after: after.start < f.start + f.size and "it starts before the end of the one before it")),
-    _Rule("block size", "glibc", "crashes", False, each(
+    _Rule("linked file", _by("kernel glibc"),
+          lambda it: it.image.is_relocatable and "it reads sections of linked files, and this is an object", _DECISIVE),
+    _Rule("object", _by(_LD),
+          lambda it: not it.image.is_relocatable and "it reads sections of objects, and this is a linked file",
+          _DECISIVE),
+    _Rule("PT_GNU_SFRAME", _by("kernel glibc", "does not find it"), c.segment),
+    _Rule("section type", _by("ld47"),
+          lambda it: it.is_in_file and (found := it.image.sframe_section) is not None
+          and found.type != SHT_GNU_SFRAME and f"the section's type is 0x{found.type:x}, not SHT_GNU_SFRAME"),
+    _Rule("version", _by(_ALL),
+          lambda it: it.section.version not in it.edition.versions
+          and f"version {it.section.version}; it reads version {' and '.join(map(str, it.edition.versions))}",
+          _DECISIVE),
+    _Rule("flags", _by("kernel"),
+          lambda it: it.header.flags != _SORTED | _PCREL and f"flags 0x{it.header.flags:x}", _DECISIVE),
+    _Rule("flags", _by("arm64"),
+          lambda it: not it.header.flags & _PCREL
+          and f"flags 0x{it.header.flags:x}, without SFRAME_F_FDE_FUNC_START_PCREL", _DECISIVE),
+    _Rule("flags", _by(f"glibc {_LIB} {_LD}"),
+          lambda it: it.header.flags & ~(it.edition.flags or FLAGS_BY_VERSION[it.section.version])
+          and f"flags 0x{it.header.flags:x}", _DECISIVE),
+    _Rule("byte order", _by("kernel arm64 glibc"), c.byte_order, _DECISIVE),
+    _Rule("ABI", _by("arm64 glibc"),
+          lambda it: it.section.arch.elf_machine not in it.edition.machines
+          and f"it is not written for {it.section.arch.name}", _DECISIVE),
+    _Rule("ABI", _by("lib44", "reads it wrongly"),
+          lambda it: it.section.arch.elf_machine == EM_S390
+          and f"it does not know how {it.section.arch.name} stores the CFA's offset", _DECISIVE),
+    _Rule("ABI", _by("ld44 ld45", "reads it wrongly"),
+          lambda it: it.section.arch.elf_machine == EM_S390
+          and f"it does not merge sections of {it.section.arch.name}; 2.46 does", _DECISIVE),
+    _Rule("auxiliary header", _by("kernel arm64"),
+          lambda it: it.header.auxhdr_size and f"an auxiliary header of {it.header.auxhdr_size} bytes", _DECISIVE),
+    _Rule("functions and rows", _by("kernel"),
+          lambda it: (not it.header.fde_count and "sfh_num_fdes is 0")
+          or (not it.header.fre_count and "sfh_num_fres is 0"), _DECISIVE),
+    _Rule("offsets", _by(f"glibc {_LIB} {_LD}"),
+          lambda it: it.header.fde_offset > it.header.fre_offset and "sfh_fdeoff is past sfh_freoff", _DECISIVE),
+    _Rule("layout", _by("kernel"),
+          lambda it: it.header.fre_offset < it.header.fde_offset + it.table_size
+          and "the rows begin before the function table ends", _DECISIVE),
+    _Rule("layout", _by("glibc", "reads it wrongly"), c.gaps, _DECISIVE),
+    _Rule("SFRAME_F_FDE_SORTED", _by("glibc", "leaves traces to DWARF"),
+          lambda it: not it.section.is_sorted and "SFRAME_F_FDE_SORTED is not set: nothing is looked up", _DECISIVE),
+    _Rule("executable segments", _by("kernel"),
+          lambda it: [(None, message) for message in c.segments(it.section, it.image)]),
+    _Rule("headers with PF_X", _by("kernel", "does not find it"), c.other_header),
+    _Rule("text", _by("arm64"), c.outside_the_text),
+    _Rule("order of functions", {"kernel": "refuses it", "glibc": "reads it wrongly"}, each(
+        lambda f: f.start <= f.previous_start
+        and f"it starts at or before 0x{f.previous_start:x}, the one before it")),
+    _Rule("overlap", _by("glibc", "reads it wrongly"), each(
+        lambda f: f.start < f.previous_end and "it starts before the end of the one before it")),
+    _Rule("block size", _by("glibc", "crashes"), each(
         lambda f: f.record.is_pcmask and not f.record.repeat_size and "it divides by the block size, which is 0")),
-    _Rule("number of rows", "kernel", _REFUSES, False, each(c.row_count)),
-    _Rule("order of rows", "kernel", _REFUSES, False, each(lambda f: f.rows.descends)),
-    _Rule("order of rows", "glibc", _MISREADS, False, each(lambda f: f.rows.descends)),
-    _Rule("rows outside", "kernel", _REFUSES, False, each(c.row_outside)),
-    _Rule("rows outside", "glibc", _MISREADS, False, each(c.row_outside)),
-    _Rule("rows without data words", "glibc", _TO_DWARF, False, each(
+    _Rule("number of rows", _by("kernel"), each(c.row_count)),
+    _Rule("order of rows", {"kernel": "refuses it", "glibc": "reads it wrongly"}, each(lambda f: f.rows.descends)),
+    _Rule("rows outside", {"kernel": "refuses it", "glibc": "reads it wrongly"}, each(c.row_outside)),
+    _Rule("rows without data words", _by("glibc", "leaves traces to DWARF"), each(
         lambda f: f.rows.has_outermost and "a row without data words (errata 2) is an error to it")),
-    _Rule("rows without data words", "arm64", _REFUSES, False, each(
+    _Rule("rows without data words", _by("arm64"), each(
         lambda f: f.rows.has_outermost and "a row without data words is an error to it")),
-    _Rule("flexible rows", "arm64", _REFUSES, False, each(lambda f: f.body.is_flexible and "its rows are flexible")),
-    _Rule("CFA's register", "arm64", _REFUSES, False, each(lambda f: f.rows.other_base)),
-    _Rule("control words", "kernel", _REFUSES, False, each(lambda f: f.rows.reserved_bit)),
-    _Rule("data words", "kernel", _REFUSES, False, each(lambda f: f.rows.left_over)),
-    _Rule("register numbers", "kernel", _MISREADS, False, each(lambda f: f.rows.large_register)),
-    _Rule("relocations", _LD, _MISREADS, False, whole(c.relocated)),
-    _Rule("rows of its own", _LD, _MISREADS, False, c.own_rows),
+    _Rule("flexible rows", _by("arm64"), each(lambda f: f.body.is_flexible and "its rows are flexible")),
+    _Rule("CFA's register", _by("arm64"), each(lambda f: f.rows.other_base)),
+    _Rule("control words", _by("kernel"), each(lambda f: f.rows.reserved_bit)),
+    _Rule("data words", _by("kernel"), each(lambda f: f.rows.left_over)),
+    _Rule("register numbers", _by("kernel", "reads it wrongly"), each(lambda f: f.rows.large_register)),
+    _Rule("relocations", _by(_LD, "reads it wrongly"), c.relocated),
+    _Rule("rows of its own", _by(_LD, "reads it wrongly"), c.own_rows),
+)
+_REMARKS: Final = (
+    _Remark("kernel", "rows start from a register that it knows in the topmost frame only: elsewhere a walk ends there",
+            lambda it: sum(function.rows.topmost_only for function in it.functions)),
+    _Remark("kernel", "functions have flexible rows: an early version of the series refuses the section for them",
+            lambda it: sum(function.body.is_flexible for function in it.functions)),
+    _Remark("glibc", "rows have RA in its register: a trace through one is left to DWARF",
+            lambda it: 0 if it.header.fixed_ra_offset else sum(f.rows.single_words for f in it.functions)),
+    _Remark("kernel", "functions may end in a call and have no function at their end: the return address, which it "
+            "looks up, finds no row", c.uncovered_ends),
+    _Remark("glibc", "functions may end in a call and have no function at their end: a trace through the return "
+            "address, which it looks up, is left to DWARF", c.uncovered_ends),
+    _Remark("kernel glibc", "functions have code before their first row: no row is found there",
+            lambda it: sum(function.body.starts[:1] > (0,) for function in it.functions)),
+    _Remark(_LIB, "functions share their rows: a host of the other byte order refuses the section",
+            lambda it: sum(count for count in c.row_list_users(it).values() if count > 1)),
+    _Remark(_LIB, "rows more or fewer than sfh_num_fres: a host of the other byte order refuses the section",
+            lambda it: abs(it.header.fre_count - it.section.row_count)),
+    _Remark("lib47", "functions start relative to the section: sframe_find_fre, a function of the library, looks for "
+            "them elsewhere",
+            lambda it: len(it.functions) if it.section.version == 2 and not it.section.start_is_pcrel else 0),
 )
 # fmt: on
-_REMARKS: Final = (
-    _Remark(
-        "kernel",
-        "rows start from a register that it knows in the topmost frame only: elsewhere a walk ends there",
-        lambda it: sum(function.rows.topmost_only for function in it.functions),
-    ),
-    _Remark(
-        "kernel",
-        "functions have flexible rows: an early version of the series refuses the section for them",
-        lambda it: sum(function.body.is_flexible for function in it.functions),
-    ),
-    _Remark(
-        "glibc",
-        "rows have RA in its register: a trace through one is left to DWARF",
-        lambda it: 0 if it.header.fixed_ra_offset else sum(function.rows.single_words for function in it.functions),
-    ),
-    _Remark(
-        "kernel",
-        "functions may end in a call and have no function at their end: the return address, which it looks up, "
-        "finds no row",
-        c.uncovered_ends,
-    ),
-    _Remark(
-        "glibc",
-        "functions may end in a call and have no function at their end: a trace through the return address, which it "
-        "looks up, is left to DWARF",
-        c.uncovered_ends,
-    ),
-    _Remark(
-        "kernel glibc",
-        "functions have code before their first row: no row is found there",
-        lambda it: sum(function.body.starts[:1] > (0,) for function in it.functions),
-    ),
-    _Remark(
-        _LIB,
-        "functions share their rows: a host of the other byte order refuses the section",
-        lambda it: sum(count for count in c.row_list_users(it).values() if count > 1),
-    ),
-    _Remark(
-        _LIB,
-        "rows more or fewer than sfh_num_fres: a host of the other byte order refuses the section",
-        lambda it: abs(it.header.fre_count - it.section.row_count),
-    ),
-    _Remark(
-        "lib47",
-        "functions start relative to the section: sframe_find_fre, a function of the library, looks for them elsewhere",
-        lambda it: len(it.functions) if it.section.version == 2 and not it.section.start_is_pcrel else 0,
-    ),
-)
 
 
 def judge(name: str, section: DecodedSection, image: ElfImage, *, is_in_file: bool = False) -> tuple[Verdict, ...]:
@@ -249,11 +220,12 @@ def judge(name: str, section: DecodedSection, image: ElfImage, *, is_in_file: bo
 def _verdict(key: str, it: Subject) -> Verdict:
     broken: list[Broken] = []
     for rule in _RULES:
-        breaches = list(rule.check(it)) if key in rule.editions.split() else []
+        found = rule.check(it) if key in rule.editions else None
+        breaches = [(None, found)] if isinstance(found, str) else found if isinstance(found, list) else []
         if breaches:
             vaddrs = tuple([vaddr for vaddr, _ in breaches if vaddr is not None])
-            broken.append(Broken(rule.name, rule.consequence, *breaches[0], vaddrs))
+            broken.append(Broken(rule.name, rule.editions[key], *breaches[0], vaddrs))
             if rule.is_decisive:
                 return Verdict(it.edition.reader, it.edition.releases, tuple(broken), ())
     habits = [Habit(remark.count(it), remark.message) for remark in _REMARKS if key in remark.editions.split()]
-    return Verdict(it.edition.reader, it.edition.releases, tuple(broken), tuple(h for h in habits if h.amount))
+    return Verdict(it.edition.reader, it.edition.releases, tuple(broken), tuple([h for h in habits if h.amount]))
