@@ -11,7 +11,6 @@ import pytest
 
 from cfi2sframe.abi import AMD64
 from cfi2sframe.conversion import Conversion, Options, convert_image
-from cfi2sframe.dwarf.instructions import CUTTER
 from cfi2sframe.intern import IdentityMap
 from cfi2sframe.sframe.model import FunctionBody
 from cfi2sframe.sframe.read import read_section
@@ -89,10 +88,8 @@ def _functions() -> tuple[asm.Entry, ...]:
     )
 
 
-@pytest.mark.parametrize("patience", [0, 1000])
 @pytest.mark.parametrize("version", [2, 3])
-def test_equal_objects_of_a_conversion_are_one(version: int, patience: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CUTTER, "patience", patience)
+def test_equal_objects_of_a_conversion_are_one(version: int) -> None:
     conversion = convert_image(linked(AMD64, *_functions()), Options(version))
     assert conversion.is_whole == (version == 3)
     section = read_section(conversion.data, conversion.section_vaddr)

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call frame instructions: a table of their operands, a reader of single instructions, and a cutter of whole strings.
+"""Call frame instructions: a table of their operands, a reader of single ones, and `cut`, which cuts whole strings.
 
-The cutter compiles the table into one regular expression, which cuts nearly every string at its advances in a single
-call. The other strings are read instruction by instruction, which also finds the error in damaged ones.
+`cut` compiles the table into one regular expression, which cuts nearly every string at its advances in a single call.
+The other strings are read instruction by instruction, which also finds the error in damaged ones.
 """
 
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
@@ -60,16 +61,16 @@ _PACKED_OPERANDS: Final[dict[int, tuple[Operand, ...]]] = {
 _PACKED_OPCODE_MASK: Final = 0xC0
 _PACKED_OPERAND_MASK: Final = 0x3F
 
-#: Advances by opcode -> bytes of their operand.
-_ADVANCE_SIZES: Final = {
-    d.DW_CFA_advance_loc: 0,
-    d.DW_CFA_advance_loc1: 1,
-    d.DW_CFA_advance_loc2: 2,
-    d.DW_CFA_advance_loc4: 4,
-    d.DW_CFA_MIPS_advance_loc8: 8,
-}
 #: Opcodes that advance the location by their operand, in units of the code alignment.
-ADVANCES: Final = frozenset(_ADVANCE_SIZES)
+ADVANCES: Final = frozenset(
+    {
+        d.DW_CFA_advance_loc,
+        d.DW_CFA_advance_loc1,
+        d.DW_CFA_advance_loc2,
+        d.DW_CFA_advance_loc4,
+        d.DW_CFA_MIPS_advance_loc8,
+    }
+)
 
 
 class Instruction(NamedTuple):
@@ -147,8 +148,9 @@ _OPERAND_PATTERNS: Final[dict[Operand, bytes]] = {
 }
 
 
-def _compile() -> Callable[[bytes], list[bytes]]:
-    """Compile the expression. This costs a few milliseconds: more than it saves in a small file."""
+@cache
+def _finder() -> Callable[[bytes], list[bytes]]:
+    """Compile the table to a search for chunks."""
     # One alternative for all instructions with the same kinds of operands; the most frequent ones come first.
     alike: dict[bytes, bytes] = {_LEB: rb"\x80-\xbf", b"": rb"\xc0-\xff"}
     advances = [rb"[\x40-\x7f]"]
@@ -165,40 +167,11 @@ def _compile() -> Callable[[bytes], list[bytes]]:
     return re.compile(advance + other + b"*+|" + other + b"++", re.DOTALL).findall
 
 
-class Cutter:
-    """Cuts strings at their advances. Refuses the first `patience` strings, because compiling costs more than these."""
+def cut(instructions: bytes) -> list[bytes]:
+    """Return chunks of a string, each an advance with the instructions that follow it; the first may have no advance.
 
-    def __init__(self, patience: int = 100) -> None:
-        self.patience = patience
-        self._find: Callable[[bytes], list[bytes]] | None = None
-
-    def cut(self, instructions: bytes) -> list[bytes] | None:
-        """Return chunks, each an advance with the instructions that follow it; the first may have no advance.
-
-        None for the first `patience` strings, and for one that is damaged or has an instruction with an expression or
-        an address.
-        """
-        if self.patience > 0:
-            self.patience -= 1
-            return None
-        find = self._find
-        if find is None:
-            find = self._find = _compile()
-        chunks = find(instructions)
-        # The search skips bytes that the expression does not match: then the chunks do not add up to the string.
-        return chunks if sum(map(len, chunks)) == len(instructions) else None
-
-
-#: Shared by all files of a process, so that many small files together reach the point where compiling pays.
-CUTTER: Final = Cutter()
-
-
-def read_chunk(chunk: bytes, byte_order: str) -> tuple[int, bytes]:
-    """Return a chunk's advance, in units of the code alignment (0 without one), and the instructions after it."""
-    opcode = chunk[0]
-    if opcode & _PACKED_OPCODE_MASK == d.DW_CFA_advance_loc:
-        return opcode & _PACKED_OPERAND_MASK, chunk[1:]
-    size = _ADVANCE_SIZES.get(opcode)
-    if size is None:
-        return 0, chunk
-    return int.from_bytes(chunk[1 : 1 + size], "little" if byte_order == "<" else "big"), chunk[1 + size :]
+    Nothing for one that is damaged or has an instruction with an expression or an address.
+    """
+    chunks = _finder()(instructions)
+    # The search skips bytes that the expression does not match: then the chunks do not add up to the string.
+    return chunks if sum(map(len, chunks)) == len(instructions) else []

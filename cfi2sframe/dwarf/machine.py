@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.expression import Expression, classify, is_unscaled, signed_word
-from cfi2sframe.dwarf.instructions import ADVANCES, CUTTER, Cutter, read_chunk, read_instructions
+from cfi2sframe.dwarf.instructions import ADVANCES, cut, read_instructions
 from cfi2sframe.dwarf.pointer import fixed_size, read_pointer
-from cfi2sframe.dwarf.rules import UNKNOWN_CFA, NoRule, RaSigning, Rows, RowState, TableBuilder, UnwindTable
+from cfi2sframe.dwarf.rules import UNKNOWN_CFA, NoRule, RaSigning, Rows, RowState, UnwindTable
 from cfi2sframe.errors import CfiError
 from cfi2sframe.rules import Rule
 
@@ -72,6 +72,9 @@ _CFA_DEFINITIONS: Final = {
 }
 
 
+_SET_LOC: Final = bytes([d.DW_CFA_set_loc])
+
+
 class MachineState(NamedTuple):
     """All that instructions have set so far.
 
@@ -109,36 +112,14 @@ class MachineState(NamedTuple):
 
 
 class _Known(dict[bytes, "_Known"]):
-    """A state and its row; maps strings of instructions without advances to the state after them.
+    """A state and its row; has, by strings of instructions without advances, the state after them."""
 
-    A string that is missing is interpreted. What reads `known[code]` for a known string runs no Python code here.
-    """
+    __slots__ = ("row", "state")
 
-    __slots__ = ("machine", "row", "state")
-
-    def __init__(self, machine: RowMachine, state: MachineState, row: RowState) -> None:
+    def __init__(self, state: MachineState, row: RowState) -> None:
         super().__init__()
-        self.machine = machine
         self.state = state
         self.row = row
-
-    def __missing__(self, code: bytes) -> _Known:
-        known = self[code] = self.machine.after(self.state, code)
-        return known
-
-
-class _Chunks(dict[bytes, tuple[int, bytes]]):
-    """Maps chunks to the bytes of code that they advance, and to their instructions after the advance."""
-
-    def __init__(self, byte_order: str, code_alignment: int) -> None:
-        super().__init__()
-        self.byte_order = byte_order
-        self.code_alignment = code_alignment
-
-    def __missing__(self, chunk: bytes) -> tuple[int, bytes]:
-        units, code = read_chunk(chunk, self.byte_order)
-        read = self[chunk] = units * self.code_alignment, code
-        return read
 
 
 class RowMachine:
@@ -147,11 +128,10 @@ class RowMachine:
     Raises `CfiError`, its offset counted from the CIE's first instruction, when the CIE's instructions are damaged.
     """
 
-    def __init__(self, cie: DwarfCie, arch: Arch, cutter: Cutter = CUTTER, rows: Rows | None = None) -> None:
+    def __init__(self, cie: DwarfCie, arch: Arch, rows: Rows) -> None:
         self.cie = cie
         self._arch = arch
-        self._cutter = cutter
-        self._rows = Rows() if rows is None else rows
+        self._rows = rows
         self._sign_register = _RA_SIGN_STATE if arch.ra_may_be_signed else None
         #: The fields of a state that a register's rule is in: two, where the CIE names FP or SP as the column of RA.
         self._fields = {arch.fp_register: ("fp",), arch.sp_register: ("sp",), self._sign_register: _SIGN_FIELDS}
@@ -163,7 +143,7 @@ class RowMachine:
         self._remembered: list[MachineState] = []
         self._numbers: dict[MachineState, int] = {}
         self._known: dict[MachineState, _Known] = {}
-        self._chunks = _Chunks(arch.byte_order, cie.code_alignment)
+        self._chunks: dict[bytes, tuple[int, bytes]] = {}
         # In a CIE, DW_CFA_restore takes a rule away.
         self.initial = MachineState(None, None, None, ra, NoRule.UNSPECIFIED, NoRule.UNSPECIFIED)
         state = self.initial
@@ -176,29 +156,25 @@ class RowMachine:
     def run(self, instructions: bytes, location: Location | None = None) -> UnwindTable:
         """Interpret an FDE's instructions after the CIE's. Where several rows have the same start, the last one holds.
 
-        Raises `CfiError`, its offset counted from the first instruction, when one is unknown, truncated or out of
-        context, or needs a `location` and has none.
-        """
-        chunks = self._cutter.cut(instructions)
-        if chunks is not None:
-            try:
-                return self._look_up(chunks)
-            except CfiError:
-                # The error is found again below, with its offset in the string.
-                pass
-        return self._rows.table(self._interpret(instructions, location))
-
-    def _look_up(self, chunks: list[bytes]) -> UnwindTable:
-        """Follow the chunks of a program from state to state; only a step that is new is interpreted.
-
-        Without this memo, libLLVM takes 3.1 times as long at -O0, and 1.6 times with all that is done by default.
+        Only chunks that are new in a state are interpreted: without this memo, libLLVM takes 3.1 times as long at -O0,
+        and 1.6 times with all that is done by default. Raises `CfiError`, its offset counted from the first
+        instruction, when one is unknown, truncated or out of context, or needs a `location` and has none.
         """
         known = self._known_of(self.initial)
-        delta, row = 0, known.row
+        delta, row, position = 0, known.row, 0
         starts, rows = [0], [row]
-        for advance, code in map(self._chunks.__getitem__, chunks):
+        depends_on_location = False
+        for chunk in cut(instructions) or self._cut_singly(instructions):
+            advance, code = self._chunks.get(chunk) or self._split(chunk)
+            after = known.get(code)
+            if after is None and code[:1] == _SET_LOC:
+                depends_on_location = True
+                advance, after = self._set_loc(instructions, position, delta, location), known
+            elif after is None:
+                after = known[code] = self._follow(known.state, code, position + len(chunk) - len(code))
+            known = after
             delta += advance
-            known = known[code]
+            position += len(chunk)
             if known.row is row:
                 continue
             row = known.row
@@ -207,63 +183,57 @@ class RowMachine:
             if not rows or rows[-1] is not row:
                 starts.append(delta)
                 rows.append(row)
-        return UnwindTable(tuple(starts), self._rows.tuple_of(rows))
+        return UnwindTable(tuple(starts), self._rows.tuple_of(rows), depends_on_location)
 
-    def after(self, state: MachineState, code: bytes) -> _Known:
-        """Return the state after some instructions without advances. Raises `CfiError` where they are damaged."""
+    def _cut_singly(self, instructions: bytes) -> Iterator[bytes]:
+        return (instructions[each.offset : each.end] for each in self._read(instructions))
+
+    def _split(self, chunk: bytes) -> tuple[int, bytes]:
+        """Return how many bytes of code a chunk advances, and the instructions after that."""
+        first = next(self._read(chunk))
+        is_advance = first.opcode in ADVANCES
+        units, end = (first.operands[0], first.end) if is_advance else (0, 0)
+        found = self._chunks[chunk] = units * self.cie.code_alignment, chunk[end:]
+        return found
+
+    def _follow(self, state: MachineState, code: bytes, position: int) -> _Known:
+        """Return the state after instructions without advances, which are at a position in their string."""
         for instruction in self._read(code):
-            state = self._step(state, instruction)
+            state = self._step(state, instruction, position)
         return self._known_of(state)
 
     def _known_of(self, state: MachineState) -> _Known:
         known = self._known.get(state)
         if known is None:
-            known = self._known[state] = _Known(self, state, self._rows.one(state.row))
+            known = self._known[state] = _Known(state, self._rows.one(state.row))
         return known
-
-    def _interpret(self, instructions: bytes, location: Location | None) -> UnwindTable:
-        """Interpret a program from its start to its end."""
-        rows = TableBuilder()
-        state, delta, depends_on_location = self.initial, 0, False
-        for instruction in self._read(instructions):
-            if instruction.opcode in ADVANCES:
-                rows.add(delta, state.row)
-                (units,) = instruction.operands
-                delta += int(units) * self.cie.code_alignment
-            elif instruction.opcode == d.DW_CFA_set_loc:
-                rows.add(delta, state.row)
-                delta, depends_on_location = self._set_loc(instructions, instruction, delta, location), True
-            else:
-                state = self._step(state, instruction)
-        rows.add(delta, state.row)
-        return rows.table(depends_on_location=depends_on_location)
 
     def _read(self, instructions: bytes) -> Iterator[Instruction]:
         return read_instructions(instructions, self._arch.byte_order, fixed_size(self.cie.fde_encoding))
 
-    def _step(self, state: MachineState, instruction: Instruction) -> MachineState:
+    def _step(self, state: MachineState, instruction: Instruction, position: int = 0) -> MachineState:
         """Return the state after an instruction that does not advance."""
         first, second = (*instruction.operands, 0, 0)[:2]
         try:
             return self._effect(state, instruction.opcode, first, second)
         except CfiError as error:
-            raise CfiError(error.reason, "", instruction.offset) from None
+            raise CfiError(error.reason, "", position + instruction.offset) from None
 
-    def _set_loc(self, instructions: bytes, instruction: Instruction, delta: int, location: Location | None) -> int:
-        """Return the new location: bytes from the function's start."""
+    def _set_loc(self, instructions: bytes, position: int, delta: int, location: Location | None) -> int:
+        """Return how many bytes a DW_CFA_set_loc at a position advances from `delta`."""
         try:
             if location is None:
                 raise CfiError("set_loc outside a function")
-            encoding, position = self.cie.fde_encoding, instruction.offset + 1
+            encoding = self.cie.fde_encoding
             if encoding == d.DW_EH_PE_aligned:
                 # Its padding depends on the operand's address, and no compiler is known to emit it.
                 raise CfiError("set_loc to an aligned pointer is not supported")
-            vaddr, _ = read_pointer(instructions, position, encoding, location.bases, location.instructions_vaddr)
+            vaddr, _ = read_pointer(instructions, position + 1, encoding, location.bases, location.instructions_vaddr)
             if vaddr - location.pc_begin_vaddr < delta:
                 raise CfiError("set_loc goes back")
         except CfiError as error:
-            raise CfiError(error.reason, "", instruction.offset) from None
-        return vaddr - location.pc_begin_vaddr
+            raise CfiError(error.reason, "", position) from None
+        return vaddr - location.pc_begin_vaddr - delta
 
     def _effect(self, state: MachineState, opcode: int, first: Any, second: Any) -> MachineState:  # noqa: ANN401 - operands
         if opcode in _REGISTER_RULES:

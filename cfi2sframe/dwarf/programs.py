@@ -16,7 +16,6 @@ from operator import add, attrgetter, ge, gt, itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.entries import CfiFailure, DwarfCie, DwarfFde, EntryWalk
-from cfi2sframe.dwarf.instructions import CUTTER, Cutter
 from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.pointer import Location, PointerBases
 from cfi2sframe.dwarf.row_section import RowFdes, RowSection
@@ -28,35 +27,10 @@ from cfi2sframe.reasons import Underived, UnreadSource
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.rules import UnwindTable
     from cfi2sframe.elf.cfi import CfiKind, CfiSection
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sources import FoundCfi
-
-
-class RowMachines:
-    """The machines of one file, by CIE: equal CIEs of several sections share one."""
-
-    def __init__(self, arch: Arch, cutter: Cutter = CUTTER) -> None:
-        self._arch = arch
-        self._cutter = cutter
-        self.rows: Final = Rows()
-        #: The error where a CIE is damaged.
-        self._machines: dict[DwarfCie, RowMachine | CfiError] = {}
-
-    def of(self, cie: DwarfCie) -> RowMachine:
-        """Return the machine of a CIE. Raises `CfiError` when the CIE is damaged."""
-        machine = self._machines.get(cie)
-        if machine is None:
-            try:
-                machine = RowMachine(cie, self._arch, self._cutter, self.rows)
-            except CfiError as error:
-                machine = error
-            self._machines[cie] = machine
-        if isinstance(machine, CfiError):
-            raise CfiError(f"in its CIE: {machine.reason}")
-        return machine
 
 
 class Program(NamedTuple):
@@ -214,13 +188,13 @@ def read_programs(image: ElfImage, found: FoundCfi) -> Cfi:
 
     Raises `CfiError` when a section of the best source cannot be walked. A section of another source is then unread.
     """
-    machines = RowMachines(image.arch)
+    rows = Rows()
     best = [section for section in found.sections if section.kind == found.sections[0].kind]
-    cfi = _Reader(image, machines).cfi(best)
+    cfi = _Reader(image, rows).cfi(best)
     unread = list(found.unread)
     for section in found.sections[len(best) :]:
         try:
-            cfi = cfi.joined(_Reader(image, machines).cfi([section]))
+            cfi = cfi.joined(_Reader(image, rows).cfi([section]))
         except CfiError as error:
             unread.append(UnreadSource.of(section.name, error))
     return cfi._replace(unread=tuple(unread))
@@ -229,9 +203,9 @@ def read_programs(image: ElfImage, found: FoundCfi) -> Cfi:
 class _Reader:
     """Collects the FDEs of some sections; runs each distinct pair of CIE and instructions once."""
 
-    def __init__(self, image: ElfImage, machines: RowMachines) -> None:
+    def __init__(self, image: ElfImage, rows: Rows) -> None:
         self.image = image
-        self.machines = machines
+        self.rows = rows
         # Arrays, because boxed integers scatter over the heap.
         self.starts: array[int] = array("Q")
         self.sizes: array[int] = array("Q")
@@ -242,6 +216,8 @@ class _Reader:
         self.damaged: list[DamagedFde] = []
         #: Numbers of programs by CIE and instructions; equal CIEs of several sections share their programs.
         self.known: dict[DwarfCie, dict[bytes, int]] = {}
+        #: The machines by CIE, or the error where a CIE is damaged.
+        self.machines: dict[DwarfCie, RowMachine | CfiError] = {}
         self.known_rows: dict[tuple[DwarfCie, UnwindTable], int] = {}
 
     def read(self, section: CfiSection | RowSection) -> None:
@@ -267,7 +243,7 @@ class _Reader:
 
     def number_of_rows(self, cie: DwarfCie, table: UnwindTable) -> int:
         """Return the number of the program with these rows."""
-        key = cie, self.machines.rows.table(table)
+        key = cie, self.rows.table(table)
         if key not in self.known_rows:
             self.known_rows[key] = self.add_program(*key)
         return self.known_rows[key]
@@ -290,7 +266,7 @@ class _Reader:
             if number is None:
                 try:
                     if machine is None:
-                        machine = self.machines.of(cie)
+                        machine = self.machine_of(cie)
                     location = Location(pc_begin, section.vaddr + instructions_offset, bases)
                     table = machine.run(instructions, location)
                 except CfiError as damage:
@@ -306,6 +282,18 @@ class _Reader:
             program_numbers.append(number)
         damaged += [DamagedFde(failure, section, None) for failure in walk.failures]
         self.damaged += sorted(damaged, key=attrgetter("failure.offset"))
+
+    def machine_of(self, cie: DwarfCie) -> RowMachine:
+        """Return the machine of a CIE. Raises `CfiError` when the CIE is damaged."""
+        if cie not in self.machines:
+            try:
+                self.machines[cie] = RowMachine(cie, self.image.arch, self.rows)
+            except CfiError as error:
+                self.machines[cie] = error
+        machine = self.machines[cie]
+        if isinstance(machine, CfiError):
+            raise CfiError(f"in its CIE: {machine.reason}")
+        return machine
 
     def add_program(self, cie: DwarfCie, table: UnwindTable) -> int:
         """Add a distinct program and return its number."""
@@ -347,7 +335,7 @@ class _Reader:
             number, size = self.program_numbers[entry], self.sizes[entry]
             if last_starts[number] > 0 and (number, size) not in cut:
                 program = self.programs[number]
-                cut[number, size] = self.add_program(program.cie, self.machines.rows.table(program.table.before(size)))
+                cut[number, size] = self.add_program(program.cie, self.rows.table(program.table.before(size)))
             self.program_numbers[entry] = cut.get((number, size), number)
 
 

@@ -84,24 +84,17 @@ class UnwindTable(NamedTuple):
         return self._replace(starts=self.starts[:count], states=self.states[:count])
 
 
-class TableBuilder:
-    """Collects rows in the order of their starts. Rows without length are dropped, and equal neighbours merged."""
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._states: list[RowState] = []
-
-    def add(self, start: int, state: RowState) -> None:
-        """Add a row. It replaces the last one if that has the same start, and may not start before it."""
-        if self._starts and self._starts[-1] == start:
-            del self._starts[-1], self._states[-1]
-        if not self._states or self._states[-1] != state:
-            self._starts.append(start)
-            self._states.append(state)
-
-    def table(self, *, depends_on_location: bool = False) -> UnwindTable:
-        """Return the table of all rows added."""
-        return UnwindTable(tuple(self._starts), tuple(self._states), depends_on_location)
+def table_of_rows(rows: Iterable[tuple[int, RowState]]) -> UnwindTable:
+    """Return the table of rows in the order of their starts: of one start the last holds, equal neighbours are one."""
+    starts: list[int] = []
+    states: list[RowState] = []
+    for start, state in rows:
+        if starts and starts[-1] == start:
+            del starts[-1], states[-1]
+        if not states or states[-1] != state:
+            starts.append(start)
+            states.append(state)
+    return UnwindTable(tuple(starts), tuple(states))
 
 
 class Rows:

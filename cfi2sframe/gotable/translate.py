@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.leb128 import read_uleb
 from cfi2sframe.dwarf.row_section import RowFunction, RowSection
-from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState, TableBuilder, UnwindTable
+from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState, UnwindTable, table_of_rows
 from cfi2sframe.errors import CfiError
 from cfi2sframe.rules import Rule
 
@@ -181,12 +181,8 @@ class _Translation:
         if min(depth for _, depth in depths) < 0:
             # It pops what its caller has pushed, as the RA, and pushes it again later.
             return _DepthRows(_WITHOUT_RULES, size, _Kind.WITHOUT_RULES)
-        rows = TableBuilder()
-        rows.add(0, self._row(0, is_top=is_top))
-        for delta, depth in depths:
-            rows.add(delta, self._row(depth, is_top=is_top))
-        table = rows.table()
-        return _DepthRows(table, size)
+        rows = [(delta, self._row(depth, is_top=is_top)) for delta, depth in ((0, 0), *depths)]
+        return _DepthRows(table_of_rows(rows), size)
 
     def _row(self, depth: int, *, is_top: bool) -> RowState:
         """Return the row of a depth: calls push the RA, or leave it in a register, which is saved at SP."""

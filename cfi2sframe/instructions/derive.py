@@ -9,7 +9,7 @@ from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.row_section import RowFunction
-from cfi2sframe.dwarf.rules import NoRule, TableBuilder
+from cfi2sframe.dwarf.rules import NoRule, table_of_rows
 from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.candidates import find_candidates, process_entry
 from cfi2sframe.instructions.code import Code
@@ -215,8 +215,6 @@ class _Canvas:
 def _function(group: list[tuple[int, int, _Row]]) -> RowFunction:
     """Return what adjacent rows describe; where the RA is signed, one key is used in all of it."""
     start = group[0][0]
-    builder = TableBuilder()
-    for first, _, row in group:
-        builder.add(first - start, row.state)
+    table = table_of_rows((first - start, row.state) for first, _, row in group)
     uses_b_key = any(row.uses_b_key for _, _, row in group)
-    return RowFunction(start, group[-1][1] - start, builder.table(), uses_b_key=uses_b_key)
+    return RowFunction(start, group[-1][1] - start, table, uses_b_key=uses_b_key)

@@ -61,10 +61,12 @@ class AddressColumn(Generic[T]):
 def steps(first: AddressColumn[S], second: AddressColumn[T]) -> Iterator[tuple[int, int, int, int]]:
     """Yield the addresses `[start, end)` over which neither of two columns changes, and the numbers of both answers."""
     here, there = [*first.addresses, ADDRESS_END], [*second.addresses, ADDRESS_END]
+    our_numbers, their_numbers = first.numbers, second.numbers
     ours = theirs = start = 0
     while start < ADDRESS_END:
-        end = min(here[ours + 1], there[theirs + 1])
-        yield start, end, first.numbers[ours], second.numbers[theirs]
-        ours += here[ours + 1] == end
-        theirs += there[theirs + 1] == end
+        our_end, their_end = here[ours + 1], there[theirs + 1]
+        end = min(their_end, our_end)
+        yield start, end, our_numbers[ours], their_numbers[theirs]
+        ours += our_end == end
+        theirs += their_end == end
         start = end

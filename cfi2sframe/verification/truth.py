@@ -174,10 +174,10 @@ def _evaluate_at_pcs(column: AddressColumn[Claim], arch: Arch) -> None:
             ((cie, row),) = claim.rows
             claims = [claim._replace(rows=((cie, row._replace(cfa=rule)),)) for rule in found.rules]
             known[number] = found.size, list(zip(found.deltas, map(column.number, claims), strict=True))
-    edges = pairwise([*column.addresses, ADDRESS_END])
-    for (start, end), number in [*zip(edges, column.numbers, strict=True)] if known else ():
-        if number in known:
-            column.cover(end, _repeated(start, end, 0, *known[number]))
+    places = [place for place, number in enumerate(column.numbers) if number in known]
+    ranges = [(*column.addresses[place : place + 2], column.numbers[place]) for place in places]
+    for start, end, number in ranges:
+        column.cover(end, _repeated(start, end, 0, *known[number]))
 
 
 def _repeated(start: int, end: int, origin: int, size: int, rows: Iterable[tuple[int, int]]) -> dict[int, int]:

@@ -13,11 +13,11 @@ import pytest
 
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
 from cfi2sframe.dwarf import constants as d
+from cfi2sframe.dwarf import machine
 from cfi2sframe.dwarf.entries import DwarfCie
-from cfi2sframe.dwarf.instructions import Cutter
 from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.pointer import Location, PointerBases
-from cfi2sframe.dwarf.rules import UNKNOWN_CFA, NoRule, RaSigning, RowState
+from cfi2sframe.dwarf.rules import UNKNOWN_CFA, NoRule, RaSigning, Rows, RowState
 from cfi2sframe.errors import CfiError
 from tests.support import cfi_asm as asm
 from tests.support.rules import (
@@ -45,18 +45,15 @@ PC_BEGIN, INSTRUCTIONS_VADDR, TABLE_VADDR = 0x5000, 0x9001, 0x20000
 AARCH64 = (AARCH64_LE, AARCH64_BE)
 
 
-#: For how many programs the machine is to wait before it looks chunks up.
-patience = 0
-
-
-@pytest.fixture(autouse=True, params=[1, 0], ids=["interpreted", "looked up"])
+@pytest.fixture(autouse=True, params=["one by one", "in chunks"])
 def _each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test runs programs from start to end, and as chunks that are looked up."""
-    monkeypatch.setitem(globals(), "patience", request.param)
+    """Every test runs programs instruction by instruction, and in chunks."""
+    if request.param == "one by one":
+        monkeypatch.setattr(machine, "cut", lambda _: [])
 
 
 def run(cie: DwarfCie, instructions: bytes, arch: Arch, location: Location | None = None) -> UnwindTable:
-    return RowMachine(cie, arch, Cutter(patience)).run(instructions, location)
+    return RowMachine(cie, arch, Rows()).run(instructions, location)
 
 
 def encode(arch: Arch, *instructions: asm.Instruction) -> bytes:

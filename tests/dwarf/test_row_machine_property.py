@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from functools import cache
 from operator import ne
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
 from hypothesis import given, settings
@@ -12,11 +13,11 @@ from hypothesis import strategies as st
 
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
 from cfi2sframe.dwarf import constants as d
+from cfi2sframe.dwarf import machine as machine_module
 from cfi2sframe.dwarf.entries import DwarfCie, DwarfFde
-from cfi2sframe.dwarf.instructions import Cutter
 from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.pointer import Location, PointerBases
-from cfi2sframe.dwarf.programs import RowMachines
+from cfi2sframe.dwarf.rules import Rows
 from cfi2sframe.elf.cfi import CfiKind, CfiSection
 from cfi2sframe.errors import CfiError
 from tests.support import cfi_asm as asm
@@ -77,37 +78,30 @@ def _read(program: cfi.Program, arch: Arch, kind: CfiKind = "eh_frame") -> Dwarf
     return fde
 
 
-#: The two ways to cut instruction strings.
-WALKS, CUTS = Cutter(1 << 60), Cutter(0)
-
-
 def _location(fde: DwarfFde, arch: Arch) -> Location:
     return Location(fde.pc_begin_vaddr, SECTION_VADDR + fde.instructions_offset, _bases(arch))
 
 
-class _New:
-    """A machine that is made anew for each program."""
-
-    def __init__(self, arch: Arch) -> None:
-        self.arch = arch
-
-    def run(self, cie: DwarfCie, instructions: bytes, location: Location | None = None) -> UnwindTable:
-        return RowMachine(cie, self.arch, WALKS).run(instructions, location)
+class _Run(Protocol):
+    def __call__(self, cie: DwarfCie, code: bytes, location: Location | None = None) -> UnwindTable: ...
 
 
-class _Shared:
-    """The machines of a file."""
+def _machines(arch: Arch) -> tuple[_Run, _Run, _Run]:
+    """Machines that are made anew for each program, those of a file, and those that take instructions one by one."""
+    of_file = cache(lambda cie: RowMachine(cie, arch, Rows()))
 
-    def __init__(self, arch: Arch, cutter: Cutter) -> None:
-        self.machines = RowMachines(arch, cutter)
+    def anew(cie: DwarfCie, code: bytes, location: Location | None = None) -> UnwindTable:
+        return RowMachine(cie, arch, Rows()).run(code, location)
 
-    def run(self, cie: DwarfCie, instructions: bytes, location: Location | None = None) -> UnwindTable:
-        return self.machines.of(cie).run(instructions, location)
+    def shared(cie: DwarfCie, code: bytes, location: Location | None = None) -> UnwindTable:
+        return of_file(cie).run(code, location)
 
+    def singly(cie: DwarfCie, code: bytes, location: Location | None = None) -> UnwindTable:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(machine_module, "cut", lambda _: [])
+            return anew(cie, code, location)
 
-def _machines(arch: Arch) -> tuple[_New, _Shared, _Shared]:
-    """A machine without memory, those that interpret all programs, and those that look up what they can."""
-    return _New(arch), _Shared(arch, WALKS), _Shared(arch, CUTS)
+    return anew, shared, singly
 
 
 def _check_rows(program: UnwindTable) -> None:
@@ -126,7 +120,7 @@ def test_rows_are_what_the_steps_mean(machine: cfi.Machine, arch: Arch, data: st
     fde = _read(program, arch, kind)
     assert (fde.pc_begin_vaddr, fde.pc_range) == (program.fde.pc_begin, program.fde.size)
     for row_machine in _machines(arch):
-        found = row_machine.run(fde.cie, fde.instructions, _location(fde, arch))
+        found = row_machine(fde.cie, fde.instructions, _location(fde, arch))
         check_table(found, told, arch)
         assert not found.depends_on_location
 
@@ -142,7 +136,7 @@ def test_one_machine_for_many_programs(machine: cfi.Machine, arch: Arch, data: s
     # Twice: what was interpreted once is looked up the second time.
     for shared in _machines(arch) * 2:
         for each, fde in zip(told, fdes, strict=True):
-            check_table(shared.run(fde.cie, fde.instructions, _location(fde, arch)), each, arch)
+            check_table(shared(fde.cie, fde.instructions, _location(fde, arch)), each, arch)
 
 
 @pytest.mark.parametrize(("machine", "arch"), MACHINES)
@@ -158,7 +152,7 @@ def test_rules_of_untracked_registers_change_no_row(machine: cfi.Machine, arch: 
     fde = _read(program._replace(fde=longer), arch)
     told = evaluate(program.section(SECTION_VADDR).assemble(), arch)
     for row_machine in _machines(arch):
-        check_table(row_machine.run(fde.cie, fde.instructions), told, arch)
+        check_table(row_machine(fde.cie, fde.instructions), told, arch)
 
 
 # --- What DWARF does not allow, and unwinders agree on ------------------------------------------------------
@@ -191,7 +185,7 @@ def test_an_expression_hides_register_and_offset(steps: list[asm.Instruction]) -
     section = asm.EhFrame((asm.Fde(cie, 0x1000, 1 << 16, tuple(steps)),), SECTION_VADDR).assemble()
     told = evaluate(section, AMD64)
     plain, handed_on, program = (
-        machine.run(_cie(_code([asm.def_cfa(7, 8)])), _code(steps)) for machine in _machines(AMD64)
+        machine(_cie(_code([asm.def_cfa(7, 8)])), _code(steps)) for machine in _machines(AMD64)
     )
     assert plain == handed_on == program
     check_table(program, told, AMD64)
@@ -206,17 +200,11 @@ def test_garbage_gives_rows_or_an_error(arch: Arch, initial: bytes, code: bytes,
     cie = _cie(initial)._replace(code_alignment=code_alignment)
     location = Location(0x1000, 0x2000, _bases(arch))
     outcomes: list[object] = []
-    try:
-        RowMachine(cie, arch)
-    except CfiError:
-        is_cie_damaged = True
-    else:
-        is_cie_damaged = False
     for machine in _machines(arch) * 2:
         try:
-            program = machine.run(cie, code, location)
+            program = machine(cie, code, location)
         except CfiError as error:
-            outcomes.append((error.reason.removeprefix("in its CIE: "), None if is_cie_damaged else error.offset))
+            outcomes.append((error.reason, error.offset))
         else:
             _check_rows(program)
             outcomes.append(program)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.dwarf.row_section import RowFunction
-from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState, TableBuilder, UnwindTable
+from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState, UnwindTable, table_of_rows
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.instructions.derive import Derived
 from cfi2sframe.reasons import CodeReason, Underived
@@ -48,10 +48,10 @@ def tables(draw: st.DrawFn, arch: Arch) -> UnwindTable:
     """Draw a table; starts are close together or far apart, and most rows change one thing."""
     signings = st.sampled_from((RaSigning.NONE, RaSigning.SIGNED) if arch.ra_may_be_signed else (RaSigning.NONE,))
     steps = draw(st.lists(st.integers(1, 70) | st.integers(1, 1 << 20), max_size=6))
-    builder = TableBuilder()
+    rows = []
     state = RowState(draw(CFA_RULES), draw(RULES), draw(RULES), draw(RULES), draw(signings))
     for start in accumulate(steps, initial=0):
-        builder.add(start, state)
+        rows.append((start, state))
         changed = draw(st.sets(st.sampled_from(RowState._fields), min_size=1, max_size=2))
         state = RowState(
             draw(CFA_RULES) if "cfa" in changed else state.cfa,
@@ -60,7 +60,7 @@ def tables(draw: st.DrawFn, arch: Arch) -> UnwindTable:
             draw(RULES) if "sp" in changed else state.sp,
             draw(signings) if "signing" in changed else state.signing,
         )
-    return builder.table()
+    return table_of_rows(rows)
 
 
 def read(image: ElfImage, functions: Sequence[RowFunction]) -> list[RowFunction]:

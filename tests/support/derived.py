@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.dwarf.row_section import RowFunction
-from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState, TableBuilder, UnwindTable
+from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState, UnwindTable, table_of_rows
 from cfi2sframe.instructions import derive as door
 from cfi2sframe.instructions.derive import Derived
 from cfi2sframe.reasons import CodeReason, Underived
@@ -39,11 +39,13 @@ def leaf_state(arch: Arch, pushed: int = 0) -> RowState:
 
 def table_of(arch: Arch, *rows: tuple[int, int | None]) -> UnwindTable:
     """Return the table of rows (start, bytes pushed); None: a CFA that no version can express."""
-    builder = TableBuilder()
+    states = []
     for start, pushed in rows:
         state = leaf_state(arch, pushed or 0)
-        builder.add(start, state if pushed is not None else state._replace(cfa=is_expression(b"\x30\x31\x1a")))
-    return builder.table()
+        if pushed is None:
+            state = state._replace(cfa=is_expression(b"\x30\x31\x1a"))
+        states.append((start, state))
+    return table_of_rows(states)
 
 
 def derived(arch: Arch, start: int, end: int, *rows: tuple[int, int | None]) -> RowFunction:
