@@ -124,19 +124,15 @@ def decode_existing(image: ElfImage | bytes | str | PathLike[str]) -> DecodedSec
     there is no section or it is damaged, and what `load` raises.
     """
     image = _image(image)
-    with naming(image.name):
-        return _decode_existing(image)
-
-
-def _decode_existing(image: ElfImage) -> DecodedSection:
     section, segment = image.sframe_section, image.sframe_segment
-    if section is not None and section.size:
-        return read_section(relocated_bytes(image, section), section.vaddr, is_object=image.is_relocatable)
-    if segment is not None:
-        data = image.bytes_at(segment.vaddr, segment.file_size)
-        if data is not None:
-            return read_section(data, segment.vaddr)
-    raise UnfitError("no .sframe section")
+    with naming(image.name):
+        if section is not None and section.size:
+            return read_section(relocated_bytes(image, section), section.vaddr, is_object=image.is_relocatable)
+        if segment is not None:
+            data = image.bytes_at(segment.vaddr, segment.file_size)
+            if data is not None:
+                return read_section(data, segment.vaddr)
+        raise UnfitError("no .sframe section")
 
 
 def decode_made(image: ElfImage, options: Options = Options(), reader: str | None = None) -> DecodedSection:
@@ -181,7 +177,7 @@ def verify(
     check_options(Options(source=source))
     image = _image(subject)
     with naming(image.name):
-        return _verify(image, _decode_existing(image) if section is None else section, source)
+        return _verify(image, decode_existing(image) if section is None else section, source)
 
 
 def _verify(image: ElfImage, section: Section, source: CfiKind | None) -> Verification:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-#: After this many bytes of input, reference cycles are collected.
+#: After this many bytes of input, reference cycles are collected before the next item.
 _COLLECT_SIZE: Final = 1 << 24
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SIGNALLED: Final = 128
@@ -61,12 +61,11 @@ def results_of(
 
     def work(number: int) -> Result:
         nonlocal uncollected
-        result = function(items[number])
-        uncollected += size_of(items[number])
         if uncollected >= _COLLECT_SIZE:
             gc.collect()
             uncollected = 0
-        return result
+        uncollected += size_of(items[number])
+        return function(items[number])
 
     numbers = range(len(items))
     done: Iterator[tuple[int, Result | _Lost]] = ((number, work(number)) for number in numbers)

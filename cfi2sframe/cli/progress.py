@@ -51,10 +51,9 @@ _STEPS: Final = {
 
 
 class _Shown:
-    """The run whose progress is shown: its files, if there are several, or the name of the only one."""
+    """The run whose progress is shown."""
 
     files: Files | None = None
-    name = ""
 
 
 class Files:
@@ -142,11 +141,6 @@ def _is_off() -> bool:
     return os.environ.get(_VARIABLE) == "never"
 
 
-def at(name: str) -> None:
-    """Name the only file of a run."""
-    _Shown.name = name
-
-
 @contextmanager
 def ticking(verb: str) -> Iterator[None]:
     """Print a line about a run that takes long."""
@@ -156,7 +150,7 @@ def ticking(verb: str) -> Iterator[None]:
     start = time.monotonic()
 
     def tick(_number: int, frame: FrameType | None) -> None:
-        text = _Shown.name or verb if _Shown.files is None else _Shown.files.line()
+        text = verb if _Shown.files is None else _Shown.files.line()
         if text:
             step = _step(frame)
             seconds = time.monotonic() - start

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.cli.messages import EXIT_SUCCESS, KEPT, fail, say, worst
 from cfi2sframe.cli.options import add_inputs, add_option, check_apart, listed_names, process_count, write_text
 from cfi2sframe.cli.outcomes import exit_status, json_line, say_in_few_lines, say_outcome, sums
-from cfi2sframe.cli.progress import at, watched
+from cfi2sframe.cli.progress import watched
 from cfi2sframe.errors import ErrorKind, FileError, OutputError, RequestError
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.records import Job, Outcome, Settings
@@ -151,57 +151,54 @@ def run(request: WriteRequest) -> int:
         jobs = [Job("<stdin>" if source == "-" else source, (source,), settings, output=output)]
     outputs = [] if output is None else [output]
     check_apart("report", request.report, [*(target for job in jobs for target in job.targets), *outputs])
-    if request.is_single:
-        at(jobs[0].name)
-        outcomes = [run_job(jobs[0], KEPT)]
-        _say(request, outcomes[0])
-    else:
-        outcomes = _run_several(request, jobs)
+    outcomes = _run_jobs(request, jobs)
     return worst((*map(exit_status, outcomes), _write_report(request, outcomes)))
 
 
-def _run_several(request: WriteRequest, jobs: Sequence[Job]) -> list[Outcome]:
+def _run_jobs(request: WriteRequest, jobs: Sequence[Job]) -> list[Outcome]:
     """Run the jobs, and print what became of them; return the outcomes, in their order."""
     started = time.monotonic()
     count = 1 if sum(job.size for job in jobs) < POOL_SIZE else request.process_count
     outcomes: list[Outcome] = []
     done: list[Outcome] = []
 
+    def work(job: Job) -> Outcome:
+        # After the only file, the process ends.
+        return run_job(job, KEPT if request.is_single else None)
+
+    def note(_job: Job, outcome: Outcome) -> None:
+        done.append(outcome)
+
     def sentence(known: Sequence[Outcome]) -> str:
         if not request.is_verbose:
             say_in_few_lines(known)
         return sums(known, removes=request.settings.removes, seconds=time.monotonic() - started)
 
-    def note(_job: Job, outcome: Outcome) -> None:
-        done.append(outcome)
-
     try:
-        with closing(watched(run_job, jobs, _lost, count=count, on_done=note)) as results:
+        with closing(watched(work, jobs, _lost, count=count, on_done=note)) as results:
             for outcome in results:
                 outcomes.append(outcome)
-                if request.is_verbose:
-                    _say(request, outcome)
+                if request.is_single or request.is_verbose:
+                    say_outcome(
+                        outcome,
+                        is_single=request.is_single,
+                        is_verbose=request.is_verbose,
+                        only_checks=request.settings.only_checks,
+                    )
     except (SystemExit, KeyboardInterrupt):
-        text = sentence(done)
-        say("error", f"interrupted; {len(jobs) - len(done):,} of {len(jobs):,} files are not done; {text}")
-        _write_report(request, done)
+        if not request.is_single:
+            text = sentence(done)
+            say("error", f"interrupted; {len(jobs) - len(done):,} of {len(jobs):,} files are not done; {text}")
+            _write_report(request, done)
         raise
-    say("info", sentence(outcomes))
+    if not request.is_single:
+        say("info", sentence(outcomes))
     return outcomes
 
 
 def _lost(job: Job, reason: str) -> Outcome:
     detail = "" if job.settings.only_checks else "; it is not known whether the file was converted"
     return Outcome(job.name, job.other_names, "failed", ErrorKind.SYSTEM, f"{reason}{detail}")
-
-
-def _say(request: WriteRequest, outcome: Outcome) -> None:
-    say_outcome(
-        outcome,
-        is_single=request.is_single,
-        is_verbose=request.is_verbose,
-        only_checks=request.settings.only_checks,
-    )
 
 
 def _write_report(request: WriteRequest, outcomes: Sequence[Outcome]) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe import __version__
-from cfi2sframe.abi import AMD64, S390X
+from cfi2sframe.abi import AMD64
 from tests.support import cfi_asm as asm
 from tests.support.cli import run, run_process
 from tests.support.raw_sframe import RawFunction, RawSection
@@ -112,17 +112,6 @@ def test_the_source(files: Files) -> None:
 # Left out
 
 
-def test_warnings_name_function_and_rule(files: Files) -> None:
-    symbols = (asm.Symbol("openssl_like", TEXT_VADDR + 0x40, 16),)
-    path = files.add("in", push_fp(AMD64), unsayable(0x40), unsayable(0x60), symbols=symbols)
-    status, _, err = run(path, "-o", files.out, "-v")
-    places = [line.split(": ")[3] for line in err if ": warning: " in line]
-    assert (status, places) == (0, ["openssl_like (0x20040) skipped", "function at 0x20060 skipped"])
-    assert all("(breg7 40; deref; plus_uconst 8)" in line for line in err[:2])
-    assert run(path, "-o", files.out).err == (f"{err[0]} (1 more; -v has them)",)
-    assert files.out.read_bytes() == GOOD.assemble()
-
-
 def test_warnings_in_an_object(files: Files) -> None:
     one = asm.Fde(cie_of(AMD64, asm.def_cfa_expression(b"\x30")), 0, 4)
     path = files.folder / "in.o"
@@ -130,27 +119,6 @@ def test_warnings_in_an_object(files: Files) -> None:
     path.write_bytes(object_file(AMD64, {".text": (one, push_fp(AMD64, 8)), ".text.unlikely": (one,)}, symbols=symbols))
     places = [line.split(": ")[3] for line in run(path, "-o", "-", "-v").err if ": warning: " in line]
     assert places == ["f (0x0) skipped", "g (.text.unlikely+0x0) skipped"]
-
-
-@pytest.mark.parametrize(("count", "more"), [(10, ()), (11, (1,)), (1200, (1190,))])
-def test_at_most_ten_warnings(files: Files, count: int, more: tuple[int, ...]) -> None:
-    path = files.folder / "in"
-    fdes = [unsayable(0x40 + 16 * n) for n in range(count)]
-    path.write_bytes(linked_file(AMD64, (push_fp(AMD64), *fdes), codes=(Code(size=0x10000),)))
-    assert run(path, "-o", files.out).err[0].endswith(f" ({count - 1:,} more; -v has them)")
-    err = [line for line in run(path, "-o", files.out, "-v").err if ": warning: " in line]
-    assert len(err) == 10 + len(more)
-    assert all(" skipped: " in line for line in err[:10])
-    assert [f": {number:,} more " in line for number, line in zip(more, err[10:], strict=True)] == [True] * len(more)
-
-
-def test_strict(files: Files) -> None:
-    assert run(files.add("whole", push_fp(AMD64)), "-o", "-", "--strict") == (0, GOOD.assemble(), ())
-    path = files.add("in", push_fp(AMD64), unsayable(0x40))
-    status, out, err = run(path, "-o", files.out, "--strict")
-    assert (status, out, len(err)) == (4, b"", 2)
-    assert err[1].startswith(f"cfi2sframe: {path}: error: ")
-    assert files.names() == {"in", "whole"}
 
 
 @pytest.mark.parametrize(("percent", "status"), [("75", 0), ("0", 0), ("75.01", 4), ("100", 4)])
@@ -164,13 +132,6 @@ def test_fail_under(files: Files, percent: str, status: int) -> None:
     if status:
         assert result.failed(4, path)
         assert "75.00 % of the bytes" in result.err[0]
-
-
-def test_no_function_can_be_described(files: Files) -> None:
-    path = files.add("in", unsayable(0))
-    status, _, err = run(path, "-o", files.out)
-    assert (status, err[1].startswith(f"cfi2sframe: {path}: error: ")) == (3, True)
-    assert files.names() == {"in"}
 
 
 # Reports
@@ -195,17 +156,6 @@ def test_a_refused_conversion_has_its_report(files: Files) -> None:
 
 
 # Damage
-
-
-def test_one_damaged_fde(files: Files) -> None:
-    path = files.add("in", push_fp(AMD64), damaged(0x40))
-    status, out, (warning,) = run(path, "-o", files.out)
-    assert (status, out, f"{path}: warning: .eh_frame+0x34: " in warning) == (0, b"", True)
-    assert files.out.read_bytes() == GOOD.assemble()
-    files.out.unlink()
-    status, out, err = run(path, "-o", files.out, "--strict")
-    assert (status, out, err[0], len(err)) == (3, b"", warning, 2)
-    assert files.names() == {"in"}
 
 
 def test_a_damaged_cie(files: Files) -> None:
@@ -291,41 +241,6 @@ def test_every_verb_has_help_with_examples(verb: str) -> None:
     assert (status, err) == (0, ())
     assert out.startswith(f"usage: cfi2sframe {'[convert]' if verb == 'convert' else verb} ".encode())
     assert b"\nexamples:\n  cfi2sframe " in out
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "--from debug_frame",
-        "--sframe-version=2 --section-address=0x100000000",
-    ],
-)
-def test_requests_that_make_no_sense(files: Files, good: Path, arguments: str) -> None:
-    assert run(good, "-o", files.out, *arguments.split()).failed(2, good)
-    assert files.names() == {"in"}
-
-
-def test_an_abi_that_a_version_lacks(files: Files) -> None:
-    path = files.folder / "in"
-    path.write_bytes(linked_file(S390X, (push_fp(S390X),)))
-    assert run(path, "-o", files.out, "--sframe-version", "1").failed(2, path)
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        *(("--sframe-version", "4"), ("-O", "s"), ("-O", "3"), ("--stric", "")),
-        *(("--section-address", value) for value in ("high", "-1", "0x10000000000000000")),
-        *(("--fail-under", value) for value in ("most", "nan", "101")),
-    ],
-)
-def test_arguments_that_do_not_parse(files: Files, good: Path, option: str, value: str) -> None:
-    status, out, err = run(good, "-o", files.out, *filter(None, (option, value)))
-    assert (status, out, len(err)) == (2, b"", 1)
-    assert err[-1].startswith("cfi2sframe: error: ")
-    assert option in err[-1]
-    assert value in err[-1]
-    assert files.names() == {"in"}
 
 
 def test_as_a_process(files: Files, good: Path) -> None:

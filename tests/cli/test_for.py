@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe import load
-from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_LE, AMD64
 from cfi2sframe.api import decode_existing, judge
 from cfi2sframe.readers import READERS
 from tests.support import cfi_asm as asm
 from tests.support.cli import run
-from tests.support.samples import cie_of, linked_file, object_file, push_fp
+from tests.support.samples import cie_of, object_file, push_fp
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,26 +52,3 @@ def test_a_function_that_the_reader_refuses_is_left_out_by_name(tmp_path: Path) 
     (account,) = json.loads(run("coverage", "--for", "kernel-arm64", "--format", "json", source).out)["files"]
     assert (account["function_count"], account["left_out_count"]) == (2, 1)
     assert run(source, "-o", out, "--for", "kernel-arm64", "--strict").status == 4
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "why"),
-    [
-        ("kernel", object_file(AMD64, {".text": (push_fp(AMD64, 0),)}), "it reads sections of linked files"),
-        ("glibc", linked_file(S390X, (push_fp(S390X),)), "it is not written for s390x"),
-        ("ld", linked_file(AMD64, (push_fp(AMD64),)), "it reads sections of objects"),
-        ("kernel-arm64", linked_file(AMD64, (push_fp(AMD64),)), "it is not written for AMD64"),
-    ],
-)
-def test_files_that_a_reader_reads_no_section_of(tmp_path: Path, name: str, data: bytes, why: str) -> None:
-    path = tmp_path / "in"
-    path.write_bytes(data)
-    status, out, (error,) = run(path, "-o", tmp_path / "out", "--for", name)
-    assert (status, out, why in error) == (3, b"", True)
-    assert run("--check", "-r", tmp_path, "--for", name).status == 0
-
-
-@pytest.mark.parametrize("words", [("--sframe-version", "3"), ("--errata", "0")])
-def test_what_contradicts_a_reader(tmp_path: Path, words: tuple[str, ...]) -> None:
-    result = run(tmp_path, "-o", tmp_path / "out", "--for", "glibc", *words)
-    assert (result.status, "contradict each other" in result.err[0]) == (2, True)

@@ -39,43 +39,10 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def test_several_files(folder: Path) -> None:
-    paths = sorted(folder.iterdir())
-    said = r"cfi2sframe: info: 5 files: 5 converted; 15 functions described, 0 left out, \d+ bytes of .sframe; .* s"
-    status, out, err = run("--in-place", *paths)
-    assert (status, out, len(err)) == (0, b"", 1)
-    assert re.fullmatch(said, err[0])
-    assert all(has_section(path.read_bytes()) for path in paths)
-    before = tree(folder)
-    assert "5 unchanged" in run("--in-place", *paths, "-j", "1").err[0]
-    assert "5 unchanged" in run("--in-place", "-r", "--for", "ld", folder, "--replace").err[0]
-    assert tree(folder) == before
-
-
 def test_options_stand_anywhere(folder: Path) -> None:
     first, second, third, *_ = sorted(folder.iterdir())
     assert run(first, "--in-place", second, "-j", "2", third).status == 0
     assert all(has_section(path.read_bytes()) for path in (first, second, third))
-
-
-def test_failures_do_not_stop_others_and_are_printed_last(folder: Path) -> None:
-    bad, gap, missing = folder / "1.o", folder / "2.o", folder / "missing"
-    bad.write_bytes(TRUNCATED)
-    gap.write_bytes(object_with_gap())
-    status, out, err = run("--in-place", missing, *sorted(folder.iterdir()))
-    assert (status, out) == (3, b"")
-    assert err[:3] == (
-        f"cfi2sframe: {gap}: warning: function at 0x40 {GAP}",
-        f"cfi2sframe: {missing}: error: No such file or directory",
-        f"cfi2sframe: {bad}: error: {DAMAGED}",
-    )
-    assert len(err) == 4
-    pattern = (
-        r"cfi2sframe: info: 6 files: 4 converted, 2 failed; 11 functions described, 1 left out, "
-        r"[\d,]+ bytes of \.sframe; \d+\.\d s"
-    )
-    assert re.fullmatch(pattern, err[3])
-    assert [has_section(path.read_bytes()) for path in sorted(folder.iterdir())] == [True, False, True, True, True]
 
 
 @pytest.mark.parametrize(
@@ -115,26 +82,6 @@ def test_a_file_that_is_refused_after_its_conversion_has_an_account(folder: Path
     report.unlink()
     assert run(path, "-o", tmp_path / "out.o", "--report", report).status == 3
     assert json.loads(report.read_text()) == line["account"]
-
-
-def test_checking(folder: Path) -> None:
-    run("--in-place", folder / "0.o")
-    run("--in-place", folder / "1.o", "--sframe-version", "2")
-    (folder / "2.o").write_bytes(b"text")
-    before = tree(folder)
-    names = b"".join(os.fsencode(path) + b"\0" for path in sorted(folder.iterdir()))
-    status, out, err = run("--check", "-v", "--files-from", "-", stdin=names)
-    assert (status, len(err)) == (3, 1)
-    assert out.decode().splitlines() == [
-        f"{folder}/0.o: up to date",
-        f"{folder}/1.o: refuse: the file already has a different .sframe section (use --replace)",
-        f"{folder}/2.o: skip: not an ELF file",
-        f"{folder}/3.o: would convert: .sframe: as a section with relocations",
-        f"{folder}/4.o: would convert: .sframe: as a section with relocations",
-    ]
-    assert tree(folder) == before
-    assert run("--in-place", "--replace", "--files-from", "-", stdin=names).status == 0
-    assert run("--check", "--in-place", "--files-from", "-", stdin=names).status == 0
 
 
 def test_a_report_has_a_line_per_file_in_their_order(folder: Path) -> None:
@@ -181,21 +128,3 @@ def test_the_same_for_a_pool(folder: Path, tmp_path: Path) -> None:
     before = tree(copy)
     assert run_process("--in-place", "-r", "--for", "ld", copy, "-j", "2").returncode == 3
     assert tree(copy) == before
-
-
-def test_lists(folder: Path, tmp_path: Path) -> None:
-    names = tmp_path / "names"
-    names.write_bytes(b"".join(os.fsencode(folder / name) + b"\0" for name in ("2.o", "3.o")))
-    assert run("--in-place", folder / "0.o", folder / "1.o", "--files-from", names).status == 0
-    assert run("--in-place", "--files-from", "-", stdin=os.fsencode(folder / "4.o") + b"\0").status == 0
-    assert all(has_section(path.read_bytes()) for path in folder.iterdir())
-    assert run("--in-place", "--files-from", "-", stdin=b"").status == 0
-
-
-def test_verbose_about_one_file(folder: Path) -> None:
-    path = folder / "0.o"
-    first, second = (run("--in-place", "-v", path).err for _ in range(2))
-    assert len(first) == len(second) == 2
-    assert first[0] == second[0]
-    assert first[1] == f"cfi2sframe: {path}: info: converted: .sframe: as a section with relocations"
-    assert second[1] == f"cfi2sframe: {path}: info: unchanged"

@@ -14,14 +14,12 @@ import pytest
 
 from cfi2sframe.cli.outcomes import few_lines
 from cfi2sframe.cli.progress import Files
-from tests.support.cli import ROOT, run
-from tests.support.jobs import OBJECT, TRUNCATED, object_of, object_with_gap
+from tests.support.cli import ROOT
+from tests.support.jobs import OBJECT, object_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-GAP = "warning: function at 0x40 skipped: CFA is an expression (lit0)"
-DAMAGED = "error: truncated: the ELF header needs 64 bytes, the file has"
 #: The program, whose runs are long after a tenth of a second, and in which files called "slow" take a second.
 SLOW = """
 import sys, time
@@ -39,44 +37,6 @@ def slow(image, *arguments):
 conversion.read_cfi = slow
 run()
 """
-
-
-def fill(folder: Path, good: int, gaps: int, bad: int) -> None:
-    for number in range(good):
-        (folder / f"good{number}.o").write_bytes(OBJECT)
-    for number in range(gaps):
-        (folder / f"gap{number}.o").write_bytes(object_with_gap())
-    for number in range(bad):
-        (folder / f"bad{number}.o").write_bytes(TRUNCATED + bytes(number))
-
-
-def test_equal_warnings_of_many_files_are_one_line(tmp_path: Path) -> None:
-    fill(tmp_path, 30, 20, 12)
-    status, out, err = run("--in-place", "-r", "--for", "ld", tmp_path)
-    assert (status, out, len(err)) == (3, b"", 3)
-    assert err[0] == f"cfi2sframe: warning: 20 files, such as {tmp_path}/gap0.o: {GAP.removeprefix('warning: ')}"
-    start = f"cfi2sframe: error: 12 files, such as {tmp_path}/bad0.o: {DAMAGED.removeprefix('error: ')} "
-    assert err[1].startswith(start)
-    assert err[2].startswith("cfi2sframe: info: 62 files: 50 converted, 12 failed; ")
-
-
-def test_few_files_have_a_line_each(tmp_path: Path) -> None:
-    fill(tmp_path, 3, 2, 1)
-    _, _, err = run("--in-place", "-r", "--for", "ld", tmp_path)
-    assert err[:2] == tuple(f"cfi2sframe: {tmp_path}/gap{number}.o: {GAP}" for number in range(2))
-    assert err[2] == f"cfi2sframe: {tmp_path}/bad0.o: {DAMAGED} 40"
-    assert len(err) == 4
-
-
-def test_verbose_is_a_line_a_file_and_one_for_its_warnings(tmp_path: Path) -> None:
-    fill(tmp_path, 3, 2, 1)
-    _, _, err = run("--in-place", "-r", "--for", "ld", "-v", tmp_path)
-    said = [line.removeprefix(f"cfi2sframe: {tmp_path}/") for line in err]
-    assert said[0] == f"bad0.o: {DAMAGED} 40"
-    place = ".sframe: as a section with relocations"
-    assert said[1:5] == [f"gap{n}.o: {text}" for n in range(2) for text in (GAP, f"info: converted: {place}")]
-    assert said[5:8] == [f"good{n}.o: info: converted: {place}" for n in range(3)]
-    assert len(said) == 9
 
 
 def test_never_more_than_eight_lines() -> None:

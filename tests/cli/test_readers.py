@@ -124,18 +124,6 @@ def test_what_each_reader_says(library: Path, tmp_path: Path) -> None:
     assert said(raw, "--reader", "kernel")[0] == 0
 
 
-def test_bad_requests(library: Path, tmp_path: Path) -> None:
-    assert run("verify", library, "--reader", "perf").status == 2
-    assert run("verify", library, "--reader", "kernel").err == (
-        f"cfi2sframe: {library}: error: no .sframe section; --would-be checks the one that convert would write",
-    )
-    raw = tmp_path / "raw.sframe"
-    raw.write_bytes(b"\xe2\xde\x03")
-    done = run("verify", library, raw, "--reader", "kernel")
-    assert (done.status, done.out) == (3, b"")
-    assert "truncated" in done.err[0]
-
-
 def test_places_are_named(library: Path, tmp_path: Path) -> None:
     """The first of the places that break a rule, and how many there are."""
     raw = tmp_path / "raw.sframe"

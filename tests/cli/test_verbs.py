@@ -60,10 +60,6 @@ def test_dump_of_raw_bytes_and_of_a_file(raw: Path, tmp_path: Path) -> None:
     assert run("dump", raw, "--section-address", "0x30000").out == out
 
 
-def test_dump_without_an_address(raw: Path) -> None:
-    assert b"pc = 0xffffffffffff0000, size" in run("dump", raw).out
-
-
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_dump_as_json(raw: Path, version: int) -> None:
     raw.write_bytes(GOOD._replace(version=version).assemble())
@@ -75,14 +71,6 @@ def test_dump_as_json(raw: Path, version: int) -> None:
     assert out.endswith(b"}\n")
 
 
-def test_dump_errors(good: Path, raw: Path, tmp_path: Path) -> None:
-    assert run("dump", good).failed(3, good)
-    assert run("dump", tmp_path / "missing").failed(3, tmp_path / "missing")
-    assert run("dump", good, "--section-address", "0").failed(2)
-    raw.write_bytes(GOOD.assemble()[:20])
-    assert run("dump", raw).failed(3, raw)
-
-
 # verify
 
 
@@ -91,23 +79,10 @@ def test_verify_of_its_own_conversion(good: Path, options: tuple[str, ...]) -> N
     assert run("verify", "--would-be", good, *options) == (0, b"", ())
 
 
-def test_verify_of_a_section(good: Path, raw: Path) -> None:
-    assert run("verify", good, raw) == (0, b"", ())
-
-
 def test_verify_at_an_address(good: Path, raw: Path) -> None:
     raw.write_bytes(GOOD._replace(vaddr=0x50000).assemble())
     assert run("verify", good, raw, "--section-address", "0x50000") == (0, b"", ())
     assert run("verify", good, raw).status == 1
-
-
-def test_verify_of_an_existing_section(tmp_path: Path) -> None:
-    path = with_section(tmp_path / "in", GOOD)
-    assert run("verify", path) == (0, b"", ())
-    with_section(path, GOOD._replace(functions=(PUSH._replace(size=16),)))
-    status, out, err = run("verify", path)
-    assert (status, err) == (1, ())
-    assert out.startswith(f"{path}: 0x20000: missing: ".encode())
 
 
 def test_verify_without_any_cfi(tmp_path: Path) -> None:
@@ -143,24 +118,6 @@ def test_verify_of_an_object(tmp_path: Path) -> None:
     # The last function's: in objects, each has rows of its own.
     assert status == 1
     assert out.startswith(f"{path}: .text.b+0x18: wrong: FP is ".encode())
-
-
-def test_verify_errors(good: Path, raw: Path, tmp_path: Path) -> None:
-    assert run("verify", tmp_path / "missing").failed(3, tmp_path / "missing")
-    assert run("verify", good, raw, "--would-be").failed(2)
-    assert run("verify", good, "--section-address", "0").failed(2)
-    assert run("verify", good).failed(3, good)
-    raw.write_bytes(b"nonsense")
-    status, out, err = run("verify", good, raw)
-    assert (status, out, [line.split(": ")[1] for line in err]) == (3, b"", [str(good), str(raw)])
-    raw.write_bytes(GOOD.assemble()[:20])
-    assert run("verify", good, raw).failed(3, good)
-
-
-def test_verify_when_no_function_can_be_described(tmp_path: Path) -> None:
-    path = tmp_path / "in"
-    path.write_bytes(linked_file(AMD64, (asm.Fde(cie_of(AMD64, asm.def_cfa_expression(b"\x30")), TEXT_VADDR, 8),)))
-    assert run("verify", "--would-be", path).failed(3, path)
 
 
 # coverage
@@ -281,32 +238,3 @@ def test_coverage_as_a_table(good: Path, tmp_path: Path) -> None:
 def test_the_suffix_decides(name: str, start: str, good: Path, tmp_path: Path) -> None:
     assert run("coverage", good, "-o", tmp_path / name).status == 0
     assert (tmp_path / name).read_text().startswith(start)
-
-
-def test_a_format_that_a_verb_does_not_write(good: Path, tmp_path: Path) -> None:
-    out = tmp_path / "x.csv"
-    message = f"cfi2sframe: error: -o {out}: the formats are text and json, not csv"
-    assert run("dump", good, "-o", out) == (2, b"", (message,))
-    assert not out.exists()
-
-
-def test_verify_sums_up_a_folder(tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
-    tree.mkdir()
-    with_section(tree / "a", GOOD)
-    for count, text in ((1, "1 file: 1 clean; "), (2, "2 files: 2 clean; ")):
-        status, out, err = run("verify", "-v", tree)
-        assert (status, out, len(err)) == (0, b"", 1)
-        assert err[0].startswith(f"cfi2sframe: info: {text}")
-        with_section(tree / f"b{count}", GOOD)
-
-
-@pytest.mark.parametrize("suffix", ["pdf", "xml", "xlsx", "svg", "png", "yaml", "PDF"])
-@pytest.mark.parametrize("verb", ["size", "coverage", "audit"])
-def test_a_format_that_no_verb_writes(verb: str, suffix: str, good: Path, tmp_path: Path) -> None:
-    out = tmp_path / f"x.{suffix}"
-    formats = "text, markdown, csv, json and html"
-    message = f"cfi2sframe: error: -o {out}: the formats are {formats}, not {suffix.lower()}"
-    assert run(verb, good, "-o", out) == (2, b"", (message,))
-    assert not out.exists()
-    assert run(verb, good, "-o", out, "--format", "text").status in (0, 1)

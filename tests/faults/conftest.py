@@ -35,18 +35,8 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library to preload."""
     compiler = shutil.which("gcc") or need("cc")
     library = tmp_path_factory.mktemp("shim") / "shim.so"
-    command = [
-        compiler,
-        "-shared",
-        "-fPIC",
-        "-O1",
-        "-Wall",
-        "-Werror",
-        "-o",
-        str(library),
-        str(HERE / "shim.c"),
-        "-ldl",
-    ]
+    options = ["-shared", "-fPIC", "-O1", "-Wall", "-Werror"]
+    command = [compiler, *options, "-o", str(library), str(HERE / "shim.c"), "-ldl"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return library

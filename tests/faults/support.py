@@ -71,8 +71,7 @@ def run(
     variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Done:
     """Run the program in a folder; the sums of several files are no message."""
-    process = start(folder, *arguments, prefix=prefix, stdout=stdout, variables=variables)
-    with process:
+    with start(folder, *arguments, prefix=prefix, stdout=stdout, variables=variables) as process:
         out, err = process.communicate(timeout=TIMEOUT_SECONDS)
     code = process.returncode
     said = [line for line in err.decode(errors="replace").splitlines(keepends=True) if not _SUMS.match(line)]

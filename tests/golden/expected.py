@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the golden objects are expected to give, and what each verb prints of a small file, as text for review.
 
-`python -m tests.golden.expected` rewrites both. Other tests ask for kinds, places and exit statuses only.
+`python -m tests.golden.expected` rewrites all. Other tests ask for kinds, places and exit statuses only.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from cfi2sframe.report.coverage_report import missing_sentences
 from cfi2sframe.sframe.dump import dump_text
 from cfi2sframe.sframe.read import read_section
 from cfi2sframe.trace import Frame
+from tests.golden.messages import text_of_messages
 from tests.support import cfi_asm as asm
 from tests.support.cli import run
 from tests.support.raw_sframe import RawFunction, RawSection
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).resolve().parents[2] / "testdata" / "golden"
 VERBS = FOLDER / "verbs.txt"
+MESSAGES = FOLDER / "messages.txt"
 COMMANDS = (
     "convert -v in -o out.sframe",
     "convert --strict in -o strict.sframe",
@@ -135,3 +137,4 @@ if __name__ == "__main__":
     with TemporaryDirectory() as folder:
         os.chdir(folder)
         VERBS.write_text(text_of_verbs())
+        MESSAGES.write_text(text_of_messages())

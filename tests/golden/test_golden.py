@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.golden.expected import FOLDER, VERBS, expected_path, objects, text_of, text_of_verbs
+from tests.golden.expected import FOLDER, MESSAGES, VERBS, expected_path, objects, text_of, text_of_verbs
+from tests.golden.messages import text_of_messages
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,3 +30,8 @@ def test_every_expectation_has_its_object() -> None:
 def test_what_the_verbs_print(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert text_of_verbs().splitlines() == VERBS.read_text().splitlines()
+
+
+def test_what_command_lines_print_and_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert text_of_messages().splitlines() == MESSAGES.read_text().splitlines()
