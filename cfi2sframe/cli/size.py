@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from operator import add
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.cli.answers import Collected, collect, publish
@@ -57,13 +58,14 @@ _NOTHING: Final = "there is nothing to measure"
 
 
 class SizeRequest(NamedTuple):
-    """Files to measure with each of these options, or two trees to compare; `options` begins with those asked for.
+    """Files to measure with each of these options, or two trees to compare; tables are about `version`.
 
     `line` is what a line of the table is about, `order` a field of it, and `top` the number of lines (None: all).
     """
 
     inputs: Inputs
     printing: Printing
+    version: int
     options: tuple[Options, ...]
     compared: tuple[str, ...] = ()
     line: Literal["file", "folder"] = "file"
@@ -112,14 +114,16 @@ def request_of(arguments: argparse.Namespace) -> SizeRequest:
     else:
         inputs = inputs_of(arguments)
     printing = printing_of(arguments, compared or inputs.names)
-    first = Options(arguments.sframe_version or 3, source=arguments.source, level=arguments.level)
-    others = [
-        first._replace(version=version) for version in (1, 2, 3) if arguments.details and version != first.version
-    ]
+    version = arguments.sframe_version or 3
+    options = tuple(
+        Options(each, source=arguments.source, level=arguments.level)
+        for each in (1, 2, 3)
+        if arguments.details or each == version
+    )
     top = arguments.top
     if top == _BY_FORMAT:
         top = _TEXT_LINE_COUNT if printing.format in ("text", "markdown") else None
-    return SizeRequest(inputs, printing, (first, *others), compared, arguments.by, ORDERS[arguments.sort], top)
+    return SizeRequest(inputs, printing, version, options, compared, arguments.by, ORDERS[arguments.sort], top)
 
 
 def run(request: SizeRequest) -> int:
@@ -129,7 +133,7 @@ def run(request: SizeRequest) -> int:
     if request.compared:
         return _compare(request)
     collected = _collect(request.inputs.find(), request)
-    first = request.options[0]
+    version = request.version
     folders = [
         os.path.dirname(source.name) or "."
         for sizes, source in zip(collected.answers, collected.sources, strict=True)
@@ -138,12 +142,12 @@ def run(request: SizeRequest) -> int:
     report = partial(
         size_report,
         _sizes(collected),
-        first.version,
-        level=first.level,
+        version,
+        level=request.options[0].level,
         order=request.order,
         top=request.top,
         folders=folders if request.line == "folder" else None,
-        undefined_count=sum(first.version not in {size.sframe_version for size in each} for each in collected.answers),
+        undefined_count=sum(version not in {size.sframe_version for size in each} for each in collected.answers),
     )
     return publish(collected, report, request.printing, _NOTHING)
 
@@ -153,21 +157,15 @@ def _compare(request: SizeRequest) -> int:
     from cfi2sframe.report.size_report import comparison_report
 
     old, new = (_collect(list(find_relative(root, request.inputs.excluded)), request) for root in request.compared)
-    both = Collected(
-        [*old.answers, *new.answers] if old.answers and new.answers else [],
-        [*old.sources, *new.sources],
-        [*old.skipped, *new.skipped],
-        [*old.failed, *new.failed],
-    )
-    version = request.options[0].version
-    report = partial(comparison_report, _sizes(old), _sizes(new), version, top=request.top)
+    both = Collected(*map(add, old, new))
+    if not (old.answers and new.answers):
+        both.answers.clear()
+    report = partial(comparison_report, _sizes(old), _sizes(new), request.version, top=request.top)
     return publish(both, report, request.printing, _NOTHING)
 
 
 def _collect(found: Sequence[Source | Unusable], request: SizeRequest) -> Collected[tuple[FileSize, ...]]:
-    # By version, as reports list them.
-    options = sorted(request.options, key=lambda each: each.version)
-    return collect(found, partial(_sizes_of, options=options), request.inputs.process_count)
+    return collect(found, partial(_sizes_of, options=request.options), request.inputs.process_count)
 
 
 def _sizes_of(image: ElfImage, options: Sequence[Options]) -> tuple[FileSize, ...]:
