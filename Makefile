@@ -63,7 +63,7 @@ test-lowest:
 	build/lowest/bin/$(PIP_INSTALL) requirements/lowest.txt
 	build/lowest/bin/$(PIP_SOURCES)
 	build/lowest/bin/pytest -n auto tests/dwarf tests/sframe tests/elf tests/verification tests/golden \
-	  tests/instructions $(wildcard tests/test_*.py)
+	  tests/instructions tests/stubs $(wildcard tests/test_*.py)
 
 lint: venv types ## check style, formatting and types
 	$(BIN)/ruff check .

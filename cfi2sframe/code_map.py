@@ -9,17 +9,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.instructions.stub_records import StubReason, StubScan
 from cfi2sframe.overlaps import Pieces, Ranges, resolve_overlaps
 from cfi2sframe.padding import Padding, find_padding
+from cfi2sframe.stubs.records import StubReason, StubScan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.instructions.stub_records import StubSkip
     from cfi2sframe.reasons import DropReason
+    from cfi2sframe.stubs.records import StubSkip
 
 
 class CodeMap(NamedTuple):
@@ -48,7 +48,7 @@ def map_code(image: ElfImage, entries: CfiEntries, version: int) -> CodeMap:
     pieces = resolved.pieces
     stubs, replaced = StubScan(), frozenset[int]()
     if not image.is_relocatable:
-        from cfi2sframe.instructions.stubs import scan_stubs
+        from cfi2sframe.stubs.scan import scan_stubs
 
         stubs = _without_lone_blocks(scan_stubs(image, version), pieces)
         pieces = resolved.pieces.without(sorted(_stub_ranges(stubs)))

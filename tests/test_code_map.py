@@ -13,9 +13,9 @@ from cfi2sframe.abi import AMD64
 from cfi2sframe.code_map import CodeMap, map_code
 from cfi2sframe.dwarf.programs import CfiEntries, Program
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState, UnwindTable
-from cfi2sframe.instructions import stubs as scan_stubs
-from cfi2sframe.instructions.stub_records import StubReason, StubScan, StubSkip
 from cfi2sframe.sframe.model import Function, FunctionBody
+from cfi2sframe.stubs import scan as scan_stubs
+from cfi2sframe.stubs.records import StubReason, StubScan, StubSkip
 from tests.support.rules import at_cfa, register_offset
 from tests.support.samples import TEXT_VADDR, linked, parsed_cie
 

@@ -26,9 +26,9 @@ from cfi2sframe.report.tables import FORMATS
 if TYPE_CHECKING:
     import argparse
 
+    from cfi2sframe.audit.compare import Audit
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.instructions.audit import Audit
 
 
 class AuditRequest(NamedTuple):
@@ -80,6 +80,6 @@ def run(request: AuditRequest) -> int:
 
 
 def _audit(image: ElfImage, kind: CfiKind | None) -> Audit:
-    from cfi2sframe.instructions.audit import audit
+    from cfi2sframe.audit.compare import audit
 
     return audit(image, kind)

@@ -11,8 +11,8 @@ from cfi2sframe.report.tables import SCHEMA_VERSION, Column, Report, Table
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cfi2sframe.instructions.audit import Audit
-    from cfi2sframe.instructions.audit_findings import Finding
+    from cfi2sframe.audit.compare import Audit
+    from cfi2sframe.audit.findings import Finding
     from cfi2sframe.report.tables import Cell
 
 #: Places of a finding that a line names.

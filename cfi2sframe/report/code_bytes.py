@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion import Conversion
     from cfi2sframe.elf.image import ElfImage, Symbol
     from cfi2sframe.elf.sections import CodeRange
-    from cfi2sframe.instructions.stub_records import StubReason
     from cfi2sframe.reasons import CodeReason, SkipReason
     from cfi2sframe.sframe.model import FunctionBody
+    from cfi2sframe.stubs.records import StubReason
 
     Reason = SkipReason | StubReason | CodeReason
 

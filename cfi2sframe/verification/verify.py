@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.instructions.stub_records import StubScan
     from cfi2sframe.sframe.model import FrameState, Section
+    from cfi2sframe.stubs.records import StubScan
     from cfi2sframe.verification.answers import FoundState
     from cfi2sframe.verification.truth import Claim, Fde, Truth
 

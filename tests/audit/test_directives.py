@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe.instructions.audit import Undecided
+from cfi2sframe.audit.compare import Undecided
 from tests.support.audited import Said, assembled, audited, function, said_of
 
 if TYPE_CHECKING:

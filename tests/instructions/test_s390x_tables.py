@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from cfi2sframe import load
-from cfi2sframe.instructions.audit import audit
+from cfi2sframe.audit.compare import audit
 from tests.support.needs import need, run
 from tests.support.targets import S390
 

@@ -7,8 +7,8 @@ import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe import load
+from cfi2sframe.audit.compare import audit
 from cfi2sframe.dwarf.programs import read_programs
-from cfi2sframe.instructions.audit import audit
 from cfi2sframe.sources import find_cfi
 from tests.support.needs import need
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from cfi2sframe.instructions.audit import Audit
+    from cfi2sframe.audit.compare import Audit
 
 
 class Said(NamedTuple):

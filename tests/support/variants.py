@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from cfi2sframe import convert
-from cfi2sframe.instructions import stubs as scan_stubs
-from cfi2sframe.instructions.stub_records import StubScan
 from cfi2sframe.sframe.write import write
+from cfi2sframe.stubs import scan as scan_stubs
+from cfi2sframe.stubs.records import StubScan
 
 if TYPE_CHECKING:
     from cfi2sframe.conversion import Conversion, Options

@@ -13,11 +13,11 @@ from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.api import convert, truth_of, verify
 from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.dwarf.programs import read_programs
-from cfi2sframe.instructions.stub_records import StubScan
 from cfi2sframe.padding import Padding
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule
 from cfi2sframe.sframe.read import read_section
 from cfi2sframe.sources import find_cfi
+from cfi2sframe.stubs.records import StubScan
 from cfi2sframe.verification import Difference, Truth, check_invariants, verify_section
 from tests.support import cfi_asm as asm
 from tests.support.raw_sframe import RawFunction, RawSection

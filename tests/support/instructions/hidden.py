@@ -7,11 +7,11 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi2sframe.audit.flow import RowsInForce
 from cfi2sframe.code_map import map_code
 from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.dwarf.rules import NoRule, RaSigning
 from cfi2sframe.elf.ranges import Span
-from cfi2sframe.instructions.cfi_flow import RowsInForce
 from cfi2sframe.instructions.derive import derive
 from cfi2sframe.rules import Rule
 from cfi2sframe.sources import find_cfi

@@ -6,7 +6,7 @@ from __future__ import annotations
 from cfi2sframe import load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.conversion import convert_image
-from cfi2sframe.instructions.stub_records import StubReason
+from cfi2sframe.stubs.records import StubReason
 from tests.support import cfi_asm as asm
 from tests.support.samples import cie_of
 from tests.support.stubs.handmade import push_and_leave

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64
 from cfi2sframe.instructions.effects import Effect, Flow, Op, words
-from cfi2sframe.instructions.stub_records import StubReason
+from cfi2sframe.stubs.records import StubReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

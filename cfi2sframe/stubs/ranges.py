@@ -18,8 +18,8 @@ from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.decoder import Decoder
 from cfi2sframe.instructions.effects import Flow
 from cfi2sframe.instructions.states import apply, word_of
-from cfi2sframe.instructions.stub_frames import understand
-from cfi2sframe.instructions.stub_records import StubReason, StubSkip
+from cfi2sframe.stubs.frames import understand
+from cfi2sframe.stubs.records import StubReason, StubSkip
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -7,23 +7,23 @@ from collections import Counter
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.audit.findings import CodeReader, Contradiction, Finding, Subject, findings_of
+from cfi2sframe.audit.flow import CfiFlow, RowsInForce
+from cfi2sframe.audit.opinions import Answer, opinions_of
 from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.dwarf.rules import NoRule
-from cfi2sframe.instructions.audit_findings import CodeReader, Contradiction, Finding, Subject, findings_of
-from cfi2sframe.instructions.cfi_flow import CfiFlow, RowsInForce
 from cfi2sframe.instructions.machine import Machine
-from cfi2sframe.instructions.opinions import Answer, opinions_of
 from cfi2sframe.instructions.rows import row_of
 from cfi2sframe.sources import find_cfi
 
 if TYPE_CHECKING:
+    from cfi2sframe.audit.flow import InForce
+    from cfi2sframe.audit.opinions import Opinions
     from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.dwarf.rules import RowState
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.instructions.cfi_flow import InForce
     from cfi2sframe.instructions.function import Followed
-    from cfi2sframe.instructions.opinions import Opinions
     from cfi2sframe.instructions.states import State
 
 SUBJECTS: Final[tuple[Subject, ...]] = ("CFA", "RA", "FP")

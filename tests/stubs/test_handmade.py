@@ -14,8 +14,8 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.elf.constants import SHF_ALLOC, SHF_EXECINSTR
-from cfi2sframe.instructions.stub_records import StubReason
-from cfi2sframe.instructions.stubs import scan_stubs
+from cfi2sframe.stubs.records import StubReason
+from cfi2sframe.stubs.scan import scan_stubs
 from tests.support import elf_asm
 from tests.support.stubs.handmade import (
     GOT_VADDR,
@@ -33,7 +33,7 @@ from tests.support.stubs.handmade import (
 if TYPE_CHECKING:
     from cfi2sframe.abi import Arch
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.instructions.stub_records import StubScan, StubSkip
+    from cfi2sframe.stubs.records import StubScan, StubSkip
 
 LAZY_ROWS: Final = [(0, 8), (11, 16)]
 FIRST_ROWS: Final = [(0, 16), (6, 24)]
@@ -75,7 +75,7 @@ def test_objects_have_no_stubs_and_no_capstone_is_imported() -> None:
     program = (
         "import sys\n"
         "from tests.support.stubs.handmade import file_with\n"
-        "from cfi2sframe.instructions.stubs import scan_stubs\n"
+        "from cfi2sframe.stubs.scan import scan_stubs\n"
         "assert not scan_stubs(file_with(('.text', 0x1000, bytes(16))), 3).functions\n"
         "assert 'capstone' not in sys.modules\n"
     )

@@ -8,8 +8,8 @@ from collections import deque
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from cfi2sframe.audit.flow import UNCHANGED
 from cfi2sframe.dwarf.rules import NoRule, describe_cfa, describe_rule
-from cfi2sframe.instructions.cfi_flow import UNCHANGED
 from cfi2sframe.printable import shown_name
 from cfi2sframe.rules import Rule
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.instructions.decoder import Decoder
-from cfi2sframe.instructions.stub_frames import Problem, StubFrame, Stubs
-from cfi2sframe.instructions.stub_ranges import StubRange, find_stubs
-from cfi2sframe.instructions.stub_records import StubReason, StubScan, StubSkip
 from cfi2sframe.sframe.constants import SFRAME_VERSION_1
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule
+from cfi2sframe.stubs.frames import Problem, StubFrame, Stubs
+from cfi2sframe.stubs.ranges import StubRange, find_stubs
+from cfi2sframe.stubs.records import StubReason, StubScan, StubSkip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

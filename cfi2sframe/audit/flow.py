@@ -12,6 +12,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.audit.opinions import Answer, opinions_of
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.elf.constants import SHT_DYNSYM, STT_FUNC, STT_GNU_IFUNC
 from cfi2sframe.elf.ranges import Span
@@ -19,7 +20,6 @@ from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.candidates import find_candidates
 from cfi2sframe.instructions.code import Code
 from cfi2sframe.instructions.effects import Op
-from cfi2sframe.instructions.opinions import Answer, opinions_of
 from cfi2sframe.overlaps import Ranges, resolve_overlaps
 from cfi2sframe.rules import Rule
 

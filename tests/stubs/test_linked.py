@@ -11,8 +11,8 @@ from cfi2sframe import convert, load, verify
 from cfi2sframe.abi import AMD64
 from cfi2sframe.api import decode, decode_existing
 from cfi2sframe.elf.constants import EM_X86_64, ET_DYN, PF_R, PT_LOAD, SHT_GNU_SFRAME, SHT_PROGBITS
-from cfi2sframe.instructions.stub_records import StubReason
-from cfi2sframe.instructions.stubs import scan_stubs
+from cfi2sframe.stubs.records import StubReason
+from cfi2sframe.stubs.scan import scan_stubs
 from tests.support import elf_asm, known_wrong
 from tests.support.oracle.readelf_sframe import check_printed, printed
 from tests.support.stubs.emulate import measure
