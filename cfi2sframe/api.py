@@ -185,7 +185,7 @@ def _verify(image: ElfImage, section: Section, source: CfiKind | None) -> Verifi
     check_target(target)
     if source is not None:
         return _compare(image, read_cfi(image, source), section, target)
-    cfi = read_programs(image, find_cfi(image, "code"))
+    cfi = read_programs(image, *find_cfi(image, "code"))
     found = _compare(image, cfi, section, target)
     if any(difference.kind == "extra" for difference in found.differences):
         found = _compare_with_code(image, cfi, section, target) or found

@@ -228,7 +228,7 @@ def read_cfi(image: ElfImage, kind: CfiKind | None) -> Cfi:
 
     Raises what `find_cfi` and `read_programs` raise, and with "code" what `with_derived` raises.
     """
-    cfi = read_programs(image, find_cfi(image, kind))
+    cfi = read_programs(image, *find_cfi(image, kind))
     if kind == "code":
         from cfi2sframe.uncovered import with_derived
 

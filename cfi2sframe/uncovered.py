@@ -22,7 +22,6 @@ from cfi2sframe.errors import CfiError, ElfError, UnfitError
 from cfi2sframe.padding import code_outside
 from cfi2sframe.reasons import CodeReason, Underived, UnreadSource
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
-from cfi2sframe.sources import FoundCfi
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +85,7 @@ def _derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[int], bool] | None)
         functions = tuple([function for function in functions if is_wanted(function.start_vaddr)])
     if not functions:
         return cfi._replace(underived=derived.left_out)
-    made = read_programs(image, FoundCfi((as_cfi(image, functions),)))
+    made = read_programs(image, (as_cfi(image, functions),))
     return cfi.joined(made)._replace(underived=derived.left_out)
 
 

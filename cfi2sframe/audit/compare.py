@@ -84,7 +84,7 @@ def audit(image: ElfImage, kind: CfiKind | None = None) -> Audit:
 
     Raises `InputError` when there is no CFI, it cannot be read, or capstone cannot be loaded.
     """
-    return _Auditor(image, read_programs(image, find_cfi(image, kind)).entries).run()
+    return _Auditor(image, read_programs(image, *find_cfi(image, kind)).entries).run()
 
 
 class _Auditor:

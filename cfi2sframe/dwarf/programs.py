@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.rules import UnwindTable
     from cfi2sframe.elf.cfi import CfiKind, CfiSection
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sources import FoundCfi
 
 
 class Program(NamedTuple):
@@ -183,21 +182,24 @@ class Cfi(NamedTuple):
         return self.entries.programs
 
 
-def read_programs(image: ElfImage, found: FoundCfi) -> Cfi:
-    """Read the FDEs of an image's CFI sections and run their programs.
+def read_programs(
+    image: ElfImage, sections: Sequence[CfiSection | RowSection], unread: Sequence[UnreadSource] = ()
+) -> Cfi:
+    """Read the FDEs of an image's CFI sections, the best source first, and run their programs.
 
-    Raises `CfiError` when a section of the best source cannot be walked. A section of another source is then unread.
+    `unread` are sources that are known not to be readable; a section that cannot be walked joins them. Raises
+    `CfiError` when that is one of the best source.
     """
     rows = Rows()
-    best = [section for section in found.sections if section.kind == found.sections[0].kind]
+    best = [section for section in sections if section.kind == sections[0].kind]
     cfi = _Reader(image, rows).cfi(best)
-    unread = list(found.unread)
-    for section in found.sections[len(best) :]:
+    not_read = list(unread)
+    for section in sections[len(best) :]:
         try:
             cfi = cfi.joined(_Reader(image, rows).cfi([section]))
         except CfiError as error:
-            unread.append(UnreadSource.of(section.name, error))
-    return cfi._replace(unread=tuple(unread))
+            not_read.append(UnreadSource.of(section.name, error))
+    return cfi._replace(unread=tuple(not_read))
 
 
 class _Reader:

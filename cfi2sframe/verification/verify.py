@@ -171,8 +171,12 @@ def _state_text(state: FrameState | None, arch: Arch) -> str:
 
 def _wrong(found: Sequence[_Mismatch], fdes: Sequence[Fde], section: Section) -> Iterator[Difference]:
     """Report rows where they differ; attributes where the part of the FDE's function starts that has them."""
-    for vaddr, _, claim, _, problems in found:
-        for problem in problems.of_row:
+    reported_end = 0
+    for vaddr, end, claim, _, problems in found:
+        # A function's last row goes on over the padding after it.
+        goes_on = claim.is_padding and vaddr == reported_end
+        reported_end = end
+        for problem in () if goes_on else problems.of_row:
             yield Difference("wrong", vaddr, problem)
         for problem in problems.of_function:
             begin = _fdes_at(vaddr, claim, fdes)[0].start

@@ -24,7 +24,7 @@ UNKNOWN = b"\x3f"
 
 
 def cfi_of(image: ElfImage) -> Cfi:
-    return read_programs(image, find_cfi(image))
+    return read_programs(image, *find_cfi(image))
 
 
 def fde(start: int, *instructions: asm.Instruction | bytes, size: int = 16) -> asm.Fde:

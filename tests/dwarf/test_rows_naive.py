@@ -41,7 +41,7 @@ OF_MACHINE = {
 def compare(path: Path) -> tuple[int, int, list[str]]:
     """Return how many FDEs and rows were compared, and every difference."""
     image = load(str(path))
-    cfi = read_programs(image, find_cfi(image, "eh_frame"))
+    cfi = read_programs(image, *find_cfi(image, "eh_frame"))
     assert cfi.damaged == ()
     numbers = {offset: number for number, offset in enumerate(cfi.entries.offsets)}
     rows, problems, fdes = 0, [], 0

@@ -47,7 +47,7 @@ DEPTHS = ((4, 0), (24, 16), (4, 0))
 
 def cfi_of(arch: Arch, *functions: GoFunction, end: int = 0x100, magic: int = GO_1_18) -> Cfi:
     image = load(go_file(arch, GoTable(functions, end, magic), code_size=max(end, 0x1000)), "go")
-    return read_programs(image, find_cfi(image))
+    return read_programs(image, *find_cfi(image))
 
 
 def rows(entry: CfiEntry) -> list[tuple[int, object, object]]:

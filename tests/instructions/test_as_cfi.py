@@ -17,7 +17,6 @@ from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState, Un
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.instructions.derive import Derived
 from cfi2sframe.reasons import CodeReason, Underived
-from cfi2sframe.sources import FoundCfi
 from cfi2sframe.uncovered import as_cfi, placeable
 from tests.support import cfi_asm as asm
 from tests.support.rules import at_cfa, at_expression, in_register, is_expression, register_offset, value_at_cfa
@@ -65,7 +64,7 @@ def tables(draw: st.DrawFn, arch: Arch) -> UnwindTable:
 
 def read(image: ElfImage, functions: Sequence[RowFunction]) -> list[RowFunction]:
     """Return the functions of the CFI that is made of some, as the package's reader finds them."""
-    cfi = read_programs(image, FoundCfi((as_cfi(image, tuple(functions)),)))
+    cfi = read_programs(image, (as_cfi(image, tuple(functions)),))
     assert cfi.damaged == ()
     found = []
     for entry in cfi.entries:
@@ -104,7 +103,7 @@ def test_equal_tables_are_one_program() -> None:
     image = linked(AMD64)
     first, second = function(0, 16), function(32, 16)
     assert first.table is not second.table
-    cfi = read_programs(image, FoundCfi((as_cfi(image, (first, second)),)))
+    cfi = read_programs(image, (as_cfi(image, (first, second)),))
     assert len(cfi.programs) == 1
     assert [entry.program.number for entry in cfi.entries] == [0, 0]
 
@@ -146,7 +145,7 @@ def test_starts_in_objects(symbols: tuple[asm.Symbol, ...], expected: tuple[str,
         return
     assert derived == Derived((made,), (other,))
     section = as_cfi(image, derived.functions)
-    cfi = read_programs(image, FoundCfi((section,)))
+    cfi = read_programs(image, (section,))
     (entry,) = cfi.entries
     relocation = section.relocations[entry.fde.pc_offset]
     table = next(section for section in image.sections if section.name == ".symtab")

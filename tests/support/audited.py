@@ -57,7 +57,7 @@ def said_of(result: Audit) -> list[Said]:
 def numbers_of(path: Path, vaddrs: Iterable[int]) -> list[int]:
     """Return the numbers of the functions that addresses are in, in the order of their FDEs."""
     image = load(path)
-    entries = read_programs(image, find_cfi(image, None)).entries
+    entries = read_programs(image, *find_cfi(image, None)).entries
     functions = [range(start, start + size) for start, size in zip(entries.starts, entries.sizes, strict=True)]
     return [next(number for number, function in enumerate(functions) if vaddr in function) for vaddr in vaddrs]
 

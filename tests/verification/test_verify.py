@@ -451,7 +451,7 @@ def test_stubs(fdes: tuple[asm.Fde, ...]) -> None:
     states = tuple([FrameState(Rule(7, offset, deref=False), Rule(None, -8, deref=True)) for offset in (8, 16)])
     body = FunctionBody((0, 11), states, repeat_size=16)
     plt, plt_got = (Function(TEXT_VADDR + start, size, body) for start, size in ((0x40, 0x20), (0x60, 0x10)))
-    entries = read_programs(image, find_cfi(image, "code")).entries
+    entries = read_programs(image, *find_cfi(image, "code")).entries
     truth = Truth(entries, (), (), (), StubScan((plt, plt_got)), Padding())
     block = RawFunction(TEXT_VADDR + 0x40, 0x30, bytes.fromhex("00 03 08 0b 03 10"), 2, 0x10, 0, 16)
 

@@ -136,7 +136,7 @@ def assembled(
     assert [s.vaddr for s in without.sections_named(".text")] == [text.vaddr], "the code is elsewhere without CFI"
     assert not any(s.name == ".eh_frame" for s in without.sections)
     rows: dict[int, RowState] = {}
-    for entry in read_programs(with_cfi, find_cfi(with_cfi)).entries:
+    for entry in read_programs(with_cfi, *find_cfi(with_cfi)).entries:
         fde = entry.fde
         rows |= _by_vaddr(fde.pc_begin_vaddr, fde.pc_begin_vaddr + fde.pc_range, entry.program.table)
     code = Span(text.vaddr, text.vaddr + text.size)

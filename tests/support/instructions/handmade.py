@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.elf.ranges import without
-from cfi2sframe.sources import FoundCfi
 from cfi2sframe.uncovered import as_cfi
 from tests.support import elf_asm
 from tests.support.samples import CODE, ET_DYN, PT_LOAD, SHF_ALLOC, TEXT_VADDR
@@ -83,7 +82,7 @@ def problems_of(image: ElfImage, covered: Sequence[Span], derived: Derived) -> l
 
 def _problems_of_cfi(image: ElfImage, derived: Derived) -> list[str]:
     """Return which functions do not read back as they are."""
-    cfi = read_programs(image, FoundCfi((as_cfi(image, derived.functions),)))
+    cfi = read_programs(image, (as_cfi(image, derived.functions),))
     read = [(entry.fde.pc_begin_vaddr, entry.fde.pc_range, entry.program.table) for entry in cfi.entries]
     made = [(each.start_vaddr, each.size, each.table) for each in derived.functions]
     return [f"written {made}, read {read}"] if read != made else []

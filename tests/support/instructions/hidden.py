@@ -39,7 +39,7 @@ class Comparison(NamedTuple):
 
 def compare(image: ElfImage, seed: int | None) -> Comparison:
     """Hide the CFI of a random half of the functions, or of all (None), and compare at every byte."""
-    entries = read_programs(image, find_cfi(image, None)).entries
+    entries = read_programs(image, *find_cfi(image, None)).entries
     in_force = RowsInForce(image, entries)
     code_map = map_code(image, entries, 3)
     stubs = [Span(stub.start_vaddr, stub.start_vaddr + stub.size) for stub in code_map.stubs.functions]
