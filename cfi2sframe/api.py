@@ -32,6 +32,7 @@ from cfi2sframe.sources import find_cfi
 from cfi2sframe.verification import Truth, Verification, verify_section
 
 if TYPE_CHECKING:
+    from collections.abc import Container
     from os import PathLike
 
     from cfi2sframe.code_map import CodeMap
@@ -237,9 +238,7 @@ def truth_of(conversion: Conversion) -> Truth:
     return _truth(conversion.cfi.entries, conversion.outcomes, conversion.code_map)
 
 
-def _truth(
-    entries: CfiEntries, outcomes: Outcomes, code_map: CodeMap, may_lack_parts: frozenset[int] = frozenset()
-) -> Truth:
+def _truth(entries: CfiEntries, outcomes: Outcomes, code_map: CodeMap, may_lack_parts: Container[int] = ()) -> Truth:
     holes = tuple(outcomes.holes(entries, code_map.pieces))
     return Truth(entries, outcomes.skipped, holes, may_lack_parts, code_map.stubs, code_map.padding)
 

@@ -26,7 +26,7 @@ from cfi2sframe.sframe.write import RowStore, store_rows, write
 from cfi2sframe.sources import find_cfi
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from cfi2sframe.dwarf.programs import Cfi, CfiEntry
     from cfi2sframe.elf.cfi import CfiKind
@@ -153,35 +153,36 @@ class Conversion(NamedTuple):
     @property
     def skips(self) -> tuple[tuple[CfiEntry, Skip], ...]:
         """The FDEs of the functions that are left out, with their reasons, in order."""
-        results = self.outcomes.results
-        skipped = [(number, results[number]) for number in self._with_code(self.outcomes.skipped)]
-        return tuple([(self.cfi.entries[number], why) for number, why in skipped if isinstance(why, Skip)])
+        entries, skipped = self.cfi.entries, self.outcomes.skipped
+        return tuple([(entries[number], skipped[number]) for number in self._with_code(skipped)])
 
     @property
     def in_parts(self) -> tuple[tuple[CfiEntry, InParts], ...]:
-        """The functions that are described in part, with their parts and holes, in the order of the FDEs."""
-        results = self.outcomes.results
-        found = [(number, results[number]) for number in self._with_code(self.outcomes.in_parts)]
-        return tuple([(self.cfi.entries[number], parts) for number, parts in found if isinstance(parts, InParts)])
+        """The functions that are described in part, in the order of the FDEs."""
+        entries, in_parts = self.cfi.entries, self.outcomes.in_parts
+        return tuple([(entries[number], in_parts[number]) for number in self._with_code(in_parts)])
 
     @property
     def described_count(self) -> int:
         """How many FDEs with code of their own are described from start to end."""
-        without_code = self.code_map.dropped.keys() | self.code_map.replaced
-        lost = self._with_code(self.outcomes.skipped | self.outcomes.in_parts)
-        return self.cfi.derived_numbers.start - len(without_code.difference(self.cfi.derived_numbers)) - len(lost)
-
-    def _with_code(self, numbers: frozenset[int]) -> list[int]:
-        """Return those of some FDEs that describe code of their own, ascending: the loss of others is none."""
-        # The stubs describe the code of those that are replaced. What is derived is no FDE.
-        others = self.code_map.dropped.keys() | self.code_map.replaced
-        return sorted(numbers.difference(others, self.cfi.derived_numbers))
+        derived, without_code = self.cfi.derived_numbers, self.code_map.dropped.keys() | self.code_map.replaced
+        return derived.start - len(without_code.difference(derived)) - len(self._with_code(self._lost))
 
     @property
     def is_whole(self) -> bool:
         """Whether every FDE and every stub is described, and all of it, and every source was read."""
-        in_full = not self._with_code(self.outcomes.skipped | self.outcomes.in_parts)
-        return in_full and not (self.cfi.damaged or self.cfi.unread or self.code_map.stubs.left_out)
+        unread = self.cfi.damaged or self.cfi.unread or self.code_map.stubs.left_out
+        return not (unread or self._with_code(self._lost))
+
+    @property
+    def _lost(self) -> set[int]:
+        return self.outcomes.skipped.keys() | self.outcomes.in_parts.keys()
+
+    def _with_code(self, numbers: Iterable[int]) -> list[int]:
+        """Return those of some FDEs that describe code of their own: the loss of others is none."""
+        # The stubs describe the code of those that are replaced. What is derived is no FDE.
+        dropped, replaced, derived = self.code_map.dropped, self.code_map.replaced, self.cfi.derived_numbers
+        return [number for number in numbers if not (number in dropped or number in replaced or number in derived)]
 
     @property
     def lookup_cost(self) -> LookupCost:
@@ -207,18 +208,30 @@ def convert_image(
     Raises `InputError` when the CFI cannot be used; `RequestError` when an option has no meaning, or when the version,
     its fields or its flags cannot hold what was asked for.
     """
-    target = _target_of(image, options)
-    level = _level_of(image, options)
+    check_options(options)
+    target = Target(image.arch, options.version, DEFAULT_ERRATA if options.errata is None else options.errata)
+    check_target(target)
     section_vaddr = default_section_vaddr(image) if options.section_vaddr is None else options.section_vaddr
+    level: Level = 2 if options.level is None else options.level
+    if image.is_relocatable:
+        # GNU ld (2.40 to 2.47) makes room for an input's bytes and then writes every function's rows by themselves:
+        # shared rows would overflow that room, and overwrite what follows .sframe in the output.
+        level = 0
 
     cfi = read_cfi(image, options.source)
-    _check_usable(cfi)
-    outcomes = outcomes_of(cfi.entries, lower_programs(cfi.programs, target)).without(refused)
+    if not cfi.entries and cfi.damaged:
+        first = cfi.damaged[0].failure.error
+        raise InputError(f"no usable FDE; the first is damaged: {first.reason}", first.where, first.offset)
+    outcomes = outcomes_of(cfi.entries, lower_programs(cfi.programs, target), refused)
     code_map = map_code(image, cfi.entries, target.version)
     functions = place_functions(cfi.entries, outcomes, code_map, target.version, in_section_order=image.is_relocatable)
     section, entries = _section_of(functions, image, target, level)
     rows = store_rows(section, image.arch, share=level > 0)
-    data = write(_as_placed(section, image), image.arch, rows, section_vaddr) if functions else b""
+    placed = section
+    if image.is_relocatable:
+        # A raw section has every text section at 0.
+        placed = section._replace(starts=tuple([image.place(start).offset for start in section.starts]))
+    data = write(placed, image.arch, rows, section_vaddr) if functions else b""
 
     return Conversion(image, target, cfi, code_map, outcomes, section, entries, rows, section_vaddr, data)
 
@@ -246,27 +259,6 @@ def place_again(conversion: Conversion, section_vaddr: int) -> Conversion:
     return conversion._replace(section_vaddr=section_vaddr, data=data)
 
 
-def _target_of(image: ElfImage, options: Options) -> Target:
-    check_options(options)
-    target = Target(image.arch, options.version, DEFAULT_ERRATA if options.errata is None else options.errata)
-    check_target(target)
-    return target
-
-
-def _level_of(image: ElfImage, options: Options) -> Level:
-    if image.is_relocatable:
-        # GNU ld (2.40 to 2.47) makes room for an input's bytes and then writes every function's rows by themselves:
-        # shared rows would overflow that room, and overwrite what follows .sframe in the output.
-        return 0
-    return 2 if options.level is None else options.level
-
-
-def _check_usable(cfi: Cfi) -> None:
-    if not cfi.entries and cfi.damaged:
-        first = cfi.damaged[0].failure.error
-        raise InputError(f"no usable FDE; the first is damaged: {first.reason}", first.where, first.offset)
-
-
 def _section_of(
     functions: Sequence[Placed], image: ElfImage, target: Target, level: Level
 ) -> tuple[Section, tuple[int | None, ...]]:
@@ -287,10 +279,3 @@ def _section_of(
 
     section, numbers = make_ranges(section, image.arch)
     return section, tuple(map(entries.__getitem__, numbers))
-
-
-def _as_placed(section: Section, image: ElfImage) -> Section:
-    """Return the section with an object's functions at their offsets: a raw section has every text section at 0."""
-    if not image.is_relocatable:
-        return section
-    return section._replace(starts=tuple([image.place(start).offset for start in section.starts]))

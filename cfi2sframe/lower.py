@@ -94,23 +94,22 @@ class InParts(NamedTuple):
     starts: tuple[int, ...]
     pieces: tuple[FunctionBody | Skip, ...]
 
-    def within(self, first: int, last: int) -> Iterator[tuple[int, int, FunctionBody | Skip]]:
-        """Yield what pieces have of `[first, last)`: start, end, and the rows there or why there are none.
 
-        All of these count bytes from the function's start, which ends at `last` or after it.
-        """
-        starts = self.starts
-        # Other FDEs may cut a function a thousand times.
-        for number in range(bisect_right(starts, first) - 1, bisect_left(starts, last)):
-            begin, piece = starts[number], self.pieces[number]
-            start = max(begin, first)
-            end = min(starts[number + 1], last) if number + 1 < len(starts) else last
-            if start < end:
-                yield start, end, piece if isinstance(piece, Skip) else piece.cut(start - begin, end - begin)
+def pieces_within(
+    result: FunctionBody | InParts | Skip, first: int, last: int
+) -> Iterator[tuple[int, int, FunctionBody | Skip]]:
+    """Yield what a function has in `[first, last)`: start and end of each piece, and its rows or why there are none.
 
-    def followed_by(self, hole: Skip) -> InParts:
-        """Return the function with a hole at its end."""
-        return InParts((*self.starts, hole.start_delta), (*self.pieces, hole))
+    All of these count bytes from the function's start. The function ends at `last` or after it.
+    """
+    starts, pieces = result if isinstance(result, InParts) else ((0,), (result,))
+    # Other FDEs may cut a function a thousand times.
+    for number in range(bisect_right(starts, first) - 1, bisect_left(starts, last)):
+        begin, piece = starts[number], pieces[number]
+        start = max(begin, first)
+        end = min(starts[number + 1], last) if number + 1 < len(starts) else last
+        if start < end:
+            yield start, end, piece if isinstance(piece, Skip) else piece.cut(start - begin, end - begin)
 
 
 class _Lowered(NamedTuple):

@@ -14,7 +14,7 @@ from cfi2sframe.api import verify
 from cfi2sframe.conversion import Options
 from cfi2sframe.dwarf.rules import UnwindTable
 from cfi2sframe.errors import SFrameError
-from cfi2sframe.lower import InParts, Lowering, Skip
+from cfi2sframe.lower import InParts, Lowering, Skip, pieces_within
 from cfi2sframe.sframe.model import Function, FunctionBody, Section
 from cfi2sframe.sframe.read import read_section
 from tests.support import cfi_asm as asm
@@ -113,7 +113,7 @@ def is_in_hole(conversion: Conversion, number: int, delta: int) -> bool:
     result = conversion.outcomes.results[number]
     if not isinstance(result, InParts):
         return False
-    ((_, _, piece),) = result.within(delta, delta + 1)
+    ((_, _, piece),) = pieces_within(result, delta, delta + 1)
     return isinstance(piece, Skip)
 
 
@@ -124,7 +124,7 @@ def test_parts_are_all_that_can_be_said(drawn: Drawn) -> None:
     lowering = Lowering(conversion.target)
     for entry, parts in conversion.in_parts:
         starts, states = entry.program.table.starts, entry.program.table.states
-        for start, end, which in parts.within(0, max(starts[-1] + 1, entry.fde.pc_range)):
+        for start, end, which in pieces_within(parts, 0, max(starts[-1] + 1, entry.fde.pc_range)):
             rows = [number for number, row_start in enumerate(starts) if start <= row_start < end]
             for number in rows:
                 alone = lowering.lower(UnwindTable((0,), (states[number],)), entry.fde.cie)

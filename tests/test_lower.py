@@ -19,7 +19,7 @@ from cfi2sframe.dwarf.rules import (
     describe_rule,
 )
 from cfi2sframe.errors import RequestError
-from cfi2sframe.lower import InParts, Lowering, Skip, Target, check_target
+from cfi2sframe.lower import InParts, Lowering, Skip, Target, check_target, pieces_within
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, FunctionBody, Rule
 from tests.support.bodies import body_of_rows
@@ -536,7 +536,7 @@ def test_within() -> None:
     result = lower(AMD64, 2, state(AMD64), rbx, state(AMD64))
     assert isinstance(result, InParts)
     first, hole, last = result.pieces
-    assert list(result.within(0, 20)) == [(0, 4, first), (4, 8, hole), (8, 20, last)]
-    assert list(result.within(3, 9)) == [(3, 4, first), (4, 8, hole), (8, 9, last)]
-    assert list(result.within(5, 6)) == [(5, 6, hole)]
-    assert list(result.within(8, 8)) == []
+    assert list(pieces_within(result, 0, 20)) == [(0, 4, first), (4, 8, hole), (8, 20, last)]
+    assert list(pieces_within(result, 3, 9)) == [(3, 4, first), (4, 8, hole), (8, 9, last)]
+    assert list(pieces_within(result, 5, 6)) == [(5, 6, hole)]
+    assert list(pieces_within(result, 8, 8)) == []

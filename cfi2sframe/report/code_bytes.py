@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.elf.constants import STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE
 from cfi2sframe.elf.ranges import Span, SpanCount, united
 from cfi2sframe.errors import ElfError
-from cfi2sframe.lower import InParts, Skip
+from cfi2sframe.lower import InParts, Skip, pieces_within
 from cfi2sframe.padding import fill_size, gaps_outside
 
 if TYPE_CHECKING:
@@ -97,9 +97,7 @@ def _known(conversion: Conversion) -> Iterator[Stretch]:
 
 def _parts_of(result: FunctionBody | InParts | Skip, vaddr: int, start: int, end: int) -> Iterator[Stretch]:
     """Yield the parts of a piece of the FDE at `vaddr`."""
-    first, last = start - vaddr, end - vaddr
-    pieces = result.within(first, last) if isinstance(result, InParts) else [(first, last, result)]
-    for first, last, piece in pieces:
+    for first, last, piece in pieces_within(result, start - vaddr, end - vaddr):
         if isinstance(piece, Skip):
             kind = "in part" if isinstance(result, InParts) else "left out"
             yield Stretch(kind, vaddr + first, vaddr + last, piece.reason, piece.detail)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from cfi2sframe.demangle import readable_names
 from cfi2sframe.dwarf.row_section import RowSection
 from cfi2sframe.elf.cfi import SOURCE_NAMES
-from cfi2sframe.lower import InParts, Skip
+from cfi2sframe.lower import InParts, Skip, pieces_within
 from cfi2sframe.report.code_bytes import DESCRIBED, count_code
 
 if TYPE_CHECKING:
@@ -299,14 +299,13 @@ def _missing(conversion: Conversion) -> Iterator[Missing]:
     names = {vaddr: name for section in with_names for vaddr, name in section.names}
     names |= image.names_of(entry.fde.pc_begin_vaddr for entry, _ in lost)
     for entry, result in lost:
-        size = entry.fde.pc_range
-        if isinstance(result, Skip):
-            kind, holes = "left out", [(0, size, result)]
-        else:
+        kind, size = "left out", entry.fde.pc_range
+        if isinstance(result, InParts):
             kind, size = "in part", size + entries.clipped.get(entry.number, 0)
-            holes = [(start, end, why) for start, end, why in result.within(0, size) if isinstance(why, Skip)]
         place, name = image.place(entry.fde.pc_begin_vaddr), names.get(entry.fde.pc_begin_vaddr, "")
-        for start, end, why in holes:
+        for start, end, why in pieces_within(result, 0, size):
+            if not isinstance(why, Skip):
+                continue
             yield Missing(
                 *(kind, place.section_name, place.offset + start, end - start, why.reason.name, why.detail, name),
                 row_address=place.offset + why.start_delta,

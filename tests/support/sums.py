@@ -76,7 +76,7 @@ def _check_functions(coverage: Coverage, conversion: Conversion, *, may_join: bo
         if source.name == "code":
             assert len(said & set(derived)) == source.described_count + source.in_part_count
     # Of an FDE that lost addresses to others, nothing but holes may be left.
-    with_rows = said - (conversion.code_map.overlapped & conversion.outcomes.in_parts)
+    with_rows = said - (conversion.code_map.overlapped & conversion.outcomes.in_parts.keys())
     assert set(numbers) <= said if may_join else with_rows <= set(numbers) <= said
     assert 0 <= coverage.code_percent <= 100
 
