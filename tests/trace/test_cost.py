@@ -22,6 +22,7 @@ from tests.support.trace.core_files import (
     Load,
     program,
     program_mappings,
+    with_headers,
 )
 from tests.support.trace.stacks import STACK, raw_section, words_row
 
@@ -51,15 +52,8 @@ def deep_core(folder: Path, thread_count: int, frame_count: int) -> bytes:
     return CoreFile(AMD64, frames, (Load(STACK, DEEP * frame_count),), program_mappings(str(path))).assemble()
 
 
-def with_headers(core: bytes, headers: list[tuple[int, int, int, int]]) -> bytes:
-    """Return a core with these program headers (type, file offset, address, size) instead of its own."""
-    table = b"".join(
-        struct.pack("<IIQQQQQQ", kind, 6, offset, vaddr, 0, size, size, 4) for kind, offset, vaddr, size in headers
-    )
-    changed = bytearray(core + bytes(-len(core) % 8))
-    struct.pack_into("<Q", changed, 32, len(changed))
-    struct.pack_into("<H", changed, 56, len(headers))
-    return bytes(changed + table)
+def header(kind: int, offset: int, vaddr: int, size: int) -> bytes:
+    return struct.pack("<IIQQQQQQ", kind, 6, offset, vaddr, 0, size, size, 4)
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
@@ -85,9 +79,9 @@ def test_memory_that_is_listed_again_and_again(tmp_path: Path) -> None:
     """A program in memory of 200 MiB, in a core of 100 KB."""
     core = CoreFile(AMD64, ((1, FRAME),), (Load(BIAS, program(AMD64, b"")[:PAGE]), Load(0, bytes(1 << 16)))).assemble()
     notes_size, offset = len(core) - (1 << 16) - PAGE - 64 - 56 * 3, len(core) - (1 << 16)
-    headers = [(c.PT_NOTE, 64 + 56 * 3, 0, notes_size)]
-    headers += [(c.PT_LOAD, offset, BIAS + (n << 16), 1 << 16) for n in range(600)]
-    done = run(tmp_path, with_headers(core, headers))
+    loads = [header(c.PT_LOAD, offset, BIAS + (n << 16), 1 << 16) for n in range(600)]
+    table = header(c.PT_NOTE, 64 + 56 * 3, 0, notes_size) + b"".join(loads)
+    done = run(tmp_path, with_headers(core, "<", table))
     assert done.status == 3
     assert "its segments overlap: they claim 39," in done.err
 
@@ -95,7 +89,8 @@ def test_memory_that_is_listed_again_and_again(tmp_path: Path) -> None:
 def test_a_hole_of_terabytes(tmp_path: Path) -> None:
     """Notes and memory in holes of a sparse file: only stored bytes count as its size."""
     core = CoreFile(AMD64, ((1, FRAME),)).assemble()
-    core = with_headers(core, [(c.PT_NOTE, 64 + 56, 0, 1 << 40), (c.PT_LOAD, 1 << 41, STACK, 1 << 41)])
+    table = header(c.PT_NOTE, 64 + 56, 0, 1 << 40) + header(c.PT_LOAD, 1 << 41, STACK, 1 << 41)
+    core = with_headers(core, "<", table)
     with open(tmp_path / "core", "wb") as file:
         file.write(core)
         try:

@@ -13,7 +13,7 @@ from tests.support import known_wrong
 from tests.support.needs import need
 from tests.support.targets import AARCH64, TARGETS
 from tests.support.trace.build import compile_program, named
-from tests.support.trace.emulated import CPU_WITHOUT_PAC, die_under_gdb, with_list_of_files
+from tests.support.trace.emulated import CPU_WITHOUT_PAC, die_under_gdb
 from tests.support.trace.judges import check
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def test_frames_are_those_of_gdb(target: Target, name: str, tmp_path: Path) -> N
     binary = compile_program(program, tmp_path, target.triplet)
     died = die_under_gdb(target, binary, need("gdb-multiarch"), program.commands)
     wrong = known_wrong.find(f"{target.name}-{program.source}", "glibc", glibc_version(target))
-    check(trace_core(with_list_of_files(target, died)), died.gdb, program, "" if wrong else "outermost")
+    check(trace_core(str(died.listed)), died.gdb, program, "" if wrong else "outermost")
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ def test_signed_return_addresses(name: str, tmp_path: Path) -> None:
     signed = die_under_gdb(AARCH64, binary, need("gdb-multiarch"), program.commands)
     unsigned = die_under_gdb(AARCH64, binary, need("gdb-multiarch"), program.commands, CPU_WITHOUT_PAC)
     assert [c.pcs for c in signed.gdb] != [c.pcs for c in unsigned.gdb]
-    check(trace_core(with_list_of_files(AARCH64, signed)), unsigned.gdb, program)
+    check(trace_core(str(signed.listed)), unsigned.gdb, program)

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.abi import AMD64, S390X, Arch
 from cfi2sframe.elf import constants as c
+from cfi2sframe.trace import FileMapping
 from tests.support import elf_asm
 from tests.support.trace.stacks import SECTION_VADDR, STACK, Model, make_stack
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cfi2sframe.trace import Frame
     from tests.support.trace.stacks import Stack
 
@@ -27,15 +30,6 @@ NOTE_VADDR: Final = 0x400
 MODELS: Final = [Model(64, saves_fp=True), Model(0x200, saves_fp=False), Model(96, saves_fp=True)]
 
 
-class Mapped(NamedTuple):
-    """A line of NT_FILE; the offset counts pages."""
-
-    start: int
-    end: int
-    page_offset: int
-    path: str
-
-
 class Load(NamedTuple):
     """A PT_LOAD: its address, and its bytes."""
 
@@ -49,7 +43,7 @@ class CoreFile(NamedTuple):
     arch: Arch
     frames: tuple[tuple[int, Frame], ...]
     loads: tuple[Load, ...] = ()
-    mapped: tuple[Mapped, ...] = ()
+    mapped: Sequence[FileMapping] = ()
     auxv: tuple[tuple[int, int], ...] = ()
 
     def assemble(self) -> bytes:
@@ -74,6 +68,14 @@ class CoreFile(NamedTuple):
             *(c.ET_CORE, self.arch.elf_machine, 1, 0, 64, 0, 0, 64, 56, count, 0, 0, 0),
         )
         return header + headers + body
+
+
+def with_headers(core: bytes, order: str, table: bytes) -> bytes:
+    """Return a core with another table of program headers, at its end."""
+    changed = bytearray(core + bytes(-len(core) % 8))
+    struct.pack_into(order + "Q", changed, 32, len(changed))
+    struct.pack_into(order + "H", changed, 56, len(table) // 56)
+    return bytes(changed + table)
 
 
 def note(order: str, owner: bytes, kind: int, data: bytes) -> bytes:
@@ -103,10 +105,10 @@ def registers(arch: Arch, frame: Frame) -> bytes:
     return struct.pack(f"{arch.byte_order}{len(words)}Q", *words)
 
 
-def mapped_files(order: str, mapped: tuple[Mapped, ...]) -> bytes:
+def mapped_files(order: str, mapped: Sequence[FileMapping]) -> bytes:
     """Return what NT_FILE holds."""
     data = struct.pack(order + "QQ", len(mapped), PAGE)
-    data += b"".join(struct.pack(order + "QQQ", m.start, m.end, m.page_offset) for m in mapped)
+    data += b"".join(struct.pack(order + "QQQ", m.start, m.end, m.file_offset // PAGE) for m in mapped)
     return data + b"".join(m.path.encode() + b"\0" for m in mapped)
 
 
@@ -135,13 +137,13 @@ def program(arch: Arch, section: bytes, build_id: bytes = BUILD_ID) -> bytes:
     )
 
 
-def program_mappings(path: str, bias: int = BIAS) -> tuple[Mapped, ...]:
+def program_mappings(path: str, bias: int = BIAS) -> tuple[FileMapping, ...]:
     """Return how `program` is mapped."""
     text = bias + TEXT_VADDR
     return (
-        Mapped(bias, bias + PAGE, 0, path),
-        Mapped(bias + SECTION_VADDR, bias + SECTION_VADDR + PAGE, 1, path),
-        Mapped(text, text + TEXT_SIZE, 2, path),
+        FileMapping(bias, bias + PAGE, 0, path),
+        FileMapping(bias + SECTION_VADDR, bias + SECTION_VADDR + PAGE, PAGE, path),
+        FileMapping(text, text + TEXT_SIZE, 2 * PAGE, path),
     )
 
 

@@ -5,23 +5,22 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import struct
 import subprocess
 import tempfile
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.load import load
+from cfi2sframe.trace import FileMapping
 from tests.support.trace.build import allow_cores
-from tests.support.trace.core_files import NT_FILE, PAGE, Mapped, mapped_files, note
+from tests.support.trace.core_files import NT_FILE, PAGE, mapped_files, note, with_headers
 from tests.support.trace.judges import GDB_FRAMES, TIMEOUT, Chain, chains_in, gdb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from tests.support.targets import Target
 
@@ -34,48 +33,12 @@ _POLL_SECONDS: Final = 0.05
 _TEXT: Final = re.compile(r"(0x[0-9a-f]+) - 0x[0-9a-f]+ is \.text(?: in (\S+))?")
 
 
-class Emulator(NamedTuple):
-    """A running emulator, and the socket where it talks to gdb."""
-
-    process: subprocess.Popen[bytes]
-    socket: Path
-
-
 class EmulatedCore(NamedTuple):
-    """A core that qemu wrote, what gdb saw of the process at that moment, and the files that it had mapped."""
+    """A core that qemu wrote, the same with a list of files as the kernel has it, and what gdb saw at that moment."""
 
     core: Path
+    listed: Path
     gdb: tuple[Chain, ...]
-    mapped: tuple[Mapped, ...]
-
-
-@contextmanager
-def emulated(target: Target, program: Path, folder: Path, cpu: str) -> Iterator[Emulator]:
-    """Run a program in a folder, under an emulator that waits for a gdb at a socket."""
-    # A socket's path may have 107 bytes; those of tests' folders grow with the tests' names.
-    short = Path(tempfile.mkdtemp(prefix="gdb"))
-    socket = short / "s"
-    options = ["-L", str(target.sysroot), "-cpu", cpu or CPUS[target.name], "-g", str(socket)]
-    with subprocess.Popen(
-        [target.emulator, *options, str(program)],
-        cwd=folder,
-        # The addresses on the stack, and so the traces, do not depend on who runs the tests.
-        env={},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        preexec_fn=allow_cores,  # noqa: PLW1509 - no other thread runs in a test
-    ) as process:
-        try:
-            end = time.monotonic() + TIMEOUT
-            while not socket.exists():
-                assert process.poll() is None
-                assert time.monotonic() < end
-                time.sleep(_POLL_SECONDS)
-            yield Emulator(process, socket)
-        finally:
-            process.kill()
-            shutil.rmtree(short)
 
 
 def die_under_gdb(target: Target, program: Path, debugger: str, commands: Sequence[str], cpu: str = "") -> EmulatedCore:
@@ -83,45 +46,58 @@ def die_under_gdb(target: Target, program: Path, debugger: str, commands: Sequen
     folder = program.parent / f"{program.name}.died{cpu}"
     folder.mkdir()
     go = ("break *stop_here", "continue", *commands, "info files", f"source {GDB_FRAMES}", "signal SIGABRT")
-    with emulated(target, program, folder, cpu) as emulator:
-        text = gdb(
-            program,
-            settings=(f"set sysroot {target.sysroot}", "handle SIGABRT stop"),
-            commands=(f"target remote {emulator.socket}", *go),
-            program=debugger,
-        )
-        emulator.process.wait(TIMEOUT)
+    # A socket's path may have 107 bytes; those of tests' folders grow with the tests' names.
+    with tempfile.TemporaryDirectory(prefix="gdb") as short:
+        socket = Path(short, "s")
+        options = ["-L", str(target.sysroot), "-cpu", cpu or CPUS[target.name], "-g", str(socket)]
+        with subprocess.Popen(
+            [target.emulator, *options, str(program)],
+            cwd=folder,
+            # The addresses on the stack, and so the traces, do not depend on who runs the tests.
+            env={},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=allow_cores,  # noqa: PLW1509 - no other thread runs in a test
+        ) as process:
+            try:
+                end = time.monotonic() + TIMEOUT
+                while not socket.exists():
+                    assert process.poll() is None
+                    assert time.monotonic() < end
+                    time.sleep(_POLL_SECONDS)
+                text = gdb(
+                    program,
+                    settings=(f"set sysroot {target.sysroot}", "handle SIGABRT stop"),
+                    commands=(f"target remote {socket}", *go),
+                    program=debugger,
+                )
+                process.wait(TIMEOUT)
+            finally:
+                process.kill()
     cores = list(folder.glob("qemu_*.core"))
     assert len(cores) == 1, (text, os.listdir(folder))
     mapped = [m for address, path in _TEXT.findall(text) for m in _mapped(path or str(program), int(address, 16))]
-    return EmulatedCore(cores[0], chains_in(text), tuple(mapped))
+    listed = folder / "listed.core"
+    listed.write_bytes(_with_list_of_files(cores[0].read_bytes(), mapped, target.arch.byte_order))
+    return EmulatedCore(cores[0], listed, chains_in(text))
 
 
-def _mapped(path: str, text_address: int) -> list[Mapped]:
+def _mapped(path: str, text_address: int) -> list[FileMapping]:
     """Return how a file is mapped whose code is at an address."""
     image = load(path)
     (text,) = image.sections_named(".text")
     bias = text_address - text.vaddr
     return [
-        Mapped(p.vaddr - before + bias, p.end_vaddr + bias, (p.file_offset - before) // PAGE, path)
+        FileMapping(p.vaddr - before + bias, p.end_vaddr + bias, p.file_offset - before, path)
         for p in image.segments
         if p.type == c.PT_LOAD
         for before in [p.vaddr % PAGE]
     ]
 
 
-def with_list_of_files(target: Target, died: EmulatedCore) -> str:
-    """Return a core that also has the list of mapped files, as those of the kernel have and those of qemu have not."""
-    order = target.arch.byte_order
-    core = bytearray(died.core.read_bytes())
+def _with_list_of_files(core: bytes, mapped: Sequence[FileMapping], order: str) -> bytes:
     (offset,), (count,) = struct.unpack_from(order + "Q", core, 32), struct.unpack_from(order + "H", core, 56)
-    table = core[offset : offset + 56 * count]
-    data = note(order, b"CORE", NT_FILE, mapped_files(order, died.mapped))
-    # The table moves to the end, for one more entry.
-    core += bytes(-len(core) % 8)
-    table += struct.pack(order + "IIQQQQQQ", c.PT_NOTE, 0, len(core) + len(table) + 56, 0, 0, len(data), 0, 4)
-    struct.pack_into(order + "Q", core, 32, len(core))
-    struct.pack_into(order + "H", core, 56, count + 1)
-    listed = died.core.with_name("listed.core")
-    listed.write_bytes(core + table + data)
-    return str(listed)
+    data = note(order, b"CORE", NT_FILE, mapped_files(order, mapped))
+    entry = struct.pack(order + "IIQQQQQQ", c.PT_NOTE, 0, len(core), 0, 0, len(data), 0, 4)
+    return with_headers(core + data, order, core[offset : offset + 56 * count] + entry)
