@@ -53,15 +53,15 @@ def _fill_of(arch: Arch) -> re.Pattern[bytes]:
     return re.compile(arch.fill, re.DOTALL)
 
 
-def is_fill(image: ElfImage, data: bytes) -> bool:
+def is_fill(arch: Arch, data: bytes) -> bool:
     """Whether bytes consist of whole instructions that only fill space; there has to be one at least.
 
     On AMD64, gold begins long padding with a jump to its end.
     """
-    if image.arch.elf_machine == EM_X86_64 and data[:1] == _JMP_REL32:
+    if arch.elf_machine == EM_X86_64 and data[:1] == _JMP_REL32:
         nops = data[_JMP_SIZE:]
         return nops == _NOP * len(nops) != b"" and int.from_bytes(data[1:_JMP_SIZE], "little") == len(nops)
-    return _fill_of(image.arch).fullmatch(data) is not None
+    return _fill_of(arch).fullmatch(data) is not None
 
 
 def fill_size(image: ElfImage, code: CodeRange, start_vaddr: int, end_vaddr: int) -> int:
@@ -126,7 +126,7 @@ def _filled(image: ElfImage, code: CodeRange, gaps: Sequence[tuple[int, int]]) -
         window = image.code_bytes(code, base, end)
         if len(window) == end - base:
             texts = [window[start - base : end - base] for start, end in near]
-            fills = {text for text in set(texts) if is_fill(image, text)}
+            fills = {text for text in set(texts) if is_fill(image.arch, text)}
             yield from [gap for gap, text in zip(near, texts, strict=True) if text in fills]
 
 

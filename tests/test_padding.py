@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import struct
-from itertools import product
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -21,7 +20,7 @@ from cfi2sframe.sframe.model import FrameRow, FrameState, Function, Rule, Sectio
 from tests.support import cfi_asm as asm
 from tests.support.bodies import body_of_rows, section_bytes, with_functions
 from tests.support.cli import run_process
-from tests.support.samples import CODE, FRAME_VADDR, TEXT_VADDR, push_fp
+from tests.support.samples import CODE, TEXT_VADDR, Code, linked_file, push_fp
 from tests.support.sums import check_sums
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cfi2sframe.abi import Arch
-    from cfi2sframe.conversion import Level
     from cfi2sframe.elf.image import ElfImage
 
 #: An instruction that does something, and one that fills space, for each ABI.
@@ -51,45 +49,20 @@ def fill_of(arch: Arch, size: int) -> bytes:
     return NOP[arch] * (size // len(NOP[arch]))
 
 
-def file_of(
-    text: bytes,
-    fdes: tuple[asm.Fde, ...],
-    arch: Arch = AMD64,
-    *,
-    symbols: tuple[asm.Symbol, ...] = (),
-    more: tuple[asm.Section, ...] = (),
-    entry_vaddr: int = 0,
-    section_headers: bool = True,
-) -> bytes:
-    """Return a shared library with these bytes of code at `TEXT_VADDR`; a section `.dynamic` gets its segment."""
-    little = arch.byte_order == "<"
-    frame = asm.EhFrame((*fdes, asm.Terminator()), FRAME_VADDR, little_endian=little).assemble()
-    return asm.elf_file(
-        arch.elf_machine,
-        (
-            asm.Section(".eh_frame", frame, 1, ALLOC, FRAME_VADDR, align=8),
-            asm.Section(".text", text, 1, CODE, TEXT_VADDR, align=16),
-            *more,
-        ),
-        file_type=3,
-        little_endian=little,
-        segments=(
-            asm.Segment(1, 4, (".eh_frame",)),
-            asm.Segment(1, 5, (".text",)),
-            *(asm.Segment(1, 6, (section.name,)) for section in more),
-            *(asm.Segment(2, 6, (section.name,)) for section in more if section.name == ".dynamic"),
-        ),
-        symbols=symbols,
-        entry_vaddr=entry_vaddr,
-        section_headers=section_headers,
-    )
-
-
 def two_functions(gap: bytes, arch: Arch = AMD64, **more: object) -> ElfImage:
     """Return an image with two functions, these bytes in between."""
     text = code_of(arch, SIZE) + gap + code_of(arch, SIZE)
     fdes = (push_fp(arch, TEXT_VADDR, SIZE), push_fp(arch, TEXT_VADDR + SIZE + len(gap), SIZE))
-    return load(file_of(text, fdes, arch, **more), "padded")  # type: ignore[arg-type]
+    codes = (Code(size=len(text), data=text),)
+    return load(linked_file(arch, fdes, codes=codes, **more), "padded")  # type: ignore[arg-type]
+
+
+def one_function(after: bytes, *, section_headers: bool = True) -> ElfImage:
+    """Return an image with one function, and these bytes after it."""
+    text = code_of(AMD64, SIZE) + after
+    fde, code = push_fp(AMD64, TEXT_VADDR, SIZE), Code(size=len(text), data=text)
+    symbols = (asm.Symbol("main", TEXT_VADDR, SIZE),)
+    return load(linked_file(AMD64, [fde], codes=(code,), symbols=symbols, section_headers=section_headers), "in")
 
 
 def padding_of(image: ElfImage) -> list[tuple[int, int]]:
@@ -97,12 +70,10 @@ def padding_of(image: ElfImage) -> list[tuple[int, int]]:
     # At this level, each function ends where its FDE does, or the padding behind it.
     conversion = convert(image, level=1)
     check_sums(conversion)
-    levels: tuple[Level, ...] = (1, 2)
-    for version, level in product((2, 3), levels):
-        assert verify(convert(image, version=version, level=level)).is_clean
-    ends = {function.start_vaddr + function.size for function in conversion.section.functions}
+    for version in (2, 3):
+        assert verify(convert(image, version=version)).is_clean
     ranges = conversion.code_map.padding.ranges
-    assert {end for _, end in ranges} <= ends
+    assert {end for _, end in ranges} <= {f.start_vaddr + f.size for f in conversion.section.functions}
     return [(start - TEXT_VADDR, end - TEXT_VADDR) for start, end in ranges]
 
 
@@ -125,88 +96,47 @@ def test_a_function_reaches_over_padding(arch: Arch) -> None:
         assert found.row == last.row
 
 
-@pytest.mark.parametrize(
-    ("arch", "gap"),
-    [
-        (AMD64, "90"),
-        (AMD64, "6690"),
-        (AMD64, "0f1f00"),
-        (AMD64, "0f1f4000"),
-        (AMD64, "0f1f440000"),
-        (AMD64, "660f1f440000"),
-        (AMD64, "0f1f8000000000"),
-        (AMD64, "0f1f840000000000"),
-        (AMD64, "660f1f840000000000"),
-        (AMD64, "2e660f1f840000000000"),
-        (AMD64, "6666666666662e0f1f840000000000"),
-        (AMD64, "cccccc"),
-        (AMD64, "000000"),
-        (AMD64, "90cc0000"),
-        (AMD64, "e90100000090"),  # as gold writes it: over the nops after it
-        (AARCH64_LE, "1f2003d500000000200020d4"),
-        (AARCH64_BE, "1f2003d5"),
-        (S390X, "0700"),
-        (S390X, "07070707"),
-        (S390X, "47000000"),
-        (S390X, "c004000000000000"),
-        (S390X, "a7040000"),
-    ],
-)
-def test_bytes_that_fill_space(arch: Arch, gap: str) -> None:
-    size = len(bytes.fromhex(gap))
-    assert padding_of(two_functions(bytes.fromhex(gap), arch)) == [(SIZE, SIZE + size)]
+FILLS: Final = {
+    AMD64: "90 6690 0f1f00 0f1f4000 0f1f440000 660f1f440000 0f1f8000000000 0f1f840000000000 660f1f840000000000"
+    " 2e660f1f840000000000 6666666666662e0f1f840000000000 cccccc 000000 90cc0000"
+    # gold's jump over the nops after it
+    " e90100000090",
+    AARCH64_LE: "1f2003d500000000200020d4",
+    AARCH64_BE: "1f2003d5",
+    S390X: "0700 07070707 47000000 c004000000000000 a7040000",
+}
+OTHERS: Final = {
+    # ret; pause; endbr64; ud2; jumps that are not gold's; instructions that are cut; another register field;
+    # more prefixes than an instruction may have
+    AMD64: "c3 90c3 f390 f30f1efa 0f0b e900000000 e90200000090 e901000000cc e9 0f1f 0f1f84000000 0f1f0425aabb 0f1fc8"
+    " 66666666666666666666666666666690",
+    # bti c; an instruction that is cut; brk 1 << 12, and brk 1000, which __builtin_trap() is
+    AARCH64_LE: "5f2403d5 1f2003 000020d5 007d20d4",
+    # branches; an instruction for EXECUTE; zeros that are cut
+    S390X: "0717 4710f000 a7140000 c01400000000 d20010002000 000001",
+}
 
 
-@pytest.mark.parametrize(
-    ("arch", "gap"),
-    [
-        (AMD64, "c3"),  # ret
-        (AMD64, "90c3"),
-        (AMD64, "f390"),  # pause
-        (AMD64, "f30f1efa"),  # endbr64
-        (AMD64, "0f0b"),  # ud2
-        (AMD64, "e900000000"),  # a jump to the next function
-        (AMD64, "e90200000090"),  # one past the end
-        (AMD64, "e901000000cc"),
-        (AMD64, "e9"),
-        (AMD64, "0f1f"),  # cut
-        (AMD64, "0f1f84000000"),  # cut
-        (AMD64, "0f1fc8"),  # not nop: the register field is 1
-        (AMD64, "0f1f0425aabb"),  # cut
-        (AMD64, "66" * 15 + "90"),  # longer than an instruction may be
-        (AARCH64_LE, "5f2403d5"),  # bti c
-        (AARCH64_LE, "1f2003"),
-        (AARCH64_LE, "000020d5"),
-        (AARCH64_LE, "007d20d4"),  # brk 1000, which __builtin_trap() is
-        (S390X, "0717"),  # a branch
-        (S390X, "4710f000"),
-        (S390X, "a7140000"),
-        (S390X, "c01400000000"),
-        (S390X, "d20010002000"),  # an instruction for EXECUTE
-        (S390X, "000001"),
-    ],
-)
-def test_bytes_that_do_something(arch: Arch, gap: str) -> None:
-    image = two_functions(bytes.fromhex(gap), arch)
-    assert padding_of(image) == []
-    assert not is_fill(image, bytes.fromhex(gap))
+@pytest.mark.parametrize("arch", FILLS, ids=lambda arch: arch.name)
+def test_bytes_that_fill_space(arch: Arch) -> None:
+    for gap in map(bytes.fromhex, FILLS[arch].split()):
+        assert is_fill(arch, gap), gap.hex()
+        assert padding_of(two_functions(gap, arch)) == [(SIZE, SIZE + len(gap))]
+    for gap in map(bytes.fromhex, OTHERS.get(arch, "").split()):
+        assert not is_fill(arch, gap), gap.hex()
 
 
 def test_padding_ends_where_code_with_cfi_starts() -> None:
     """Code without CFI after it: what reaches it is not known, and so is where it starts."""
-    text = code_of(AMD64, SIZE) + bytes(8) + b"\xc3" + bytes(7) + code_of(AMD64, SIZE)
-    fdes = (push_fp(AMD64, TEXT_VADDR, SIZE), push_fp(AMD64, TEXT_VADDR + SIZE + 16, SIZE))
-    image = load(file_of(text, fdes), "in")
+    image = two_functions(bytes(8) + b"\xc3" + bytes(7))
     assert padding_of(image) == []
     counts = account(convert(image))
     assert (counts.padding_size, counts.other_padding_size, counts.without_cfi_size) == (0, 8, 8)
 
 
 def test_padding_at_the_end_of_a_section() -> None:
-    text = code_of(AMD64, SIZE) + bytes(8)
-    fdes = (push_fp(AMD64, TEXT_VADDR, SIZE),)
-    assert padding_of(load(file_of(text, fdes), "in")) == [(SIZE, SIZE + 8)]
-    image = load(file_of(text, fdes, section_headers=False), "in")
+    assert padding_of(one_function(bytes(8))) == [(SIZE, SIZE + 8)]
+    image = one_function(bytes(8), section_headers=False)
     found = find_padding(image, [TEXT_VADDR], [TEXT_VADDR + SIZE]).ranges
     assert found == ((TEXT_VADDR + SIZE, TEXT_VADDR + SIZE + 8),)
 
@@ -251,17 +181,19 @@ def test_without_section_headers(entries: Mapping[int, int], is_padding: bool) -
     """The dynamic section leads to what refers to padding."""
     tables = RELATIVE + words(DATA_VADDR + 16) + bytes(8)
     contents = words(*(number for item in entries.items() for number in item), 0, 0)
-    data = file_of(
-        code_of(AMD64, SIZE) + bytes(16) + code_of(AMD64, SIZE),
-        (push_fp(AMD64, TEXT_VADDR, SIZE), push_fp(AMD64, TEXT_VADDR + SIZE + 16, SIZE)),
+    image = two_functions(
+        bytes(16),
         more=(
             asm.Section(".data", tables, 1, ALLOC, DATA_VADDR, align=8),
             asm.Section(".dynamic", contents, 6, ALLOC, DATA_VADDR + len(tables), align=8),
         ),
+        segments=tuple(
+            asm.Segment(kind, 6, (name,)) for kind, name in ((1, ".data"), (1, ".dynamic"), (2, ".dynamic"))
+        ),
         section_headers=False,
     )
     starts = (TEXT_VADDR, TEXT_VADDR + SIZE + 16)
-    found = find_padding(load(data, "in"), starts, [start + SIZE for start in starts])
+    found = find_padding(image, starts, [start + SIZE for start in starts])
     assert found.ranges == (((TEXT_VADDR + SIZE, starts[1]),) if is_padding else ())
 
 
@@ -296,7 +228,8 @@ def test_functions_and_gaps_at_any_places(parts: list[tuple[int, tuple[bytes, bo
         if is_fill_space and not any(ends[-1] - TEXT_VADDR <= offset < len(text) for offset in referred):
             expected.append((ends[-1], TEXT_VADDR + len(text)))
     symbols = tuple(asm.Symbol(f"s{n}", TEXT_VADDR + offset) for n, offset in enumerate(referred))
-    image = load(file_of(text or b"\xc3", (), symbols=symbols), "in")
+    code = Code(size=len(text), data=text) if text else Code(size=1, data=b"\xc3")
+    image = load(linked_file(AMD64, (), codes=(code,), symbols=symbols), "in")
     assert find_padding(image, starts, ends).ranges == tuple(expected)
 
 
@@ -374,26 +307,15 @@ def test_relocations_of_an_object(arch: Arch, relocation: asm.Relocation, is_pad
 
 def test_tables_that_cannot_be_read() -> None:
     """Then nothing is taken for padding, and all else is converted as ever."""
-    data = bytearray(
-        file_of(
-            code_of(AMD64, SIZE) + bytes(16),
-            (push_fp(AMD64, TEXT_VADDR, SIZE),),
-            symbols=(asm.Symbol("main", TEXT_VADDR, SIZE),),
-        )
-    )
-    image = load(bytes(data), "in")
+    image = one_function(bytes(16))
     assert padding_of(image) == [(SIZE, SIZE + 16)]
+    data = bytearray(image.data[:])
     symtab = next(section for section in image.sections if section.name == ".symtab")
-    headers = image.header.section_headers_offset
-    struct.pack_into("<Q", data, headers + 64 * symtab.index + 32, 1 << 40)
+    struct.pack_into("<Q", data, image.header.section_headers_offset + 64 * symtab.index + 32, 1 << 40)
     assert padding_of(load(bytes(data), "in")) == []
 
 
 # What a section says of padding
-
-
-def rows_of(image: ElfImage) -> tuple[FrameRow, ...]:
-    return convert(image, level=1).section.functions[0].body.rows
 
 
 def findings(image: ElfImage, *functions: tuple[int, int, tuple[FrameRow, ...]]) -> list[tuple[str, int]]:
@@ -406,7 +328,7 @@ def findings(image: ElfImage, *functions: tuple[int, int, tuple[FrameRow, ...]])
 
 def test_verify_allows_padding_and_nothing_else() -> None:
     image = two_functions(bytes(16))
-    rows = rows_of(image)
+    rows = convert(image, level=1).section.functions[0].body.rows
     second = (SIZE + 16, SIZE, rows)
     other = FrameRow(0, FrameState(Rule(7, 8, deref=False), None, None))
     last = rows[-1]._replace(start_delta=0)
@@ -430,7 +352,7 @@ def test_verify_allows_padding_and_nothing_else() -> None:
 @pytest.mark.parametrize("gap", [bytes(64), b"\xc3" * 16, bytes(15) + b"\xc3"])
 def test_verify_finds_functions_that_reach_over_code(gap: bytes) -> None:
     image = two_functions(gap)
-    rows = rows_of(image)
+    rows = convert(image, level=1).section.functions[0].body.rows
     second = (SIZE + len(gap), SIZE, rows)
     assert findings(image, (0, SIZE, rows), second) == []
     assert findings(image, (0, SIZE + len(gap), rows), second) == [("extra", SIZE)]

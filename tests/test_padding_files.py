@@ -121,7 +121,7 @@ def test_gaps_as_capstone_reads_them(conversions: tuple[Conversion, ...]) -> Non
                 continue
             if data not in read:
                 read[data] = _only_fills(image.arch, data)
-                assert is_fill(image, data) == read[data], (image.name, hex(start), data.hex())
+                assert is_fill(image.arch, data) == read[data], (image.name, hex(start), data.hex())
             assert read[data] or (start, end) not in padding
             filled += read[data]
             found += (start, end) in padding

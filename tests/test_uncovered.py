@@ -16,21 +16,25 @@ import pytest
 from cfi2sframe import account, load
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.api import convert, decode_made, verify
-from cfi2sframe.conversion import Options
+from cfi2sframe.conversion import Options, convert_image
+from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.elf.constants import STT_FUNC
 from cfi2sframe.emit import check as check_emitted
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import ElfError, ErrorKind, UnfitError
 from cfi2sframe.jobs.job import refusal_of
-from cfi2sframe.reasons import SkipReason, UnreadSource
+from cfi2sframe.reasons import CodeReason, SkipReason, UnreadSource
 from cfi2sframe.report.coverage import coverage_data
 from cfi2sframe.report.coverage_report import coverage_report
+from cfi2sframe.sources import FoundCfi
+from cfi2sframe.uncovered import as_cfi
 from tests.support import cfi_asm as asm
 from tests.support.derived import derived, give
 from tests.support.samples import CODE, TEXT_VADDR, Code, cie_of, linked_file
 from tests.support.sums import check_sums, convert_checked
 
 if TYPE_CHECKING:
+    from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -88,24 +92,17 @@ def test_code_without_cfi_gets_rows(arch: Arch, monkeypatch: pytest.MonkeyPatch)
     assert pushed_at(image, Options()) == {0: 0, 1: 0, 2: None, 3: None, 4: None, 5: 0, 6: None}
 
 
-def test_without_the_option_nothing_is_derived(monkeypatch: pytest.MonkeyPatch) -> None:
-    image = file_of(AMD64, "cccc", (0, 2))
+@pytest.mark.parametrize("source", [None, "eh_frame", "code"])
+@pytest.mark.parametrize("layout", ["cccc", "cc", "ccp", "ccpcc", "ccpppppp"])
+def test_nothing_is_derived_without_need(source: CfiKind | None, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither without the option nor where everything is covered; long padding is no code either."""
+    image = file_of(AMD64, layout, *(((0, 2), (3, 2)) if layout == "ccpcc" else ((0, 2),)))
     asked = give(monkeypatch, derived(AMD64, at(2), at(4)))
-    for source in (None, "eh_frame"):
-        assert convert_checked(image, Options(source=source)).cfi.underived is None
-    assert asked.covered == []
-
-
-@pytest.mark.parametrize("layout", ["cc", "ccp", "ccpcc", "ccpppppp"])
-def test_where_everything_is_covered_nothing_is_derived(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long padding is no code either."""
-    fdes = ((0, 2), (3, 2)) if layout.count("c") > 2 else ((0, 2),)
-    image = file_of(AMD64, layout, *fdes)
-    asked = give(monkeypatch, derived(AMD64, at(0), at(2)))
-    conversion = convert_checked(image, FROM_CODE)
-    assert asked.covered == []
-    assert conversion.data == convert(image).data
-    assert account(conversion).from_code_size == 0
+    conversion = convert_checked(image, Options(source=source))
+    if source == "code":
+        assert (asked.covered != []) == (layout == "cccc") == (account(conversion).from_code_size > 0)
+    else:
+        assert (asked.covered, conversion.cfi.underived) == ([], None)
 
 
 @pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
@@ -139,8 +136,8 @@ def test_other_sources_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 # Reports
 
 
-def accounted(monkeypatch: pytest.MonkeyPatch) -> tuple[ElfImage, Options]:
-    """Return a file with functions that are described, described in part, left out and not derived, and options."""
+def test_each_byte_has_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions that are described, described in part, left out and not derived."""
     symbols = (asm.Symbol("f", at(9), 16, STT_FUNC | 0x10), asm.Symbol("g", at(10), 32, STT_FUNC | 0x10))
     image = file_of(AMD64, "ccccccccccccp", (0, 2), symbols=symbols)
     give(
@@ -150,19 +147,11 @@ def accounted(monkeypatch: pytest.MonkeyPatch) -> tuple[ElfImage, Options]:
         derived(AMD64, at(7), at(8), (0, None)),
         left_out=[(at(8), at(10))],
     )
-    return image, FROM_CODE
-
-
-def test_each_byte_has_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    image, options = accounted(monkeypatch)
-    coverage = check_sums(convert(image, **options._asdict()), may_join=True)
-    derived = coverage.sources[-1]
-    assert (derived.function_count, derived.described_count, derived.in_part_count, derived.left_out_count) == (
-        3,
-        1,
-        1,
-        1,
-    )
+    conversion = convert_checked(image, FROM_CODE)
+    coverage = check_sums(conversion, may_join=True)
+    source = coverage.sources[-1]
+    assert (source.name, source.function_count, source.described_count) == ("code", 3, 1)
+    assert (source.in_part_count, source.left_out_count) == (1, 1)
     assert {item[1:] for item in coverage.missing_sums if item.kind == "without CFI"} == {
         (SkipReason.CFA_EXPRESSION.value, 2, 32),
         ("no known entry leads there", 2, 32),
@@ -172,22 +161,11 @@ def test_each_byte_has_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     # Of the FDEs nothing is missing; what has no CFI is no FDE.
     assert (coverage.function_count, coverage.described_count, coverage.left_out_count) == (1, 1, 0)
     assert {item.kind for item in coverage.missing} == {"without CFI"}
-    conversion = convert(image, **options._asdict())
     assert conversion.is_whole
     assert (conversion.skips, conversion.in_parts, conversion.described_count) == ((), (), 1)
     assert refusal_of(conversion, account(conversion), is_strict=True, fail_under=None) is None
-
-
-def test_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    image, options = accounted(monkeypatch)
-    data = coverage_data(account(convert(image, **options._asdict())))
-    assert data["from_code_size"] == 64
-    assert [source["name"] for source in data["sources"]] == [".eh_frame", "code"]
-    (f,) = (item for item in data["missing"] if item["name"] == "f")
+    (f,) = (item for item in coverage_data(coverage)["missing"] if item["name"] == "f")
     assert (f["reason"], f["message"]) == ("NOT_REACHED", "no known entry leads there")
-    data = coverage_data(account(convert(image)))
-    assert [source["name"] for source in data["sources"]] == [".eh_frame"]
-    assert {item["reason"] for item in data["missing"]} == {""}
 
 
 # Verification
@@ -225,33 +203,62 @@ def test_verify_compares_with_instructions(monkeypatch: pytest.MonkeyPatch) -> N
     assert differences(FROM_CODE) == [("missing", at(2))]
 
 
-# Files
+# Objects
 
 
-OBJECT_SYMBOLS = (asm.Symbol("text", info=3), asm.Symbol("f", info=STT_FUNC | 0x10))
+LOCAL, GLOBAL, SECTION, TLS = 0x02, 0x12, 0x03, 0x06
 
 
+@pytest.mark.parametrize(
+    ("symbols", "expected"),
+    [
+        ((asm.Symbol("s", info=SECTION),), ("s", 16)),
+        ((asm.Symbol("label", 32, info=LOCAL),), ("label", -16)),
+        # The section's own symbol is what linkers expect.
+        ((asm.Symbol("label", 32, info=LOCAL), asm.Symbol("s", info=SECTION)), ("s", 16)),
+        ((asm.Symbol("other", 8, info=LOCAL), asm.Symbol("label", 32, info=LOCAL)), ("other", 8)),
+        ((asm.Symbol("tls", 8, info=TLS), asm.Symbol("label", 32, info=LOCAL)), ("label", -16)),
+        # Another definition may take a global symbol's place.
+        ((asm.Symbol("f", info=GLOBAL),), None),
+        ((asm.Symbol("s", info=SECTION, section=".data"),), None),
+        ((), None),
+    ],
+)
 @pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
-@pytest.mark.parametrize("has_local", [True, False])
-def test_objects(arch: Arch, has_local: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
-    section = asm.Section(".text", code_of(arch, "cccc"), 1, CODE, align=16)
-    symbols = OBJECT_SYMBOLS if has_local else OBJECT_SYMBOLS[1:]
-    data = asm.elf_file(
-        arch.elf_machine, (section, asm.Section(".data", b"")), little_endian=arch.byte_order == "<", symbols=symbols
-    )
-    image = load(data, "in.o")
+def test_objects(
+    arch: Arch, symbols: tuple[asm.Symbol, ...], expected: tuple[str, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function's start is given by a local symbol of its section; without one, it cannot be described."""
+    sections = (asm.Section(".text", code_of(arch, "cccc"), 1, CODE, align=16), asm.Section(".data", b""))
+    is_little = arch.byte_order == "<"
+    image = load(asm.elf_file(arch.elf_machine, sections, little_endian=is_little, symbols=symbols), "in.o")
     vaddr = image.code_ranges[0].start_vaddr
     give(monkeypatch, derived(arch, vaddr + 16, vaddr + 48), left_out=[(vaddr, vaddr + 16)])
-    if not has_local:
+    if expected is None:
         with pytest.raises(UnfitError, match="no local symbol gives a linker its place"):
-            convert(image, **FROM_CODE._asdict())
+            convert_image(image, FROM_CODE)
         return
     conversion = convert_checked(image, FROM_CODE)
+    assert [(each.start_vaddr, each.reason) for each in conversion.cfi.underived or ()] == [
+        (vaddr, CodeReason.NOT_REACHED)
+    ]
+    (relocation,) = as_cfi(image, (derived(arch, vaddr + 16, vaddr + 48),)).relocations.values()
+    names = [symbol.name for symbol in image.symbols(image.symbol_tables[0])]
+    assert (names[relocation.symbol_index], relocation.addend) == expected
     emitted = emit(conversion)
     rewritten = load(b"".join(map(bytes, emitted.chunks)), "out.o")
     check_emitted(emitted, rewritten)
     assert verify(rewritten, source=FROM_CODE.source).is_clean
     assert verify(rewritten).is_clean
+
+
+def test_functions_keep_their_key_and_share_programs() -> None:
+    image = file_of(AARCH64_LE, "cccc")
+    made = [derived(AARCH64_LE, at(n), at(n + 1))._replace(uses_b_key=n == 1) for n in (0, 1, 2)]
+    entries = read_programs(image, FoundCfi((as_cfi(image, tuple(made)),))).entries
+    assert [entry.fde.cie.uses_b_key for entry in entries] == [False, True, False]
+    assert [entry.program.table for entry in entries] == [each.table for each in made]
+    assert len({entry.program.number for entry in entries}) == 2
 
 
 # What it costs those who do not ask for it

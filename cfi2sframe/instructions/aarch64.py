@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.abi import AARCH64_LE
 from cfi2sframe.instructions.effects import (
@@ -27,6 +27,7 @@ from cfi2sframe.instructions.effects import (
     Op,
     Reference,
     Step,
+    Storage,
     address,
     bits,
     forget,
@@ -58,8 +59,9 @@ _LARGEST: Final = 64
 _SVE_SIZE: Final = 4 * 256
 #: The largest block that DC ZVA clears: the one that its address is in.
 _ZVA_SIZE: Final = 2048
-_ONE_LOAD: Final = re.compile(r"ld(?:u|t|a|x|ax|ap|apu|la)?r(s?[bhw])?")
-_ONE_STORE: Final = re.compile(r"st(?:u|t|l|ll|lu)?r([bh])?")
+#: Loads and stores of one register, of which a part may be meant, or of two.
+_LOAD: Final = re.compile(r"ld(?:u|t|a|x|ax|ap|apu|la)?r(s?[bhw])?|ld(?:n|x|ax|t|tn|iap)?p|ldp(sw)")
+_STORE: Final = re.compile(r"st(?:u|t|l|ll|lu)?r([bh])?|st(?:n|g|t|tn|il)?p")
 _STATUS_STORE: Final = re.compile(r"stl?x[rp]([bh])?")
 _STORE_ONLY: Final = re.compile(r"st(?:add|clr|eor|set|[su]m(?:ax|in))l?([bh])?|st[1-4]|st[gz].*|st2g")
 _NO_STORE: Final = re.compile(r"ld[1-4]\w*|ldff1\w*|ldn[ft]1\w*|ld[rn]?p?|ldg|r?pr?fu?m|prf[bhwd]")
@@ -119,20 +121,6 @@ _SIGNING: Final = {
     **dict.fromkeys(("pacib", "pacizb"), 2),
     **dict.fromkeys(("autia", "autiza", "autib", "autizb"), 0),
 }
-_LOW_BYTES: Final = {"b": 1, "h": 2, "w": 4, "x": 8}
-
-
-class _Aarch64Operand(NamedTuple):
-    """A memory operand: base + offset, or base + an index; `is_sum`: the address is a register and a number.
-
-    `after`: the base's value afterwards, counted from the one before (None: not known).
-    """
-
-    base: int
-    offset: int
-    index: int  # type: ignore[assignment]  # hides tuple.index
-    is_sum: bool
-    after: int | None
 
 
 def effect_of(_address: int, _size: int, name: str, operands: str) -> Effect | None:
@@ -151,7 +139,7 @@ def effect_of(_address: int, _size: int, name: str, operands: str) -> Effect | N
     before = operands[: start - 2].split(", ") if start else []
     if _MEMORY_COPY.fullmatch(name):
         return Effect(forget(*(int(n) for n in re.findall(r"\bx([0-9]+)", operands))))
-    return _with_memory(name, before, _memory(operands[start + 1 : end].split(", "), operands[end + 1 :]))
+    return _with_memory(name, before, operands[start + 1 : end].split(", "), operands[end + 1 :])
 
 
 def _register(ops: list[str], place: int) -> tuple[int, int]:
@@ -186,14 +174,16 @@ def _without_memory(name: str, ops: list[str]) -> Effect | None:
 
 def _computed(name: str, ops: list[str], register: int, size: int) -> Effect | None:
     """Return the effect of an instruction that gives its first operand a value."""
-    steps = _value(name, ops, register) if size == 8 else _short(name, ops, register)
-    if steps is None and register == SP:
+    steps = _value(name, ops, register, size)
+    if steps is not None:
+        return Effect(steps)
+    if register == SP:
         # An alignment, or an allocation.
         return Effect((Step(Op.MOVE_FRAME, SP),)) if name in ("and", "add", "sub", "addvl", "addpl") else None
-    if steps is None and name == "and" and size == 8:
+    if name == "and" and size == 8:
         # An alignment in another register.
-        steps = Step(Op.MOVE, register, _register(ops, 1)[0]), Step(Op.MOVE_FRAME, register)
-    return Effect(forget(register) if steps is None else steps)
+        return Effect((Step(Op.MOVE, register, _register(ops, 1)[0]), Step(Op.MOVE_FRAME, register)))
+    return Effect(forget(register))
 
 
 def _flow(name: str, ops: list[str]) -> Effect | None:
@@ -218,10 +208,13 @@ def _flow(name: str, ops: list[str]) -> Effect | None:
     return None
 
 
-def _value(name: str, ops: list[str], register: int) -> tuple[Step, ...] | None:
-    """Return the steps of an instruction that gives a register of 8 bytes a value that is followed; None for others."""
+def _value(name: str, ops: list[str], register: int, size: int) -> tuple[Step, ...] | None:
+    """Return the steps of an instruction that gives a register a value that is followed; None for others."""
     source, source_size = _register(ops, 1)
     value = number(ops[-1].removeprefix("lsl ")) if len(ops) > 1 else None
+    if size < 8:
+        is_number = name == "mov" and len(ops) == 2 and value is not None and register != SP
+        return (Step(Op.NUMBER, register, offset=(value or 0) & 0xFFFFFFFF),) if is_number else None
     if name in ("mov", "movz", "orr") and len(ops) == 2:
         if source != NOTHING and source_size == 8:
             return (Step(Op.MOVE, register, source),)
@@ -236,15 +229,7 @@ def _value(name: str, ops: list[str], register: int) -> tuple[Step, ...] | None:
     if name in ("add", "sub", "adds", "subs") and source != NOTHING and len(ops) > 2:
         return _sum(ops, register, source, -1 if name.startswith("sub") else 1)
     if name in ("sxtw", "sxth", "sxtb", "uxtb", "uxth", "uxtw") and source != NOTHING:
-        return (Step(Op.EXTEND, register, source, 0, _LOW_BYTES[name[-1]], is_signed=name[0] == "s"),)
-    return None
-
-
-def _short(name: str, ops: list[str], register: int) -> tuple[Step, ...] | None:
-    """Return the steps of an instruction that gives a register of 4 bytes a number that is followed."""
-    value = number(ops[1]) if len(ops) == 2 else None
-    if name == "mov" and value is not None and register != SP:
-        return (Step(Op.NUMBER, register, offset=value & 0xFFFFFFFF),)
+        return (Step(Op.EXTEND, register, source, 0, _SIZES[name[-1]], is_signed=name[0] == "s"),)
     return None
 
 
@@ -258,7 +243,7 @@ def _sum(ops: list[str], register: int, source: int, sign: int) -> tuple[Step, .
     addend, size = _register(ops, 2)
     if addend == NOTHING or kind not in ("", "lsl", "uxtb", "uxth", "uxtw", "uxtx", "sxtb", "sxth", "sxtw", "sxtx"):
         return None
-    size = _LOW_BYTES[kind[-1]] if kind[1:3] == "xt" else size
+    size = _SIZES[kind[-1]] if kind[1:3] == "xt" else size
     step = Step(Op.ADD, register, addend, 0, size, scale=sign << shift, is_signed=size < 8 and kind[:1] == "s")
     if register == source:
         return (step,)
@@ -267,80 +252,62 @@ def _sum(ops: list[str], register: int, source: int, sign: int) -> tuple[Step, .
     return (Step(Op.MOVE, BETWEEN, addend), Step(Op.MOVE, register, source), step._replace(source=BETWEEN))
 
 
-def _memory(inside: list[str], after: str) -> _Aarch64Operand:
-    """Take apart what stands in the brackets, and what follows them."""
-    base = _REGISTERS.get(inside[0], _NONE)[0]
-    moved: int | None = number(after[2:]) if after[:2] == ", " else 0
-    if len(inside) == 1:
-        return _Aarch64Operand(base, 0, NOTHING, base != NOTHING, moved)
-    offset = number(inside[1])
-    if offset is None or inside[-1] == "mul vl":
-        index = _REGISTERS.get(inside[1], _NONE)[0]
-        return _Aarch64Operand(base, 0, index, False, None if after[:1] == "!" else moved)
-    # With "!", the base is moved first.
-    return _Aarch64Operand(base, offset, NOTHING, base != NOTHING, offset if after[:1] == "!" else moved)
-
-
-def _with_memory(name: str, ops: list[str], memory: _Aarch64Operand) -> Effect | None:
-    """Return the effect of an instruction with an operand in memory."""
-    base = memory.base
-    if base == NOTHING or memory.after == 0:
+def _with_memory(name: str, ops: list[str], inside: list[str], after: str) -> Effect | None:
+    """Return the effect of an instruction with an operand in memory: what is in brackets, and what follows these."""
+    base = _register(inside, 0)[0]
+    offset = 0 if len(inside) == 1 else number(inside[1]) if inside[-1] != "mul vl" else None
+    index = NOTHING if offset is not None else _register(inside, 1)[0]
+    is_known = index != NOTHING or (base != NOTHING and offset is not None)
+    memory = Storage(base, index, offset or 0, _LARGEST, is_known=is_known)
+    # The base's value afterwards, counted from the one before; with "!", it is moved first.
+    moved = offset if after[:1] == "!" else number(after[2:]) if after[:2] == ", " else 0
+    if base == NOTHING or moved == 0:
         back: tuple[Step, ...] = ()
-    elif memory.after is None:
+    elif moved is None:
         back = (Step(Op.MOVE_FRAME, SP),) if base == SP else forget(base)
     else:
-        back = (Step(Op.MOVE, base, base, memory.after),)
-    registers = [_REGISTERS.get(text, _NONE) for text in ops]
-    found = _ONE_LOAD.fullmatch(name)
-    if found is not None or name in ("ldp", "ldnp", "ldpsw", "ldxp", "ldaxp", "ldtp", "ldtnp", "ldiapp"):
-        part = "sw" if name == "ldpsw" else (found[1] or "") if found is not None else ""
-        return Effect((*_loads(registers, ops, memory, part), *back))
-    store = _ONE_STORE.fullmatch(name)
-    if store is not None or name in ("stp", "stnp", "stgp", "sttp", "sttnp", "stilp"):
-        part = (store[1] or "") if store is not None else ""
-        sources = [NOTHING if r == base and back else r for r, _ in registers]
-        return Effect((*_stores(ops, sources, memory, part), *back))
-    if (status := _STATUS_STORE.fullmatch(name)) is not None:
-        sources = [NOTHING] * (len(ops) - 1)
-        return Effect((*_stores(ops[1:], sources, memory, status[1] or ""), *forget(registers[0][0])))
-    size = _SVE_SIZE if ops and ops[0][:1] in "{zp" else _LARGEST
-    stored = (
-        () if _NO_STORE.fullmatch(name) or not memory.is_sum else (Step(Op.STORE, base, NOTHING, memory.offset, size),)
-    )
+        back = (Step(Op.MOVE, base, base, moved),)
+    registers = [_register(ops, place)[0] for place in range(len(ops))]
+    if (found := _LOAD.fullmatch(name)) is not None:
+        return Effect((*_loads(ops, memory, found[1] or found[2] or ""), *back))
+    if (found := _STORE.fullmatch(name)) is not None:
+        sources = [NOTHING if register == base and back else register for register in registers]
+        return Effect((*_stores(ops, sources, memory, found[1] or ""), *back))
+    if (found := _STATUS_STORE.fullmatch(name)) is not None:
+        return Effect((*_stores(ops[1:], [NOTHING] * 2, memory, found[1] or ""), *forget(registers[0])))
     if name in ("ldraa", "ldrab"):
         # The base becomes the sum with the authenticated address, or one that faults.
-        return Effect((*forget(registers[0][0]), *(forget(base) if back else ())))
-    changed = () if _STORE_ONLY.fullmatch(name) else [register for register, _ in registers]
+        return Effect(forget(registers[0], base if back else NOTHING))
+    size = _SVE_SIZE if ops and ops[0][:1] in "{zp" else _LARGEST
+    stored = () if _NO_STORE.fullmatch(name) else memory.stored(size)
+    changed = () if _STORE_ONLY.fullmatch(name) else registers
     return Effect((*stored, *forget(*changed), *back))
 
 
-def _loads(registers: list[tuple[int, int]], ops: list[str], memory: _Aarch64Operand, part: str) -> list[Step]:
+def _loads(ops: list[str], memory: Storage, part: str) -> list[Step]:
     """Return the loads of registers, one after the other; the base is loaded last, as the others need it."""
     steps: list[Step] = []
-    offset = memory.offset
-    for (register, full), text in zip(registers, ops, strict=True):
-        size = _LOW_BYTES.get(part[-1:], _SIZES.get(text[:1], 16))
+    for place, text in enumerate(ops):
+        register, full = _REGISTERS.get(text, _NONE)
+        size = _SIZES.get(part[-1:] or text[:1], 16)
         if register != NOTHING:
-            step = Step(Op.FORGET, register)
-            is_signed = part[:1] == "s"
-            if memory.index != NOTHING or (memory.is_sum and size < 8 and len(ops) == 1):
-                step = Step(Op.INDEX, register, memory.base, offset, size, memory.index, is_signed=is_signed)
-            elif memory.is_sum and size == 8 and full == 8:
-                step = Step(Op.LOAD, register, memory.base, offset)
+            is_followed = memory.index != NOTHING or (len(ops) == 1 and size < 8) or size == full == 8
+            at = memory._replace(offset=memory.offset + place * size)
+            load = at.loaded(register, size, is_signed=part[:1] == "s")
+            step = load if is_followed else Step(Op.FORGET, register)
             steps = [*steps, step] if register == memory.base else [step, *steps]
-        offset += size
     return steps
 
 
-def _stores(ops: list[str], sources: list[int], memory: _Aarch64Operand, part: str) -> list[Step]:
+def _stores(ops: list[str], sources: list[int], memory: Storage, part: str) -> list[Step]:
     """Return the stores of registers, one after the other, where the address is plain."""
-    if not memory.is_sum:
-        return []
-    steps = []
+    steps: list[Step] = []
     offset = memory.offset
-    for text, source in zip(ops, sources, strict=True):
-        size = _LOW_BYTES.get(part, _SIZES.get(text[:1], 256) if text not in ("sp", "wsp") else 8)
-        steps.append(Step(Op.STORE, memory.base, source if size == 8 and text[:1] == "x" else NOTHING, offset, size))
+    for text, source in zip(ops, sources, strict=False):
+        # Registers of SVE may have 256 bytes.
+        size = _SIZES.get(part or text[:1], 256) if text not in ("sp", "wsp") else 8
+        is_whole = size == 8 and text[:1] == "x"
+        steps += memory._replace(offset=offset).stored(size, source if is_whole else NOTHING)
         offset += size
     return steps
 

@@ -25,6 +25,7 @@ from cfi2sframe.instructions.effects import (
     Op,
     Reference,
     Step,
+    Storage,
     address,
     bits,
     forget,
@@ -38,21 +39,20 @@ if TYPE_CHECKING:
 RAX, RDX, RCX, RBX, RSI, RDI, RBP, RSP, R11 = 0, 1, 2, 3, 4, 5, 6, 7, 11
 
 
-def _names() -> dict[str, tuple[int, int]]:
-    """Return the number and the size of each general register's names."""
-    found: dict[str, tuple[int, int]] = {}
-    for register, letter in ((RAX, "a"), (RBX, "b"), (RCX, "c"), (RDX, "d")):
-        for name, size in ((f"r{letter}x", 8), (f"e{letter}x", 4), (f"{letter}x", 2), (f"{letter}l", 1)):
-            found[name] = register, size
-        found[f"{letter}h"] = register, 1
-    for register, stem in ((RSI, "si"), (RDI, "di"), (RBP, "bp"), (RSP, "sp")):
-        found |= {f"r{stem}": (register, 8), f"e{stem}": (register, 4), stem: (register, 2), f"{stem}l": (register, 1)}
-    for register in range(8, 16):
-        found |= {f"r{register}{suffix}": (register, size) for suffix, size in (("", 8), ("d", 4), ("w", 2), ("b", 1))}
-    return found
-
-
-_REGISTERS: Final = _names()
+#: The number and the size of each general register's names.
+_REGISTERS: Final = {
+    **{f"r{n}{suffix}": (n, size) for n in range(8, 16) for suffix, size in (("", 8), ("d", 4), ("w", 2), ("b", 1))},
+    **{
+        name: (register, size)
+        for register, x in ((RAX, "a"), (RBX, "b"), (RCX, "c"), (RDX, "d"))
+        for name, size in ((f"r{x}x", 8), (f"e{x}x", 4), (f"{x}x", 2), (f"{x}l", 1), (f"{x}h", 1))
+    },
+    **{
+        name: (register, size)
+        for register, x in ((RSI, "si"), (RDI, "di"), (RBP, "bp"), (RSP, "sp"))
+        for name, size in ((f"r{x}", 8), (f"e{x}", 4), (x, 2), (f"{x}l", 1))
+    },
+}
 _FULL: Final = {name: register for name, (register, size) in _REGISTERS.items() if size == 8}
 _SIZES: Final = {
     "byte": 1, "word": 2, "dword": 4, "qword": 8, "xword": 10, "tbyte": 10, "fword": 6,
@@ -118,51 +118,25 @@ _FIRST_ONLY: Final = re.compile(
 )
 
 
-class _AddressOperand:
-    """A memory operand: registers or `NOTHING`, a displacement, the bytes accessed."""
-
-    def __init__(self, text: str, end: int) -> None:
-        match = _MEMORY.search(text)
-        word, segment, inside = match.groups() if match is not None else ("", "fs", "")
-        self.base = self.index = NOTHING
-        self.scale, self.offset = 1, 0
-        self.size = _SIZES.get(word or "", 8)
-        #: Whether the address is a sum of whole registers.
-        self.is_known = segment not in ("fs", "gs")
-        for sign, scaled, factor, digits, name in _TERM.findall(inside):
-            if digits:
-                self.offset += -int(digits, 0) if sign == "-" else int(digits, 0)
-            elif name == "rip":
-                self.offset += end
-            elif scaled:
-                self.index, self.scale = _FULL.get(scaled, NOTHING), int(factor)
-                # An index register without a name of its own ("riz") leaves the address as it is.
-                self.is_known &= scaled in _FULL or scaled == "riz"
-            elif self.base == NOTHING:
-                self.base = _FULL.get(name, NOTHING)
-                self.is_known &= name in _FULL
-            else:
-                self.index = _FULL.get(name, NOTHING)
-                self.is_known &= name in _FULL
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the address is one register and a number."""
-        return self.is_known and self.base != NOTHING and self.index == NOTHING
-
-    def stored(self, source: int = NOTHING) -> tuple[Step, ...]:
-        """Return the store to the operand; nothing where its address is no plain sum."""
-        return (Step(Op.STORE, self.base, source, self.offset, self.size),) if self.is_plain else ()
-
-    def loaded(self, register: int, *, is_signed: bool = False) -> Step:
-        """Return the load of a register from the operand, which may be a word of a table."""
-        if not self.is_known:
-            return Step(Op.FORGET, register)
-        if self.index != NOTHING or (self.size != 8 and self.base != NOTHING):
-            return Step(Op.INDEX, register, self.base, self.offset, self.size, self.index, is_signed=is_signed)
-        if self.size != 8:
-            return Step(Op.FORGET, register)
-        return Step(Op.LOAD, register, self.base, self.offset)
+def _memory(text: str, end: int) -> Storage:
+    """Return an operand in memory of an instruction that ends at an address."""
+    match = _MEMORY.search(text)
+    word, segment, inside = match.groups() if match is not None else ("", "fs", "")
+    base = index = NOTHING
+    scale, offset, is_known = 1, 0, segment not in ("fs", "gs")
+    for sign, scaled, factor, digits, name in _TERM.findall(inside):
+        if digits:
+            offset += -int(digits, 0) if sign == "-" else int(digits, 0)
+        elif name == "rip":
+            offset += end
+        elif scaled or base != NOTHING:
+            index, scale = _FULL.get(scaled or name, NOTHING), int(factor or 1)
+            # An index register without a name of its own ("riz") leaves the address as it is.
+            is_known &= index != NOTHING or scaled == "riz"
+        else:
+            base = _FULL.get(name, NOTHING)
+            is_known &= base != NOTHING
+    return Storage(base, index, offset, _SIZES.get(word or "", 8), scale, is_known)
 
 
 def effect_of(vaddr: int, size: int, mnemonic: str, operands: str) -> Effect | None:
@@ -204,8 +178,8 @@ def _flow(name: str, ops: list[str], end: int) -> Effect | None:
     flow = Flow.CALL if name == "call" else Flow.JUMP_INDIRECT
     if ops[0] in _FULL:
         return Effect((Step(Op.MOVE, JUMP, _FULL[ops[0]]),), flow)
-    memory = _AddressOperand(ops[0], end)
-    return Effect((memory.loaded(JUMP),), flow) if memory.size == 8 else None
+    memory = _memory(ops[0], end)
+    return Effect((memory.loaded(JUMP, 8),), flow) if memory.size == 8 else None
 
 
 _STACK: Final = words("push pop leave enter pushfq popfq")
@@ -222,73 +196,69 @@ def _stack(name: str, ops: list[str], end: int) -> Effect | None:
         return None if size is None or level != 0 else Effect((*frame, Step(Op.MOVE, RSP, RSP, -size)))
     if name in ("pushfq", "popfq"):
         return Effect((Step(Op.STORE, RSP, NOTHING, -8), _SP_DOWN) if name == "pushfq" else (_SP_UP,))
-    part = _REGISTERS.get(ops[0])
-    memory = _AddressOperand(ops[0], end) if "[" in ops[0] else None
-    if (part is not None and part[1] != 8) or (memory is not None and memory.size != 8):
+    # Segment registers are pushed and popped as 8 bytes, too.
+    register, size = _REGISTERS.get(ops[0], (NOTHING, 8))
+    memory = _memory(ops[0], end) if "[" in ops[0] else None
+    if (size if memory is None else memory.size) != 8:
         return None
     if name == "push":
-        # Segment registers are pushed as 8 bytes, too.
-        first = (memory.loaded(BETWEEN),) if memory is not None else ()
-        source = BETWEEN if memory is not None else NOTHING if part is None else part[0]
-        return Effect((*first, Step(Op.STORE, RSP, source, -8), _SP_DOWN))
-    if part is None:
+        first = (memory.loaded(BETWEEN, 8),) if memory is not None else ()
+        return Effect((*first, Step(Op.STORE, RSP, BETWEEN if first else register, -8), _SP_DOWN))
+    if register == NOTHING:
         # An address with SP is computed after the step.
-        return Effect((_SP_UP, *(memory.stored() if memory is not None else ())))
-    load = Step(Op.LOAD, part[0], RSP)
-    return Effect((load,) if part[0] == RSP else (load, _SP_UP))
+        return Effect((_SP_UP, *(memory.stored(8) if memory is not None else ())))
+    load = Step(Op.LOAD, register, RSP)
+    return Effect((load,) if register == RSP else (load, _SP_UP))
 
 
 def _value(name: str, ops: list[str], end: int) -> tuple[Step, ...] | None:
     """Return the steps of an instruction whose result is followed; None for any other."""
-    target = _FULL.get(ops[0]) if len(ops) > 1 else None
-    source = _FULL.get(ops[1]) if len(ops) > 1 else None
-    value = number(ops[1]) if len(ops) > 1 else None
-    memory = _AddressOperand(ops[1], end) if len(ops) > 1 and "[" in ops[1] else None
+    first, second = (*ops, "", "")[:2]
+    register, size = _REGISTERS.get(first, (NOTHING, 0))
+    source, source_size = _REGISTERS.get(second, (NOTHING, 0))
+    value = number(second)
+    memory = _memory(second, end) if "[" in second else None
     if name in ("mov", "movabs"):
-        return _mov(ops, target, source, value, memory or (_AddressOperand(ops[0], end) if "[" in ops[0] else None))
-    part = _REGISTERS.get(ops[0]) if ops else None
-    if name == "xor" and part is not None and ops[0] == ops[1] and part[1] >= 4:
-        return (Step(Op.NUMBER, part[0]),)
-    if name in ("movzx", "movsx", "movsxd") and part is not None and part[1] >= 4:
+        return _mov(first, register, size, _FULL.get(second, NOTHING), value, memory, end)
+    if name == "xor" and first == second and size >= 4:
+        return (Step(Op.NUMBER, register),)
+    if name in ("movzx", "movsx", "movsxd") and size >= 4:
+        is_signed = name != "movzx"
         if memory is not None:
-            return (memory.loaded(part[0], is_signed=name != "movzx"),)
-        return (Step(Op.EXTEND, part[0], _REGISTERS[ops[1]][0], 0, _REGISTERS[ops[1]][1], is_signed=name != "movzx"),)
-    if target is None:
+            return (memory.loaded(register, memory.size, is_signed=is_signed),)
+        return (Step(Op.EXTEND, register, source, 0, source_size, is_signed=is_signed),)
+    if size != 8 or not second:
         return None
     sign = {"add": 1, "sub": -1}.get(name)
     if sign is not None and value is not None:
-        return (Step(Op.MOVE, target, target, sign * value),)
-    if sign is not None and source is not None:
-        return (Step(Op.ADD, target, source, scale=sign),)
-    if name == "and" and (value is not None or source is not None):
-        return (Step(Op.MOVE_FRAME, target),)
+        return (Step(Op.MOVE, register, register, sign * value),)
+    if sign is not None and source_size == 8:
+        return (Step(Op.ADD, register, source, scale=sign),)
+    if name == "and" and (value is not None or source_size == 8):
+        return (Step(Op.MOVE_FRAME, register),)
     if name == "lea" and memory is not None and (memory.is_known or memory.base != NOTHING):
-        return _lea(target, memory, ops[1])
+        return _lea(register, memory, second)
     return None
 
 
 def _mov(
-    ops: list[str], target: int | None, source: int | None, value: int | None, memory: _AddressOperand | None
+    first: str, register: int, size: int, source: int, value: int | None, memory: Storage | None, end: int
 ) -> tuple[Step, ...] | None:
-    """Return the steps of MOV; one of its operands may be in memory."""
-    if target is not None:
-        if source is not None:
-            return (Step(Op.MOVE, target, source),)
-        if value is not None:
-            return (Step(Op.NUMBER, target, offset=value, size=4),)
-        return (memory.loaded(target),) if memory is not None else forget(target)
-    part = _REGISTERS.get(ops[0])
-    if part is not None:
-        if part[1] == 4 and value is not None:
-            return (Step(Op.NUMBER, part[0], offset=value & 0xFFFFFFFF, size=4),)
-        return (memory.loaded(part[0]),) if memory is not None and part[1] == 4 else None
-    if memory is None or "[" not in ops[0]:
-        # A segment, control or debug register.
-        return ()
-    return memory.stored(NOTHING if source is None else source)
+    """Return the steps of MOV to an operand, or a register of some bytes, from a register, a number, or memory."""
+    if register == NOTHING:
+        # Without brackets, it is a segment, control or debug register.
+        to = _memory(first, end)
+        return to.stored(to.size, source) if "[" in first else ()
+    if size == 8 and source != NOTHING:
+        return (Step(Op.MOVE, register, source),)
+    if size >= 4 and value is not None:
+        return (Step(Op.NUMBER, register, offset=value if size == 8 else value & 0xFFFFFFFF, size=4),)
+    if size >= 4 and memory is not None:
+        return (memory.loaded(register, memory.size),)
+    return forget(register) if size == 8 else None
 
 
-def _lea(target: int, memory: _AddressOperand, text: str) -> tuple[Step, ...] | None:
+def _lea(target: int, memory: Storage, text: str) -> tuple[Step, ...] | None:
     """Return the steps of LEA; a segment does not change the address that is computed, but 32-bit registers do."""
     if memory.base == memory.index == NOTHING:
         return (Step(Op.NUMBER, target, offset=memory.offset & _ADDRESSES),) if "*" not in text else None
@@ -323,7 +293,8 @@ def _other(name: str, ops: list[str], end: int) -> Effect | None:
     if RSP in changed:
         return None
     written = () if name in ("mul", "div", "idiv", "imul") else ops[: 2 if name in ("xchg", "xadd") else 1]
-    stores = [step for text in written if "[" in text for step in _AddressOperand(text, end).stored()]
+    memories = [_memory(text, end) for text in written if "[" in text]
+    stores = [step for memory in memories for step in memory.stored(memory.size)]
     return Effect((*stores, *forget(*changed)))
 
 

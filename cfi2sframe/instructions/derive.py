@@ -121,21 +121,16 @@ class _Canvas:
 
     def paint(self, function: Followed) -> None:
         """Mark what a function has proved with its rows, and what it has not with the reason."""
-        sites, states, sizes = function.call_sites, function.states, function.sizes
+        states, sizes = function.states, function.sizes
         last: State | None = None
-        mark = run_mark = 0
-        start = end = 0
+        mark = 0
         for vaddr in sorted(function.proven):
-            state, is_site = states[vaddr], vaddr in sites
+            state, is_site = states[vaddr], vaddr in function.call_sites
             if state is not last or is_site:
                 row = row_of(state, self.abi, at_call=is_site)
                 mark = _UNKNOWN if row is None else self._number(_Row(row, state.get(RA_SIGN_STATE) == (NUMBER, 2)))
                 last = None if is_site else state
-            if vaddr != end or mark != run_mark:
-                self._mark(start, end, run_mark)
-                start, run_mark = vaddr, mark
-            end = vaddr + sizes.get(vaddr, 0)
-        self._mark(start, end, run_mark)
+            self._mark(vaddr, vaddr + sizes.get(vaddr, 0), mark)
         reasons = dict.fromkeys(states, function.refusal or CodeReason.NOT_PROVEN) | function.refused
         for vaddr, reason in reasons.items():
             if vaddr not in function.proven:
@@ -149,9 +144,8 @@ class _Canvas:
                 self._mark(vaddr, vaddr + function.sizes.get(vaddr, 0), self._number(_Row(row, uses_b_key=False)))
 
     def _number(self, row: _Row) -> int:
-        number = self._numbers.get(row)
-        if number is None:
-            number = self._numbers[row] = _FIRST_ROW + len(self._rows)
+        number = self._numbers.setdefault(row, _FIRST_ROW + len(self._rows))
+        if number == _FIRST_ROW + len(self._rows):
             self._rows.append(row)
         return number
 

@@ -152,6 +152,32 @@ class Abi(NamedTuple):
 PAGE_BITS: Final = 12
 
 
+class Storage(NamedTuple):
+    """An operand of some bytes in memory, at base + index * scale + offset; `NOTHING`: there is no such register.
+
+    `is_known`: the address is a sum of whole registers and a number.
+    """
+
+    base: int
+    index: int  # type: ignore[assignment]  # hides tuple.index
+    offset: int
+    size: int
+    scale: int = 1
+    is_known: bool = True
+
+    def stored(self, size: int, source: int = NOTHING) -> tuple[Step, ...]:
+        """Return the store to the operand; nothing where the address is not one register and a number."""
+        is_plain = self.is_known and self.base != NOTHING and self.index == NOTHING
+        return (Step(Op.STORE, self.base, source, self.offset, size),) if is_plain else ()
+
+    def loaded(self, register: int, size: int, *, is_signed: bool = False) -> Step:
+        """Return the load of a register from the operand, which may be a word of a table."""
+        if self.is_known and (self.index != NOTHING or (self.base != NOTHING and size != 8)):
+            return Step(Op.INDEX, register, self.base, self.offset, size, self.index, is_signed=is_signed)
+        is_word = self.is_known and size == 8
+        return Step(Op.LOAD, register, self.base, self.offset) if is_word else Step(Op.FORGET, register)
+
+
 def bits(registers: Iterable[int]) -> int:
     """Return a number with a bit for each general or floating-point register."""
     return sum(1 << register for register in set(registers) if 0 <= register < RA_SIGN_STATE)

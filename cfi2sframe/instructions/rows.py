@@ -10,17 +10,18 @@ from cfi2sframe.dwarf.expression import Expression
 from cfi2sframe.dwarf.leb128 import encode_sleb, encode_uleb
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState
 from cfi2sframe.instructions.effects import RA_SIGN_STATE
-from cfi2sframe.instructions.states import CALLER_FP, CFA, NO_CALLER, NUMBER, RETURN_ADDRESS
+from cfi2sframe.instructions.states import CALLER_FP, CFA, NO_CALLER, NUMBER, RETURN_ADDRESS, ra_place
 from cfi2sframe.rules import Rule
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from cfi2sframe.dwarf.rules import CfaRule, RegisterRule
     from cfi2sframe.instructions.effects import Abi
-    from cfi2sframe.instructions.states import State, Value
+    from cfi2sframe.instructions.states import State, TableWord, Value
 
 _CALLER: Final = (CALLER_FP, 0)
 _RA: Final = (RETURN_ADDRESS, 0)
-_NO_CALLER: Final = (NO_CALLER, 0)
 #: A process begins without a caller; what the CFA is has no meaning there.
 _OUTERMOST: Final = RowState(None, NoRule.UNDEFINED, NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
 
@@ -33,26 +34,32 @@ def row_of(state: State, abi: Abi, *, at_call: bool = False) -> RowState | None:
     frame only, and which a call may change. FP's rule is its slot while that is above SP, so that a function that saves
     FP first and changes it later needs no row for that.
     """
-    ra = _ra(state, abi)
-    if ra is NoRule.UNDEFINED:
+    arch, signing = abi.arch, state.get(RA_SIGN_STATE)
+    if state.get(ra_place(arch)) == (NO_CALLER, 0):
         return _OUTERMOST
-    cfa = _cfa(state, abi, at_call=at_call)
-    if cfa is None or ra is None:
+    cfa, ra = _cfa(state, abi, at_call=at_call), _ra(state, abi)
+    if cfa is None or ra is None or (signing is None and not arch.fixed_ra_offset):
         return None
-    fp = _fp(state, abi, 0 if at_call else abi.red_zone)
-    signing = state.get(RA_SIGN_STATE)
-    if not abi.arch.fixed_ra_offset and signing is None:
-        return None
+    fp = _register(state, abi, _CALLER, arch.fp_register, 0 if at_call else abi.red_zone)
+    if fp is None:
+        # Where the caller's value cannot be told, a row without FP would say that the register has it.
+        fp = _in_frame(state, abi) or NoRule.UNDEFINED
     is_signed = signing is not None and signing != (NUMBER, 0)
     return RowState(cfa, ra, fp, NoRule.UNSPECIFIED, RaSigning.SIGNED if is_signed else RaSigning.NONE)
 
 
 def _cfa(state: State, abi: Abi, *, at_call: bool) -> CfaRule | None:
+    saved: Expression | None = None
+    is_exact = False
     for register in (abi.arch.sp_register, abi.arch.fp_register):
         value = state.get(register)
         if value is not None and value[0] == CFA:
             return Rule(register, -value[1], deref=False)
-    saved, is_exact = _saved_cfa(state, abi)
+    for register, offset, (base, distance, *_) in _words_above(state, abi):
+        # A copy of SP in the frame; one that is the CFA itself is best.
+        if base == CFA and not is_exact and (saved is None or distance == 0):
+            code = _address(register, offset) + bytes((d.DW_OP_deref,)) + _plus(-distance)
+            saved, is_exact = Expression(code, deref=False), distance == 0
     others = [
         key
         for key, value in state.items()
@@ -65,64 +72,33 @@ def _cfa(state: State, abi: Abi, *, at_call: bool) -> CfaRule | None:
     return saved
 
 
-def _saved_cfa(state: State, abi: Abi) -> tuple[Expression | None, bool]:
-    """Return where in the frame a copy of SP tells the CFA, and whether it is the CFA itself, which is best."""
-    found: Expression | None = None
-    for register in (abi.arch.sp_register, abi.arch.fp_register):
-        base = state.get(register)
-        for place, saved in _slots(state) if base is not None else ():
-            if base is None or saved[0] != CFA or place[0] != base[0] or place[1] < base[1]:
-                continue
-            code = _address(register, place[1] - base[1]) + bytes((d.DW_OP_deref,)) + _plus(-saved[1])
-            if saved[1] == 0:
-                return Expression(code, deref=False), True
-            found = found or Expression(code, deref=False)
-    return found, False
-
-
 def _ra(state: State, abi: Abi) -> RegisterRule | None:
     """Return the RA's rule; None where nothing leads to it."""
-    if abi.arch.fixed_ra_offset:
-        saved = state.get((CFA, abi.arch.fixed_ra_offset))
-        if saved == _NO_CALLER:
-            return NoRule.UNDEFINED
-        sp = state.get(abi.arch.sp_register)
-        # The RA is not looked for below SP, where it has been popped from.
-        if saved == _RA and not (sp is not None and sp[0] == CFA and sp[1] > abi.arch.fixed_ra_offset):
-            return Rule(None, abi.arch.fixed_ra_offset, deref=True)
-    else:
-        value = state.get(abi.arch.ra_register)
-        if value == _NO_CALLER:
-            return NoRule.UNDEFINED
-        slot = _slot_of(state, abi, _RA, abi.arch.ra_register, 0)
-        if slot is not None:
-            return slot
-        if value == _RA:
-            return NoRule.UNSPECIFIED
+    slot = abi.arch.fixed_ra_offset
+    if not slot:
+        return _register(state, abi, _RA, abi.arch.ra_register, 0)
+    sp = state.get(abi.arch.sp_register, _RA)
+    # The RA is not looked for below SP, where it has been popped from.
+    if state.get((CFA, slot)) == _RA and not (sp[0] == CFA and sp[1] > slot):
+        return Rule(None, slot, deref=True)
     return _in_register(state, _RA)
 
 
-def _fp(state: State, abi: Abi, red_zone: int) -> RegisterRule:
-    slot = _slot_of(state, abi, _CALLER, abi.arch.fp_register, red_zone)
-    if slot is not None:
-        return slot
-    if state.get(abi.arch.fp_register) == _CALLER:
-        return NoRule.UNSPECIFIED
-    register = _in_register(state, _CALLER)
-    if register is not None:
-        return register
-    for place, value in _slots(state):
-        for base_register in (abi.arch.sp_register, abi.arch.fp_register) if value == _CALLER else ():
-            base = state.get(base_register)
-            if base is not None and base[0] == place[0] and place[1] >= base[1]:
-                return Expression(_address(base_register, place[1] - base[1]), deref=True)
-    # The caller's value cannot be told: a row without FP would say that the register has it.
-    return NoRule.UNDEFINED
+def _register(state: State, abi: Abi, wanted: Value, register: int, red_zone: int) -> RegisterRule | None:
+    """Return where a register's value at the entry is: in a slot, in its register, in another one; None: elsewhere.
 
-
-def _slots(state: State) -> list[tuple[Value, tuple[int, ...]]]:
-    """Return the places of memory that a state knows, with their values."""
-    return [(key, (value[0], value[1])) for key, value in state.items() if isinstance(key, tuple)]
+    Slots are not below SP's red zone, and of several, it is the one stored first: later copies may be a program's own
+    data, such as a return address in a structure that it passes on.
+    """
+    sp = state.get(abi.arch.sp_register, _RA)
+    is_in_register = state.get(register) == wanted
+    # At a tail call, the slots are the next function's.
+    if not (is_in_register and abi.callee_area and sp == (CFA, -abi.arch.entry_cfa_offset)):
+        lowest = sp[1] - (0 if is_in_register else red_zone)
+        for key, value in state.items():
+            if value == wanted and isinstance(key, tuple) and key[0] == CFA and (sp[0] != CFA or key[1] >= lowest):
+                return Rule(None, key[1], deref=True)
+    return NoRule.UNSPECIFIED if is_in_register else _in_register(state, wanted)
 
 
 def _in_register(state: State, wanted: Value) -> Rule | None:
@@ -130,25 +106,21 @@ def _in_register(state: State, wanted: Value) -> Rule | None:
     return None if register is None else Rule(register, 0, deref=False)
 
 
-def _slot_of(state: State, abi: Abi, wanted: Value, register: int, red_zone: int) -> Rule | None:
-    """Return the slot that holds a value, counted from the CFA: of those not below SP's red zone, the one stored first.
+def _in_frame(state: State, abi: Abi) -> Expression | None:
+    """Return where in a frame whose distance from the CFA is not known FP's value at the entry is."""
+    for register, offset, value in _words_above(state, abi):
+        if value == _CALLER:
+            return Expression(_address(register, offset), deref=True)
+    return None
 
-    Later copies may be a program's own data, such as a return address in a structure that it passes on.
-    """
-    sp = state.get(abi.arch.sp_register)
-    lowest = sp[1] if sp is not None and sp[0] == CFA else None
-    is_in_register = state.get(register) == wanted
-    if is_in_register and abi.callee_area and sp == (CFA, -abi.arch.entry_cfa_offset):
-        # The slots are the next function's if this is a tail call.
-        return None
-    if lowest is not None and not is_in_register:
-        lowest -= red_zone
-    offsets = [
-        place[1]
-        for place, value in _slots(state)
-        if value == wanted and place[0] == CFA and (lowest is None or place[1] >= lowest)
-    ]
-    return Rule(None, offsets[0], deref=True) if offsets else None
+
+def _words_above(state: State, abi: Abi) -> Iterator[tuple[int, int, Value | TableWord]]:
+    """Yield the words of memory that are known, above SP and above FP: the register, the distance, the value."""
+    for register in (abi.arch.sp_register, abi.arch.fp_register):
+        base = state.get(register)
+        for key, value in state.items() if base is not None else ():
+            if base is not None and isinstance(key, tuple) and key[0] == base[0] and key[1] >= base[1]:
+                yield register, key[1] - base[1], value
 
 
 def _address(register: int, offset: int) -> bytes:

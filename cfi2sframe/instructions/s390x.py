@@ -29,10 +29,11 @@ from cfi2sframe.instructions.effects import (
     Op,
     Reference,
     Step,
+    Storage,
     bits,
     forget,
+    number,
 )
-from cfi2sframe.instructions.s390x_text import F0, FLOATS, S390xText, Storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
@@ -40,6 +41,15 @@ if TYPE_CHECKING:
 SP: Final = 15
 FP: Final = 11
 RA: Final = 14
+F0: Final = 16
+FLOATS: Final = tuple(range(F0, F0 + 16))
+#: General registers, and floating point registers in the order of DWARF's numbers. Vector registers 0 to 15 hold one of
+#: these each, in their first half.
+_REGISTERS: Final = {
+    **{f"%r{n}": n for n in range(16)},
+    **{f"%{kind}{name[1:]}": number for number, name in enumerate(S390X.registers) if number >= F0 for kind in "fv"},
+}
+_OPERAND: Final = re.compile(r"[^,() ]+(?:\([^)]*\))?")
 #: Compilers jump into the midst of the jump itself, where no instruction is, for a trap.
 _TRAP_DISTANCE: Final = 2
 _COMPARE_AND_BRANCH: Final = re.compile(rf"c(l?g?)([ri])([jb])({names.CONDITION})?")
@@ -58,6 +68,61 @@ _DISTANCES: Final = re.compile(rb"(?=\xc0(.)(.{4}))", re.DOTALL)
 _LARL, _BRCL, _BRASL = 0, 4, 5
 _COUNTS: Final = re.compile(r"br?ctg?r?h?")
 _INDEXES: Final = re.compile(r"br?x(h|le)g?")
+
+
+class S390xText:
+    """An instruction's text: its name and its operands, of which those past the last one are empty."""
+
+    def __init__(self, address: int, size: int, name: str, operands: str) -> None:
+        self.address, self.end, self.name = address, address + size, name
+        self.operands: list[str] = _OPERAND.findall(operands)
+
+    def operand(self, place: int) -> str:
+        """Return the text of an operand."""
+        return self.operands[place] if 0 <= place < len(self.operands) else ""
+
+    def register(self, place: int) -> int:
+        """Return an operand's general or floating point register; `NOTHING` where it is something else."""
+        return _REGISTERS.get(self.operand(place), NOTHING)
+
+    def number(self, place: int) -> int | None:
+        """Return an operand that is a number; None where it is something else."""
+        return number(self.operand(place)) if "(" not in self.operand(place) else None
+
+    def target(self, place: int) -> int | None:
+        """Return an operand that is an address of code or data."""
+        value = self.number(place)
+        return None if value is None else value & (1 << 64) - 1
+
+    def memory(self, place: int) -> Storage | None:
+        """Return an operand in memory, of as many bytes as the text says; None: it is something else.
+
+        A number alone is an address.
+        """
+        digits, _, inside = self.operand(place).partition("(")
+        offset = number(digits)
+        if offset is None:
+            return None
+        length, registers = 1, []
+        parts = inside.rstrip(")").replace(" ", "").split(",") if inside else []
+        # A last 0 is no base register, as capstone 6 writes it.
+        for part in parts[:-1] if len(parts) > 1 and parts[-1] == "0" else parts:
+            if part[:1].isdigit():
+                length = int(part, 0)
+            else:
+                # A vector of indices is no part of a plain address.
+                registers.append(_REGISTERS.get(part, F0))
+        base = registers[-1] if registers else NOTHING
+        return Storage(base, registers[0] if len(registers) > 1 else NOTHING, offset, length)
+
+    def named(self) -> list[int]:
+        """Return the registers that are operands by themselves."""
+        return [_REGISTERS[text] for text in self.operands if text in _REGISTERS]
+
+    def many(self) -> list[int]:
+        """Return the registers from the first operand to the second, of which the last one is followed by the first."""
+        first, last = self.register(0), self.register(1)
+        return [(first + place) % 16 for place in range((last - first) % 16 + 1)]
 
 
 def effect_of(address: int, size: int, mnemonic: str, operands: str) -> Effect | None:
@@ -256,7 +321,7 @@ def _memory_steps(text: S390xText) -> tuple[Step, ...] | None:
         return at.stored(names.STORES.get(name, (8, 1))[0]) if at is not None else ()
     if first is not None:
         # Instructions on storage: the first operand changes, and what `_changed` says.
-        size = max(first.length, names.FIRST_SIZES.get(name, 16 if first.length == 1 else 1))
+        size = max(first.size, names.FIRST_SIZES.get(name, 16 if first.size == 1 else 1))
         return (*first.stored(size), *forget(*_changed(text)))
     if name in names.SWAPS:
         changed = _changed(text)

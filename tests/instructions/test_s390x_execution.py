@@ -15,8 +15,7 @@ from cfi2sframe import load
 from cfi2sframe.abi import S390X
 from cfi2sframe.instructions.decoder import open_disassembler
 from cfi2sframe.instructions.effects import JUMP, NOTHING, Flow
-from cfi2sframe.instructions.s390x import ABI
-from cfi2sframe.instructions.s390x_text import FLOATS, S390xText
+from cfi2sframe.instructions.s390x import ABI, FLOATS, S390xText
 from tests.support.instructions.concrete import Expected, expect
 from tests.support.instructions.s390x_cases import UNKNOWN, assemble
 from tests.support.instructions.s390x_machine import (

@@ -65,9 +65,11 @@ def linked_file(
     codes: tuple[Code, ...] = (Code(),),
     symbols: tuple[asm.Symbol, ...] = (),
     more: tuple[asm.Section, ...] = (),
+    segments: tuple[asm.Segment, ...] = (),
+    entry_vaddr: int = 0,
     section_headers: bool = True,
 ) -> bytes:
-    """Return a shared library whose .eh_frame has these entries."""
+    """Return a shared library whose .eh_frame has these entries; it has `more` sections and `segments` than these."""
     frame = asm.EhFrame((*entries, asm.Terminator()), FRAME_VADDR, little_endian=arch.byte_order == "<").assemble()
     texts = tuple(
         asm.Section(c.name, c.data, 1 if c.data else SHT_NOBITS, CODE, c.vaddr, nobits_size=c.size) for c in codes
@@ -80,8 +82,10 @@ def linked_file(
         segments=(
             asm.Segment(PT_LOAD, 4, (".eh_frame",)),
             *(asm.Segment(PT_LOAD, 5, (code.name,)) for code in codes),
+            *segments,
         ),
         symbols=symbols,
+        entry_vaddr=entry_vaddr,
         section_headers=section_headers,
     )
 

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from cfi2sframe.instructions.s390x_text import FLOATS
+from cfi2sframe.instructions.s390x import FLOATS
 
 GENERAL_COUNT: Final = 16
 #: All memory that there is; registers point to the window in its midst.
