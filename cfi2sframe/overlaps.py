@@ -13,6 +13,7 @@ from itertools import pairwise
 from operator import add, attrgetter, gt, sub
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi2sframe.elf.ranges import without
 from cfi2sframe.reasons import DropReason
 
 if TYPE_CHECKING:
@@ -58,15 +59,18 @@ class Pieces(NamedTuple):
         return cls(*zip(*records, strict=True))
 
     def without(self, taken: Sequence[tuple[int, int]]) -> Pieces:
-        """Return what is left outside of some ascending ranges."""
+        """Return what is left outside of some ascending ranges that do not overlap."""
         if not taken:
             return self
+        starts, ends = zip(*taken, strict=True)
         # Stubs are close together, and most pieces are far from them.
-        first = bisect_right(self.ends, taken[0][0])
-        last = bisect_left(self.starts, max(end for _, end in taken))
-        near = Pieces(*(column[first:last] for column in self))
-        left = Pieces.of(_cut(near.records, taken))
-        return Pieces(*((*all_[:first], *cut, *all_[last:]) for all_, cut in zip(self, left, strict=True)))
+        near = slice(bisect_right(self.ends, starts[0]), bisect_left(self.starts, ends[-1]))
+        left: list[Piece] = []
+        for number, start, end in Pieces(*(column[near] for column in self)).records:
+            cuts = taken[bisect_right(ends, start) : bisect_left(starts, end)]
+            left += [Piece(number, *span) for span in without([(start, end)], cuts)]
+        columns = zip(self, Pieces.of(left), strict=True)
+        return Pieces(*((*all_[: near.start], *cut, *all_[near.stop :]) for all_, cut in columns))
 
 
 class Resolved(NamedTuple):
@@ -165,21 +169,3 @@ def _sweep(ranges: Iterable[Piece]) -> list[Piece]:
         else:
             pieces.append(Piece(number, edge, next_edge))
     return pieces
-
-
-def _cut(pieces: Iterable[Piece], taken: Sequence[tuple[int, int]]) -> Iterator[Piece]:
-    """Yield what is left of ascending pieces without the ascending ranges `taken`."""
-    position = 0
-    for number, start, end in pieces:
-        begin = start
-        while position < len(taken) and taken[position][1] <= begin:
-            position += 1
-        # A range that reaches past this piece may also cut the next one: `position` stays.
-        at = position
-        while at < len(taken) and taken[at][0] < end:
-            if taken[at][0] > begin:
-                yield Piece(number, begin, taken[at][0])
-            begin = max(begin, taken[at][1])
-            at += 1
-        if begin < end:
-            yield Piece(number, begin, end)

@@ -26,7 +26,6 @@ from cfi2sframe.jobs.job import refusal_of
 from cfi2sframe.reasons import CodeReason, SkipReason, UnreadSource
 from cfi2sframe.report.coverage import coverage_data
 from cfi2sframe.report.coverage_report import coverage_report
-from cfi2sframe.sources import FoundCfi
 from cfi2sframe.uncovered import as_cfi
 from tests.support import cfi_asm as asm
 from tests.support.derived import derived, give
@@ -255,7 +254,7 @@ def test_objects(
 def test_functions_keep_their_key_and_share_programs() -> None:
     image = file_of(AARCH64_LE, "cccc")
     made = [derived(AARCH64_LE, at(n), at(n + 1))._replace(uses_b_key=n == 1) for n in (0, 1, 2)]
-    entries = read_programs(image, FoundCfi((as_cfi(image, tuple(made)),))).entries
+    entries = read_programs(image, (as_cfi(image, tuple(made)),)).entries
     assert [entry.fde.cie.uses_b_key for entry in entries] == [False, True, False]
     assert [entry.program.table for entry in entries] == [each.table for each in made]
     assert len({entry.program.number for entry in entries}) == 2

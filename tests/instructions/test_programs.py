@@ -129,30 +129,3 @@ def test_a_number_is_an_address_where_addresses_are_fixed(tmp_path: Path, *, is_
     program = assembled(AMD64, source, tmp_path, is_static=is_static, options=("--section-start=.text=0x110000",))
     assert program.problems() == []
     assert program.missing() == set()
-
-
-def test_a_function_of_this_file_that_saves_a_register(tmp_path: Path) -> None:
-    source = """
-        func f
-        push rbx
-        .cfi_def_cfa_offset 16
-        mov rbx, rsp
-        and rsp, -64
-        .cfi_def_cfa rbx, 16
-        call saves
-        mov rsp, rbx
-        .cfi_def_cfa rsp, 16
-        pop rbx
-        .cfi_def_cfa_offset 8
-        ret
-        endf
-        func saves
-        push rbx
-        .cfi_def_cfa_offset 16
-        xor ebx, ebx
-        pop rbx
-        .cfi_def_cfa_offset 8
-        ret
-        endf
-    """
-    assert assembled(AMD64, source, tmp_path).problems() == []

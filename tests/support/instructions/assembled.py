@@ -30,6 +30,8 @@ from cfi2sframe.sources import find_cfi
 from tests.support.needs import need
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.rules import RowState, UnwindTable
     from cfi2sframe.elf.image import ElfImage
@@ -94,19 +96,16 @@ class Program(NamedTuple):
         return f"{name}+{vaddr - at}"
 
 
+def row_spans(start: int, size: int, table: UnwindTable) -> Iterator[tuple[int, int, RowState]]:
+    """Yield the rows of a function at an address: from, to, and the row."""
+    for first, last, state in zip(table.starts, (*table.starts[1:], size), table.states, strict=True):
+        yield start + first, start + last, state
+
+
 def rows_of(derived: Derived) -> dict[int, RowState]:
     """Return the row of each byte of code that has one."""
-    found: dict[int, RowState] = {}
-    for each in derived.functions:
-        found |= _by_vaddr(each.start_vaddr, each.start_vaddr + each.size, each.table)
-    return found
-
-
-def _by_vaddr(start: int, end: int, table: UnwindTable) -> dict[int, RowState]:
-    found: dict[int, RowState] = {}
-    for first, last, state in zip(table.starts, (*table.starts[1:], end - start), table.states, strict=True):
-        found |= dict.fromkeys(range(start + first, start + last), state)
-    return found
+    spans = (span for each in derived.functions for span in row_spans(*each[:3]))
+    return {vaddr: state for start, end, state in spans for vaddr in range(start, end)}
 
 
 def shown(row: RowState | None) -> str:
@@ -135,10 +134,9 @@ def assembled(
     text = next(with_cfi.sections_named(".text"))
     assert [s.vaddr for s in without.sections_named(".text")] == [text.vaddr], "the code is elsewhere without CFI"
     assert not any(s.name == ".eh_frame" for s in without.sections)
-    rows: dict[int, RowState] = {}
-    for entry in read_programs(with_cfi, *find_cfi(with_cfi)).entries:
-        fde = entry.fde
-        rows |= _by_vaddr(fde.pc_begin_vaddr, fde.pc_begin_vaddr + fde.pc_range, entry.program.table)
+    entries = read_programs(with_cfi, *find_cfi(with_cfi)).entries
+    spans = (span for e in entries for span in row_spans(e.fde.pc_begin_vaddr, e.fde.pc_range, e.program.table))
+    rows = {vaddr: state for start, end, state in spans for vaddr in range(start, end)}
     code = Span(text.vaddr, text.vaddr + text.size)
     others = (Span(each.start_vaddr, each.end_vaddr) for each in without.code_ranges)
     tables = [section for section in with_cfi.sections if section.name == ".symtab"]

@@ -15,10 +15,9 @@ from cfi2sframe.elf.ranges import Span
 from cfi2sframe.instructions.derive import derive
 from cfi2sframe.rules import Rule
 from cfi2sframe.sources import find_cfi
+from tests.support.instructions.assembled import row_spans
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from cfi2sframe.dwarf.rules import RegisterRule, RowState
     from cfi2sframe.elf.image import ElfImage
 
@@ -50,7 +49,8 @@ def compare(image: ElfImage, seed: int | None) -> Comparison:
     hidden = sum(end - start for start, end in set(functions).difference(shown))
     counts = Counter[str]()
     wrong: list[str] = []
-    for start, end, ours in _rows(image, sorted([*stubs, *shown])):
+    derived = derive(image, sorted([*stubs, *shown])).functions
+    for start, end, ours in [span for each in derived for span in row_spans(*each[:3])]:
         vaddr = start
         while vaddr < end:
             found = in_force.at(vaddr)
@@ -66,14 +66,6 @@ def compare(image: ElfImage, seed: int | None) -> Comparison:
                         wrong.append(f"0x{vaddr:x}..0x{stop:x}: {ours} is derived, the CFI has {theirs}")
             vaddr = stop
     return Comparison(hidden, counts["derived"], counts["same"], tuple(wrong), counts["wrong"], counts["cfi"])
-
-
-def _rows(image: ElfImage, shown: list[Span]) -> Iterator[tuple[int, int, RowState]]:
-    for function in derive(image, shown).functions:
-        start, table = function.start_vaddr, function.table
-        ends = (*table.starts[1:], function.size)
-        for first, last, state in zip(table.starts, ends, table.states, strict=True):
-            yield start + first, start + last, state
 
 
 def _agree(ours: RowState, theirs: RowState) -> bool:

@@ -14,6 +14,7 @@ from cfi2sframe import load
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.instructions.derive import derive
 from cfi2sframe.rules import Rule
+from tests.support.instructions.assembled import row_spans
 from tests.support.needs import need
 
 if TYPE_CHECKING:
@@ -74,10 +75,7 @@ def step(
 def rows_of(image: ElfImage) -> Iterator[tuple[int, int, RowState]]:
     """Yield the rows that are derived for all code of an image: addresses from, to, and the row."""
     for function in derive(image, ()).functions:
-        start, table = function.start_vaddr, function.table
-        ends = (*table.starts[1:], function.size)
-        for first, last, state in zip(table.starts, ends, table.states, strict=True):
-            yield start + first, start + last, state
+        yield from row_spans(*function[:3])
 
 
 @functools.cache

@@ -455,3 +455,26 @@ restore:
     mov rdx, [rdi]
     jmp rdx
     endf
+
+## a function of this file that saves a register
+    func f
+    push rbx
+    .cfi_def_cfa_offset 16
+    mov rbx, rsp
+    and rsp, -64
+    .cfi_def_cfa rbx, 16
+    call saves
+    mov rsp, rbx
+    .cfi_def_cfa rsp, 16
+    pop rbx
+    .cfi_def_cfa_offset 8
+    ret
+    endf
+    func saves
+    push rbx
+    .cfi_def_cfa_offset 16
+    xor ebx, ebx
+    pop rbx
+    .cfi_def_cfa_offset 8
+    ret
+    endf
