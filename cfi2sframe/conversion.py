@@ -220,7 +220,7 @@ def convert_image(
 
     cfi = read_cfi(image, options.source)
     if not cfi.entries and cfi.damaged:
-        first = cfi.damaged[0].failure.error
+        first = cfi.damaged[0].error
         raise InputError(f"no usable FDE; the first is damaged: {first.reason}", first.where, first.offset)
     outcomes = outcomes_of(cfi.entries, lower_programs(cfi.programs, target), refused)
     code_map = map_code(image, cfi.entries, target.version)

@@ -247,9 +247,9 @@ def test_a_damaged_fde_fails_alone() -> None:
     image = linked(AMD64, leaf(0), asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x20, 16, (b"\x3f",)), leaf(0x40))
     conversion = convert_checked(image)
     assert places(conversion) == [(0, 16), (0x40, 16)]
-    ((failure, section, start),) = conversion.cfi.damaged
-    assert (section.name, start) == (".eh_frame", TEXT_VADDR + 0x20)
-    assert failure.error.reason == "unknown call frame instruction 0x3f"
+    (damaged,) = conversion.cfi.damaged
+    assert (damaged.section.name, damaged.start_vaddr) == (".eh_frame", TEXT_VADDR + 0x20)
+    assert damaged.error.reason == "unknown call frame instruction 0x3f"
     assert not conversion.is_whole
 
 
@@ -258,7 +258,7 @@ def test_a_damaged_cie_damages_its_fdes() -> None:
     image = linked(AMD64, leaf(0), asm.Fde(bad, TEXT_VADDR + 0x20, 16), asm.Fde(bad, TEXT_VADDR + 0x40, 16))
     conversion = convert_checked(image)
     assert places(conversion) == [(0, 16)]
-    reasons = {f.failure.error.reason for f in conversion.cfi.damaged}
+    reasons = {f.error.reason for f in conversion.cfi.damaged}
     assert len(conversion.cfi.damaged) == 2
     assert {reason.split(": ")[1] for reason in reasons} == {"CIE version 9 is unknown"}
 

@@ -69,15 +69,11 @@ if TYPE_CHECKING:
     FdeFields: TypeAlias = tuple[int, DwarfCie, int, int, bytes, int, int]
 
 
-class CfiFailure(NamedTuple):
-    """A damaged FDE: where it is in its section, and what is wrong."""
-
-    offset: int
-    error: CfiError
-
-
 class EntryWalk:
-    """A pass over a section's entries: `fdes` yields the sound FDEs; after that, `failures` has the damaged ones."""
+    """A pass over a section's entries: `fdes` yields the sound FDEs; after that, `failures` has the errors of others.
+
+    The errors' offsets are those of the FDEs in the section.
+    """
 
     def __init__(self, section: CfiSection, bases: PointerBases) -> None:
         self.section = section
@@ -85,12 +81,10 @@ class EntryWalk:
         self.bases = bases
         self.is_eh_frame = section.kind == "eh_frame"
         self.cies: dict[int, DwarfCie | CfiError] = {}
-        self.failures: list[CfiFailure] = []
+        self.failures: list[CfiError] = []
         self._interned: dict[DwarfCie, DwarfCie] = {}
         #: Those of `cies` whose FDEs have the common form (see `fdes`).
         self._common_cies: dict[int, DwarfCie] = {}
-        #: Bytes of CIEs that may still be read ahead. Each is read once, so only CIEs that overlap exceed the section.
-        self._ahead_size = len(section.data)
 
     def fdes(self) -> Iterator[FdeFields]:
         """Yield the fields of each sound FDE. Raises `CfiError` where an entry's length leaves the section.
@@ -171,7 +165,7 @@ class EntryWalk:
         try:
             return self._fde(offset, start, end, id_size)
         except CfiError as error:
-            self.failures.append(CfiFailure(offset, self._error(error.reason, offset)))
+            self.failures.append(self._error(error.reason, offset))
             return None
 
     def _identifier(self, start: int, id_size: int) -> int:
@@ -189,26 +183,20 @@ class EntryWalk:
         Raises `CfiError` when it is damaged or there is none.
         """
         if offset not in self.cies:
-            self._read_cie_ahead(offset)
+            if not 0 <= offset <= len(self.data) - 8:
+                raise CfiError("the CIE pointer leaves the section")
+            no_cie = CfiError("the CIE pointer does not point to a CIE")
+            try:
+                start, end, id_size = self._bounds(offset)
+            except CfiError:
+                raise no_cie from None
+            if self._identifier(start, id_size) != self._cie_id(id_size):
+                raise no_cie
+            self._cie(offset, start + id_size, end)
         found = self.cies[offset]
         if isinstance(found, CfiError):
             raise CfiError(f"its CIE at 0x{offset:x} is damaged: {found.reason}")
         return found
-
-    def _read_cie_ahead(self, offset: int) -> None:
-        if not 0 <= offset <= len(self.data) - 8:
-            raise CfiError("the CIE pointer leaves the section")
-        no_cie = CfiError("the CIE pointer does not point to a CIE")
-        try:
-            start, end, id_size = self._bounds(offset)
-        except CfiError:
-            raise no_cie from None
-        if self._identifier(start, id_size) != self._cie_id(id_size):
-            raise no_cie
-        self._ahead_size -= end - start
-        if self._ahead_size < 0:
-            raise CfiError("CIEs overlap one another")
-        self._cie(offset, start + id_size, end)
 
     def _cie(self, offset: int, body: int, end: int) -> None:
         """Add the CIE at an offset to `cies`, or the error where it is damaged; its fields are `data[body:end]`."""

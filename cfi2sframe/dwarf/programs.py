@@ -15,7 +15,7 @@ from itertools import compress, count, pairwise
 from operator import add, attrgetter, ge, gt, itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.dwarf.entries import CfiFailure, DwarfCie, DwarfFde, EntryWalk
+from cfi2sframe.dwarf.entries import DwarfCie, DwarfFde, EntryWalk
 from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.pointer import Location, PointerBases
 from cfi2sframe.dwarf.row_section import RowFdes, RowSection
@@ -50,11 +50,15 @@ class CfiEntry(NamedTuple):
 
 
 class DamagedFde(NamedTuple):
-    """A damaged FDE and its section; `start_vaddr` is its function's address, None where that could not be read."""
+    """A damaged FDE: where it is in its section, and what is wrong.
 
-    failure: CfiFailure
+    `start_vaddr` is its function's address, None where that could not be read.
+    """
+
+    offset: int
+    error: CfiError
     section: CfiSection | RowSection
-    start_vaddr: int | None
+    start_vaddr: int | None = None
 
 
 class CfiEntries:
@@ -128,22 +132,13 @@ class CfiEntries:
         if not 0 <= number < len(self.starts):
             raise IndexError(number)
         walk = self._walks[bisect_right(self._walks, number, key=itemgetter(0)) - 1][1]
-        return self._entry(number, walk.fde_at(self.offsets[number]), walk)
-
-    def __iter__(self) -> Iterator[CfiEntry]:
-        ends = [*[first for first, _ in self._walks[1:]], len(self)]
-        number = 0
-        for (_, walk), end in zip(self._walks, ends, strict=False):
-            for fields in walk.fdes():
-                # The walk also yields FDEs whose instructions are damaged, which have no number.
-                if number < end and fields[0] == self.offsets[number]:
-                    yield self._entry(number, DwarfFde(*fields), walk)
-                    number += 1
-
-    def _entry(self, number: int, fde: DwarfFde, walk: EntryWalk | RowFdes) -> CfiEntry:
+        fde = walk.fde_at(self.offsets[number])
         if number in self.clipped:
             fde = fde._replace(pc_range=self.sizes[number])
         return CfiEntry(number, fde, self.programs[self.program_numbers[number]], walk.section)
+
+    def __iter__(self) -> Iterator[CfiEntry]:
+        return map(self.__getitem__, range(len(self)))
 
 
 class Cfi(NamedTuple):
@@ -240,8 +235,8 @@ class _Reader:
             self.starts.append(fde.pc_begin_vaddr)
             self.sizes.append(fde.pc_range)
             self.offsets.append(fde.offset)
-        errors = [CfiError(reason, section.name, offset) for offset, reason in sorted(section.damaged)]
-        self.damaged += [DamagedFde(CfiFailure(error.offset or 0, error), section, None) for error in errors]
+        for offset, reason in sorted(section.damaged):
+            self.damaged.append(DamagedFde(offset, CfiError(reason, section.name, offset), section))
 
     def number_of_rows(self, cie: DwarfCie, table: UnwindTable) -> int:
         """Return the number of the program with these rows."""
@@ -273,7 +268,7 @@ class _Reader:
                     table = machine.run(instructions, location)
                 except CfiError as damage:
                     error = CfiError(damage.reason, section.name, instructions_offset + (damage.offset or 0))
-                    damaged.append(DamagedFde(CfiFailure(offset, error), section, pc_begin))
+                    damaged.append(DamagedFde(offset, error, section, pc_begin))
                     continue
                 number = self.add_program(cie, table)
                 if not table.depends_on_location:
@@ -282,8 +277,8 @@ class _Reader:
             sizes.append(pc_range)
             offsets.append(offset)
             program_numbers.append(number)
-        damaged += [DamagedFde(failure, section, None) for failure in walk.failures]
-        self.damaged += sorted(damaged, key=attrgetter("failure.offset"))
+        damaged += [DamagedFde(failure.offset or 0, failure, section) for failure in walk.failures]
+        self.damaged += sorted(damaged, key=attrgetter("offset"))
 
     def machine_of(self, cie: DwarfCie) -> RowMachine:
         """Return the machine of a CIE. Raises `CfiError` when the CIE is damaged."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
-from cfi2sframe.dwarf.entries import CfiFailure, DwarfCie, DwarfFde
+from cfi2sframe.dwarf.entries import DwarfCie, DwarfFde
 from cfi2sframe.dwarf.rules import UnwindTable  # noqa: TC001 - part of a NamedTuple's fields
 
 if TYPE_CHECKING:
@@ -45,8 +45,6 @@ class RowSection(NamedTuple):
 
 class RowFdes:
     """The functions of a `RowSection` as FDEs, whose offsets are their numbers, and that have no instructions."""
-
-    failures: tuple[CfiFailure, ...] = ()
 
     def __init__(self, section: RowSection, arch: Arch) -> None:
         self.section = section

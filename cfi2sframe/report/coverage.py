@@ -318,8 +318,8 @@ def _missing(conversion: Conversion) -> Iterator[Missing]:
         where = stub.section_name, stub.start_vaddr, stub.size
         yield Missing("PLT stubs", *where, stub.reason.name, stub.detail, message=stub.reason.value)
     for item in conversion.cfi.damaged:
-        section, failure = item.section.name, item.failure
-        yield Missing("damaged", section, failure.offset, 0, source=section, message=failure.error.reason)
+        section = item.section.name
+        yield Missing("damaged", section, item.offset, 0, source=section, message=item.error.reason)
 
 
 def _missing_without_cfi(image: ElfImage, stretches: Iterable[Stretch]) -> list[Missing]:

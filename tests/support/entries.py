@@ -5,18 +5,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.dwarf.entries import CfiFailure, DwarfFde, EntryWalk
+from cfi2sframe.dwarf.entries import DwarfFde, EntryWalk
 
 if TYPE_CHECKING:
     from cfi2sframe.dwarf.pointer import PointerBases
     from cfi2sframe.elf.cfi import CfiSection
+    from cfi2sframe.errors import CfiError
 
 
 class CfiTable(NamedTuple):
     """The sound FDEs, the damaged ones, and the number of CIEs that were read."""
 
     fdes: tuple[DwarfFde, ...]
-    failures: tuple[CfiFailure, ...]
+    failures: tuple[CfiError, ...]
     cie_count: int
 
 

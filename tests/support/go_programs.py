@@ -71,7 +71,7 @@ def judge_table(image: ElfImage) -> TableVerdict:
     """Compare the rows of all functions, at each address where a row of either starts, by where they say things are."""
     judge = {e.fde.pc_begin_vaddr: e for e in read_programs(image, *find_cfi(image, "debug_frame")).entries}
     cfi = read_programs(image, *find_cfi(image, "gopclntab"))
-    differences = [f"damaged: {damaged.failure.error}" for damaged in cfi.damaged]
+    differences = [f"damaged: {damaged.error}" for damaged in cfi.damaged]
     names = image.names_of(judge)
     without_rules, outermost, ended, point_count, count = set(), set(), set(), 0, 0
     seen = set()
