@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tests.support.needs import need
+from tests.support.walk import check_walks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from tests.support.walk import Sampler
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CONTRIB: Final = ROOT / "contrib"
@@ -81,6 +84,22 @@ def run(*command: str | Path, cwd: Path | None = None, env: Mapping[str, str] | 
     return result
 
 
+def shell_script(path: Path, text: str) -> Path:
+    """Write a program in shell; return its path."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def wrapper_folder(programs: Path, folder: Path, *names: str) -> Path:
+    """Make a folder for GCC's `-B` in which wrappers have the names of tools, `ld` unless others are named."""
+    folder.mkdir()
+    for name in names or ("ld",):
+        (folder / name).symlink_to(programs / f"cfi2sframe-{name}")
+    return folder
+
+
 def copy_recipe(name: str, target: Path, *, with_project: bool = True) -> Path:
     """Copy a recipe's example, and the C project beside it, into a clean folder."""
     shutil.copytree(CONTRIB / name / "example", target)
@@ -101,6 +120,13 @@ def check_section(path: Path, *, more_functions_than: int = 1) -> None:
     result = verify(image, decode_existing(image))
     assert result.is_clean, result.differences[:3]
     assert result.function_count > more_functions_than
+
+
+def check_pair(sampler: Sampler, program: Path, library: Path) -> None:
+    """Check the sections of a program and its library, and walk the stacks of its run."""
+    check_section(program)
+    check_section(library)
+    check_walks(sampler, program, libraries=library.parent)
 
 
 def has_section(path: Path) -> bool:

@@ -1,18 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The linker wrapper: what it converts, what it leaves alone, and that it never breaks a link."""
+"""The wrappers of linker and driver: what they convert, what they leave alone, and that they never break a link."""
 
 from __future__ import annotations
 
+import ast
 import os
+import re
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from cfi2sframe import load, verify
+from cfi2sframe.api import decode_existing
 from cfi2sframe.cli.wrapper.programs import role_of
 from cfi2sframe.cli.wrapper.words import is_for_driver, link_request, output_of
-from tests.contrib.support import PROJECT, Result, attempt, check_section, environment, has_section, run
-from tests.contrib.test_builds import linker_folder
+from tests.contrib.support import (
+    PROGRAMS,
+    PROJECT,
+    ROOT,
+    Result,
+    attempt,
+    check_section,
+    environment,
+    has_section,
+    run,
+    shell_script,
+    wrapper_folder,
+)
 from tests.support.needs import need
 from tests.support.walk import check_walks
 
@@ -28,8 +44,7 @@ SOURCES = [str(PROJECT / "main.c"), str(PROJECT / "words.c")]
 def objects(tmp_path: Path) -> list[str]:
     """The project's objects, in the test's folder."""
     need("cc", "ld")
-    for source in SOURCES:
-        run("cc", "-O2", "-c", source, cwd=tmp_path)
+    run("cc", "-O2", "-c", *SOURCES, cwd=tmp_path)
     return ["main.o", "words.o"]
 
 
@@ -70,7 +85,6 @@ def test_output_of_response_files(tmp_path: Path) -> None:
         ("/x/ld", [], "CFI2SFRAME_LD", ("ld",)),
         ("cfi2sframe-ld", [], "CFI2SFRAME_LD", ("ld",)),
         ("ld.lld", [], "CFI2SFRAME_LD", ("ld.lld",)),
-        ("aarch64-linux-gnu-ld", [], "CFI2SFRAME_LD", ("aarch64-linux-gnu-ld",)),
         ("aarch64-linux-gnu-ld.bfd", [], "CFI2SFRAME_LD", ("aarch64-linux-gnu-ld.bfd",)),
         ("cfi2sframe-ld", ["-Wl,-z,now"], "CFI2SFRAME_CC", ("cc", "gcc", "clang")),
         ("cfi2sframe-cc", [], "CFI2SFRAME_CC", ("cc", "gcc", "clang")),
@@ -80,43 +94,6 @@ def test_output_of_response_files(tmp_path: Path) -> None:
 def test_role_of(name: str, words: list[str], variable: str, names: tuple[str, ...]) -> None:
     role = role_of(name, words)
     assert (role.variable, role.names) == (variable, names)
-
-
-def test_gcc_with_a_folder(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
-    need("gcc", "ld")
-    folder = linker_folder(programs, tmp_path / "sframe-ld")
-    program = tmp_path / "words"
-    result = run("gcc", "-B", folder, "-O2", "-o", program, *SOURCES, env=environment(programs))
-    assert result.err == ""
-    check_section(program)
-    check_walks(sampler, program)
-
-
-@pytest.mark.parametrize("target", ["aarch64-linux-gnu", "s390x-linux-gnu"])
-def test_a_cross_compiler_gets_its_own_linker(tmp_path: Path, programs: Path, target: str) -> None:
-    need(f"{target}-gcc", f"{target}-ld")
-    folder = linker_folder(programs, tmp_path / "sframe-ld")
-    program = tmp_path / "words"
-    run(f"{target}-gcc", "-B", folder, "-O2", "-o", program, *SOURCES, env=environment(programs))
-    check_section(program)
-
-
-def test_driver(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
-    need("cc")
-    env = environment(programs)
-    for source in SOURCES:
-        run("cfi2sframe-cc", "-O2", "-c", source, cwd=tmp_path, env=env)
-    assert not has_section(tmp_path / "words.o")
-    run("cfi2sframe-cc", "main.o", "words.o", cwd=tmp_path, env=env)
-    check_section(tmp_path / "a.out")
-    check_walks(sampler, tmp_path / "a.out")
-
-
-def test_the_linker_s_exit_status_counts(tmp_path: Path, programs: Path, objects: list[str]) -> None:
-    result = attempt("cfi2sframe-ld", "-o", "words", objects[0], cwd=tmp_path, env=environment(programs))
-    assert result.status == 1
-    assert "undefined reference" in result.err
-    assert "cfi2sframe" not in result.err.replace("cfi2sframe-ld", "")
 
 
 OBJECT = "x.o"
@@ -151,13 +128,41 @@ def test_what_is_asked_of_a_driver(
     assert link_request(words, is_driver=True) == (output, is_link)
 
 
-@pytest.mark.parametrize("words", [["-Wl,-o,out"], ["-Xlinker", "-o", "-Xlinker", "out"], ["@arguments"]])
-def test_the_linker_s_output_is_the_driver_s(tmp_path: Path, programs: Path, words: list[str]) -> None:
+@pytest.mark.parametrize("compiler", ["gcc", "aarch64-linux-gnu-gcc", "s390x-linux-gnu-gcc"])
+def test_gcc_with_a_folder(tmp_path: Path, programs: Path, sampler: Sampler, compiler: str) -> None:
+    """A cross compiler gets its own linker."""
+    need(compiler)
+    folder, program = wrapper_folder(programs, tmp_path / "sframe-ld"), tmp_path / "words"
+    result = run(compiler, "-B", folder, "-O2", "-o", program, *SOURCES, env=environment(programs))
+    assert result.err == ""
+    check_section(program)
+    if compiler == "gcc":
+        check_walks(sampler, program)
+
+
+def test_driver(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
+    need("cc")
+    env = environment(programs)
+    run("cfi2sframe-cc", "-O2", "-c", *SOURCES, cwd=tmp_path, env=env)
+    assert not has_section(tmp_path / "words.o")
+    run("cfi2sframe-cc", "main.o", "words.o", cwd=tmp_path, env=env)
+    check_section(tmp_path / "a.out")
+    check_walks(sampler, tmp_path / "a.out")
+
+
+def test_the_linker_s_output_is_the_driver_s(tmp_path: Path, programs: Path) -> None:
     need("cc", "ld")
     (tmp_path / "arguments").write_text("-Wl,--output=out")
     env = environment(programs, CFI2SFRAME_STRICT="1")
-    assert attempt("cfi2sframe-cc", *SOURCES, *words, cwd=tmp_path, env=env) == Result(0, "", "")
+    assert attempt("cfi2sframe-cc", *SOURCES, "@arguments", cwd=tmp_path, env=env) == Result(0, "", "")
     assert has_section(tmp_path / "out")
+
+
+def test_the_linker_s_exit_status_counts(tmp_path: Path, programs: Path, objects: list[str]) -> None:
+    result = attempt("cfi2sframe-ld", "-o", "words", objects[0], cwd=tmp_path, env=environment(programs))
+    assert result.status == 1
+    assert "undefined reference" in result.err
+    assert "cfi2sframe" not in result.err.replace("cfi2sframe-ld", "")
 
 
 @pytest.mark.parametrize("strict", ["0", "1"])
@@ -184,35 +189,27 @@ def test_probes_are_no_failures(tmp_path: Path, programs: Path, words: list[str]
     assert (result.status, "cfi2sframe" in result.err) == (0, False)
 
 
-def test_help(tmp_path: Path, programs: Path) -> None:
-    result = run("cfi2sframe-cc", "--cfi2sframe-help", cwd=tmp_path, env=environment(programs))
-    assert "CFI2SFRAME_STRICT" in result.out
-    assert "cfi2sframe-cc --cfi2sframe-help" in run("cfi2sframe", "--help", env=environment(programs)).out
-
-
-def fake_linker(path: Path, script: str) -> Path:
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
-    return path
-
-
 def link_with(tmp_path: Path, programs: Path, script: str, **variables: str) -> Result:
     """Run the wrapper around a linker that follows the script."""
-    env = environment(programs, CFI2SFRAME_LD=str(fake_linker(tmp_path / "linker", script)), **variables)
+    env = environment(programs, CFI2SFRAME_LD=str(shell_script(tmp_path / "linker", script)), **variables)
     return attempt("cfi2sframe-ld", "-o", "out", cwd=tmp_path, env=env)
 
 
 DAMAGED = "head -c 20000 /bin/ls > out; head -c 20000 /dev/zero >> out"
 
 
-def test_what_cannot_be_converted_stays_linked(tmp_path: Path, programs: Path) -> None:
-    """Nothing is printed, because libtool and configure take that for a failure; there is a log."""
+@pytest.mark.parametrize("strict", ["0", "1"])
+def test_what_cannot_be_converted_stays_linked(tmp_path: Path, programs: Path, strict: str) -> None:
+    """Unless STRICT asks nothing is printed: libtool and configure take that for a failure. There is a log."""
     log = tmp_path / "log"
-    assert link_with(tmp_path, programs, DAMAGED, CFI2SFRAME_LOG=str(log)) == Result(0, "", "")
+    result = link_with(tmp_path, programs, DAMAGED, CFI2SFRAME_LOG=str(log), CFI2SFRAME_STRICT=strict)
+    assert (result.status, result.out) == (int(strict), "")
     assert (tmp_path / "out").stat().st_size == 40000
     why, verdict = log.read_text().splitlines()
     assert why.startswith(f"cfi2sframe: {tmp_path}/out: error: ")
     assert verdict == f"cfi2sframe-ld: {tmp_path}/out: warning: no .sframe section was put in"
+    told = [why, "cfi2sframe-ld: out: error: no .sframe section was put in (CFI2SFRAME_STRICT)"]
+    assert result.err.splitlines() == (told if strict == "1" else [])
 
 
 def test_the_log_has_a_line_for_each_link(tmp_path: Path, programs: Path) -> None:
@@ -225,26 +222,14 @@ def test_the_log_has_a_line_for_each_link(tmp_path: Path, programs: Path) -> Non
     assert all(line.startswith(f"cfi2sframe: {tmp_path}/out: info: SFrame version 3: ") for line in lines)
 
 
-@pytest.mark.parametrize("strict", ["0", "1"])
-def test_what_sframe_is_not_defined_for_is_no_failure(tmp_path: Path, programs: Path, strict: str) -> None:
+def test_what_sframe_is_not_defined_for_is_no_failure(tmp_path: Path, programs: Path) -> None:
     """Configure scripts try to link for other machines; STRICT is about files that should have a section."""
     need("gcc")
-    source = tmp_path / "none.s"
-    source.write_text(".globl _start\n_start: ret\n")
-    run("gcc", "-c", source, cwd=tmp_path)
-    env = environment(programs, CFI2SFRAME_STRICT=strict)
+    (tmp_path / "none.s").write_text(".globl _start\n_start: ret\n")
+    run("gcc", "-c", "none.s", cwd=tmp_path)
+    env = environment(programs, CFI2SFRAME_STRICT="1")
     assert attempt("cfi2sframe-ld", "-o", "none", "none.o", cwd=tmp_path, env=env) == Result(0, "", "")
     assert not has_section(tmp_path / "none")
-
-
-def test_strict(tmp_path: Path, programs: Path) -> None:
-    result = link_with(tmp_path, programs, DAMAGED, CFI2SFRAME_STRICT="1")
-    assert result.status == 1
-    why, verdict = result.err.splitlines()
-    assert why.startswith(f"cfi2sframe: {tmp_path}/out: error: ")
-    assert verdict == "cfi2sframe-ld: out: error: no .sframe section was put in (CFI2SFRAME_STRICT)"
-    assert (tmp_path / "out").stat().st_size == 40000
-    assert link_with(tmp_path, programs, DAMAGED, CFI2SFRAME_STRICT="0").status == 0
 
 
 @pytest.mark.parametrize(
@@ -264,36 +249,29 @@ def test_wrong_flags_break_no_link(tmp_path: Path, programs: Path, flags: str) -
     assert "warning: no .sframe section was put in" in result.err
 
 
-#: It has no CFI.
-ASSEMBLY = ".globl through\n.type through, @function\nthrough: push %rbx\ncall *%rdi\npop %rbx\nret\n"
-
-
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the assembly is that of AMD64")
 def test_rows_from_code(tmp_path: Path, programs: Path) -> None:
     """The wrappers take them as convert does."""
-    from cfi2sframe import load, verify
-    from cfi2sframe.api import decode_existing
-
     need("gcc", "ld")
-    (tmp_path / "main.c").write_text("void through(int (*)(void)); int puts(const char *); int main(void) {return 0;}")
-    (tmp_path / "through.s").write_text(ASSEMBLY)
-    folder = linker_folder(programs, tmp_path / "sframe-ld")
+    (tmp_path / "main.c").write_text("void through(int (*)(void)); int main(void) { return 0; }")
+    without_cfi = ".globl through\n.type through, @function\nthrough: push %rbx\ncall *%rdi\npop %rbx\nret\n"
+    (tmp_path / "through.s").write_text(without_cfi)
+    folder = wrapper_folder(programs, tmp_path / "sframe-ld")
     for flags, has_rows in (("", False), ("--from code", True)):
         env = environment(programs, CFI2SFRAME_FLAGS=flags)
         run("gcc", "-B", folder, "-o", "program", "main.c", "through.s", cwd=tmp_path, env=env)
         image = load(str(tmp_path / "program"))
-        section = decode_existing(image)
         table = next(section for section in image.sections if section.name == ".symtab")
         (vaddr,) = (s.vaddr for s in image.symbols(table) if s.name == "through")
         assert vaddr is not None
-        assert (section.find(vaddr + 1) is not None) is has_rows
+        assert (decode_existing(image).find(vaddr + 1) is not None) is has_rows
         assert verify(image, source="code" if has_rows else None).is_clean
 
 
 def test_a_wrapper_is_not_its_own_linker(tmp_path: Path, programs: Path) -> None:
     """Neither under another name, nor in a folder of PATH, nor by its variable."""
     need("ld")
-    folder = linker_folder(programs, tmp_path / "sframe-ld")
+    folder = wrapper_folder(programs, tmp_path / "sframe-ld")
     env = environment(programs)
     env["PATH"] = os.pathsep.join([str(folder), env["PATH"]])
     assert "GNU ld" in run(folder / "ld", "--version", cwd=tmp_path, env=env).out
@@ -310,3 +288,101 @@ def test_a_section_that_the_linker_merged_is_replaced(tmp_path: Path, programs: 
         pytest.skip("this linker does not take SFrame sections of objects")
     assert result.status == 0
     check_section(tmp_path / "words")
+
+
+MAN_PAGE = ROOT / "data" / "share" / "man" / "man1" / "cfi2sframe-ld.1"
+WRAPPERS = [name for name in PROGRAMS if name != "cfi2sframe"]
+
+
+def variables_read() -> set[str]:
+    """Return the literals that are looked up in the environment, by any name of a function that does."""
+    found = {name for each in WRAPPERS for name in (role_of(each, []).variable, role_of(each, []).running)}
+    for path in (ROOT / "cfi2sframe" / "cli" / "wrapper").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+                name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                value = node.args[0].value
+                if name in ("get", "is_set") and isinstance(value, str) and value.isupper():
+                    found.add(value)
+    return found
+
+
+def test_the_man_page_has_the_variables_that_are_read_and_no_others() -> None:
+    section = MAN_PAGE.read_text().partition(".Sh ENVIRONMENT")[2].partition(".Sh EXIT STATUS")[0]
+    items = re.findall(r"^\.It Ev (.*)$", section, re.MULTILINE)
+    read = variables_read()
+    assert len(read) > 10
+    assert {word for item in items for word in item.replace(",", " ").split()} == read
+
+
+def test_the_man_page_is_that_of_each_wrapper(programs: Path) -> None:
+    need("man", "mandoc")
+    env = {"PATH": os.environ["PATH"], "MANWIDTH": "1000", "LC_ALL": "C.UTF-8"}
+    for name in WRAPPERS:
+        text = run("man", "-l", MAN_PAGE.with_name(f"{name}.1"), cwd=MAN_PAGE.parents[1], env=env).out
+        assert all(each in text for each in WRAPPERS)
+    assert attempt("mandoc", "-T", "lint", "-W", "warning", MAN_PAGE).out == ""
+    assert "CFI2SFRAME_STRICT" in run("cfi2sframe-cc", "--cfi2sframe-help", env=environment(programs)).out
+
+
+LIBTOOL = [Path("/usr/share/aclocal", f"{part}.m4") for part in ("libtool", "ltoptions", "ltsugar", "ltversion")]
+LIBTOOL += [Path("/usr/share/aclocal/lt~obsolete.m4"), Path("/usr/share/libtool/build-aux")]
+CONFIGURE = """\
+AC_INIT([words], [1])
+AC_CONFIG_AUX_DIR([aux])
+AC_PROG_CC
+LT_INIT
+AC_CHECK_LIB([m], [cos])
+AC_CHECK_FUNCS([backtrace no_such_function])
+AC_OUTPUT
+"""
+MESON = """\
+project('words', 'c')
+cc = meson.get_compiler('c')
+foreach word : ['-static', '-Wl,--gc-sections', '-Wl,--no-such-option', '-pie']
+  message(word, cc.has_link_argument(word))
+endforeach
+message('static', cc.links('int main(void) { return 0; }', args: '-static'))
+message('backtrace', cc.has_function('backtrace'), cc.has_function('no_such_function'))
+message('m', cc.find_library('m').found(), cc.has_argument('-Wa,--noexecstack'))
+"""
+
+
+@pytest.mark.slow
+def test_libtool_finds_what_it_finds_without(tmp_path: Path, programs: Path) -> None:
+    """It takes a static link that prints something for one that fails; parts of libc cannot be described."""
+    need("autoconf", "make", "gcc", "as", "ld")
+    if not all(path.exists() for path in LIBTOOL):
+        pytest.skip("libtool is not here: apt-get install libtool")
+    # Its parts are used directly, so that automake is not needed.
+    shutil.copytree(LIBTOOL[-1], tmp_path / "aux")
+    (tmp_path / "configure.ac").write_text(CONFIGURE)
+    (tmp_path / "aclocal.m4").write_text("".join(path.read_text() for path in LIBTOOL[:-1]))
+    run("autoconf", cwd=tmp_path)
+    log = tmp_path / "log"
+    env = environment(programs, CFI2SFRAME_LOG=str(log))
+    found = []
+    for name, option in (("plain", ""), ("wrapped", f" -B{wrapper_folder(programs, tmp_path / 'B', 'as', 'ld')}")):
+        (tmp_path / name).mkdir()
+        run("../configure", "--cache-file=cache", f"CC=gcc{option}", cwd=tmp_path / name, env=env)
+        text = (tmp_path / name / "cache").read_text()
+        # How the tools are called is what differs.
+        lines = text.replace(option, "").replace("'gcc'", "gcc").splitlines()
+        found.append([line for line in lines if not line.startswith(("lt_cv_path_LD", "#"))])
+    assert found[1] == found[0]
+    assert "lt_cv_prog_compiler_static_works=${lt_cv_prog_compiler_static_works=yes}" in found[1]
+    assert log.read_text().count("info: SFrame version") > 10
+
+
+@pytest.mark.slow
+def test_meson_finds_what_it_finds_without(tmp_path: Path, programs: Path) -> None:
+    need("meson", "ninja", "gcc", "as", "ld")
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "meson.build").write_text(MESON)
+    found = []
+    for name, option in (("plain", ""), ("wrapped", f" -B{wrapper_folder(programs, tmp_path / 'B', 'as', 'ld')}")):
+        env = environment(programs, CC=f"gcc{option}")
+        said = run("meson", "setup", tmp_path / name, tmp_path / "words", env=env).out
+        found.append(re.findall(r"^Message: .*", said, re.MULTILINE))
+    assert found[1] == found[0]
+    assert len(found[0]) == 7

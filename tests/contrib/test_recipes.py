@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recipes of contrib/, each in a clean folder: sections agree with the CFI, and stacks with backtrace()'s."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import shutil
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+
+from cfi2sframe.cli import main
+from tests.contrib.support import (
+    CONTRIB,
+    attempt,
+    check_pair,
+    check_section,
+    copy_recipe,
+    environment,
+    gdb_session,
+    has_section,
+    lists_section,
+    run,
+    wrapper_folder,
+)
+from tests.support import jobs
+from tests.support.needs import need
+from tests.support.walk import check_walks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.walk import Sampler
+
+pytestmark = pytest.mark.sampled
+
+#: What the runtime of Rust has more of, and Go's twice.
+MANY_FUNCTIONS = 500
+
+
+def test_make(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
+    need("make", "cc")
+    folder = copy_recipe("make", tmp_path / "words")
+    shutil.copy(CONTRIB / "make" / "sframe.mk", folder)
+    run("make", "words", cwd=folder, env=environment(programs))
+    check_pair(sampler, folder / "words", folder / "libwords.so")
+    assert "up to date" in run("make", "words", cwd=folder, env=environment(programs)).out
+
+
+def test_ninja(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
+    need("ninja", "cc")
+    folder = copy_recipe("ninja", tmp_path / "words")
+    run("ninja", cwd=folder, env=environment(programs))
+    check_pair(sampler, folder / "words", folder / "libwords.so")
+    assert "no work to do" in run("ninja", cwd=folder, env=environment(programs)).out
+
+
+@pytest.mark.parametrize("generator", ["Unix Makefiles", "Ninja"])
+def test_cmake(tmp_path: Path, programs: Path, sampler: Sampler, generator: str) -> None:
+    need("cmake", "cc", "ninja" if generator == "Ninja" else "make")
+    folder = copy_recipe("cmake", tmp_path / "words")
+    (folder / "cmake").mkdir()
+    shutil.copy(CONTRIB / "cmake" / "CFI2SFrame.cmake", folder / "cmake")
+    build, root = tmp_path / "build", tmp_path / "root"
+    env = environment(programs)
+    run("cmake", "-S", folder, "-B", build, "-G", generator, "-DCMAKE_BUILD_TYPE=Release", env=env)
+    run("cmake", "--build", build, env=env)
+    check_pair(sampler, build / "words", build / "libwords.so.1.0")
+    run("cmake", "--install", build, "--prefix", root, "--strip", env=env)
+    check_pair(sampler, root / "bin" / "words", root / "lib" / "libwords.so.1.0")
+
+
+def test_meson_with_the_linker_wrapper(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
+    need("meson", "ninja", "cc")
+    folder = copy_recipe("meson", tmp_path / "words")
+    wrapper = wrapper_folder(programs, tmp_path / "sframe-ld")
+    text = (CONTRIB / "meson" / "sframe.ini.in").read_text().replace("@FOLDER@", str(wrapper))
+    (tmp_path / "sframe.ini").write_text(text)
+    build, root = tmp_path / "build", tmp_path / "root"
+    env = environment(programs)
+    options = ("--native-file", tmp_path / "sframe.ini", "--prefix", "/", "--libdir", "lib")
+    run("meson", "setup", *options, build, folder, env=env)
+    run("meson", "compile", "-C", build, env=env)
+    check_pair(sampler, build / "words", build / "libwords.so.1.0")
+    run("meson", "install", "-C", build, "--destdir", root, env=env)
+    check_pair(sampler, root / "bin" / "words", root / "lib" / "libwords.so.1.0")
+
+
+def rust(tool: str, which: str, programs: Path) -> tuple[str, dict[str, str]]:
+    """Return Debian's cargo or rustc, or another that comes first in PATH, and an environment with its own rustc."""
+    debian, first = shutil.which(tool, path="/usr/bin"), shutil.which(tool)
+    path = debian if which == "debian" else first
+    if path is None or (which == "first" and path == debian):
+        pytest.skip(f"no {tool} {'in /usr/bin' if which == 'debian' else 'but that of /usr/bin'}")
+    folders = [str(programs), os.path.dirname(path), os.environ["PATH"]]
+    return path, environment(programs) | {"PATH": os.pathsep.join(folders)}
+
+
+@pytest.mark.parametrize("which", ["debian", "first"])
+def test_cargo(tmp_path: Path, programs: Path, sampler: Sampler, which: str) -> None:
+    need("cc")
+    cargo, env = rust("cargo", which, programs)
+    folder = copy_recipe("cargo", tmp_path / "words", with_project=False)
+    program = folder / "target" / "release" / "words"
+    run(cargo, "build", "--release", "--offline", "--locked", cwd=folder, env=env)
+    check_section(program, more_functions_than=MANY_FUNCTIONS)
+    check_walks(sampler, program)
+    before = program.stat().st_mtime_ns
+    run(cargo, "build", "--release", "--offline", "--locked", cwd=folder, env=env)
+    assert program.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("which", ["debian", "first"])
+@pytest.mark.parametrize("options", ["linker=cfi2sframe-cc strip=symbols", "linker=cfi2sframe-ld linker-flavor=gcc"])
+def test_rustc(tmp_path: Path, programs: Path, which: str, options: str) -> None:
+    need("cc")
+    rustc, env = rust("rustc", which, programs)
+    folder = copy_recipe("cargo", tmp_path / "words", with_project=False)
+    words = [word for option in options.split() for word in ("-C", option)]
+    run(rustc, "--edition", "2021", "-O", *words, "-o", "words", "src/main.rs", cwd=folder, env=env)
+    check_section(folder / "words", more_functions_than=MANY_FUNCTIONS)
+    assert run(folder / "words").out == run(folder / "words", "0").out
+
+
+@pytest.fixture(scope="module")
+def go_caches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Folders of Go's own: the runtime is compiled once."""
+    return {name: str(tmp_path_factory.mktemp(name)) for name in ("GOCACHE", "GOPATH")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", ["", "-buildmode=pie", "-ldflags=-linkmode=external", "-ldflags=-s -w"])
+def test_go(tmp_path: Path, programs: Path, go_caches: dict[str, str], flags: str) -> None:
+    """Go's programs load no C library, so nothing walks inside."""
+    need("go", "cc", "strip")
+    folder = copy_recipe("go", tmp_path / "words", with_project=False)
+    program = folder / "words"
+    env = environment(programs, GOPROXY="off", GOFLAGS="-mod=readonly", GOTOOLCHAIN="local", **go_caches)
+    build = ["go", "build", "-trimpath", *filter(None, [flags]), "-o", "words", "."]
+    run(*build, cwd=folder, env=env)
+    result = run(program).out
+    run("cfi2sframe", "--in-place", "--replace", program, env=env)
+    check_section(program, more_functions_than=2 * MANY_FUNCTIONS)
+    assert run(program, "0.3").out == result
+    converted = program.read_bytes()
+    run(*build, cwd=folder, env=env)
+    assert program.read_bytes() == converted
+    before = run("cfi2sframe", "dump", program, env=env).out
+    run("strip", program)
+    assert run("cfi2sframe", "dump", program, env=env).out == before
+    assert run(program, "0.1").out == result
+    run("cfi2sframe", "remove", "--in-place", program, env=env)
+    assert not has_section(program)
+    assert run(program, "0.1").out == result
+
+
+CONTAINERFILE = (CONTRIB / "container" / "example" / "Containerfile").read_text()
+#: The shell of each RUN instruction, its lines joined as a container engine joins them.
+CONTAINER_COMMANDS = re.findall(r"^RUN (.*)$", CONTAINERFILE.replace("\\\n", ""), re.MULTILINE)
+
+
+def test_the_containerfile_is_sound() -> None:
+    need("shellcheck")
+    assert len(CONTAINER_COMMANDS) == 4
+    for command in CONTAINER_COMMANDS:
+        run("sh", "-c", 'printf %s "$1" | shellcheck -', "sh", f"#!/bin/sh\n{command}\n")
+    stages = set(re.findall(r"^FROM \S+ AS (\S+)$", CONTAINERFILE, re.MULTILINE))
+    assert set(re.findall(r"--from=(\S+)", CONTAINERFILE)) == stages == {"build"}
+
+
+def test_the_commands_of_the_container(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
+    """The image itself is not built here."""
+    need("make", "cc", "sh")
+    source, out = copy_recipe("container", tmp_path / "src"), tmp_path / "out"
+    for command in CONTAINER_COMMANDS:
+        if not command.startswith("apt-get "):
+            run("sh", "-c", command.replace("/out", str(out)), cwd=source, env=environment(programs))
+    check_pair(sampler, out / "usr" / "bin" / "words", out / "usr" / "lib" / "words" / "libwords.so")
+
+
+def check_executor(executor: Executor, folder: Path, out: pytest.CaptureFixture[str]) -> None:
+    paths = [folder / f"{number}.o" for number in range(4)]
+    for number, path in enumerate(paths):
+        path.write_bytes(jobs.object_of(number) if number != 2 else jobs.TRUNCATED)
+    recipe = runpy.run_path(str(CONTRIB / "dask" / "convert.py"))
+    assert recipe["convert_all"](executor, map(str, paths)) == 1
+    lines = sorted(out.readouterr().out.splitlines())
+    assert [line for line in lines if line.endswith(": converted")] == [f"{paths[n]}: converted" for n in (0, 1, 3)]
+    assert "truncated: the ELF header needs 64 bytes, the file has 40" in lines[2]
+    assert [jobs.has_section(path.read_bytes()) for path in paths] == [True, True, False, True]
+
+
+def test_executors_of_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with ThreadPoolExecutor(2) as threads, ProcessPoolExecutor(2, get_context("spawn")) as processes:
+        check_executor(threads, tmp_path, capsys)
+        check_executor(processes, tmp_path, capsys)
+
+
+def test_dask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    distributed = pytest.importorskip("distributed", reason="no dask: pip install distributed")
+    with distributed.Client(processes=False, n_workers=1, threads_per_worker=2, dashboard_address=None) as client:
+        check_executor(client.get_executor(), tmp_path, capsys)
+
+
+def split(program: Path, tool: Literal["objcopy", "eu-strip"]) -> Path:
+    """Move the debug information of a program to a file of its own, as dh_strip does, or as rpm's find-debuginfo."""
+    debug = program.with_name(f"{program.name}.debug")
+    if tool == "objcopy":
+        run("objcopy", "--only-keep-debug", "--compress-debug-sections", program, debug)
+        run("strip", "--remove-section=.comment", "--remove-section=.note", program)
+        run("objcopy", "--add-gnu-debuglink", debug, program)
+    else:
+        run("eu-strip", "--remove-comment", "-f", debug, program)
+    return debug
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("tool", ["objcopy", "eu-strip"])
+@pytest.mark.parametrize("linker", ["bfd", "lld"])
+@pytest.mark.parametrize("is_before", [True, False], ids=["before", "afterwards"])
+def test_debug_information_is_split_off(
+    linker: str, tool: Literal["objcopy", "eu-strip"], tmp_path: Path, *, is_before: bool
+) -> None:
+    """Only if the conversion came first, gdb and eu-unstrip take the two files for one. With lld sections move."""
+    need("cc", "gdb", "objcopy", "strip", "eu-strip", "eu-unstrip", f"ld.{linker}")
+    sources, program = copy_recipe("make", tmp_path / "sources"), tmp_path / "words"
+    run("cc", "-O2", "-g", f"-fuse-ld={linker}", "-o", program, "main.c", "words.c", cwd=sources)
+    if is_before:
+        assert main(["--in-place", str(program)]) == 0
+    debug = split(program, tool)
+    if not is_before:
+        assert main(["--in-place", str(program)]) == 0
+    assert lists_section(debug) == is_before
+    assert ("warning: section .sframe not found in" in gdb_session(program, tmp_path)) == (not is_before)
+    if is_before:
+        run("eu-unstrip", program, debug, "-o", tmp_path / "joined")
+        assert main(["verify", str(tmp_path / "joined")]) == 0
+        assert attempt(tmp_path / "joined", "--help") == attempt(program, "--help")
