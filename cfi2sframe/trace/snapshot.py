@@ -109,7 +109,7 @@ class FileMapping(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What is known of a core or a process. `auxv` is the auxiliary vector: AT_ types to values.
+    """What is known of a core or a process. `auxv` has the values of the auxiliary vector by type.
 
     `read` reads what the process's own memory holds (a core's contents, or copies); without it a file is not compared
     with what was mapped, and what has no file (the vDSO) is not known. `threads` have their topmost frames by id.

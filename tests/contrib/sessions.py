@@ -24,7 +24,7 @@ from tests.support.oracle.tools import ToolMissingError, find_binutils, oracles_
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 300
 _BLOCK = re.compile(r"^```(\w+)(?: ([^\n]+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: Between what one command prints and the next: ASCII's record separator.
 _SEPARATOR = "\x1e"

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The man page and the completions: readable by those who read them, and whole."""
+"""What is made from the parsers and the package: the man page, the completions, the site. Each has every option."""
 
 from __future__ import annotations
 
+import argparse
+import importlib
+import inspect
 import os
 import re
+import runpy
 import sys
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,95 +22,107 @@ from tests.support.needs import need
 if TYPE_CHECKING:
     from pathlib import Path
 
-PAGE = "man/man1/cfi2sframe.1"
-BASH = "bash-completion/completions/cfi2sframe"
-ZSH = "zsh/site-functions/_cfi2sframe"
-FISH = "fish/vendor_completions.d/cfi2sframe.fish"
-PYTHON = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"}
+MAN_PAGE = "man/man1/cfi2sframe.1"
+#: The completion of each shell.
+FILES = {
+    "bash": "bash-completion/completions/cfi2sframe",
+    "zsh": "zsh/site-functions/_cfi2sframe",
+    "fish": "fish/vendor_completions.d/cfi2sframe.fish",
+}
+#: What prints what a shell offers: the arguments are the file and the verb.
+SCRIPTS = {
+    "bash": """
+source "$1"
+COMP_WORDS=(cfi2sframe "$2" -); COMP_CWORD=2; COMP_LINE="cfi2sframe $2 -"; COMP_POINT=${#COMP_LINE}; COMP_TYPE=9
+_shtab_cfi2sframe cfi2sframe -
+printf "%s\\n" "${COMPREPLY[@]}"
+""",
+    "zsh": """
+fpath=(${1:h} $fpath); autoload -Uz compinit; compinit -u -D
+[[ $_comps[cfi2sframe] = _cfi2sframe ]] || exit
+source "$1"; name=_shtab_cfi2sframe_${2}_options; print -l -- ${(P)name}
+""",
+    "fish": """
+complete -c cfi2sframe -e; source $argv[1]
+complete -C "cfi2sframe $argv[2] --"; complete -C "cfi2sframe $argv[2] -"
+""",
+}
 
 
 @pytest.fixture(scope="module")
 def share(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("share")
-    run(sys.executable, ROOT / "tools" / "share.py", folder, env=PYTHON)
+    env = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"}
+    run(sys.executable, ROOT / "tools" / "share.py", folder, env=env)
     return folder
 
 
 def option_names(verb: str) -> set[str]:
     """Return what the verb's own parser knows."""
-    parser = verb_parser(verb)
-    return {name for name in parser._option_string_actions if not is_hidden(parser, name)}
+    actions = verb_parser(verb)._actions  # argparse has no public way to ask
+    return {name for action in actions if action.help != argparse.SUPPRESS for name in action.option_strings}
 
 
-def is_hidden(parser: object, name: str) -> bool:
-    action = parser._option_string_actions[name]  # type: ignore[attr-defined]
-    return bool(action.help == "==SUPPRESS==")
-
-
-def test_man_page_reads_without_warnings(share: Path) -> None:
-    need("mandoc")
-    result = attempt("mandoc", "-T", "lint", "-W", "warning", share / PAGE)
-    problems = [line for line in result.out.splitlines() if "missing date" not in line]
-    assert problems == []
-
-
-def test_man_page_has_every_option(share: Path) -> None:
-    need("man")
-    text = run("man", "-l", share / PAGE, env={"PATH": os.environ["PATH"], "MANWIDTH": "1000", "LC_ALL": "C.UTF-8"}).out
+def test_the_man_page(share: Path) -> None:
+    need("man", "mandoc")
+    lint = attempt("mandoc", "-T", "lint", "-W", "warning", share / MAN_PAGE).out.splitlines()
+    assert [line for line in lint if "missing date" not in line] == []
+    env = {"PATH": os.environ["PATH"], "MANWIDTH": "1000", "LC_ALL": "C.UTF-8"}
+    text = run("man", "-l", share / MAN_PAGE, env=env).out
     for verb in VERBS:
         assert re.search(rf"^{verb.upper()}$", text, re.MULTILINE), verb
         for name in option_names(verb) - {"-h", "--help"}:
             assert re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text), (verb, name)
 
 
-def bash_choices(share: Path, *words: str) -> set[str]:
-    """Return what bash would offer for the last word, files aside."""
-    need("bash")
-    script = (
-        'cd "$2"; source "$1"; shift 2; COMP_WORDS=(cfi2sframe "$@"); COMP_CWORD=$#; COMP_LINE="cfi2sframe $*"; '
-        'COMP_POINT=${#COMP_LINE}; COMP_TYPE=9; _shtab_cfi2sframe cfi2sframe "${@: -1}"; '
-        'printf "%s\\n" "${COMPREPLY[@]}"'
-    )
-    return set(run("bash", "--norc", "-ec", script, "bash", share / BASH, share / "man", *words).out.split())
-
-
+@pytest.mark.sampled
 @pytest.mark.parametrize("verb", VERBS)
-def test_bash_offers_every_option(share: Path, verb: str) -> None:
-    assert bash_choices(share, verb, "-") == option_names(verb)
-
-
-def test_zsh_loads_and_lists_every_option(share: Path) -> None:
-    need("zsh")
-    script = (
-        'fpath=($1 $fpath); autoload -Uz compinit; compinit -u -D; print $_comps[cfi2sframe]; source "$1/_cfi2sframe"; '
-        "for verb in ${@[2,-1]}; do "
-        "print -- $verb; name=_shtab_cfi2sframe_${verb}_options; print -l -- ${(P)name}; done"
-    )
-    out = run("zsh", "-fc", script, "zsh", (share / ZSH).parent, *VERBS).out
-    assert out.startswith("_cfi2sframe\n")
-    for verb in VERBS:
-        body = out.partition(f"\n{verb}\n")[2]
-        listed = set()
-        for line in body.splitlines():
-            if line in VERBS:
-                break
-            head = line.partition("[")[0]
-            listed |= {name.rstrip("+=") for name in re.findall(r"--?[A-Za-z][\w-]*", head)}
-        assert option_names(verb) <= listed, verb
-
-
-def fish_choices(share: Path, line: str) -> set[str]:
-    """Return what fish would offer at the end of a line."""
-    need("fish")
-    script = "complete -c cfi2sframe -e; source $argv[1]; complete -C $argv[2]"
-    out = run("fish", "--no-config", "-c", script, share / FISH, line).out
-    return {row.partition("\t")[0] for row in out.splitlines()}
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_fish_offers_every_option(share: Path, verb: str) -> None:
+@pytest.mark.parametrize("shell", FILES)
+def test_a_shell_offers_every_option(share: Path, shell: str, verb: str) -> None:
+    need(shell)
+    words = {"bash": ["--norc", "-ec"], "zsh": ["-fc"], "fish": ["--no-config", "-c"]}[shell]
+    name = [] if shell == "fish" else [shell]
+    lines = run(shell, *words, SCRIPTS[shell], *name, share / FILES[shell], verb).out.splitlines()
+    # zsh writes alternatives and explanations into a line, fish an explanation after a tab.
+    heads = (re.split(r"[\[\t]", line)[0] for line in lines)
+    offered = {name for head in heads for name in re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", head)}
+    wanted = option_names(verb)
     # fish offers the long name where there is one.
-    offered = fish_choices(share, f"cfi2sframe {verb} --") | fish_choices(share, f"cfi2sframe {verb} -")
-    names = option_names(verb)
-    assert {name for name in names if name.startswith("--")} <= offered
-    assert {name for name in offered if name in names or name.startswith("--")} <= names
+    assert {name for name in wanted if name.startswith("--") or shell != "fish"} <= offered
+    assert offered <= wanted
+
+
+def filled(page: str) -> str:
+    """Return the text of a page of the site that Sphinx gets."""
+    fill_in: Any = runpy.run_path(str(ROOT / "docs" / "generated.py"))["fill_in"]
+    source = [(ROOT / f"{page}.md").read_text()]
+    fill_in(ROOT, page, source)
+    assert "<!-- the" not in source[0]
+    return source[0]
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_site_has_every_option(verb: str) -> None:
+    section = filled("docs/command-line").partition(f"\n## {verb}\n")[2].partition("\n## ")[0]
+    listed = re.findall(r"^```\{option\} (.+)$", section, re.MULTILINE)
+    names = {name for line in listed for name in re.findall(r"(?:^|, )(--?[\w-]+)", line)}
+    assert names == option_names(verb) - {"-h", "--help"}
+
+
+@pytest.mark.parametrize("module", ["cfi2sframe", "cfi2sframe.trace"])
+def test_the_site_has_every_public_name(module: str) -> None:
+    imported = importlib.import_module(module)
+    names = {name for name in imported.__all__ if not inspect.ismodule(getattr(imported, name))} - {"__version__"}
+    found = re.findall(rf"^\.\. auto\w+:: {re.escape(module)}\.(\w+)$", filled("docs/python"), re.MULTILINE)
+    assert set(found) == names
+
+
+def test_the_site_is_made_without_a_warning(tmp_path: Path) -> None:
+    """A broken link, a page that no list of pages names, a docstring that is no markup would be one."""
+    for name in ("sphinx", "myst_parser", "furo"):
+        if find_spec(name) is None:
+            pytest.skip(f"{name} is not here: make docs")
+    words = ["--conf-dir", ROOT / "docs", "--fail-on-warning", "--keep-going", "--nitpicky", "--quiet"]
+    run(sys.executable, "-m", "sphinx", *words, "-d", tmp_path / "trees", ROOT, tmp_path / "site")
+    assert (tmp_path / "site" / "docs" / "index.html").exists()

@@ -114,7 +114,7 @@ def test_the_fault_is_still_there(name: str, programs: Path, tmp_path: Path) -> 
     wanted = label.split()[1]
     assert (release.version + ".").startswith(wanted + "."), f"the page shows {wanted}; here is {release.version}"
     text = "".join(block.text for block in blocks if block.language == "console")
-    need(*re.findall(r"(?:^\$|\|) (g?cc|objdump)\b", text, re.MULTILINE))
+    need("bash", *re.findall(r"(?:^\$|\|) (g?cc|objdump)\b", text, re.MULTILINE))
     for command, shown, said in steps_of(blocks, label, variables_of(release, programs, tmp_path), tmp_path):
         assert [LINKER_NAME.sub("ld:", line) for line in said] == shown, command
 
