@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import pairwise
+from operator import add
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.constants import PT_PHDR, SHT_RELA
-from cfi2sframe.elf.executable import before_the_code, spread_of
+from cfi2sframe.elf.constants import PF_X, PT_LOAD, PT_PHDR, SHT_RELA
 from cfi2sframe.sframe import constants as s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.abi import Arch
+    from cfi2sframe.elf.headers import ProgramHeader
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.model import FunctionBody, Section
     from cfi2sframe.sframe.read import DecodedSection, Header, Record, Words
@@ -184,23 +186,45 @@ def gaps(it: Subject) -> str | None:
 
 def segments(section: Section, image: ElfImage) -> Iterator[str]:
     """Yield what Linux has against the functions' segments. Of code in several of them, no section can satisfy it."""
-    spread = spread_of(image.segments, section.starts, section.sizes)
-    if not spread.segment_count:
+    loads = [segment for segment in image.segments if segment.type == PT_LOAD and segment.flags & PF_X]
+    loads.sort(key=lambda load: load.vaddr)
+    if not loads:
         return
-    if spread.holder_count > 1:
+    starts = sorted(section.starts)
+    counts = [bisect_left(starts, load.end_vaddr) - bisect_left(starts, load.vaddr) for load in loads]
+    holder_count = sum(map(bool, counts))
+    if holder_count > 1:
         yield (
-            f"functions are in {spread.holder_count} of {spread.segment_count} executable segments; it registers the "
-            "section for each of them by itself, and wants all functions there"
+            f"functions are in {holder_count} of {len(loads)} executable segments; it registers the section for each "
+            "of them by itself, and wants all functions there"
         )
-    if spread.has_outsider:
+    last_end = max(map(add, section.starts, section.sizes), default=0)
+    is_in_one = any(
+        count == len(starts) and last_end <= load.end_vaddr for load, count in zip(loads, counts, strict=True)
+    )
+    if not is_in_one and any(not _is_inside(loads, *each) for each in zip(section.starts, section.sizes, strict=True)):
         yield "a function is in no executable segment, or reaches past its end"
 
 
+def _is_inside(loads: list[ProgramHeader], start: int, size: int) -> bool:
+    index = bisect_right(loads, start, key=lambda load: load.vaddr) - 1
+    return index >= 0 and start + size <= loads[index].end_vaddr
+
+
 def other_header(it: Subject) -> str | None:
-    """Say that a program header before the code's segment has PF_X."""
-    if it.image.is_relocatable:
+    """Say that a program header with PF_X, no PT_LOAD, precedes the segment of the functions, and overlaps it.
+
+    Linux takes it for an executable segment. Where sections are not validated, the section is registered for it, and
+    then not for the segment, because ranges must not overlap.
+    """
+    first = min(it.section.starts, default=0)
+    executable = [segment for segment in it.image.segments if segment.flags & PF_X]
+    holds = [load.type == PT_LOAD and load.vaddr <= first < load.end_vaddr for load in executable]
+    if it.image.is_relocatable or True not in holds:
         return None
-    found = before_the_code(it.image.segments, it.section.starts)
+    load, others = executable[holds.index(True)], executable[: holds.index(True)]
+    touching = (s for s in others if s.type != PT_LOAD and s.vaddr < load.end_vaddr and load.vaddr < s.end_vaddr)
+    found = next(touching, None)
     # Putting the section into the file clears PF_X of PT_PHDR.
     if found is None or (found.type == PT_PHDR and not it.is_in_file):
         return None
