@@ -133,21 +133,15 @@ def run(request: SizeRequest) -> int:
     if request.compared:
         return _compare(request)
     collected = _collect(request.inputs.find(), request)
-    version = request.version
-    folders = [
-        os.path.dirname(source.name) or "."
-        for sizes, source in zip(collected.answers, collected.sources, strict=True)
-        for _ in sizes
-    ]
+    by_folder = [os.path.dirname(source.name) or "." for source in collected.sources]
     report = partial(
         size_report,
-        _sizes(collected),
-        version,
+        collected.answers,
+        request.version,
         level=request.options[0].level,
         order=request.order,
         top=request.top,
-        folders=folders if request.line == "folder" else None,
-        undefined_count=sum(version not in {size.sframe_version for size in each} for each in collected.answers),
+        folders=by_folder if request.line == "folder" else None,
     )
     return publish(collected, report, request.printing, _NOTHING)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Reason = SkipReason | StubReason | CodeReason
 
 #: What describes code: a kind of row, PLT stubs, padding that the function before it reaches over, and instructions.
-DESCRIBED: Final = ("default", "flexible", "stubs", "padding", "from code")
+DESCRIBED: Final = ("default", "flexible", "stub", "padding", "from_code")
 #: The rank of a symbol that names no function.
 _NO_NAME: Final = 3
 
@@ -78,7 +78,7 @@ def _known(conversion: Conversion) -> Iterator[Stretch]:
     for skip in code_map.stubs.left_out:
         yield Stretch("without CFI", skip.start_vaddr, skip.start_vaddr + skip.size, skip.reason, skip.detail)
     for stub in code_map.stubs.functions:
-        yield Stretch("stubs", stub.start_vaddr, stub.start_vaddr + stub.size)
+        yield Stretch("stub", stub.start_vaddr, stub.start_vaddr + stub.size)
     described_ends = set[int]()
     for number, start, end in zip(*code_map.pieces, strict=True):
         vaddr = conversion.cfi.entries.starts[number]
@@ -87,7 +87,7 @@ def _known(conversion: Conversion) -> Iterator[Stretch]:
                 described_ends.add(each.end)
             if number in derived:
                 # Where the version cannot express what was derived, the code counts as if nothing had been.
-                yield each._replace(kind="from code" if each.reason is None else "without CFI")
+                yield each._replace(kind="from_code" if each.reason is None else "without CFI")
             else:
                 yield each
     for start, end in code_map.padding.ranges:

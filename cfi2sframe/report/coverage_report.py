@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from heapq import nlargest
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
@@ -59,10 +58,10 @@ def coverage_report(accounts: Sequence[Coverage], *, top: int | None = None) -> 
     tables = list(_tables_of_one(total)) if len(accounts) == 1 else [_table_of_several(accounts, total)]
     if total.missing_sums:
         tables.append(_why_table(total.missing_sums))
-    places, rest_count = _largest(accounts, top)
-    if places:
-        tables.append(_places_table(places, has_files=len(accounts) > 1))
-    notes = list(_notes(total, rest_count))
+    places = _places_table(accounts, top)
+    if places.rows:
+        tables.append(places)
+    notes = list(_notes(total, sum(each.place_count for each in total.missing_sums) - len(places.rows)))
     files = [coverage_data(each) for each in accounts]
     return Report(f"{total.file}: {headline(total)}", tables, notes, {"schema": SCHEMA_VERSION, "files": files})
 
@@ -143,30 +142,26 @@ def _why_table(sums: Sequence[MissingSum]) -> Table:
     return Table("What is missing, and why", columns, rows, total)
 
 
-def _largest(accounts: Sequence[Coverage], top: int | None) -> tuple[list[tuple[Missing, str]], int]:
-    """Return the largest missing places, each with its file, and how many more there are."""
+def _places_table(accounts: Sequence[Coverage], top: int | None) -> Table:
     every = [(each, account.file) for account in accounts for each in account.missing]
-    count = sum(each.place_count for account in accounts for each in account.missing_sums)
-    found = nlargest(len(every) if top is None else top, every, key=lambda pair: pair[0].size)
-    return found, count - len(found)
-
-
-def _places_table(places: Sequence[tuple[Missing, str]], *, has_files: bool) -> Table:
-    columns = [
-        *(Column("bytes", ",", has_bar=True), Column("address"), Column("section"), Column("what"), Column("why")),
-        *(Column("function"), Column("file")),
-    ]
+    columns = (
+        Column("bytes", ",", has_bar=True),
+        *map(Column, ("address", "section", "what", "why", "function", "file")),
+    )
     rows: list[list[Cell]] = [
         [each.size, f"0x{each.address:x}", each.section, each.kind, _why(each), each.demangled, file]
-        for each, file in places
+        for each, file in sorted(every, key=lambda pair: -pair[0].size)[:top]
     ]
-    width = len(columns) if has_files else len(columns) - 1
+    width = len(columns) if len(accounts) > 1 else len(columns) - 1
     return Table("Where; the largest first", columns[:width], [row[:width] for row in rows])
 
 
 def _why(item: Missing) -> str:
-    where = f" at 0x{item.row_address:x}" if item.row_address not in (0, item.address) else ""
-    return f"{item.message}{where}" + (f" ({item.detail})" if item.detail else "")
+    return _reason(item, f" at 0x{item.row_address:x}" if item.row_address not in (0, item.address) else "")
+
+
+def _reason(item: Missing, where: str = "") -> str:
+    return f"{item.message}{where} ({item.detail})" if item.detail else f"{item.message}{where}"
 
 
 def _notes(total: Coverage, rest_count: int) -> Iterator[str]:
@@ -202,10 +197,6 @@ def missing_sentences(coverage: Coverage) -> Iterator[str]:
     for item in coverage.of_kind("PLT stubs"):
         place = f"{printable(item.section)} (0x{item.address:x})"
         yield f"PLT stubs in {place} skipped, {item.size:,} bytes: {_reason(item)}"
-
-
-def _reason(item: Missing) -> str:
-    return f"{item.message} ({item.detail})" if item.detail else item.message
 
 
 def _function(item: Missing, coverage: Coverage) -> str:

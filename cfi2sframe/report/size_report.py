@@ -58,28 +58,28 @@ _COMPARED: Final = ("file_count", "file_size", "cfi_size", "eh_frame_hdr_size", 
 
 
 def size_report(
-    files: Sequence[FileSize],
+    measured: Sequence[Sequence[FileSize]],
     version: int,
     *,
     level: int | None = None,
     order: str | None = "sframe_size",
     top: int | None = None,
     folders: Sequence[str] | None = None,
-    undefined_count: int = 0,
 ) -> Report:
     """Return the report of files in `version`, and in others if there are any, which have tables of their own.
 
-    Lines descend by the field `order`; equal ones, or all for None, ascend by their names. `folders` has the folder of
-    each file where a line is about a folder; of `undefined_count` other files the version does not define the ABI.
+    Each file is measured in the versions that define its ABI. Lines descend by the field `order`; equal ones, or all
+    for None, ascend by their names. `folders` has the folder of each file where a line is about a folder.
     """
     noun = "file" if folders is None else "folder"
-    lines = [file for file in files if file.sframe_version == version]
+    files = [size for sizes in measured for size in sizes]
+    lines = [size for size in files if size.sframe_version == version]
+    undefined_count = len(measured) - len(lines)
     if folders is not None:
         groups = defaultdict[str, list[FileSize]](list)
-        for file, name in zip(files, folders, strict=True):
-            if file.sframe_version == version:
-                groups[name].append(file)
-        lines = [add_up(group, name, version) for name, group in groups.items()]
+        for sizes, name in zip(measured, folders, strict=True):
+            groups[name] += [size for size in sizes if size.sframe_version == version]
+        lines = [add_up(group, name, version) for name, group in groups.items() if group]
     total = add_up(lines, counted(len(lines), noun), version)
     lines.sort(key=lambda file: (-(getattr(file, order) or 0) if order else 0, file.file))
     shown, rest = lines[:top], lines[len(lines[:top]) :]

@@ -18,7 +18,6 @@ from cfi2sframe.stubs.records import StubReason
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from cfi2sframe.abi import Arch
     from cfi2sframe.instructions.decoder import Decoder
     from cfi2sframe.instructions.effects import Abi
 
@@ -88,10 +87,10 @@ class Stubs:
     call: a loop's start is none where nothing else leads there.
     """
 
-    def __init__(self, arch: Arch, decoder: Decoder, ranges: Iterable[tuple[int, int]]) -> None:
-        self.arch = arch
+    def __init__(self, decoder: Decoder, ranges: Iterable[tuple[int, int]]) -> None:
         self.decoder = decoder
-        self.entry = StubFrame(arch.entry_cfa_offset)
+        self.machine = decoder.abi.arch.elf_machine
+        self.entry = StubFrame(decoder.abi.arch.entry_cfa_offset)
         by_range = [dict(self._decoded(start, end)) for start, end in ranges]
         self.instructions = {vaddr: found for inside in by_range for vaddr, found in inside.items()}
         self.leaders = {vaddr for inside in by_range for vaddr in _leaders_of(inside)}
@@ -108,14 +107,14 @@ class Stubs:
         while vaddr < end:
             text = "no instruction"
             for at, size, name, operands in self.decoder.disassemble(vaddr, end):
-                found = understand(self.arch, self.decoder, at, size, name, operands)
+                found = understand(self.decoder, at, size, name, operands)
                 yield at, found
                 vaddr = at + size
-                if self.arch.elf_machine == EM_S390 and found.effect is not None and found.effect.flow is Flow.JUMP:
+                if self.machine == EM_S390 and found.effect is not None and found.effect.flow is Flow.JUMP:
                     text = _LITERAL
                     break
             if vaddr < end:
-                size = min(_LITERAL_SIZES[self.arch.elf_machine], end - vaddr)
+                size = min(_LITERAL_SIZES[self.machine], end - vaddr)
                 yield vaddr, StubInstruction(size, text)
                 vaddr += size
 
@@ -202,12 +201,12 @@ def _leaders_of(inside: dict[int, StubInstruction]) -> Iterator[int]:
         is_leader = found.ends_flow or (is_leader and found.is_filler)
 
 
-def understand(arch: Arch, decoder: Decoder, vaddr: int, size: int, name: str, operands: str) -> StubInstruction:
+def understand(decoder: Decoder, vaddr: int, size: int, name: str, operands: str) -> StubInstruction:
     """Return what an instruction does to a stub's frame."""
     bare, target = name.removeprefix("bnd ").removeprefix("notrack "), operands.partition(",")[0]
     # The only word in memory that stubs of AMD64 write to.
     is_other_word = "[" in target and bare in _WRITERS and target != "qword ptr [rsp]"
-    is_known = bare in _NAMES[arch.elf_machine] and not is_other_word
+    is_known = bare in _NAMES[decoder.abi.arch.elf_machine] and not is_other_word
     effect = decoder.effect_of(vaddr, size, name, operands) if is_known else None
     found = None if effect is None else _moves(effect, decoder.abi)
     text = f"{name} {operands}".strip()

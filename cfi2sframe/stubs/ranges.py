@@ -151,15 +151,13 @@ class _Rows:
         names: list[str] = []
         target, has_ended = None, False
         for at, size, name, operands in self.decoder.disassemble(vaddr, end):
-            found = understand(self.image.arch, self.decoder, at, size, name, operands)
+            found = understand(self.decoder, at, size, name, operands)
             if found.effect is None or (has_ended and not is_whole):
                 # A number may follow the last jump.
                 break
             names.append(name)
             if not has_ended:
-                apply(
-                    state, [step for step in found.effect.steps if step.register != self.decoder.abi.arch.sp_register]
-                )
+                apply(state, [step for step in found.effect.steps if step.register != self.image.arch.sp_register])
                 read.update(word for word in map(word_of, state.values()) if word is not None)
                 target = found.effect.target if found.effect.flow is Flow.JUMP else None
             has_ended |= found.ends_flow

@@ -44,7 +44,7 @@ def scan_stubs(image: ElfImage, version: int) -> StubScan:
     if not ranges:
         return StubScan((), unread)
     spans = [Span(each.start_vaddr, each.end_vaddr) for each in ranges]
-    stubs = Stubs(image.arch, Decoder(image, spans, "PLT stubs are described"), spans)
+    stubs = Stubs(Decoder(image, spans, "PLT stubs are described"), spans)
     functions: list[Function] = []
     left_out = list(unread)
     last_name = ""
@@ -118,7 +118,7 @@ def _plain(whole: StubRange, offset: int, frames: list[StubFrame | Problem]) -> 
 
 def _shapes_of(stubs: Stubs, whole: StubRange, cells: list[tuple[StubFrame | Problem, str]]) -> Iterator[_Shape]:
     """Yield the ways to cut a range of which each byte has a frame, and a name where an instruction begins."""
-    machine, size = stubs.arch.elf_machine, len(cells)
+    machine, size = stubs.machine, len(cells)
     leaders = {vaddr - whole.start_vaddr for vaddr in stubs.leaders if whole.start_vaddr <= vaddr < whole.end_vaddr}
     inner = {vaddr - whole.start_vaddr for vaddr in stubs.targets}
     for block_size, tail_size, header_size in product(_BLOCKS[machine], _TAILS[machine], _HEADERS[machine]):

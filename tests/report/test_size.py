@@ -22,6 +22,7 @@ from tests.support.sizes import (
     check_table,
     library,
     measured,
+    reported,
     s390x_library,
     sample_files,
     unsayable,
@@ -69,7 +70,7 @@ def test_what_the_file_has() -> None:
     assert file.file_size == len(data)
     assert file.cfi_size == next(image.sections_named(".eh_frame")).size
     assert (file.text_size, file.existing_size) == (0, 32)
-    assert "The files have 32 bytes of .sframe today." in size_report([file], 3).notes
+    assert "The files have 32 bytes of .sframe today." in reported([file]).notes
 
 
 def test_a_file_that_no_version_can_describe() -> None:
@@ -96,11 +97,11 @@ def test_sums() -> None:
     for name in SUMMED:
         column = [getattr(file, name) for file in files]
         assert getattr(total, name) == (max(column) if name == "max_rows" else sum(column))
-    report = size_report(files, 3)
+    report = reported(files)
     check_table(report.tables[0], COLUMNS)
     assert report.tables[0].total is not None
     assert report.tables[0].total[0] == total.sframe_size
-    cut = size_report(files, 3, top=3).tables[0]
+    cut = reported(files, top=3).tables[0]
     check_table(cut, COLUMNS)
     assert cut.total == report.tables[0].total
     assert [row[:5] for row in cut.rows[:3]] == [row[:5] for row in report.tables[0].rows[:3]]
@@ -110,7 +111,7 @@ def test_sums() -> None:
 @pytest.mark.parametrize("order", [*ORDERS.values()])
 def test_orders(order: str | None) -> None:
     files = [file._replace(file=file.file.rpartition("/")[2]) for file in sample_files()]
-    names = [str(row[-1]) for row in size_report(files, 3, order=order).tables[0].rows]
+    names = [str(row[-1]) for row in reported(files, order=order).tables[0].rows]
     keys = {file.file: -(getattr(file, order) or 0) if order else 0 for file in files}
     assert names == sorted(keys, key=lambda name: (keys[name], name))
 
@@ -118,17 +119,17 @@ def test_orders(order: str | None) -> None:
 def test_folders() -> None:
     files = sample_files()
     folders = [file.file.rpartition("/")[0] or "." for file in files]
-    report = size_report(files, 3, folders=folders)
+    report = reported(files, folders=folders)
     check_table(report.tables[0], (*COLUMNS, "files"))
     assert [(row[-1], row[-2]) for row in report.tables[0].rows] == [("lib", 4), (".", 2)]
-    by_file = size_report(files, 3).tables[0].total or ()
+    by_file = reported(files).tables[0].total or ()
     assert report.tables[0].total == [*by_file[:5], 6, "2 folders"]
 
 
 def test_each_version() -> None:
     files = [measured("a.so", library(4), version) for version in (1, 2, 3)]
     files += [measured("b.so", s390x_library(), version) for version in (2, 3)]
-    report = size_report(files, 2)
+    report = reported(files, 2)
     sizes, counts = report.tables[1:]
     assert [row[:2] for row in sizes.rows] == [[1, 1], [2, 2], [3, 2]]
     for row in sizes.rows:
@@ -139,13 +140,13 @@ def test_each_version() -> None:
 
 
 def test_a_version_that_does_not_define_the_abi() -> None:
-    report = size_report([measured("a.so", library(1), 1)], 1, undefined_count=2)
+    report = size_report([(measured("a.so", library(1), 1),), (), ()], 1)
     assert "Version 1 does not define the ABI of 2 files." in report.notes
-    assert size_report([], 1, undefined_count=1).headline == "version 1 does not define the ABI of these files"
+    assert size_report([()], 1).headline == "version 1 does not define the ABI of these files"
 
 
 def test_the_headline() -> None:
-    report = size_report(sample_files(), 3, level=1)
+    report = reported(sample_files(), level=1)
     assert report.headline.startswith("version 3 at -O1 adds ")
     assert " KiB; GNU as + ld would add " in report.headline
     sizes = {0: "0 bytes", 1: "1 byte", 999: "999 bytes", 1024: "1.00 KiB", 20 << 10: "20.0 KiB", 1 << 20: "1.00 MiB"}
