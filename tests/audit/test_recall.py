@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,6 +30,7 @@ def test_a_function_of_each_kind_of_frame(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("target", "share"), [(AMD64, 0.99), (AARCH64, 0.99), (S390X, 0.97)])
 def test_recall(target: Target, share: float, tmp_path: Path) -> None:
-    counts = Counter(fault.is_found for unit in units(target) for fault in measure(unit, tmp_path))
-    assert counts.total() > 1000
-    assert counts[True] / counts.total() >= share
+    faults = [fault for unit in units(target) for fault in measure(unit, tmp_path)]
+    missed = [f"{fault.kind}, {fault.unit}: {fault.lines}" for fault in faults if not fault.is_found]
+    assert len(faults) > 1000
+    assert len(missed) <= (1 - share) * len(faults), missed

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults put into the CFI that compilers write, and how many of them `audit` finds.
 
-`python -m tests.support.cfi_faults [--missed]` prints a table, and the faults that are missed. One directive of each
-function is changed at a time. What is no fault is not made: a rule that comes late for a register that still has its
-value, and one that outlives its register where the slot is still the frame's.
+One directive of each function is changed at a time. What is no fault is not made: a rule that comes late for a register
+that still has its value, and one that outlives its register where the slot is still the frame's.
 """
 
 from __future__ import annotations
@@ -11,10 +10,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
-import tempfile
-from collections import Counter
-from difflib import unified_diff
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -178,12 +173,11 @@ def compiled(compiler: str, options: str, source: Path, target: Target) -> Compi
 
 
 class Fault(NamedTuple):
-    """A fault in the CFI of a function: its kind, the function as it then is, and whether the audit has found it."""
+    """A fault in the CFI of a function: its kind, the translation unit, the function as it then is, if it is found."""
 
     kind: str
     unit: str
-    before: list[str]
-    after: list[str]
+    lines: list[str]
     is_found: bool
 
 
@@ -199,7 +193,7 @@ def measure(unit: Compiled, folder: Path) -> Iterator[Fault]:
         unit.assembled([chosen.get(n, ("", lines))[1] for n, lines in enumerate(unit.functions)], path)
         found = contradicted(path)
         for number, (kind, lines) in chosen.items():
-            yield Fault(kind, unit.name, unit.functions[number], lines, number in found)
+            yield Fault(kind, unit.name, lines, number in found)
 
 
 def units(*targets: Target) -> Iterator[Compiled]:
@@ -210,31 +204,3 @@ def units(*targets: Target) -> Iterator[Compiled]:
         for source in SOURCES:
             for options in several:
                 yield compiled(compiler, options, source, target)
-
-
-def report(*, with_missed: bool) -> Iterator[str]:
-    """Yield the lines of a table: the recall of each kind of fault for each ABI."""
-    counts: Counter[tuple[str, str, bool]] = Counter()
-    with tempfile.TemporaryDirectory() as folder:
-        for unit in units(*_NAMES):
-            for fault in measure(unit, Path(folder)):
-                counts[fault.kind, unit.target.name, fault.is_found] += 1
-                if with_missed and not fault.is_found:
-                    yield f"missed: {fault.kind}: {fault.unit}"
-                    yield from unified_diff(fault.before, fault.after, n=10, lineterm="")
-    names = [target.name for target in _NAMES]
-    yield " ".join((f"{'found of':24}", *(f"{name:>14}" for name in names)))
-    for kind in [*sorted({kind for kind, _, _ in counts}), "all"]:
-        cells = []
-        for name in names:
-            found, missed = (
-                sum(count for (k, n, f), count in counts.items() if kind in (k, "all") and (n, f) == (name, is_found))
-                for is_found in (True, False)
-            )
-            cells.append(f"{found:5} of {found + missed:5}")
-        yield " ".join((f"{kind:24}", *(f"{cell:>14}" for cell in cells)))
-
-
-if __name__ == "__main__":
-    for text in report(with_missed="--missed" in sys.argv[1:]):
-        sys.stdout.write(f"{text}\n")
