@@ -23,30 +23,42 @@ if TYPE_CHECKING:
 
 SIGPIPE_STATUS: Final = 128 + signal.SIGPIPE
 #: What writes to standard output.
-PRINTS: Final = (
-    *("--version", "GOOD -o -", "dump RAW.sframe"),
-    *(
-        "dump RAW.sframe --format json",
-        "coverage GOOD",
-        "coverage GOOD --format json",
-        "verify GOOD OTHER.sframe",
-        "remove OLD -o -",
-    ),
-    *(
-        "--check -v -r --for ld TREE -j 1",
-        "--check -v -r --for ld TREE -j 2",
-        "--in-place -r --for ld TREE --report - -j 2",
-        "size TREE -j 1",
-    ),
-    *("size TREE -j 2", "size TREE --format json", "size TREE --format html", "trace CORE", "trace CORE --format json"),
-    "size --compare TREE TREE --format csv",
-)
+PRINTS: Final = """\
+--version
+GOOD -o -
+dump RAW.sframe
+dump RAW.sframe --format json
+coverage GOOD
+coverage GOOD --format json
+verify GOOD OTHER.sframe
+remove OLD -o -
+--check -v -r --for ld TREE -j 1
+--check -v -r --for ld TREE -j 2
+--in-place -r --for ld TREE --report - -j 2
+size TREE -j 1
+size TREE -j 2
+size TREE --format json
+size TREE --format html
+size --compare TREE TREE --format csv
+trace CORE
+trace CORE --format json"""
 #: What writes to standard error.
-SAYS: Final = (
-    *("BAD -o -", "GOOD", "coverage BAD BAD", "--in-place BAD", "dump GOOD"),
-    *("coverage BAD", "coverage BAD GOOD", "verify -v --would-be GOOD", "verify BAD", "remove GOOD -o -", "trace BAD"),
-    *("size BAD", "size TREE BAD -j 2", "--in-place -v -r --for ld TREE -j 2", "--in-place TREE/0.o -v"),
-)
+SAYS: Final = """\
+BAD -o -
+GOOD
+dump GOOD
+coverage BAD
+coverage BAD BAD
+coverage BAD GOOD
+verify -v --would-be GOOD
+verify BAD
+remove GOOD -o -
+trace BAD
+size BAD
+size TREE BAD -j 2
+--in-place BAD
+--in-place -v -r --for ld TREE -j 2
+--in-place TREE/0.o -v"""
 
 
 def run_closed(folder: Path, words: str, stream: str) -> subprocess.CompletedProcess[bytes]:
@@ -76,14 +88,14 @@ def run_closed(folder: Path, words: str, stream: str) -> subprocess.CompletedPro
         os.close(write_end)
 
 
-@pytest.mark.parametrize("words", PRINTS)
+@pytest.mark.parametrize("words", PRINTS.splitlines())
 def test_standard_output(tmp_path: Path, words: str) -> None:
     done = run_closed(tmp_path, words, "stdout")
     said = [line for line in done.stderr.splitlines() if not line.startswith(b"cfi2sframe: info: 5 files")]
     assert (done.returncode, said) == (SIGPIPE_STATUS, [])
 
 
-@pytest.mark.parametrize("words", SAYS)
+@pytest.mark.parametrize("words", SAYS.splitlines())
 def test_standard_error(tmp_path: Path, words: str) -> None:
     assert run_closed(tmp_path, words, "stderr").returncode == SIGPIPE_STATUS
 

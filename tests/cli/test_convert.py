@@ -14,7 +14,7 @@ from cfi2sframe.abi import AMD64
 from tests.support import cfi_asm as asm
 from tests.support.cli import run, run_process
 from tests.support.raw_sframe import RawFunction, RawSection
-from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file, object_file, push_fp
+from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file, push_fp
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,15 +112,6 @@ def test_the_source(files: Files) -> None:
 # Left out
 
 
-def test_warnings_in_an_object(files: Files) -> None:
-    one = asm.Fde(cie_of(AMD64, asm.def_cfa_expression(b"\x30")), 0, 4)
-    path = files.folder / "in.o"
-    symbols = (asm.Symbol("f", 0, 4, section=".text"), asm.Symbol("g", 0, 4, section=".text.unlikely"))
-    path.write_bytes(object_file(AMD64, {".text": (one, push_fp(AMD64, 8)), ".text.unlikely": (one,)}, symbols=symbols))
-    places = [line.split(": ")[3] for line in run(path, "-o", "-", "-v").err if ": warning: " in line]
-    assert places == ["f (0x0) skipped", "g (.text.unlikely+0x0) skipped"]
-
-
 @pytest.mark.parametrize(("percent", "status"), [("75", 0), ("0", 0), ("75.01", 4), ("100", 4)])
 def test_fail_under(files: Files, percent: str, status: int) -> None:
     """All functions with CFI are described, and these have 96 of 128 bytes of code."""
@@ -189,32 +180,6 @@ def test_damage_is_told_in_the_order_of_the_section(files: Files) -> None:
         (message,) = run(files.add("bad", *order), "-o", files.out).err
         expected = "unknown call" if order[0] is fdes[0] else "its CIE at 0x0"
         assert f"no usable FDE; the first is damaged: {expected}" in message
-
-
-ELF = linked_file(AMD64, (push_fp(AMD64),))
-BAD_INPUTS = {
-    "empty": b"",
-    "text": b"#!/bin/sh\n" + bytes(100),
-    "ELF32": b"\x7fELF\x01\x01\x01" + bytes(100),
-    "RISC-V": asm.elf_file(243, (asm.Section(".text", b"\x13\0\0\0", 1, 6),)),
-    "no CFI": asm.elf_file(62, (asm.Section(".text", b"\xc3", 1, 6),)),
-    "section headers cut off": ELF[:-8],
-    "header cut off": ELF[:40],
-    "CFI cut off": linked_file(AMD64, (push_fp(AMD64), asm.Raw(b"\xff\xff\0\0"))),
-}
-
-
-@pytest.mark.parametrize("name", BAD_INPUTS)
-def test_bad_input(files: Files, name: str) -> None:
-    """One clear line, exit status 3, no output file."""
-    path = files.folder / "in"
-    path.write_bytes(BAD_INPUTS[name])
-    assert run(path, "-o", files.out).failed(3, path)
-    assert files.names() == {"in"}
-
-
-def test_standard_input_has_a_name() -> None:
-    assert run("-", "-o", "-", stdin=b"nonsense").failed(3, "<stdin>")
 
 
 # Usage

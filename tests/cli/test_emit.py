@@ -192,19 +192,6 @@ def test_a_failed_check_writes_nothing(
     assert cli(source, "-o", source.with_name("out.o"), "--no-verify") == EXIT_SUCCESS
 
 
-@pytest.mark.parametrize("words", [["--in-place"], ["-o", "OUT"]])
-def test_remove(source: Path, words: list[str]) -> None:
-    source.chmod(0o751)
-    assert cli("--in-place", source) == EXIT_SUCCESS
-    out = source.with_name("out.o") if "OUT" in words else source
-    assert cli("remove", source, *(str(out) if word == "OUT" else word for word in words)) == EXIT_SUCCESS
-    assert stat.S_IMODE(out.stat().st_mode) == 0o751
-    assert [h.name for h in headers_of(out.read_bytes())] == [h.name for h in headers_of(OBJECT.read_bytes())]
-    before = out.read_bytes()
-    assert cli("remove", "--in-place", out) == EXIT_UNUSABLE
-    assert out.read_bytes() == before
-
-
 # Output to streams
 
 

@@ -15,7 +15,6 @@ from tests.support.jobs import (
     OBJECT,
     TRUNCATED,
     WITHOUT_CFI,
-    has_section,
     object_of,
     object_with_gap,
     tree,
@@ -37,12 +36,6 @@ def folder(tmp_path: Path) -> Path:
     for number in range(5):
         (path / f"{number}.o").write_bytes(object_of(number))
     return path
-
-
-def test_options_stand_anywhere(folder: Path) -> None:
-    first, second, third, *_ = sorted(folder.iterdir())
-    assert run(first, "--in-place", second, "-j", "2", third).status == 0
-    assert all(has_section(path.read_bytes()) for path in (first, second, third))
 
 
 @pytest.mark.parametrize(

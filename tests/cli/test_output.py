@@ -63,13 +63,6 @@ def test_an_existing_file_keeps_its_mode(good: Path, tmp_path: Path, old: int) -
     assert (mode(out), out.read_bytes()) == (old, SECTION)
 
 
-@pytest.mark.parametrize("report", ["in", "out"])
-def test_a_report_must_not_overwrite_the_input_or_the_output(good: Path, tmp_path: Path, report: str) -> None:
-    assert run(good, "-o", tmp_path / "out", "--report", tmp_path / report).status == 2
-    assert (good.read_bytes(), names(tmp_path)) == (DATA, {"in"})
-    assert run(good, "-o", "-", "--report", "/dev/null").status == 0
-
-
 def test_a_symbolic_link_is_followed(good: Path, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     target, link = tmp_path / "folder" / "target.sframe", tmp_path / "link.sframe"
@@ -84,21 +77,7 @@ def test_a_symbolic_link_is_followed(good: Path, tmp_path: Path) -> None:
     assert names(tmp_path) == {"folder", "in", "link.sframe"}
 
 
-def test_a_device_is_written_to_directly() -> None:
-    assert run(OBJECT, "-o", "/dev/null") == (0, b"", ())
-    assert not Path("/dev/null").is_file()
-
-
 # Failures
-
-
-def test_every_verb_names_an_output_that_cannot_be_written(good: Path, tmp_path: Path) -> None:
-    out = tmp_path / "missing" / "out.sframe"
-    converted = tmp_path / "converted.o"
-    assert run(OBJECT, "-o", converted)[0] == 0
-    report = out.with_suffix("")
-    for words in ((good, "-o", out), ("remove", converted, "-o", out), ("size", good, "-o", report)):
-        assert run(*words).failed(3, words[-1])
 
 
 # Names
@@ -128,16 +107,6 @@ def test_names_cannot_forge_lines(tmp_path: Path, name: str, shown: str) -> None
     assert len(process.stderr.splitlines()) == 2
 
 
-def test_symbol_names_cannot_forge_lines(tmp_path: Path) -> None:
-    cie = cie_of(AMD64, asm.def_cfa_expression(b"\x30"))
-    symbols = (asm.Symbol("evil\ncfi2sframe: all is well", TEXT_VADDR + 0x40, 16),)
-    path = tmp_path / "in"
-    path.write_bytes(linked_file(AMD64, (push_fp(AMD64), asm.Fde(cie, TEXT_VADDR + 0x40, 16)), symbols=symbols))
-    err = run(path, "-o", "-").err
-    assert len(err) == 1
-    assert "evil\\ncfi2sframe: all is well (0x20040) skipped" in err[0]
-
-
 def test_names_that_begin_with_a_dash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("-in").write_bytes(DATA)
@@ -149,14 +118,6 @@ def test_names_that_begin_with_a_dash(tmp_path: Path, monkeypatch: pytest.Monkey
         assert run(*arguments) == (0, b"", ())
         assert Path("-out.sframe").read_bytes() == SECTION
         Path("-out.sframe").unlink()
-
-
-def test_a_file_named_like_a_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("dump").write_bytes(DATA)
-    assert run("convert", "dump", "-o", "out.sframe") == (0, b"", ())
-    assert run("./dump", "-o", "out.sframe") == (0, b"", ())
-    assert Path("out.sframe").read_bytes() == SECTION
 
 
 # Streams

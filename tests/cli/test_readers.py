@@ -100,30 +100,6 @@ def library(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_each_reader_says(library: Path, tmp_path: Path) -> None:
-    raw = tmp_path / "raw.sframe"
-
-    def said(*arguments: str | Path) -> tuple[int, list[str]]:
-        chosen = () if raw in arguments else ("--would-be",)
-        done = run("verify", library, *arguments, *chosen)
-        assert done.err == ()
-        return done.status, [line.split(": ", 1)[1] for line in done.out.decode().splitlines()]
-
-    status, lines = said("--reader", "kernel")
-    assert (status, lines[0]) == (0, "kernel (patches of 2026, in no release): reads it")
-    status, lines = said("--reader", "glibc")
-    assert (status, lines) == (1, ["glibc (2.42 to 2.44): refuses it: version: version 3; it reads version 2"])
-    status, lines = said("--reader", "glibc", "--sframe-version", "2", "--errata", "1")
-    assert (status, lines[0]) == (0, "glibc (2.42 to 2.44): reads it")
-    status, lines = said("--reader", "ld")
-    assert (status, len(lines)) == (1, 1)
-    assert lines[0] == "ld (2.47): refuses it: object: it reads sections of objects, and this is a linked file"
-    # A reader that is named twice speaks once.
-    assert len(said("--reader", "glibc", "--reader", "glibc")[1]) == 1
-    assert run("convert", library, "-o", raw).status == 0
-    assert said(raw, "--reader", "kernel")[0] == 0
-
-
 def test_places_are_named(library: Path, tmp_path: Path) -> None:
     """The first of the places that break a rule, and how many there are."""
     raw = tmp_path / "raw.sframe"

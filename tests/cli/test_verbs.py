@@ -60,23 +60,7 @@ def test_dump_of_raw_bytes_and_of_a_file(raw: Path, tmp_path: Path) -> None:
     assert run("dump", raw, "--section-address", "0x30000").out == out
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_dump_as_json(raw: Path, version: int) -> None:
-    raw.write_bytes(GOOD._replace(version=version).assemble())
-    status, out, err = run("dump", raw, "--format", "json", "--section-address", "0x30000")
-    data = json.loads(out)
-    assert (status, err) == (0, ())
-    assert (data["version"], data["fde_count"], data["fre_count"]) == (version, 1, 3)
-    assert data["functions"][0]["address"] == TEXT_VADDR
-    assert out.endswith(b"}\n")
-
-
 # verify
-
-
-@pytest.mark.parametrize("options", [(), ("--sframe-version", "1"), ("--sframe-version", "2", "--errata", "0")])
-def test_verify_of_its_own_conversion(good: Path, options: tuple[str, ...]) -> None:
-    assert run("verify", "--would-be", good, *options) == (0, b"", ())
 
 
 def test_verify_at_an_address(good: Path, raw: Path) -> None:

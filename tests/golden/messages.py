@@ -56,6 +56,9 @@ remove prog -o out obj.o
 prog -o out --in-place
 remove prog -o out --check
 prog -o prog
+prog -o ./prog
+prog -o tree/../prog
+prog -o link
 prog -o out -r
 remove prog -o out -r
 prog -o out --files-from list
@@ -98,17 +101,32 @@ verify with --report ./with
 coverage prog -o link
 --in-place prog --report no/file
 prog -o no/file
+prog -o tree
+prog -o tree/
+prog -o to-tree
+prog -o new/
+prog -o obj.o/
+prog -o obj.o/out
+prog -o loop
 coverage prog -o no/file
 prog -o /dev/full
+prog -o /dev/null
+remove with -o no/file
 
 # Files that cannot be used
 missing -o out
 tree -o out
 tree --in-place
+--in-place tree /dev/null /dev/full missing obj.o
+remove --in-place tree /dev/null /dev/full missing objs.o
 script -o out
 foreign -o out
 nocfi.o -o out
 cut -o out
+empty -o out
+riscv.o -o out
+noheaders -o out
+cutcfi -o out
 lib.a --in-place
 packed.deb --in-place
 damaged --in-place
@@ -136,13 +154,14 @@ verify prog script
 trace script
 
 # One file
+convert dump -o out && ./dump -o out
 prog -o out && prog -o out -v
 prog -o out.sframe -v && verify -v prog out.sframe
 prog --in-place -v && prog --in-place -v && remove prog --in-place -v && remove prog --in-place
 prog --check && prog --check -v && --in-place prog && --check -v prog
 with2 --in-place && with2 --in-place --replace && with2 --in-place
 remove with -o out -v && remove with --check -v
-gap.o -o out && gap.o -o out -v
+gap.o -o out && gap.o -o out -v && two.o -o out -v
 gap.o -o out --strict && gap.o -o out --fail-under 99
 gaps.o -o out.sframe && gaps.o -o out.sframe -v
 none.o -o out.sframe && none.o -o out && none.o --in-place && none.o --check
@@ -151,11 +170,13 @@ badfde.so -o out.sframe && badfde.so -o out.sframe --strict
 # Verification
 verify -v with && verify -v --would-be prog gap.o none.o
 verify with --reader kernel --reader glibc && verify with --reader kernel --report -
+verify --would-be prog --reader glibc --reader glibc --reader ld && verify --would-be prog --for glibc --reader glibc
 verify stripped --report - && verify stripped --reader libsframe
 verify -v tree && --in-place -r tree && verify -v tree
 verify -v --would-be tree missing --exclude c* --files-from list
 
 # Several files
+obj.o --in-place gap.o -j 2 two.o
 --in-place prog obj.o gap.o && --in-place -v prog obj.o gap.o
 --in-place missing cut gap.o prog && --in-place --strict gap.o cut && --in-place --strict gap.o prog
 --in-place -v hard1 prog hard2
@@ -173,7 +194,7 @@ remove -r --check tree --report -
 LIST: Final = ("prog", "obj.o", "script", "nocfi.o", "gap.o")
 
 
-def program_of(*fdes: asm.Fde, arch: Arch = AMD64, more: tuple[asm.Section, ...] = ()) -> bytes:
+def program_of(*fdes: asm.Entry, arch: Arch = AMD64, more: tuple[asm.Section, ...] = ()) -> bytes:
     """Return a library that has room for another program header."""
     is_little = arch.byte_order == "<"
     frame = asm.EhFrame((*fdes, asm.Terminator()), FRAME_VADDR, little_endian=is_little).assemble()
@@ -193,6 +214,8 @@ def fill() -> None:
     program = program_of(push_fp(AMD64))
     bad = asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x40, 16, (b"\x3f",))
     section = RawSection((RawFunction(TEXT_VADDR, 32, bytes.fromhex("00 03 08  04 05 10 f0  08 04 10 f0"), 3),))
+    small = asm.Fde(expression, 0, 4)
+    names = (asm.Symbol("f", 0, 4, section=".text"), asm.Symbol("g", 0, 4, section=".text.unlikely"))
     gaps = [asm.Fde(expression, 64 + 16 * number, 8) for number in range(20)]
     sframe = asm.Section(".sframe", section.assemble(), 0x6FFFFFF4, 2, section.vaddr, align=8)
     wrong = sframe._replace(data=section._replace(functions=(RawFunction(TEXT_VADDR, 16),)).assemble())
@@ -204,11 +227,16 @@ def fill() -> None:
         "damaged": program_of(push_fp(AMD64), more=(wrong,)),
         "obj.o": OBJECT,
         "gap.o": object_with_gap(),
+        "two.o": object_file(AMD64, {".text": (small, push_fp(AMD64, 8)), ".text.unlikely": (small,)}, symbols=names),
+        "dump": program,
         "gaps.o": object_file(AMD64, {".text": (push_fp(AMD64, 0), *gaps)}, code_size=0x1000),
         "none.o": object_file(AMD64, {".text": (asm.Fde(expression, 0, 8),)}),
         "nocfi.o": WITHOUT_CFI,
         "foreign": OF_32_BITS,
         "cut": TRUNCATED,
+        "riscv.o": asm.elf_file(243, (asm.Section(".text", b"\x13\0\0\0", 1, 6),)),
+        "noheaders": program[:-8],
+        "cutcfi": program_of(push_fp(AMD64), asm.Raw(b"\xff\xff\0\0")),
         "script": b"#!/bin/sh\n",
         "empty": b"",
         "packed.deb": b"!<arch>\ndebian-binary   ",
@@ -234,7 +262,8 @@ def fill() -> None:
     for words in ("prog -o with", "prog -o with2 --sframe-version 2", "obj.o -o objs.o"):
         done = run(*words.split())
         assert done.status == 0, done
-    os.symlink("prog", "link")
+    for name, target in (("link", "prog"), ("to-tree", "tree"), ("loop", "loop")):
+        os.symlink(target, name)
     Path("hard1").write_bytes(program)
     os.link("hard1", "hard2")
 
