@@ -187,7 +187,7 @@ def _listed_files(data: bytes, arch: Arch) -> list[FileMapping]:
     names = data[names_offset:].split(b"\0")
     records = struct.iter_unpack(arch.byte_order + "QQQ", data[16:names_offset])
     return [
-        FileMapping(start, end, offset * page_size, name[:_MAX_PATH_SIZE].decode("utf-8", "surrogateescape"))
+        FileMapping(start, end, offset * page_size, os.fsdecode(name[:_MAX_PATH_SIZE]))
         for (start, end, offset), name in zip(records, names, strict=False)
         if start < end
     ]
@@ -305,8 +305,8 @@ def _mapping(line: bytes) -> FileMapping:
     addresses, permissions, offset, _device, _inode, *path = line.split(None, 5)
     start, end = (int(word, 16) for word in addresses.split(b"-"))
     # The kernel escapes newlines in paths.
-    name = path[0].replace(rb"\012", b"\n").decode("utf-8", "surrogateescape") if path else ""
-    return FileMapping(start, end, int(offset, 16), name, b"w" in permissions)
+    name = path[0].replace(rb"\012", b"\n") if path else b""
+    return FileMapping(start, end, int(offset, 16), os.fsdecode(name), b"w" in permissions)
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from tests.support.trace.core_files import (
 from tests.support.trace.stacks import STACK, raw_section, words_row
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from tests.support.bounds import BoundedRun
@@ -43,13 +44,12 @@ def run(folder: Path, core: bytes, *words: str) -> BoundedRun:
     return run_within_bound("trace", folder / "core", *words, input_size=len(core))
 
 
-def deep_core(folder: Path, thread_count: int, frame_count: int) -> bytes:
-    """Return a core whose threads share a stack, in which every word is a frame."""
-    function = RawFunction(TEXT_VADDR, 0x10000, words_row("<", 0, (8,)), 1)
+def core_of(folder: Path, frames: Iterable[Frame], stacks: Iterable[Load], frame_size: int) -> bytes:
+    """Return a core of a program all of whose frames have the same size."""
     path = folder / "program"
+    function = RawFunction(TEXT_VADDR, 0x10000, words_row("<", 0, (frame_size,)), 1)
     path.write_bytes(program(AMD64, raw_section(AMD64, 3, (function,))))
-    frames = tuple((n + 1, FRAME) for n in range(thread_count))
-    return CoreFile(AMD64, frames, (Load(STACK, DEEP * frame_count),), program_mappings(str(path))).assemble()
+    return CoreFile(AMD64, tuple(enumerate(frames, 1)), tuple(stacks), program_mappings(str(path))).assemble()
 
 
 def header(kind: int, offset: int, vaddr: int, size: int) -> bytes:
@@ -59,18 +59,15 @@ def header(kind: int, offset: int, vaddr: int, size: int) -> bytes:
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_threads_that_share_a_stack(tmp_path: Path, form: str) -> None:
     """Threads times frames: 100 of 4,000 each in 68 KB."""
-    assert run(tmp_path, deep_core(tmp_path, 100, 4000), "--format", form).is_answered()
+    core = core_of(tmp_path, [FRAME] * 100, [Load(STACK, DEEP * 4000)], 8)
+    assert run(tmp_path, core, "--format", form).is_answered()
 
 
 def test_an_ordinary_deep_stack_is_whole(tmp_path: Path) -> None:
     """What bounds the threads above lets the deepest stack pass that memory can hold, in every one of some threads."""
-    count = 20_000
-    stacks = tuple(Load(STACK + (n << 24), (DEEP + bytes(8)) * count) for n in range(4))
-    function = RawFunction(TEXT_VADDR, 0x10000, words_row("<", 0, (16,)), 1)
-    path = tmp_path / "program"
-    path.write_bytes(program(AMD64, raw_section(AMD64, 3, (function,))))
-    frames = tuple((n + 1, Frame(BIAS + TEXT_VADDR, STACK + (n << 24) - 8, 0)) for n in range(4))
-    done = run(tmp_path, CoreFile(AMD64, frames, stacks, program_mappings(str(path))).assemble())
+    count, places = 20_000, [STACK + (n << 24) for n in range(4)]
+    stacks = [Load(place, (DEEP + bytes(8)) * count) for place in places]
+    done = run(tmp_path, core_of(tmp_path, [FRAME._replace(sp=place - 8) for place in places], stacks, 16))
     assert done.out.count("end: unreadable-memory") == 4
     assert done.out.count("\n#") > 4 * count
 
