@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command lines, right and wrong ones, each in a folder of its own: what they print, and which files they change.
+"""Command lines, right and wrong ones: what they print, and which files they change.
 
+Each line of `SESSIONS` runs in a folder of its own.
 `python -m tests.golden.expected` rewrites `messages.txt`; whoever reviews its difference sees what a user will see.
 """
 
@@ -9,16 +10,22 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import struct
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.abi import AMD64, S390X
+from cfi2sframe.trace import Frame
 from tests.support import cfi_asm as asm
 from tests.support.cli import run
 from tests.support.jobs import OBJECT, OF_32_BITS, TRUNCATED, WITHOUT_CFI, object_of, object_with_gap
 from tests.support.raw_sframe import RawFunction, RawSection
 from tests.support.samples import CODE, FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, cie_of, linked_file, object_file, push_fp
+from tests.support.trace.core_files import BIAS, CoreFile, Load, program_mappings
+from tests.support.trace.core_files import TEXT_VADDR as PROGRAM_TEXT
+from tests.support.trace.core_files import program as traced_program
+from tests.support.trace.stacks import STACK, raw_section, words_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +34,16 @@ if TYPE_CHECKING:
 
 #: Lines of commands; those joined by "&&" run in one folder, one after the other whatever their exit statuses.
 SESSIONS: Final = """\
+# What the verbs print
+convert -v in -o out.sframe && verify -v in out.sframe && dump out.sframe --section-address 0x30000
+convert --strict in -o strict.sframe
+verify -v in wrong.sframe
+coverage in && coverage --top all in && coverage in object.o
+size in object.o
+audit object.o && audit wrong.o
+convert -v --in-place object.o && verify -v object.o && dump object.o && remove -v --in-place object.o
+trace core
+
 # Words that are no files
 removee --in-place prog
 Verify prog
@@ -191,6 +208,7 @@ remove --in-place with prog objs.o
 -r --check tree/lib --report -
 remove -r --check tree --report -
 """
+FOLDER: Final = Path(__file__).resolve().parents[2] / "testdata" / "golden"
 LIST: Final = ("prog", "obj.o", "script", "nocfi.o", "gap.o")
 
 
@@ -208,6 +226,35 @@ def program_of(*fdes: asm.Entry, arch: Arch = AMD64, more: tuple[asm.Section, ..
     return asm.elf_file(arch.elf_machine, sections, file_type=3, little_endian=is_little, segments=(*segments, *spare))
 
 
+def verbs_files() -> dict[str, bytes]:
+    """Return files of which each verb has something to tell."""
+    expression = asm.def_cfa_expression(b"\x30")
+    fdes = (
+        *(push_fp(AMD64), push_fp(AMD64)),
+        asm.Fde(cie_of(AMD64, expression), TEXT_VADDR + 0x40, 16),
+        asm.Fde(cie_of(AMD64, asm.def_cfa_register(3)), TEXT_VADDR + 0x60, 16),
+        asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x80, 16, (b"\x3f",)),
+        asm.Fde(cie_of(AMD64), TEXT_VADDR + 0xA0, 16, (asm.advance(4), expression)),
+    )
+    symbols = (asm.Symbol("f", TEXT_VADDR + 0x40, 16), asm.Symbol("g", TEXT_VADDR + 0xA0, 16))
+    # The CFA and the FP of the first function, and a function that CFI has not.
+    wrong = RawFunction(TEXT_VADDR, 32, bytes.fromhex("00 03 08  04 05 18 f0  08 02 10"), 3)
+    data = (FOLDER / "amd64-push-rbp.o").read_bytes()
+    # The offset of the CFA after the push: 16 becomes 24.
+    assert data.count(b"\x41\x0e\x10") == 1
+    function = RawFunction(PROGRAM_TEXT, 0x10000, words_row("<", 0, (8,)), 1)
+    stack = struct.pack("<QQ", BIAS + PROGRAM_TEXT + 0x110, 0)
+    frames = ((1, Frame(BIAS + PROGRAM_TEXT + 4, STACK, 0)),)
+    return {
+        "in": linked_file(AMD64, fdes, symbols=symbols),
+        "wrong.sframe": RawSection((wrong, RawFunction(TEXT_VADDR + 0xC0))).assemble(),
+        "object.o": data,
+        "wrong.o": data.replace(b"\x41\x0e\x10", b"\x41\x0e\x18"),
+        "traced": traced_program(AMD64, raw_section(AMD64, 3, (function,))),
+        "core": CoreFile(AMD64, frames, (Load(STACK, stack),), program_mappings("traced")).assemble(),
+    }
+
+
 def fill() -> None:
     """Write the files of a session into the current folder."""
     expression = cie_of(AMD64, asm.def_cfa_expression(b"\x30"))
@@ -220,6 +267,7 @@ def fill() -> None:
     sframe = asm.Section(".sframe", section.assemble(), 0x6FFFFFF4, 2, section.vaddr, align=8)
     wrong = sframe._replace(data=section._replace(functions=(RawFunction(TEXT_VADDR, 16),)).assemble())
     files = {
+        **verbs_files(),
         "prog": program,
         "s390x.so": program_of(push_fp(S390X), arch=S390X),
         "badfde.so": program_of(push_fp(AMD64), bad),

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.golden.expected import FOLDER, MESSAGES, VERBS, expected_path, objects, text_of, text_of_verbs
-from tests.golden.messages import text_of_messages
+from tests.golden.expected import MESSAGES, expected_path, objects, text_of
+from tests.golden.messages import FOLDER, text_of_messages
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,11 +25,6 @@ def test_golden(path: Path) -> None:
 def test_every_expectation_has_its_object() -> None:
     assert len(objects()) > 10
     assert sorted(FOLDER.glob("*.expected")) == [expected_path(path) for path in objects()]
-
-
-def test_what_the_verbs_print(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert text_of_verbs().splitlines() == VERBS.read_text().splitlines()
 
 
 def test_what_command_lines_print_and_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
