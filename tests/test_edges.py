@@ -61,7 +61,7 @@ def test_the_rows_of_all_functions_have_32_bits_of_offset() -> None:
         return store_rows(with_functions(Section(2, AMD64.abi_id), functions), AMD64, share=False)
 
     # Two bytes of start, one of information, one word.
-    assert len(rows(1).stored[0].data) == 1 << 16
+    assert len(rows(1).stored[0]) == 1 << 16
     assert rows((1 << 16) - 1).offsets[-1] == ((1 << 16) - 2) << 16
     with pytest.raises(RequestError, match="more than 4 GiB"):
         rows(1 << 16)

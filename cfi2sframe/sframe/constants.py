@@ -83,17 +83,3 @@ FRE_WORDS_SIZES: Final = tuple(
     (info >> FRE_INFO_COUNT_SHIFT & FRE_INFO_COUNT_MASK) << (info >> FRE_INFO_SIZE_SHIFT & FRE_INFO_SIZE_MASK)
     for info in range(256)
 )
-
-#: Rows that are decoded more than once, because lists overlap, in a section of any size.
-_ROWS_DECODED_AGAIN: Final = 20_000
-#: No row is smaller: a start and an info byte.
-_LEAST_ROW_SIZE: Final = 2
-
-
-def max_decoded_rows(rows_size: int) -> int:
-    """Return how many rows all distinct row lists of a section may have together; `rows_size` is the bytes of its rows.
-
-    The decoder refuses more, so that its time and memory are bounded by the section's size. The writer shares fewer
-    rows where a section would have more. Lists that do not overlap never exceed the bound.
-    """
-    return _ROWS_DECODED_AGAIN + rows_size // _LEAST_ROW_SIZE

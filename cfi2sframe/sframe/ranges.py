@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.sframe.model import FunctionBody, Section
-    from cfi2sframe.sframe.segments import Spelling, Text
+    from cfi2sframe.sframe.segments import Text
 
 #: Of a range, because readers walk them one after the other. With 24, sections are 1 to 4 % smaller, but look-ups on
 #: s390x take up to 1.3 times as long as in GNU's layout; with 16, at most 1.1 times.
@@ -92,7 +92,8 @@ def make_ranges(section: Section, arch: Arch, max_rows: int = MAX_ROWS) -> Divid
     lists = dict(zip(keys, parsed, strict=True))
     size = prices.record * sum([text.uses[each.first] for each in parsed])
     size += sum([prices.attribute + text.size(each.first, each.last) for each in lists.values()])
-    whole_size = prices.record * text.function_count + _size_of_lists(text.spellings, section.version)
+    whole_size = prices.record * text.function_count
+    whole_size += sum([prices.attribute + each.size for each in text.spellings])
     has_long = any(each.row_count > max_rows for each in text.spellings)
     if size >= (whole_size * 3 // 2 if has_long else whole_size):
         return Divided(section, range(len(section.starts)))
@@ -234,16 +235,3 @@ def _place(text: Text, parsed: Sequence[_Range], made: Sequence[FunctionBody], s
         sizes += map(sub, [*these[1:], section.starts[end - 1] + section.sizes[end - 1]], these)
     numbers = [bisect_right(section.starts, start) - 1 for start in starts]
     return Divided(section._replace(starts=tuple(starts), sizes=tuple(sizes), bodies=tuple(bodies)), numbers)
-
-
-def _size_of_lists(spellings: Sequence[Spelling], version: int) -> int:
-    """Return the bytes of the row lists of whole functions."""
-    if version >= s.SFRAME_VERSION_3:
-        return sum([s.FDE_ATTRIBUTE_SIZE + each.size for each in spellings])
-    # A list may be the beginning of another one, and follows it in this order.
-    size, longer_size, longer_key = 0, 0, b""
-    for start_size, key, rows_size in sorted([(each.start_size, each.key, each.size) for each in spellings])[::-1]:
-        if start_size != longer_size or not longer_key.startswith(key):
-            size += rows_size
-        longer_size, longer_key = start_size, key
-    return size

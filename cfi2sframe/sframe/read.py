@@ -29,6 +29,10 @@ _START_CODES: Final = "BHI"
 _WORD_CODES: Final = "bhi"
 _RECORD_CODES: Final = {s.SFRAME_VERSION_1: "iIIIB", s.SFRAME_VERSION_2: "iIIIBBxx", s.SFRAME_VERSION_3: "qII"}
 _ADDRESS_MASK: Final = (1 << 64) - 1
+#: Rows that are read more than once, because lists overlap, in a section of any size.
+_ROWS_READ_AGAIN: Final = 20_000
+#: No row is smaller: a start and an info byte.
+_LEAST_ROW_SIZE: Final = 2
 
 
 class Header(NamedTuple):
@@ -197,7 +201,8 @@ class _BodyReader:
         self.data, self.header, self.arch = data, header, arch
         self.order = header.byte_order
         self.begin, self.end = rows_offset, rows_offset + header.fre_size
-        self.rows_left = s.max_decoded_rows(header.fre_size)
+        # Of all distinct lists, which never exceed this unless they overlap: the time is bound by the section's size.
+        self.rows_left = _ROWS_READ_AGAIN + header.fre_size // _LEAST_ROW_SIZE
         # A fixed offset (from the CFA) of 0 means that there is none.
         self.fixed_ra, self.fixed_fp = (
             Rule(None, offset, deref=True) if offset else None

@@ -69,17 +69,14 @@ class Letter(NamedTuple):
 class Spelling(NamedTuple):
     """A body in letters: their numbers, and their starts in bytes from the function's.
 
-    `key` is equal for equal rows, and begins with the key of each list that the rows begin with. `size` is in bytes,
-    with start fields of `start_size` bytes.
+    `size` is in bytes, with the smallest start fields.
     """
 
     letters: Sequence[int]
     starts: Sequence[int]
     attributes: Attributes
     row_count: int
-    key: bytes
     size: int
-    start_size: int
 
 
 class Group(NamedTuple):
@@ -265,7 +262,7 @@ def _spell(
             start_size = 1 if last <= _MAX_NARROW_START else 2 if last <= _MAX_WIDE_START else 4
             size = rows.size(first, end) + (start_size - 1) * (end - first)
             attributes = body.attributes
-            spellings.append(Spelling(letters[segments], starts, attributes, end - first, key, size, start_size))
+            spellings.append(Spelling(letters[segments], starts, attributes, end - first, size))
     return spellings, numbers
 
 

@@ -19,7 +19,7 @@ from cfi2sframe.sframe import constants as s
 from cfi2sframe.sframe.model import Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.sframe.model import FrameState, FunctionBody, Section
@@ -45,22 +45,17 @@ class EncodedRows(NamedTuple):
     repeat_size: int
     data: bytes
 
-    @property
-    def start_size(self) -> int:
-        """The bytes of a row's start."""
-        return s.FRE_START_SIZE[self.info & s.FDE_INFO_FRE_TYPE_MASK]
-
 
 class RowStore(NamedTuple):
     """The rows of all functions of a section.
 
-    By function: its list, and the list's offset in the FRE sub-section. `stored` are the lists in that sub-section, in
-    order; `size` is its bytes.
+    By function: its list, and the list's offset in the FRE sub-section. `stored` are the bytes of that sub-section, by
+    list; `size` counts them.
     """
 
     lists: tuple[EncodedRows, ...]
     offsets: tuple[int, ...]
-    stored: tuple[EncodedRows, ...]
+    stored: tuple[bytes, ...]
     size: int
 
     @property
@@ -77,18 +72,15 @@ def store_rows(section: Section, arch: Arch, *, share: bool) -> RowStore:
     # By identity: hashing all rows would cost as much as encoding them.
     encoded = IdentityMap(_RowEncoder(arch, section.version).encode)
     lists = tuple([encoded[body] for body in section.bodies])
-    holders, stored = lists, lists
+    stored = tuple([rows.data for rows in lists])
     if share:
-        holder_of = _find_holders(lists, section.version)
-        holders = tuple([holder_of[rows.data] for rows in lists])
-        # In the order in which functions first refer to them.
-        stored = tuple(dict.fromkeys(holders))
-    *offsets, size = accumulate([len(rows.data) for rows in stored], initial=0)
+        stored = tuple(dict.fromkeys(stored))
+    *offsets, size = accumulate(map(len, stored), initial=0)
     if size >= 1 << 32:
         raise RequestError("the rows have more than 4 GiB, which no SFrame version can address")
     if share:
         offset_of = dict(zip(stored, offsets, strict=True))
-        offsets = [offset_of[holder] for holder in holders]
+        offsets = [offset_of[rows.data] for rows in lists]
     return RowStore(lists, tuple(offsets), stored, size)
 
 
@@ -121,7 +113,7 @@ def write(section: Section, arch: Arch, rows: RowStore, section_vaddr: int | Non
         0,  # sfh_fdeoff
         record.size * len(table),  # sfh_freoff
     )
-    return b"".join([header, *table, *[each.data for each in rows.stored]])
+    return b"".join([header, *table, *rows.stored])
 
 
 def row_tail(state: FrameState, arch: Arch, *, is_flexible: bool) -> bytes:
@@ -166,30 +158,6 @@ def _start_fields(section: Section, section_vaddr: int | None) -> Iterator[int]:
                 )
         yield field
         base += step
-
-
-def _find_holders(lists: Sequence[EncodedRows], version: int) -> dict[bytes, EncodedRows]:
-    """Return by its bytes the list that is stored for each: an equal one or, in versions 1 and 2, one that begins so.
-
-    Readers decode as many rows as the function's record has. In version 3 their number is in the attribute before them.
-    Without the sharing of beginnings, sections of version 1 and 2 have 1 to 3 % more bytes at -O2.
-    """
-    holders = dict(zip([rows.data for rows in lists], lists, strict=True))
-    if version >= s.SFRAME_VERSION_3:
-        return holders
-    longer = EncodedRows(0, 0, 0, b"")
-    # Readers refuse a section with too many rows for its bytes: each list that is stored makes up for as many rows.
-    free = s.max_decoded_rows(0)
-    # In descending order, a list follows the longer ones that begin with it.
-    for rows in sorted(holders.values(), key=lambda rows: (rows.start_size, rows.data), reverse=True):
-        begins_so = rows.start_size == longer.start_size and longer.data.startswith(rows.data)
-        if begins_so and rows.row_count <= free:
-            free -= rows.row_count
-        else:
-            longer = rows
-            free += s.max_decoded_rows(len(rows.data)) - s.max_decoded_rows(0) - rows.row_count
-        holders[rows.data] = longer
-    return holders
 
 
 class _RowEncoder:

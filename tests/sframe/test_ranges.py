@@ -187,15 +187,6 @@ def test_functions_are_not_cut_where_records_would_be_most_of_the_section() -> N
     assert ranges_of(functions) == functions
 
 
-def test_the_beginning_of_another_list_costs_nothing_before_version_3() -> None:
-    """Version 3 stores such a list with its own attribute; the others need no bytes for it."""
-    rows = [(7 * number, 8 + 8 * (number % 4)) for number in range(14)]
-    functions = apart([body(*rows[:9]), body(*rows), body(*rows[:11]), body(*rows[:9])])
-    for version in (1, 2):
-        assert ranges_of(functions, version) == functions
-    assert len(encode(section_of(ranges_of(functions)))) <= len(encode(section_of(functions)))
-
-
 # Properties
 
 

@@ -3,15 +3,10 @@
 
 from __future__ import annotations
 
-from unittest.mock import patch
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cfi2sframe.abi import AMD64
 from cfi2sframe.errors import SFrameError
-from cfi2sframe.sframe import constants
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.read import DecodedSection, read_section
 from tests.fuzz.harness import timed
@@ -48,23 +43,11 @@ def test_equal_rows_are_stored_once(version: int) -> None:
     assert decoded.header.fre_count == sum(len(f.rows) for f in decoded.functions)
 
 
-@pytest.mark.parametrize(("version", "shares"), [(1, True), (2, True), (3, False)])
-def test_a_list_may_be_the_beginning_of_a_longer_one_where_no_attribute_counts_rows(
-    version: int, *, shares: bool
-) -> None:
-    _, decoded = make(version, body((0, 8)), body((0, 8), (1, 16)), body(*PUSH), share=True)
-    offsets = {record.fre_offset for record in decoded.records}
-    assert len(offsets) == (1 if shares else 3)
-
-
 def test_functions_that_differ_in_their_attribute_share_nothing() -> None:
     _, decoded = make(3, body(*PUSH), body(*PUSH, is_signal_frame=True), share=True)
     first, second = decoded.records
     assert first.fre_offset != second.fre_offset
     assert [body.is_signal_frame for body in decoded.bodies] == [False, True]
-
-
-rows = st.lists(st.tuples(st.sampled_from((0, 1, 4, 0x100, 0x700)), st.sampled_from((8, 16, 300))), min_size=1)
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
@@ -78,43 +61,7 @@ def test_bytes_do_not_depend_on_which_equal_rows_are_one_object(version: int, *,
     assert make(version, *interned, share=share)[0] == make(version, *fresh, share=share)[0]
 
 
-# The bound of what readers decode
-
-
-def pushes(count: int) -> FunctionBody:
-    """Return the rows of a function that pushes `count` times."""
-    starts = tuple(range(count + 1))
-    return FunctionBody(starts, STATES[: count + 1])
-
-
-STATES = tuple(FrameState(Rule(7, 8 + 8 * n, deref=False), Rule(None, -8, deref=True)) for n in range(401))
-nested = st.lists(st.integers(0, 40), min_size=1, max_size=30)
-
-
-def assert_nothing_is_lost(version: int, bodies: list[FunctionBody]) -> bytes:
-    """Assert that functions with shared rows decode as they do with rows of their own; return the section."""
-    together, shared = make(version, *bodies, share=True)
-    apart, plain = make(version, *bodies, share=False)
-    assert len(together) <= len(apart)
-    assert shared == plain
-    return together
-
-
-@pytest.mark.skipif(not constants.__file__.endswith(".py"), reason="a compiled function cannot be replaced")
-@given(st.sampled_from((1, 2, 3)), nested, st.integers(0, 200))
-def test_the_writer_keeps_the_readers_bound(version: int, counts: list[int], free_count: int) -> None:
-    """For any bound, readers accept the section, and a list is stored by itself only where it must be."""
-
-    def bound(rows_size: int) -> int:
-        return free_count + rows_size // 2
-
-    with patch.object(constants, "max_decoded_rows", bound):
-        data = assert_nothing_is_lost(version, [pushes(count) for count in counts])
-    distinct = {count: pushes(count) for count in counts}
-    if version < 3 and sum(len(each.starts) for each in distinct.values()) <= free_count:
-        _, decoded = make(version, *distinct.values(), share=True)
-        assert len({record.fre_offset for record in decoded.records}) == 1
-        assert len(data) == 28 + constants.FDE_SIZE[version] * len(counts) + decoded.header.fre_size
+# The bound of what is read
 
 
 def test_lists_that_overlap_over_and_over_are_refused() -> None:

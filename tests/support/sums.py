@@ -153,7 +153,7 @@ def _check_section(coverage: Coverage, conversion: Conversion) -> None:
     assert rows.row_count == coverage.row_count
     _check_lookup_cost(conversion.lookup_cost, conversion)
     assert coverage.looked_up_size == sum(function.size for function in conversion.section.functions)
-    assert rows.size == sum(len(each.data) for each in rows.stored)
+    assert rows.size == sum(map(len, rows.stored))
     if not conversion.section.functions:
         assert data == b""
         return
