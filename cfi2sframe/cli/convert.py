@@ -11,7 +11,6 @@ from cfi2sframe.cli.parsers import describe
 from cfi2sframe.cli.rewriting import add_write_options, refuse, run, write_request
 from cfi2sframe.errors import RequestError
 from cfi2sframe.jobs.records import Settings
-from cfi2sframe.readers import READERS
 
 if TYPE_CHECKING:
     import argparse
@@ -49,11 +48,12 @@ def request_of(arguments: argparse.Namespace) -> WriteRequest:
     """Return what the arguments ask for. Raises `RequestError` when they contradict one another, and `OSError`."""
     options = conversion_options(arguments)
     settings = Settings(
-        options, replaces=arguments.replace, is_strict=arguments.strict, fail_under=arguments.fail_under
+        options,
+        arguments.reader,
+        replaces=arguments.replace,
+        is_strict=arguments.strict,
+        fail_under=arguments.fail_under,
     )
-    if arguments.reader is not None:
-        name, reader = arguments.reader, READERS[arguments.reader]
-        settings = settings._replace(reader=name, section_type=reader.section_type, takes_objects=reader.reads_objects)
     request = write_request(arguments, settings)
     if request.settings.is_raw:
         refuse(arguments, ("replace", "no-verify", "keep-rights"), "for ELF output")

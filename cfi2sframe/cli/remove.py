@@ -36,4 +36,4 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def request_of(arguments: argparse.Namespace) -> WriteRequest:
     """Return what the arguments ask for. Raises `RequestError` when they contradict one another, and `OSError`."""
-    return write_request(arguments, Settings(removes=True, takes_objects=True))
+    return write_request(arguments, Settings(removes=True))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from cfi2sframe.conversion import Options
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME
 from cfi2sframe.printable import counted
+from cfi2sframe.readers import READERS
 
 if TYPE_CHECKING:
     import os
@@ -26,14 +27,12 @@ class Settings(NamedTuple):
     file whose owner, set-ID bits or attributes cannot be kept is refused. `is_strict` and
     `fail_under` (percent of the bytes of code) forbid functions that are left out. `skips_unfit`: files with nothing to
     convert are skipped. `only_checks`: nothing is written. `wants_account`: outcomes have the account. `is_in_tree`:
-    the file was found in a folder, so that what is not for this program (`files.kinds.SkipKind`) is skipped;
-    `takes_objects`: there, too, relocatable objects are not. `is_raw`: an output gets the bytes of the section alone,
-    instead of a copy of the input.
+    the file was found in a folder, so that what is not for this program (`files.kinds.SkipKind`) is skipped. `is_raw`:
+    an output gets the bytes of the section alone, instead of a copy of the input.
     """
 
     options: Options = Options()
     reader: str | None = None
-    section_type: int = SHT_GNU_SFRAME
     replaces: bool = False
     verifies: bool = True
     keeps_rights: bool = False
@@ -43,9 +42,18 @@ class Settings(NamedTuple):
     only_checks: bool = False
     wants_account: bool = False
     is_in_tree: bool = False
-    takes_objects: bool = False
     removes: bool = False
     is_raw: bool = False
+
+    @property
+    def section_type(self) -> int:
+        """The sh_type that the reader expects."""
+        return SHT_GNU_SFRAME if self.reader is None else READERS[self.reader].section_type
+
+    @property
+    def takes_objects(self) -> bool:
+        """Whether relocatable objects in folders are not skipped."""
+        return self.removes or (self.reader is not None and READERS[self.reader].reads_objects)
 
 
 class Job(NamedTuple):

@@ -136,7 +136,7 @@ def with_stolen_rights(scene: Scene) -> list[str]:
 
 
 def convert_tree(scene: Scene) -> None:
-    for job in work_list([str(scene.tree)], Settings(takes_objects=True), recurse=True):
+    for job in work_list([str(scene.tree)], Settings(reader="ld"), recurse=True):
         run_job(job)
 
 

@@ -13,7 +13,6 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.api import decode_existing, verify
 from cfi2sframe.conversion import Options
-from cfi2sframe.elf.constants import SHT_PROGBITS
 from cfi2sframe.errors import ErrorKind
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.listing import work_list
@@ -94,7 +93,6 @@ def test_the_second_run_touches_no_program(program: Path, version: int, settings
     [
         Settings(options=Options(version=2)),
         Settings(options=Options(version=2, errata=0)),
-        Settings(section_type=SHT_PROGBITS),
     ],
 )
 @pytest.mark.parametrize("is_program", [True, False])
@@ -111,6 +109,13 @@ def test_a_different_section_is_replaced_on_request_only(
     assert convert_one(path, Settings(replaces=True)).status == "converted"
     assert path.read_bytes() != before.data
     assert convert_one(path, Settings()).status == "unchanged"
+
+
+def test_a_section_of_another_type_is_different(source: Path) -> None:
+    """The older linkers want the same bytes as PROGBITS."""
+    options = Options(version=2, errata=0)
+    assert convert_one(source, Settings(options, reader="ld-2.41")).status == "converted"
+    assert convert_one(source, Settings(options)).kind is ErrorKind.REFUSED
 
 
 @pytest.mark.parametrize("offset_from_end", range(1, 40, 3))
@@ -224,7 +229,7 @@ def test_a_folder_that_has_become_a_link_leads_nowhere(tmp_path: Path, *, recurs
     for folder in (tree / "d", outside):
         folder.mkdir(parents=True)
         (folder / "in.o").write_bytes(OBJECT)
-    (job,) = work_list([str(tree if recurse else tree / "d" / "in.o")], Settings(takes_objects=True), recurse=recurse)
+    (job,) = work_list([str(tree if recurse else tree / "d" / "in.o")], Settings(reader="ld"), recurse=recurse)
     (tree / "d").rename(tree / "moved")
     (tree / "d").symlink_to(outside)
     outcome = run_job(job)
