@@ -19,8 +19,6 @@ from cfi2sframe.cli.options import (
     printing_of,
 )
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.guard import limited
-from cfi2sframe.printable import printable
 from cfi2sframe.report.tables import FORMATS
 
 if TYPE_CHECKING:
@@ -65,18 +63,13 @@ def request_of(arguments: argparse.Namespace) -> AuditRequest:
 
 def run(request: AuditRequest) -> int:
     """Audit all files; return the worst file's exit status."""
-    from cfi2sframe.report.audit import audit_lines, audit_report
+    from cfi2sframe.report.audit import audit_report
 
     question = partial(_audit, kind=request.source)
     collected = collect(request.inputs.find(), question, request.inputs.process_count)
-    audits, status = collected.answers, collected.status
-    if audits and request.printing.format == "text":
-        with limited(collected.size), request.printing.open() as out:
-            for line in audit_lines(audits, with_undecided=request.is_verbose):
-                out.write(f"{printable(line)}\n")
-    else:
-        status = publish(collected, partial(audit_report, audits), request.printing, "none of these files has CFI")
-    return worst((status, EXIT_DIFFERENCE if any(each.findings for each in audits) else EXIT_SUCCESS))
+    report = partial(audit_report, collected.answers, with_undecided=request.is_verbose)
+    status = publish(collected, report, request.printing, "none of these files has CFI")
+    return worst((status, EXIT_DIFFERENCE if any(each.findings for each in collected.answers) else EXIT_SUCCESS))
 
 
 def _audit(image: ElfImage, kind: CfiKind | None) -> Audit:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _MAX_PLACES: Final = 4
 
 
-def audit_report(audits: Sequence[Audit]) -> Report:
-    """Return the report of some files."""
+def audit_report(audits: Sequence[Audit], *, with_undecided: bool) -> Report:
+    """Return the report of some files; as text, with the functions that were not compared if that is wanted."""
     columns = [Column(name) for name in ("place", "function", "rule", "CFI", "instructions say", "directive")]
     rows: list[list[Cell]] = [
         [
@@ -32,11 +32,11 @@ def audit_report(audits: Sequence[Audit]) -> Report:
     ]
     table = Table("", [*columns, Column("instructions", ","), Column("file")], rows)
     data = {"schema": SCHEMA_VERSION, "files": [_data(result) for result in audits]}
-    return Report(headline(audits), [table] if rows else [], [], data)
+    lines = _lines(audits, with_undecided=with_undecided)
+    return Report(_headline(audits), [table] if rows else [], [], data, lines)
 
 
-def headline(audits: Sequence[Audit]) -> str:
-    """Return the sum of one file, or of several."""
+def _headline(audits: Sequence[Audit]) -> str:
     if len(audits) == 1:
         return f"{audits[0].name}: {_sum_of(audits[0])}"
     clean_count = sum(not result.findings for result in audits)
@@ -82,11 +82,8 @@ def _data(result: Audit) -> dict[str, Any]:
     }
 
 
-def audit_lines(audits: Sequence[Audit], *, with_undecided: bool) -> Iterator[str]:
-    """Yield the lines about some files, and then their sum; of several files, those without findings are only in it.
-
-    `with_undecided`: also the functions that were not compared, and the sum of each file.
-    """
+def _lines(audits: Sequence[Audit], *, with_undecided: bool) -> Iterator[str]:
+    """Yield the lines about some files, and then their sum; of several files, those without findings are only in it."""
     for result in audits:
         for found in result.findings:
             yield f"{result.name}: {_sentence(found)}"
@@ -97,8 +94,8 @@ def audit_lines(audits: Sequence[Audit], *, with_undecided: bool) -> Iterator[st
             what = f"{function}: not compared" if function else "not compared"
             yield f"{result.name}: {place}: {what}: {reason} ({counted(count, 'instruction')})"
         if len(audits) > 1 and (result.findings or with_undecided):
-            yield headline([result])
-    yield headline(audits)
+            yield _headline([result])
+    yield _headline(audits)
 
 
 def _sentence(found: Finding) -> str:

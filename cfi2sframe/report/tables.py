@@ -67,13 +67,14 @@ class Report(NamedTuple):
     """What a verb has found out about some files.
 
     `headline` is a sentence without a full stop. `data` is what JSON has; its "files", without their lists, are the
-    rows of CSV.
+    rows of CSV. `lines` are all that text has, where it is no table.
     """
 
     headline: str
     tables: Sequence[Table]
     notes: Sequence[str]
     data: Mapping[str, Any]
+    lines: Iterable[str] | None = None
 
 
 def cells_of(record: object, columns: Mapping[Column, str]) -> list[Cell]:
@@ -112,6 +113,9 @@ def render(report: Report, format_name: str) -> str:
 def _text(report: Report) -> Iterator[str]:
     import textwrap
 
+    if report.lines is not None:
+        yield from map(printable, report.lines)
+        return
     yield printable(report.headline)
     for table in report.tables:
         yield from ("", *([table.title] if table.title else []))
