@@ -110,7 +110,7 @@ class _Auditor:
         self._signal_frames = {program.number for program in entries.programs if program.cie.is_signal_frame}
 
     def run(self) -> Audit:
-        """Return what is found."""
+        """Follow all functions; return what is found."""
         starts = self.flow.starts
         for start in sorted(starts):
             if start not in self.machine.summaries and self.flow.holds(start):
@@ -125,6 +125,9 @@ class _Auditor:
                 self.sizes[vaddr] = (self.flow.at(vaddr) or (1,))[0]
                 self._count(vaddr, number, row, opinions_of(row, state, self.machine.abi), state)
         self._not_reached()
+        return self._result()
+
+    def _result(self) -> Audit:
         undecided = sorted(self.undecided.items(), key=lambda item: (item[0][0], item[0][1].value))
         functions = tuple((self.entries.starts[number], reason, count) for (number, reason), count in undecided)
         by_reason, by_worst = Counter[Undecided](), Counter[Answer]()

@@ -24,6 +24,7 @@ from cfi2sframe.stubs.records import StubReason, StubSkip
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from cfi2sframe.elf.headers import ElfSection
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.instructions.states import State
 
@@ -60,24 +61,26 @@ def find_stubs(image: ElfImage) -> tuple[tuple[StubRange, ...], tuple[StubSkip, 
     for section in sorted(image.sections, key=lambda s: s.vaddr):
         if not (section.is_code and section.size and section.name.startswith(_NAME_PREFIXES)):
             continue
-        reason = StubReason.OVERLAP if section.vaddr < end_vaddr else None
-        end_vaddr = max(end_vaddr, section.end_vaddr)
         total += section.size
-        if total > len(image.data):
-            # Sections share bytes of the file.
-            reason = StubReason.OVERLAP
-        try:
-            # Nothing is at addresses past 2^64.
-            is_beyond = section.end_vaddr > _ADDRESS_END
-            if section.type == c.SHT_NOBITS or is_beyond or not image.section_bytes(section):
-                reason = reason or StubReason.NOT_IN_FILE
-        except ElfError:
-            reason = reason or StubReason.NOT_IN_FILE
-        if reason is None:
-            ranges.append(StubRange(section.name, section.vaddr, section.end_vaddr))
-        else:
+        # In a file smaller than its sections, these share bytes.
+        overlaps = section.vaddr < end_vaddr or total > len(image.data)
+        end_vaddr = max(end_vaddr, section.end_vaddr)
+        if overlaps or not _is_in_file(image, section):
+            reason = StubReason.OVERLAP if overlaps else StubReason.NOT_IN_FILE
             left_out.append(StubSkip(section.vaddr, section.size, section.name, reason, ""))
+        else:
+            ranges.append(StubRange(section.name, section.vaddr, section.end_vaddr))
     return tuple(ranges), tuple(left_out)
+
+
+def _is_in_file(image: ElfImage, section: ElfSection) -> bool:
+    # Nothing is at addresses past 2^64.
+    if section.type == c.SHT_NOBITS or section.end_vaddr > _ADDRESS_END:
+        return False
+    try:
+        return bool(image.section_bytes(section))
+    except ElfError:
+        return False
 
 
 class _Block(NamedTuple):
