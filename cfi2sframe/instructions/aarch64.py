@@ -28,6 +28,7 @@ from cfi2sframe.instructions.effects import (
     Reference,
     Step,
     Storage,
+    StubForms,
     address,
     bits,
     forget,
@@ -349,4 +350,10 @@ ABI: Final = Abi(
     references=_references,
     # Instructions are little-endian, whatever data is. Texts have addresses, not distances.
     disassembler=("CS_ARCH_AARCH64", "CS_ARCH_ARM64", "CS_MODE_LITTLE_ENDIAN"),
+    stubs=StubForms(
+        words("nop autia1716 autib1716 bti hint br b stp adr adrp ldr add"),
+        blocks=(16, 24, 32),
+        headers=(0, 32, 48),
+        tails=(0, 32),
+    ),
 )

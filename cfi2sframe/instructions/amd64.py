@@ -26,6 +26,7 @@ from cfi2sframe.instructions.effects import (
     Reference,
     Step,
     Storage,
+    StubForms,
     address,
     bits,
     forget,
@@ -323,5 +324,10 @@ ABI: Final = Abi(
     effect_of=effect_of,
     references=_references,
     disassembler=("CS_ARCH_X86", "CS_ARCH_X86", "CS_MODE_64"),
+    stubs=StubForms(
+        words("endbr64 pause lfence nop int3 hlt ud2 jmp call ret push pop mov movabs add sub"),
+        blocks=(8, 16, 24, 32, 48, 64),
+        headers=(0, 16, 32, 48, 64),
+    ),
     depends_on_address=lambda _mnemonic, operands: "rip" in operands,
 )

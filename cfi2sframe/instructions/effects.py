@@ -116,6 +116,20 @@ class Reference(NamedTuple):
     is_call: bool
 
 
+class StubForms(NamedTuple):
+    """The PLT stubs that linkers make: the mnemonics in them, and sizes in bytes.
+
+    Blocks have one of the sizes `blocks`; before the first there may be one of `headers`, after the last one of `tails`
+    (the trampoline of lazy TLS descriptors), after a direct jump a number of `literal_size`.
+    """
+
+    names: frozenset[str]
+    blocks: tuple[int, ...]
+    headers: tuple[int, ...]
+    tails: tuple[int, ...] = (0,)
+    literal_size: int = 0
+
+
 class Abi(NamedTuple):
     """What the machine has to know of an ABI beside its registers and offsets, which `arch` has.
 
@@ -144,6 +158,7 @@ class Abi(NamedTuple):
     effect_of: Callable[[int, int, str, str], Effect | None]
     references: Callable[[bytes, int, Container[int], bool], Iterator[Reference]]
     disassembler: tuple[str, str, str]
+    stubs: StubForms
     depends_on_address: Callable[[str, str], bool] = lambda _mnemonic, _operands: False
     executed: Callable[[str, str, str], Effect | None] = lambda _executing, _mnemonic, _operands: None
 

@@ -30,9 +30,11 @@ from cfi2sframe.instructions.effects import (
     Reference,
     Step,
     Storage,
+    StubForms,
     bits,
     forget,
     number,
+    words,
 )
 
 if TYPE_CHECKING:
@@ -57,17 +59,14 @@ _JUMP_IF: Final = re.compile(rf"jg?({names.CONDITION})|brcl?")
 _BRANCH_IF: Final = re.compile(rf"b({names.CONDITION})r?|bcr?")
 _EQUAL: Final = {"e": True, "z": True, "nlh": True, "ne": False, "nz": False, "lh": False}
 _EQUAL_MASKS: Final = {8: True, 6: False, 7: False}
-_LOAD_SIZES: Final = {
-    **dict.fromkeys(("lg", "ld", "ldy", "ltg", "lgat"), 8),
-    **dict.fromkeys(("lgf", "llgf"), 4),
-    **dict.fromkeys(("lgh", "llgh"), 2),
-    **dict.fromkeys(("lgb", "llgc"), 1),
-}
 #: brasl, brcl, larl, whose distance counts halfwords from the instruction.
 _DISTANCES: Final = re.compile(rb"(?=\xc0(.)(.{4}))", re.DOTALL)
 _LARL, _BRCL, _BRASL = 0, 4, 5
 _COUNTS: Final = re.compile(r"br?ctg?r?h?")
 _INDEXES: Final = re.compile(r"br?x(h|le)g?")
+
+
+_NO_MEMORY: Final = Storage(NOTHING, NOTHING, 0, 0, is_known=False)
 
 
 class S390xText:
@@ -94,15 +93,12 @@ class S390xText:
         value = self.number(place)
         return None if value is None else value & (1 << 64) - 1
 
-    def memory(self, place: int) -> Storage | None:
-        """Return an operand in memory, of as many bytes as the text says; None: it is something else.
-
-        A number alone is an address.
-        """
+    def memory(self, place: int) -> Storage:
+        """Return an operand in memory, of as many bytes as the text says, or `_NO_MEMORY`; a number is an address."""
         digits, _, inside = self.operand(place).partition("(")
         offset = number(digits)
         if offset is None:
-            return None
+            return _NO_MEMORY
         length, registers = 1, []
         parts = inside.rstrip(")").replace(" ", "").split(",") if inside else []
         # A last 0 is no base register, as capstone 6 writes it.
@@ -112,8 +108,8 @@ class S390xText:
             else:
                 # A vector of indices is no part of a plain address.
                 registers.append(_REGISTERS.get(part, F0))
-        base = registers[-1] if registers else NOTHING
-        return Storage(base, registers[0] if len(registers) > 1 else NOTHING, offset, length)
+        *index, base = registers or [NOTHING]
+        return Storage(base, index[0] if index else NOTHING, offset, length)
 
     def named(self) -> list[int]:
         """Return the registers that are operands by themselves."""
@@ -203,10 +199,10 @@ def _indirect(text: S390xText, place: int, flow: Flow) -> Effect:
     register = text.register(place)
     if register == 0 or text.operands[place] == "0":
         return NO_EFFECT
-    memory = text.memory(place)
     if register != NOTHING:
         return Effect((Step(Op.MOVE, JUMP, register),), flow)
-    steps = None if memory is None or memory.base == NOTHING else _address(JUMP, memory)
+    memory = text.memory(place)
+    steps = None if memory.base == NOTHING else _address(JUMP, memory)
     return _NOT_KNOWN if steps is None else Effect(steps, flow)
 
 
@@ -217,7 +213,7 @@ def _linked(text: S390xText, target: int | None) -> Effect:
     address of the next one.
     """
     link, register = text.register(0), text.register(1)
-    if link == NOTHING or (target is None and register == NOTHING and text.memory(1) is None):
+    if link == NOTHING or (target is None and register == NOTHING and not text.memory(1).is_known):
         return _NOT_KNOWN
     here = Step(Op.NUMBER, link, offset=text.end)
     if (target == text.end and text.name == "bras") or (target is None and (register == 0 or text.operands[1] == "0")):
@@ -257,18 +253,19 @@ def _value(text: S390xText) -> tuple[Step, ...] | None:
         return _sum(target, first, text.register(last), -1 if name[0] == "s" else 1)
     if name in ("agfr", "sgfr", "slgfr") and target == SP:
         return (Step(Op.MOVE_FRAME, SP),)
-    memory = text.memory(1)
-    return None if memory is None else _loaded(name, target, memory)
+    return _loaded(name, target, text.memory(1))
 
 
 def _loaded(name: str, target: int, memory: Storage) -> tuple[Step, ...] | None:
     """Return the steps of an instruction that gives a register a value from memory, or an address."""
+    if not memory.is_known:
+        return None
     if name in ("la", "lay"):
         return _address(target, memory)
     if name in ("ag", "agf") and memory.index != NOTHING:
         word = memory.loaded(BETWEEN, 8 if name == "ag" else 4, is_signed=True)
         return (word, Step(Op.ADD, target, BETWEEN))
-    size = _LOAD_SIZES.get(name)
+    size = names.LOADS.get(name)
     return None if size is None else (memory.loaded(target, size, is_signed=not name.startswith("ll")),)
 
 
@@ -296,13 +293,11 @@ def _sum(target: int, first: int, second: int, sign: int = 1) -> tuple[Step, ...
 def _memory_steps(text: S390xText) -> tuple[Step, ...] | None:
     """Return the steps of what stores, or loads many registers; None for any other."""
     name = text.name
-    first, third = text.memory(0), text.memory(2)
-    if name == "stmg" and third is not None:
-        return tuple(
-            step for place, source in enumerate(text.many())
-            for step in third._replace(offset=third.offset + 8 * place).stored(8, source)
-        )  # fmt: skip
-    if name == "lmg" and third is not None:
+    first, second, third = map(text.memory, range(3))
+    if name == "stmg":
+        places = [third._replace(offset=third.offset + 8 * place) for place in range(16)]
+        return tuple(step for at, source in zip(places, text.many(), strict=False) for step in at.stored(8, source))
+    if name == "lmg":
         loads = [Step(Op.LOAD, register, third.base, third.offset + 8 * n) for n, register in enumerate(text.many())]
         # The address is that of before the first load.
         return tuple(sorted(loads, key=lambda step: step.register == third.base))
@@ -312,20 +307,18 @@ def _memory_steps(text: S390xText) -> tuple[Step, ...] | None:
         return forget(*FLOATS)
     if name in names.STORES_MANY:
         count = int(text.operands[1].lstrip("%racfv") or 0) - int(text.operands[0].lstrip("%racfv") or 0)
-        return third.stored(names.STORES_MANY[name] * (count % 32 + 1)) if third is not None else ()
-    second = text.memory(1)
+        return third.stored(names.STORES_MANY[name] * (count % 32 + 1))
     if name in ("stg", "std", "stdy"):
-        return second.stored(8, text.register(0)) if second is not None else ()
+        return second.stored(8, text.register(0))
     if name in names.STORES or names.STORES_PATTERN.fullmatch(name):
-        at = third if names.STORES.get(name, (0, 1))[1] == 2 else second
-        return at.stored(names.STORES.get(name, (8, 1))[0]) if at is not None else ()
-    if first is not None:
+        size, place = names.STORES.get(name, (8, 1))
+        return text.memory(place).stored(size)
+    if first.is_known:
         # Instructions on storage: the first operand changes, and what `_changed` says.
         size = max(first.size, names.FIRST_SIZES.get(name, 16 if first.size == 1 else 1))
         return (*first.stored(size), *forget(*_changed(text)))
     if name in names.SWAPS:
-        changed = _changed(text)
-        return (*third.stored(16), *forget(*changed)) if third is not None else forget(*changed)
+        return (*third.stored(16), *forget(*_changed(text)))
     return None
 
 
@@ -392,6 +385,12 @@ ABI: Final = Abi(
     effect_of=effect_of,
     references=_references,
     disassembler=("CS_ARCH_SYSTEMZ", "CS_ARCH_SYSZ", "CS_MODE_BIG_ENDIAN"),
+    stubs=StubForms(
+        words("larl lgfi jg brcl bcr bc nop nopr br basr lg lgf stg mvc"),
+        blocks=(16, 32),
+        headers=(0, 32),
+        literal_size=4,
+    ),
     depends_on_address=lambda mnemonic, _operands: mnemonic[:1] in "bjc" or mnemonic in ("larl", "exrl"),
     executed=_executed,
 )

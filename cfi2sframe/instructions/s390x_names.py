@@ -51,6 +51,13 @@ IMPLICIT: Final = {
     "ectg": (0, 1, 3),
     "stfle": (0,),
 }
+#: Loads of a whole register, and the bytes loaded.
+LOADS: Final = {
+    **dict.fromkeys(("lg", "ld", "ldy", "ltg", "lgat"), 8),
+    **dict.fromkeys(("lgf", "llgf"), 4),
+    **dict.fromkeys(("lgh", "llgh"), 2),
+    **dict.fromkeys(("lgb", "llgc"), 1),
+}
 #: Stores of a register: the bytes stored, and the number of the operand in memory.
 STORES: Final = {
     **dict.fromkeys(words("stc stcy stch vsteb"), (1, 1)),

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64
 from cfi2sframe.instructions.effects import Effect, Flow, Op, words
 from cfi2sframe.stubs.records import StubReason
 
@@ -21,12 +20,6 @@ if TYPE_CHECKING:
     from cfi2sframe.instructions.decoder import Decoder
     from cfi2sframe.instructions.effects import Abi
 
-#: The instructions that stubs have.
-_NAMES: Final = {
-    EM_X86_64: words("endbr64 pause lfence nop int3 hlt ud2 jmp call ret push pop mov movabs add sub"),
-    EM_AARCH64: words("nop autia1716 autib1716 bti hint br b stp adr adrp ldr add"),
-    EM_S390: words("larl lgfi jg brcl bcr bc nop nopr br basr lg lgf stg mvc"),
-}
 _WRITERS: Final = words("pop mov movabs add sub")
 _ENDS: Final = (Flow.JUMP, Flow.JUMP_INDIRECT, Flow.RETURN, Flow.STOP)
 _NUMBER: Final = re.compile(r"(?:- )?\b(?:0x[0-9a-f]+|\d+)\b")
@@ -37,8 +30,6 @@ _LITERAL: Final = "number"
 _RETURN_STEPS: Final = 2
 #: Frames with which an instruction is reached at most: more are those of a loop that pushes.
 _MAX_FRAMES: Final = 4
-#: The size of bytes that are no instruction, such as the number after the direct jump of an s390x stub.
-_LITERAL_SIZES: Final = {EM_X86_64: 1, EM_AARCH64: 4, EM_S390: 4}
 
 
 class StubFrame(NamedTuple):
@@ -89,7 +80,6 @@ class Stubs:
 
     def __init__(self, decoder: Decoder, ranges: Iterable[tuple[int, int]]) -> None:
         self.decoder = decoder
-        self.machine = decoder.abi.arch.elf_machine
         self.entry = StubFrame(decoder.abi.arch.entry_cfa_offset)
         by_range = [dict(self._decoded(start, end)) for start, end in ranges]
         self.instructions = {vaddr: found for inside in by_range for vaddr, found in inside.items()}
@@ -104,17 +94,18 @@ class Stubs:
 
     def _decoded(self, vaddr: int, end: int) -> Iterator[tuple[int, StubInstruction]]:
         """Decode a range from end to end."""
+        abi = self.decoder.abi
         while vaddr < end:
             text = "no instruction"
             for at, size, name, operands in self.decoder.disassemble(vaddr, end):
                 found = understand(self.decoder, at, size, name, operands)
                 yield at, found
                 vaddr = at + size
-                if self.machine == EM_S390 and found.effect is not None and found.effect.flow is Flow.JUMP:
+                if abi.stubs.literal_size and found.effect is not None and found.effect.flow is Flow.JUMP:
                     text = _LITERAL
                     break
             if vaddr < end:
-                size = min(_LITERAL_SIZES[self.machine], end - vaddr)
+                size = min(abi.stubs.literal_size or abi.arch.instruction_alignment, end - vaddr)
                 yield vaddr, StubInstruction(size, text)
                 vaddr += size
 
@@ -206,7 +197,7 @@ def understand(decoder: Decoder, vaddr: int, size: int, name: str, operands: str
     bare, target = name.removeprefix("bnd ").removeprefix("notrack "), operands.partition(",")[0]
     # The only word in memory that stubs of AMD64 write to.
     is_other_word = "[" in target and bare in _WRITERS and target != "qword ptr [rsp]"
-    is_known = bare in _NAMES[decoder.abi.arch.elf_machine] and not is_other_word
+    is_known = bare in decoder.abi.stubs.names and not is_other_word
     effect = decoder.effect_of(vaddr, size, name, operands) if is_known else None
     found = None if effect is None else _moves(effect, decoder.abi)
     text = f"{name} {operands}".strip()

@@ -34,8 +34,6 @@ _RELA: Final = 24
 #: Linkers align each row of stubs; no block is larger than `_MAX_BLOCK`.
 _ALIGNMENT: Final = 16
 _MAX_BLOCK: Final = 64
-#: The number at the end of an s390x stub.
-_LITERAL_SIZE: Final = 4
 _ADDRESS_END: Final = 1 << 64
 #: Sizes that blocks have: all are multiples of this.
 _UNIT: Final = 8
@@ -165,5 +163,5 @@ class _Rows:
                 target = found.effect.target if found.effect.flow is Flow.JUMP else None
             has_ended |= found.ends_flow
             vaddr = at + size
-        is_all = end - vaddr in (0, _LITERAL_SIZE if self.image.arch.elf_machine == c.EM_S390 else 0)
+        is_all = end - vaddr in (0, self.decoder.abi.stubs.literal_size)
         return _Block(tuple(names), target, read) if has_ended and (is_all or not is_whole) else _NO_BLOCK

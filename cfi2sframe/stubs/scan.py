@@ -10,7 +10,6 @@ from __future__ import annotations
 from itertools import groupby, product
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.instructions.decoder import Decoder
 from cfi2sframe.sframe.constants import SFRAME_VERSION_1
@@ -25,11 +24,6 @@ if TYPE_CHECKING:
     from cfi2sframe.abi import Arch
     from cfi2sframe.elf.image import ElfImage
 
-#: Sizes of blocks, and of what may be before the first or, on AArch64, after the last one (the trampoline of lazy TLS
-#: descriptors).
-_BLOCKS: Final = {EM_X86_64: (8, 16, 24, 32, 48, 64), EM_AARCH64: (16, 24, 32), EM_S390: (16, 32)}
-_HEADERS: Final = {EM_X86_64: (0, 16, 32, 48, 64), EM_AARCH64: (0, 32, 48), EM_S390: (0, 32)}
-_TAILS: Final = {EM_X86_64: (0,), EM_AARCH64: (0, 32), EM_S390: (0,)}
 #: The most kinds of blocks, and runs of them, in one range; real stubs have fewer.
 _MAX_KINDS: Final = 4
 _MAX_RUNS: Final = 32
@@ -118,10 +112,10 @@ def _plain(whole: StubRange, offset: int, frames: list[StubFrame | Problem]) -> 
 
 def _shapes_of(stubs: Stubs, whole: StubRange, cells: list[tuple[StubFrame | Problem, str]]) -> Iterator[_Shape]:
     """Yield the ways to cut a range of which each byte has a frame, and a name where an instruction begins."""
-    machine, size = stubs.machine, len(cells)
+    forms, size = stubs.decoder.abi.stubs, len(cells)
     leaders = {vaddr - whole.start_vaddr for vaddr in stubs.leaders if whole.start_vaddr <= vaddr < whole.end_vaddr}
     inner = {vaddr - whole.start_vaddr for vaddr in stubs.targets}
-    for block_size, tail_size, header_size in product(_BLOCKS[machine], _TAILS[machine], _HEADERS[machine]):
+    for block_size, tail_size, header_size in product(forms.blocks, forms.tails, forms.headers):
         end = size - tail_size
         starts = range(header_size, end, block_size)
         if not starts or (end - header_size) % block_size:

@@ -160,7 +160,7 @@ def _stores_elsewhere(instruction: Instruction) -> bool:
     """Whether an instruction stores to an address that is no sum of one register and a number."""
     text = S390xText(CODE_VADDR, len(instruction.code), instruction.mnemonic, instruction.operands)
     places = [text.memory(place) for place, operand in enumerate(text.operands) if "(" in operand]
-    return instruction.mnemonic in _UNBOUNDED_STORES or any(m is not None and m.index != NOTHING for m in places)
+    return instruction.mnemonic in _UNBOUNDED_STORES or any(each.index != NOTHING for each in places)
 
 
 def _in_flow(effect: Effect, expected: Expected, after: State, end: int) -> Iterator[str]:
