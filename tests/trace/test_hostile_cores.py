@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, get_args
 
@@ -30,11 +31,12 @@ from tests.support.trace.core_files import (
     Load,
     core_without_file,
     moved,
+    note,
     plain_core,
     program,
     program_mappings,
 )
-from tests.support.trace.stacks import make_stack
+from tests.support.trace.stacks import PAC, make_stack
 
 if TYPE_CHECKING:
     from cfi2sframe.abi import Arch
@@ -79,6 +81,17 @@ def test_a_core_with_nothing_wrong(arch: Arch, tmp_path: Path) -> None:
     assert [thread.ending for thread in traced.threads] == OUTERMOST
     for thread in traced.threads:
         assert [e.frame[:3] for e in thread.entries] == [moved(f)[:3] for f in stack.frames]
+
+
+def test_the_mask_of_authentication_codes(tmp_path: Path) -> None:
+    """All above 48 bits, but where the core has a mask of code addresses, which follows that of data."""
+    models = [model._replace(is_signed=True) for model in MODELS]
+    path = written(tmp_path, AARCH64_LE, make_stack(AARCH64_LE, 3, models).section)
+    core = plain_core(AARCH64_LE, path, models)
+    assert endings_of(core) == OUTERMOST
+    masked = core._replace(notes=note("<", b"LINUX", 0x406, struct.pack("<QQ", 0, 0xFF << 48)))
+    left = (PAC & 0xFF << 56) + BIAS + TEXT_VADDR + PAGE + 0x3F
+    assert endings_of(masked)[0] == ("no-module", f"no file is known at 0x{left:x}")
 
 
 def test_what_is_printed(path: str, tmp_path: Path) -> None:

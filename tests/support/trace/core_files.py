@@ -45,11 +45,12 @@ class CoreFile(NamedTuple):
     loads: tuple[Load, ...] = ()
     mapped: Sequence[FileMapping] = ()
     auxv: tuple[tuple[int, int], ...] = ()
+    notes: bytes = b""
 
     def assemble(self) -> bytes:
         """Return the bytes: file header, program headers, notes, memory."""
         order = self.arch.byte_order
-        notes = b"".join(note(order, b"CORE", NT_PRSTATUS, status(self.arch, *f)) for f in self.frames)
+        notes = b"".join(note(order, b"CORE", NT_PRSTATUS, status(self.arch, *f)) for f in self.frames) + self.notes
         if self.auxv:
             notes += note(order, b"CORE", NT_AUXV, b"".join(struct.pack(order + "QQ", *pair) for pair in self.auxv))
         if self.mapped:
@@ -157,14 +158,14 @@ def stack_load(stack: Stack) -> Load:
     end = max(stack.memory, default=STACK) + 8
     data = bytearray(end - STACK)
     for address, word in stack.memory.items():
-        in_text = TEXT_VADDR <= word < TEXT_VADDR + TEXT_SIZE
+        in_text = TEXT_VADDR <= word & 0xFFFF_FFFF_FFFF < TEXT_VADDR + TEXT_SIZE
         struct.pack_into(stack.arch.byte_order + "Q", data, address - STACK, word + BIAS if in_text else word)
     return Load(STACK, bytes(data))
 
 
-def plain_core(arch: Arch, path: str) -> CoreFile:
+def plain_core(arch: Arch, path: str, models: list[Model] = MODELS) -> CoreFile:
     """Return a core of a made-up program, with nothing wrong."""
-    stack = make_stack(arch, 3, MODELS)
+    stack = make_stack(arch, 3, models)
     return CoreFile(
         arch,
         ((77, moved(stack.frames[0])), (78, moved(stack.frames[0]))),
