@@ -123,6 +123,13 @@ def test_the_site_is_made_without_a_warning(tmp_path: Path) -> None:
     for name in ("sphinx", "myst_parser", "furo"):
         if find_spec(name) is None:
             pytest.skip(f"{name} is not here: make docs")
-    words = ["--conf-dir", ROOT / "docs", "--fail-on-warning", "--keep-going", "--nitpicky", "--quiet"]
+    words: list[str | Path] = [
+        "--conf-dir",
+        ROOT / "docs",
+        "--fail-on-warning",
+        "--keep-going",
+        "--nitpicky",
+        "--quiet",
+    ]
     run(sys.executable, "-m", "sphinx", *words, "-d", tmp_path / "trees", ROOT, tmp_path / "site")
     assert (tmp_path / "site" / "docs" / "index.html").exists()
