@@ -21,11 +21,7 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion import Conversion
     from cfi2sframe.elf.image import ElfImage, Symbol
     from cfi2sframe.elf.sections import CodeRange
-    from cfi2sframe.reasons import CodeReason, SkipReason
     from cfi2sframe.sframe.model import FunctionBody
-    from cfi2sframe.stubs.records import StubReason
-
-    Reason = SkipReason | StubReason | CodeReason
 
 #: What describes code: a kind of row, PLT stubs, padding that the function before it reaches over, and instructions.
 DESCRIBED: Final = ("default", "flexible", "stub", "padding", "from_code")
@@ -36,27 +32,29 @@ _NO_NAME: Final = 3
 class Stretch(NamedTuple):
     """The addresses `[start, end)` of one kind: one of `DESCRIBED`, or that of a `coverage.Missing`.
 
-    `reason` says why code is not described; None of code without CFI whose instructions nobody asked about. `name` is
-    the function's in code without CFI, empty where no symbol names it, and `section` that of the executable range.
+    `reason` is the name of the constant that says why code is not described, and `message` its sentence; both are empty
+    for code without CFI whose instructions nobody asked about. `name` is the function's in code without CFI, empty
+    where no symbol names it, and `section` that of the executable range.
     """
 
     kind: str
     start: int
     end: int
-    reason: Reason | None = None
+    reason: str = ""
+    message: str = ""
     detail: str = ""
     name: str = ""
     section: str = ""
 
 
-def count_code(conversion: Conversion) -> tuple[Counter[tuple[str, Reason | None]], list[Stretch]]:
-    """Return the executable bytes by kind and reason, and the code without CFI; the rest of the code is padding."""
+def count_code(conversion: Conversion) -> tuple[Counter[tuple[str, str]], list[Stretch]]:
+    """Return the executable bytes by kind and message, and the code without CFI; the rest of the code is padding."""
     image, known = conversion.image, list(_known(conversion))
     held = [each for each in known if each.kind != "without CFI"]
     in_code = SpanCount((code.start_vaddr, code.end_vaddr) for code in image.code_ranges)
-    sizes = Counter[tuple[str, "Reason | None"]]()
+    sizes = Counter[tuple[str, str]]()
     for each in held:
-        sizes[each.kind, each.reason] += in_code.between(each.start, each.end)
+        sizes[each.kind, each.message] += in_code.between(each.start, each.end)
     taken = united((each.start, each.end) for each in held)
     if conversion.cfi.underived:
         # The analysis of instructions has also found padding between the functions that it knows.
@@ -66,7 +64,7 @@ def count_code(conversion: Conversion) -> tuple[Counter[tuple[str, Reason | None
     reasons = [each for each in known if each.kind == "without CFI"]
     uncovered = list(_with_reasons(_without_cfi(image, taken), reasons))
     for each in uncovered:
-        sizes[each.kind, each.reason] += each.end - each.start
+        sizes[each.kind, each.message] += each.end - each.start
     return sizes, uncovered
 
 
@@ -74,20 +72,21 @@ def _known(conversion: Conversion) -> Iterator[Stretch]:
     """Yield what the CFI, the stubs and the instructions account for; "without CFI": why code has no rows."""
     code_map, derived = conversion.code_map, conversion.cfi.derived_numbers
     for start, end, why in conversion.cfi.underived or ():
-        yield Stretch("without CFI", start, end, why)
+        yield Stretch("without CFI", start, end, why.name, why.value)
     for skip in code_map.stubs.left_out:
-        yield Stretch("without CFI", skip.start_vaddr, skip.start_vaddr + skip.size, skip.reason, skip.detail)
+        end = skip.start_vaddr + skip.size
+        yield Stretch("without CFI", skip.start_vaddr, end, skip.reason.name, skip.reason.value, skip.detail)
     for stub in code_map.stubs.functions:
         yield Stretch("stub", stub.start_vaddr, stub.start_vaddr + stub.size)
     described_ends = set[int]()
     for number, start, end in zip(*code_map.pieces, strict=True):
         vaddr = conversion.cfi.entries.starts[number]
         for each in _parts_of(conversion.outcomes.results[number], vaddr, start, end):
-            if each.reason is None:
+            if not each.reason:
                 described_ends.add(each.end)
             if number in derived:
                 # Where the version cannot express what was derived, the code counts as if nothing had been.
-                yield each._replace(kind="from_code" if each.reason is None else "without CFI")
+                yield each._replace(kind="without CFI" if each.reason else "from_code")
             else:
                 yield each
     for start, end in code_map.padding.ranges:
@@ -100,7 +99,8 @@ def _parts_of(result: FunctionBody | InParts | Skip, vaddr: int, start: int, end
     for first, last, piece in pieces_within(result, start - vaddr, end - vaddr):
         if isinstance(piece, Skip):
             kind = "in part" if isinstance(result, InParts) else "left out"
-            yield Stretch(kind, vaddr + first, vaddr + last, piece.reason, piece.detail)
+            why = piece.reason
+            yield Stretch(kind, vaddr + first, vaddr + last, why.name, why.value, piece.detail)
         else:
             yield Stretch("flexible" if piece.is_flexible else "default", vaddr + first, vaddr + last)
 
@@ -176,4 +176,4 @@ def _with_reasons(stretches: Iterable[Stretch], reasons: Iterable[Stretch]) -> I
         for start, end in pairwise((stretch.start, *inside, stretch.end)):
             which = bisect_right(starts, start) - 1
             why = known[which] if which >= 0 and start < known[which].end else stretch
-            yield stretch._replace(start=start, end=end, reason=why.reason, detail=why.detail)
+            yield stretch._replace(start=start, end=end, reason=why.reason, message=why.message, detail=why.detail)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.programs import CfiEntry
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.reasons import UnreadSource
-    from cfi2sframe.report.code_bytes import Reason, Stretch
+    from cfi2sframe.report.code_bytes import Stretch
     from cfi2sframe.sframe.lookup_cost import LookupCost
 
 #: How many stretches of code without CFI an account names, the largest ones.
@@ -321,17 +321,16 @@ def _missing(conversion: Conversion) -> Iterator[Missing]:
 def _missing_without_cfi(image: ElfImage, stretches: Iterable[Stretch]) -> list[Missing]:
     found = []
     for each in stretches:
-        reason, message = (each.reason.name, each.reason.value) if each.reason else ("", "")
         address, size = image.place(each.start).offset, each.end - each.start
-        words = reason, each.detail, each.name
-        found.append(Missing("without CFI", each.section, address, size, *words, message=message))
+        words = (each.reason, each.detail, each.name)
+        found.append(Missing("without CFI", each.section, address, size, *words, message=each.message))
     return found
 
 
-def _sums(missing: Iterable[Missing], sizes: Mapping[tuple[str, Reason | None], int]) -> tuple[MissingSum, ...]:
+def _sums(missing: Iterable[Missing], sizes: Mapping[tuple[str, str], int]) -> tuple[MissingSum, ...]:
     """Return the sums, the largest first. The bytes that an account leaves out, or that have no CFI, are theirs."""
     places = Counter((each.kind, each.message) for each in missing)
-    lost = {(kind, why.value if why else ""): size for (kind, why), size in sizes.items() if kind not in DESCRIBED}
+    lost = {key: size for key, size in sizes.items() if key[0] not in DESCRIBED}
     found = [MissingSum(*key, places[key], lost.get(key, 0)) for key in {**places, **lost}]
     return tuple(sorted(found, key=lambda each: (-each.size, -each.place_count, each[:2])))
 
