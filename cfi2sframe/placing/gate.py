@@ -121,11 +121,6 @@ class LinkedFile(NamedTuple):
         alignments = (self.sections[s.number].alignment for s in self.stored if s.start >= file_offset)
         return max([8, *alignments])
 
-    def described_end(self) -> int:
-        """Return the file offset of the first byte after everything that the headers describe."""
-        ends = [self.loaded_end, self.table_end, *(section.end for section in self.stored)]
-        return max([*ends, self.section_table.end] if self.sections else ends)
-
 
 def round_up(value: int, alignment: int) -> int:
     """Return the smallest multiple of `alignment` (0 counts as 1) that is not below `value`."""
@@ -279,7 +274,9 @@ def _refuse_overlap(file: LinkedFile) -> None:
 
 
 def _refuse_appended_data(file: LinkedFile) -> None:
-    described = file.described_end()
+    described = max(
+        [file.loaded_end, file.table_end, file.section_table.end, *(section.end for section in file.stored)]
+    )
     if not is_zero(file.data, Span(described, len(file.data))):
         size = len(file.data) - described
         raise EmbedError(

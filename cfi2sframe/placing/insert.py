@@ -34,7 +34,7 @@ def inserted(file: LinkedFile, placement: Placement, section: Buffer, section_ty
     Raises `EmbedError` when section indices or symbols cannot be updated.
     """
     new_vaddrs = {index: place.vaddr for index, place in placement.moved.items()}
-    numbering = numbering_with(file, new_vaddrs, placement.section_vaddr)
+    numbering = numbering_with(file, new_vaddrs, placement.block.section_vaddr)
     changed = changed_contents(file, numbering, new_vaddrs)
     moved = {index: changed.get(index) or file.section_bytes(index) for index in placement.moved}
     table = b"".join(segment.pack(file.order) for segment in placement.segments)
@@ -138,7 +138,7 @@ def _end(file: LinkedFile, placement: Placement, section_type: int, names: bytes
         name_offset=(names or file.section_bytes(file.names_index)).index(NAME),
         type=section_type,
         flags=SHF_ALLOC,
-        vaddr=placement.section_vaddr,
+        vaddr=placement.block.section_vaddr,
         file_offset=placement.block.section_file_offset,
         size=placement.section_size,
         link=0,

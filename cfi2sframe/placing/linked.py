@@ -47,7 +47,7 @@ class EmbeddingPlan(NamedTuple):
     @property
     def section_vaddr(self) -> int:
         """The section's link-time address."""
-        return self.placement.section_vaddr
+        return self.placement.block.section_vaddr
 
     @property
     def moved(self) -> list[str]:

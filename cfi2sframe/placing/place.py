@@ -56,6 +56,16 @@ class AddedBlock(NamedTuple):
     load_index: int | None
     is_inserted: bool
 
+    @property
+    def bias(self) -> int:
+        """The distance of addresses from file offsets."""
+        return self.vaddr - self.file_offset
+
+    @property
+    def section_vaddr(self) -> int:
+        """The section's address."""
+        return self.section_file_offset + self.bias
+
 
 class Placement(NamedTuple):
     """The new program headers, the new places of sections by their indices, and the block with the section.
@@ -65,7 +75,6 @@ class Placement(NamedTuple):
     """
 
     block: AddedBlock
-    section_vaddr: int
     section_size: int
     segments: tuple[ProgramHeader, ...]
     moved: dict[int, NewPlace]
@@ -174,7 +183,7 @@ _WAYS: Final = ((_in_hole, 1), (_in_slack, 1), (_into_last, 1), (_after_last, 2)
 
 
 def _inserted(block: AddedBlock) -> AddedBlock:
-    if block.vaddr + block.end - block.file_offset > _ADDRESS_END:
+    if block.end + block.bias > _ADDRESS_END:
         raise EmbedError("no addresses are left after the last segment")
     return block._replace(is_inserted=True)
 
@@ -200,16 +209,14 @@ def _filled(
 def _placement(head: Head, rearranged: Rearranged, block: AddedBlock, size: int) -> Placement:
     file = rearranged.file
     places = {i: NewPlace(at + head.bias, at) for i, at in rearranged.staying.items()}
-    bias = block.vaddr - block.file_offset
-    places.update((i, NewPlace(at + bias, at)) for i, at in block.placed.items())
+    places.update((i, NewPlace(at + block.bias, at)) for i, at in block.placed.items())
     moved = {i: place for i, place in places.items() if place.file_offset != file.sections[i].file_offset}
     kept = (s for s in file.segments if s.type not in head.spare)
     segments = _with_section([_followed(file, s, moved) for s in kept], file, block, size)
     has_left = any(group.has_build_id for group in rearranged.leaving)
     warning = "the build-id note leaves the first page of the file: core dumps no longer name the build-id"
     moved_size = sum(group.size for group in rearranged.leaving)
-    vaddr = block.section_file_offset + bias
-    return Placement(block, vaddr, size, tuple(segments), moved, moved_size, (warning,) if has_left else ())
+    return Placement(block, size, tuple(segments), moved, moved_size, (warning,) if has_left else ())
 
 
 def _followed(file: LinkedFile, segment: ProgramHeader, moved: dict[int, NewPlace]) -> ProgramHeader:
@@ -225,7 +232,6 @@ def _followed(file: LinkedFile, segment: ProgramHeader, moved: dict[int, NewPlac
 
 def _with_section(segments: list[ProgramHeader], file: LinkedFile, block: AddedBlock, size: int) -> list[ProgramHeader]:
     """Return the program headers with a PT_LOAD that holds the block, and PT_GNU_SFRAME."""
-    bias = block.vaddr - block.file_offset
     if block.load_index is not None:
         load = file.loads[block.load_index]
         grown = max(block.end - load.file_offset, load.file_size)
@@ -236,7 +242,7 @@ def _with_section(segments: list[ProgramHeader], file: LinkedFile, block: AddedB
         place = (block.file_offset, block.vaddr, block.vaddr)
         new = ProgramHeader(c.PT_LOAD, c.PF_R, *place, grown, grown, alignment_of(file))
         segments = [*segments[: last + 1], new, *segments[last + 1 :]]
-    start, vaddr = block.section_file_offset, block.section_file_offset + bias
+    start, vaddr = block.section_file_offset, block.section_vaddr
     entry = ProgramHeader(c.PT_GNU_SFRAME, c.PF_R, start, vaddr, vaddr, size, size, SECTION_ALIGNMENT)
     return with_own_entry([*segments, entry])
 
@@ -276,4 +282,4 @@ def _with_table_at_end(file: LinkedFile, head: Head, size: int) -> Placement:
         if is_program
         else "the file)"
     )
-    return Placement(block, section + bias, size, tuple(segments), {}, 0, (warning,), table)
+    return Placement(block, size, tuple(segments), {}, 0, (warning,), table)

@@ -65,15 +65,8 @@ def relocatable(
 ) -> ElfImage:
     """An object with one section of CFI and relocations of it."""
     sections = (TEXT, TEXT_B, asm.Section(name, data, flags=flags, align=8))
-    return image_of(
-        asm.elf_file(
-            target.machine,
-            sections,
-            little_endian=target.little_endian,
-            symbols=SYMBOLS,
-            relocations=relocations,
-        )
-    )
+    machine, little = target.machine, target.little_endian
+    return image_of(asm.elf_file(machine, sections, little_endian=little, symbols=SYMBOLS, relocations=relocations))
 
 
 def image_of(data: bytes) -> ElfImage:
@@ -391,11 +384,7 @@ def test_zstd() -> None:
 TEXT_VADDR, HDR_VADDR, FRAME_VADDR = 0x400200, 0x400240, 0x400280
 
 
-def headerless(
-    *,
-    hdr: bytes | None = None,
-    with_segment: bool = True,
-) -> bytes:
+def headerless(*, hdr: bytes | None = None, with_segment: bool = True) -> bytes:
     """A program with .eh_frame found through its header alone; other bytes follow the frames."""
     functions = (asm.Fde(CIE, TEXT_VADDR, 8, BODY), asm.Fde(CIE, TEXT_VADDR + 8, 8, BODY))
     frame = asm.EhFrame(functions, FRAME_VADDR)
@@ -451,20 +440,18 @@ def test_a_header_without_a_table_ends_at_the_first_terminator(hdr: bytes) -> No
     assert len(parse(image, section).fdes) == 2
 
 
+NO_HEADER = "the PT_GNU_EH_FRAME segment holds no frame header"
+OUTSIDE = "PT_GNU_EH_FRAME points to an .eh_frame outside the file's segments"
+
+
 @pytest.mark.parametrize(
     ("hdr", "message"),
     [
-        (bytes((2, 0x1B, 0x03, 0x3B)) + bytes(8), "the PT_GNU_EH_FRAME segment holds no frame header"),
-        (bytes((1, 0x1B, 0x03)), "the PT_GNU_EH_FRAME segment holds no frame header"),
+        (bytes((2, 0x1B, 0x03, 0x3B)) + bytes(8), NO_HEADER),
+        (bytes((1, 0x1B, 0x03)), NO_HEADER),
         (bytes((1, 0x00, 0xFF, 0xFF)) + bytes(8), "PT_GNU_EH_FRAME+0x1: unknown encoding 0x0 of the .eh_frame pointer"),
-        (
-            bytes((1, 0x1B, 0xFF, 0xFF)) + struct.pack("<i", 1 << 24),
-            "PT_GNU_EH_FRAME points to an .eh_frame outside the file's segments",
-        ),
-        (
-            bytes((1, 0x1B, 0xFF, 0xFF)) + struct.pack("<i", -(1 << 31)),
-            "PT_GNU_EH_FRAME points to an .eh_frame outside the file's segments",
-        ),
+        (bytes((1, 0x1B, 0xFF, 0xFF)) + struct.pack("<i", 1 << 24), OUTSIDE),
+        (bytes((1, 0x1B, 0xFF, 0xFF)) + struct.pack("<i", -(1 << 31)), OUTSIDE),
     ],
 )
 def test_frame_headers_that_cannot_be_used(hdr: bytes, message: str) -> None:
