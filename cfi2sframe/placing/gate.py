@@ -41,11 +41,6 @@ _MAX_ALIGNMENT = 1 << 21
 _MAX_LOAD_ALIGNMENT = 1 << 30
 #: From here on, AMD64 and AArch64 have the kernel's addresses, and linkers for s390x place nothing.
 _KERNEL_VADDR = 1 << 63
-#: Segments whose contents are read; of PT_LOAD, those that are writable, for what relocations store.
-_READ_TYPES = frozenset({c.PT_INTERP, c.PT_NOTE, c.PT_GNU_PROPERTY})
-#: Segments that may have the same section, or the same byte of `_READ_TYPES`, on average; real files have two or three.
-_MAX_OVERLAP = 16
-_OVERLAP_ALLOWANCE = 4096
 _MAX_FILE_OFFSET = 1 << 63
 
 
@@ -145,7 +140,6 @@ def open_linked(data: FileData) -> LinkedFile:
     stored = sorted(StoredSection(*s.file_span, number) for number, s in enumerate(headers.sections) if s.is_stored)
     file = LinkedFile(data, *headers, loads, tuple(stored), _loaded_end(headers))
     _refuse_section_table(file)
-    _refuse_overlap(file)
     _refuse_appended_data(file)
     return file
 
@@ -257,20 +251,6 @@ def _is_mapped(file: LinkedFile, starts: list[int], section: ElfSection) -> bool
     if number < 0:
         return False
     return file.loads[number].holds(section.vaddr, section.file_offset, section.size)
-
-
-def _refuse_overlap(file: LinkedFile) -> None:
-    """Refuse files in which many segments have the same sections or notes: these are read for each segment."""
-    starts = [section.start for section in file.stored]
-    left = _MAX_OVERLAP * len(file.sections) + _OVERLAP_ALLOWANCE
-    bytes_left = _MAX_OVERLAP * len(file.data)
-    for segment in file.segments:
-        start, end = segment.file_span
-        left -= bisect_left(starts, end) - bisect_left(starts, start)
-        is_read = segment.type in _READ_TYPES or (segment.type == c.PT_LOAD and segment.flags & c.PF_W)
-        bytes_left -= segment.file_size if is_read else 0
-        if left < 0 or bytes_left < 0:
-            raise EmbedError("the segments overlap one another too often")
 
 
 def _refuse_appended_data(file: LinkedFile) -> None:
