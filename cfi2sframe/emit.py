@@ -42,28 +42,21 @@ class Emitted(NamedTuple):
     warnings: tuple[str, ...] = ()
     plan: EmbeddingPlan | None = None
 
-    def __repr__(self) -> str:
-        where = "" if self.plan is None else f" at 0x{self.plan.section_vaddr:x}"
-        return f"<Emitted: {self.conversion.image.name} with .sframe{where}, {len(self.chunks):,} bytes>"
 
-
-def emit(conversion: Conversion, *, replace: bool = False, section_type: int = SHT_GNU_SFRAME) -> Emitted:
-    """Insert the section into a copy of the file, with `replace` in place of one that is there already.
+def emit(conversion: Conversion, section_type: int = SHT_GNU_SFRAME) -> Emitted:
+    """Insert the section into a copy of the file, in place of one that is there already.
 
     `section_type` is its sh_type. Raises `EmbedError` when the file cannot be rewritten safely, `RequestError` when a
     function's start does not fit its field.
     """
     with naming(conversion.image.name):
-        if conversion.image.is_relocatable:
-            return _emit_object(conversion, replace=replace, section_type=section_type)
-        return _emit_linked(conversion, replace=replace, section_type=section_type)
+        emitter = _emit_object if conversion.image.is_relocatable else _emit_linked
+        return emitter(conversion, section_type)
 
 
-def _emit_object(conversion: Conversion, *, replace: bool, section_type: int) -> Emitted:
+def _emit_object(conversion: Conversion, section_type: int) -> Emitted:
     from cfi2sframe.placing.objects import add_to_object
 
-    if conversion.image.has_sframe and not replace:
-        raise EmbedError("the object already has an .sframe section (use --replace)")
     # With RELA relocations the addends hold the whole value; assemblers leave the fields 0.
     section = write(conversion.section, conversion.image.arch, conversion.rows, None)
     chunks = add_to_object(conversion.image.data, section, _relocations(conversion), section_type)
@@ -119,11 +112,11 @@ def _symbols_of(image: ElfImage) -> Callable[[int], tuple[int, int | None]]:
     return symbol_at
 
 
-def _emit_linked(conversion: Conversion, *, replace: bool, section_type: int) -> Emitted:
+def _emit_linked(conversion: Conversion, section_type: int) -> Emitted:
     from cfi2sframe.placing.linked import plan_embedding, write_embedding
 
     size = HEADER_SIZE + FDE_SIZE[conversion.target.version] * len(conversion.section.starts) + conversion.rows.size
-    plan = plan_embedding(conversion.image.data, size, replace=replace)
+    plan = plan_embedding(conversion.image.data, size)
     placed = place_again(conversion, plan.section_vaddr)
     chunks = write_embedding(plan, placed.data, section_type)
     warnings = (*plan.warnings, *reader_warnings(placed))

@@ -244,7 +244,7 @@ def _write(job: Job, conversion: Conversion, file: InputFile | None, known: Outc
             warnings=(*known.warnings, *warnings),
         )
     exists = image.has_sframe
-    emitted = emit.emit(conversion, replace=exists, section_type=settings.section_type)
+    emitted = emit.emit(conversion, settings.section_type)
     if exists and _is_same(image, emitted):
         return known._replace(status="unchanged", warnings=(*known.warnings, *_copy(job, image, file)))
     where = "" if emitted.plan is None else f" at 0x{emitted.plan.section_vaddr:x}"

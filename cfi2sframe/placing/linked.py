@@ -80,19 +80,17 @@ class EmbeddingPlan(NamedTuple):
         return text
 
 
-def plan_embedding(data: FileData, section_size: int, *, replace: bool = False) -> EmbeddingPlan:
+def plan_embedding(data: FileData, section_size: int) -> EmbeddingPlan:
     """Plan to put a section of `section_size` bytes into the linked file `data`.
 
-    With `replace`, a section that is there is removed first. Raises `EmbedError` with the reason when the file cannot
-    be rewritten safely.
+    A section that is there is removed first. Raises `EmbedError` with the reason when the file cannot be rewritten
+    safely.
     """
     if section_size <= 0:
         raise EmbedError("an empty section is never written")
     file = open_linked(data)
     if not file.has_sframe:
         return EmbeddingPlan(file, place_section(file, section_size))
-    if not replace:
-        raise EmbedError("the file already has an .sframe section (use --replace)")
     if (original := original_of(file)) is not None:
         file = open_linked(original)
     old: OldBytes = ()

@@ -55,7 +55,7 @@ def _put_in(conversion: Conversion) -> bytes | None:
     if not conversion.data:
         return None
     try:
-        emitted = emit(conversion, replace=True)
+        emitted = emit(conversion)
         out = b"".join(emitted.chunks)
         check(emitted, load(out))
     except VerificationError as error:

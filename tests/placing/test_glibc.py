@@ -160,7 +160,7 @@ def convert_all(built: World, folder: Path, make: Callable[[ElfImage], Conversio
     shutil.copytree(built.folder, folder, dirs_exist_ok=True)
     for path in (folder / "places", folder / "places_cc", *(folder / "lib").iterdir()):
         if path.name not in (LIBGCC_OF_THE_JUDGE, left):
-            path.write_bytes(emitted(make(load(path.read_bytes())), replace=True))
+            path.write_bytes(emitted(make(load(path.read_bytes()))))
     return World(folder, built.glibc)
 
 

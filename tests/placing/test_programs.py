@@ -99,9 +99,7 @@ def test_replacing(
 ) -> None:
     original, replaced = made("bfd", kind, variant, monkeypatch), tmp_path / "replaced"
     embed(original, replaced, first)
-    with pytest.raises(EmbedError, match="use --replace"):
-        plan_embedding(replaced.read_bytes(), second)
-    embed(replaced, replaced, second, replace=True)
+    embed(replaced, replaced, second)
     assert run(replaced) == run(original)
     assert mapped(replaced) == [("main", second, checksum(sframe(second)))]
     embed(original, tmp_path / "direct", second)

@@ -8,7 +8,6 @@ import time
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,19 +66,6 @@ def test_a_function_of_three_rows() -> None:
 def test_no_functions() -> None:
     assert cost_of([]) == LookupCost()
     assert LookupCost().mean_rows == 0
-
-
-@pytest.mark.parametrize(("count", "steps"), [(0, 0), (1, 1), (2, 2), (3, 2), (4, 3), (7, 3), (8, 4)])
-def test_steps_are_those_of_a_search_by_halves(count: int, steps: int) -> None:
-    """Counted with a search as readers do it: the last start that is not after the address."""
-    counted = 0
-    for address in range(-1, count):
-        low, high, compared = 0, count, 0
-        while low < high:
-            middle, compared = (low + high) // 2, compared + 1
-            low, high = (middle + 1, high) if middle <= address else (low, middle)
-        counted = max(counted, compared)
-    assert cost_of([(1, body_of(0))] * count).search_steps == counted == steps
 
 
 def test_the_time_does_not_grow_with_functions_times_rows() -> None:

@@ -318,29 +318,6 @@ def test_bytes_do_not_depend_on_which_equal_objects_are_one(functions: list[Func
     assert made[0] == made[1] == made[2]
 
 
-def many(count: int) -> list[Function]:
-    """Return functions like those of a program: they touch, begin and end alike, and some of them recur."""
-    rng = Random(7)  # noqa: S311 - no secret
-    kinds = [prologue_and_epilogue(0x20 + rng.randrange(0x40)) for _ in range(count // 8)]
-    kinds += [zigzag(rng.randrange(1, 40), rng.randrange(1, 9)) for _ in range(count // 8)]
-    functions: list[Function] = []
-    position = 0x1000
-    for _ in range(count):
-        each = rng.choice(kinds)
-        size = each.starts[-1] + rng.randrange(1, 30)
-        functions.append(Function(position, size, each))
-        position += size + rng.choice((0, 0, 0, 16))
-    return functions
-
-
-def test_bytes_of_many_functions_do_not_depend_on_which_equal_objects_are_one() -> None:
-    """Enough of them for words with different numbers of users, whose order must not count either."""
-    functions = many(2_000)
-    shared, alone = (make_ranges(section_of(way(functions)), AMD64).section for way in (interned, fresh))
-    assert len(shared.starts) != len(functions)
-    assert encode(shared) == encode(alone)
-
-
 # Work: what is bound by the text, and the text by the input
 
 
@@ -357,18 +334,3 @@ def test_the_text_has_long_bodies_once(arch: Arch, functions: list[Function], ma
 
 def _moved(functions: list[Function], distance: int) -> list[Function]:
     return [each._replace(start_vaddr=each.start_vaddr + distance) for each in functions]
-
-
-def test_a_long_body_is_in_the_text_once_however_often_it_occurs() -> None:
-    """Also among neighbours that differ each time."""
-    long = zigzag(1_000, 3)
-    for count in (2, 50):
-        functions: list[Function] = []
-        position = 0x1000
-        for number in range(count):
-            functions += [
-                Function(position, 3_000, long),
-                Function(position + 3_000, 50 + number, zigzag(3, 9 + number)),
-            ]
-            position += 3_050 + number
-        assert len(make_text(section_of(functions), AMD64, MAX_ROWS).letters) == 1_000 + 3 * count

@@ -43,13 +43,6 @@ def test_equal_rows_are_stored_once(version: int) -> None:
     assert decoded.header.fre_count == sum(len(f.rows) for f in decoded.functions)
 
 
-def test_functions_that_differ_in_their_attribute_share_nothing() -> None:
-    _, decoded = make(3, body(*PUSH), body(*PUSH, is_signal_frame=True), share=True)
-    first, second = decoded.records
-    assert first.fre_offset != second.fre_offset
-    assert [body.is_signal_frame for body in decoded.bodies] == [False, True]
-
-
 @pytest.mark.parametrize("version", [1, 2, 3])
 @pytest.mark.parametrize("share", [False, True])
 def test_bytes_do_not_depend_on_which_equal_rows_are_one_object(version: int, *, share: bool) -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.errors import RequestError
-from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, Function, FunctionBody, Rule, Section
+from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, Function, Rule, Section
 from cfi2sframe.sframe.read import read_section
-from cfi2sframe.sframe.write import EncodedRows, row_tail, store_rows
+from cfi2sframe.sframe.write import row_tail
 from tests.support.bodies import body_of_rows, section_bytes, with_functions
 from tests.support.raw_sframe import RawFunction, RawSection
 
@@ -204,18 +204,6 @@ def check_tail(arch: Arch, state: FrameState, info: int, words: tuple[int, ...],
     assert body.states == (state,)
 
 
-def rows_of(body: FunctionBody, version: int = 3) -> EncodedRows:
-    (rows,) = store_rows(with_functions(Section(version, 3), (Function(0, 0x1000, body),)), AMD64, share=False).lists
-    return rows
-
-
-def rows_at(
-    *starts: int, version: int = 3, is_flexible: bool = False, is_signal_frame: bool = False, uses_b_key: bool = False
-) -> EncodedRows:
-    rows = tuple(FrameRow(start, FrameState(at(7, 8), RA8)) for start in starts)
-    return rows_of(body_of_rows(rows, is_flexible, is_signal_frame, uses_b_key), version)
-
-
 def start_fields(version: int, *starts: int, vaddr: int, start_is_pcrel: bool) -> list[int]:
     """Return the start fields of functions in a section at an address."""
     body = body_of_rows((FrameRow(0, FrameState(at(7, 8), RA8)),))
@@ -300,20 +288,6 @@ def test_flexible_words(arch: Arch, state: FrameState, info: int, words: tuple[i
 def test_a_register_of_30_bits_is_refused() -> None:
     with pytest.raises(RequestError, match=r"^4294967297 does not fit a data word of 32 bits$"):
         row_tail(FrameState(at(1 << 29, 0), RA8), AMD64, is_flexible=True)
-
-
-# Info bytes of functions
-
-
-def test_info_bytes() -> None:
-    assert rows_at(0).info == 0
-    # The attribute has the number of rows, then the two info bytes.
-    assert rows_at(0).data[2:4] == b"\0\0"
-    assert rows_at(0, uses_b_key=True).info == 0x20
-    assert rows_at(0, is_signal_frame=True).info == 0x80
-    assert rows_at(0, is_signal_frame=True, version=2).info == 0
-    assert rows_at(0, 0x100, uses_b_key=True, is_signal_frame=True).info == 0xA1
-    assert rows_at(0, is_flexible=True).data[2:4] == b"\0\1"
 
 
 # Places

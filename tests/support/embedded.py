@@ -76,17 +76,17 @@ def checksum(data: bytes) -> str:
     return f"{value:016x}"
 
 
-def embedded(data: bytes, size: int, *, replace: bool = False) -> tuple[EmbeddingPlan, bytes]:
+def embedded(data: bytes, size: int) -> tuple[EmbeddingPlan, bytes]:
     """Return how a section of `size` bytes goes into a linked file, and the file with it, which is checked."""
-    plan = plan_embedding(data, size, replace=replace)
+    plan = plan_embedding(data, size)
     rewritten = b"".join(write_embedding(plan, sframe(size)))
     self_check(data, rewritten, plan, sframe(size))
     return plan, rewritten
 
 
-def embed(source: Path, target: Path, size: int, *, replace: bool = False) -> EmbeddingPlan:
+def embed(source: Path, target: Path, size: int) -> EmbeddingPlan:
     """Put a section of `size` bytes into a copy, which is checked on the way."""
-    plan, rewritten = embedded(source.read_bytes(), size, replace=replace)
+    plan, rewritten = embedded(source.read_bytes(), size)
     write(target, rewritten)
     return plan
 
@@ -99,9 +99,9 @@ def take_out(data: bytes) -> bytes:
     return bare
 
 
-def emitted(conversion: Conversion, *, replace: bool = False, section_type: int = SHT_GNU_SFRAME) -> bytes:
+def emitted(conversion: Conversion, section_type: int = SHT_GNU_SFRAME) -> bytes:
     """Return a conversion's file with the section, which is checked against the CFI."""
-    result = emit(conversion, replace=replace, section_type=section_type)
+    result = emit(conversion, section_type)
     rewritten = b"".join(result.chunks)
     check(result, load(rewritten))
     return rewritten
