@@ -77,13 +77,14 @@ OPERANDS = (
     ("skip", "2ffedc", (0xDCFE - 0x10000,), True),
     ("bregx", "92e440e440", (8292, -8092), False),
     ("deref_size", "94ff", (255,), False),
+    *((name, f"{vars(d)['DW_OP_' + name]:02x}", (), False) for name in PLAIN),
 )
 RANGES = {"lit0", "lit31", "reg0", "breg0", "breg31"}
 
 
 def test_every_operation_of_the_constants_is_tested() -> None:
     names = {name.removeprefix("DW_OP_") for name in vars(d) if name.startswith("DW_OP_")}
-    assert names == {*PLAIN, *RANGES, *(name for name, _, _, _ in OPERANDS)}
+    assert names == {*RANGES, *(name for name, _, _, _ in OPERANDS)}
     for name, encoded, _, _ in OPERANDS:
         assert int(encoded[:2], 16) == vars(d)["DW_OP_" + name]
 
@@ -97,13 +98,6 @@ def test_operands(name: str, encoded: str, operands: tuple[int, ...], turns: boo
     expected = Operation(vars(d)["DW_OP_" + name], operands)
     assert parse_expression(NOP + data + NOP, byte_order) == (Operation(0x96, ()), expected, Operation(0x96, ()))
     assert describe(data, byte_order) == " ".join((name, *map(str, operands)))
-
-
-@pytest.mark.parametrize("name", PLAIN)
-def test_operations_without_operands(name: str) -> None:
-    opcode = vars(d)["DW_OP_" + name]
-    assert parse_expression(bytes((opcode, 0x96)), "<") == (Operation(opcode, ()), Operation(0x96, ()))
-    assert describe(bytes((opcode,)), "<") == name
 
 
 @pytest.mark.parametrize("encoded", [encoded for _, encoded, _, _ in OPERANDS] + ["77e440"])
@@ -134,106 +128,97 @@ def test_unknown_operations(opcode: int) -> None:
 # --- Shapes -------------------------------------------------------------------------------------------------
 
 
+#: Expressions, by themselves and where the CFA is on the stack, and what they are.
+SHAPES: list[tuple[bytes, Rule | int]] = [
+    (breg(7, 8), total(7, 8)),
+    (breg(0, -8), total(0, -8)),
+    (breg(31, 0), total(31, 0)),
+    (bregx(46, 16), total(46, 16)),
+    (NOP + breg(7, 8) + NOP, total(7, 8)),
+    # DRAP as GCC writes it; glibc's __restore_rt; s390x's and AArch64's signal frames.
+    (breg(6, -8) + DEREF, load(6, -8)),
+    (breg(7, 160) + DEREF, load(7, 160)),
+    (bregx(100, -16) + DEREF, load(100, -16)),
+    (breg(7, 8) + plus_uconst(100), total(7, 108)),
+    (breg(7, 8) + plus_uconst(100) + DEREF, load(7, 108)),
+    (breg(7, 8) + lit(31) + PLUS, total(7, 39)),
+    (lit(31) + breg(7, 8) + PLUS, total(7, 39)),
+    (breg(7, 8) + lit(31) + MINUS, total(7, -23)),
+    (breg(7, 8) + consts(-100) + PLUS, total(7, -92)),
+    (breg(7, 8) + consts(-100) + MINUS, total(7, 108)),
+    (breg(7, 8) + lit(3) + lit(4) + PLUS + PLUS, total(7, 15)),
+    (breg(7, 8) + lit(3) + lit(4) + MINUS + PLUS, total(7, 7)),
+    (breg(7, 8) + lit(3) + plus_uconst(4) + MINUS, total(7, 1)),
+    (breg(7, 8) + b"\x08\xff" + PLUS, total(7, 263)),
+    (breg(7, 8) + b"\x09\xff" + PLUS, total(7, 7)),
+    # The stack's words have 64 bits.
+    (breg(7, 8) + b"\x0e" + b"\xff" * 8 + PLUS, total(7, 7)),
+    (breg(7, (1 << 63) - 1) + plus_uconst(1), total(7, -(1 << 63))),
+    # The result is what is on top.
+    (breg(3, 1) + breg(7, 8), total(7, 8)),
+    (lit(5) + breg(7, 8), total(7, 8)),
+    (lit(8), 8),
+    (consts(-8), -8),
+    (lit(8) + plus_uconst(8), 16),
+    (lit(8) + lit(9) + MINUS, -1),
+]
+SHAPES_AFTER_CFA = [
+    (b"", total(None, 0)),
+    (NOP, total(None, 0)),
+    (plus_uconst(24), total(None, 24)),
+    (DEREF, load(None, 0)),
+    (lit(16) + MINUS, total(None, -16)),
+    (lit(16) + MINUS + DEREF, load(None, -16)),
+    (consts(-16) + PLUS, total(None, -16)),
+    # What the CFA was pushed for need not be used.
+    (breg(6, 0), total(6, 0)),
+    (breg(7, 120) + DEREF, load(7, 120)),
+]
+WITHOUT_SHAPE = [
+    b"",
+    NOP,
+    lit(8) + DEREF,
+    b"\x03" + bytes(8),
+    # *(reg + a) + b, as in hand-written functions of OpenSSL, and **(reg + a).
+    breg(7, 40) + DEREF + plus_uconst(8),
+    plus_uconst(8),
+    breg(7, 40) + DEREF + lit(8) + PLUS,
+    lit(8) + breg(7, 40) + DEREF + PLUS,
+    breg(7, 40) + DEREF + lit(8) + MINUS,
+    breg(6, 0) + DEREF + DEREF,
+    # Sums of two registers, a constant less a register, and nothing to add to.
+    breg(6, 0) + breg(7, 0) + PLUS,
+    breg(6, 0) + breg(7, 0) + MINUS,
+    lit(8) + breg(7, 0) + MINUS,
+    PLUS,
+    MINUS,
+    DEREF,
+    breg(7, 0) + PLUS,
+    # The PLT's and the vector length's.
+    bytes.fromhex("7708 8000 3f 1a 3b 2a 33 24 22"),
+    breg(31, 0) + bregx(46, 0) + lit(8) + b"\x1e" + PLUS,
+    breg(7, 8) + b"\x94\x08",
+    # Operations that no shape has.
+    *(
+        breg(6, 8) + breg(7, 8) + lit(3) + bytes((vars(d)["DW_OP_" + name],))
+        for name in PLAIN
+        if name not in {"deref", "plus", "minus", "nop"}
+    ),
+]
+
+
 @pytest.mark.parametrize(
-    ("expression", "shape"),
+    ("expression", "starts_with_cfa", "shape"),
     [
-        (breg(7, 8), total(7, 8)),
-        (breg(0, -8), total(0, -8)),
-        (breg(31, 0), total(31, 0)),
-        (bregx(46, 16), total(46, 16)),
-        (NOP + breg(7, 8) + NOP, total(7, 8)),
-        # DRAP as GCC writes it; glibc's __restore_rt; s390x's and AArch64's signal frames.
-        (breg(6, -8) + DEREF, load(6, -8)),
-        (breg(7, 160) + DEREF, load(7, 160)),
-        (bregx(100, -16) + DEREF, load(100, -16)),
-        (breg(7, 8) + plus_uconst(100), total(7, 108)),
-        (breg(7, 8) + plus_uconst(100) + DEREF, load(7, 108)),
-        (breg(7, 8) + lit(31) + PLUS, total(7, 39)),
-        (lit(31) + breg(7, 8) + PLUS, total(7, 39)),
-        (breg(7, 8) + lit(31) + MINUS, total(7, -23)),
-        (breg(7, 8) + consts(-100) + PLUS, total(7, -92)),
-        (breg(7, 8) + consts(-100) + MINUS, total(7, 108)),
-        (breg(7, 8) + lit(3) + lit(4) + PLUS + PLUS, total(7, 15)),
-        (breg(7, 8) + lit(3) + lit(4) + MINUS + PLUS, total(7, 7)),
-        (breg(7, 8) + lit(3) + plus_uconst(4) + MINUS, total(7, 1)),
-        (breg(7, 8) + b"\x08\xff" + PLUS, total(7, 263)),
-        (breg(7, 8) + b"\x09\xff" + PLUS, total(7, 7)),
-        # The stack's words have 64 bits.
-        (breg(7, 8) + b"\x0e" + b"\xff" * 8 + PLUS, total(7, 7)),
-        (breg(7, (1 << 63) - 1) + plus_uconst(1), total(7, -(1 << 63))),
-        # The result is what is on top.
-        (breg(3, 1) + breg(7, 8), total(7, 8)),
-        (lit(5) + breg(7, 8), total(7, 8)),
+        *((expression, False, shape) for expression, shape in SHAPES),
+        *((expression, True, shape) for expression, shape in SHAPES_AFTER_CFA),
+        *((expression, False, None) for expression in WITHOUT_SHAPE),
     ],
 )
-def test_shapes(expression: bytes, shape: Rule) -> None:
-    assert classify(expression, "<", starts_with_cfa=False) == shape
-
-
-@pytest.mark.parametrize(
-    ("expression", "shape"),
-    [
-        (b"", total(None, 0)),
-        (NOP, total(None, 0)),
-        (plus_uconst(24), total(None, 24)),
-        (DEREF, load(None, 0)),
-        (lit(16) + MINUS, total(None, -16)),
-        (lit(16) + MINUS + DEREF, load(None, -16)),
-        (consts(-16) + PLUS, total(None, -16)),
-        # What the CFA was pushed for need not be used.
-        (breg(6, 0), total(6, 0)),
-        (breg(7, 120) + DEREF, load(7, 120)),
-    ],
-)
-def test_shapes_that_start_with_the_cfa(expression: bytes, shape: Rule) -> None:
-    assert classify(expression, "<", starts_with_cfa=True) == shape
-
-
-@pytest.mark.parametrize(
-    "expression",
-    [
-        b"",
-        NOP,
-        lit(8) + DEREF,
-        b"\x03" + bytes(8),
-        # *(reg + a) + b, as in hand-written functions of OpenSSL, and **(reg + a).
-        breg(7, 40) + DEREF + plus_uconst(8),
-        plus_uconst(8),
-        breg(7, 40) + DEREF + lit(8) + PLUS,
-        lit(8) + breg(7, 40) + DEREF + PLUS,
-        breg(7, 40) + DEREF + lit(8) + MINUS,
-        breg(6, 0) + DEREF + DEREF,
-        # Sums of two registers, a constant less a register, and nothing to add to.
-        breg(6, 0) + breg(7, 0) + PLUS,
-        breg(6, 0) + breg(7, 0) + MINUS,
-        lit(8) + breg(7, 0) + MINUS,
-        PLUS,
-        MINUS,
-        DEREF,
-        breg(7, 0) + PLUS,
-        # The PLT's and the vector length's.
-        bytes.fromhex("7708 8000 3f 1a 3b 2a 33 24 22"),
-        breg(31, 0) + bregx(46, 0) + lit(8) + b"\x1e" + PLUS,
-        breg(7, 8) + b"\x94\x08",
-    ],
-)
-def test_no_shape(expression: bytes) -> None:
-    assert classify(expression, "<", starts_with_cfa=False) is None
-
-
-@pytest.mark.parametrize(
-    ("expression", "value"),
-    [(lit(8), 8), (consts(-8), -8), (lit(8) + plus_uconst(8), 16), (lit(8) + lit(9) + MINUS, -1)],
-)
-def test_constants(expression: bytes, value: int) -> None:
-    assert classify(expression, "<", starts_with_cfa=False) == value
-    assert rule_of(expression, "<", starts_with_cfa=False) is None
-
-
-@pytest.mark.parametrize("name", sorted(set(PLAIN) - {"deref", "plus", "minus", "nop"}))
-def test_operations_that_no_shape_has(name: str) -> None:
-    expression = breg(6, 8) + breg(7, 8) + lit(3) + bytes((vars(d)["DW_OP_" + name],))
-    assert classify(expression, "<", starts_with_cfa=False) is None
+def test_shapes(expression: bytes, starts_with_cfa: bool, shape: Rule | int | None) -> None:  # noqa: FBT001
+    assert classify(expression, "<", starts_with_cfa=starts_with_cfa) == shape
+    rule = shape if isinstance(shape, Rule) else None
+    assert rule_of(expression, "<", starts_with_cfa=starts_with_cfa) == rule
 
 
 def test_constants_are_read_in_the_byte_order_of_the_file() -> None:

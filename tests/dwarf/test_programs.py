@@ -32,10 +32,9 @@ def fde(start: int, *instructions: asm.Instruction | bytes, size: int = 16) -> a
 
 
 @pytest.mark.parametrize("path", objects(), ids=lambda path: path.stem)
-def test_entries_are_the_same_in_turn_and_by_number(path: Path) -> None:
+def test_entries_are_what_the_columns_say(path: Path) -> None:
     entries = cfi_of(load(path)).entries
     in_turn = list(entries)
-    assert in_turn == [entries[number] for number in range(len(entries))]
     assert [entry.number for entry in in_turn] == list(range(len(entries)))
     assert [entry.fde.pc_begin_vaddr for entry in in_turn] == list(entries.starts)
     assert [entry.program.number for entry in in_turn] == list(entries.program_numbers)
