@@ -23,7 +23,7 @@ from cfi2sframe.errors import CfiError
 from cfi2sframe.rules import Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.entries import DwarfCie
@@ -37,41 +37,6 @@ _RA_SIGN_STATE: Final = 34
 _SIGN_FIELDS: Final = ("sign_bits", "sign_rule")
 #: What its two bits say: "with the PC" means nothing where the RA is not signed.
 _SIGNING: Final = (RaSigning.NONE, RaSigning.SIGNED, RaSigning.NONE, RaSigning.SIGNED_WITH_PC)
-
-
-def _saved(offset: int, factor: int) -> Rule:
-    return Rule(None, signed_word(offset * factor), deref=True)
-
-
-def _value(offset: int, factor: int) -> Rule:
-    return Rule(None, signed_word(offset * factor), deref=False)
-
-
-#: Register rule instructions, 6.4.2.3: the rule, by the operand after the register and the data alignment.
-_REGISTER_RULES: Final[dict[int, Callable[[Any, int], RegisterRule]]] = {
-    d.DW_CFA_undefined: lambda _, _factor: NoRule.UNDEFINED,
-    d.DW_CFA_same_value: lambda _, _factor: NoRule.SAME_VALUE,
-    d.DW_CFA_offset: _saved,
-    d.DW_CFA_offset_extended: _saved,
-    d.DW_CFA_offset_extended_sf: _saved,
-    d.DW_CFA_GNU_negative_offset_extended: lambda offset, factor: _saved(-offset, factor),
-    d.DW_CFA_val_offset: _value,
-    d.DW_CFA_val_offset_sf: _value,
-    d.DW_CFA_register: lambda holder, _: Rule(holder, 0, deref=False),
-    d.DW_CFA_expression: lambda code, _: Expression(code, deref=True),
-    d.DW_CFA_val_expression: lambda code, _: Expression(code, deref=False),
-}
-#: CFA definition instructions, 6.4.2.2, and whether their offset is factored.
-_CFA_DEFINITIONS: Final = {
-    d.DW_CFA_def_cfa: False,
-    d.DW_CFA_def_cfa_sf: True,
-    d.DW_CFA_def_cfa_register: False,
-    d.DW_CFA_def_cfa_offset: False,
-    d.DW_CFA_def_cfa_offset_sf: True,
-    d.DW_CFA_def_cfa_expression: False,
-}
-
-
 _SET_LOC: Final = bytes([d.DW_CFA_set_loc])
 
 
@@ -235,17 +200,52 @@ class RowMachine:
             raise CfiError(error.reason, "", position) from None
         return vaddr - location.pc_begin_vaddr - delta
 
-    def _effect(self, state: MachineState, opcode: int, first: Any, second: Any) -> MachineState:  # noqa: ANN401 - operands
-        if opcode in _REGISTER_RULES:
-            return self._set(state, first, _REGISTER_RULES[opcode](second, self.cie.data_alignment))
-        if opcode in _CFA_DEFINITIONS:
-            return self._define_cfa(state, opcode, first, second)
+    def _effect(self, state: MachineState, opcode: int, first: Any, second: Any) -> MachineState:  # noqa: ANN401, C901, PLR0911, PLR0912 - DWARF's cases
+        factor = self.cie.data_alignment
+        is_without_cfa = state.cfa_register is None and state.expression is None
         match opcode:
+            # CFA definition instructions, 6.4.2.2
+            case d.DW_CFA_def_cfa:
+                return state._replace(cfa_register=first, cfa_offset=signed_word(second), expression=None)
+            case d.DW_CFA_def_cfa_sf:
+                return state._replace(cfa_register=first, cfa_offset=signed_word(second * factor), expression=None)
+            case d.DW_CFA_def_cfa_expression:
+                # A register that follows has the old offset, for unwinders. It is the CFA's after expressions as
+                # `*(rsp+152)+8` (libgcrypt), and not after a frame of vectors, whose size is a multiple of VG (clang).
+                offset = state.cfa_offset if is_unscaled(first, self._arch.byte_order) else None
+                return state._replace(cfa_offset=offset, expression=Expression(first, deref=False))
+            case d.DW_CFA_def_cfa_register if is_without_cfa:
+                raise CfiError("def_cfa_register before any rule of the CFA")
+            case d.DW_CFA_def_cfa_register:
+                return state._replace(cfa_register=first, expression=None)
+            case d.DW_CFA_def_cfa_offset | d.DW_CFA_def_cfa_offset_sf if is_without_cfa:
+                raise CfiError("def_cfa_offset before any rule of the CFA")
+            # DWARF does not allow these after an expression. Unwinders change the offset and keep the expression.
+            case d.DW_CFA_def_cfa_offset:
+                return state._replace(cfa_offset=signed_word(first))
+            case d.DW_CFA_def_cfa_offset_sf:
+                return state._replace(cfa_offset=signed_word(first * factor))
+            # Register rule instructions, 6.4.2.3
+            case d.DW_CFA_undefined:
+                return self._set(state, first, NoRule.UNDEFINED)
+            case d.DW_CFA_same_value:
+                return self._set(state, first, NoRule.SAME_VALUE)
+            case d.DW_CFA_offset | d.DW_CFA_offset_extended | d.DW_CFA_offset_extended_sf:
+                return self._set(state, first, Rule(None, signed_word(second * factor), deref=True))
+            case d.DW_CFA_GNU_negative_offset_extended:
+                return self._set(state, first, Rule(None, signed_word(-second * factor), deref=True))
+            case d.DW_CFA_val_offset | d.DW_CFA_val_offset_sf:
+                return self._set(state, first, Rule(None, signed_word(second * factor), deref=False))
+            case d.DW_CFA_register:
+                return self._set(state, first, Rule(second, 0, deref=False))
+            case d.DW_CFA_expression | d.DW_CFA_val_expression:
+                return self._set(state, first, Expression(second, deref=opcode == d.DW_CFA_expression))
             case d.DW_CFA_restore | d.DW_CFA_restore_extended:
                 # A register that the CIE has not set has no rule again, and in a CIE any register: GNU as moves a
                 # .cfi_restore that stands before the first advance into the CIE, and libgcc and readelf take it so.
                 fields = self._fields.get(first, ())
                 return state._replace(**{name: getattr(self.initial, name) for name in fields})
+            # Row state instructions, 6.4.2.4
             case d.DW_CFA_remember_state:
                 # By its number, a stack of states compares and hashes in constant time at any depth.
                 number = self._numbers.setdefault(state, len(self._remembered) + 1)
@@ -263,23 +263,6 @@ class RowMachine:
             return self._sign(state, opcode, first)
         # Only AArch64 defines the instructions that sign the RA.
         raise CfiError(f"unknown call frame instruction 0x{opcode:02x}")
-
-    def _define_cfa(self, state: MachineState, opcode: int, first: Any, second: int) -> MachineState:  # noqa: ANN401
-        factor = self.cie.data_alignment if _CFA_DEFINITIONS[opcode] else 1
-        if opcode in (d.DW_CFA_def_cfa, d.DW_CFA_def_cfa_sf):
-            return state._replace(cfa_register=first, cfa_offset=signed_word(second * factor), expression=None)
-        if opcode == d.DW_CFA_def_cfa_expression:
-            # A register that follows has the old offset, for unwinders. It is the CFA's after expressions as
-            # `*(rsp+152)+8` (libgcrypt), and not after a frame of vectors, whose size is a multiple of VG (clang).
-            offset = state.cfa_offset if is_unscaled(first, self._arch.byte_order) else None
-            return state._replace(cfa_offset=offset, expression=Expression(first, deref=False))
-        is_register = opcode == d.DW_CFA_def_cfa_register
-        if state.cfa_register is None and state.expression is None:
-            raise CfiError(f"def_cfa_{'register' if is_register else 'offset'} before any rule of the CFA")
-        if is_register:
-            return state._replace(cfa_register=first, expression=None)
-        # DWARF does not allow this after an expression. Unwinders change the offset and keep the expression.
-        return state._replace(cfa_offset=signed_word(first * factor))
 
     def _set(self, state: MachineState, register: int, rule: RegisterRule) -> MachineState:
         if register == self._sign_register:

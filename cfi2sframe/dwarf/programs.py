@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from functools import cached_property, partial
 from itertools import compress, count, pairwise
 from operator import add, attrgetter, ge, gt, itemgetter
@@ -212,17 +213,10 @@ class _Reader:
         self.walks: list[tuple[int, EntryWalk | RowFdes]] = []
         self.damaged: list[DamagedFde] = []
         #: Numbers of programs by CIE and instructions; equal CIEs of several sections share their programs.
-        self.known: dict[DwarfCie, dict[bytes, int]] = {}
+        self.known: dict[DwarfCie, dict[bytes, int]] = defaultdict(dict)
         #: The machines by CIE, or the error where a CIE is damaged.
         self.machines: dict[DwarfCie, RowMachine | CfiError] = {}
         self.known_rows: dict[tuple[DwarfCie, UnwindTable], int] = {}
-
-    def read(self, section: CfiSection | RowSection) -> None:
-        """Add a section's FDEs, sound ones and damaged ones."""
-        if isinstance(section, RowSection):
-            self.read_rows(section)
-        else:
-            self.read_bytes(section)
 
     def read_rows(self, section: RowSection) -> None:
         """Add functions that have rows."""
@@ -251,21 +245,13 @@ class _Reader:
         walk = EntryWalk(section, bases)
         self.walks.append((len(self.starts), walk))
         damaged: list[DamagedFde] = []
-        last_cie: DwarfCie | None = None
-        known: dict[bytes, int] = {}
-        machine: RowMachine | None = None
-        starts, sizes, offsets, program_numbers = self.starts, self.sizes, self.offsets, self.program_numbers
         for offset, cie, pc_begin, pc_range, instructions, instructions_offset, _ in walk.fdes():
-            if cie is not last_cie:
-                last_cie, machine = cie, None
-                known = self.known.setdefault(cie, {})
+            known = self.known[cie]
             number = known.get(instructions)
             if number is None:
+                location = Location(pc_begin, section.vaddr + instructions_offset, bases)
                 try:
-                    if machine is None:
-                        machine = self.machine_of(cie)
-                    location = Location(pc_begin, section.vaddr + instructions_offset, bases)
-                    table = machine.run(instructions, location)
+                    table = self.machine_of(cie).run(instructions, location)
                 except CfiError as damage:
                     error = CfiError(damage.reason, section.name, instructions_offset + (damage.offset or 0))
                     damaged.append(DamagedFde(offset, error, section, pc_begin))
@@ -273,10 +259,10 @@ class _Reader:
                 number = self.add_program(cie, table)
                 if not table.depends_on_location:
                     known[instructions] = number
-            starts.append(pc_begin)
-            sizes.append(pc_range)
-            offsets.append(offset)
-            program_numbers.append(number)
+            self.starts.append(pc_begin)
+            self.sizes.append(pc_range)
+            self.offsets.append(offset)
+            self.program_numbers.append(number)
         damaged += [DamagedFde(failure.offset or 0, failure, section) for failure in walk.failures]
         self.damaged += sorted(damaged, key=attrgetter("offset"))
 
@@ -300,7 +286,10 @@ class _Reader:
     def cfi(self, sections: Sequence[CfiSection | RowSection]) -> Cfi:
         """Read sections. Raises `CfiError` when one cannot be walked."""
         for section in sections:
-            self.read(section)
+            if isinstance(section, RowSection):
+                self.read_rows(section)
+            else:
+                self.read_bytes(section)
         clipped = self.clip_at_ends_of_code()
         self.cut_at_ends()
         entries = CfiEntries(
