@@ -13,6 +13,8 @@ from cfi2sframe.report.tables import SCHEMA_VERSION, Column, Report, Table, cell
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from cfi2sframe.report.tables import Cell
+
 _NOTE: Final = (
     "ratio: .sframe to .eh_frame + .eh_frame_hdr; GNU as+ld: an estimate within 3 %; rows: scanned per lookup, mean "
     "over the bytes of code."
@@ -45,13 +47,6 @@ _COUNT_COLUMNS: Final = {
     Column("rows", ","): "row_count",
     Column("scanned (mean)", ".2f"): "mean_rows",
     Column("(max)", ","): "max_rows",
-}
-_CHANGE_COLUMNS: Final = {
-    Column("change", "+,"): "growth",
-    Column("in %", "+.1f"): "percent",
-    Column("old", ","): "old_size",
-    Column("new", ","): "new_size",
-    Column("CFI + hdr", "+,"): "cfi_growth",
 }
 #: What the data of a comparison has of either side.
 _COMPARED: Final = ("file_count", "file_size", "cfi_size", "eh_frame_hdr_size", "sframe_size", "gnu_size")
@@ -152,13 +147,9 @@ class _Change(NamedTuple):
     def percent(self) -> float | None:
         return 100 * self.growth / self.old.sframe_size if self.old.sframe_size else None
 
-    @property
-    def old_size(self) -> int | None:
-        return self.old.sframe_size if self.old.file_count else None
-
-    @property
-    def new_size(self) -> int | None:
-        return self.new.sframe_size if self.new.file_count else None
+    def cells(self) -> list[Cell]:
+        sizes = [side.sframe_size if side.file_count else None for side in (self.old, self.new)]
+        return [self.growth, self.percent, *sizes, self.cfi_growth, self.name]
 
 
 def comparison_report(old: Sequence[FileSize], new: Sequence[FileSize], version: int, *, top: int | None) -> Report:
@@ -173,10 +164,14 @@ def comparison_report(old: Sequence[FileSize], new: Sequence[FileSize], version:
     folder = common_folder([pair.name for pair in shown])
     lines = [pair._replace(name=pair.name.removeprefix(folder)) for pair in shown]
     same = [pair for pair in pairs if not pair.growth]
-    lines += [_sum_of(each, what) for each, what in ((rest, "more changed file"), (same, "unchanged file")) if each]
-    total = _sum_of(pairs, "file")
-    rows = [[*cells_of(each, _CHANGE_COLUMNS), each.name] for each in (*lines, total)]
-    columns = (*_CHANGE_COLUMNS, Column(f"file, in {folder}" if folder else "file"))
+    others = ((rest, "more changed file"), (same, "unchanged file"))
+    lines += [_sum_of(each, what, version) for each, what in others if each]
+    total = _sum_of(pairs, "file", version)
+    rows = [each.cells() for each in (*lines, total)]
+    columns = (
+        *(Column("change", "+,"), Column("in %", "+.1f"), Column("old", ","), Column("new", ",")),
+        *(Column("CFI + hdr", "+,"), Column(f"file, in {folder}" if folder else "file")),
+    )
     data = [
         {
             "file": pair.name,
@@ -202,8 +197,7 @@ def _by_name(files: Iterable[FileSize]) -> dict[str, FileSize]:
     return found
 
 
-def _sum_of(pairs: Sequence[_Change], noun: str) -> _Change:
-    version = pairs[0].new.sframe_version
+def _sum_of(pairs: Sequence[_Change], noun: str, version: int) -> _Change:
     sides = ([pair.old for pair in pairs], [pair.new for pair in pairs])
     return _Change(counted(len(pairs), noun), *(add_up(side, "", version) for side in sides))
 

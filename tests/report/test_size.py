@@ -178,6 +178,13 @@ def test_two_files_of_different_names_are_a_pair() -> None:
     assert report.headline.startswith("version 3 stays at ")
 
 
+def test_no_file_in_a_version_is_no_change() -> None:
+    """The version may not define the ABI of any."""
+    report = comparison_report([], [], 1, top=None)
+    assert report.headline == "version 1 stays at 0 bytes; the CFI stays the same"
+    assert report.data["files"] == []
+
+
 def test_members_of_the_same_name_stay_apart() -> None:
     twice = [measured("x.a(m.o)", library(1)), measured("x.a(m.o)", library(2))]
     report = comparison_report(twice, twice, 3, top=None)
