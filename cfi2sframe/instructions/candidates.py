@@ -11,8 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.dynamic import dynamic_entries, initializer_vaddrs
-from cfi2sframe.elf.references import referred_addresses
+from cfi2sframe.elf.references import dynamic_entries, initializer_vaddrs, referred_addresses
 from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.effects import PAGE_BITS, Flow, Op, Reference
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.dynamic import dynamic_words
+from cfi2sframe.elf.references import dynamic_words
 from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.decoder import Decoder
 from cfi2sframe.instructions.effects import JUMP, Flow, words

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.abi import ARCHES
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.dynamic import packed_words
 from cfi2sframe.elf.headers import DYNAMIC_ENTRY_SIZE, SYMBOL_SIZE
 from cfi2sframe.elf.notes import may_be_elsewhere
 from cfi2sframe.elf.ranges import Span, touches, united
-from cfi2sframe.elf.references import words_of
+from cfi2sframe.elf.references import packed_words, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

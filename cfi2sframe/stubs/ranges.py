@@ -12,8 +12,8 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.dynamic import dynamic_entries
 from cfi2sframe.elf.ranges import Span
+from cfi2sframe.elf.references import dynamic_entries
 from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.decoder import Decoder
 from cfi2sframe.instructions.effects import Flow
