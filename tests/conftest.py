@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
@@ -29,9 +29,6 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 # A busy machine makes any run long enough to tell of its progress.
 os.environ["CFI2SFRAME_PROGRESS"] = "never"
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -84,41 +81,31 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.property)
 
 
-def _or_skip(find: Callable[P, R]) -> Callable[P, R]:
-    def find_or_skip(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return find(*args, **kwargs)
-        except tools.ToolMissingError as error:
-            pytest.skip(str(error))
-
-    return find_or_skip
-
-
 @pytest.fixture(scope="session")
 def binutils() -> Callable[[tools.BinutilsVersion], tools.Binutils]:
     """`binutils("2.40")`, `("2.44")` or `("newest")`."""
-    return _or_skip(tools.find_binutils)
+    return tools.find_binutils
 
 
 @pytest.fixture(scope="session")
 def s390x_binutils() -> tools.Binutils:
     """The newest readelf and objdump as programs of s390x, which read big-endian sections in their own byte order."""
-    return _or_skip(tools.find_s390x_binutils)()
+    return tools.find_s390x_binutils()
 
 
 @pytest.fixture(scope="session")
 def llvm_dwarfdump() -> Callable[[Literal["newest", "machine"]], tools.Tool]:
     """`llvm_dwarfdump("newest")` or `("machine")`."""
-    return _or_skip(tools.find_llvm_dwarfdump)
+    return tools.find_llvm_dwarfdump
 
 
 @pytest.fixture(scope="session")
 def gcc() -> tools.Tool:
     """The machine's gcc."""
-    return _or_skip(tools.find_gcc)()
+    return tools.find_gcc()
 
 
 @pytest.fixture(scope="session")
 def corpus() -> Callable[[tools.CorpusArch], Path]:
     """`corpus("amd64")`, `("arm64")` or `("s390x")`: a folder of ELF files."""
-    return _or_skip(tools.corpus_directory)
+    return tools.corpus_directory

@@ -29,7 +29,6 @@ from tests.support.embedded import (
     write,
 )
 from tests.support.needs import need
-from tests.support.oracle.tools import ToolMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,10 +90,7 @@ class Case(NamedTuple):
         if self.command.version == "machine":
             need(tool)
         else:
-            try:
-                tool = self.binutils(self.command.version).tool(tool)
-            except ToolMissingError as error:
-                pytest.skip(str(error))
+            tool = self.binutils(self.command.version).tool(tool)
         target = self.folder / f"changed-{source.name}"
         places = {"IN": str(source), "OUT": str(target), "OUT.debug": f"{target}.debug"}
         return target if run(tool, *(places.get(word, word) for word in words)).status == 0 else None

@@ -23,7 +23,7 @@ from cfi2sframe.errors import Cfi2SFrameError
 from tests.support.kernel_reader import SPREAD, code_of, complaints
 from tests.support.oracle.readelf_sframe import check_printed, printed, wrapped
 from tests.support.oracle.rows import compare_rows
-from tests.support.oracle.tools import ToolMissingError, corpus_directory
+from tests.support.oracle.tools import corpus_directory
 from tests.verification.test_readers_of_outputs import readers_of
 
 if TYPE_CHECKING:
@@ -144,10 +144,7 @@ def test_every_reader_takes_what_is_cut_and_joined(
     case: tuple[CorpusArch | Literal["machine"], int], readers: Readers, tmp_path: Path
 ) -> None:
     place, number = case
-    try:
-        files = files_of(place)
-    except ToolMissingError as error:
-        pytest.skip(str(error))
+    files = files_of(place)
     if not files:
         pytest.skip(f"fewer files than {COUNTS[place]}")
     path = files[number]

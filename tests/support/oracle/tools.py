@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the outside tools and files of the tests are; nothing here runs at import."""
+"""Where the outside tools and files of the tests are; a test whose tools are missing is skipped."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import pytest
+
+from tests.support.needs import need
+
 BinutilsVersion = Literal["2.40", "2.44", "newest"]
 Target = Literal["amd64", "aarch64", "s390x"]
 CorpusArch = Literal["amd64", "arm64", "s390x"]
@@ -19,10 +23,6 @@ _BUILD = Path(__file__).resolve().parents[3] / "build"
 _SUITES: dict[BinutilsVersion, str] = {"2.44": "trixie", "newest": "sid"}
 _PREFIXES: dict[Target, str] = {"amd64": "", "aarch64": "aarch64-linux-gnu-", "s390x": "s390x-linux-gnu-"}
 _VERSION = re.compile(r"(\d+\.\d+(?:\.\d+)?)")
-
-
-class ToolMissingError(Exception):
-    """A tool or a file that a test needs is not here; the message tells how to get it."""
 
 
 class Tool(NamedTuple):
@@ -39,11 +39,10 @@ class Binutils(NamedTuple):
     directory: Path
 
     def tool(self, name: str, target: Target = "amd64") -> str:
-        """Path of a program for a target; raise ToolMissingError when this set has none."""
+        """Path of a program for a target; the test is skipped when this set has none."""
         path = self.directory / (_PREFIXES[target] + name)
         if not path.exists():
-            message = f"no {path.name} in binutils {self.version} ({self.directory})"
-            raise ToolMissingError(message)
+            pytest.skip(f"no {path.name} in binutils {self.version} ({self.directory})")
         return str(path)
 
 
@@ -58,11 +57,10 @@ def corpus_root() -> Path:
 
 
 def corpus_directory(arch: CorpusArch) -> Path:
-    """The folder of the fetched ELF files of one architecture; raise ToolMissingError without them."""
+    """The folder of the fetched ELF files of one architecture."""
     path = corpus_root() / arch
     if not (path / ".done").exists():
-        message = f"no ELF files of {arch}; fetch them with: make corpus-files"
-        raise ToolMissingError(message)
+        pytest.skip(f"no ELF files of {arch}; fetch them with: make corpus-files")
     return path
 
 
@@ -79,13 +77,11 @@ def find_binutils(version: BinutilsVersion) -> Binutils:
     if version == "2.40":
         path = shutil.which("as")
         if path is None or tool_version(path) != version:
-            message = f"the machine's own binutils is not {version}"
-            raise ToolMissingError(message)
+            pytest.skip(f"the machine's own binutils is not {version}")
         return Binutils(version, Path(path).parent)
     directory = oracles_directory() / _SUITES[version] / "bin"
     if not (directory.parent / ".done").exists():
-        message = f"binutils {version} is not here; fetch it with: make oracles"
-        raise ToolMissingError(message)
+        pytest.skip(f"binutils {version} is not here; fetch it with: make oracles")
     return Binutils(tool_version(str(directory / "as")), directory)
 
 
@@ -93,32 +89,21 @@ def find_s390x_binutils() -> Binutils:
     """Find the newest GNU binutils that run on s390x themselves, under an emulator: readelf and objdump."""
     directory = oracles_directory() / "sid-s390x" / "bin"
     if not (directory.parent / ".done").exists():
-        message = "binutils for s390x are not here; fetch them with: make oracles"
-        raise ToolMissingError(message)
-    if shutil.which("qemu-s390x") is None:
-        message = "qemu-s390x is not here; get it with: apt-get install qemu-user"
-        raise ToolMissingError(message)
+        pytest.skip("binutils for s390x are not here; fetch them with: make oracles")
+    need("qemu-s390x")
     return Binutils(tool_version(str(directory / "readelf")), directory)
 
 
 def find_llvm_dwarfdump(version: Literal["newest", "machine"]) -> Tool:
     """Find llvm-dwarfdump: the fetched one, or the machine's own."""
-    if version == "newest":
-        path: Path | None = oracles_directory() / "sid" / "bin" / "llvm-dwarfdump"
-    else:
-        found = shutil.which("llvm-dwarfdump")
-        path = Path(found) if found else None
-    if path is None or not path.exists():
-        hint = "make oracles" if version == "newest" else "apt-get install llvm"
-        message = f"llvm-dwarfdump ({version}) is not here; get it with: {hint}"
-        raise ToolMissingError(message)
+    fetched = oracles_directory() / "sid" / "bin" / "llvm-dwarfdump"
+    if version == "newest" and not fetched.exists():
+        pytest.skip("the newest llvm-dwarfdump is not here; fetch it with: make oracles")
+    path = fetched if version == "newest" else Path(need("llvm-dwarfdump"))
     return Tool(path, tool_version(str(path)))
 
 
 def find_gcc() -> Tool:
     """Find the machine's gcc, which is asked for AMD64 code."""
-    path = shutil.which("gcc")
-    if path is None:
-        message = "gcc is not here; get it with: apt-get install gcc"
-        raise ToolMissingError(message)
+    path = need("gcc")
     return Tool(Path(path), tool_version(path))
