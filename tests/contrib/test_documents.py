@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ast
 import doctest
 import json
 import os
@@ -11,14 +10,18 @@ import re
 import subprocess
 import time
 from contextlib import closing
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import cfi2sframe
+from cfi2sframe import convert, load
 from cfi2sframe.abi import AMD64
-from tests.contrib.support import PROJECT, ROOT, environment, run
+from cfi2sframe.api import decode
+from cfi2sframe.errors import InputError
+from cfi2sframe.trace.snapshot import Process
+from tests.contrib.support import PROJECT, ROOT, check_section, environment, has_section, run
 from tests.support import cfi_asm as asm
 from tests.support.cli import run as run_cli
 from tests.support.needs import need
@@ -31,7 +34,12 @@ DOCS = ROOT / "docs"
 NOTES = DOCS / "format-notes.md"
 LIBRARY = DOCS / "library.md"
 JSON_PAGE = DOCS / "reports.md"
-PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "contrib").rglob("*.md")])
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(page for name in ("docs", "contrib", "tests", "testdata") for page in (ROOT / name).rglob("*.md")),
+    ]
+)
 TEST_NAME = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
 
@@ -58,32 +66,20 @@ def test_files_that_are_named_exist(page: Path) -> None:
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
-@cache
-def names_of_tests(path: Path) -> set[str]:
-    return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)}
-
-
-def rows_of_format_notes() -> list[list[str]]:
-    lines = [line for line in NOTES.read_text().splitlines() if line.startswith("| ")]
-    return [re.split(r"(?<!\\) \| ", line.strip("| ")) for line in lines if not line.startswith("| sentence or gap")]
-
-
 def test_every_reading_is_pinned_by_tests_that_exist() -> None:
-    rows = rows_of_format_notes()
+    lines = [line for line in NOTES.read_text().splitlines() if line.startswith("| ")]
+    rows = [re.split(r"(?<!\\) \| ", line.strip("| ")) for line in lines if not line.startswith("| sentence or gap")]
     assert len(rows) > 30
     for sentence, _reading, pinned in rows:
         names = TEST_NAME.findall(pinned)
         assert names, sentence
         assert not TEST_NAME.sub("", pinned).strip(", "), sentence
         for file, test in names:
-            assert test in names_of_tests(ROOT / file), (sentence, file, test)
+            assert f"def {test}(" in (ROOT / file).read_text(), (sentence, file, test)
 
 
 def sampled(pid: int) -> dict[str, Any]:
     """Return what a profiler has of a process that is in code of its program: registers, stack, mappings."""
-    from cfi2sframe.errors import InputError
-    from cfi2sframe.trace.snapshot import Process
-
     for _ in range(200):
         with closing(Process(pid)) as process:
             try:
@@ -101,15 +97,16 @@ def sampled(pid: int) -> dict[str, Any]:
     pytest.fail("the program does not run")
 
 
+def compiled(folder: Path, *options: str) -> Path:
+    """Compile a program that runs for as many seconds as its argument says."""
+    need("cc")
+    run("cc", "-O2", *options, "-o", folder / "program", PROJECT / "main.c", PROJECT / "words.c")
+    return folder / "program"
+
+
 def test_the_library_page(tmp_path: Path) -> None:
     """Run the examples of the document on a small program."""
-    need("cc")
-    from cfi2sframe import convert, load
-    from cfi2sframe.abi import AMD64
-    from cfi2sframe.api import decode
-
-    program = tmp_path / "program"
-    run("cc", "-O2", "-fno-omit-frame-pointer", "-o", program, PROJECT / "main.c", PROJECT / "words.c")
+    program = compiled(tmp_path, "-fno-omit-frame-pointer")
     if load(str(program)).arch != AMD64:
         pytest.skip("the page shows AMD64")
     conversion = convert(str(program))
@@ -136,11 +133,8 @@ def test_the_library_page(tmp_path: Path) -> None:
 
 
 def test_the_library_page_names_all_that_is_public() -> None:
-    import cfi2sframe
-
     text = LIBRARY.read_text()
-    missing = [name for name in cfi2sframe.__all__ if not re.search(rf"\b{name}\b", text)]
-    assert missing == ["__version__"]
+    assert [name for name in cfi2sframe.__all__ if not re.search(rf"\b{name}\b", text)] == ["__version__"]
 
 
 def described(section: str) -> str:
@@ -217,10 +211,7 @@ def test_keys_of_dump(version: str, tmp_path: Path) -> None:
 
 
 def test_keys_of_trace(tmp_path: Path) -> None:
-    need("cc")
-    program = tmp_path / "program"
-    run("cc", "-O2", "-o", program, PROJECT / "main.c", PROJECT / "words.c")
-    with subprocess.Popen([program, "600"], stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen([compiled(tmp_path), "600"], stdout=subprocess.DEVNULL) as process:
         try:
             result = run_cli("trace", "--pid", str(process.pid), "--format", "json")
         finally:
@@ -257,8 +248,6 @@ def test_keys_of_batch_reports(tmp_path: Path) -> None:
 def test_the_shell_of_the_wrappers(tmp_path: Path, programs: Path) -> None:
     """The lines for GCC, clang and objects are run as they stand."""
     need("gcc", "clang", "sh")
-    from tests.contrib.support import check_section, has_section
-
     text = (ROOT / "contrib" / "README.md").read_text().split("\n## The wrappers\n")[1]
     lines = [line.strip() for line in re.findall(r"^ {4}(.+)$", text, re.MULTILINE)]
     commands = [line for line in lines if re.match(r"(mkdir|ln|gcc|clang) ", line)]
