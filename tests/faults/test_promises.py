@@ -24,7 +24,7 @@ FORBIDDEN = {
 #: survive it; `subprocess` starts c++filt and asks a driver what it would run; `multiprocessing` makes the copies.
 ALLOWED = {
     ("trace/files.py", "ctypes"),
-    ("trace/processes.py", "ctypes"),
+    ("trace/snapshot.py", "ctypes"),
     ("demangle.py", "subprocess"),
     ("cli/wrapper/programs.py", "subprocess"),
     ("batch.py", "ctypes"),
