@@ -23,7 +23,6 @@ FORBIDDEN = {
 #: `ctypes` is how a live process is held still and its files are opened, and how a copy of this process asks not to
 #: survive it; `subprocess` starts c++filt and asks a driver what it would run; `multiprocessing` makes the copies.
 ALLOWED = {
-    ("trace/files.py", "ctypes"),
     ("trace/snapshot.py", "ctypes"),
     ("demangle.py", "subprocess"),
     ("cli/wrapper/programs.py", "subprocess"),
