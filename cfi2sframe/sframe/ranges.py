@@ -44,7 +44,7 @@ from operator import sub
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.sframe import constants as s
-from cfi2sframe.sframe.segments import make_text
+from cfi2sframe.sframe.segments import MAX_ROWS, make_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,18 +53,8 @@ if TYPE_CHECKING:
     from cfi2sframe.sframe.model import FunctionBody, Section
     from cfi2sframe.sframe.segments import Text
 
-#: Of a range, because readers walk them one after the other. With 24, sections are 1 to 4 % smaller, but look-ups on
-#: s390x take up to 1.3 times as long as in GNU's layout; with 16, at most 1.1 times.
-MAX_ROWS: Final = 16
 #: What a parse counts costs in: a byte has so many units.
 _BYTE: Final = 1 << 16
-
-
-class Divided(NamedTuple):
-    """A section of ranges, and for each of them the number of the function of the old section that it begins in."""
-
-    section: Section
-    numbers: Sequence[int]
 
 
 class _Prices(NamedTuple):
@@ -74,16 +64,17 @@ class _Prices(NamedTuple):
     attribute: int
 
 
-def make_ranges(section: Section, arch: Arch, max_rows: int = MAX_ROWS) -> Divided:
-    """Return a section with its functions as ranges of up to `max_rows` rows that share row lists.
+def make_ranges(section: Section, arch: Arch) -> tuple[Section, Sequence[int]]:
+    """Return a section with its functions as ranges of up to `MAX_ROWS` rows that share row lists.
 
-    The functions are in ascending order, and have their first rows at their starts. No range holds an address that no
-    function holds. Functions of repeating blocks stay as they are. So do all functions where nothing is saved; if some
-    have too many rows, only where ranges would add half of the size, because many of those functions have one row list.
+    Also returns the number of the function of the old section that each range begins in. The functions are in ascending
+    order, and have their first rows at their starts. No range holds an address that no function holds. Functions of
+    repeating blocks stay as they are. So do all functions where nothing is saved; if some have too many rows, only
+    where ranges would add half of the size, because many of those functions have one row list.
     """
     prices = _Prices(s.FDE_SIZE[section.version], s.FDE_ATTRIBUTE_SIZE if section.version >= s.SFRAME_VERSION_3 else 0)
-    text = make_text(section, arch, max_rows)
-    words = _find_words(text, prices, max_rows)
+    text = make_text(section, arch)
+    words = _find_words(text, prices)
     parser = _RangeParser(text, words, prices)
     users = _count_users(text, words, parser.parse(_shared(words.sizes, words.counts)))
     parsed = parser.parse(_shared(words.sizes, [max(each, 1) ** 2 for each in users]))
@@ -94,9 +85,9 @@ def make_ranges(section: Section, arch: Arch, max_rows: int = MAX_ROWS) -> Divid
     size += sum([prices.attribute + text.size(each.first, each.last) for each in lists.values()])
     whole_size = prices.record * text.function_count
     whole_size += sum([prices.attribute + each.size for each in text.spellings])
-    has_long = any(each.row_count > max_rows for each in text.spellings)
+    has_long = any(each.row_count > MAX_ROWS for each in text.spellings)
     if size >= (whole_size * 3 // 2 if has_long else whole_size):
-        return Divided(section, range(len(section.starts)))
+        return section, range(len(section.starts))
     bodies = {key: text.body(each.first, each.last) for key, each in lists.items()}
     return _place(text, parsed, [bodies[key] for key in keys], section)
 
@@ -114,12 +105,12 @@ class _Words(NamedTuple):
     counts: list[int]
 
 
-def _find_words(text: Text, prices: _Prices, max_rows: int) -> _Words:
-    """Find the slices of the text that occur more than once, of `max_rows` rows and segments at most."""
+def _find_words(text: Text, prices: _Prices) -> _Words:
+    """Find the slices of the text that occur more than once, of `MAX_ROWS` rows and segments at most."""
     words = _Words([[] for _ in text.letters], [], [])
     ending, sizes, first_wide = words.ending, words.sizes, text.first_wide
     lasts = list(range(len(text.letters)))
-    for length in range(1, max_rows + 1):
+    for length in range(1, MAX_ROWS + 1):
         keys = text.keys(lasts, length)
         counts = Counter(keys)
         known: dict[bytes, int] = {}
@@ -215,7 +206,9 @@ def _count_users(text: Text, words: _Words, parsed: Sequence[_Range]) -> list[in
     return users
 
 
-def _place(text: Text, parsed: Sequence[_Range], made: Sequence[FunctionBody], section: Section) -> Divided:
+def _place(
+    text: Text, parsed: Sequence[_Range], made: Sequence[FunctionBody], section: Section
+) -> tuple[Section, Sequence[int]]:
     """Return the section with the ranges parsed, whose bodies were made, wherever their stretches occur."""
     offsets = [text.starts[each.first] for each in parsed]
     index_of = dict(zip([each.first for each in parsed], count(), strict=False))
@@ -234,4 +227,4 @@ def _place(text: Text, parsed: Sequence[_Range], made: Sequence[FunctionBody], s
         starts += these
         sizes += map(sub, [*these[1:], section.starts[end - 1] + section.sizes[end - 1]], these)
     numbers = [bisect_right(section.starts, start) - 1 for start in starts]
-    return Divided(section._replace(starts=tuple(starts), sizes=tuple(sizes), bodies=tuple(bodies)), numbers)
+    return section._replace(starts=tuple(starts), sizes=tuple(sizes), bodies=tuple(bodies)), numbers

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from cfi2sframe.abi import AARCH64_LE, AMD64, ARCHES, S390X, Arch
 from cfi2sframe.sframe.model import Attributes, FrameRow, FrameState, Function, FunctionBody, Rule, Section
-from cfi2sframe.sframe.ranges import MAX_ROWS, make_ranges
+from cfi2sframe.sframe.ranges import make_ranges
 from cfi2sframe.sframe.read import read_section
-from cfi2sframe.sframe.segments import make_text
+from cfi2sframe.sframe.segments import MAX_ROWS, make_text
 from tests.support.bodies import body_of_rows, section_bytes, with_functions
 
 CFA_OFFSETS = (8, 16, 24, 32, 304)
@@ -49,7 +49,7 @@ def section_of(functions: list[Function], version: int = 3, arch: Arch = AMD64) 
 
 
 def ranges_of(functions: list[Function], version: int = 3) -> list[Function]:
-    return list(make_ranges(section_of(functions, version), AMD64).section.functions)
+    return list(make_ranges(section_of(functions, version), AMD64)[0].functions)
 
 
 def encode(section: Section, arch: Arch = AMD64) -> bytes:
@@ -247,7 +247,7 @@ def test_every_address_keeps_its_row_and_its_attributes(arch: Arch, version: int
         plain = [each.body._replace(is_flexible=False, is_signal_frame=False) for each in functions]
         functions = [each._replace(body=one) for each, one in zip(functions, plain, strict=True)]
     before = section_of(functions, version, arch)
-    after = make_ranges(before, arch).section
+    after = make_ranges(before, arch)[0]
     addresses = edges(before) | edges(after)
     assert answers(after, arch, addresses) == answers(before, arch, addresses)
 
@@ -279,7 +279,7 @@ def test_ranges_ascend_and_cover_the_same_addresses(functions: list[Function]) -
 @given(random_functions(max_runs=12), st.sampled_from((1, 2, 3)))
 def test_no_section_grows_and_no_range_has_too_many_rows(functions: list[Function], version: int) -> None:
     before = section_of(functions, version)
-    after = make_ranges(before, AMD64).section
+    after = make_ranges(before, AMD64)[0]
     had_few_rows = max(len(each.starts) for each in before.bodies) <= MAX_ROWS
     size, most = len(encode(after)), len(encode(before))
     if had_few_rows:
@@ -313,7 +313,7 @@ def interned(functions: list[Function]) -> list[Function]:
 @given(random_functions(max_runs=8), st.sampled_from((1, 2, 3)))
 def test_bytes_do_not_depend_on_which_equal_objects_are_one(functions: list[Function], version: int) -> None:
     each_way = [section_of(way(functions), version) for way in (interned, fresh, lambda same: same)]
-    made = [make_ranges(section, AMD64).section for section in each_way]
+    made = [make_ranges(section, AMD64)[0] for section in each_way]
     assert len({encode(section) for section in made}) == 1
     assert made[0] == made[1] == made[2]
 
@@ -322,14 +322,14 @@ def test_bytes_do_not_depend_on_which_equal_objects_are_one(functions: list[Func
 
 
 @pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
-@given(random_functions(max_runs=12), st.sampled_from((MAX_ROWS, 24)))
-def test_the_text_has_long_bodies_once(arch: Arch, functions: list[Function], max_rows: int) -> None:
+@given(functions=random_functions(max_runs=12))
+def test_the_text_has_long_bodies_once(arch: Arch, functions: list[Function]) -> None:
     """So it has no more rows than the distinct bodies, and fewer than half a range for each other function."""
     distinct_rows = sum(len(each.starts) for each in {function.body for function in functions})
     for repeated in (functions, [*functions, *_moved(functions, 0x100000), *_moved(functions, 0x200000)]):
-        text = make_text(section_of(repeated), arch, max_rows)
-        assert len(text.letters) <= distinct_rows + max_rows // 2 * len(repeated)
-        assert all(last - first < max_rows + 300 for last, first in enumerate(text.first_wide))
+        text = make_text(section_of(repeated), arch)
+        assert len(text.letters) <= distinct_rows + MAX_ROWS // 2 * len(repeated)
+        assert all(last - first < MAX_ROWS + 300 for last, first in enumerate(text.first_wide))
 
 
 def _moved(functions: list[Function], distance: int) -> list[Function]:
