@@ -20,8 +20,8 @@ FORBIDDEN = {
     *("subprocess", "socket", "ssl", "http", "urllib", "ftplib", "smtplib", "xmlrpc", "asyncio", "pty", "ctypes"),
     *("pickle", "marshal", "shelve", "webbrowser", "multiprocessing"),
 }
-#: `ctypes` is how a live process is held still and its files are opened, and how a copy of this process asks not to
-#: survive it; `subprocess` starts c++filt and asks a driver what it would run; `multiprocessing` makes the copies.
+#: `ctypes` is how a live process is held still, and how a copy of this process asks not to survive it;
+#: `subprocess` starts c++filt and asks a driver what it would run; `multiprocessing` makes the copies.
 ALLOWED = {
     ("trace/snapshot.py", "ctypes"),
     ("demangle.py", "subprocess"),
