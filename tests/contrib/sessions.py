@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What pages show is run: fenced blocks, the commands of a session, and what they print.
 
-A block `c NAME`, `asm NAME` or `python NAME` is a file. A block `console` is a session, whose first line may name the
+A block `c NAME` or `asm NAME` is a file. A block `console` is a session, whose first line may name the
 tools that it needs: each line that starts with `$ ` is a command, and the lines after it are what it prints.
 """
 
@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from importlib.metadata import version as version_of_package
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -128,8 +127,6 @@ def release_of(label: str) -> Release:
         if not (sid / ".done").exists():
             pytest.skip("LLVM's newest tools are not here; fetch them with: make oracles")
         return Release(tool_version(str(sid / "bin" / "llvm-dwarfdump")), sid)
-    if name == "pyelftools":
-        return Release(version_of_package("pyelftools"), None)
     path = shutil.which(name)
     found = tool_version(path) if path else ""
     if not (found + ".").startswith(wanted + "."):

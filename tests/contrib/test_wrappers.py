@@ -279,6 +279,14 @@ def test_a_wrapper_is_not_its_own_linker(tmp_path: Path, programs: Path) -> None
     assert attempt("cfi2sframe-ld", "--version", cwd=tmp_path, env=env).status == 127
 
 
+def test_a_linker_that_cannot_be_started(tmp_path: Path, programs: Path) -> None:
+    linker = tmp_path / "linker"
+    linker.write_text("#!/no/such/interpreter\n")
+    linker.chmod(0o755)
+    result = attempt("cfi2sframe-ld", "x.o", cwd=tmp_path, env=environment(programs, CFI2SFRAME_LD=str(linker)))
+    assert (result.status, f"{linker}: error: cannot be started" in result.err) == (126, True)
+
+
 def test_a_section_that_the_linker_merged_is_replaced(tmp_path: Path, programs: Path, objects: list[str]) -> None:
     """One object has a section of its own: linkers merge it or copy it, and either way it is replaced."""
     env = environment(programs)
