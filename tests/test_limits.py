@@ -16,6 +16,7 @@ from tests.fuzz import seeds, target_cfi, target_elf, target_linked, target_obje
 from tests.fuzz.harness import measured, timed
 from tests.support import cfi_asm as asm
 from tests.support import cli
+from tests.support.elf_asm import patched
 from tests.support.samples import CODE, TEXT_VADDR, Code, cie_of, linked_file, object_file, push_fp
 
 if TYPE_CHECKING:
@@ -51,12 +52,6 @@ SEGMENT_FIELDS: Final = {
     "alignment": (48, "Q"),
 }
 LIES: Final = (0, 1, 3, 7, 0xFFFF, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 47, 1 << 63, (1 << 64) - 1)
-
-
-def patched(data: bytes, offset: int, form: str, value: int) -> bytes:
-    out = bytearray(data)
-    struct.pack_into("<" + form, out, offset, value & (1 << 8 * struct.calcsize(form)) - 1)
-    return bytes(out)
 
 
 def field(data: bytes, offset: int, form: str) -> int:

@@ -14,6 +14,7 @@ from cfi2sframe.elf.notes import may_be_elsewhere
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.linked import plan_embedding, self_check
 from tests.support import cfi_asm as asm
+from tests.support.elf_asm import note
 from tests.support.embedded import LARGE, LINKERS, compiled, converted, embed, embedded, run, take_out
 from tests.support.linked_by_hand import noted_file, notes_of
 from tests.support.needs import need
@@ -27,12 +28,6 @@ IMAGE: Final = range(0x400000, 0x500000)
 VADDR: Final = 0x400300
 
 
-def note(owner: bytes, content: bytes, order: str = "<") -> bytes:
-    """A note, padded as in a section of alignment 4."""
-    parts = struct.pack(order + "III", len(owner), len(content), 1), owner, content
-    return b"".join(part + bytes(-len(part) % 4) for part in parts)
-
-
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_addresses_relative_to_the_note(order: ByteOrder) -> None:
     """Crashpad's note: the distance of a variable from the descriptor."""
@@ -42,7 +37,7 @@ def test_addresses_relative_to_the_note(order: ByteOrder) -> None:
         (False, (IMAGE.start - 1, IMAGE.stop, at, 0x2032303236)),
     ):
         for target in targets:
-            content = note(b"Crashpad\0", struct.pack(order + "q", target - at), order)
+            content = note(b"Crashpad", 1, struct.pack(order + "q", target - at), order)
             assert may_be_elsewhere(content, order, 4, VADDR, IMAGE) is not is_address
 
 
@@ -51,7 +46,7 @@ def _noted(*notes: bytes) -> bytes:
 
 
 def test_unknown_names_move_and_return() -> None:
-    data = _noted(*(note(b"Go\0\0", bytes([65 + number]) * 40) for number in range(4)))
+    data = _noted(*(note(b"Go\0", 1, bytes([65 + number]) * 40) for number in range(4)))
     plan, rewritten = embedded(data, LARGE)
     assert plan.moved
     assert take_out(rewritten) == data
@@ -60,7 +55,7 @@ def test_unknown_names_move_and_return() -> None:
 
 def test_a_relative_address_stays() -> None:
     """Where one was overlooked, the re-read finds it."""
-    text = note(b"Go\0\0", b"text" * 30)
+    text = note(b"Go\0", 1, b"text" * 30)
     data = _noted(text)
     plan, rewritten = embedded(data, LARGE)
     assert plan.moved == [".note.test.0"]

@@ -194,10 +194,16 @@ def eh_frame_hdr(
     return out
 
 
+def note(owner: bytes, kind: int, content: bytes = b"", order: str = "<") -> bytes:
+    """Return a note, padded as in a section of alignment 4."""
+    head = struct.pack(order + "III", len(owner) + 1, len(content), kind)
+    return head + b"".join(part + bytes(-len(part) % 4) for part in (owner + b"\0", content))
+
+
 def patched(data: bytes, offset: int, code: str, value: int) -> bytes:
-    """Return a little-endian file with another value, packed as `struct` does."""
+    """Return a little-endian file with another value, packed as `struct` does, without the bits that are too many."""
     out = bytearray(data)
-    struct.pack_into("<" + code, out, offset, value)
+    struct.pack_into("<" + code, out, offset, value % (1 << 8 * struct.calcsize(code)))
     return bytes(out)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.abi import AMD64
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE, SECTION_HEADER_SIZE
 from tests.support import cfi_asm as asm
+from tests.support.elf_asm import note
 from tests.support.samples import push_fp
 
 if TYPE_CHECKING:
@@ -24,14 +25,9 @@ ET_DYN: Final = 3
 _CODE_SIZE: Final = 0x40
 
 
-def note(number: int) -> bytes:
-    """Return a note without content, of a type of its own."""
-    return struct.pack("<III4s", 4, 0, 0x100 + number, b"FDO\0")
-
-
 def notes_of(count: int) -> list[bytes]:
-    """Return sections of one note each."""
-    return [note(number) for number in range(count)]
+    """Return sections of one note each, without content and of a type of its own."""
+    return [note(b"FDO", 0x100 + number) for number in range(count)]
 
 
 def noted_file(
@@ -86,7 +82,7 @@ def static_file() -> bytes:
 
     Its `.rodata` follows at once, as the relocations of a static program of GNU ld do.
     """
-    content = struct.pack("<III4s", 4, 20, 3, b"GNU\0") + bytes(range(20))
+    content = note(b"GNU", 3, bytes(range(20)))
     vaddr = BASE_VADDR + FILE_HEADER_SIZE + PROGRAM_HEADER_SIZE * 3
     data_vaddr = (vaddr + len(content) + 7) // 8 * 8
     frame_vaddr = data_vaddr + 0x40

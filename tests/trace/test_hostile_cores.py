@@ -20,7 +20,7 @@ from cfi2sframe.errors import Cfi2SFrameError, InputError
 from cfi2sframe.trace import AddressSpace, FileStore, trace_core
 from cfi2sframe.trace.frames import EndingKind
 from tests.support import cli
-from tests.support.elf_asm import Section, Segment, Symbol, elf_file
+from tests.support.elf_asm import Section, Segment, Symbol, elf_file, note
 from tests.support.needs import need
 from tests.support.trace.core_files import (
     BIAS,
@@ -31,7 +31,6 @@ from tests.support.trace.core_files import (
     Load,
     core_without_file,
     moved,
-    note,
     plain_core,
     program,
     program_mappings,
@@ -89,7 +88,7 @@ def test_the_mask_of_authentication_codes(tmp_path: Path) -> None:
     path = written(tmp_path, AARCH64_LE, make_stack(AARCH64_LE, 3, models).section)
     core = plain_core(AARCH64_LE, path, models)
     assert endings_of(core) == OUTERMOST
-    masked = core._replace(notes=note("<", b"LINUX", 0x406, struct.pack("<QQ", 0, 0xFF << 48)))
+    masked = core._replace(notes=note(b"LINUX", 0x406, struct.pack("<QQ", 0, 0xFF << 48)))
     left = (PAC & 0xFF << 56) + BIAS + TEXT_VADDR + PAGE + 0x3F
     assert endings_of(masked)[0] == ("no-module", f"no file is known at 0x{left:x}")
 

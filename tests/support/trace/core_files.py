@@ -10,6 +10,7 @@ from cfi2sframe.abi import AMD64, S390X, Arch
 from cfi2sframe.elf import constants as c
 from cfi2sframe.trace import FileMapping
 from tests.support import elf_asm
+from tests.support.elf_asm import note
 from tests.support.trace.stacks import SECTION_VADDR, STACK, Model, make_stack
 
 if TYPE_CHECKING:
@@ -50,11 +51,12 @@ class CoreFile(NamedTuple):
     def assemble(self) -> bytes:
         """Return the bytes: file header, program headers, notes, memory."""
         order = self.arch.byte_order
-        notes = b"".join(note(order, b"CORE", NT_PRSTATUS, status(self.arch, *f)) for f in self.frames) + self.notes
+        notes = b"".join(note(b"CORE", NT_PRSTATUS, status(self.arch, *f), order) for f in self.frames) + self.notes
         if self.auxv:
-            notes += note(order, b"CORE", NT_AUXV, b"".join(struct.pack(order + "QQ", *pair) for pair in self.auxv))
+            auxv = b"".join(struct.pack(order + "QQ", *pair) for pair in self.auxv)
+            notes += note(b"CORE", NT_AUXV, auxv, order)
         if self.mapped:
-            notes += note(order, b"CORE", NT_FILE, mapped_files(order, self.mapped))
+            notes += note(b"CORE", NT_FILE, mapped_files(order, self.mapped), order)
         count = 1 + len(self.loads)
         offset = 64 + 56 * count
         headers = struct.pack(order + "IIQQQQQQ", c.PT_NOTE, 0, offset, 0, 0, len(notes), 0, 4)
@@ -77,13 +79,6 @@ def with_headers(core: bytes, order: str, table: bytes) -> bytes:
     struct.pack_into(order + "Q", changed, 32, len(changed))
     struct.pack_into(order + "H", changed, 56, len(table) // 56)
     return bytes(changed + table)
-
-
-def note(order: str, owner: bytes, kind: int, data: bytes) -> bytes:
-    """Return a note."""
-    name = owner + b"\0"
-    head = struct.pack(order + "III", len(name), len(data), kind)
-    return head + name + bytes(-len(name) % 4) + data + bytes(-len(data) % 4)
 
 
 def status(arch: Arch, thread: int, frame: Frame) -> bytes:
@@ -117,7 +112,7 @@ def program(arch: Arch, section: bytes, build_id: bytes = BUILD_ID) -> bytes:
     """Return a position-independent program with empty functions and an SFrame section."""
     order = arch.byte_order
     sections = (
-        elf_asm.Section(".note", note(order, b"GNU", 3, build_id), 7, 2, NOTE_VADDR, align=4),
+        elf_asm.Section(".note", note(b"GNU", 3, build_id, order), 7, 2, NOTE_VADDR, align=4),
         elf_asm.Section(".sframe", section, 1, 2, SECTION_VADDR, align=8),
         elf_asm.Section(".text", bytes(TEXT_SIZE), 1, 6, TEXT_VADDR, align=16),
     )

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.load import load
 from cfi2sframe.trace import FileMapping
+from tests.support.elf_asm import note
 from tests.support.trace.build import allow_cores
-from tests.support.trace.core_files import NT_FILE, PAGE, mapped_files, note, with_headers
+from tests.support.trace.core_files import NT_FILE, PAGE, mapped_files, with_headers
 from tests.support.trace.judges import GDB_FRAMES, TIMEOUT, Chain, chains_in, gdb
 
 if TYPE_CHECKING:
@@ -98,6 +99,6 @@ def _mapped(path: str, text_address: int) -> list[FileMapping]:
 
 def _with_list_of_files(core: bytes, mapped: Sequence[FileMapping], order: str) -> bytes:
     (offset,), (count,) = struct.unpack_from(order + "Q", core, 32), struct.unpack_from(order + "H", core, 56)
-    data = note(order, b"CORE", NT_FILE, mapped_files(order, mapped))
+    data = note(b"CORE", NT_FILE, mapped_files(order, mapped), order)
     entry = struct.pack(order + "IIQQQQQQ", c.PT_NOTE, 0, len(core), 0, 0, len(data), 0, 4)
     return with_headers(core + data, order, core[offset : offset + 56 * count] + entry)
