@@ -26,11 +26,6 @@ _BYTES: Final = (
     ("left_out_size", "left out"),
     ("without_cfi_size", "without CFI"),
 )
-_FUNCTIONS: Final = (
-    ("in_part_count", "described in part"),
-    ("left_out_count", "left out"),
-    ("damaged_count", "damaged"),
-)
 #: The columns of tables, and what of a file or of a source each shows.
 _FILE_COLUMNS: Final = {
     Column("described", "s"): "described_share",
@@ -113,7 +108,9 @@ def _tables_of_one(coverage: Coverage) -> Iterator[Table]:
         counts = [
             (coverage.described_count - coverage.flexible_count, "described by default rows"),
             (coverage.flexible_count, "described by flexible rows"),
-            *((getattr(coverage, name), text) for name, text in _FUNCTIONS),
+            (coverage.in_part_count, "described in part"),
+            (coverage.left_out_count, "left out"),
+            (coverage.damaged_count, "damaged"),
         ]
         yield _parts_table("Functions", "functions", counts, coverage.function_count, "functions with CFI")
     if len(coverage.sources) > 1:
