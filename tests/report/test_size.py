@@ -150,6 +150,7 @@ def test_the_headline() -> None:
     assert report.headline.startswith("version 3 at -O1 adds ")
     assert " KiB; GNU as + ld would add " in report.headline
     sizes = {0: "0 bytes", 1: "1 byte", 999: "999 bytes", 1024: "1.00 KiB", 20 << 10: "20.0 KiB", 1 << 20: "1.00 MiB"}
+    sizes |= {200 << 10: "200 KiB", 3 << 30: "3.00 GiB"}
     assert {size: human(size) for size in sizes} == sizes
 
 
