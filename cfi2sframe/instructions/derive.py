@@ -144,8 +144,9 @@ class _Canvas:
                 self._mark(vaddr, vaddr + function.sizes.get(vaddr, 0), self._number(_Row(row, uses_b_key=False)))
 
     def _number(self, row: _Row) -> int:
-        number = self._numbers.setdefault(row, _FIRST_ROW + len(self._rows))
-        if number == _FIRST_ROW + len(self._rows):
+        number = self._numbers.get(row)
+        if number is None:
+            number = self._numbers[row] = _FIRST_ROW + len(self._rows)
             self._rows.append(row)
         return number
 

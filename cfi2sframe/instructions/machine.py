@@ -131,10 +131,6 @@ class Machine:
         if self._steps_left < 0:
             raise RefusedError(CodeReason.UNKNOWN)
 
-    def after(self, state: State, steps: tuple[Step, ...], vaddr: int) -> State:
-        """Return the state after the steps of the instruction at an address. Raises `RefusedError`."""
-        return after(state, steps, vaddr, self.sp, self.kept)
-
     def after_call(self, state: State, summary: Summary | None) -> State:
         """Return the state after a call comes back; `summary` is that of the function called, None: it is not known."""
         abi = self.abi
@@ -205,11 +201,12 @@ class _Walk:
     def _path(self, vaddr: int, state: State) -> None:
         """Follow control until it meets what is known, or leaves the piece."""
         machine, function, code = self.machine, self.function, self.code
+        states, entries = self.states, code.entries
         compared: Step | None = None
         #: Whether control gets to the address from the instruction before it.
         is_next = False
         while True:
-            known = self.states.get(vaddr)
+            known = states.get(vaddr)
             if known is None:
                 known = function.states.get(vaddr)
                 self.has_joined |= known is not None
@@ -217,7 +214,7 @@ class _Walk:
                 state = joined(vaddr, known, state, machine.sp)
                 if state is known:
                     return
-            elif vaddr in code.entries and vaddr != self.piece.vaddr:
+            elif vaddr in entries and vaddr != self.piece.vaddr:
                 falls_out = is_next and (self.piece.is_after_call or not code.needs_proof)
                 if (falls_out and state[machine.sp] != machine.home) or self._is_other_function(vaddr, state):
                     # What follows a call that does not come back leads into the next function.
@@ -227,18 +224,20 @@ class _Walk:
                 if not code.never_returns(vaddr):
                     self._leave_function()
                 return
-            self.states[vaddr] = state
+            states[vaddr] = state
             machine.spend()
             size, effect, changed = found
             function.sizes[vaddr] = size
             if effect is None:
                 raise RefusedError(CodeReason.UNKNOWN)
             function.changed |= changed
-            if effect.steps:
-                state = machine.after(state, effect.steps, vaddr)
+            steps = effect.steps
+            if steps:
+                state = after(state, steps, vaddr, machine.sp, machine.kept)
             if effect.flow is Flow.NEXT:
-                self._note_labels(effect.steps, state)
-                compared = effect.steps[-1] if effect.steps and effect.steps[-1].op is Op.COMPARE else None
+                if steps:
+                    self._note_labels(steps, state)
+                compared = steps[-1] if steps and steps[-1].op is Op.COMPARE else None
                 vaddr += size
                 is_next = True
                 continue
@@ -339,7 +338,7 @@ class _Walk:
                 Step(Op.STORE, machine.sp, BETWEEN, -8),
                 Step(Op.MOVE, machine.sp, machine.sp, -8),
             )
-            return end, machine.after(state, push, vaddr)
+            return end, after(state, push, vaddr, machine.sp, machine.kept)
         function.call_sites.add(vaddr)
         self.edges.setdefault(vaddr, ())
         summary = None

@@ -72,18 +72,26 @@ def after(state: State, steps: tuple[Step, ...], vaddr: int, sp: int, kept: int)
 
     `kept` bytes below SP are remembered when it moves up.
     """
-    if all(step.op is Op.FORGET and step.register not in state for step in steps):
+    for step in steps:
+        if step.op is not Op.FORGET or step.register in state:
+            break
+    else:
         return state
     new = dict(state)
     for step in steps:
-        old = new.get(step.register)
-        _apply(new, step)
-        if step.op in (Op.ADD, Op.MOVE_FRAME) and step.register not in new and old is not None and _is_in_frame(old):
-            # Another address in the frame, or below it: what is counted from there is known again.
-            _forget_base(new, vaddr, sp)
-            new[step.register] = (vaddr, 0)
-        if step.register == sp and step.op not in (Op.STORE, Op.COMPARE):
-            value = new.get(sp)
+        if step.op is Op.STORE:
+            _store(new, step)
+        if step.op is Op.STORE or step.op is Op.COMPARE:
+            continue
+        value = _result(new, step)
+        if value is None and (step.op is Op.ADD or step.op is Op.MOVE_FRAME):
+            old = new.get(step.register)
+            if old is not None and _is_in_frame(old):
+                # Another address in the frame, or below it: what is counted from there is known again.
+                _forget_base(new, vaddr, sp)
+                value = (vaddr, 0)
+        _set(new, step.register, value)
+        if step.register == sp:
             if value is None or not _is_in_frame(value):
                 raise RefusedError(CodeReason.UNKNOWN)
             _drop_popped(new, value, kept)
@@ -94,7 +102,17 @@ def after(state: State, steps: tuple[Step, ...], vaddr: int, sp: int, kept: int)
 def apply(state: State, steps: Iterable[Step]) -> None:
     """Change a state as some steps do that leave SP alone."""
     for step in steps:
-        _apply(state, step)
+        if step.op is Op.STORE:
+            _store(state, step)
+        elif step.op is not Op.COMPARE:
+            _set(state, step.register, _result(state, step))
+
+
+def _set(state: State, register: int, value: Value | TableWord | None) -> None:
+    if value is None:
+        state.pop(register, None)
+    else:
+        state[register] = value
 
 
 def joined(vaddr: int, known: State, state: State, sp: int) -> State:
@@ -147,17 +165,6 @@ def word_of(value: Value | TableWord | None) -> int | None:
 def _is_in_frame(value: Value | TableWord) -> bool:
     """Whether a value is an address in a frame."""
     return value[0] == CFA or value[0] >= 0
-
-
-def _apply(state: State, step: Step) -> None:
-    if step.op is Op.STORE:
-        _store(state, step)
-    elif step.op is not Op.COMPARE:
-        value = _result(state, step)
-        if value is None:
-            state.pop(step.register, None)
-        else:
-            state[step.register] = value
 
 
 def _result(state: State, step: Step) -> Value | TableWord | None:
