@@ -12,7 +12,7 @@ from cfi2sframe.api import decode_existing
 from cfi2sframe.cli.wrapper.assembler import options_for, request_of
 from cfi2sframe.conversion import Options
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_PROGBITS
-from tests.contrib.support import PROJECT, attempt, check_section, environment, run
+from tests.contrib.support import PROJECT, attempt, check_section, environment, run, shell_script, wrapper_folder
 from tests.support.needs import need
 from tests.support.oracle.gas import assemble, pair_of, problems_of
 from tests.support.walk import check_walks
@@ -26,18 +26,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.sampled
 
-SOURCE = """\
-.globl f
-f:
-.cfi_startproc
-push %rbp
-.cfi_def_cfa_offset 16
-.cfi_offset %rbp, -16
-pop %rbp
-.cfi_def_cfa_offset 8
-ret
-.cfi_endproc
-"""
 V1 = ("--for", "ld-2.40")
 V2_ERRATA_0 = ("--for", "ld-2.41")
 V2, V3 = ("--sframe-version", "2"), ("--sframe-version", "3")
@@ -47,22 +35,7 @@ V2, V3 = ("--sframe-version", "2"), ("--sframe-version", "3")
 def folder(tmp_path: Path, programs: Path) -> Path:
     """A folder for `-B` with the wrapper as `as`."""
     need("gcc", "as")
-    (tmp_path / "sframe").mkdir()
-    (tmp_path / "sframe" / "as").symlink_to(programs / "cfi2sframe-as")
-    return tmp_path / "sframe"
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    """A function in assembly language."""
-    need("as")
-    path = tmp_path / "f.s"
-    path.write_text(SOURCE)
-    return path
-
-
-def version_of(path: Path) -> int:
-    return decode_existing(load(str(path))).version
+    return wrapper_folder(programs, tmp_path / "sframe", "as")
 
 
 @pytest.mark.parametrize(
@@ -105,21 +78,18 @@ def test_the_form_that_a_linker_merges(said: str, options: tuple[str, ...] | Non
     assert options_for(said, is_s390x=True) == (V3 if options == V3 else None)
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_gcc_with_a_folder(tmp_path: Path, programs: Path, folder: Path, version: int) -> None:
-    words: list[str | Path] = ["-O2", "-c", PROJECT / "words.c", "-o", tmp_path / "words.o"]
-    result = run("gcc", "-B", folder, f"-Wa,--gsframe-{version}", *words, env=environment(programs))
+@pytest.mark.parametrize(
+    ("compiler", "version"),
+    [("gcc", 1), ("gcc", 2), ("gcc", 3), ("aarch64-linux-gnu-gcc", 3), ("s390x-linux-gnu-gcc", 3)],
+)
+def test_gcc_with_a_folder(tmp_path: Path, programs: Path, folder: Path, compiler: str, version: int) -> None:
+    """A cross compiler gets its own assembler."""
+    need(compiler)
+    target = tmp_path / "words.o"
+    words = (f"-Wa,--gsframe-{version}", "-O2", "-c", PROJECT / "words.c", "-o", target)
+    result = run(compiler, "-B", folder, *words, env=environment(programs))
     assert (result.out, result.err) == ("", "")
-    assert version_of(tmp_path / "words.o") == version
-
-
-@pytest.mark.parametrize("target", ["aarch64-linux-gnu", "s390x-linux-gnu"])
-def test_a_cross_compiler_gets_its_own_assembler(tmp_path: Path, programs: Path, folder: Path, target: str) -> None:
-    need(f"{target}-gcc", f"{target}-as")
-    words: list[str | Path] = ["-O2", "-c", PROJECT / "words.c", "-o", tmp_path / "words.o"]
-    result = run(f"{target}-gcc", "-B", folder, "-Wa,--gsframe-3", *words, env=environment(programs))
-    assert (result.out, result.err) == ("", "")
-    assert version_of(tmp_path / "words.o") == 3
+    assert decode_existing(load(str(target))).version == version
 
 
 def test_assembler_and_linker(tmp_path: Path, programs: Path, folder: Path, sampler: Sampler) -> None:
@@ -134,13 +104,11 @@ def test_assembler_and_linker(tmp_path: Path, programs: Path, folder: Path, samp
     check_walks(sampler, program)
 
 
-def test_an_assembler_that_writes_sections_is_told_not_to(tmp_path: Path, programs: Path, source: Path) -> None:
-    fake = tmp_path / "fake-as"
-    fake.write_text('#!/bin/sh\n[ "$1" != --help ] || { echo "  --gsframe[={no|yes}]"; exit; }\necho "$@"\n')
-    fake.chmod(0o755)
-    env = environment(programs, CFI2SFRAME_AS=str(fake))
-    assert run("cfi2sframe-as", "--gsframe=no", source, env=env).out == f"--gsframe=no {source}\n"
-    assert run("cfi2sframe-as", "--gsframe", source, env=env).out == f"{source}\n"
+def test_an_assembler_that_writes_sections_is_told_not_to(tmp_path: Path, programs: Path) -> None:
+    script = '[ "$1" != --help ] || { echo "  --gsframe[={no|yes}]"; exit; }\necho "$@"'
+    env = environment(programs, CFI2SFRAME_AS=str(shell_script(tmp_path / "fake-as", script)))
+    assert run("cfi2sframe-as", "--gsframe=no", "f.s", env=env).out == "--gsframe=no f.s\n"
+    assert run("cfi2sframe-as", "--gsframe", "f.s", env=env).out == "f.s\n"
 
 
 def test_errors_are_the_assembler_s(tmp_path: Path, programs: Path) -> None:
