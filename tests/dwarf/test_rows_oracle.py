@@ -25,12 +25,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 
-# Library -> fewest functions that are described, because an empty answer of a reader is no success.
-LIBRARIES: Final = {
-    "libc.so.6": 3_000,
-    "libstdc++.so.6": 4_000,
-    "libcrypto.so.3": 10_000,
-}
 #: Left out: nearly nothing, and never a function that default rows can express.
 MAX_LEFT_OUT: Final = {2: 250, 3: 150}
 
