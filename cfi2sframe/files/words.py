@@ -18,7 +18,8 @@ _BLOCK_SIZE: Final = 1 << 20
 def names_from(path: str) -> list[str]:
     """Return the names in a list; `-` is standard input.
 
-    Raises `OSError` when it cannot be read, `RequestError` when its names are lines.
+    Raises `OSError` when it cannot be read, `RequestError` when its names are lines, or when it is no list: an ELF file
+    that is taken for one has strings that name files of the system.
     """
     with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:
         # In blocks: Python allocates all that a call of `read` may return.
@@ -31,4 +32,6 @@ def names_from(path: str) -> list[str]:
         raise RequestError(
             f"--files-from {path}: names are to end with NUL bytes, as with find -print0, not with lines"
         )
+    if b"\0\0" in data:
+        raise RequestError(f"--files-from {path}: not a list of names, because it has an empty one")
     return [os.fsdecode(bytes(name)) for name in data.split(b"\0") if name]

@@ -103,14 +103,16 @@ def test_names_end_with_nul(tmp_path: Path) -> None:
         (b"a\0b c\0", ["a", "b c"]),
         (b"a\0two\nlines", ["a", "two\nlines"]),
         (b"one", ["one"]),
-        (b"\0\0latin-\xe9\0", [os.fsdecode(b"latin-\xe9")]),
+        (b"\0", []),
+        (b"latin-\xe9\0", [os.fsdecode(b"latin-\xe9")]),
     ):
         listed.write_bytes(data)
         assert names_from(str(listed)) == names
 
 
-def test_lines_are_taken_for_a_mistake(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("data", "message"), [(b"a.o\nb.o\n", "NUL"), (b"\x7fELF\2\1\1\0\0/lib/ld.so\0", "empty one")])
+def test_what_is_no_list_is_taken_for_a_mistake(tmp_path: Path, data: bytes, message: str) -> None:
     listed = tmp_path / "list"
-    listed.write_bytes(b"a.o\nb.o\n")
-    with pytest.raises(RequestError, match="NUL"):
+    listed.write_bytes(data)
+    with pytest.raises(RequestError, match=message):
         names_from(str(listed))

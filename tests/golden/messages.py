@@ -158,6 +158,7 @@ verify prog rawcut
 verify tree
 dump tree
 --in-place --files-from lines
+--in-place --files-from prog
 --in-place --files-from missing
 obj.o -o out --for kernel
 prog -o out --for ld
