@@ -42,6 +42,10 @@ class Emitted(NamedTuple):
     warnings: tuple[str, ...] = ()
     plan: EmbeddingPlan | None = None
 
+    def __repr__(self) -> str:
+        where = "" if self.plan is None else f" at 0x{self.plan.section_vaddr:x}"
+        return f"<Emitted: {self.conversion.image.name} with .sframe{where}, {len(self.chunks):,} bytes>"
+
 
 def emit(conversion: Conversion, section_type: int = SHT_GNU_SFRAME) -> Emitted:
     """Insert the section into a copy of the file, in place of one that is there already.
