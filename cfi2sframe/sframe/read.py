@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.abi import Arch
-    from cfi2sframe.elf.headers import Buffer
 
 #: The `where` of errors.
 _WHERE: Final = ".sframe"
@@ -152,7 +151,9 @@ def read_header(data: bytes) -> Header:
     return Header(order, *struct.unpack_from(order + "BBBbbBIIIII", data, 2))
 
 
-def read_section(data: Buffer, section_vaddr: int = 0, *, is_object: bool = False) -> DecodedSection:
+def read_section(
+    data: bytes | bytearray | memoryview, section_vaddr: int = 0, *, is_object: bool = False
+) -> DecodedSection:
     """Read a section at the virtual address `section_vaddr`.
 
     `is_object`: it comes from a relocatable object, with relocations applied. There, starts count from their own field
