@@ -56,7 +56,9 @@ def test_a_linked_file(kind: int, is_one: bool) -> None:  # noqa: FBT001 - a col
     image = file_with(".sframe", kind, is_object=False)
     assert image.has_sframe == is_one == (image.sframe_section is not None)
     assert _succeeds(lambda: decode_existing(image), "no .sframe section") == is_one
-    assert _succeeds(lambda: emit(convert(image)), "already has") != is_one
+    plan = emit(convert(image)).plan
+    assert plan is not None
+    assert plan.is_replacement == is_one
     assert _succeeds(lambda: remove_section(image.data), "no .sframe section") == is_one
     assert (measure(convert(image)).existing_size > 0) == is_one
     file = FileStore().read(bytes(image.data), "file")
