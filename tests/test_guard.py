@@ -17,7 +17,7 @@ import pytest
 from cfi2sframe import guard
 from cfi2sframe.abi import AMD64
 from cfi2sframe.errors import CostError, ErrorKind, InputError, kind_of
-from cfi2sframe.guard import limited, part
+from cfi2sframe.guard import grant_for_code, limited, part
 from tests.support import cfi_asm as asm
 from tests.support.bounds import ROOT, run_within_bound
 from tests.support.samples import CODE, FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, push_fp
@@ -107,6 +107,21 @@ def test_a_part_has_limits_of_its_own() -> None:
         bytearray(32 << 20)
         with pytest.raises(CostError):
             work(5)
+    assert state() == before
+
+
+def test_code_that_is_followed_has_time_of_its_own() -> None:
+    before = state()
+
+    def follow(seconds: float) -> None:
+        with limited(0):
+            grant_for_code((1 << 20) // 100)
+            work(seconds)
+
+    follow(0.8)
+    with pytest.raises(CostError, match=r"\(1\.0 s\)$"):
+        follow(5)
+    grant_for_code(1 << 20)
     assert state() == before
 
 

@@ -31,6 +31,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from cfi2sframe.elf.load import stored_size
+from cfi2sframe.guard import grant_for_code
 from cfi2sframe.instructions.effects import BETWEEN, JUMP, RA_SIGN_STATE, Effect, Flow, Op, Step
 from cfi2sframe.instructions.function import CodePiece, Followed, Summary
 from cfi2sframe.instructions.states import (
@@ -81,6 +83,8 @@ class Machine:
         self.entry_state: State = {self.sp: self.home, arch.fp_register: _CALLER, ra_place(arch): _RA}
         if not arch.fixed_ra_offset:
             self.entry_state[RA_SIGN_STATE] = (NUMBER, 0)
+        # Headers may claim more code than the file has.
+        grant_for_code(min(code.size, stored_size(code.image.data)))
         self._steps_left = _STEPS_PER_BYTE * code.size + _LEAST_STEPS
         self._active: set[int] = set()
 
