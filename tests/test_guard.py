@@ -115,11 +115,11 @@ def test_code_that_is_followed_has_time_of_its_own() -> None:
 
     def follow(seconds: float) -> None:
         with limited(0):
-            grant_for_code((1 << 20) // 100)
+            grant_for_code((1 << 20) // 50)
             work(seconds)
 
-    follow(0.8)
-    with pytest.raises(CostError, match=r"\(1\.0 s\)$"):
+    follow(0.7)
+    with pytest.raises(CostError, match=r"\(1\.5 s\)$"):
         follow(5)
     grant_for_code(1 << 20)
     assert state() == before
