@@ -7,6 +7,7 @@ DWARF's rows are read here and nowhere else in verification.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from functools import cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -154,7 +155,10 @@ def _put_overlapping(column: AddressColumn[Claim], truth: Truth, fdes: Sequence[
         programs = [entries.programs[entries.program_numbers[fde.number]] for fde in best]
         points = {low}
         for fde, program in zip(best, programs, strict=True):
-            points.update([vaddr for delta in program.table.starts if low < (vaddr := fde.start + delta) < high])
+            # Of thousands of rows, each of many ranges has few.
+            starts = program.table.starts
+            first, last = bisect_right(starts, low - fde.start), bisect_left(starts, high - fde.start)
+            points.update([fde.start + delta for delta in starts[first:last]])
         numbers = []
         for vaddr in sorted(points):
             rows = [
@@ -168,8 +172,10 @@ def _put_overlapping(column: AddressColumn[Claim], truth: Truth, fdes: Sequence[
 def _evaluate_at_pcs(column: AddressColumn[Claim], arch: Arch) -> None:
     """Give a CFA that depends on the PC its value at each address: that of a linker's PLT."""
     known: dict[int, tuple[int, list[tuple[int, int]]]] = {}
+    # Thousands of rows may have one expression.
+    rules_of = cache(partial(rules_by_pc, arch=arch))
     for number, claim in enumerate(list(column.answers)):
-        found = rules_by_pc(claim.rows[0][1].cfa, arch) if len(claim.rows) == 1 else None
+        found = rules_of(claim.rows[0][1].cfa) if len(claim.rows) == 1 else None
         if found is not None:
             ((cie, row),) = claim.rows
             claims = [claim._replace(rows=((cie, row._replace(cfa=rule)),)) for rule in found.rules]
