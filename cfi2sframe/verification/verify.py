@@ -171,11 +171,11 @@ def _state_text(state: FrameState | None, arch: Arch) -> str:
 
 def _wrong(found: Sequence[_Mismatch], fdes: Sequence[Fde], section: Section) -> Iterator[Difference]:
     """Report rows where they differ; attributes where the part of the FDE's function starts that has them."""
-    reported_end = 0
+    before: tuple[int, tuple[str, ...]] = (0, ())
     for vaddr, end, claim, _, problems in found:
         # A function's last row goes on over the padding after it.
-        goes_on = claim.is_padding and vaddr == reported_end
-        reported_end = end
+        goes_on = claim.is_padding and before == (vaddr, problems.of_row)
+        before = (end, problems.of_row)
         for problem in () if goes_on else problems.of_row:
             yield Difference("wrong", vaddr, problem)
         for problem in problems.of_function:
