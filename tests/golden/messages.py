@@ -346,7 +346,10 @@ def _lines_of(session: str) -> Iterator[str]:
         status, out, err = run(*command.split())
         yield f"$ cfi2sframe {command}"
         yield from out.decode().replace(f"{os.getcwd()}/", "").splitlines()
-        yield from (re.sub(r"\d+\.\d s$", "0.0 s", line.replace(f"{os.getcwd()}/", "")) for line in err)
+        for line in err:
+            timeless = re.sub(r"\d+\.\d s$", "0.0 s", line.replace(f"{os.getcwd()}/", ""))
+            # Newer argparse quotes a number, too.
+            yield re.sub(r"invalid choice: '(\d+)'", r"invalid choice: \1", timeless)
         if status:
             yield f"exit status {status}"
         after = _contents()
