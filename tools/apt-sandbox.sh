@@ -72,11 +72,29 @@ read_package_lists() {
 
 # sandbox_unpack ROOT DESTINATION PACKAGE...: downloads exactly these packages and unpacks them.
 sandbox_unpack() {
-  local debs=$1/apt/debs destination=$2 deb
-  shift 2
-  (cd "$debs" && apt-get -qq download "$@") || die "a package of this list cannot be had: $*"
-  mkdir -p "$destination"
-  for deb in "$debs"/*.deb; do dpkg -x "$deb" "$destination"; done
+  local debs=$1/apt/debs
+  (cd "$debs" && apt-get -qq download "${@:3}") || die "a package of this list cannot be had: ${*:3}"
+  unpack_debs "$debs" "$2"
+}
+
+# sandbox_unpack_any ROOT DESTINATION PACKAGE...: the same with those of the packages that the archive gives; it may lack
+# some for a while after a release. Fails if it lacks any.
+sandbox_unpack_any() {
+  local debs=$1/apt/debs package missing=()
+  if ! (cd "$debs" && apt-get -qq download "${@:3}") 2>/dev/null; then
+    for package in "${@:3}"; do
+      (cd "$debs" && apt-get -qq download "$package") 2>/dev/null || missing+=("$package")
+    done
+  fi
+  unpack_debs "$debs" "$2"
+  [ ${#missing[@]} -eq 0 ] || { echo "${0##*/}: the archive lacks ${missing[*]}" >&2 && return 1; }
+}
+
+# unpack_debs FOLDER DESTINATION
+unpack_debs() {
+  local deb
+  mkdir -p "$2"
+  for deb in "$1"/*.deb; do [ ! -e "$deb" ] || dpkg -x "$deb" "$2"; done
 }
 
 # sandbox_close ROOT: forgets the sandbox with everything it downloaded.
