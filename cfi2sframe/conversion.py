@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.programs import Cfi, CfiEntry
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.lookup_cost import LookupCost
 
 #: Alignment of the address that a linked file's section is assumed to have: the largest common page size.
 _SECTION_BOUNDARY: Final = 0x10000
@@ -183,13 +182,6 @@ class Conversion(NamedTuple):
         # The stubs describe the code of those that are replaced. What is derived is no FDE.
         dropped, replaced, derived = self.code_map.dropped, self.code_map.replaced, self.cfi.derived_numbers
         return [number for number in numbers if not (number in dropped or number in replaced or number in derived)]
-
-    @property
-    def lookup_cost(self) -> LookupCost:
-        """The rows that readers walk for a look-up, on average and at most; computed whenever it is asked for."""
-        from cfi2sframe.sframe.lookup_cost import lookup_cost
-
-        return lookup_cost(self.section.sizes, self.section.bodies)
 
 
 def default_section_vaddr(image: ElfImage) -> int:

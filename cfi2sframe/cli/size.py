@@ -47,7 +47,6 @@ ORDERS: Final = {
     "gnu": "gnu_size",
     "ratio": "ratio",
     "growth": "growth_percent",
-    "rows": "mean_rows",
     "cfi": "base_size",
     "file": "file_size",
     "functions": "function_count",

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.reasons import UnreadSource
     from cfi2sframe.report.code_bytes import Stretch
-    from cfi2sframe.sframe.lookup_cost import LookupCost
 
 #: How many stretches of code without CFI an account names, the largest ones.
 NAMED_COUNT: Final = 1000
@@ -104,8 +103,7 @@ class Coverage(NamedTuple):
     code that is not described. `function_count` FDEs have code of their own: `described_count` (of these
     `flexible_count` in flexible rows), `in_part_count`, `left_out_count` or `damaged_count`.
 
-    `section_address` is the address that the section was made for; `errata` is None except in version 2. Readers scan
-    `scanned_row_count` rows to look each of `looked_up_size` bytes up once, and `max_rows` for the costliest.
+    `section_address` is the address that the section was made for; `errata` is None except in version 2.
     `missing` is in the order of the FDEs, with the largest stretches without CFI; `missing_sums` has all of it.
     `dropped` counts FDEs without code of their own by reason; `unread` has the sources that could not be read.
     """
@@ -139,10 +137,6 @@ class Coverage(NamedTuple):
     sframe_size: int
     record_count: int
     row_count: int
-    looked_up_size: int
-    scanned_row_count: int
-    max_rows: int
-    search_steps: int
     sources: tuple[SourceCounts, ...] = ()
     missing_sums: tuple[MissingSum, ...] = ()
     missing: tuple[Missing, ...] = ()
@@ -169,11 +163,6 @@ class Coverage(NamedTuple):
         """The size of `.sframe` to that of the CFI with its search table; None without CFI."""
         whole = self.cfi_size + self.eh_frame_hdr_size
         return self.sframe_size / whole if whole else None
-
-    @property
-    def mean_rows(self) -> float:
-        """The rows scanned per lookup, on average over the bytes of code; 0 without code."""
-        return self.scanned_row_count / self.looked_up_size if self.looked_up_size else 0.0
 
     def of_kind(self, kind: str) -> list[Missing]:
         """Return what is missing of one kind."""
@@ -209,7 +198,7 @@ def account(conversion: Conversion) -> Coverage:
     code_size = sizes.total()
     dropped = Counter(why.value for number, why in code_map.dropped.items() if number not in cfi.derived_numbers)
     sources = count_sources(conversion)
-    fdes, cost = add_sources(sources), conversion.lookup_cost
+    fdes = add_sources(sources)
     named, without_cfi = list(_missing(conversion)), _missing_without_cfi(image, uncovered)
     return Coverage(
         file=image.name,
@@ -229,17 +218,16 @@ def account(conversion: Conversion) -> Coverage:
         damaged_count=fdes.damaged_count,
         stub_fde_count=fdes.stub_fde_count,
         dropped_count=fdes.dropped_count,
-        search_steps=cost.search_steps,
         sources=sources,
         missing_sums=_sums([*named, *without_cfi], sizes),
         missing=_readable([*named, *nlargest(NAMED_COUNT, without_cfi, key=lambda each: each.size)]),
         dropped=dict(sorted(dropped.items())),
         unread=cfi.unread,
-        **figures(conversion, fdes, cost),
+        **figures(conversion, fdes),
     )
 
 
-def figures(conversion: Conversion, fdes: SourceCounts, cost: LookupCost) -> dict[str, int]:
+def figures(conversion: Conversion, fdes: SourceCounts) -> dict[str, int]:
     """Return the fields that an account and a `size.FileSize` have in common."""
     return {
         "function_count": fdes.function_count,
@@ -250,9 +238,6 @@ def figures(conversion: Conversion, fdes: SourceCounts, cost: LookupCost) -> dic
         "sframe_size": len(conversion.data),
         "record_count": len(conversion.section.starts),
         "row_count": conversion.rows.row_count,
-        "looked_up_size": cost.code_size,
-        "scanned_row_count": cost.walked_count,
-        "max_rows": cost.max_rows,
     }
 
 

@@ -62,7 +62,7 @@ def coverage_report(accounts: Sequence[Coverage], *, top: int | None = None) -> 
 
 
 def add_up(accounts: Sequence[Coverage]) -> Coverage:
-    """Return the sums of several accounts, without what is missing; of most rows and search steps, the largest."""
+    """Return the sums of several accounts, without what is missing."""
     first = accounts[0]
     places, sizes, dropped = Counter[tuple[str, str]](), Counter[tuple[str, str]](), Counter[str]()
     for each in accounts:
@@ -74,7 +74,7 @@ def add_up(accounts: Sequence[Coverage]) -> Coverage:
     return first._replace(
         file=counted(len(accounts), "file"),
         arch=first.arch if len({each.arch for each in accounts}) == 1 else "several ABIs",
-        **column_sums(accounts, SUMMED, ("max_rows", "search_steps")),
+        **column_sums(accounts, SUMMED),
         sources=(),
         missing_sums=tuple(found),
         missing=(),
@@ -169,9 +169,6 @@ def _notes(total: Coverage, rest_count: int) -> Iterator[str]:
         cfi = " + ".join([*sources, *([".eh_frame_hdr"] if total.eh_frame_hdr_size else [])])
         ratio = "" if total.ratio is None else f", {total.ratio:.2f} of the bytes of {cfi}"
         yield f".sframe for {total.arch}: {total.sframe_size:,} bytes, {total.row_count:,} rows{ratio}."
-    if total.looked_up_size:
-        rows = f"{total.mean_rows:.1f} (mean), {total.max_rows:,} (max)"
-        yield f"Rows scanned per lookup: {rows}, after {total.search_steps} steps in the function table."
     if total.other_padding_size:
         yield f"Padding without CFI, which is never executed and no code: {total.other_padding_size:,} bytes."
     if total.stub_fde_count:
@@ -219,6 +216,4 @@ def summary(coverage: Coverage) -> str:
         size = coverage.cfi_size + coverage.eh_frame_hdr_size
         source_names = " + ".join(source.name for source in coverage.sources)
         line += f" ({coverage.ratio:.2f} of {source_names} + .eh_frame_hdr, {size:,} bytes)"
-    if coverage.looked_up_size:
-        line += f"; rows scanned per lookup: {coverage.mean_rows:.1f} (mean), {coverage.max_rows:,} (max)"
     return line

@@ -22,8 +22,7 @@ class FileSize(NamedTuple):
     `cfi_size` counts all CFI that was read, of Go the table, and `existing_size` the `.sframe` that the file has.
     `sframe_size` is the sum of the four sizes after it. The section has `record_count` records, of these
     `flexible_count` in flexible rows and `pcmask_count` for stubs, and `row_count` rows, some of them shared. Functions
-    are counted as `coverage.Coverage` does. Readers scan `scanned_row_count` rows to look each of `looked_up_size`
-    bytes of code up once, and `max_rows` for the costliest.
+    are counted as `coverage.Coverage` does.
     """
 
     file: str
@@ -48,9 +47,6 @@ class FileSize(NamedTuple):
     flexible_count: int = 0
     pcmask_count: int = 0
     row_count: int = 0
-    looked_up_size: int = 0
-    scanned_row_count: int = 0
-    max_rows: int = 0
 
     @property
     def base_size(self) -> int:
@@ -66,11 +62,6 @@ class FileSize(NamedTuple):
     def growth_percent(self) -> float | None:
         """The section in percent of the file."""
         return 100 * self.sframe_size / self.file_size if self.file_size else None
-
-    @property
-    def mean_rows(self) -> float | None:
-        """The rows scanned per lookup, on average over the bytes of code; None without any."""
-        return self.scanned_row_count / self.looked_up_size if self.looked_up_size else None
 
 
 #: The fields that are added up.
@@ -100,13 +91,13 @@ def measure(conversion: Conversion) -> FileSize:
         gnu_size=gnu_size(conversion),
         flexible_count=sum(body.is_flexible for body in section.bodies),
         pcmask_count=sum(body.is_pcmask for body in section.bodies),
-        **figures(conversion, add_sources(count_sources(conversion)), conversion.lookup_cost),
+        **figures(conversion, add_sources(count_sources(conversion))),
     )
 
 
 def add_up(files: Iterable[FileSize], name: str, version: int) -> FileSize:
-    """Return the sums of some files; `max_rows` is the largest."""
+    """Return the sums of some files."""
     every = list(files)
     arches = {file.arch for file in every}
     arch = arches.pop() if len(arches) == 1 else ""
-    return FileSize(name, arch, version, **column_sums(every, SUMMED, ("max_rows",)))
+    return FileSize(name, arch, version, **column_sums(every, SUMMED))

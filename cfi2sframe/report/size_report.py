@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.report.tables import Cell
 
-_NOTE: Final = (
-    "ratio: .sframe to .eh_frame + .eh_frame_hdr; GNU as+ld: an estimate within 3 %; rows: scanned per lookup, mean "
-    "over the bytes of code."
-)
+_NOTE: Final = "ratio: .sframe to .eh_frame + .eh_frame_hdr; GNU as+ld: an estimate within 3 %."
 #: The columns of each table, and what of a file each shows.
 _SIZE_COLUMNS: Final = {
     Column(".sframe", ",", has_bar=True): "sframe_size",
@@ -26,7 +23,6 @@ _SIZE_COLUMNS: Final = {
     Column("of file", ".2f", " %"): "growth_percent",
     Column("GNU as+ld", ","): "gnu_size",
 }
-_COLUMNS: Final = {**_SIZE_COLUMNS, Column("rows", ".2f"): "mean_rows"}
 _PART_COLUMNS: Final = {
     Column("version", "d"): "sframe_version",
     Column("files", ","): "file_count",
@@ -45,8 +41,6 @@ _COUNT_COLUMNS: Final = {
     Column("flexible", ","): "flexible_count",
     Column("PCMASK", ","): "pcmask_count",
     Column("rows", ","): "row_count",
-    Column("scanned (mean)", ".2f"): "mean_rows",
-    Column("(max)", ","): "max_rows",
 }
 #: What the data of a comparison has of either side.
 _COMPARED: Final = ("file_count", "file_size", "cfi_size", "eh_frame_hdr_size", "sframe_size", "gnu_size")
@@ -110,7 +104,7 @@ def _headline(total: FileSize, level: int | None) -> str:
 
 def _main_table(lines: Sequence[FileSize], sums: Sequence[FileSize], noun: str) -> Table:
     folder = common_folder([file.file for file in lines]) if noun == "file" else ""
-    columns = _COLUMNS if noun == "file" else {**_COLUMNS, Column("files", ","): "file_count"}
+    columns = _SIZE_COLUMNS if noun == "file" else {**_SIZE_COLUMNS, Column("files", ","): "file_count"}
     rows = [[*cells_of(file, columns), file.file.removeprefix(folder)] for file in (*lines, *sums)]
     name = Column(f"{noun}, in {folder}" if folder else noun)
     is_single = len(lines) == len(sums) == 1

@@ -13,7 +13,7 @@ from cfi2sframe.errors import RequestError
 from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 Cell = int | float | str | None
 
@@ -82,10 +82,9 @@ def cells_of(record: object, columns: Mapping[Column, str]) -> list[Cell]:
     return [getattr(record, name) for name in columns.values()]
 
 
-def column_sums(records: Sequence[object], names: Iterable[str], largest: Collection[str]) -> dict[str, Any]:
-    """Return the sums of some fields of records; of those in `largest`, the largest."""
-    columns = {name: [getattr(each, name) for each in records] for name in names}
-    return {name: max(cells, default=0) if name in largest else sum(cells) for name, cells in columns.items()}
+def column_sums(records: Sequence[object], names: Iterable[str]) -> dict[str, Any]:
+    """Return the sums of some fields of records."""
+    return {name: sum(getattr(each, name) for each in records) for name in names}
 
 
 def common_folder(names: Sequence[str]) -> str:

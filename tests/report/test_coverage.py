@@ -76,7 +76,6 @@ def test_several_files_add_up(mixed: Coverage) -> None:
     total = add_up([mixed, other])
     assert report.headline == f"2 files: {headline(total)}"
     assert total.function_count == mixed.function_count + 1
-    assert total.max_rows == max(mixed.max_rows, other.max_rows)
 
 
 def test_the_largest_places(mixed: Coverage) -> None:
@@ -116,19 +115,6 @@ def test_data_repeats_the_record(mixed: Coverage) -> None:
     (item,) = [each for each in file["missing"] if each["kind"] == "left out"]
     assert (item["reason"], item["message"]) == ("CFA_EXPRESSION", "CFA is an expression")
     assert item["address"] == item["function_address"] == TEXT_VADDR + 0x40
-
-
-def test_rows_scanned_per_lookup() -> None:
-    coverage = check_sums(convert_checked(load(linked_file(AMD64, (push_fp(AMD64),)), "in")))
-    note = "Rows scanned per lookup: 2.6 (mean), 3 (max), after 1 steps in the function table."
-    assert note in coverage_report([coverage]).notes
-    assert summary(coverage).endswith("; rows scanned per lookup: 2.6 (mean), 3 (max)")
-
-
-def test_no_functions_cost_nothing() -> None:
-    coverage = account(convert(load(linked_file(AMD64, (asm.Fde(cie_of(AMD64, asm.undefined(6)), TEXT_VADDR, 16),)))))
-    assert (coverage.looked_up_size, coverage.max_rows, coverage.sframe_size) == (0, 0, 0)
-    assert "look" not in summary(coverage) + "".join(coverage_report([coverage]).notes)
 
 
 def test_texts_are_bounded() -> None:

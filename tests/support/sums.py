@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.report.coverage import Coverage
-    from cfi2sframe.sframe.lookup_cost import LookupCost
 
 
 DEFAULTS = Options()
@@ -151,20 +150,9 @@ def _check_section(coverage: Coverage, conversion: Conversion) -> None:
     assert coverage.sframe_size == len(data)
     assert coverage.row_count == sum(len(function.body.rows) for function in conversion.section.functions)
     assert rows.row_count == coverage.row_count
-    _check_lookup_cost(conversion.lookup_cost, conversion)
-    assert coverage.looked_up_size == sum(function.size for function in conversion.section.functions)
     assert rows.size == sum(map(len, rows.stored))
     if not conversion.section.functions:
         assert data == b""
         return
     table_size = FDE_SIZE[conversion.section.version] * len(conversion.section.functions)
     assert len(data) == HEADER_SIZE + table_size + rows.size
-
-
-def _check_lookup_cost(cost: LookupCost, conversion: Conversion) -> None:
-    """All code has a row, and no look-up walks more rows than a function has."""
-    functions = conversion.section.functions
-    assert cost.function_count == len(functions)
-    assert cost.code_size == sum(function.size for function in functions)
-    assert cost.max_rows == max((len(function.body.starts) for function in functions if function.size), default=0)
-    assert cost.code_size <= cost.walked_count <= cost.code_size * cost.max_rows
