@@ -22,7 +22,6 @@ from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.elf.cfi import relocated_bytes
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import load
-from cfi2sframe.elf.ranges import SpanCount
 from cfi2sframe.errors import ChangedError, InputError, ReaderError, RequestError, UnfitError, naming
 from cfi2sframe.functions import outcomes_of
 from cfi2sframe.lower import Target, check_target, lower_programs
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.programs import Cfi, CfiEntries
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.functions import Outcomes
-    from cfi2sframe.sframe.dump import ByteCounters
     from cfi2sframe.sframe.model import Section
     from cfi2sframe.sframe.read import DecodedSection
     from cfi2sframe.verification.readers import Broken, Verdict
@@ -216,21 +214,6 @@ def _compare(image: ElfImage, cfi: Cfi, section: Section, target: Target) -> Ver
     code_map = map_code(image, cfi.entries, target.version)
     # The section may be that of a producer which describes no function in part.
     return verify_section(image, _truth(cfi.entries, outcomes, code_map, may_lack_parts=outcomes.in_parts), section)
-
-
-def byte_counters(image: ElfImage) -> ByteCounters:
-    """Return what counts the padding that functions of a section for this image reach over, and code without CFI.
-
-    Raises `InputError` when the CFI, which says where functions end, cannot be used.
-    """
-    from cfi2sframe.sframe.dump import ByteCounters
-    from cfi2sframe.uncovered import uncovered_code
-
-    with naming(image.name):
-        cfi = read_cfi(image, None)
-        code_map = map_code(image, cfi.entries, SFRAME_VERSION_3)
-        without_cfi = SpanCount(uncovered_code(image, code_map))
-        return ByteCounters(SpanCount(code_map.padding.ranges).between, without_cfi.between)
 
 
 def truth_of(conversion: Conversion) -> Truth:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +14,7 @@ from cfi2sframe.cli.options import Inputs, Printing, add_inputs, add_option, add
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.cli.raw_section import is_section, read_section, section_in
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.errors import Cfi2SFrameError, InputError, RequestError
+from cfi2sframe.errors import Cfi2SFrameError, RequestError
 from cfi2sframe.files.find import Source, Unusable
 from cfi2sframe.guard import limited
 from cfi2sframe.printable import printable
@@ -121,16 +120,11 @@ def _text_of(image: ElfImage, *, is_json: bool) -> tuple[str, str]:
 
 def _text(section: DecodedSection, image: ElfImage | None, *, is_json: bool) -> str:
     """Return a section as text; the raw bytes of one have no image. Objects show offsets in their sections."""
-    from cfi2sframe.api import byte_counters
     from cfi2sframe.sframe.dump import dump_json, dump_text
 
     def show_address(vaddr: int) -> int:
         return vaddr if image is None else image.place(vaddr).offset
 
-    if not is_json:
-        return "".join(f"{line}\n" for line in dump_text(section, show_address=show_address))
-    counters = None
-    # Without CFI, nothing says where functions end.
-    with suppress(InputError):
-        counters = None if image is None else byte_counters(image)
-    return "".join(dump_json(section, show_address, counters))
+    if is_json:
+        return "".join(dump_json(section, show_address))
+    return "".join(f"{line}\n" for line in dump_text(section, show_address=show_address))

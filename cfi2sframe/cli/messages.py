@@ -22,8 +22,6 @@ EXIT_INCOMPLETE: Final = 4
 EXIT_UNCOMPARED: Final = 5
 #: The exit status of several files is that of the worst; from good to bad.
 _EXIT_ORDER: Final = (EXIT_SUCCESS, EXIT_UNCOMPARED, EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_USAGE, EXIT_UNUSABLE)
-#: Results of a run, kept so that they need not be freed before the process ends.
-KEPT: Final[list[object]] = []
 
 
 def say(kind: str, text: str, file: str = "") -> None:

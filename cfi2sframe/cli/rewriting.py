@@ -8,7 +8,7 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.cli.messages import EXIT_SUCCESS, KEPT, fail, say, worst
+from cfi2sframe.cli.messages import EXIT_SUCCESS, fail, say, worst
 from cfi2sframe.cli.options import add_inputs, add_option, check_apart, listed_names, process_count, write_text
 from cfi2sframe.cli.outcomes import exit_status, json_line, say_in_few_lines, say_outcome, sums
 from cfi2sframe.cli.progress import watched
@@ -162,10 +162,6 @@ def _run_jobs(request: WriteRequest, jobs: Sequence[Job]) -> list[Outcome]:
     outcomes: list[Outcome] = []
     done: list[Outcome] = []
 
-    def work(job: Job) -> Outcome:
-        # After the only file, the process ends.
-        return run_job(job, KEPT if request.is_single else None)
-
     def note(_job: Job, outcome: Outcome) -> None:
         done.append(outcome)
 
@@ -175,7 +171,7 @@ def _run_jobs(request: WriteRequest, jobs: Sequence[Job]) -> list[Outcome]:
         return sums(known, removes=request.settings.removes, seconds=time.monotonic() - started)
 
     try:
-        with closing(watched(work, jobs, _lost, count=count, on_done=note)) as results:
+        with closing(watched(run_job, jobs, _lost, count=count, on_done=note)) as results:
             for outcome in results:
                 outcomes.append(outcome)
                 if request.is_single or request.is_verbose:

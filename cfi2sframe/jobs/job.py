@@ -54,18 +54,17 @@ _MAX_WARNINGS: Final = 10
 _SECTION_NAMES: Final = (".sframe", ".rela.sframe")
 
 
-def run_job(job: Job, kept: list[object] | None = None) -> Outcome:
+def run_job(job: Job) -> Outcome:
     """Convert one file, or take its section out, unless it already is what would be written.
 
     Raises nothing but interrupts, and `BrokenPipeError` when the reader of a job's output has closed it, unless the job
-    has failures raised. `kept`: the conversion is appended there, so that a process that is about to end need not free
-    it first.
+    has failures raised.
     """
     attempts_left = _ATTEMPT_COUNT if job.output is None else 1
     while True:
         attempts_left -= 1
         try:
-            return _run(job, [] if kept is None else kept)
+            return _run(job)
         except BrokenPipeError:
             raise
         except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
@@ -93,7 +92,7 @@ def _failed(job: Job, error: Exception, known: Outcome) -> Outcome:
     return known._replace(kind=kind, reason=reason)
 
 
-def _run(job: Job, kept: list[object]) -> Outcome:
+def _run(job: Job) -> Outcome:
     settings = job.settings
     limits = unlimited if job.raises else limited
     with open_input(job.targets[0], in_place=job.output is None) as (data, file), limits(stored_size(data)):
@@ -103,11 +102,9 @@ def _run(job: Job, kept: list[object]) -> Outcome:
             if skip is not None:
                 return Outcome(job.name, job.other_names, "skipped", reason=skip.reason, skip_kind=skip.kind)
             if settings.removes:
-                kept.append(image)
                 return _remove(job, image, file)
-            return _convert(job, image, file, kept)
+            return _convert(job, image, file)
         finally:
-            # `kept` may keep the image to the end of the process, but the file need not stay open.
             image.close()
 
 
@@ -126,7 +123,7 @@ def _remove(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
     return known._replace(status="removed", warnings=warnings)
 
 
-def _convert(job: Job, image: ElfImage, file: InputFile | None, kept: list[object]) -> Outcome:
+def _convert(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
     settings = job.settings
     options = settings.options
     if image.has_sframe and not settings.replaces:
@@ -139,7 +136,6 @@ def _convert(job: Job, image: ElfImage, file: InputFile | None, kept: list[objec
         from cfi2sframe.api import convert_for
 
         conversion = convert_for(image, options, settings.reader)
-    kept.append(conversion)
     coverage = None
     # A complete conversion needs no account, and should not pay for loading the code that makes it.
     if not conversion.is_whole or settings.wants_account or settings.fail_under is not None:

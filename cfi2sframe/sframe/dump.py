@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable  # noqa: TC003 - part of a NamedTuple's fields
-from itertools import starmap
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from cfi2sframe.rules import rule_text
 from cfi2sframe.sframe import constants as s
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.sframe.model import FrameRow, FrameState, Function, Rule
@@ -115,61 +114,17 @@ def _rule_text(rule: Rule | None, arch: Arch) -> str:
     return rule_text(base, rule.offset, deref=rule.deref)
 
 
-class ByteCounters(NamedTuple):
-    """What counts bytes from one virtual address up to another: those of padding, and those that no CFI covers."""
+def dump_json(section: DecodedSection, show_address: Callable[[int], int] = _same_address) -> Iterator[str]:
+    """Yield the section as JSON, in pieces of text: a line for the header, and one for each function.
 
-    padding: Callable[[int, int], int]
-    without_cfi: Callable[[int, int], int]
-
-
-def dump_json(
-    section: DecodedSection,
-    show_address: Callable[[int], int] = _same_address,
-    counts: ByteCounters | None = None,
-) -> Iterator[str]:
-    """Yield the section as JSON, in pieces of text as of `json.dumps(..., indent=2)`.
-
-    A rule is `{"base", "offset", "load"}`, or null: unchanged or undefined. `counts` tells padding from code, and code
-    with CFI from code without; None: that is not known. Functions may share rows, and most rows differ in their starts
-    only, so the rest of a row is formatted once.
+    A rule is `{"base", "offset", "load"}`, or null: unchanged or undefined.
     """
-    known: dict[tuple[FrameState, Words], str] = {}
-    arch = section.arch
-
-    def row_text(row: FrameRow, words: Words) -> tuple[str]:
-        rest = known.get((row.state, words))
-        if rest is None:
-            rest = known[row.state, words] = _json(_row_data(row, words, arch), 8).partition(",")[2]
-        return (f'        {{\n          "start": {row.start_delta},{rest}',)
-
-    def function_text(function: Function, record: Record) -> Iterator[str]:
-        fields = {**_function_data(function, record, show_address, counts), "rows": []}
-        return _json_list(
-            "    " + _json(fields, 4), starmap(row_text, zip(function, section.words_of(record), strict=True)), 4
-        )
-
-    fields = {**_header_data(section), "functions": []}
-    return _json_list(_json(fields, 0), map(function_text, section, section.records), 0)
-
-
-def _json(data: dict[str, Any], indent: int) -> str:
-    """Return an object as JSON; its lines except the first are indented by as many spaces."""
-    return json.dumps(data, indent=2).replace("\n", "\n" + " " * indent)
-
-
-def _json_list(whole: str, items: Iterable[Iterable[str]], indent: int) -> Iterator[str]:
-    """Yield the text of an object with items put into its last value, which is an empty list in `whole`.
-
-    Each item is the pieces of its text.
-    """
-    end = "[]\n" + " " * indent + "}"
-    separator = "[\n"
-    yield whole.removesuffix(end)
-    for item in items:
-        yield separator
-        yield from item
+    yield json.dumps({**_header_data(section), "functions": []}).removesuffix("]}")
+    separator = "\n"
+    for function, record in zip(section, section.records, strict=True):
+        yield separator + json.dumps(_function_data(function, record, section, show_address))
         separator = ",\n"
-    yield end if separator == "[\n" else "\n" + " " * (indent + 2) + "]\n" + " " * indent + "}"
+    yield "\n]}"
 
 
 def _header_data(section: DecodedSection) -> dict[str, Any]:
@@ -191,23 +146,21 @@ def _header_data(section: DecodedSection) -> dict[str, Any]:
 
 
 def _function_data(
-    function: Function,
-    record: Record,
-    show_address: Callable[[int], int],
-    counts: ByteCounters | None,
+    function: Function, record: Record, section: DecodedSection, show_address: Callable[[int], int]
 ) -> dict[str, Any]:
-    start_vaddr, end_vaddr, body = function.start_vaddr, function.end_vaddr, function.body
+    body = function.body
     return {
-        "address": show_address(start_vaddr),
+        "address": show_address(function.start_vaddr),
         "size": function.size,
-        "padding": None if counts is None else counts.padding(start_vaddr, end_vaddr),
-        "without_cfi": None if counts is None else counts.without_cfi(start_vaddr, end_vaddr),
         "pc_type": "mask" if body.is_pcmask else "inc",
         "repeat_size": record.repeat_size,
         "fde_type": "flexible" if body.is_flexible else "default",
         "fre_type": f"addr{s.FRE_START_SIZE[record.fre_type]}",
         "signal_frame": body.is_signal_frame,
         "pauth_key": "b" if body.uses_b_key else "a",
+        "rows": [
+            _row_data(row, words, section.arch) for row, words in zip(function, section.words_of(record), strict=True)
+        ],
     }
 
 

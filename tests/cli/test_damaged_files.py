@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cfi2sframe import convert, load
 from cfi2sframe.api import decode
-from cfi2sframe.cli.messages import EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, KEPT
+from cfi2sframe.cli.messages import EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE
 from cfi2sframe.elf.constants import SHT_SYMTAB
 from tests.fuzz.damage import Change, Damage, Seed, damages, seeds_of_this_machine, zones_of
 from tests.fuzz.elftools_verdict import Verdict, read_independently
@@ -66,7 +66,6 @@ def run(way: str, file: Path, out: Path) -> cli.Result:
     before, listed = file.read_bytes(), set(os.listdir(file.parent))
     words = [word.format(out=out) for word in WAYS[way]]
     result = cli.run(words[0], str(file), *words[1:])
-    KEPT.clear()
     assert result.status in {EXIT_SUCCESS, EXIT_UNUSABLE, *STATUSES.get(way, ())}, (way, result)
     for line in result.err:
         assert line.startswith("cfi2sframe: "), (way, result.err)

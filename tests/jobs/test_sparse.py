@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.fuzz
 
-SIZE = 1 << 28
+SIZE = 1 << 26
 
 
 def sparse(path: Path, *pieces: tuple[int, bytes], size: int = SIZE) -> Path:

@@ -166,8 +166,6 @@ def test_data() -> None:
     assert functions[0] == {
         "address": 0x20000,
         "size": 16,
-        "padding": None,
-        "without_cfi": None,
         "pc_type": "inc",
         "repeat_size": 0,
         "fde_type": "default",
@@ -201,8 +199,6 @@ def test_data() -> None:
     assert functions[1] == {
         "address": 0x20010,
         "size": 32,
-        "padding": None,
-        "without_cfi": None,
         "pc_type": "mask",
         "repeat_size": 16,
         "fde_type": "flexible",
@@ -232,5 +228,5 @@ def test_json_in_pieces_has_the_form_of_the_whole(function_count: int, row_count
     raw = RawSection(functions, version)
     text = "".join(dump_json(read_section(raw.assemble(), raw.vaddr)))
     data = json.loads(text)
-    assert text == json.dumps(data, indent=2)
+    assert len(text.splitlines()) == function_count + 2
     assert [len(each["rows"]) for each in data["functions"]] == [row_count] * function_count
