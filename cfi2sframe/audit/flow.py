@@ -98,22 +98,13 @@ class CfiFlow(Code):
             if row is None or row.cfa != cfa or row.ra not in ras or not (row.fp in UNCHANGED or start in named):
                 continue
             after = self.rows.at(first.end_vaddr)
-            if after.number == first.number and after.row != row and self._only_fills(start, first.end_vaddr):
+            is_changed = after.number == first.number and after.row != row
+            if is_changed and any(vaddr >= first.end_vaddr for vaddr in self.through_padding(start)):
                 # A cold part whose landing pad is first: the compiler puts a nop before a pad, which only unwinders
                 # enter, so nothing is at the start that could make the frame that its next row has.
                 continue
             found.add(start)
         return found
-
-    def _only_fills(self, start: int, end: int) -> bool:
-        """Whether a range has nothing but instructions that do nothing."""
-        vaddr = start
-        while vaddr < end:
-            found = self.at(vaddr)
-            if found is None or found.effect is None or not found.effect.is_padding:
-                return False
-            vaddr += found.size
-        return True
 
     def comes_back(self, vaddr: int, end: int) -> bool:
         """Whether a call may come back to an address, for all that the CFI says."""

@@ -89,6 +89,13 @@ class Decoder:
         """Return the instruction at an address; None where the spans have none."""
         return self._known.get(vaddr) or self._decode(vaddr)
 
+    def through_padding(self, vaddr: int) -> Iterator[int]:
+        """Yield an address and, while padding is there, the one after each of its instructions."""
+        yield vaddr
+        while (found := self.at(vaddr)) is not None and found.effect is not None and found.effect.is_padding:
+            vaddr += found.size
+            yield vaddr
+
     def disassemble(self, start: int, end: int) -> Iterator[tuple[int, int, str, str]]:
         """Yield the instructions of a part of the code up to the first bytes that are none: address, size, text."""
         has_more = True

@@ -45,8 +45,8 @@ from cfi2sframe.instructions.states import (
     RefusedError,
     TableWord,
     after,
+    entry_state,
     joined,
-    ra_place,
     without_numbers,
 )
 from cfi2sframe.reasons import CodeReason
@@ -80,9 +80,7 @@ class Machine:
         self.sp = arch.sp_register
         self.summaries: dict[int, Summary] = {}
         self.home: Value = (CFA, -arch.entry_cfa_offset)
-        self.entry_state: State = {self.sp: self.home, arch.fp_register: _CALLER, ra_place(arch): _RA}
-        if not arch.fixed_ra_offset:
-            self.entry_state[RA_SIGN_STATE] = (NUMBER, 0)
+        self.entry_state = entry_state(arch)
         # Headers may claim more code than the file has.
         grant_for_code(min(code.size, stored_size(code.image.data)))
         self._steps_left = _STEPS_PER_BYTE * code.size + _LEAST_STEPS
@@ -195,12 +193,7 @@ class _Walk:
 
     def _begins_function(self, vaddr: int) -> bool:
         """Whether only padding is between the end of a call and something that may be an entry."""
-        while vaddr not in self.code.entries:
-            found = self.code.at(vaddr)
-            if found is None or found.effect is None or not found.effect.is_padding:
-                return False
-            vaddr += found.size
-        return True
+        return any(place in self.code.entries for place in self.code.through_padding(vaddr))
 
     def _path(self, vaddr: int, state: State) -> None:
         """Follow control until it meets what is known, or leaves the piece."""

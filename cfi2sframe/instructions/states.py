@@ -67,6 +67,16 @@ def ra_place(arch: Arch) -> int | Value:
     return (CFA, arch.fixed_ra_offset) if arch.fixed_ra_offset else arch.ra_register
 
 
+def entry_state(arch: Arch) -> State:
+    """Return the state that a call leaves at a function's entry."""
+    state: State = {
+        arch.sp_register: (CFA, -arch.entry_cfa_offset),
+        arch.fp_register: (CALLER_FP, 0),
+        ra_place(arch): (RETURN_ADDRESS, 0),
+    }
+    return state if arch.fixed_ra_offset else {**state, RA_SIGN_STATE: (NUMBER, 0)}
+
+
 def after(state: State, steps: tuple[Step, ...], vaddr: int, sp: int, kept: int) -> State:
     """Return the state after the steps of the instruction at an address. Raises `RefusedError` where SP gets lost.
 
