@@ -10,8 +10,9 @@ from __future__ import annotations
 import platform
 import shutil
 import subprocess
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -23,9 +24,11 @@ from tests.support.needs import need, run
 from tests.support.rules import register_offset, state_at
 from tests.support.walk import (
     CONSUMER,
-    NEVER_US,
+    ENDS_EARLY,
     STRICT,
+    Place,
     Report,
+    Sample,
     compile_sampler,
     libraries_of,
     read_report,
@@ -40,8 +43,6 @@ pytestmark = pytest.mark.oracle
 #: Of the longer runs the first is for every day.
 SECONDS = ["1", pytest.param("20", marks=pytest.mark.slow)]
 SAMPLES_PER_SECOND = 500
-#: The sampler keeps so many examples of walks that are not backtrace()'s.
-MOST_EXAMPLES = 32
 #: Samples of steps.c: at every instruction between its two signals.
 LEAST_STEPS = 4000
 #: While they install the registers of a landing pad, they overwrite their own saved ones: CFI itself is wrong there.
@@ -53,7 +54,7 @@ ENTERS_LANDING_PADS = {
 }
 #: Endings of a walk that are no errors: code without a section, functions that cannot be described, and registers
 #: that only the topmost frame has.
-BLAMELESS = {"outermost", "no_module", "no_section", "no_function", "unsafe_register", "too_deep"}
+BLAMELESS = {"outermost", *ENDS_EARLY}
 
 
 @pytest.fixture(scope="session")
@@ -91,9 +92,9 @@ class Converter(NamedTuple):
 
     def sample(self, program: Path, *words: str | Path, expected: str, tracer: Path | None = None) -> Report:
         """Run a program under the sampler, as a tracer's child or by itself; it has to print what is expected."""
-        out = program.with_name(f"{program.name}.jsonl")
+        out = program.with_name(f"{program.name}.walks")
         sampler, libraries = self.built / "sampler.so", str(program.parent / "lib")
-        variables = variables_of(sampler, out, libraries, *[NEVER_US] * (tracer is not None))
+        variables = variables_of(sampler, out, libraries, *[0] * (tracer is not None))
         setting = ["env", *(f"{name}={value}" for name, value in variables.items())]
         runner = () if tracer is None else (tracer, "1")
         assert run(*runner, *setting, program, *words) == expected
@@ -101,13 +102,11 @@ class Converter(NamedTuple):
 
     def check(self, report: Report, least: int) -> None:
         """Nothing differs that is not explained, no walk ends for a bad reason, and every module has its section."""
-        summary = report.summary
-        assert summary["samples"] >= least, summary
-        assert summary["frames"] > summary["samples"]
-        assert [example for example in report.examples if not _is_explained(example)] == []
-        assert report.parted == len(report.examples) or len(report.examples) == MOST_EXAMPLES
-        assert report.parted <= summary["samples"] * 0.005
-        assert [stop for stop in report.stops if stop["outcome"] == "ended" and stop["ending"] not in BLAMELESS] == []
+        assert len(report.samples) >= least
+        assert report.frame_count > len(report.samples)
+        assert [sample for sample in report.parted if not _is_explained(report, sample)] == []
+        assert len(report.parted) <= len(report.samples) * 0.005
+        assert {sample.ending for sample in report.samples if not sample.is_parted} <= BLAMELESS
         report.check_modules(self.version)
 
 
@@ -116,33 +115,33 @@ def converter(request: pytest.FixtureRequest, built: Path, tmp_path_factory: pyt
     return Converter(request.param, built, tmp_path_factory.mktemp(f"version{request.param}"))
 
 
-def _is_explained(example: dict[str, Any]) -> bool:
+def _is_explained(report: Report, sample: Sample) -> bool:
     """Whether the walks went through a frame where the CFI itself is known to be wrong, and both lost their way.
 
     Or whether a walk ended because SP did not grow where it indeed does not.
     """
-    common = example["walk"][: max(1, example["first_difference"] - example["window_start"])]
-    places = [(Path(place["module"] or ""), int(place["offset"], 0)) for place in common]
-    if example["ending"] == "loop" and _has_sp_of_its_caller(*places[-1]):
+    places = [report.place_of(pc) for pc in sample.walk[max(0, sample.common - 8) : max(1, sample.common)]]
+    if sample.ending == "loop" and _has_sp_of_its_caller(places[-1]):
         return True
-    return any(_has_wrong_cfi(*place) for place in places)
+    return any(map(_has_wrong_cfi, places))
 
 
-def _has_sp_of_its_caller(module: Path, vaddr: int) -> bool:
+def _has_sp_of_its_caller(place: Place) -> bool:
     """Whether the CFA is SP: before the jump of longjmp, and before the jump to a landing pad."""
-    found = _entry_and_state(module, vaddr)
+    found = _entry_and_state(place)
     if found is None:
         return False
     state = found[1]
-    is_sp = register_offset(load(str(module)).arch.sp_register, 0)
+    is_sp = register_offset(load(place.module).arch.sp_register, 0)
     return (isinstance(state.sp, Rule) and state.sp.is_register) or state.cfa == is_sp
 
 
-def _entry_and_state(module: Path, vaddr: int) -> tuple[str, RowState] | None:
-    """Return the name of the function at an address, and the state of the DWARF table there; None without CFI."""
-    if not module.is_file():
+def _entry_and_state(place: Place) -> tuple[str, RowState] | None:
+    """Return the name of the function at a place, and the state of the DWARF table there; None without CFI."""
+    module, vaddr = place
+    if not Path(module).is_file():
         return None
-    image = load(str(module))
+    image = load(module)
     for entry in convert(image, version=3).cfi.entries:
         start = entry.fde.pc_begin_vaddr
         if start <= vaddr < start + entry.fde.pc_range:
@@ -151,12 +150,12 @@ def _entry_and_state(module: Path, vaddr: int) -> tuple[str, RowState] | None:
     return None
 
 
-def _has_wrong_cfi(module: Path, vaddr: int) -> bool:
-    found = _entry_and_state(module, vaddr)
+def _has_wrong_cfi(place: Place) -> bool:
+    found = _entry_and_state(place)
     if found is None:
         return False
     name, state = found
-    if name in ENTERS_LANDING_PADS and module.name.startswith("libgcc_s"):
+    if name in ENTERS_LANDING_PADS and Path(place.module).name.startswith("libgcc_s"):
         return True
     # GCC's epilogue of a realigned stack: `leave` has restored FP, and the rule goes on to find it by FP.
     return isinstance(state.fp, Expression) and state.fp.deref and isinstance(state.cfa, Rule)
@@ -170,7 +169,7 @@ def test_difficult_stacks(converter: Converter, name: str, seconds: str) -> None
     report = converter.sample(converter.program(source), seconds, expected=run(source, "0"))
     converter.check(report, SAMPLES_PER_SECOND * int(seconds))
     # Version 2 can express neither signal frames, nor realigned stacks, nor what libgcc does to enter a landing pad.
-    assert report.summary["equal"] > (0.98 if converter.version == 3 else 0.6) * report.in_converted_code
+    assert report.count("equal") > (0.98 if converter.version == 3 else 0.6) * report.in_converted_code
 
 
 def test_every_instruction(converter: Converter) -> None:
@@ -186,18 +185,19 @@ def test_every_instruction(converter: Converter) -> None:
     report = converter.sample(program, expected=run(built / "steps"), tracer=built / "stepper")
     converter.check(report, LEAST_STEPS)
     # Most of the rest is in ld.so, or (in version 2) below the return code of a handler.
-    assert report.summary["equal"] > (2000 if converter.version == 3 else 800)
-    stopped = sum(stop["count"] for stop in report.stops if _is_return_code(stop["place"]))
+    assert report.count("equal") > (2000 if converter.version == 3 else 800)
+    last = Counter(report.place_of(sample.walk[-1]) for sample in report.samples)
+    stopped = sum(count for place, count in last.items() if _is_return_code(place))
     assert (stopped > 0) == (converter.version == 2)
 
 
-def _is_return_code(place: dict[str, Any]) -> bool:
+def _is_return_code(place: Place) -> bool:
     """Whether a place is in the code of libc that handlers return to: its small signal frame."""
-    if Path(place["module"] or "").name != "libc.so.6":
+    if Path(place.module).name != "libc.so.6":
         return False
-    fdes = [entry.fde for entry in convert(load(place["module"])).cfi.entries if entry.fde.cie.is_signal_frame]
+    fdes = [entry.fde for entry in convert(load(place.module)).cfi.entries if entry.fde.cie.is_signal_frame]
     (start,) = (fde.pc_begin_vaddr for fde in fdes if fde.pc_range < 32)
-    return start <= int(place["offset"], 0) < start + 32
+    return start <= place.vaddr < start + 32
 
 
 @pytest.mark.slow
@@ -218,5 +218,5 @@ def test_python(converter: Converter, seconds: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     report = converter.sample(program, "-s", script, seconds, expected=f"{result}\n")
     converter.check(report, SAMPLES_PER_SECOND * int(seconds))
-    assert any(Path(module["module"]).parent == extensions for module in report.modules)
-    assert report.summary["equal"] > 0.85 * report.in_converted_code
+    assert any(Path(module.path).parent == extensions for module in report.modules)
+    assert report.count("equal") > 0.85 * report.in_converted_code

@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import pytest
 
@@ -16,7 +16,7 @@ from cfi2sframe.elf.constants import PF_W, PT_GNU_SFRAME, PT_LOAD
 from tests.support.embedded import SOURCES
 from tests.support.needs import run
 from tests.support.targets import AARCH64, S390, TARGETS, Target, label
-from tests.support.walk import CONSUMER, compile_sampler, read_report, variables_of
+from tests.support.walk import CONSUMER, Place, compile_sampler, read_report, variables_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,10 +112,8 @@ def test_static_programs(
     assert program.read_bytes() == before
 
 
-def _starts_in_a_stub(example: dict[str, Any]) -> bool:
-    first = example["walk"][0]
-    path = Path(first["module"] or "")
-    section = load(str(path)).section_at(int(first["offset"], 0)) if path.exists() else None
+def _is_in_a_stub(place: Place) -> bool:
+    section = load(place.module).section_at(place.vaddr) if Path(place.module).exists() else None
     return section is not None and section.name in (".plt", ".iplt")
 
 
@@ -132,23 +130,23 @@ def test_stacks_of_an_emulated_program(target: Target, built: Path, version: int
     workload = shutil.copy(built / "workload", tmp_path)
     for path in (workload, *copies):
         assert main(["--in-place", str(path), "--sframe-version", str(version), level]) == 0
-    variables = variables_of(built / "sampler.so", tmp_path / "report.jsonl", str(tmp_path / "lib"), "997")
+    variables = variables_of(built / "sampler.so", tmp_path / "report", str(tmp_path / "lib"), 997)
     # For the program, not for the emulator, whose architecture is another.
     given = [word for name, value in variables.items() for word in ("-E", f"{name}={value}")]
     printed = run(target.emulator, "-L", target.sysroot, *given, workload, SECONDS)
     assert printed == run(target.emulator, "-L", target.sysroot, built / "workload", "0")
 
-    report = read_report(tmp_path / "report.jsonl")
-    summary = report.summary
-    assert summary["samples"] >= FEWEST_SAMPLES, summary
-    assert summary["frames"] > 2 * summary["samples"]
-    assert (summary["different"], summary["unaligned"]) == (0, 0)
-    assert summary["equal"] > 0.5 * summary["samples"]
+    report = read_report(tmp_path / "report")
+    count = len(report.samples)
+    assert count >= FEWEST_SAMPLES
+    assert report.frame_count > 2 * count
+    assert report.count("different", "unaligned") == 0
+    assert report.count("equal") > 0.5 * count
     # In the emulator's return code for handlers, backtrace() looks for instructions where there is no memory.
-    assert summary["faulted"] <= 0.01 * summary["samples"]
-    longer = [example for example in report.examples if example["outcome"] == "longer"]
-    assert [example for example in longer if not _starts_in_a_stub(example)] == []
-    assert [stop for stop in report.stops if stop["ending"] not in BLAMELESS] == []
-    modules = {Path(r["module"]).name: (r["state"], r["version"]) for r in report.modules}
+    assert report.count("faulted") <= 0.01 * count
+    longer = {report.place_of(sample.walk[0]) for sample in report.samples if sample.outcome == "longer"}
+    assert [place for place in longer if not _is_in_a_stub(place)] == []
+    assert {sample.ending for sample in report.samples} <= BLAMELESS
+    modules = {Path(module.path).name: (module.state, module.version) for module in report.modules}
     for name in ("workload", "libc.so.6", "libgcc_s.so.1"):
         assert modules[name] == ("good", version)

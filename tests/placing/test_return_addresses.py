@@ -18,7 +18,7 @@ from cfi2sframe.emit import emit
 from tests.support.embedded import write
 from tests.support.needs import need, run
 from tests.support.variants import convert_unpadded
-from tests.support.walk import CONSUMER, NEVER_US, STRICT, compile_sampler, libraries_of, read_report, variables_of
+from tests.support.walk import CONSUMER, STRICT, Place, compile_sampler, libraries_of, read_report, variables_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,8 +50,7 @@ class Walk(NamedTuple):
 
     outcome: str
     ending: str
-    module: str
-    offset: int
+    place: Place
 
 
 def _is_padding(image: ElfImage, vaddr: int) -> bool:
@@ -103,13 +102,12 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Walk]:
         for source, target in {program(name): made / name, **targets}.items():
             if not target.exists():
                 write(target, b"".join(emit(make(load(str(source)), options)).chunks))
-        variables = variables_of(sampler, made / "report.jsonl", str(made / "lib"), NEVER_US)
+        variables = variables_of(sampler, made / "report", str(made / "lib"), 0)
         setting = ["env", *(f"{key}={value}" for key, value in {**variables, "CONSUMER_LOOKUP": lookup}.items())]
         assert run(*setting, made / name, case).endswith("left\n")
-        report = read_report(made / "report.jsonl")
-        assert report.summary["samples"] == 1
-        (stop,) = report.stops
-        return Walk(stop["outcome"], stop["ending"], stop["place"]["module"], int(stop["place"]["offset"], 0))
+        report = read_report(made / "report")
+        (sample,) = report.samples
+        return Walk(sample.outcome, sample.ending, report.place_of(sample.walk[-1]))
 
     return walk
 
@@ -122,5 +120,5 @@ def test_calls_that_do_not_return(walk: Callable[..., Walk], name: str, case: st
     assert walk(name, case, options, "call", is_padded=False)[:2] == ("equal", "outermost")
     ended = walk(name, case, options, "ra", is_padded=False)
     assert ended[:2] == ("ended", "no_function")
-    assert _is_padding(load(ended.module), ended.offset)
+    assert _is_padding(load(ended.place.module), ended.place.vaddr)
     assert walk(name, case, options, "ra")[:2] == ("equal", "outermost")
