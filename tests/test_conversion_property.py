@@ -20,6 +20,7 @@ from cfi2sframe.sframe.read import read_section
 from tests.support import cfi_asm as asm
 from tests.support import cfi_strategies as cfi
 from tests.support.evaluation import dwarf_values, sframe_values
+from tests.support.naive_compare import row_of
 from tests.support.rules import rows_of
 from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file, push_fp
 from tests.support.sums import convert_checked
@@ -105,7 +106,7 @@ def test_rows_give_the_values_that_dwarf_gives(drawn: Drawn) -> None:
             if found is not None:
                 assert found.row is not None
                 truth = [row.state for row in rows if row.start_delta <= pc - begin][-1]
-                assert sframe_values(found.row.state, drawn.arch) == dwarf_values(truth, drawn.arch)
+                assert sframe_values(found.row.state, drawn.arch) == dwarf_values(row_of(truth, drawn.arch), drawn.arch)
 
 
 def is_in_hole(conversion: Conversion, number: int, delta: int) -> bool:

@@ -4,23 +4,23 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cfi2sframe import convert, load
+from cfi2sframe import load
 from cfi2sframe.api import decode
 from cfi2sframe.cli.messages import EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE
+from cfi2sframe.conversion import Options
 from cfi2sframe.elf.constants import SHT_SYMTAB
 from tests.fuzz.damage import Change, Damage, Seed, damages, seeds_of_this_machine, zones_of
-from tests.fuzz.elftools_verdict import Verdict, read_independently
 from tests.support import cli
+from tests.support.compare_rows import compare, compare_rows, fdes_of
+from tests.support.variants import convert_without_stubs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.oracle]
@@ -80,8 +80,8 @@ def run(way: str, file: Path, out: Path) -> cli.Result:
     return result
 
 
-def check_file(seed: Seed, damage: Damage, way: str, folder: Path) -> Verdict:
-    """Run a damaged file one way, and convert and verify it; return pyelftools' verdict."""
+def check_file(seed: Seed, damage: Damage, way: str, folder: Path) -> int:
+    """Run a damaged file one way, convert and verify it; return how many rows the naive evaluator has compared."""
     file, out = folder / "file", folder / "out"
     data = damage.apply(seed)
     file.write_bytes(data)
@@ -92,50 +92,31 @@ def check_file(seed: Seed, damage: Damage, way: str, folder: Path) -> Verdict:
     assert verified.status in (EXIT_SUCCESS, EXIT_UNUSABLE), (verified.out, verified.err)
     # Whatever can be converted is right by our own reading of the CFI, and by another one's.
     assert verified.status == converted.status, (converted, verified)
-    if converted.status != EXIT_SUCCESS:
-        return Verdict(0, (), "not converted")
-    verdict = read_independently(file)
-    assert not verdict.problems, verdict.problems[:5]
-    return verdict
+    if converted.status != EXIT_SUCCESS or load(file).is_relocatable:
+        return 0
+    found = compare_rows(file, Options(), is_damaged=True)
+    assert not found.problems, found.problems[:5]
+    return found.points
 
 
 seeds = st.deferred(lambda: st.sampled_from(seeds_of_this_machine()))
-damaged_files = given(seed=seeds, damage=damages(), way=st.sampled_from(sorted(WAYS)))
 checks = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
-@pytest.fixture(scope="module")
-def tally() -> Iterator[Counter[str]]:
-    """Count the verdicts of pyelftools, which `pytest -s` prints."""
-    count: Counter[str] = Counter()
-    yield count
-    print("\n" + ", ".join(f"{name}: {number:,}" for name, number in count.most_common()))  # noqa: T201
-
-
-def add(tally: Counter[str], verdict: Verdict) -> None:
-    tally[verdict.silence or "compared"] += 1
-    tally["rows compared"] += verdict.point_count
-
-
-@pytest.mark.sampled
+@pytest.mark.parametrize(
+    "_turn",
+    [pytest.param(0, marks=pytest.mark.sampled), *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 30))],
+)
 @settings(max_examples=60, suppress_health_check=checks)
-@damaged_files
-def test_some_damaged_files(seed: Seed, damage: Damage, way: str, tmp_path: Path, tally: Counter[str]) -> None:
-    add(tally, check_file(seed, damage, way, tmp_path))
-
-
-@pytest.mark.slow
-@settings(max_examples=2_000, suppress_health_check=checks)
-@damaged_files
-def test_many_damaged_files(seed: Seed, damage: Damage, way: str, tmp_path: Path, tally: Counter[str]) -> None:
-    add(tally, check_file(seed, damage, way, tmp_path))
+@given(seed=seeds, damage=damages(), way=st.sampled_from(sorted(WAYS)))
+def test_damaged_files(_turn: int, seed: Seed, damage: Damage, way: str, tmp_path: Path) -> None:
+    check_file(seed, damage, way, tmp_path)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_files_without_damage(way: str, tmp_path: Path) -> None:
     seed = next(s for s in seeds_of_this_machine() if s.name == "assembled AMD64 with .sframe")
-    verdict = check_file(seed, UNTOUCHED, way, tmp_path)
-    assert verdict.point_count >= 5
+    assert check_file(seed, UNTOUCHED, way, tmp_path) >= 5
 
 
 def test_a_symbol_table_past_the_end(tmp_path: Path) -> None:
@@ -164,15 +145,15 @@ def test_seeds_are_of_all_kinds() -> None:
         assert len(changed) == 60
 
 
-def test_a_wrong_row_is_seen(tmp_path: Path) -> None:
-    """What the other tests rely on: pyelftools' rows differ from those of a section that is wrong."""
-    file = tmp_path / "file"
-    file.write_bytes(next(s.data for s in seeds_of_this_machine() if s.name == "plain AMD64"))
-    conversion = convert(load(file))
-    right = read_independently(file)
-    assert right.point_count > 5
-    assert right.problems == ()
+def test_a_wrong_row_is_seen() -> None:
+    """What the other tests rely on: the evaluator's rows differ from those of a section that is wrong."""
+    image = load(next(s.data for s in seeds_of_this_machine() if s.name == "plain AMD64"))
+    conversion = convert_without_stubs(image, Options())
     place = decode(conversion.data, conversion.section_vaddr).header.fre_offset + 28 + 5 + 2
-    wrong = conversion.data[:place] + b"\x48" + conversion.data[place + 1 :]
-    assert wrong != conversion.data
-    assert read_independently(file, (wrong, conversion.section_vaddr)).problems
+    for data, is_right in (
+        (conversion.data, True),
+        (conversion.data[:place] + b"\x48" + conversion.data[place + 1 :], False),
+    ):
+        found = compare(conversion, list(fdes_of(conversion)), decode(data, conversion.section_vaddr))
+        assert found.points > 5
+        assert (found.problems == []) is is_right

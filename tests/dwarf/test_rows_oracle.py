@@ -1,99 +1,96 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of a conversion equal what independent readers make of the same CFI, on large libraries of each ABI."""
+"""The naive evaluator judges: its rows of large libraries are pyelftools', and have the values of a conversion's."""
 
 from __future__ import annotations
 
-import gc
-from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from elftools.dwarf.callframe import CallFrameInfo
+from elftools.dwarf.callframe import FDE, CallFrameInfo
 from elftools.dwarf.structs import DWARFStructs
+from elftools.elf.elffile import ELFFile
 
-from tests.support import cfi_asm as asm
-from tests.support import known_wrong
-from tests.support.oracle.rows import compare_rows
-from tests.support.oracle.tools import find_llvm_dwarfdump
+from cfi2sframe.conversion import Options
+from tests.support import naive
+from tests.support.compare_rows import compare_rows
 from tests.support.targets import AARCH64, S390, Target, label
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
 pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 
 #: Left out: nearly nothing, and never a function that default rows can express.
 MAX_LEFT_OUT: Final = {2: 250, 3: 150}
-
-
-@pytest.fixture(autouse=True)
-def _no_collection() -> Iterator[None]:
-    """Millions of tuples without a cycle: collecting would be half of the time."""
-    gc.disable()
-    yield
-    gc.enable()
-
-
-def check(library: Path, fewest: int, dwarfdump: str | None) -> None:
-    for sframe_version in (2, 3):
-        found = compare_rows(library, sframe_version, dwarfdump=dwarfdump)
-        assert found.problems == [], sframe_version
-        assert found.left_out <= MAX_LEFT_OUT[sframe_version]
-        assert found.described >= fewest
-        assert found.points > 2 * (found.described - found.untold)
-        assert found.untold == 0 if dwarfdump else found.untold < fewest / 20
-
-
-@pytest.mark.parametrize("target", [None, AARCH64, S390], ids=lambda target: label(target) if target else "amd64")
-def test_the_c_library_of_this_machine(target: Target | None) -> None:
-    library = target.sysroot / "lib/libc.so.6" if target else Path("/lib/x86_64-linux-gnu/libc.so.6")
-    if not library.exists():
-        pytest.skip(f"no {library}")
-    try:
-        dwarfdump = str(find_llvm_dwarfdump("newest").path)
-    except pytest.skip.Exception:
-        dwarfdump = None
-    check(library, 2_500, dwarfdump)
-
-
-# What pyelftools is wrong about: FDEs that llvm-dwarfdump judges where it is here
-
-IN_REGISTER: Final = (asm.def_cfa(7, 8), asm.offset(16, 1))
-#: Initial instructions, an FDE's, and the rows (distance from the start, offset of the CFA from RSP) that they make.
-WRONG: Final[
-    dict[str, tuple[tuple[asm.Instruction, ...], tuple[asm.Instruction, ...], list[tuple[int, int | None]]]]
-] = {
-    "args-size": (IN_REGISTER, (asm.advance(1), asm.gnu_args_size(16)), [(0, 8), (1, 8)]),
-    "negative-offset-extended": (IN_REGISTER, (asm.gnu_negative_offset_extended(6, 2),), [(0, 8)]),
-    "def-cfa-sf": (IN_REGISTER, (asm.def_cfa_sf(7, -2),), [(0, 16)]),
-    "expression-alone": (
-        (asm.def_cfa(7, 8),),
-        (asm.advance(1), asm.def_cfa_expression(b"\x77\x08")),
-        [(0, 8), (1, None)],
-    ),
-    "restore-in-a-cie": ((*IN_REGISTER, asm.restore(6)), (), [(0, 8)]),
-    "debug-frame-augmentation": (IN_REGISTER, (), [(0, 8)]),
+FEWEST: Final = 2_500
+#: What pyelftools reads wrongly: it raises on GNU_args_size, multiplies def_cfa_sf by the wrong factor, reads over
+#: AARCH64_negate_ra_state, and has no row of a CFA by expression where no register has a rule.
+WRONG: Final = frozenset((0x2E, 0x12, 0x2D, 0x0F))
+KINDS: Final = {
+    "UNDEFINED": "undefined",
+    "SAME_VALUE": "same value",
+    "OFFSET": "offset",
+    "VAL_OFFSET": "val_offset",
+    "REGISTER": "register",
+    "EXPRESSION": "expression",
+    "VAL_EXPRESSION": "val_expression",
 }
 
 
-@pytest.mark.parametrize("case", [*WRONG, "negate-ra-state"])
-def test_pyelftools_is_known_to_be_wrong(case: str, request: pytest.FixtureRequest) -> None:
-    known_wrong.expect_failure(request, case, "pyelftools", version("pyelftools"))
-    initial, instructions, expected = WRONG.get(case, (IN_REGISTER, (asm.aarch64_negate_ra_state(),), [(0, 8)]))
-    is_debug_frame = case == "debug-frame-augmentation"
-    cie = asm.Cie(instructions=initial, lsda_encoding=0x1B, augmentation="zR" if not is_debug_frame else "zRL")
-    frame = asm.EhFrame((asm.Fde(cie, 0x1000, 16, instructions),), debug_frame=is_debug_frame)
-    data = frame.assemble()
-    structs = DWARFStructs(little_endian=True, dwarf_format=32, address_size=8)
-    try:
-        frames = CallFrameInfo(BytesIO(data), len(data), 0, structs, for_eh_frame=not is_debug_frame)
-        entries: list[Any] = frames.get_entries()
-        table = entries[-1].get_decoded().table
-    except Exception as error:
-        raise AssertionError(repr(error)) from error
-    assert [(line["pc"] - 0x1000, line["cfa"].offset) for line in table] == expected
-    if case == "negate-ra-state":
-        assert 34 in table[0]
+@pytest.fixture(params=[None, AARCH64, S390], ids=lambda target: label(target) if target else "amd64")
+def library(request: pytest.FixtureRequest) -> Path:
+    """The C library of this machine, or one for a cross compiler."""
+    target: Target | None = request.param
+    path = target.sysroot / "lib/libc.so.6" if target else Path("/lib/x86_64-linux-gnu/libc.so.6")
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    return path
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_conversion_has_the_values_of_its_rows(library: Path, version: int) -> None:
+    found = compare_rows(library, Options(version, 2 if version == 2 else None))
+    assert found.problems == []
+    assert found.left_out <= MAX_LEFT_OUT[version]
+    assert found.described >= FEWEST
+    assert found.points > 2 * found.described
+
+
+def test_the_rows_are_those_of_pyelftools(library: Path) -> None:
+    naive_fdes = {fde.offset: fde for fde in naive.fdes_of(library)}
+    count = 0
+    for offset, rows in elftools_rows(library):
+        own = naive_fdes[offset]
+        assert rows == [row for row in own.rows if row.start < own.size], f"0x{own.start_vaddr:x}"
+        count += 1
+    assert count > 0.9 * FEWEST
+
+
+def elftools_rows(path: Path) -> Iterator[tuple[int, list[naive.Row]]]:
+    """Yield the offset of each FDE that pyelftools is not known to be wrong about, and its rows."""
+    with path.open("rb") as file:
+        elf = ELFFile(file)
+        section: Any = elf.get_section_by_name(".eh_frame")
+        structs = DWARFStructs(little_endian=elf.little_endian, dwarf_format=32, address_size=8)
+        data = section.data()
+    frames = CallFrameInfo(BytesIO(data), len(data), section["sh_addr"], structs, for_eh_frame=True)
+    fdes: list[Any] = [entry for entry in frames.get_entries() if isinstance(entry, FDE)]
+    for entry in fdes:
+        if WRONG & {each.opcode for each in (*entry.cie.instructions, *entry.instructions)}:
+            continue
+        begin, size = entry["initial_location"], entry["address_range"]
+        lines = [line for line in entry.get_decoded().table if line["pc"] - begin < size]
+        yield entry.offset, [naive.Row(line["pc"] - begin, _cfa(line["cfa"]), dict(_rules(line))) for line in lines]
+
+
+def _cfa(rule: Any) -> naive.Rule:  # noqa: ANN401 - pyelftools checks its types by itself
+    return ("value", bytes(rule.expr)) if rule.expr is not None else ("sum", rule.reg, rule.offset)
+
+
+def _rules(line: dict[Any, Any]) -> Iterator[tuple[int, naive.Rule]]:
+    for register, rule in line.items():
+        if isinstance(register, int):
+            operand = bytes(rule.arg) if "EXPRESSION" in rule.type else rule.arg
+            yield register, (KINDS[rule.type],) if operand is None else (KINDS[rule.type], operand)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values instead of rules: registers and memory are made up, and rows of either format evaluated over them.
 
-Shares nothing with the package but its records.
+The rows of the DWARF table are those of the naive evaluator; of the package, only the records of SFrame are used.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.abi import S390X
-from cfi2sframe.dwarf.expression import Expression
-from cfi2sframe.dwarf.rules import NoRule, RaSigning
-from cfi2sframe.rules import Rule
+from tests.support.naive import RA_SIGN_STATE, Reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cfi2sframe.abi import Arch
-    from cfi2sframe.dwarf.rules import RegisterRule, RowState
+    from cfi2sframe.rules import Rule
     from cfi2sframe.sframe.model import FrameState
-
+    from tests.support.naive import Row
+    from tests.support.naive import Rule as DwarfRule
 
 WORD: Final = 1 << 64
 _INCREMENT: Final = 0x9E3779B97F4A7C15
@@ -62,17 +61,6 @@ def address_of(value: int) -> int:
     return _unmixed(value) ^ _KEY
 
 
-def read_leb(code: bytes, position: int, *, signed: bool) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = code[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return (value - (1 << shift) if signed and byte & 0x40 else value), position
-
-
 BINARY: dict[int, Callable[[int, int], int]] = {
     0x1A: lambda left, right: left & right,
     0x1C: lambda left, right: left - right,
@@ -85,48 +73,39 @@ BINARY: dict[int, Callable[[int, int], int]] = {
 
 def evaluate(code: bytes, byte_order: str, initial: list[int]) -> int | None:
     """Evaluate a DWARF expression over the made-up state; None where it is damaged or beyond this evaluator."""
-    stack, position = list(initial), 0
+    stack, reader = list(initial), Reader(code, 0, len(code), little=byte_order == "<")
     try:
-        while position < len(code):
-            position = step(code, position, byte_order, stack)
+        while reader.position < reader.end:
+            step(reader, stack)
             stack[-1:] = [value % WORD for value in stack[-1:]]
         return stack[-1]
-    except (IndexError, ValueError):
+    except (AssertionError, IndexError, ValueError):
         return None
 
 
-def step(code: bytes, position: int, byte_order: str, stack: list[int]) -> int:
-    """Apply one operation and return the offset past it; ValueError where it is unknown here."""
-    opcode, position = code[position], position + 1
+def step(code: Reader, stack: list[int]) -> None:
+    """Apply one operation; ValueError where it is unknown here."""
+    opcode = code.fixed(1)
     if 0x30 <= opcode <= 0x4F:
         stack.append(opcode - 0x30)
     elif 0x70 <= opcode <= 0x8F or opcode == 0x92:
-        number = opcode - 0x70
-        if opcode == 0x92:
-            number, position = read_leb(code, position, signed=False)
-        offset, position = read_leb(code, position, signed=True)
-        stack.append(register_value(number) + offset)
+        number = code.uleb() if opcode == 0x92 else opcode - 0x70
+        stack.append(register_value(number) + code.sleb())
     elif opcode == 0x06:
         stack.append(memory(stack.pop()))
     elif opcode == 0x12:
         stack.append(stack[-1])
     elif opcode == 0x23:
-        amount, position = read_leb(code, position, signed=False)
-        stack.append(stack.pop() + amount)
+        stack.append(stack.pop() + code.uleb())
     elif opcode == 0x11:
-        amount, position = read_leb(code, position, signed=True)
-        stack.append(amount)
+        stack.append(code.sleb())
     elif opcode == 0x03:
-        if position + 8 > len(code):
-            raise ValueError
-        stack.append(int.from_bytes(code[position : position + 8], "little" if byte_order == "<" else "big"))
-        position += 8
+        stack.append(code.fixed(8))
     elif opcode in BINARY:
         right, left = stack.pop(), stack.pop()
         stack.append(BINARY[opcode](left, right))
     elif opcode != 0x96:
         raise ValueError
-    return position
 
 
 class Values(NamedTuple):
@@ -138,54 +117,73 @@ class Values(NamedTuple):
     is_signed: bool
 
 
-def rule_value(rule: RegisterRule, cfa: int | None, arch: Arch, own: int) -> int | None:
-    """Return the value that a rule gives a register; `own` is the register's value here."""
-    if cfa is None or rule is NoRule.UNDEFINED:
+def dwarf_values(row: Row, arch: Arch, ra_column: int | None = None) -> Values | None:
+    """Evaluate a row of the DWARF table; None in the outermost frame. `ra_column` is the CIE's column of the RA."""
+    ra = row.rules.get(arch.ra_register if ra_column is None else ra_column)
+    if ra_column not in (None, arch.ra_register) and ra in (None, ("same value",)):
+        # Not saved: RA is in the column's register.
+        ra = ("register", ra_column)
+    if ra == ("undefined",):
         return None
-    match rule:
-        case NoRule():
-            return own
-        case Rule(register, offset, deref):
-            value = (cfa if register is None else register_value(register)) + offset
-            return memory(value) if deref else value % WORD
-        case Expression(code, deref):
-            found = evaluate(code, arch.byte_order, [cfa])
-            return memory(found) if deref and found is not None else found
-
-
-def cfa_value(state: RowState, arch: Arch) -> int | None:
-    """Return DWARF's CFA; None where it cannot be known."""
-    if isinstance(state.cfa, Rule):
-        assert state.cfa.register is not None
-        assert not state.cfa.deref
-        return (register_value(state.cfa.register) + state.cfa.offset) % WORD
-    return None if state.cfa is None else evaluate(state.cfa.code, arch.byte_order, [])
-
-
-def dwarf_values(state: RowState, arch: Arch) -> Values | None:
-    """Evaluate a row of the DWARF table; None in the outermost frame."""
-    if state.ra is NoRule.UNDEFINED:
-        return None
-    cfa = cfa_value(state, arch)
+    cfa = cfa_value(row.cfa, arch)
     sp = None if cfa is None else (cfa + arch.sp_offset_from_cfa) % WORD
-    if not (state.sp is NoRule.UNSPECIFIED or is_sp_of_abi(state, arch)):
-        sp = rule_value(state.sp, cfa, arch, register_value(arch.sp_register))
+    rule = row.rules.get(arch.sp_register)
+    if rule is not None and not is_sp_of_abi(rule, row.cfa, arch):
+        sp = rule_value(rule, cfa, arch, register_value(arch.sp_register))
     return Values(
         sp,
-        rule_value(state.ra, cfa, arch, register_value(arch.ra_register)),
-        rule_value(state.fp, cfa, arch, register_value(arch.fp_register)),
-        state.signing is RaSigning.SIGNED,
+        rule_value(ra, cfa, arch, register_value(arch.ra_register)),
+        rule_value(row.rules.get(arch.fp_register), cfa, arch, register_value(arch.fp_register)),
+        row.rules.get(RA_SIGN_STATE) == ("state", 1),
     )
 
 
-def is_sp_of_abi(state: RowState, arch: Arch) -> bool:
+def rule_value(rule: DwarfRule | None, cfa: int | None, arch: Arch, own: int) -> int | None:
+    """Return the value that a rule gives a register; `own` is the register's value here."""
+    if cfa is None:
+        return None
+    match rule:
+        case None | ("same value",):
+            return own
+        case ("register", int(register)):
+            return register_value(register)
+        case ("offset", int(offset)):
+            return memory(cfa + offset)
+        case ("val_offset", int(offset)):
+            return (cfa + offset) % WORD
+        case ("expression", bytes(code)):
+            found = evaluate(code, arch.byte_order, [cfa])
+            return None if found is None else memory(found)
+        case ("val_expression", bytes(code)):
+            return evaluate(code, arch.byte_order, [cfa])
+        case _:
+            return None
+
+
+def cfa_value(rule: DwarfRule | None, arch: Arch) -> int | None:
+    """Return DWARF's CFA; None where it cannot be known."""
+    match rule:
+        case ("sum", int(register), int(offset)):
+            return (register_value(register) + offset) % WORD
+        case ("value", bytes(code)):
+            return evaluate(code, arch.byte_order, [])
+        case _:
+            return None
+
+
+def is_sp_of_abi(sp: DwarfRule, cfa: DwarfRule | None, arch: Arch) -> bool:
     """Whether SP is saved in s390x's stack frame; made-up memory does not know that this is CFA - 160 by the ABI."""
-    if arch is not S390X or not isinstance(state.sp, Rule):
+    if arch is not S390X:
         return False
-    if state.sp.register is not None and state.cfa is not None:
-        base = state.cfa.code[0] - 0x70 if isinstance(state.cfa, Expression) else state.cfa.register
-        return base in (arch.sp_register, arch.fp_register)
-    return state.sp.deref
+    match sp, cfa:
+        case ("register", _), ("sum", base, _):
+            return base in (arch.sp_register, arch.fp_register)
+        case ("register", _), ("value", bytes(code)):
+            return code[:1] in (bytes((0x70 + arch.sp_register,)), bytes((0x70 + arch.fp_register,)))
+        case ("offset", _), _:
+            return True
+        case _:
+            return False
 
 
 def sframe_values(state: FrameState, arch: Arch) -> Values | None:

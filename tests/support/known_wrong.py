@@ -22,18 +22,6 @@ class KnownWrong(NamedTuple):
 
 
 KNOWN_WRONG: tuple[KnownWrong, ...] = (
-    *(
-        KnownWrong(case, "pyelftools", ("0.31", "0.32", "0.33"), reason)
-        for case, reason in {
-            "args-size": "reads DW_CFA_GNU_args_size, and raises when it decodes it",
-            "negative-offset-extended": "raises on DW_CFA_GNU_negative_offset_extended, for the whole section",
-            "def-cfa-sf": "multiplies the offset of DW_CFA_def_cfa_sf by the code alignment factor, not the data's",
-            "negate-ra-state": "reads over DW_CFA_AARCH64_negate_ra_state: nothing tells whether RA is signed",
-            "expression-alone": "has no row where the CFA is an expression and no register has a rule",
-            "restore-in-a-cie": "refuses DW_CFA_restore in a CIE, where GNU as writes it; to libgcc it is no rule",
-            "debug-frame-augmentation": "takes the augmentation data of an FDE of .debug_frame for instructions",
-        }.items()
-    ),
     KnownWrong(
         "sframe-relocations",
         "readelf",

@@ -7,6 +7,7 @@ section's bytes in a linked file, and reads none of them.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from elftools.elf.elffile import ELFFile
@@ -41,6 +42,10 @@ class Fde(NamedTuple):
     ra_column: int
     is_signal_frame: bool
     rows: list[Row]
+
+    def row_at(self, delta: int) -> Row:
+        """Return the row in force at a distance from the function's start."""
+        return self.rows[bisect_right(self.rows, delta, key=lambda row: row.start) - 1]
 
 
 class Reader:
@@ -110,30 +115,37 @@ def fdes_of(path: Path) -> Iterator[Fde]:
     yield from fdes_in(data, vaddr, little=little, is_aarch64=machine == "EM_AARCH64")
 
 
-def fdes_in(data: bytes, vaddr: int, *, little: bool, is_aarch64: bool) -> Iterator[Fde]:
-    """Yield the FDEs of a section's bytes."""
+def fdes_in(data: bytes, vaddr: int, *, little: bool, is_aarch64: bool, is_damaged: bool = False) -> Iterator[Fde]:
+    """Yield the FDEs of a section's bytes; of a damaged section, those that can be read."""
     position = 0
     while position + 4 <= len(data):
-        start = position
-        head = Reader(data, position, len(data), little=little)
-        length = head.fixed(4)
+        start = Reader(data, position, len(data), little=little)
+        length = start.fixed(4)
         if length == 0xFFFFFFFF:
-            length = head.fixed(8)
-        position = head.position + length
-        if length == 0:
-            continue
-        head.end = position
-        field = head.position
-        distance = head.fixed(4)
-        if distance == 0:
-            continue
-        cie = cie_at(data, field - distance, vaddr, little=little)
-        pc_begin = head.pointer(cie.encoding, vaddr)
-        pc_range = head.pointer(cie.encoding, vaddr, is_size=True)
-        if cie.has_sizes:
-            head.block()
-        rows = rows_of(head, cie, data, is_aarch64=is_aarch64)
-        yield Fde(start, pc_begin, pc_range, cie.ra_column, cie.is_signal_frame, rows)
+            length = start.fixed(8)
+        offset, position = position, start.position + length
+        entry = Reader(data, start.position, min(position, len(data)), little=little)
+        try:
+            if length and (fde := _fde(entry, offset, vaddr, is_aarch64=is_aarch64)):
+                yield fde
+        except (AssertionError, LookupError, ValueError):
+            if not is_damaged:
+                raise
+
+
+def _fde(entry: Reader, offset: int, vaddr: int, *, is_aarch64: bool) -> Fde | None:
+    """Return the FDE at an offset; None for a CIE."""
+    field = entry.position
+    distance = entry.fixed(4)
+    if distance == 0:
+        return None
+    cie = cie_at(entry.data, field - distance, vaddr, little=entry.little)
+    pc_begin = entry.pointer(cie.encoding, vaddr)
+    pc_range = entry.pointer(cie.encoding, vaddr, is_size=True)
+    if cie.has_sizes:
+        entry.block()
+    rows = rows_of(entry, cie, entry.data, is_aarch64=is_aarch64)
+    return Fde(offset, pc_begin, pc_range, cie.ra_column, cie.is_signal_frame, rows)
 
 
 def cie_at(data: bytes, offset: int, section_vaddr: int, *, little: bool) -> Cie:
@@ -277,8 +289,9 @@ class Machine:
                 self.set(code.uleb(), "val_expression", code.block())
             case 0x2C if self.is_aarch64:
                 self.toggle(3)
-            case 0x2D if self.is_aarch64:
-                self.toggle(1)
+            case 0x2D:
+                # SPARC's window_save means nothing on the other ABIs.
+                self.toggle(int(self.is_aarch64))
             case 0x2E:
                 code.uleb()
             case 0x2F:

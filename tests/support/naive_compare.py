@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package's rows beside those of the naive evaluator."""
+"""The package's rows as the naive evaluator has them, and beside its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.dwarf.rules import UNKNOWN_CFA, NoRule, RaSigning
 from cfi2sframe.rules import Rule
-from tests.support import naive
+from tests.support.naive import RA_SIGN_STATE, Row
 from tests.support.rules import state_at
 
 if TYPE_CHECKING:
@@ -15,51 +15,66 @@ if TYPE_CHECKING:
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.rules import CfaRule, RegisterRule, RowState, UnwindTable
+    from tests.support.naive import Rule as NaiveRule
 
-SIGNING: Final = {RaSigning.NONE: (0, 2), RaSigning.SIGNED: (1,), RaSigning.SIGNED_WITH_PC: (3,)}
+_SIGNING: Final[dict[RaSigning, NaiveRule]] = {
+    RaSigning.SIGNED: ("state", 1),
+    RaSigning.SIGNED_WITH_PC: ("state", 3),
+    RaSigning.UNKNOWN: ("unknown",),
+}
 
 
-def said(rule: CfaRule | RegisterRule | None) -> naive.Rule | None:
-    """Return a rule as the evaluator has it."""
+def row_of(state: RowState, arch: Arch) -> Row:
+    """Return a row of the package as the evaluator has it, with the registers that the package follows."""
+    named = {arch.ra_register: state.ra, arch.fp_register: state.fp, arch.sp_register: state.sp}
+    rules = {register: _rule_of(rule) for register, rule in named.items() if rule is not NoRule.UNSPECIFIED}
+    if state.signing in _SIGNING:
+        rules[RA_SIGN_STATE] = _SIGNING[state.signing]
+    return Row(0, None if state.cfa is None else _cfa_of(state.cfa), rules)
+
+
+def _rule_of(rule: RegisterRule) -> NaiveRule:
     if isinstance(rule, NoRule):
-        return {NoRule.UNSPECIFIED: None, NoRule.UNDEFINED: ("undefined",), NoRule.SAME_VALUE: ("same value",)}[rule]
-    if isinstance(rule, Rule):
-        if rule.register is not None:
-            assert (rule.offset, rule.deref) == (0, False)
-            return "register", rule.register
+        return ("undefined",) if rule is NoRule.UNDEFINED else ("same value",)
+    if not isinstance(rule, Rule):
+        return "expression" if rule.deref else "val_expression", rule.code
+    if rule.register is None:
         return "offset" if rule.deref else "val_offset", rule.offset
-    return None if rule is None else ("expression" if rule.deref else "val_expression", rule.code)
+    assert (rule.offset, rule.deref) == (0, False)
+    return "register", rule.register
 
 
-def said_of_cfa(rule: CfaRule | None) -> naive.Rule | None:
+def _cfa_of(rule: CfaRule) -> NaiveRule:
     if rule == UNKNOWN_CFA:
         return ("unknown",)
     if isinstance(rule, Rule):
         assert not rule.deref
         return "sum", rule.register, rule.offset
-    return None if rule is None else ("value", rule.code)
+    return "value", rule.code
 
 
-def differences_of(ours: RowState, theirs: naive.Row, column: int, arch: Arch) -> Iterator[str]:
-    if said_of_cfa(ours.cfa) != theirs.cfa:
+def _differences(ours: Row, theirs: Row, column: int, arch: Arch) -> Iterator[str]:
+    if ours.cfa != theirs.cfa:
         yield f"CFA {ours.cfa}, {theirs.cfa}"
-    for name, register, rule in (("FP", arch.fp_register, ours.fp), ("SP", arch.sp_register, ours.sp)):
-        if said(rule) != theirs.rules.get(register):
-            yield f"{name} {rule}, {theirs.rules.get(register)}"
-    ra = theirs.rules.get(column)
-    if column != arch.ra_register and ra in (None, ("same value",)):
-        ra = ("register", column)
-    if said(ours.ra) != ra:
-        yield f"RA {ours.ra}, {ra}"
+    told = dict(theirs.rules)
+    if column != arch.ra_register:
+        told[arch.ra_register] = told.get(column, ("register", column))
+        if told[arch.ra_register] == ("same value",):
+            told[arch.ra_register] = ("register", column)
+    registers = [arch.fp_register, arch.sp_register, arch.ra_register]
     if arch.ra_may_be_signed:
-        state = theirs.rules.get(naive.RA_SIGN_STATE, ("state", 0))
-        if ours.signing is RaSigning.UNKNOWN or state[0] != "state" or state[1] not in SIGNING[ours.signing]:
-            yield f"signing {ours.signing!r}, {state}"
+        registers.append(RA_SIGN_STATE)
+        if told.get(RA_SIGN_STATE) in (("state", 0), ("state", 2)):
+            del told[RA_SIGN_STATE]
+    for register in registers:
+        if ours.rules.get(register) != told.get(register):
+            yield f"register {register} {ours.rules.get(register)}, {told.get(register)}"
 
 
-def problems_of(table: UnwindTable, rows: Sequence[naive.Row], column: int, arch: Arch) -> Iterator[str]:
+def problems_of(table: UnwindTable, rows: Sequence[Row], column: int, arch: Arch) -> Iterator[str]:
     """Describe how a table differs from the evaluator's rows of the same FDE."""
     for row in rows:
-        yield from (f"+{row.start}: {text}" for text in differences_of(state_at(table, row.start), row, column, arch))
+        ours = row_of(state_at(table, row.start), arch)
+        yield from (f"+{row.start}: {text}" for text in _differences(ours, row, column, arch))
     # A row of ours that begins where none of theirs does would hold at an address that was not compared.
     yield from (f"+{start}: only here" for start in set(table.starts) - {row.start for row in rows})
