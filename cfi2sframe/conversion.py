@@ -82,22 +82,6 @@ def check_options(options: Options) -> None:
         raise RequestError(f"section_vaddr is {vaddr!r}; it has to be an address from 0 to 0x{_MAX_VADDR:x} or None")
 
 
-class LeftOut(NamedTuple):
-    """A function that the version cannot express.
-
-    `name` is empty where no symbol has its address. In an object, `address` is an offset in `section`; in a linked file
-    it is the virtual address. `size` counts bytes; `reason` is that of `reasons.SkipReason`, and `detail` says what in
-    the function it is about.
-    """
-
-    name: str
-    section: str
-    address: int
-    size: int
-    reason: str
-    detail: str
-
-
 class Conversion(NamedTuple):
     """The section made of an image, and what became of every FDE.
 
@@ -130,24 +114,6 @@ class Conversion(NamedTuple):
             if count
         ]
         return f"<Conversion of {self.image.name}: version {self.target.version}, {', '.join([made, *left])}>"
-
-    @property
-    def shares(self) -> bool:
-        """Whether some functions refer to the same stored rows."""
-        return len(self.rows.stored) < len(self.rows.lists)
-
-    @property
-    def left_out(self) -> tuple[LeftOut, ...]:
-        """The functions that are left out, with their reasons, in the order of the FDEs; named whenever it is read."""
-        image, skips = self.image, self.skips
-        names = image.names_of(entry.fde.pc_begin_vaddr for entry, _ in skips)
-        found = []
-        for entry, why in skips:
-            vaddr, size = entry.fde.pc_begin_vaddr, entry.fde.pc_range
-            place = image.place(vaddr)
-            name = names.get(vaddr, "")
-            found.append(LeftOut(name, place.section_name, place.offset, size, why.reason.value, why.detail))
-        return tuple(found)
 
     @property
     def skips(self) -> tuple[tuple[CfiEntry, Skip], ...]:

@@ -17,7 +17,7 @@ from cfi2sframe.dwarf.programs import Cfi, read_programs
 from cfi2sframe.dwarf.row_section import RowSection
 from cfi2sframe.elf.cfi import SOURCE_NAMES, Relocation
 from cfi2sframe.elf.local_symbols import local_symbols
-from cfi2sframe.elf.ranges import Span, united, without
+from cfi2sframe.elf.ranges import Span, without
 from cfi2sframe.errors import CfiError, ElfError, UnfitError
 from cfi2sframe.padding import code_outside
 from cfi2sframe.reasons import CodeReason, Underived, UnreadSource
@@ -33,12 +33,6 @@ if TYPE_CHECKING:
 
 #: What was derived of images: it costs too much to be done for each version of a section.
 _DERIVED: Final[WeakKeyDictionary[ElfImage, Derived]] = WeakKeyDictionary()
-
-
-def uncovered_code(image: ElfImage, code_map: CodeMap) -> list[Span]:
-    """Return the code in the file that neither FDEs nor PLT stubs hold, nor the padding after them."""
-    held = united((*_functions(code_map), *code_map.padding.ranges))
-    return [gap for code, gap in code_outside(image, held) if image.code_bytes(code, gap.start, gap.start + 1)]
 
 
 def with_derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[int], bool] | None = None) -> Cfi:

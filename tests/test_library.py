@@ -226,10 +226,10 @@ def test_what_is_left_out_has_a_name_and_a_reason() -> None:
         asm.Fde(cie_of(AMD64), TEXT_VADDR + 16, 8, (loaded,)),
     )
     data = linked_file(AMD64, fdes, symbols=(asm.Symbol("handler", TEXT_VADDR + 16, 8, 0x12),))
-    (left_out,) = cfi2sframe.convert(data, version=1).left_out
-    assert left_out[:4] == ("handler", ".text", TEXT_VADDR + 16, 8)
-    assert (left_out.reason, left_out.detail) == ("CFA is an expression", "*(rsp+8)")
-    assert cfi2sframe.convert(data).left_out == ()
+    (left_out,) = cfi2sframe.account(cfi2sframe.convert(data, version=1)).of_kind("left out")
+    assert (left_out.name, *left_out[1:4]) == ("handler", ".text", TEXT_VADDR + 16, 8)
+    assert (left_out.message, left_out.detail) == ("CFA is an expression", "*(rsp+8)")
+    assert not cfi2sframe.account(cfi2sframe.convert(data)).of_kind("left out")
 
 
 @pytest.mark.parametrize("call", [cfi2sframe.convert, partial(cfi2sframe.convert_file, in_place=True, replace=True)])

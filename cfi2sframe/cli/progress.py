@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How far a run is, on standard error: a bar for many files on a terminal (tqdm), else a line every ten seconds.
 
-The line is for any verb. It names the file, and the step by the room that the timer's signal finds at work.
+The line is for any verb, and names the file.
 """
 
 from __future__ import annotations
@@ -37,17 +37,6 @@ _FIRST_SECONDS: Final = 2.0
 _INTERVAL_SECONDS: Final = 10.0
 #: How much of the bytes must be done before the time that is left is guessed from them.
 _MIN_SHARE: Final = 0.1
-#: What the rooms of the package do for a verb. Of those at work, the first one called names the step.
-_STEPS: Final = {
-    "conversion": "converting",
-    "placing": "placing the section",
-    "verification": "comparing with the CFI",
-    "instructions": "following instructions",
-    "report": "making the report",
-    "trace": "unwinding",
-    "sframe": "reading the section",
-    "files": "writing",
-}
 
 
 class _Shown:
@@ -84,7 +73,7 @@ class Files:
             return ""
         name = next(iter(self._left), "")
         if self._count < 2:
-            return name
+            return f"at work on {name}" if name else ""
         done = self._size - sum(self._left.values())
         text = f"{self._count - len(self._left):,} of {self._count:,} files"
         if self._size * _MIN_SHARE <= done < self._size:
@@ -149,12 +138,10 @@ def ticking(verb: str) -> Iterator[None]:
         return
     start = time.monotonic()
 
-    def tick(_number: int, frame: FrameType | None) -> None:
+    def tick(_number: int, _frame: FrameType | None) -> None:
         text = verb if _Shown.files is None else _Shown.files.line()
         if text:
-            step = _step(frame)
-            seconds = time.monotonic() - start
-            line = f"{PROGRAM}: info: {printable(text)}{f': {step}' if step else ''}; {seconds:,.0f} s so far\n"
+            line = f"{PROGRAM}: info: {printable(text)}; {time.monotonic() - start:,.0f} s so far\n"
             # The interrupted code may hold the lock of sys.stderr.
             os.write(_STANDARD_ERROR, line.encode("utf-8", "backslashreplace"))
 
@@ -170,14 +157,3 @@ def ticking(verb: str) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
-
-
-def _step(frame: FrameType | None) -> str:
-    """Return what the program is doing where a signal came; an empty text if that says nothing."""
-    step = ""
-    while frame is not None:
-        package, _, module = str(frame.f_globals.get("__name__", "")).partition(".")
-        if package == "cfi2sframe":
-            step = _STEPS.get(module.partition(".")[0], step)
-        frame = frame.f_back
-    return step
