@@ -25,16 +25,22 @@ project = "cfi2sframe"
 version = release = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
-root_doc = "docs/index"
+root_doc = "README"
+#: What the site lists at its side, in this order.
+PAGES = """
+docs/tutorial docs/should-i-use-it docs/readers docs/deploying contrib/README docs/reports docs/trace docs/library
+docs/python docs/command-line docs/writing-a-reader docs/format-notes docs/design docs/upstream SECURITY CONTRIBUTING
+CHANGELOG tests/support/consumer/README
+"""
 include_patterns = ["docs/**", "contrib/README.md", "tests/support/*/README.md", "*.md"]
-# README.md is the first page of the sources, docs/index.md that of the site. Folders without pages are not searched.
-exclude_patterns = [".*", "README.md", "build", "dist", "testdata", "tests/[!s]*"]
+# Folders without pages are not searched.
+exclude_patterns = [".*", "build", "dist", "testdata", "tests/[!s]*"]
 templates_path = ["templates"]
 html_theme = "furo"
 html_title = f"cfi2sframe {__version__}"
 html_show_copyright = False
 html_show_sourcelink = False
-# The site's first page is in docs/; this one, at the top, leads to it.
+# Leads to README.html.
 html_additional_pages = {"index": "to-the-first-page.html"}
 
 myst_heading_anchors = 4
@@ -51,9 +57,17 @@ default_role = "code"
 nitpick_ignore_regex = [("py:.*", r"(?!cfi2sframe\.\w+$).*")]
 
 
+def read(_app: Sphinx, page: str, source: list[str]) -> None:
+    """Add to a page what is made from the program, and the list of pages to the first one."""
+    generated.fill_in(ROOT, page, source)
+    if page == root_doc:
+        names = "\n".join(f"/{name}" for name in PAGES.split())
+        source[0] += f"\n```{{toctree}}\n:hidden:\n{names}\n```\n"
+
+
 def setup(app: Sphinx) -> None:
     """Connect what the pages have from the program."""
-    app.connect("source-read", lambda _app, page, source: generated.fill_in(ROOT, page, source))
+    app.connect("source-read", read)
     app.connect(
         "autodoc-skip-member",
         lambda _app, _what, _name, member, _skip, _options: True if generated.is_field(member) else None,

@@ -132,4 +132,4 @@ def test_the_site_is_made_without_a_warning(tmp_path: Path) -> None:
         "--quiet",
     ]
     run(sys.executable, "-m", "sphinx", *words, "-d", tmp_path / "trees", ROOT, tmp_path / "site")
-    assert (tmp_path / "site" / "docs" / "index.html").exists()
+    assert (tmp_path / "site" / "README.html").exists()
