@@ -16,7 +16,7 @@ help:
 DEMO ?= $(firstword $(realpath /bin/bash /bin/sh))
 
 # The demonstration needs the package and its dependencies, not what tests and linters are.
-demo: $(INSTALLED) ## convert a program (DEMO) into a copy, verify it, look at what it describes and at its rows
+demo: $(INSTALLED) ## convert a program (DEMO), verify the copy, print what it describes and its rows
 	@mkdir -p build/demo
 	$(BIN)/cfi2sframe --replace $(DEMO) -o build/demo/program
 	$(BIN)/cfi2sframe verify build/demo/program
@@ -51,14 +51,13 @@ $(STAMP): $(INSTALLED) requirements/dev.txt
 	$(BIN)/$(PIP_INSTALL) requirements/dev.txt
 	@touch $@
 
-test: venv ## run what every change runs: each value of each parameter, and nothing that takes long
+test: venv ## run the first tier of tests: each value of each parameter, nothing slow
 	$(BIN)/pytest -n auto
 
-test-all: test ## run that, and then the rest: all combinations, and what takes long
+test-all: test ## run both tiers: also all combinations, and slow tests
 	$(BIN)/pytest -n auto --tier=second
 
-# The unit tests with the oldest dependencies that pyproject.toml allows.
-test-lowest:
+test-lowest: ## run unit tests with the oldest dependencies that pyproject.toml allows
 	$(PYTHON) -m venv --clear build/lowest
 	build/lowest/bin/$(PIP_INSTALL) requirements/lowest.txt
 	build/lowest/bin/$(PIP_SOURCES)
@@ -73,18 +72,18 @@ types: venv
 	$(BIN)/mypy
 	for script in $(wildcard tools/*.py bench/*.py docs/*.py); do $(BIN)/mypy "$$script" || exit 1; done
 
-check: lint test ## what has to pass before a change is merged
+check: lint test ## lint and test: what has to pass before a change is merged
 
-generated: venv ## write the man page and the shells' completions from the parsers, as make dist does -> data/share
+generated: venv ## write the man page and the completions from the parsers -> data/share
 	$(BIN)/python tools/share.py
 
-golden: venv ## rewrite what is expected of the golden objects; read the difference before committing it
+golden: venv ## rewrite what is expected of the golden objects; review the diff
 	$(BIN)/python -m tests.golden.expected
 
 SITE   := build/site
 SPHINX  = $(BIN)/python -m sphinx --conf-dir docs --jobs 2 --fail-on-warning --keep-going --nitpicky --quiet .
 
-docs: venv ## make a site of the documents, with the reference of the command line and of the library -> build/site
+docs: venv ## build the site: the pages, the reference of the command line and of the library -> build/site
 	$(BIN)/$(PIP_INSTALL) requirements/docs.txt
 	$(SPHINX) $(SITE)
 	@echo $(SITE)/index.html
@@ -94,20 +93,18 @@ docs-links: venv
 	$(BIN)/$(PIP_INSTALL) requirements/docs.txt
 	$(SPHINX) --builder linkcheck $(SITE)-links
 
-dist: venv ## build sdist, wheel and bill of materials, the same bytes for the same sources -> dist
+dist: venv ## build sdist, wheel and bill of materials, reproducibly -> dist
 	$(BIN)/python tools/dist.py dist
 
-# Builds them twice in different surroundings, and compares the bytes.
-check-dist: venv
+check-dist: venv ## build them twice in different surroundings, and compare the bytes
 	$(BIN)/python tools/check_dist.py
 
-# The program as one file for Python 3.11 or later; it takes capstone from the system.
-zipapp: venv
+zipapp: venv ## build the program as one file, which needs the system's capstone -> dist/cfi2sframe.pyz
 	$(BIN)/python tools/zipapp.py dist/cfi2sframe.pyz
 
 .PHONY: judges packages oracles corpus-files
 
-judges: packages oracles corpus-files ## bring what tests ask: programs of Debian (as root), newer binutils, LLVM, real ELF files
+judges: packages oracles corpus-files ## fetch what some tests need: Debian's programs (as root), newer binutils, LLVM, real ELF files
 
 packages:
 	tools/install-packages
@@ -120,8 +117,7 @@ oracles:
 corpus-files:
 	tools/fetch-corpus build/corpus
 
-# The newest glibc whose backtrace() reads SFrame, as a judge; it takes 15 minutes to build.
-glibc: oracles
+glibc: oracles ## build a glibc whose backtrace() reads SFrame, for a slow test; takes 15 minutes
 	tools/build-glibc build/glibc build/oracles
 
 FUZZ_SECONDS ?= 60
@@ -130,7 +126,7 @@ fuzz: venv ## run each fuzz target for FUZZ_SECONDS, and keep what fails under t
 	$(BIN)/$(PIP_INSTALL) requirements/fuzz.txt
 	$(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS)
 
-bench: venv corpus-files ## measure speed, sizes and the time of look-ups, for docs/design.md
+bench: venv corpus-files ## measure sizes, look-ups and speed, for docs/design.md
 	$(BIN)/python bench/speed.py
 	for level in 0 1 2; do for folder in build/corpus/*; do \
 	  $(BIN)/cfi2sframe size -O$$level $$folder | grep ' files$$'; done; done
@@ -138,13 +134,13 @@ bench: venv corpus-files ## measure speed, sizes and the time of look-ups, for d
 
 BEFORE ?= HEAD~1
 
-same-bytes: venv corpus-files ## convert real files as they are and as of commit BEFORE, and compare all outputs
+same-bytes: venv corpus-files ## convert real files with this tree and with commit BEFORE, and compare all outputs
 	$(BIN)/python tools/same_bytes.py --before $(BEFORE)
 
 FILES ?= /bin/bash
 STEPS ?= /dev/null
 
-judge-rows: venv ## hold rows from instructions to the CFI of FILES, hidden, and to programs: the commands in STEPS
+judge-rows: venv ## compare rows from instructions with the CFI of FILES, hidden, and with programs run by STEPS
 	$(BIN)/python tools/judge_rows.py hidden --seed 1 --seed 2 --all $(FILES)
 	$(BIN)/python tools/judge_rows.py steps --libraries $(STEPS)
 
