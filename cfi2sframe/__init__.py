@@ -8,7 +8,7 @@ where = section.find(pc)                                # None, or where CFA, RA
 where.cfa, where.ra, where.fp                           # rsp+16, c-8, c-16
 print(cfi2sframe.trace.trace_process(pid))              # stacks, walked by such rows
 
-Errors are `Cfi2SFrameError`s (`cfi2sframe.errors`); where a file cannot be opened or read, also the `OSError` for that.
+Errors are `Cfi2SFrameError`s (`cfi2sframe.errors`); if a file cannot be opened or read, also an `OSError`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One module for each ABI, with one frozen record: all that differs between AMD64, AArch64 and s390x as data.
+"""One module for each ABI, with one record of what differs: registers, offsets, relocations, padding.
 
-What instructions do is in a table of `instructions/`. Register numbers are DWARF's; offsets are bytes from the CFA.
+Register numbers are DWARF's; offsets are bytes from the CFA. `instructions/` has what instructions do.
 """
 
 from __future__ import annotations

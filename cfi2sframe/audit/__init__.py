@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where CFI and instructions contradict one another: functions are followed from their FDEs, and states compared."""
+"""Where CFI and instructions contradict each other: follows each FDE's instructions, and compares states with rows."""

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line.
 
-In: the words that a user typed, and standard input. Out: files, standard output, messages in the GNU style on standard
-error, and an exit status. Each verb is a module with three functions: `configure` adds its options to a parser,
-`request_of` makes a record of what they ask for, and `run` does that, with the rooms below; these know no options, and
-this one does not know how anything is computed.
+In: what a user typed, and standard input. Out: files, standard output, messages in the GNU style on standard error, and
+an exit status. Each verb is a module with three functions: `configure` adds its options to a parser, `request_of` makes
+a record of what they ask for, and `run` does it, with the rooms below, which know no options.
 
-- `verbs` runs a verb, `parsers` has all of them; `options` is what they share, `messages` and `progress` what they say.
-- `rewriting` is convert and remove, `outcomes` what they tell; `answers` is for the verbs that only read.
+- `verbs` runs a verb, `parsers` lists them, `options` has what they share; `messages` and `progress` print.
+- `rewriting` is convert and remove, `outcomes` prints their results; `answers` is for the verbs that only read.
 - `wrapper` runs a linker, a driver or an assembler first.
 """
 

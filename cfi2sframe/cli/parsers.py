@@ -22,13 +22,13 @@ DEFAULT_VERB: Final = "convert"
 #: `request_of` and `run`.
 VERBS: Final = {
     "convert": "write an .sframe section made from the file's CFI: its raw bytes, or a copy of the file with it",
-    "remove": "take the .sframe section out of files",
+    "remove": "remove the .sframe section from files",
     "dump": "print .sframe sections in the form of readelf --sframe",
     "verify": "compare the .sframe section of a file with its CFI at every PC",
-    "audit": "list where the CFI of a file contradicts its instructions",
-    "coverage": "list which functions SFrame can describe, and why not the others",
-    "size": "measure what SFrame costs or would cost, for files, trees and archives",
-    "trace": "print the stacks of a core file or a live process, unwound by SFrame",
+    "audit": "list where the CFI of a file and its instructions contradict each other",
+    "coverage": "report how much of the code SFrame can describe, and why not the rest",
+    "size": "measure what an SFrame section costs or would cost",
+    "trace": "print the stacks of a core file or a live process, unwound by SFrame rows",
 }
 
 _USAGE: Final = f"""\
@@ -47,7 +47,7 @@ examples:
   {PROGRAM} trace core
 
 "{PROGRAM} VERB --help" lists a verb's options.
-"cfi2sframe-cc --cfi2sframe-help" is about the wrappers of compiler driver, linker and assembler.
+"cfi2sframe-cc --cfi2sframe-help" describes the wrappers of compiler driver, linker and assembler.
 
 exit status: 0 success; 1 verify found a difference, or --check would change a file; 2 usage;
 3 a file cannot be used; 4 functions were left out and an option forbids that; 5 verify found no CFI to compare with.
@@ -107,9 +107,7 @@ def make_parser(verbs: Iterable[str] = VERBS) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="print the version")
-    children = parser.add_subparsers(
-        title="verbs", metavar="VERB", description="If no command is given, convert is assumed."
-    )
+    children = parser.add_subparsers(title="verbs", metavar="VERB", description="Without a verb, convert is assumed.")
     for verb, summary in VERBS.items():
         # Messages of convert do not name a verb that the user may have left out.
         child = children.add_parser(

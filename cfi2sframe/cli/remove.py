@@ -23,8 +23,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     describe(
         parser,
         f"{PROGRAM} remove IN -o OUT [OPTION]...\n       {PROGRAM} remove (--in-place | --check) FILE... [OPTION]...",
-        "Write a copy of IN without its .sframe section, or take the section out of each FILE; what was moved to make\n"
-        "room for it is moved back.",
+        "Remove the .sframe section, from a copy of IN or from each FILE. What was moved to make room for it is moved\n"
+        "back.",
         "examples:\n"
         f"  {PROGRAM} remove --in-place program\n"
         f"  {PROGRAM} remove lib.so -o plain.so\n"

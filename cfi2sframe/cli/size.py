@@ -77,8 +77,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     describe(
         parser,
         f"{PROGRAM} size FILE... [OPTION]...\n       {PROGRAM} size --compare OLD NEW [OPTION]...",
-        "Measure what SFrame costs or would cost, as this program writes it and, about, as GNU as and ld would: in\n"
-        "one sentence, and for each file or folder. No file is changed.",
+        "Measure what an SFrame section costs or would cost, as this program writes it and, estimated, as GNU as and\n"
+        "ld would: in one sentence, and for each file or folder. No file is changed.",
         f"examples:\n  {PROGRAM} size /bin/ls\n  {PROGRAM} size /usr/bin --by folder --top 10\n"
         f"  {PROGRAM} size /usr/lib -j 4 -o report.html\n"
         f"  {PROGRAM} size --compare old/ new/ --format markdown\n",

@@ -2,5 +2,5 @@
 """The only reader of ELF structure on the way in. The door is `load`.
 
 In: a file, whatever its bytes are. Out: an `ElfImage` with headers, sections, segments, symbols and relocations, the
-bytes of its CFI and of its SFrame section, all within the file. What a CIE or an SFrame row is, nothing here knows.
+bytes of its CFI and of its SFrame section, all within the file. Nothing here knows what a CIE or an SFrame row is.
 """

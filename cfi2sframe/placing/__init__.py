@@ -6,10 +6,10 @@ There are two doors: `linked` for executables and shared libraries, `objects` fo
 Insertion into a linked file, in the order of the work:
 
     gate             refuses what cannot be rewritten safely; a file that passes is a `LinkedFile`
-    place            where the section goes
-    head, movable    how its program headers get room: by moving sections that may move
-    insert           edits the file so (section_indices), and leaves a record of how to undo that (undo)
+    place            decides where the section goes
+    head, movable    make room for program headers, by moving sections that may move
+    insert           edits the file (section_indices), and leaves a record of how to undo that (undo)
     reread           parses the result with pyelftools (view), and compares it with the original
 
-`remove` takes the section out, by the record where there is one.
+`remove` removes the section, by that record if there is one.
 """

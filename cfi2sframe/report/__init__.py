@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports: what became of functions and code (`coverage`), what a section costs (`size`), what `audit` found.
 
-In: conversions and findings. Out: one `Report` of tables and sentences, and a renderer for each format. Where it is
-shown, nothing here knows.
+In: conversions and findings. Out: one `Report` of tables and sentences, and a renderer for each format. Nothing here
+knows where it is shown.
 """

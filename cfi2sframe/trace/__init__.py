@@ -12,7 +12,7 @@
     caller = caller_of(frame, section.find(frame.lookup_pc), read_memory)
 
 `walk` does the same for rows of any origin, given a function that finds them. All exceptions are `Cfi2SFrameError`s; a
-stack that cannot be followed to its end is no error but has an `Ending`.
+stack that cannot be followed to its end is not an error: its trace has an `Ending`.
 """
 
 from cfi2sframe.trace.frames import Ending, Frame, Trace, TraceEntry, caller_of, walk

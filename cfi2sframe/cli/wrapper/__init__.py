@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cfi2sframe-ld`, `cfi2sframe-cc`, `cfi2sframe-as`: run the real program, then put the section into what it wrote.
 
-A build must never break because of a section that only stack tracers read: a file that cannot be given one stays as it
-is. Configure scripts take what a test link prints for a failure: the wrappers print nothing of their own, unless the
-real program cannot be run. The man page, cfi2sframe-ld(1), has the variables that change that.
+A section that only stack tracers read must never break a build: a file that cannot have one stays as it is. Configure
+scripts take output of a test link for a failure: the wrappers print nothing, unless the real program cannot be run. The
+man page, cfi2sframe-ld(1), has the variables that change that.
 
-- `words`: what the command lines of linkers and drivers say; `assembler`: those of assemblers.
-- `programs`: the real program: finds it, runs it; messages about it, and a log.
-- `insertion`: the section into the file, in a child process.
+- `words` reads the command lines of linkers and drivers, `assembler` those of assemblers.
+- `programs` finds and runs the real program, and has messages and a log.
+- `insertion` puts the section into the file, in a child process.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ usage: cfi2sframe-cc ARGUMENT...   run cc, gcc or clang, then put an .sframe sec
        cfi2sframe-ld ARGUMENT...   the same for ld
        cfi2sframe-as ARGUMENT...   the same for as and its object
 
-A link to a wrapper stands for the program whose name it has: ld.lld, aarch64-linux-gnu-ld, gcc-12, cfi2sframe-g++.
+The name of a link to a wrapper says which program to run: ld.lld, aarch64-linux-gnu-ld, gcc-12, cfi2sframe-g++.
 The wrappers print nothing and never fail a build step, unless a variable asks for that:
 
   CFI2SFRAME_CC, CFI2SFRAME_LD, CFI2SFRAME_AS   the real program: a path, or a name in PATH
   CFI2SFRAME_FLAGS='--sframe-version 2'         options of cfi2sframe convert
-  CFI2SFRAME_LOG=/FILE                          append what became of each file
+  CFI2SFRAME_LOG=/FILE                          append a line for each file
   CFI2SFRAME_VERBOSE=1                          print the same on standard error
   CFI2SFRAME_STRICT=1                           fail (1) if a linked file or an object gets no section
 
-Files that SFrame is not defined for and files without CFI are no failures. See also cfi2sframe-cc(1).
+Files without CFI and files for which SFrame is not defined do not count as failures. See also cfi2sframe-cc(1).
 """
 #: 128 and the value of `signal.SIGINT`.
 _INTERRUPTED: Final = 130
