@@ -98,7 +98,7 @@ def _refused_by(reader: str, conversion: Conversion) -> dict[int, str]:
     numbers = dict(zip(conversion.section.starts, conversion.function_entries, strict=True))
     refused: dict[int, str] = {}
     for broken in _broken(reader, conversion):
-        if broken.vaddr is None:
+        if not broken.vaddrs:
             raise ReaderError(f"{reader} {broken.consequence}: {broken.message}")
         for vaddr in broken.vaddrs:
             number = numbers[vaddr]

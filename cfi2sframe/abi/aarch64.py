@@ -18,12 +18,6 @@ R_AARCH64_CALL26: Final = 283
 R_AARCH64_RELATIVE: Final = 1027
 
 
-def _ends_in_call(code: bytes) -> bool:
-    """Whether the bytes end in BL, BLR, or BLR's forms with authentication."""
-    word = int.from_bytes(code[-4:], "little")
-    return word >> 26 == 0b100101 or word & 0xFEFFF000 == 0xD63F0000
-
-
 #: struct user_pt_regs, which struct sigcontext has, too.
 _SAVED_WORDS: Final = (*range(32), SAVED_PC)
 
@@ -51,7 +45,6 @@ AARCH64_LE: Final = Arch(
     prologue_step=4,
     # nop; udf 0; brk 0 and 1.
     fill=rb"(?:\x1f\x20\x03\xd5|\x00{4}|[\x00\x20]\x00\x20\xd4)+",
-    ends_in_call=_ends_in_call,
     pc32_relocation=R_AARCH64_PREL32,
     pc64_relocation=R_AARCH64_PREL64,
     absolute_relocation=R_AARCH64_ABS64,

@@ -24,23 +24,6 @@ _NOP_OPERAND: Final = (
 )
 
 
-def _ends_in_call(code: bytes) -> bool:
-    """Whether the bytes end in E8 rel32, or FF /2 with any addressing."""
-    if code[-5] == 0xE8:
-        return True
-    for size in range(2, len(code) + 1):
-        if code[-size] != 0xFF or code[1 - size] >> 3 & 7 != 2:
-            continue
-        mode, base = code[1 - size] >> 6, code[1 - size] & 7
-        with_index = mode != 3 and base == 4
-        displacement = {0: 4 if base == 5 else 0, 1: 1, 2: 4, 3: 0}[mode]
-        if with_index and mode == 0 and size > 2 and code[2 - size] & 7 == 5:
-            displacement = 4
-        if size == 2 + with_index + displacement:
-            return True
-    return False
-
-
 AMD64: Final = Arch(
     name="AMD64",
     elf_machine=EM_X86_64,
@@ -69,7 +52,6 @@ AMD64: Final = Arch(
     prologue_step=2,
     # nop of 1 to 15 bytes, with prefixes of operand size and of CS; int3; zeros.
     fill=rb"(?:[\x66\x2e]{0,13}(?:\x90|\x0f\x1f" + _NOP_OPERAND + rb")|\xcc|\x00)+",
-    ends_in_call=_ends_in_call,
     pc32_relocation=R_X86_64_PC32,
     pc64_relocation=R_X86_64_PC64,
     absolute_relocation=R_X86_64_64,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 
 #: Words of a record of the kernel that are no register: the PC, and what a trace does not use.
@@ -68,8 +68,6 @@ class Arch(NamedTuple):
     fill: bytes
     """A regular expression: what fills the space before an aligned address, the compilers' and assemblers' nops and
     what the linkers GNU ld, gold, lld and mold put between input sections. Each instruction can be read in one way."""
-    ends_in_call: Callable[[bytes], bool]
-    """Whether the seven bytes of code before an address may end in a call."""
 
     pc32_relocation: int
     """Type of the relocation for a 32-bit distance from the field to the symbol."""

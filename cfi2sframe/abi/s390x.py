@@ -18,11 +18,6 @@ R_390_64: Final = 22
 R_390_PC64: Final = 23
 
 
-def _ends_in_call(code: bytes) -> bool:
-    """Whether the bytes end in BRASL, BRAS or BASR with the RA in r14."""
-    return code[-6:-4] == b"\xc0\xe5" or code[-4:-2] == b"\xa7\xe5" or (code[-2] == 0x0D and code[-1] >> 4 == 14)
-
-
 _REGISTERS: Final = (
     *(f"r{n}" for n in range(16)),
     *("f0", "f2", "f4", "f6", "f1", "f3", "f5", "f7", "f8", "f10", "f12", "f14", "f9", "f11", "f13", "f15"),
@@ -55,7 +50,6 @@ S390X: Final = Arch(
     prologue_step=6,
     # Branches that are never taken (bcr 0, bc 0, brc 0, brcl 0); zeros.
     fill=rb"(?:\x07[\x00-\x0f]|\x47[\x00-\x0f]..|\xa7\x04..|\xc0\x04.{4}|\x00\x00)+",
-    ends_in_call=_ends_in_call,
     pc32_relocation=R_390_PC32,
     pc64_relocation=R_390_PC64,
     absolute_relocation=R_390_64,

@@ -138,12 +138,12 @@ def run(request: VerifyRequest) -> int:
     statuses, lines = Counter[str](), []
     exit_status = EXIT_SUCCESS
     for source, result in answers_of(found, partial(check, request=request), request.inputs.process_count):
-        reason = ""
+        reason, data = "", {}
         if isinstance(result, Checked):
-            status, own = result.status, _STATUSES[result.status]
+            status, own, data = result.status, _STATUSES[result.status], result.found._asdict()
             checks.append(result)
-            for sentence in result.lines:
-                sys.stdout.write(f"{printable(f'{result.name}: {sentence}')}\n")
+            for line in result.lines:
+                sys.stdout.write(f"{printable(f'{result.name}: {line}')}\n")
             if request.is_verbose and is_single and not request.readers:
                 say("info", _comparison([result]), result.name)
         elif is_skipped(source, result):
@@ -153,8 +153,8 @@ def run(request: VerifyRequest) -> int:
             say("error", reason, result.name)
         statuses[status] += 1
         exit_status = worst((exit_status, own))
-        data = {"schema": SCHEMA_VERSION, "file": result.name, "status": status, "exit_status": own, "reason": reason}
-        lines.append(json.dumps(data | (result.data if isinstance(result, Checked) else {})))
+        head = {"schema": SCHEMA_VERSION, "file": result.name, "status": status, "exit_status": own, "reason": reason}
+        lines.append(json.dumps(head | data))
     if request.is_verbose and not is_single:
         kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(statuses.items())) or "none"
         say("info", f"{counted(len(lines), 'file')}: {kinds}; {_comparison(checks)}")
@@ -166,64 +166,33 @@ def run(request: VerifyRequest) -> int:
     return exit_status
 
 
-def _comparison(results: Sequence[Checked]) -> str:
+def _comparison(checks: Sequence[Checked]) -> str:
+    all_found = [each.found for each in checks]
     return (
-        f"{sum(result.function_count for result in results):,} functions, "
-        f"{sum(result.row_count for result in results):,} rows compared, "
-        f"{sum(result.left_out_count for result in results):,} rightly left out, "
-        f"{sum(len(result.findings) for result in results):,} differences"
+        f"{sum(found.functions for found in all_found):,} functions, "
+        f"{sum(found.rows for found in all_found):,} rows compared, "
+        f"{sum(found.left_out for found in all_found):,} rightly left out, "
+        f"{sum(len(found.differences) for found in all_found):,} differences"
     )
 
 
-# The check of a file
+class Compared(NamedTuple):
+    """What a report has of a file besides the status: how much was compared, what differs, what readers would do."""
 
-
-class SectionFault(NamedTuple):
-    """What is wrong with a section at a place in the code: an address, or `SECTION+OFFSET` in an object."""
-
-    place: str
-    kind: str
-    message: str
+    functions: int = 0
+    rows: int = 0
+    left_out: int = 0
+    differences: tuple[dict[str, str], ...] = ()
+    readers: tuple[str, ...] = ()
 
 
 class Checked(NamedTuple):
-    """What a check found. Without readers: how much was compared, and where the section differs from the CFI.
-
-    With readers, `sentences` say what each of them would do, and `is_read` whether each reads the section in some
-    release.
-    """
+    """A file that was checked: a key of `_STATUSES`, what is printed, each line after the name, and what was found."""
 
     name: str
-    function_count: int = 0
-    row_count: int = 0
-    left_out_count: int = 0
-    findings: tuple[SectionFault, ...] = ()
-    sentences: tuple[str, ...] = ()
-    is_read: bool = True
-    is_compared: bool = True
-
-    @property
-    def status(self) -> str:
-        """A key of `_STATUSES`."""
-        if self.findings or not self.is_read:
-            return "different"
-        return "clean" if self.is_compared else "uncompared"
-
-    @property
-    def lines(self) -> list[str]:
-        """What is printed, each time after the file's name."""
-        return [*(f"{place}: {kind}: {message}" for place, kind, message in self.findings), *self.sentences]
-
-    @property
-    def data(self) -> dict[str, object]:
-        """What a report has besides the status."""
-        return {
-            "functions": self.function_count,
-            "rows": self.row_count,
-            "left_out": self.left_out_count,
-            "differences": [finding._asdict() for finding in self.findings],
-            "readers": list(self.sentences),
-        }
+    status: str
+    lines: tuple[str, ...]
+    found: Compared
 
 
 def check(image: ElfImage, request: VerifyRequest) -> Checked:
@@ -231,34 +200,43 @@ def check(image: ElfImage, request: VerifyRequest) -> Checked:
 
     Raises `UnfitError` when the file has none, and otherwise what `decode_existing`, `convert` and `verify` raise.
     """
-    from cfi2sframe import api
-
     if not (request.section or request.is_conversion or image.sframe_section or image.sframe_segment):
         raise UnfitError("no .sframe section; --would-be checks the one that convert would write")
-    if request.readers:
-        section = _section(image, request)
-        sentences: list[str] = []
-        is_read = True
-        for reader in request.readers:
-            verdicts = api.judge(image, section, reader, is_in_file=not (request.section or request.is_conversion))
-            sentences += [sentence for verdict in verdicts for sentence in _sentences(verdict, image)]
-            is_read &= any(verdict.reads_it for verdict in verdicts)
-        return Checked(image.name, sentences=tuple(sentences), is_read=is_read)
+    return _judged(image, request) if request.readers else _compared(image, request)
+
+
+def _judged(image: ElfImage, request: VerifyRequest) -> Checked:
+    """Say what each reader would do with a section; it is clean if each of them reads it in some release."""
+    from cfi2sframe import api
+
+    section = _section(image, request)
+    lines: list[str] = []
+    status = "clean"
+    for reader in request.readers:
+        verdicts = api.judge(image, section, reader, is_in_file=not (request.section or request.is_conversion))
+        lines += [line for verdict in verdicts for line in _lines_of(verdict, image)]
+        if not any(verdict.reads_it for verdict in verdicts):
+            status = "different"
+    return Checked(image.name, status, tuple(lines), Compared(readers=tuple(lines)))
+
+
+def _compared(image: ElfImage, request: VerifyRequest) -> Checked:
+    """Compare a section with the CFI."""
+    from cfi2sframe import api
+
     if request.is_conversion:
         result = api.verify(api.convert_for(image, request.options, request.reader))
     elif request.reader is not None:
         result = api.verify(api.convert_for(image, request.options, request.reader), _section(image, request))
     else:
         result = api.verify(image, _section(image, request), source=request.options.source)
-    return Checked(
-        image.name,
-        result.function_count,
-        result.point_count,
-        result.left_out_count,
-        tuple(SectionFault(_place(image, found.vaddr), found.kind, found.message) for found in result.differences),
-        () if result.is_compared else (_NOT_COMPARED,),
-        is_compared=result.is_compared,
+    differences = tuple(
+        {"place": _place(image, vaddr), "kind": kind, "message": message} for kind, vaddr, message in result.differences
     )
+    status = "different" if differences else "clean" if result.is_compared else "uncompared"
+    lines = (*(": ".join(each.values()) for each in differences), *(() if result.is_compared else (_NOT_COMPARED,)))
+    found = Compared(result.function_count, result.point_count, result.left_out_count, differences)
+    return Checked(image.name, status, lines, found)
 
 
 def _section(image: ElfImage, request: VerifyRequest) -> DecodedSection:
@@ -279,15 +257,13 @@ def _place(image: ElfImage, vaddr: int) -> str:
     return f"{shown_name(place.section_name)}+0x{place.offset:x}" if image.is_relocatable else f"0x{place.offset:x}"
 
 
-def _sentences(verdict: Verdict, image: ElfImage) -> Iterator[str]:
-    """Yield what a reader would do with a section, a sentence for each rule that the section breaks."""
+def _lines_of(verdict: Verdict, image: ElfImage) -> Iterator[str]:
+    """Yield what a reader would do with a section, a line for each rule that the section breaks."""
     prefix = f"{verdict.reader} ({verdict.releases})"
     for broken in verdict.broken:
-        where = "" if broken.vaddr is None else f"{_place(image, broken.vaddr)}: "
         count = len(broken.vaddrs)
+        where = f"{_place(image, broken.vaddrs[0])}: " if count else ""
         more = f" ({count:,} such places)" if count > 1 else ""
         yield f"{prefix}: {broken.consequence}: {broken.rule}: {where}{broken.message}{more}"
     if verdict.reads_it:
         yield f"{prefix}: reads it"
-    for habit in verdict.habits:
-        yield f"{prefix}: {habit.amount:,} {habit.message}"

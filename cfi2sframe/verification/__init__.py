@@ -6,6 +6,6 @@ Nothing here knows how the section was encoded.
 """
 
 from cfi2sframe.verification.truth import Truth
-from cfi2sframe.verification.verify import Difference, Verification, check_invariants, verify_section
+from cfi2sframe.verification.verify import Difference, Verification, verify_section
 
-__all__ = ["Difference", "Truth", "Verification", "check_invariants", "verify_section"]
+__all__ = ["Difference", "Truth", "Verification", "verify_section"]

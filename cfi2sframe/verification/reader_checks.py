@@ -6,12 +6,13 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import pairwise
 from operator import add
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.constants import PF_X, PT_LOAD, PT_PHDR, SHT_RELA
+from cfi2sframe.intern import IdentityMap
 from cfi2sframe.sframe import constants as s
 
 if TYPE_CHECKING:
@@ -21,13 +22,10 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.headers import ProgramHeader
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.model import FunctionBody, Section
-    from cfi2sframe.sframe.read import DecodedSection, Header, Record, Words
+    from cfi2sframe.sframe.read import DecodedSection, Header, Record
 
-#: Bits of a control word: the one that must be 0, and how many registers Linux tells apart.
-_RESERVED: Final = 0x4
+#: How many registers Linux tells apart.
 _REGISTER_COUNT: Final = 32
-#: The bytes before a return address that are looked at: no call is longer.
-_CALL_SIZE: Final = 7
 
 
 class Edition(NamedTuple):
@@ -43,29 +41,13 @@ class Edition(NamedTuple):
     machines: tuple[int, ...] = ()
 
 
-class RowFacts(NamedTuple):
-    """What a reader may find wrong with a function's rows, and how many rows are of a kind."""
-
-    descends: str | None
-    other_base: str | None
-    has_outermost: bool
-    reserved_bit: str | None
-    left_over: str | None
-    large_register: str | None
-    topmost_only: int
-    single_words: int
-
-
 class StoredFunction(NamedTuple):
-    """A function with what is stored of it, and where the one before it starts and ends (-1: there is none)."""
+    """A function with what is stored of it."""
 
-    previous_start: int
-    previous_end: int
     start: int
     size: int
     body: FunctionBody
     record: Record
-    rows: RowFacts
 
 
 class Subject(NamedTuple):
@@ -74,8 +56,8 @@ class Subject(NamedTuple):
     edition: Edition
     section: DecodedSection
     image: ElfImage
-    is_in_file: bool
     functions: tuple[StoredFunction, ...]
+    is_in_file: bool = False
 
     @property
     def header(self) -> Header:
@@ -88,49 +70,44 @@ class Subject(NamedTuple):
         return self.header.fde_count * s.FDE_SIZE[self.section.version]
 
 
-def stored_functions(section: DecodedSection) -> Iterator[StoredFunction]:
-    """Yield the functions of a section. Rows that several of them share are looked at once."""
-    known: dict[tuple[int, int, int, int], RowFacts] = {}
-    previous_start = previous_end = -1
-    for start, size, body, record in zip(section.starts, section.sizes, section.bodies, section.records, strict=True):
-        key = (record.rows_offset, record.row_count, record.fre_type, record.fde_type)
-        if key not in known:
-            known[key] = _facts_of(body, section.words_of(record), section.arch)
-        yield StoredFunction(previous_start, previous_end, start, size, body, record, known[key])
-        previous_start, previous_end = start, start + size
+def stored_functions(section: DecodedSection) -> tuple[StoredFunction, ...]:
+    """Return the functions in the order of the table."""
+    return tuple(map(StoredFunction, section.starts, section.sizes, section.bodies, section.records))
 
 
-def _facts_of(body: FunctionBody, rows: Iterable[Words], arch: Arch) -> RowFacts:
-    own = (arch.sp_register, arch.fp_register)
+#: Which functions (by start) are wrong, and how; None for the start: the section as a whole is.
+Breaches = list[tuple[int | None, str]]
+#: Returns what is wrong with the section as a whole, or breaches; anything else: nothing is.
+Check = Callable[[Subject], object]
+
+
+def each(check: Callable[[StoredFunction], object]) -> Check:
+    """Return a check of each function, from a function that says what is wrong with one."""
+    return lambda it: [(f.start, message) for f in it.functions if isinstance(message := check(f), str)]
+
+
+def each_body(check: Callable[[FunctionBody, Arch], object]) -> Check:
+    """Return the same from a function that looks at rows alone. Those that functions share are looked at once."""
+
+    def breaches(it: Subject) -> Breaches:
+        arch, section = it.section.arch, it.section
+        found = IdentityMap["FunctionBody", object](lambda body: check(body, arch))
+        functions = zip(section.starts, section.bodies, strict=True)
+        return [(start, message) for start, body in functions if isinstance(message := found[body], str)]
+
+    return breaches
+
+
+def has_outermost(body: FunctionBody) -> bool:
+    """Whether a function has a row without data words: RA is undefined."""
+    return any(state.cfa is None for state in body.states)
+
+
+def other_base(body: FunctionBody, arch: Arch) -> str | None:
+    """Say that a CFA counts from another register than SP and FP."""
     bases = {state.cfa.register for state in body.states if state.cfa is not None}
-    others = [arch.register_name(base) for base in bases.difference(own) if base is not None]
-    descent = next(((first, second) for first, second in pairwise(body.starts) if second <= first), None)
-    reserved = left_over = None
-    topmost_only = single = 0
-    for word_size, words in rows:
-        single += len(words) == 1
-        is_topmost_only = False
-        position = entity = last_end = 0
-        while body.is_flexible and position < len(words):
-            control = words[position] & ((1 << 8 * word_size) - 1)
-            register = control >> s.FLEX_REG_SHIFT if control & s.FLEX_REG_P else None
-            if control & _RESERVED:
-                reserved = reserved or f"control word 0x{control:x} has the reserved bit"
-            if register is not None:
-                is_topmost_only |= entity > 0 or register not in own
-            position += 2 if control else 1
-            entity += 1
-            last_end = position if control else last_end
-        # A padding word is read only where a rule with its two words follows.
-        if 0 < last_end < len(words):
-            left_over = left_over or f"the last of {len(words)} data words is left over"
-        topmost_only += is_topmost_only
-    return RowFacts(
-        None if descent is None else f"a row starts at {descent[1]} after one at {descent[0]}",
-        f"the CFA counts from {min(others)}" if others else None,
-        any(state.cfa is None for state in body.states),
-        *(reserved, left_over, large_register(body), topmost_only, single),
-    )
+    others = [arch.register_name(base) for base in bases - {arch.sp_register, arch.fp_register} if base is not None]
+    return f"the CFA counts from {min(others)}" if others else None
 
 
 def large_register(body: FunctionBody) -> str | None:
@@ -140,15 +117,35 @@ def large_register(body: FunctionBody) -> str | None:
     return f"register {number} is taken for {number % _REGISTER_COUNT}" if number >= _REGISTER_COUNT else None
 
 
-# Checks: what is wrong with the section as a whole, or which functions (by start) are wrong, and how; else anything.
+def row_outside(function: StoredFunction) -> str | None:
+    """Say that the last row starts past the function's end, or past the end of its block."""
+    body = function.body
+    limit = body.repeat_size if body.repeat_size > 0 else function.size
+    if not body.starts or body.starts[-1] < limit:
+        return None
+    return f"the last row starts at {body.starts[-1]}, past the end at {limit}"
 
-Breaches = list[tuple[int | None, str]]
-Check = Callable[[Subject], str | Breaches | int | None]
+
+def missing_block_sizes(it: Subject) -> Breaches:
+    """Return PCMASK functions without the size of their block, which version 1 does not store."""
+    if it.section.version == s.SFRAME_VERSION_1:
+        return []
+    message = "block size 0 of a PCMASK function"
+    return [(f.start, message) for f in it.functions if f.record.is_pcmask and not f.record.repeat_size]
 
 
-def each(check: Callable[[StoredFunction], object]) -> Check:
-    """Return a check of each function, from a function that says what is wrong with one."""
-    return lambda it: [(f.start, message) for f in it.functions if isinstance(message := check(f), str)]
+def descents(it: Subject) -> Breaches:
+    """Return functions that start at or before the one before them, in a section that claims to be sorted."""
+    starts = it.section.starts if it.section.is_sorted else ()
+    return [(following, "starts do not ascend") for start, following in pairwise(starts) if following <= start]
+
+
+def overlaps(it: Subject) -> Breaches:
+    """Return functions that start inside the one before them, in a section that claims to be sorted."""
+    starts = it.section.starts if it.section.is_sorted else ()
+    triples = zip(starts, it.section.sizes, starts[1:], strict=False)
+    message = "overlaps the function before it"
+    return [(following, message) for start, size, following in triples if start < following < start + size]
 
 
 def segment(it: Subject) -> str | None:
@@ -163,25 +160,6 @@ def segment(it: Subject) -> str | None:
         return "PT_GNU_SFRAME does not lead to the section"
     is_mapped = image.bytes_at(segment.vaddr, size) is not None
     return None if is_mapped else "PT_GNU_SFRAME is in no PT_LOAD segment, so nothing maps it"
-
-
-def byte_order(it: Subject) -> str | None:
-    """Say that a section is not in the byte order of its ABI, or is of another ABI than its file."""
-    arch = it.section.arch
-    if arch != it.image.arch:
-        return f"it is for {arch.name}, the file for {it.image.arch.name}"
-    is_own = it.header.byte_order == arch.byte_order
-    return None if is_own else f"not the byte order of {arch.name}"
-
-
-def gaps(it: Subject) -> str | None:
-    """Say that something lies between header, functions and rows."""
-    header = it.header
-    if header.fde_offset:
-        return f"sfh_fdeoff is {header.fde_offset}, and the functions are read right after the header"
-    if header.fre_offset != it.table_size:
-        return f"sfh_freoff is {header.fre_offset}, and the rows are read right after the functions"
-    return None
 
 
 def segments(section: Section, image: ElfImage) -> Iterator[str]:
@@ -232,6 +210,16 @@ def other_header(it: Subject) -> str | None:
     return f"{name} has PF_X: the section is registered for it, and then not for the code's segment, which overlaps it"
 
 
+def outside_the_code(it: Subject) -> Breaches:
+    """Return functions that start outside of the code."""
+    starts = it.section.ascending.starts
+    # One look-up for each executable section: there may be a hundred thousand functions.
+    others = [starts[place] for place in it.image.not_code(starts, [start + 1 for start in starts])]
+    # An FDE may reach past its section into the segment, and a piece of it may start there.
+    message = "starts outside the executable sections and segments"
+    return [(start, message) for start in others if not it.image.may_execute(start)]
+
+
 def outside_the_text(it: Subject) -> Breaches:
     """Return functions outside the sections that are the text of a kernel or of a module for good."""
     found: Breaches = []
@@ -244,31 +232,11 @@ def outside_the_text(it: Subject) -> Breaches:
     return found
 
 
-def row_count(function: StoredFunction) -> str | None:
-    """Say that a function has no rows, or more of them than bytes."""
-    count = len(function.body.starts)
-    if count > function.size:
-        return f"{count} rows for {function.size} bytes"
-    return None if count else "no rows"
-
-
-def row_outside(function: StoredFunction) -> str | None:
-    """Say that the last row starts past the function's end, or past the end of its block."""
-    limit = function.record.repeat_size if function.body.is_pcmask else function.size
-    last = function.body.starts[-1] if function.body.starts else -1
-    return f"a row starts at {last} of {limit} bytes" if last >= limit else None
-
-
-def own_rows(it: Subject) -> Breaches:
+def shared_rows(it: Subject) -> Breaches:
     """Return functions whose rows are another one's, too."""
-    users = row_list_users(it)
+    users = Counter(f.record.fre_offset for f in it.functions if f.body.starts)
     message = "its rows are another function's too: it copies them for each, past the bytes that it reserves"
-    return [(function.start, message) for function in it.functions if users[function.record.fre_offset] > 1]
-
-
-def row_list_users(it: Subject) -> Counter[int]:
-    """Return how many functions use the rows at each offset."""
-    return Counter(function.record.fre_offset for function in it.functions if function.body.starts)
+    return [(f.start, message) for f in it.functions if users[f.record.fre_offset] > 1]
 
 
 def relocated(it: Subject) -> str | None:
@@ -284,17 +252,3 @@ def relocated(it: Subject) -> str | None:
     for data in map(image.section_bytes, tables):
         found += [offset for (offset,) in struct.iter_unpack(image.byte_order + "Q16x", data[: len(data) // 24 * 24])]
     return None if found == expected else "its relocations are not one for each function's start, in order"
-
-
-def uncovered_ends(it: Subject) -> int:
-    """Return how many functions end in what may be a call, at an address that no function holds.
-
-    A reader that looks the return address itself up, and not the byte before it, finds no row there.
-    """
-    found = 0
-    for function in it.functions:
-        end, size = function.start + function.size, min(function.size, _CALL_SIZE)
-        if not function.body.is_pcmask and it.section.holder_of(end) is None:
-            code = it.image.bytes_at(end - size, size)
-            found += code is not None and it.image.arch.ends_in_call(bytes(_CALL_SIZE - size) + code)
-    return found

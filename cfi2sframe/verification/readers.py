@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each reader of SFrame sections insists on, as one table, and what it would do with a section: `judge`.
+"""What each reader of SFrame sections insists on, and what `verify` demands of every section, as one table.
 
-Each rule was seen in the releases that its editions name: in the reader's source, or by running it.
+`judge` says what a reader would do with a section, `unmet_demands` what `verify` has against it. Each rule was seen in
+the releases that its editions name: in the reader's source, or by running it.
 
+- verify: what the strictest readers rely on, whatever the rows mean.
 - kernel: Linux's unwinder of user-space stacks, a series of patches. With CONFIG_SFRAME_VALIDATION it reads the whole
-  section when it registers it; without, it drops a section at the first look-up that meets an error. Only the rules of
-  validation are here: a section that they accept has no other errors.
+  section when it registers it; without, it drops a section at the first look-up that meets an error. Its demands on
+  bits and words that no producer writes (reserved ones, words left over) are not here.
 - kernel-arm64: the series for stacks of the kernel itself and of its modules.
 - glibc: `backtrace()`, where glibc was configured with `--enable-sframe`. It trusts what it reads: no bounds of rows
   are checked. Whatever it cannot do, it leaves the whole trace to DWARF; so it does where one module of a trace has no
@@ -19,16 +21,16 @@ Each rule was seen in the releases that its editions name: in the reader's sourc
 
 from __future__ import annotations
 
-from collections.abc import Callable  # noqa: TC003 - part of a NamedTuple's fields
+from operator import lt
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64, SHT_GNU_SFRAME
-from cfi2sframe.sframe.constants import FLAGS_BY_VERSION
+from cfi2sframe.sframe.constants import FLAGS_BY_VERSION, HEADER_SIZE
 from cfi2sframe.sframe.constants import SFRAME_F_FDE_FUNC_START_PCREL as _PCREL
 from cfi2sframe.sframe.constants import SFRAME_F_FDE_SORTED as _SORTED
 from cfi2sframe.sframe.constants import SFRAME_F_FRAME_POINTER as _FRAME_POINTER
 from cfi2sframe.verification import reader_checks as c
-from cfi2sframe.verification.reader_checks import Check, Edition, Subject, each
+from cfi2sframe.verification.reader_checks import Breaches, Check, Edition, Subject, each, each_body
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
@@ -39,20 +41,12 @@ Consequence = Literal["refuses it", "does not find it", "reads it wrongly", "lea
 
 
 class Broken(NamedTuple):
-    """A rule that a section breaks: where first (None: as a whole) and how, and the starts of all such functions."""
+    """A rule that a section breaks: how, at the first place, and the starts of all functions; none: as a whole."""
 
     rule: str
     consequence: Consequence
-    vaddr: int | None
     message: str
     vaddrs: tuple[int, ...] = ()
-
-
-class Habit(NamedTuple):
-    """What a reader does with `amount` functions or rows (`message` says which) of a section that it reads."""
-
-    amount: int
-    message: str
 
 
 class Verdict(NamedTuple):
@@ -61,7 +55,6 @@ class Verdict(NamedTuple):
     reader: str
     releases: str
     broken: tuple[Broken, ...]
-    habits: tuple[Habit, ...]
 
     @property
     def reads_it(self) -> bool:
@@ -77,17 +70,15 @@ class _Rule(NamedTuple):
     check: Check
     is_decisive: bool = False
 
-
-class _Remark(NamedTuple):
-    """Functions or rows that some editions treat in their own way: what to say of them, and how to count them."""
-
-    editions: str
-    message: str
-    count: Callable[[Subject], int]
+    def breaches(self, it: Subject) -> Breaches:
+        """Return which functions break the rule, or that the section does."""
+        found = self.check(it)
+        return [(None, found)] if isinstance(found, str) else found if isinstance(found, list) else []
 
 
 #: By the names that the rules give them; of each reader, the oldest first.
 _EDITIONS: Final = {
+    "verify": Edition("verify", "", tuple(FLAGS_BY_VERSION)),
     "kernel": Edition("kernel", "patches of 2026, in no release", (3,)),
     "arm64": Edition("kernel-arm64", "patches of 2026 (v6 to v8), in no release", (3,), machines=(EM_AARCH64,)),
     "glibc": Edition("glibc", "2.42 to 2.44", (2,), machines=(EM_X86_64, EM_AARCH64)),
@@ -102,8 +93,8 @@ _EDITIONS: Final = {
 _LIB, _LD, _ALL = "lib40 lib44 lib47", "ld40 ld44 ld45 ld47", " ".join(_EDITIONS)
 
 
-def _by(editions: str, consequence: Consequence = "refuses it") -> dict[str, Consequence]:
-    return dict.fromkeys(editions.split(), consequence)
+def _by(editions: str, consequence: Consequence = "refuses it", **others: Consequence) -> dict[str, Consequence]:
+    return dict.fromkeys(editions.split(), consequence) | others
 
 
 # fmt: off
@@ -124,13 +115,21 @@ _RULES: Final = (
           _DECISIVE),
     _Rule("flags", _by("kernel"),
           lambda it: it.header.flags != _SORTED | _PCREL and f"flags 0x{it.header.flags:x}", _DECISIVE),
-    _Rule("flags", _by("arm64"),
-          lambda it: not it.header.flags & _PCREL
-          and f"flags 0x{it.header.flags:x}, without SFRAME_F_FDE_FUNC_START_PCREL", _DECISIVE),
+    _Rule("flags", _by("verify arm64"),
+          lambda it: it.section.version == 3 and not it.header.flags & _PCREL
+          and "version 3 without SFRAME_F_FDE_FUNC_START_PCREL", _DECISIVE),
     _Rule("flags", _by(f"glibc {_LIB} {_LD}"),
           lambda it: it.header.flags & ~(it.edition.flags or FLAGS_BY_VERSION[it.section.version])
           and f"flags 0x{it.header.flags:x}", _DECISIVE),
-    _Rule("byte order", _by("kernel arm64 glibc"), c.byte_order, _DECISIVE),
+    _Rule("flags", _by("verify"),
+          lambda it: it.header.flags & ~FLAGS_BY_VERSION[it.section.version]
+          and f"flags 0x{it.header.flags:x} are not of this version"),
+    _Rule("ABI", _by("verify kernel arm64 glibc"),
+          lambda it: it.section.arch != it.image.arch
+          and f"for {it.section.arch.name}, the file is for {it.image.arch.name}", _DECISIVE),
+    _Rule("byte order", _by("verify kernel arm64 glibc"),
+          lambda it: it.header.byte_order != it.section.arch.byte_order
+          and f"not in the byte order of {it.section.arch.name}", _DECISIVE),
     _Rule("ABI", _by("arm64 glibc"),
           lambda it: it.section.arch.elf_machine not in it.edition.machines
           and f"it is not written for {it.section.arch.name}", _DECISIVE),
@@ -140,65 +139,61 @@ _RULES: Final = (
     _Rule("ABI", _by("ld44 ld45", "reads it wrongly"),
           lambda it: it.section.arch.elf_machine == EM_S390
           and f"it does not merge sections of {it.section.arch.name}; 2.46 does", _DECISIVE),
-    _Rule("auxiliary header", _by("kernel arm64"),
+    _Rule("auxiliary header", _by("verify kernel arm64"),
           lambda it: it.header.auxhdr_size and f"an auxiliary header of {it.header.auxhdr_size} bytes", _DECISIVE),
-    _Rule("functions and rows", _by("kernel"),
-          lambda it: (not it.header.fde_count and "sfh_num_fdes is 0")
-          or (not it.header.fre_count and "sfh_num_fres is 0"), _DECISIVE),
+    _Rule("functions and rows", _by("verify kernel"), lambda it: not it.header.fde_count and "no functions", _DECISIVE),
+    _Rule("functions and rows", _by("verify kernel"), lambda it: not it.header.fre_count and "no rows", _DECISIVE),
     _Rule("offsets", _by(f"glibc {_LIB} {_LD}"),
           lambda it: it.header.fde_offset > it.header.fre_offset and "sfh_fdeoff is past sfh_freoff", _DECISIVE),
     _Rule("layout", _by("kernel"),
           lambda it: it.header.fre_offset < it.header.fde_offset + it.table_size
           and "the rows begin before the function table ends", _DECISIVE),
-    _Rule("layout", _by("glibc", "reads it wrongly"), c.gaps, _DECISIVE),
-    _Rule("SFRAME_F_FDE_SORTED", _by("glibc", "leaves traces to DWARF"),
-          lambda it: not it.section.is_sorted and "SFRAME_F_FDE_SORTED is not set: nothing is looked up", _DECISIVE),
+    _Rule("layout", _by("verify glibc", "reads it wrongly"),
+          lambda it: it.header.fde_offset and f"sfh_fdeoff is {it.header.fde_offset}, not 0", _DECISIVE),
+    _Rule("layout", _by("verify glibc", "reads it wrongly"),
+          lambda it: it.header.fre_offset != it.table_size
+          and f"sfh_freoff is {it.header.fre_offset}, the table's size {it.table_size}", _DECISIVE),
+    _Rule("number of rows", _by("verify"),
+          lambda it: it.header.fre_count != it.section.row_count
+          and f"sfh_num_fres is {it.header.fre_count}, the functions have {it.section.row_count} rows"),
+    _Rule("layout", _by("verify"),
+          lambda it: HEADER_SIZE + it.header.auxhdr_size + it.header.fre_offset + it.header.fre_size
+          != len(it.section.data) and "sfh_fre_len does not reach the section's end"),
+    _Rule("fixed offsets", _by("verify"),
+          lambda it: it.header.fixed_ra_offset != it.section.arch.fixed_ra_offset
+          and f"fixed RA offset {it.header.fixed_ra_offset}"),
+    _Rule("fixed offsets", _by("verify"),
+          lambda it: it.header.fixed_fp_offset and f"fixed FP offset {it.header.fixed_fp_offset}"),
+    _Rule("SFRAME_F_FDE_SORTED", _by("verify glibc", "leaves traces to DWARF"),
+          lambda it: not (it.image.is_relocatable or it.section.is_sorted) and "not sorted, in a linked file",
+          _DECISIVE),
     _Rule("executable segments", _by("kernel"),
           lambda it: [(None, message) for message in c.segments(it.section, it.image)]),
     _Rule("headers with PF_X", _by("kernel", "does not find it"), c.other_header),
+    _Rule("text", _by("verify"), c.outside_the_code),
     _Rule("text", _by("arm64"), c.outside_the_text),
-    _Rule("order of functions", {"kernel": "refuses it", "glibc": "reads it wrongly"}, each(
-        lambda f: f.start <= f.previous_start
-        and f"it starts at or before 0x{f.previous_start:x}, the one before it")),
-    _Rule("overlap", _by("glibc", "reads it wrongly"), each(
-        lambda f: f.start < f.previous_end and "it starts before the end of the one before it")),
-    _Rule("block size", _by("glibc", "crashes"), each(
-        lambda f: f.record.is_pcmask and not f.record.repeat_size and "it divides by the block size, which is 0")),
-    _Rule("number of rows", _by("kernel"), each(c.row_count)),
-    _Rule("order of rows", {"kernel": "refuses it", "glibc": "reads it wrongly"}, each(lambda f: f.rows.descends)),
-    _Rule("rows outside", {"kernel": "refuses it", "glibc": "reads it wrongly"}, each(c.row_outside)),
-    _Rule("rows without data words", _by("glibc", "leaves traces to DWARF"), each(
-        lambda f: f.rows.has_outermost and "a row without data words (errata 2) is an error to it")),
-    _Rule("rows without data words", _by("arm64"), each(
-        lambda f: f.rows.has_outermost and "a row without data words is an error to it")),
-    _Rule("flexible rows", _by("arm64"), each(lambda f: f.body.is_flexible and "its rows are flexible")),
-    _Rule("CFA's register", _by("arm64"), each(lambda f: f.rows.other_base)),
-    _Rule("control words", _by("kernel"), each(lambda f: f.rows.reserved_bit)),
-    _Rule("data words", _by("kernel"), each(lambda f: f.rows.left_over)),
-    _Rule("register numbers", _by("kernel", "reads it wrongly"), each(lambda f: f.rows.large_register)),
+    _Rule("order of functions", _by("verify kernel", glibc="reads it wrongly"), c.descents),
+    _Rule("overlap", _by("verify glibc", "reads it wrongly"), c.overlaps),
+    _Rule("block size", _by("verify kernel", glibc="crashes"), c.missing_block_sizes),
+    _Rule("block size", _by("verify"), each(
+        lambda f: not f.record.is_pcmask and f.record.repeat_size
+        and f"block size {f.record.repeat_size} of a PCINC function")),
+    _Rule("number of rows", _by("verify kernel"), each_body(lambda body, _: not body.starts and "no rows")),
+    _Rule("size", _by("verify"), each(lambda f: f.body.starts and not f.size and "no size")),
+    _Rule("first row", _by("verify"), each_body(
+        lambda body, _: body.starts[:1] > (0,) and f"the first row starts at {body.starts[0]}")),
+    _Rule("order of rows", _by("verify kernel", glibc="reads it wrongly"), each_body(
+        lambda body, _: not all(map(lt, body.starts, body.starts[1:])) and "row starts do not ascend")),
+    _Rule("rows outside", _by("verify kernel", glibc="reads it wrongly"), each(c.row_outside)),
+    _Rule("rows without data words", _by("glibc", "leaves traces to DWARF"), each_body(
+        lambda body, _: c.has_outermost(body) and "a row without data words (errata 2) is an error to it")),
+    _Rule("rows without data words", _by("arm64"), each_body(
+        lambda body, _: c.has_outermost(body) and "a row without data words is an error to it")),
+    _Rule("flexible rows", _by("arm64"), each_body(lambda body, _: body.is_flexible and "its rows are flexible")),
+    _Rule("CFA's register", _by("arm64"), each_body(c.other_base)),
+    _Rule("register numbers", _by("kernel", "reads it wrongly"), each_body(lambda body, _: c.large_register(body))),
     _Rule("relocations", _by(_LD, "reads it wrongly"), c.relocated),
-    _Rule("rows of its own", _by(_LD, "reads it wrongly"), c.own_rows),
-)
-_REMARKS: Final = (
-    _Remark("kernel", "rows start from a register that it knows in the topmost frame only: elsewhere a walk ends there",
-            lambda it: sum(function.rows.topmost_only for function in it.functions)),
-    _Remark("kernel", "functions have flexible rows: an early version of the series refuses the section for them",
-            lambda it: sum(function.body.is_flexible for function in it.functions)),
-    _Remark("glibc", "rows have RA in its register: a trace through one is left to DWARF",
-            lambda it: 0 if it.header.fixed_ra_offset else sum(f.rows.single_words for f in it.functions)),
-    _Remark("kernel", "functions may end in a call and have no function at their end: the return address, which it "
-            "looks up, finds no row", c.uncovered_ends),
-    _Remark("glibc", "functions may end in a call and have no function at their end: a trace through the return "
-            "address, which it looks up, is left to DWARF", c.uncovered_ends),
-    _Remark("kernel glibc", "functions have code before their first row: no row is found there",
-            lambda it: sum(function.body.starts[:1] > (0,) for function in it.functions)),
-    _Remark(_LIB, "functions share their rows: a host of the other byte order refuses the section",
-            lambda it: sum(count for count in c.row_list_users(it).values() if count > 1)),
-    _Remark(_LIB, "rows more or fewer than sfh_num_fres: a host of the other byte order refuses the section",
-            lambda it: abs(it.header.fre_count - it.section.row_count)),
-    _Remark("lib47", "functions start relative to the section: sframe_find_fre, a function of the library, looks for "
-            "them elsewhere",
-            lambda it: len(it.functions) if it.section.version == 2 and not it.section.start_is_pcrel else 0),
+    _Rule("rows of its own", _by(_LD, "reads it wrongly"), c.shared_rows),
 )
 # fmt: on
 
@@ -209,9 +204,9 @@ def judge(name: str, section: DecodedSection, image: ElfImage, *, is_in_file: bo
     `is_in_file`: the section is the one that the file has, so that headers which lead to it count too. There is no
     verdict for a name that `cfi2sframe.readers` does not have.
     """
-    functions = tuple(c.stored_functions(section))
+    functions = c.stored_functions(section)
     return tuple(
-        _verdict(key, Subject(edition, section, image, is_in_file, functions))
+        _verdict(key, Subject(edition, section, image, functions, is_in_file))
         for key, edition in _EDITIONS.items()
         if edition.reader == name
     )
@@ -220,12 +215,16 @@ def judge(name: str, section: DecodedSection, image: ElfImage, *, is_in_file: bo
 def _verdict(key: str, it: Subject) -> Verdict:
     broken: list[Broken] = []
     for rule in _RULES:
-        found = rule.check(it) if key in rule.editions else None
-        breaches = [(None, found)] if isinstance(found, str) else found if isinstance(found, list) else []
+        breaches = rule.breaches(it) if key in rule.editions else []
         if breaches:
             vaddrs = tuple([vaddr for vaddr, _ in breaches if vaddr is not None])
-            broken.append(Broken(rule.name, rule.editions[key], *breaches[0], vaddrs))
+            broken.append(Broken(rule.name, rule.editions[key], breaches[0][1], vaddrs))
             if rule.is_decisive:
-                return Verdict(it.edition.reader, it.edition.releases, tuple(broken), ())
-    habits = [Habit(remark.count(it), remark.message) for remark in _REMARKS if key in remark.editions.split()]
-    return Verdict(it.edition.reader, it.edition.releases, tuple(broken), tuple([h for h in habits if h.amount]))
+                break
+    return Verdict(it.edition.reader, it.edition.releases, tuple(broken))
+
+
+def unmet_demands(section: DecodedSection, image: ElfImage) -> Breaches:
+    """Return what `verify` has against a section, with the starts of the functions, or None for the section."""
+    it = Subject(_EDITIONS["verify"], section, image, c.stored_functions(section))
+    return [breach for rule in _RULES if "verify" in rule.editions for breach in rule.breaches(it)]

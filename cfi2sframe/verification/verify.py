@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.elf.ranges import Span, SpanCount, touches, united
 from cfi2sframe.printable import counted
+from cfi2sframe.sframe.read import DecodedSection
 from cfi2sframe.verification.answers import function_ends, section_column
 from cfi2sframe.verification.column import steps
-from cfi2sframe.verification.invariants import broken_invariants
+from cfi2sframe.verification.readers import unmet_demands
 from cfi2sframe.verification.row_difference import attribute_difference, row_difference
 from cfi2sframe.verification.truth import NOTHING, fdes_with_code, truth_column
 
@@ -95,7 +96,7 @@ _NO_CLAIM: Final = _Problems(("no CFI",))
 
 
 def verify_section(image: ElfImage, truth: Truth, section: Section) -> Verification:
-    """Compare a section with the image's CFI and stubs, and check invariants.
+    """Compare a section with the image's CFI and stubs; if it was read, check also what readers rely on.
 
     `truth` is for the section's version. At the addresses of PLT stubs their instructions are the truth, everywhere
     else the CFI of the best source that has an FDE there.
@@ -118,18 +119,15 @@ def verify_section(image: ElfImage, truth: Truth, section: Section) -> Verificat
     absent, left_out_count = _absences([m for m in found if m.answer is None], fdes, truth, section)
     extra = _extra([m for m in found if m.claim is NOTHING], section)
     wrong = _wrong([m for m in found if m.answer is not None and m.claim is not NOTHING], fdes, section)
-    differences = {*check_invariants(section, image), *absent, *extra, *wrong}
+    differences = {*_invariants(section, image), *absent, *extra, *wrong}
     ordered = sorted(differences, key=lambda d: (d.vaddr, d.kind, d.message))
     return Verification(_function_count(fdes, truth.stubs), point_count, left_out_count, tuple(ordered))
 
 
-def check_invariants(section: Section, image: ElfImage | None = None) -> list[Difference]:
-    """Return what breaks a requirement of the strictest readers or, in unsorted sections (of objects), of linkers.
-
-    Without an image, requirements that depend on the file are not checked; nor are those of how the section is stored
-    unless it was read.
-    """
-    return [Difference("invariant", vaddr, message) for vaddr, message in broken_invariants(section, image)]
+def _invariants(section: Section, image: ElfImage) -> Iterator[Difference]:
+    if isinstance(section, DecodedSection):
+        for vaddr, message in unmet_demands(section, image):
+            yield Difference("invariant", section.vaddr if vaddr is None else vaddr, message)
 
 
 def _function_count(fdes: Sequence[Fde], stubs: StubScan) -> int:

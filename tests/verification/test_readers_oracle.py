@@ -87,32 +87,6 @@ def test_readelf_of_s390x(release: str, tmp_path: Path, binutils: Callable[[Binu
     assert verdicts[release].reads_it == ("sp+160" in shown), shown
 
 
-#: Shared rows, and a header that counts them differently: only hosts of the other byte order mind.
-FOREIGN: Final = {
-    "shared rows": (RawFunction(rows=b"\x00\x03\x00"), RawFunction(0x20010, fre_offset=0)),
-    "own rows": (RawFunction(rows=b"\x00\x03\x00"), RawFunction(0x20010, rows=b"\x00\x03\x01")),
-}
-
-
-@pytest.mark.parametrize("name", FOREIGN)
-@pytest.mark.parametrize("is_counted", [True, False])
-def test_readelf_of_the_other_byte_order(
-    name: str,
-    is_counted: bool,  # noqa: FBT001
-    tmp_path: Path,
-    binutils: Callable[[BinutilsVersion], Binutils],
-) -> None:
-    section = RawSection(FOREIGN[name], 3, ">", flags=5, abi=4, fixed_ra=0, fre_count=2 if is_counted else 1)
-    data = section.assemble()
-    image = linked_image(abi=4, section=data)
-    path = tmp_path / "file"
-    path.write_bytes(bytes(image.data[:]))
-    verdict = judge(image, decode(data, section.vaddr), "libsframe")[-1]
-    minds = any("a host of the other byte order refuses" in habit.message for habit in verdict.habits)
-    assert verdict.reads_it
-    assert is_shown(binutils("newest"), path, section) == (not minds), verdict
-
-
 SOURCE: Final = """
 int g(int);
 int f(int x) { return g(x) + 1; }
