@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library: convert a loaded file, read a section, verify one. `elf.load` loads files.
+"""The library: convert a file in memory, decode a section, verify one.
 
 Addresses are virtual addresses of the file; sizes count bytes. Everything raised on purpose is a `Cfi2SFrameError`.
 """
@@ -53,11 +53,11 @@ def convert(
     section_vaddr: int | None = None,
     level: Level | None = None,
 ) -> Conversion:
-    """Convert the CFI of a file in memory: of a path, of the file's bytes, or of what `load` has returned.
+    """Convert the CFI of a file, given by its path, its bytes or its loaded image, and write nothing.
 
-    `Conversion.data` is the section; the other parameters are the fields of `conversion.Options`. `account` counts the
-    outcomes, `convert_file` writes a file with the section in it. Raises `InputError` when the CFI cannot be used,
-    `RequestError` when something is asked for that does not exist or does not fit, and what `load` raises.
+    `Conversion.data` is the section; the keywords are the fields of `conversion.Options`. `account` counts what became
+    of each function, and `convert_file` writes a file. Raises `InputError` when the CFI cannot be used, `RequestError`
+    when an option does not exist or does not fit the file, and what `load` raises.
     """
     options = Options(version, errata, source, section_vaddr, level)
     check_options(options)
@@ -71,29 +71,30 @@ def _image(file: ElfImage | bytes | str | PathLike[str]) -> ElfImage:
 
 
 def convert_for(image: ElfImage, options: Options, reader: str | None) -> Conversion:
-    """Convert for a reader of `readers.READERS`, whose version `options` has: functions that it refuses are left out.
+    """Convert for a reader of `readers.READERS`, and leave out the functions for which it would refuse the section.
 
-    Raises `ReaderError` when it would not read the section of such a file at all, and what `convert` raises.
+    `options` has the reader's version. Raises `ReaderError` when the reader would refuse any section of this file, and
+    what `convert` raises.
     """
     with naming(image.name):
         conversion = convert_image(image, options)
         if reader is None or not conversion.data or _broken(reader, conversion) == ():
             return conversion
-        # Each function by itself: a range of -O2 is of several.
+        # At -O0 each function has an FDE of its own; a range of -O2 may join several.
         alone = convert_image(image, options._replace(level=0))
         return convert_image(image, options, _refused_by(reader, alone))
 
 
 def _broken(reader: str, conversion: Conversion) -> tuple[Broken, ...]:
-    """Return the rules by which the newest edition of a reader refuses a section; none if any edition reads it."""
+    """Return the rules for which the newest edition of a reader refuses a section; none if any edition reads it."""
     verdicts = judge(conversion.image, _decode_made(conversion), reader)
     return () if any(verdict.reads_it for verdict in verdicts) else verdicts[-1].broken
 
 
 def _refused_by(reader: str, conversion: Conversion) -> dict[int, str]:
-    """Return the FDEs, by their numbers, of the functions that a reader refuses, and why.
+    """Return the numbers of the FDEs that a reader refuses, each with the reason.
 
-    Raises `ReaderError` when it refuses the section as a whole, or stubs, which have no FDE.
+    Raises `ReaderError` when the reader refuses the section as a whole, or its stubs, which have no FDE.
     """
     numbers = dict(zip(conversion.section.starts, conversion.function_entries, strict=True))
     refused: dict[int, str] = {}
@@ -109,18 +110,18 @@ def _refused_by(reader: str, conversion: Conversion) -> dict[int, str]:
 
 
 def decode(data: bytes, section_vaddr: int = 0, *, is_object: bool = False) -> DecodedSection:
-    """Read the raw bytes of a section at `section_vaddr`. Raises `SFrameError` when they are damaged.
+    """Decode the raw bytes of a section at `section_vaddr`. Raises `SFrameError` when they are damaged.
 
-    `is_object`: they are those of an object, with relocations applied.
+    `is_object`: the section is an object's, with its relocations applied.
     """
     return read_section(data, section_vaddr, is_object=is_object)
 
 
 def decode_existing(image: ElfImage | bytes | str | PathLike[str]) -> DecodedSection:
-    """Decode the SFrame section of a file, which is loaded if it is a path; in an object, with its relocations applied.
+    """Decode the SFrame section of a file, given as for `convert`; in an object, with its relocations applied.
 
-    An object's function starts are addresses in the image's layout (see `ElfImage.place`). Raises `InputError` when
-    there is no section or it is damaged, and what `load` raises.
+    An object's functions start at addresses of the image's layout (see `ElfImage.place`). Raises `InputError` when
+    the file has no section or a damaged one, and what `load` raises.
     """
     image = _image(image)
     section, segment = image.sframe_section, image.sframe_segment
@@ -135,22 +136,22 @@ def decode_existing(image: ElfImage | bytes | str | PathLike[str]) -> DecodedSec
 
 
 def decode_made(image: ElfImage, options: Options = Options(), reader: str | None = None) -> DecodedSection:
-    """Decode the section that `convert_for` makes, to be verified or judged. Raises as it does.
+    """Decode the section that `convert_for` makes, so that it can be verified or judged. Raises what that raises.
 
-    In an object each function has its address in the image's layout.
+    An object's functions start at addresses of the image's layout.
     """
     with naming(image.name):
         return _decode_made(convert_for(image, options, reader))
 
 
 def _decode_made(conversion: Conversion) -> DecodedSection:
-    """Decode a conversion's section; it raises `InputError` where there is none."""
+    """Decode the section of a conversion. Raises `InputError` when it has none."""
     if not conversion.data:
         version = conversion.target.version
         reason = f"SFrame version {version} can describe none of the functions; there is no section"
         raise InputError(reason, file=conversion.image.name)
     if conversion.image.is_relocatable:
-        # A raw section has every text section at 0; to be compared, functions need distinct addresses.
+        # In the raw section all text sections start at 0; a comparison needs an address of its own for each function.
         conversion = place_again(conversion, 0)
     return read_section(conversion.data, conversion.section_vaddr)
 
@@ -163,11 +164,11 @@ def verify(
 ) -> Verification:
     """Compare an SFrame section with the CFI of a file, at every address where rows of either start or end.
 
-    Of a file (as `convert` takes it), the section is the one that it has, or a given one, and `source` is the CFI to
-    compare it with, as in `convert`. Functions that it has for code which no CFI covers are compared with what the
-    instructions say; only where `source` is "code", none of these may be missing. Where all CFI has been stripped and
-    instructions say something else, the result is not `is_compared`. Of a conversion, the section is the one that was
-    made, encoded and decoded again. Raises `InputError` when there is no section, and what `convert` raises.
+    For a file, given as for `convert`, that is its own section or `section`, and `source` selects the CFI. Functions
+    of the section in code without CFI are compared with what the instructions say; the section need not have any,
+    unless `source` is "code". If the file has lost all of its CFI, and the instructions say something else than the
+    section, the result is not `is_compared`. For a conversion, the section is decoded from its bytes. Raises
+    `InputError` when there is no section, and what `convert` raises.
     """
     if isinstance(subject, Conversion):
         with naming(subject.image.name):
@@ -189,14 +190,14 @@ def _verify(image: ElfImage, section: Section, source: CfiKind | None) -> Verifi
     if any(difference.kind == "extra" for difference in found.differences):
         found = _compare_with_code(image, cfi, section, target) or found
     if not (cfi.entries or cfi.damaged or found.is_clean):
-        # The section was made from CFI that has been stripped, which says more than instructions do.
+        # The section was made from CFI that has been stripped since, and that knew more than instructions tell.
         broken = tuple(difference for difference in found.differences if difference.kind == "invariant")
         return Verification(0, 0, 0, broken, is_compared=False)
     return found
 
 
 def _compare_with_code(image: ElfImage, cfi: Cfi, section: Section, target: Target) -> Verification | None:
-    """Compare also the functions that the section may have from instructions; None where no rows follow from these."""
+    """Compare with rows from instructions, too; None where there are none."""
     from cfi2sframe.uncovered import with_derived
 
     try:
@@ -212,12 +213,12 @@ def _compare_with_code(image: ElfImage, cfi: Cfi, section: Section, target: Targ
 def _compare(image: ElfImage, cfi: Cfi, section: Section, target: Target) -> Verification:
     outcomes = outcomes_of(cfi.entries, lower_programs(cfi.programs, target))
     code_map = map_code(image, cfi.entries, target.version)
-    # The section may be that of a producer which describes no function in part.
+    # Other producers describe a function whole or not at all.
     return verify_section(image, _truth(cfi.entries, outcomes, code_map, may_lack_parts=outcomes.in_parts), section)
 
 
 def truth_of(conversion: Conversion) -> Truth:
-    """Return what a section made by a conversion is verified against."""
+    """Return what `verify_section` compares the section of a conversion with."""
     return _truth(conversion.cfi.entries, conversion.outcomes, conversion.code_map)
 
 
@@ -227,12 +228,12 @@ def _truth(entries: CfiEntries, outcomes: Outcomes, code_map: CodeMap, may_lack_
 
 
 def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options: Options = Options()) -> DecodedSection:
-    """Decode a raw section that was made for an image with these options, to be verified against it.
+    """Decode the raw bytes of a section that was made for an image with these options.
 
-    `section_vaddr` None is the address that `convert` assumes. The raw section of an object has every text section at
-    0: each function gets the address, in the image's layout, of a function that `convert` makes of its offset and size,
-    with padding or without; of several, in the order of the FDEs. Raises `SFrameError` when the bytes are damaged; for
-    objects what `convert` raises.
+    `section_vaddr` None is the address that `convert` assumes. In the raw section of an object all text sections start
+    at 0, so each of its functions gets the address of the function with the same offset and size, with the padding
+    after it or without, that `convert` makes; several such functions follow the order of the FDEs. Raises `SFrameError`
+    when the bytes are damaged, and for objects what `convert` raises.
     """
     if section_vaddr is None:
         section_vaddr = default_section_vaddr(image)
@@ -241,7 +242,7 @@ def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options:
         return decoded
     options = options._replace(version=read_header(data).version)
     places: dict[tuple[int, int], list[int]] = {}
-    # It may follow newer errata than it uses, and functions are cut where rows without data words may not be used.
+    # Nothing in the bytes tells the errata level, and where a function is cut depends on it.
     for errata in sorted(ERRATA, reverse=True) if options.version == SFRAME_VERSION_2 else (None,):
         for place, vaddrs in _places(convert_image(image, options._replace(errata=errata))).items():
             places.setdefault(place, vaddrs)
@@ -253,7 +254,7 @@ def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options:
 
 
 def _places(conversion: Conversion) -> dict[tuple[int, int], list[int]]:
-    """Return the addresses of an object's functions by (offset, size), with the padding after them and without."""
+    """Return the addresses of an object's functions by offset and size, with and without the padding after them."""
     padding_starts = {end: start for start, end in conversion.code_map.padding.ranges}
     places: dict[tuple[int, int], list[int]] = {}
     for function in conversion.section:
@@ -264,10 +265,10 @@ def _places(conversion: Conversion) -> dict[tuple[int, int], list[int]]:
 
 
 def judge(image: ElfImage, section: DecodedSection, reader: str, *, is_in_file: bool = False) -> tuple[Verdict, ...]:
-    """Return what a reader would do with a section for an image: a verdict for each of its editions, the oldest first.
+    """Return what each edition of a reader, the oldest first, would do with a section for an image.
 
-    `reader` is a name of `readers.READERS`. `is_in_file`: the section is the one that the file
-    has, so that the headers which lead to it count too. Raises `RequestError` for any other reader.
+    `reader` is a name of `readers.READERS`; for any other, raises `RequestError`. `is_in_file`: the file has this
+    section, so that the headers which lead to it are judged, too.
     """
     from cfi2sframe.readers import READERS
     from cfi2sframe.verification.readers import judge as judge_section

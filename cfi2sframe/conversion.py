@@ -41,13 +41,12 @@ Level = Literal[0, 1, 2]
 class Options(NamedTuple):
     """What the caller may choose.
 
-    `version` is that of SFrame (1 to 3). `errata` belongs to version 2: the number of the newest errata that the
-    section's readers know; None is `DEFAULT_ERRATA`. `source` is the CFI to read; None: all that there is, and where
-    several sources describe an address, the first of `elf.cfi.CFI_KINDS`; "code": these and, for code that none of
-    them covers, what follows from its instructions. `section_vaddr` is the section's virtual address; None: the first
-    64 KiB boundary past the last PT_LOAD (objects: 0). `level`: 0 gives every function rows of its own, 1 shares equal
-    rows, 2 also cuts and joins functions where that saves bytes; None is 2. Objects are always at 0: GNU ld cannot
-    merge shared rows.
+    `version` is that of SFrame, 1 to 3. `errata`, of version 2 only, is the newest errata level that the section's
+    readers know; None is `DEFAULT_ERRATA`. `source` is the only CFI to read; None reads all, and where several sources
+    describe an address, the first of `elf.cfi.CFI_KINDS` counts; "code" adds rows from instructions for code without
+    CFI. `section_vaddr` is the section's virtual address; None is the first 64 KiB boundary past the last PT_LOAD
+    (objects: 0). `level` 0 gives each function rows of its own, 1 shares equal rows, 2 (None) also cuts and joins
+    functions where that saves bytes. Objects always get level 0, because GNU ld cannot merge shared rows.
     """
 
     version: int = SFRAME_VERSION_3
@@ -85,14 +84,12 @@ def check_options(options: Options) -> None:
 class Conversion(NamedTuple):
     """The section made of an image, and what became of every FDE.
 
-    `target` is the ABI and version of the section, `cfi` the CFI that was read; functions that were derived from
-    instructions are its last entries (`Cfi.derived_numbers`), and in no count of FDEs. `code_map` gives each address to
-    one FDE or to the stubs, and has the padding that described functions reach over. `outcomes` has the result of each
-    FDE in `cfi.entries`, by its number. `section` is the logical section, `rows` has the rows of its functions as
-    bytes, and `data` is the section's bytes, empty when it would have no function. `function_entries` has the number of
-    the FDE of each function of `section`, None for stubs; at level 2, where a function may reach over several FDEs and
-    stubs, that of the one it begins in. `section_vaddr` is the section's virtual address, which function starts are
-    relative to.
+    `target` is the ABI and version of the section, and `cfi` what was read; functions derived from instructions are
+    its last entries (`Cfi.derived_numbers`), and no count of FDEs includes them. `code_map` gives each address to one
+    FDE or to the stubs. `outcomes` has the result of each FDE in `cfi.entries`, by number. `section` is the logical
+    section, `rows` has its functions' rows as bytes, and `data` all of its bytes: none if it would have no function.
+    `function_entries` has the number of the FDE in which each function of `section` begins, None for stubs; at level 2,
+    a function may reach over several FDEs and stubs. Function starts are relative to `section_vaddr`.
     """
 
     image: ElfImage
@@ -117,25 +114,25 @@ class Conversion(NamedTuple):
 
     @property
     def skips(self) -> tuple[tuple[CfiEntry, Skip], ...]:
-        """The FDEs of the functions that are left out, with their reasons, in order."""
+        """The FDEs that are left out, in order, each with its reason."""
         entries, skipped = self.cfi.entries, self.outcomes.skipped
         return tuple([(entries[number], skipped[number]) for number in self._with_code(skipped)])
 
     @property
     def in_parts(self) -> tuple[tuple[CfiEntry, InParts], ...]:
-        """The functions that are described in part, in the order of the FDEs."""
+        """The FDEs that are described in part, in order."""
         entries, in_parts = self.cfi.entries, self.outcomes.in_parts
         return tuple([(entries[number], in_parts[number]) for number in self._with_code(in_parts)])
 
     @property
     def described_count(self) -> int:
-        """How many FDEs with code of their own are described from start to end."""
+        """The number of FDEs with code of their own that are described from start to end."""
         derived, without_code = self.cfi.derived_numbers, self.code_map.dropped.keys() | self.code_map.replaced
         return derived.start - len(without_code.difference(derived)) - len(self._with_code(self._lost))
 
     @property
     def is_whole(self) -> bool:
-        """Whether every FDE and every stub is described, and all of it, and every source was read."""
+        """Whether every source was read, and every FDE and stub is described from start to end."""
         unread = self.cfi.damaged or self.cfi.unread or self.code_map.stubs.left_out
         return not (unread or self._with_code(self._lost))
 
@@ -144,8 +141,8 @@ class Conversion(NamedTuple):
         return self.outcomes.skipped.keys() | self.outcomes.in_parts.keys()
 
     def _with_code(self, numbers: Iterable[int]) -> list[int]:
-        """Return those of some FDEs that describe code of their own: the loss of others is none."""
-        # The stubs describe the code of those that are replaced. What is derived is no FDE.
+        """Return those of some FDEs that have code of their own: nothing is lost with the others."""
+        # Stubs describe the code of replaced FDEs; derived functions are no FDEs.
         dropped, replaced, derived = self.code_map.dropped, self.code_map.replaced, self.cfi.derived_numbers
         return [number for number in numbers if not (number in dropped or number in replaced or number in derived)]
 
@@ -162,9 +159,8 @@ def convert_image(
 ) -> Conversion:
     """Convert an image's CFI to an SFrame section.
 
-    `refused` has FDEs, by their numbers, that are left out because their reader would refuse the section, and why.
-    Raises `InputError` when the CFI cannot be used; `RequestError` when an option has no meaning, or when the version,
-    its fields or its flags cannot hold what was asked for.
+    `refused` has the numbers of FDEs to leave out, each with the reason. Raises `InputError` when the CFI cannot be
+    used, and `RequestError` when an option does not exist, or the version cannot hold what it asks for.
     """
     check_options(options)
     target = Target(image.arch, options.version, DEFAULT_ERRATA if options.errata is None else options.errata)
@@ -172,8 +168,8 @@ def convert_image(
     section_vaddr = default_section_vaddr(image) if options.section_vaddr is None else options.section_vaddr
     level: Level = 2 if options.level is None else options.level
     if image.is_relocatable:
-        # GNU ld (2.40 to 2.47) makes room for an input's bytes and then writes every function's rows by themselves:
-        # shared rows would overflow that room, and overwrite what follows .sframe in the output.
+        # GNU ld (2.40 to 2.47) reserves the size of the input, and then writes the rows of each function separately:
+        # shared rows would overflow that space and overwrite what follows .sframe in the output.
         level = 0
 
     cfi = read_cfi(image, options.source)
@@ -187,7 +183,7 @@ def convert_image(
     rows = store_rows(section, image.arch, share=level > 0)
     placed = section
     if image.is_relocatable:
-        # A raw section has every text section at 0.
+        # In a raw section all text sections start at 0.
         placed = section._replace(starts=tuple([image.place(start).offset for start in section.starts]))
     data = write(placed, image.arch, rows, section_vaddr) if functions else b""
 
@@ -195,9 +191,9 @@ def convert_image(
 
 
 def read_cfi(image: ElfImage, kind: CfiKind | None) -> Cfi:
-    """Read the CFI of an image: of the kind asked for, of all that it has, or with "code" also what instructions say.
+    """Read the CFI of an image: one kind, or all (None), or all and rows from instructions ("code").
 
-    Raises what `find_cfi` and `read_programs` raise, and with "code" what `with_derived` raises.
+    Raises what `find_cfi`, `read_programs` and, with "code", `with_derived` raise.
     """
     cfi = read_programs(image, *find_cfi(image, kind))
     if kind == "code":
@@ -210,8 +206,8 @@ def read_cfi(image: ElfImage, kind: CfiKind | None) -> Cfi:
 def place_again(conversion: Conversion, section_vaddr: int) -> Conversion:
     """Return the conversion with its section at another virtual address.
 
-    An object's functions then have their addresses in the image's layout, where sections do not overlap; as
-    `convert_image` returns them, they have offsets in their sections. Raises `RequestError` when a start does not fit.
+    An object's functions get their addresses in the image's layout, where sections do not overlap, instead of offsets
+    in their sections. Raises `RequestError` when a start does not fit its field.
     """
     data = write(conversion.section, conversion.image.arch, conversion.rows, section_vaddr)
     return conversion._replace(section_vaddr=section_vaddr, data=data)
