@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of the section that a file already has, where the user has not said that it may be replaced."""
+"""Whether the section that a file already has may be replaced without --replace."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _FEW_FUNCTIONS: Final = 16
 
 
 def options_for(image: ElfImage, options: Options) -> Options:
-    """Return the options for a file that has a section: in version 2, the errata of that one if these are newer.
+    """Return the options for a file that has a section: in version 2, its errata level if that is newer.
 
-    Not where the caller chose the errata.
+    The caller's choice of an errata level stays.
     """
     if options.version != SFRAME_VERSION_2 or options.errata is not None or (existing := _existing(image)) is None:
         return options
@@ -41,10 +41,7 @@ def _existing(image: ElfImage) -> Section | None:
 
 
 class Existing(NamedTuple):
-    """Whether the new section may take the place of the one that a file has, without being asked, and why or why not.
-
-    `is_kept`: the old one stays, and that is no error in a tree.
-    """
+    """Whether to replace the section, and why or why not. `is_kept`: in a tree, keeping it is no error."""
 
     is_replaced: bool
     reason: str
@@ -52,10 +49,10 @@ class Existing(NamedTuple):
 
 
 def compare_existing(conversion: Conversion) -> Existing:
-    """Judge the section that a file has: one of a few rows that a linker made of start files and PLT is replaced.
+    """Compare the section that a file has with a new one: a linker's few rows for start files and PLT are replaced.
 
-    The new section has to have a row wherever the old one has one, and rows that end walks where that one ends them.
-    Rows may differ: GNU ld (2.44 to 2.47) describes .plt.got with a CFA that is 8 bytes too far.
+    The new section must have a row wherever the old one has, and end walks wherever that ends them. Rows may differ:
+    GNU ld (2.44 to 2.47) describes .plt.got with a CFA that is 8 bytes too far.
     """
     from cfi2sframe.placing.linked import is_inserted
     from cfi2sframe.verification.answers import first_lost_row
@@ -69,7 +66,7 @@ def compare_existing(conversion: Conversion) -> Existing:
     others = sum(not touches(stubs, Span(start, start + 1)) for start in old.starts)
     if others > _FEW_FUNCTIONS or sum(old.sizes) >= sum(conversion.section.sizes):
         return different
-    # GNU as 2.45 and earlier gives these a caller.
+    # GNU as up to 2.45 gives these functions a caller.
     ends = united(
         (entry.fde.pc_begin_vaddr, entry.fde.pc_begin_vaddr + entry.fde.pc_range)
         for entry, why in conversion.skips

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job becomes an outcome: the one flow of a single file and of each of many.
+"""Run a job: load the file, convert it, compare the result with the section that the file has, and write it.
 
-A file is loaded, converted, compared with the section that it holds, and written unless it already is what would be
-written. In place that means the file is left alone; an output is then a copy of it. Taking the section out is the same
-flow with another content to write.
+A file that would not change stays as it is, or with an output is copied. Removing a section is the same flow with other
+bytes to write.
 """
 
 from __future__ import annotations
@@ -48,17 +47,17 @@ if TYPE_CHECKING:
     from cfi2sframe.files.write import InputFile
     from cfi2sframe.report.coverage import Coverage
 
-#: How often a file in place is converted in all, if others change it in the meantime.
+#: How often to try a file that others change in the meantime.
 _ATTEMPT_COUNT: Final = 3
 _MAX_WARNINGS: Final = 10
 _SECTION_NAMES: Final = (".sframe", ".rela.sframe")
 
 
 def run_job(job: Job) -> Outcome:
-    """Convert one file, or take its section out, unless it already is what would be written.
+    """Convert one file, or take its section out.
 
-    Raises nothing but interrupts, and `BrokenPipeError` when the reader of a job's output has closed it, unless the job
-    has failures raised.
+    A failure is an outcome, and is raised only if the job asks for that. Interrupts are raised, and `BrokenPipeError`
+    when the reader of the output has closed it.
     """
     attempts_left = _ATTEMPT_COUNT if job.output is None else 1
     while True:
@@ -67,14 +66,14 @@ def run_job(job: Job) -> Outcome:
             return _run(job)
         except BrokenPipeError:
             raise
-        except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
-            # Another run on the same file at the same time must not make this one fail.
+        except Exception as error:  # noqa: BLE001 - whatever was raised, it concerns this file only
+            # Another run may be converting the same file.
             if not attempts_left or kind_of(error) is not ErrorKind.CHANGED:
                 return _failed(job, error, Outcome(job.name, job.other_names, "failed"))
 
 
 def _failed(job: Job, error: Exception, known: Outcome) -> Outcome:
-    """Return what becomes of a file when something is raised: one without anything to convert may be skipped."""
+    """Return the outcome of a job that raised something: the file has failed, or is skipped as unfit."""
     if job.raises:
         raise error
     kind, reason = kind_of(error), reason_of(error)
@@ -85,7 +84,7 @@ def _failed(job: Job, error: Exception, known: Outcome) -> Outcome:
         return Outcome(job.name, job.other_names, "skipped", reason=reason, skip_kind=skip_kind)
     if isinstance(error, IsFolderError):
         reason += " (with --in-place or --check, -r processes the ELF files in it)"
-    # Whatever failed may have used up the memory that the next file needs.
+    # The next file needs the memory.
     gc.collect()
     if isinstance(error, OutputError):
         return known._replace(name=error.where, other_names=(), kind=kind, reason=error.reason)
@@ -109,7 +108,7 @@ def _run(job: Job) -> Outcome:
 
 
 def _remove(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
-    """Write the file without its section. A file of a folder that has none is left as it is."""
+    """Write the file without its section. A file that was found in a folder need not have one."""
     if job.settings.is_in_tree and not image.has_sframe:
         return Outcome(job.name, job.other_names, "unchanged", reason="no .sframe section")
     section = image.sframe_section
@@ -137,7 +136,7 @@ def _convert(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
 
         conversion = convert_for(image, options, settings.reader)
     coverage = None
-    # A complete conversion needs no account, and should not pay for loading the code that makes it.
+    # If nothing is missing, the account is not worth the import.
     if not conversion.is_whole or settings.wants_account or settings.fail_under is not None:
         from cfi2sframe.report.coverage import account
 
@@ -155,7 +154,7 @@ def _convert(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
 
 
 def _known_of(job: Job, conversion: Conversion, coverage: Coverage | None) -> Outcome:
-    """Return what is known before anything is written; it has failed if nothing is."""
+    """Return the outcome so far: failed, unless something is written."""
     summary = account = ""
     if coverage is not None and job.settings.wants_account:
         import json
@@ -180,16 +179,16 @@ def _known_of(job: Job, conversion: Conversion, coverage: Coverage | None) -> Ou
 
 
 def warnings_of(coverage: Coverage | None) -> tuple[str, ...]:
-    """Return a warning for each source that was not read and for each function that is left out, or in part.
+    """Return warnings about sources that were not read and functions that are left out, also in part.
 
-    They are the first ten, and one that says how many more there are.
+    There are ten at most, and one that counts the rest.
     """
     if coverage is None:
         return ()
     from cfi2sframe.report.coverage_report import missing_sentences
 
     unread = (f"{item.name} is not used: {item.reason}" for item in coverage.unread)
-    # Nothing is lost where a stack ends, as in _start.
+    # No caller is lost where the stack ends, as in _start.
     lost = tuple([m for m in coverage.missing if m.kind != "left out" or m.reason != SkipReason.RA_UNDEFINED.name])
     shown = tuple(islice(chain(unread, missing_sentences(coverage._replace(missing=lost))), _MAX_WARNINGS))
     stub_count = len(coverage.of_kind("PLT stubs"))
@@ -202,9 +201,9 @@ def warnings_of(coverage: Coverage | None) -> tuple[str, ...]:
 def refusal_of(
     conversion: Conversion, coverage: Coverage | None, *, is_strict: bool, fail_under: float | None = None
 ) -> Cfi2SFrameError | None:
-    """Return what is to be raised because the caller's conditions forbid to write a conversion, or None.
+    """Return the error to raise if the user's conditions forbid writing this conversion.
 
-    `fail_under` is a percentage of the bytes of code, with CFI or without; it needs the account.
+    `fail_under` is a percentage of the bytes of code, and needs the account.
     """
     if is_strict and conversion.cfi.damaged:
         return CfiError("--strict: an FDE is damaged; nothing written")
@@ -222,7 +221,7 @@ def refusal_of(
 
 
 def _write(job: Job, conversion: Conversion, file: InputFile | None, known: Outcome) -> Outcome:
-    """Write what the job asks for, if that makes a difference."""
+    """Write what the job asks for, unless the file has it already."""
     image, settings = conversion.image, job.settings
     if not conversion.data:
         nothing = f"SFrame version {conversion.target.version} can describe none of the functions"
@@ -252,7 +251,7 @@ def _write(job: Job, conversion: Conversion, file: InputFile | None, known: Outc
         if not verdict.is_replaced:
             return known._replace(status="skipped", reason=verdict.reason)
         placement += f"; {verdict.reason}"
-        # A tree would have thousands of these; reports have all.
+        # Of a tree, only the report has these.
         if not settings.is_in_tree:
             warnings = (*warnings, f".sframe {verdict.reason}")
     known = known._replace(status="would convert", placement=placement, warnings=warnings)
@@ -263,10 +262,10 @@ def _write(job: Job, conversion: Conversion, file: InputFile | None, known: Outc
 
 
 def _is_same(image: ElfImage, emitted: emit.Emitted) -> bool:
-    """Whether a file holds the section already that it was rewritten with.
+    """Whether a file already has the section that it would get.
 
-    A linked file must be the same to the byte. The new sections of a rewritten object follow the old end of the file,
-    so its section headers may differ in their file offsets; `.sframe` and `.rela.sframe` must have the same bytes.
+    A linked file must be the same to the byte. In an object, the new sections go to the end of the file, so only the
+    contents of `.sframe` and `.rela.sframe` and the headers of all sections, without their file offsets, must agree.
     """
     if emitted.plan is not None:
         return is_equal(image.data, emitted.chunks)
@@ -279,7 +278,7 @@ def _is_same(image: ElfImage, emitted: emit.Emitted) -> bool:
 
 
 def _copy(job: Job, image: ElfImage, file: InputFile | None) -> tuple[str, ...]:
-    """Make an output that is not the input itself a copy of it; return warnings."""
+    """Copy the input to the output, unless they are one file; return warnings."""
     if job.output is None:
         return ()
     try:
@@ -293,9 +292,9 @@ def _copy(job: Job, image: ElfImage, file: InputFile | None) -> tuple[str, ...]:
 def _write_elf(
     job: Job, content: FileData, file: InputFile | None, check: Callable[[ElfImage], None]
 ) -> tuple[str, ...]:
-    """Write a rewritten file, in place under all of its given names; return warnings.
+    """Write a rewritten file to the output, or in place under all names that were given; return warnings.
 
-    `check` gets the written file and may raise; it is not called where the settings forbid that.
+    `check` gets the file as written, before it is renamed, and may raise.
     """
     wanted = (lambda data: check(ElfImage(data, job.name))) if job.settings.verifies else None
     keeps_rights = job.settings.keeps_rights

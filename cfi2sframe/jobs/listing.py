@@ -22,13 +22,11 @@ def work_list(
     excluded: Sequence[str] = (),
     listed: Iterable[str] = (),
 ) -> list[Job]:
-    """Return a job per file, in the order of the paths. Raises nothing.
+    """Return a job for each file, in the order of the paths. Raises nothing: a file that cannot be read fails as a job.
 
-    A symbolic link that is named stands for its target; hard links and repetitions are names of one job. With
-    `recurse` a folder stands for the ELF files in it, except what the shell patterns `excluded` name; those that are
-    not for this program are skipped when they are run, relocatable objects too unless the settings take them. Of
-    `listed` paths, those are skipped that have nothing to convert. A file that cannot be read is a job that fails when
-    it is run.
+    A symbolic link stands for its target; hard links and repetitions are names of one job. With `recurse`, a folder
+    stands for the ELF files in it, except what the shell patterns `excluded` match. Files found in folders are skipped
+    if they are not for this program, `listed` ones if they have nothing to convert.
     """
     lenient = settings._replace(skips_unfit=True)
     found: dict[tuple[int, int] | str, tuple[Job, dict[str, None], dict[str, None]]] = {}
@@ -37,7 +35,7 @@ def work_list(
             key = target if state is None else (state.st_dev, state.st_ino)
             job, targets, names = found.setdefault(key, (Job(name, (), strictness, state=state), {}, {}))
             targets[target] = names[name] = None
-            # A file that is named must be fit, even if it was found in a folder before.
+            # A file that is named has to be fit, even if a folder had it first.
             if job.settings.skips_unfit:
                 found[key] = job._replace(settings=strictness), targets, names
     return [
@@ -48,10 +46,10 @@ def work_list(
 def _files_at(
     path: str, settings: Settings, *, recurse: bool, excluded: Sequence[str]
 ) -> Iterator[tuple[str, str, os.stat_result | None, Settings]]:
-    """Yield what a path stands for: names, as they are given or found, and resolved, with state and settings."""
+    """Yield the files that a path stands for: name as given or found, resolved path, state, settings."""
     target = os.path.abspath(path)
     try:
-        # Links that the user names are followed here, once; the targets have none.
+        # From here on, no path has links.
         target = os.path.realpath(path)
         state = os.stat(path)
     except OSError:

@@ -20,15 +20,14 @@ Status = Literal["converted", "would convert", "removed", "would remove", "uncha
 
 
 class Settings(NamedTuple):
-    """How to convert files, or with `removes` how to take the section out of them; then only some of these count.
+    """How to convert a file or, with `removes`, how to take the section out of it; then only some of these count.
 
-    `reader` is who is to read the section: functions that it would refuse are left out. `replaces`: a different
-    `.sframe` section is replaced. `verifies`: the written file is read back before the rename. `keeps_rights`: a
-    file whose owner, set-ID bits or attributes cannot be kept is refused. `is_strict` and
-    `fail_under` (percent of the bytes of code) forbid functions that are left out. `skips_unfit`: files with nothing to
-    convert are skipped. `only_checks`: nothing is written. `wants_account`: outcomes have the account. `is_in_tree`:
-    the file was found in a folder, so that what is not for this program (`files.kinds.SkipKind`) is skipped. `is_raw`:
-    an output gets the bytes of the section alone, instead of a copy of the input.
+    `reader` is who reads the section: functions that it would refuse are left out. `replaces`: a different section is
+    replaced. `verifies`: the file is read back before the rename. `keeps_rights`: refuse a file whose owner, set-ID
+    bits or attributes cannot be kept. `is_strict` and `fail_under` (percent of the bytes of code) forbid to leave
+    functions out. `skips_unfit`: skip a file with nothing to convert. `only_checks`: write nothing. `wants_account`:
+    the outcome has the account. `is_in_tree`: the file was found in a folder; skip what is not for this program
+    (`files.kinds.SkipKind`). `is_raw`: the output is the section alone, not a copy of the input.
     """
 
     options: Options = Options()
@@ -52,17 +51,17 @@ class Settings(NamedTuple):
 
     @property
     def takes_objects(self) -> bool:
-        """Whether relocatable objects in folders are not skipped."""
+        """Whether relocatable objects in folders are converted."""
         return self.removes or (self.reader is not None and READERS[self.reader].reads_objects)
 
 
 class Job(NamedTuple):
     """A file to convert, in place or to an `output`: a path, or `-` for standard output.
 
-    `name` is used in messages. In place, `targets` are the absolute resolved paths of all names that were given for the
-    file: the first is read, and all are the new file afterwards; with an output, the one target is the path as it was
-    given, `-` for standard input. `other_names` are the given names other than `name`. `state` is None if it could not
-    be determined. `raises`: failures are raised.
+    `name` is the file's in messages. In place, `targets` are the resolved paths of all names given for the file: the
+    first is read, and each is a name of the new file afterwards. With an output, the only target is the path as given,
+    `-` for standard input. `other_names` are the given names besides `name`. `state` is None where stat(2) fails.
+    `raises`: a failure is raised instead of being an outcome.
     """
 
     name: str
@@ -80,14 +79,12 @@ class Job(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a file, or with `only_checks` would.
+    """What became of a file, or with `only_checks` would become of it.
 
-    `reason` tells why it was skipped or failed, or has no section to remove; `kind` is that of the failure,
-    `skip_kind` what a skipped file is, None without one. `section_size` (bytes) is that of the `.sframe` section,
-    or of the one removed. `function_count` counts the FDEs that are described from start to end, `left_out_count`
-    those without an SFrame FDE, and `in_parts_count` those that are described in part. `placement` tells where the
-    section was put. `account` is JSON text as `coverage --format json` prints it, `summary` a sentence; both are empty
-    unless asked for.
+    `reason` says why it failed, was skipped or stays as it is; `kind` is the kind of a failure, `skip_kind` that of a
+    skipped file. `section_size` (bytes) is that of the section written or removed. `function_count` FDEs are described
+    from start to end, `in_parts_count` in part, and `left_out_count` not at all. `placement` says where the section
+    is. `account` is the JSON text of `coverage --format json`, `summary` a sentence; both only if asked for.
     """
 
     name: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library's `cfi2sframe IN -o OUT` and `cfi2sframe --in-place FILE`: one file, whose failure is raised."""
+"""`cfi2sframe IN -o OUT` and `cfi2sframe --in-place FILE` for programs: a failure is raised."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ def convert_file(
     in_place: bool = False,
     replace: bool = False,
 ) -> Outcome:
-    """Write a copy of a file with a section made from its CFI; or put it into the file itself, with `in_place`.
+    """Write a copy of a file with a section made from its CFI or, with `in_place`, rewrite the file itself.
 
-    The new file is written beside the old one, read back and verified, and renamed over it. A file that has this very
-    section already stays as it is (status "unchanged", and an output is a copy of it); a different one is replaced only
-    with `replace`. What the file suffers is in `Outcome.warnings`. The other parameters are those of `convert`.
-    Arguments and outcome can be pickled, so any executor can call this for many files.
+    The new file is written beside its destination, read back, verified and renamed. A file that already has this
+    section does not change (status "unchanged"); a different section is replaced only with `replace`. The other
+    parameters are those of `convert`. Arguments and outcome can be pickled, for an executor that converts many files.
 
     Raises what `load` and `convert` raise; `EmbedError` when the file cannot be rewritten without risk;
     `VerificationError` when the result is wrong; `OutputError` when it cannot be written; `RequestError` unless one of
