@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A question to every ELF file among what a user names, here or in several processes; nothing is written."""
+"""Ask a question of each ELF file that a user names, in this process or in several; no file is changed."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Answer = TypeVar("Answer")
 
 
 class Reading(NamedTuple, Generic[Answer]):
-    """A source, with the size of what was read, and for each ELF file in it the answer, or why there is none."""
+    """A source, with the size that was read, and the answer of each ELF file in it, or why there is none."""
 
     source: Source
     answers: tuple[Answer | Unusable, ...]
 
 
 def read_source(source: Source, function: Callable[[ElfImage], Answer]) -> Reading[Answer]:
-    """Call a function with each ELF file in a source. Raises nothing but interrupts: failures are answers."""
+    """Call a function with each ELF file in a source. Raises only interrupts: a failure is an answer."""
     answers: list[Answer | Unusable] = []
     try:
         with open_source(source) as data, limited(stored_size(data)):
@@ -60,7 +60,7 @@ def _answer(image: ElfImage, function: Callable[[ElfImage], Answer]) -> Answer |
 
 def failure(name: str, error: Exception) -> Unusable:
     """Return why there is no answer, whatever was raised."""
-    # Whatever failed may have used up the memory that the next file needs.
+    # The next file needs the memory.
     gc.collect()
     return Unusable(name, reason_of(error), kind_of(error))
 
@@ -68,9 +68,9 @@ def failure(name: str, error: Exception) -> Unusable:
 def answers_of(
     found: Sequence[Source | Unusable], function: Callable[[ElfImage], Answer], count: int
 ) -> Iterator[tuple[Source | Unusable, Answer | Unusable]]:
-    """Yield each source with the answer for each ELF file in it, in their order; what cannot be opened comes first.
+    """Yield each source with the answer of each ELF file in it, in order, after what cannot be opened at all.
 
-    `count` processes do it. A source's size is then that of what was read. The caller may print while it has an answer.
+    `count` processes do it. A source then has the size that was read. The caller may print while it has an answer.
     """
 
     def lost(source: Source, reason: str) -> Reading[Answer]:
@@ -79,7 +79,7 @@ def answers_of(
     yield from ((item, item) for item in found if isinstance(item, Unusable))
     sources = [item for item in found if isinstance(item, Source)]
     if not all(source.size for source in sources):
-        # Copies of this process have other standard input; pipes, too, are read where they were named.
+        # Other processes have another standard input; pipes, too, are read here.
         count = 1
     with closing(watched(partial(read_source, function=function), sources, lost, count=count)) as readings:
         for source, answers in readings:
@@ -87,21 +87,18 @@ def answers_of(
 
 
 def is_one_file(found: Sequence[Source | Unusable]) -> bool:
-    """Whether the user has named a single file, and not a folder or a container."""
+    """Whether the user has named a single file, and no folder or archive."""
     return len(found) == 1 and isinstance(found[0], Source) and found[0].kind == "elf" and not found[0].is_in_folder
 
 
 def is_skipped(source: Source | Unusable, result: Unusable) -> bool:
-    """Whether a file has nothing that was asked for, and was found, not named: then it is no failure."""
+    """Whether a file is no failure: it has nothing that was asked for, and was found in a folder or an archive."""
     was_found = isinstance(source, Unusable) or source.is_in_folder or source.kind != "elf"
     return result.kind is ErrorKind.UNFIT and was_found
 
 
 class Collected(NamedTuple, Generic[Answer]):
-    """The answers for all files, each with its source.
-
-    `skipped` files have nothing that was asked for, and were found, not named; `failed` ones are reported already.
-    """
+    """The answers, each with its source, the files that were skipped, and those that failed, which are reported."""
 
     answers: list[Answer]
     sources: list[Source]
@@ -119,7 +116,7 @@ class Collected(NamedTuple, Generic[Answer]):
         return sum(source.size for source in self.sources)
 
     def complete(self, report: Report) -> Report:
-        """Return a report with what is known of the files that it does not have."""
+        """Return a report that also counts the files without an answer."""
         notes = [*report.notes]
         if self.skipped:
             reasons = Counter(item.reason for item in self.skipped).most_common()
@@ -134,7 +131,7 @@ class Collected(NamedTuple, Generic[Answer]):
 def collect(
     found: Sequence[Source | Unusable], question: Callable[[ElfImage], Answer], count: int
 ) -> Collected[Answer]:
-    """Ask all files in `count` processes; a file that fails is reported, and does not stop the others."""
+    """Ask all files in `count` processes; report those that fail, and go on."""
     result = Collected[Answer]([], [], [], [])
     for source, answer in answers_of(found, question, count):
         if isinstance(answer, Unusable):
@@ -150,9 +147,9 @@ def collect(
 
 
 def publish(collected: Collected[Answer], make: Callable[[], Report], printing: Printing, nothing: str) -> int:
-    """Make a report of what was collected, and write it; return the exit status. `nothing` is said of no files.
+    """Make a report of what was collected and write it; return the exit status. Without answers, say `nothing`.
 
-    Raises `OutputError`, and `RequestError` without what a page needs.
+    Raises `OutputError`, and `RequestError` when Jinja2 is missing for a page.
     """
     if not collected.answers:
         if collected.failed:

@@ -59,7 +59,7 @@ def request_of(arguments: argparse.Namespace) -> DumpRequest:
 
 
 def run(request: DumpRequest) -> int:
-    """Dump the sections of all files; return the worst file's exit status. A file without one does not stop others."""
+    """Dump the sections of all files; return the worst file's exit status."""
     found = request.inputs.find()
     if request.section_vaddr is not None and not all(_may_be_raw(item) for item in found):
         raise RequestError("--section-address is only valid for raw bytes; an ELF file has its section's address")
@@ -94,7 +94,7 @@ def _may_be_raw(item: Source | Unusable) -> bool:
 
 
 def _texts_of(item: Source | Unusable, request: DumpRequest) -> Sequence[tuple[str, str] | Unusable]:
-    """Return the sections of a source, each with its file's name and as text, or why there is none."""
+    """Return the sections of a source as text, each with its file's name, or why there is none."""
     if isinstance(item, Unusable):
         return [item]
     from cfi2sframe.api import decode
@@ -119,7 +119,7 @@ def _text_of(image: ElfImage, *, is_json: bool) -> tuple[str, str]:
 
 
 def _text(section: DecodedSection, image: ElfImage | None, *, is_json: bool) -> str:
-    """Return a section as text; the raw bytes of one have no image. Objects show offsets in their sections."""
+    """Return a section as text. In an object, addresses are offsets in sections; raw bytes have no image."""
     from cfi2sframe.sframe.dump import dump_json, dump_text
 
     def show_address(vaddr: int) -> int:

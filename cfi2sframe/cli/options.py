@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several verbs have, and what their values become: files to read, how to convert, where to print."""
+"""Options that several verbs share, and their values: files to read, how to convert, where to print."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _BY_SUFFIX: Final = {
 
 
 def add_option(group: argparse._ActionsContainer, spelling: str, text: str, **more: Any) -> None:  # noqa: ANN401 - argparse's
-    """Add an option as its help shows it: `-j, --jobs N` takes a value, `--compare OLD NEW` two, `--check` none."""
+    """Add an option, spelled as in its help: `-j, --jobs N` takes a value, `--compare OLD NEW` two, `--check` none."""
     words = re.split(",? ", spelling)
     names = [word for word in words if word.startswith("-")]
     metavars = tuple(words[len(names) :])
@@ -52,21 +52,21 @@ def add_option(group: argparse._ActionsContainer, spelling: str, text: str, **mo
 
 
 class Inputs(NamedTuple):
-    """What the user has named, by words and by lists; `process_count` is that of the processes for several files."""
+    """The files and folders that a user has named, and the number of processes to share them among."""
 
     names: tuple[str, ...]
     excluded: tuple[str, ...] = ()
     process_count: int = 1
 
     def find(self) -> list[Source | Unusable]:
-        """Return the files, and the ELF files in folders; `-` is standard input."""
+        """Return the files, also those in folders; `-` is standard input."""
         from cfi2sframe.files.find import find_sources
 
         return list(find_sources(self.names, self.excluded))
 
 
 def add_inputs(parser: argparse.ArgumentParser, text: str, *, has_processes: bool = True) -> argparse._ArgumentGroup:
-    """Add FILE... and what selects files in folders; return their group."""
+    """Add FILE... and the options that select files in folders; return their group."""
     group = parser.add_argument_group("files")
     group.add_argument("inputs", metavar="FILE", nargs="*", help=text)
     text = "skip files and folders by name, or by path if GLOB has a slash (repeatable)"
@@ -89,7 +89,7 @@ def listed_names(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def inputs_of(arguments: argparse.Namespace) -> Inputs:
-    """Return what a verb that reads works on. Raises `RequestError` when nothing is named, and `OSError`."""
+    """Return the files for a verb that only reads. Raises `RequestError` when there are none, and `OSError`."""
     if not arguments.inputs and arguments.files_from is None:
         raise RequestError("no input file")
     names = (*arguments.inputs, *listed_names(arguments))
@@ -97,7 +97,7 @@ def inputs_of(arguments: argparse.Namespace) -> Inputs:
 
 
 def process_count(jobs: int | None) -> int:
-    """Return the number of processes: that of `-j`, or one per processor that may be used."""
+    """Return the number of `-j` or, without it, of the processors that this process may use."""
     return jobs or len(os.sched_getaffinity(0))
 
 
@@ -121,7 +121,7 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> argparse._Argumen
 
 
 def add_version(group: argparse._ActionsContainer) -> None:
-    """Add `--sframe-version`, of which None is the newest, or the one that `--for` names."""
+    """Add `--sframe-version`; None is the version of `--for`, or the newest."""
     add_option(group, "--sframe-version N", "SFrame version: 1, 2 or 3 (default 3)", type=int, choices=(1, 2, 3))
 
 
@@ -141,7 +141,7 @@ def add_level(group: argparse._ActionsContainer) -> None:
 
 
 def conversion_options(arguments: argparse.Namespace) -> Options:
-    """Return the library's options for the command line's. Raises `RequestError` when they contradict."""
+    """Return the options for the library. Raises `RequestError` when they contradict one another."""
     from cfi2sframe.conversion import Options
 
     version, errata = arguments.sframe_version or 3, arguments.errata
@@ -162,14 +162,14 @@ def conversion_options(arguments: argparse.Namespace) -> Options:
 
 
 class Printing(NamedTuple):
-    """The path of what is printed, `-` for standard output, and its format."""
+    """Where to print, `-` for standard output, and in what format."""
 
     path: str = "-"
     format: str = "text"
 
     @contextmanager
     def open(self) -> Iterator[TextIO]:
-        """Give what to print to; a file gets its name when all of it is written. Raises `OutputError`."""
+        """Give a stream to print to; a file appears when all of it is written. Raises `OutputError`."""
         if self.path == "-":
             yield sys.stdout
             return
@@ -204,7 +204,7 @@ def printing_of(arguments: argparse.Namespace, inputs: Sequence[str]) -> Printin
         return Printing(arguments.output, arguments.format)
     formats = arguments.formats
     suffix = os.path.splitext(arguments.output)[1].lower()
-    # Other letters name a format that no verb writes; digits are those of a version or a date.
+    # Other letters are a format that no verb writes; digits belong to a version or a date.
     named = _BY_SUFFIX.get(suffix, suffix[1:] if suffix[1:].isalpha() else formats[0])
     if named not in formats:
         known = f"{', '.join(formats[:-1])} and {formats[-1]}"
@@ -213,9 +213,9 @@ def printing_of(arguments: argparse.Namespace, inputs: Sequence[str]) -> Printin
 
 
 def check_apart(option: str, path: str | None, others: Iterable[str]) -> None:
-    """Raise `RequestError` where an option names a file that is an input or another output, by links or not.
+    """Raise `RequestError` where an option names an input or another output, also through symbolic links.
 
-    A hard link to one is another file, as everywhere. Devices and pipes may be named twice.
+    Hard links are different files, as everywhere. Devices and pipes may be named twice.
     """
     if path is None or path == "-" or (os.path.exists(path) and not os.path.isfile(path)):
         return

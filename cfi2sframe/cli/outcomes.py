@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of files, as people and programs are told.
+"""Print the outcomes of convert and remove, for people and for programs.
 
-Of one file: its warnings, its failure, with -v what was done. Of several the same with -v, else a few lines about what
-went wrong; and one line with the sums.
+Of one file: warnings, failure and, with -v, what was done. Of several: the same with -v, otherwise a few lines about
+what went wrong; then a line with sums.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def exit_status(outcome: Outcome) -> int:
 
 
 def say_outcome(outcome: Outcome, *, is_single: bool, is_verbose: bool, only_checks: bool) -> None:
-    """Print all that is said of a file: of a single one with -v all warnings, else only the first."""
+    """Print the outcome of a file: of a single one with -v all warnings, otherwise the first."""
     brief = [_brief(outcome, "-v" if is_single else "--report")] if outcome.warnings else []
     for warning in outcome.warnings if is_single and is_verbose else brief:
         say("warning", warning, outcome.name)
     if only_checks:
-        # That is what was asked for.
+        # The verdict is what was asked for, not a message.
         sys.stdout.write(f"{_check_line(outcome)}\n")
     elif outcome.status == "failed":
         say("error", _failure(outcome), outcome.name)
@@ -69,7 +69,7 @@ def _brief(outcome: Outcome, option: str) -> str:
 
 
 def _failure(outcome: Outcome) -> str:
-    """Return why a file failed, with what to do with one that is no ELF file."""
+    """Return why a file failed and, if it is no ELF file, what to do with it."""
     if outcome.kind is not ErrorKind.NOT_ELF:
         return outcome.reason
     from cfi2sframe.files.find import kind_of_container
@@ -88,7 +88,7 @@ def _failure(outcome: Outcome) -> str:
 
 
 def say_in_few_lines(outcomes: Sequence[Outcome]) -> None:
-    """Print what is wrong with files: a line for each file, or if they are many, one for each kind of trouble."""
+    """Print what is wrong with files: a line for each or, if they are many, for each kind of trouble."""
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
     warned = [(outcome.name, _brief(outcome, "-v"), outcome.warnings) for outcome in outcomes if outcome.warnings]
     failures = [(outcome.name, text := _failure(outcome), (text,)) for outcome in failed]
@@ -98,10 +98,10 @@ def say_in_few_lines(outcomes: Sequence[Outcome]) -> None:
 
 
 def few_lines(found: Sequence[tuple[str, str, Sequence[str]]]) -> Iterator[tuple[str, str]]:
-    """Yield what to print of files in at most eight lines, each with the file that it is about.
+    """Yield at most eight lines about files, each with the name of the file that it is about.
 
-    `found` has for each file its name, a sentence, and all that there is to say. The sentences are printed if they are
-    few. If not, what is said of several files is said once, with an example, whatever the names and numbers in it.
+    `found` has for each file its name, a short sentence, and all sentences. A few files get their short sentence. Of
+    more, sentences that differ only in names and numbers are one line, with an example.
     """
     if len(found) <= _MAX_LINES:
         yield from ((name, text) for name, text, _ in found)
@@ -109,7 +109,7 @@ def few_lines(found: Sequence[tuple[str, str, Sequence[str]]]) -> Iterator[tuple
     groups: dict[str, dict[str, str]] = {}
     for name, _, texts in found:
         for text in texts:
-            # Without the numbers and the quoted names, in which those of one kind differ.
+            # Sentences of one kind differ in numbers and quoted names.
             plain = re.sub(r"'[^']*'|0x[0-9a-f]+|\d[\d,.]*", "#", text)
             groups.setdefault(re.sub(r"# (\w+?)s\b", r"# \1", plain), {}).setdefault(name, text)
     ranked = sorted(groups.values(), key=len, reverse=True)
@@ -123,7 +123,7 @@ def few_lines(found: Sequence[tuple[str, str, Sequence[str]]]) -> Iterator[tuple
 
 
 def sums(outcomes: Sequence[Outcome], *, removes: bool, seconds: float) -> str:
-    """Return the one sentence about a run: how often each status, and why files were skipped, in a report's words."""
+    """Return a sentence about a run: how many files have each status, and why some were skipped."""
     statuses = Counter(outcome.status for outcome in outcomes)
     kinds = Counter(outcome.skip_kind for outcome in outcomes)
     skipped = ", ".join(f"{kind.value}: {kinds[kind]:,}" for kind in SkipKind if kinds[kind])
@@ -161,5 +161,5 @@ def json_line(outcome: Outcome) -> str:
         "in_parts": outcome.in_parts_count,
         "placement": outcome.placement,
     }
-    # The account is JSON already; it was made where the file was converted.
+    # The account is JSON already.
     return f'{json.dumps(data)[:-1]}, "account": {outcome.account or "null"}}}'

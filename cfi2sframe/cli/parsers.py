@@ -66,10 +66,10 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports a mistake in one line, with what may have been meant."""
+    """Reports a mistake in one line, with a suggestion."""
 
     def error(self, message: str) -> NoReturn:
-        # A shell pattern may have produced the arguments: control characters are escaped.
+        # Arguments may come from a shell pattern: escape control characters.
         sys.stderr.write(f"{PROGRAM}: error: {printable(message)}{self._hint(message)}\n")
         raise SystemExit(EXIT_USAGE)
 
@@ -90,7 +90,7 @@ class _Parser(argparse.ArgumentParser):
         return f"; did you mean {' or '.join(near)}?" if near else f"; see {self.prog} --help"
 
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
-        """Print a text; whether argparse itself hides that its reader is gone depends on Python's version."""
+        """Print a text. In some versions of Python, argparse hides that nobody reads it."""
         stream = sys.stderr if file is None else file
         stream.write(message)
         sys.stdout.flush()
@@ -109,7 +109,7 @@ def make_parser(verbs: Iterable[str] = VERBS) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="store_true", help="print the version")
     children = parser.add_subparsers(title="verbs", metavar="VERB", description="Without a verb, convert is assumed.")
     for verb, summary in VERBS.items():
-        # Messages of convert do not name a verb that the user may have left out.
+        # Messages of convert do not name the verb, which the user may have left out.
         child = children.add_parser(
             verb,
             prog=PROGRAM if verb == DEFAULT_VERB else f"{PROGRAM} {verb}",

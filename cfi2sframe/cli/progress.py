@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a run is, on standard error: a bar for many files on a terminal (tqdm), else a line every ten seconds.
-
-The line is for any verb, and names the file.
-"""
+"""How far a run is, on standard error: a bar for many files on a terminal (tqdm), else a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -32,10 +29,10 @@ if TYPE_CHECKING:
 _STANDARD_ERROR: Final = 2
 #: When this variable is "never", nothing is shown.
 _VARIABLE: Final = "CFI2SFRAME_PROGRESS"
-#: When a run has taken so long, the first line is printed, and then one each time that `_INTERVAL` has passed.
+#: After these the first line is printed, and then one in each interval.
 _FIRST_SECONDS: Final = 2.0
 _INTERVAL_SECONDS: Final = 10.0
-#: How much of the bytes must be done before the time that is left is guessed from them.
+#: The share of the bytes that must be done before the time left is guessed.
 _MIN_SHARE: Final = 0.1
 
 
@@ -46,7 +43,7 @@ class _Shown:
 
 
 class Files:
-    """The files of a run; `sizes` has their bytes by name, in the order in which work on them begins."""
+    """The files of a run: their sizes in bytes by name, in the order in which work on them begins."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self._left = dict(sizes)
@@ -68,7 +65,7 @@ class Files:
             self._bar.clear()
 
     def line(self) -> str:
-        """Return how far the run is; an empty text where a bar shows it."""
+        """Return how far the run is; nothing where a bar shows it."""
         if self._bar is not None:
             return ""
         name = next(iter(self._left), "")
@@ -99,7 +96,7 @@ def watched(
     count: int,
     on_done: Callable[[Item, Result], None] = lambda _item, _result: None,
 ) -> Generator[Result, None, None]:
-    """Yield what `batch.results_of` does, and show how far the run is; with a result, the caller may print."""
+    """Yield the results of `batch.results_of`, and show how far the run is. The caller may print after each result."""
     begun = items if count < 2 else sorted(items, key=lambda item: item.size, reverse=True)
     with Files({item.name: item.size for item in begun}) as files:
 
@@ -114,14 +111,14 @@ def watched(
 
 
 def _bar(size: int) -> Any:  # noqa: ANN401 - tqdm has no types
-    """Return a bar of bytes that appears when the run has taken a while; None if there is none to be had."""
+    """Return a bar that appears when the run has taken a while; None without a terminal or tqdm."""
     if not sys.stderr.isatty() or _is_off():
         return None
     try:
         from tqdm import tqdm
     except ImportError:
         return None
-    # Its thread would watch for bars that stand still, and processes are forked from this one.
+    # Processes are forked from this one, which must have no thread that watches for slow bars.
     tqdm.monitor_interval = 0
     return tqdm(total=size, unit="B", unit_scale=True, delay=_FIRST_SECONDS, leave=False, dynamic_ncols=True)
 

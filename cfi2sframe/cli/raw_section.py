@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The raw bytes of a section where a verb takes them instead of an ELF file."""
+"""The raw bytes of a section, which some verbs take instead of an ELF file."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def is_section(data: bytes) -> bool:
 
 
 def read_section(stream: BinaryIO) -> bytes:
-    """Return the bytes of a section or an ELF file; only the first of anything else, since some devices never end."""
+    """Return the bytes of a section or of an ELF file; of anything else, only the first: some devices never end."""
     head = stream.read(len(ELF_MAGIC))
     return head + stream.read() if is_section(head) or head == ELF_MAGIC else head
 
 
 def section_in(path: str) -> bytes | None:
-    """Return what a regular file holds if it is a section; None of anything else."""
+    """Return the content of a file if it is the raw bytes of a section; otherwise None."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What convert and remove share: their request, and how it is run, for one file to an output or for files in place."""
+"""What convert and remove share: the request, and its run, for a file to an output or for files in place."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _IN_PLACE: Final = "with --in-place or --check"
 class WriteRequest(NamedTuple):
     """Files to convert, or to take the section out of (`settings.removes`).
 
-    `named` are the files and folders named as words, `listed` those of `--files-from`, which are skipped where they
-    have nothing to convert. `output` is where the only input goes; None: each file is rewritten, or only looked at
-    (`settings.only_checks`). `report` is a file to write lines of JSON to, or for an output the account.
+    `named` are files and folders named as words; `listed` are those of `--files-from`, and skipped if they have nothing
+    to convert. `output` is for a single input; None: rewrite each file, or only check it (`settings.only_checks`).
+    `report` is a file for lines of JSON or, with an output, for the account.
     """
 
     named: tuple[str, ...]
@@ -45,7 +45,7 @@ class WriteRequest(NamedTuple):
 
     @property
     def is_single(self) -> bool:
-        """Whether this is about one file, of which more is told than of many."""
+        """Whether this is about one file: more is said of it."""
         return len(self.named) == 1 and not self.listed and not self.is_recursive
 
 
@@ -67,17 +67,14 @@ def add_write_options(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def write_request(arguments: argparse.Namespace, settings: Settings) -> WriteRequest:
-    """Return what the arguments of either verb ask for.
-
-    Raises `RequestError` when they contradict one another, and `OSError`.
-    """
+    """Return what the arguments of either verb ask for. Raises `RequestError` when they contradict, and `OSError`."""
     _check_target(arguments)
     if settings.removes and arguments.output is not None:
         refuse(arguments, ("report",), _IN_PLACE)
     listed = listed_names(arguments)
     report, output = arguments.report, arguments.output
     if report is not None and report != "-":
-        # It is written after what may be a long run.
+        # Say so before a long run, not after it.
         try:
             os.stat(os.path.dirname(os.path.realpath(report)))
         except OSError as error:
@@ -122,13 +119,13 @@ def _check_target(arguments: argparse.Namespace) -> None:
         raise RequestError("-o takes a single input; use --in-place to rewrite several files")
     refuse(arguments, ("recursive", "exclude", "files-from", "jobs"), _IN_PLACE)
     path, output = arguments.inputs[0], arguments.output
-    # By links or not; a hard link to it is another file to write.
+    # Also through symbolic links; a hard link is another file.
     if os.path.isfile(path) and os.path.isfile(output) and os.path.realpath(path) == os.path.realpath(output):
         raise RequestError(f"-o {output} is the input file; use --in-place to rewrite it")
 
 
 def refuse(arguments: argparse.Namespace, options: Sequence[str], where: str) -> None:
-    """Raise `RequestError` for any of these options, which are only valid elsewhere."""
+    """Raise `RequestError` if any of these options is given: they are only valid elsewhere."""
     for option in options:
         if getattr(arguments, option.replace("-", "_")):
             raise RequestError(f"--{option} is only valid {where}")
@@ -138,7 +135,7 @@ def refuse(arguments: argparse.Namespace, options: Sequence[str], where: str) ->
 
 
 def run(request: WriteRequest) -> int:
-    """Do to each file what the request says; return the worst file's exit status."""
+    """Rewrite the files; return the worst file's exit status."""
     settings, output = request.settings, request.output
     if output is None:
         from cfi2sframe.jobs.listing import work_list
@@ -156,7 +153,7 @@ def run(request: WriteRequest) -> int:
 
 
 def _run_jobs(request: WriteRequest, jobs: Sequence[Job]) -> list[Outcome]:
-    """Run the jobs, and print what became of them; return the outcomes, in their order."""
+    """Run the jobs and print their outcomes; return these, in order."""
     started = time.monotonic()
     count = 1 if sum(job.size for job in jobs) < POOL_SIZE else request.process_count
     outcomes: list[Outcome] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command line is run: which verb it is for, and what ends it, as an exit status."""
+"""Run a command line: find its verb, and turn whatever ends it into an exit status."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def run_words(words: list[str]) -> int:
         return status_of("", lambda: _answer(words))
     if words[0] in VERBS:
         return status_of(words[0], lambda: _run_verb(words[0], words[1:]))
-    # Otherwise it would be convert's input, and be found missing after the files that follow it were rewritten.
+    # As an input of convert, a misspelled verb would be found missing only after other files were rewritten.
     refused = _refused(words[:1], is_start=True)
     return refused or status_of(DEFAULT_VERB, lambda: _run_verb(DEFAULT_VERB, words, is_named=False))
 
 
 def _answer(words: list[str]) -> int:
-    """Answer what is asked of the program and not of a verb."""
+    """Answer --help and --version of the program."""
     parser = make_parser(verbs=())
     if not words:
         parser.print_help(sys.stderr)
@@ -46,7 +46,7 @@ def _answer(words: list[str]) -> int:
 
 
 def _run_verb(verb: str, words: list[str], *, is_named: bool = True) -> int:
-    """Run a verb; where none was named, the files may have one among them, after an option."""
+    """Run a verb; where none was named first, one may stand after an option."""
     module = import_module(f"cfi2sframe.cli.{verb}")
     options = parse(verb_parser(verb), words)
     if not is_named and (refused := _refused(options.inputs, is_start=False)):
@@ -56,9 +56,9 @@ def _run_verb(verb: str, words: list[str], *, is_named: bool = True) -> int:
 
 
 def _refused(files: Sequence[str], *, is_start: bool) -> int:
-    """Report a verb among what would be files, or a first one that was meant as a verb; return 0 without.
+    """Report a verb among the files, or a first file that looks like a misspelled verb; return 0 if there is none.
 
-    A missing file is convert's to report, unless it is the start of the line, where a verb may stand.
+    Convert reports missing files, except at the start of the line, where a verb may have been meant.
     """
     for position, word in enumerate(files):
         if word.startswith("-") or os.path.lexists(word):
@@ -84,7 +84,7 @@ def _refused(files: Sequence[str], *, is_start: bool) -> int:
 
 
 def parse(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
-    """Parse options and files in any order; the usual case, with all files together, has a cheaper way."""
+    """Parse options and files in any order. The usual order, with all files together, is cheaper to parse."""
     options, rest = parser.parse_known_args(words)
     return parser.parse_intermixed_args(words) if rest else options
 
@@ -118,9 +118,9 @@ def status_of(verb: str, run: Callable[[], int]) -> int:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Turn a request to end into an exception, so that temporary files and processes are removed; ignore further ones.
+    """Turn signals that ask the program to end into an exception, so that it cleans up; ignore further ones.
 
-    Signals that the caller has chosen to ignore stay ignored.
+    Signals that the caller ignores stay ignored.
     """
     previous: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
 
