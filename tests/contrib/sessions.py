@@ -134,22 +134,10 @@ def release_of(label: str) -> Release:
     return Release(found, None)
 
 
-def variables_of(release: Release, programs: Path, folder: Path) -> dict[str, str]:
-    """Return the environment of a session: the release's tools first in PATH, its libsframe for the compiler."""
+def variables_of(release: Release, programs: Path) -> dict[str, str]:
+    """Return the environment of a session: the release's tools are first in PATH."""
     variables = environment(programs, LC_ALL="C")
-    variables["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), variables["PATH"]])
-    if release.suite is None:
-        return variables
-    variables["PATH"] = os.pathsep.join([str(release.suite / "bin"), variables["PATH"]])
-    usr = release.suite / "root" / "usr"
-    # Beside it in its own folder is a libc of the same suite, which is not to be met.
-    for library in sorted(usr.glob("lib/*/libsframe.so.?")):
-        (folder / "lib").mkdir(exist_ok=True)
-        shutil.copy2(library, folder / "lib" / library.name)
-        (folder / "lib" / "libsframe.so").symlink_to(library.name)
-    searched = str(folder / "lib")
-    return variables | {
-        "C_INCLUDE_PATH": str(usr / "include"),
-        "LIBRARY_PATH": searched,
-        "LD_LIBRARY_PATH": searched,
-    }
+    folders = [str(Path(sys.executable).parent), variables["PATH"]]
+    if release.suite is not None:
+        folders.insert(0, str(release.suite / "bin"))
+    return variables | {"PATH": os.pathsep.join(folders)}

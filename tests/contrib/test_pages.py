@@ -67,7 +67,7 @@ def test_a_session_goes_as_the_page_shows(name: str, programs: Path, tmp_path: P
     page, label = SESSIONS[name]
     variables = environment(programs)
     if label:
-        variables = variables_of(release_of(label), programs, tmp_path)
+        variables = variables_of(release_of(label), programs)
     blocks = [block for block in blocks_of(page.read_text()) if block.label or block.language == "console"]
     for command, shown, said in steps_of(blocks, label, variables, tmp_path):
         if any("not permitted" in line for line in said):
@@ -109,7 +109,7 @@ def test_the_fault_is_still_there(name: str, programs: Path, tmp_path: Path) -> 
     assert (release.version + ".").startswith(wanted + "."), f"the page shows {wanted}; here is {release.version}"
     text = "".join(block.text for block in blocks if block.language == "console")
     need("bash", *re.findall(r"(?:^\$|\|) (g?cc|objdump)\b", text, re.MULTILINE))
-    for command, shown, said in steps_of(blocks, label, variables_of(release, programs, tmp_path), tmp_path):
+    for command, shown, said in steps_of(blocks, label, variables_of(release, programs), tmp_path):
         assert [LINKER_NAME.sub("ld:", line) for line in said] == shown, command
 
 
