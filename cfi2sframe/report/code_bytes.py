@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every executable byte, once: the kind of what describes it, or why nothing does."""
+"""Count every executable byte once, by what describes it, or by why nothing does."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.sections import CodeRange
     from cfi2sframe.sframe.model import FunctionBody
 
-#: What describes code: a kind of row, PLT stubs, padding that the function before it reaches over, and instructions.
+#: What describes code: a type of row; the rows of PLT stubs; those of the function before padding; instructions.
 DESCRIBED: Final = ("default", "flexible", "stub", "padding", "from_code")
 #: The rank of a symbol that names no function.
 _NO_NAME: Final = 3
 
 
 class Stretch(NamedTuple):
-    """The addresses `[start, end)` of one kind: one of `DESCRIBED`, or that of a `coverage.Missing`.
+    """The addresses `[start, end)` of one kind: one of `DESCRIBED`, or the kind of a `coverage.Missing`.
 
-    `reason` is the name of the constant that says why code is not described, and `message` its sentence; both are empty
-    for code without CFI whose instructions nobody asked about. `name` is the function's in code without CFI, empty
-    where no symbol names it, and `section` that of the executable range.
+    `reason`, `message` and `detail` say why code is not described, as in `coverage.Missing`. Code without CFI has the
+    `name` of its function, if a symbol names it, and the `section` or segment that it is in.
     """
 
     kind: str
@@ -57,7 +56,7 @@ def count_code(conversion: Conversion) -> tuple[Counter[tuple[str, str]], list[S
         sizes[each.kind, each.message] += in_code.between(each.start, each.end)
     taken = united((each.start, each.end) for each in held)
     if conversion.cfi.underived:
-        # The analysis of instructions has also found padding between the functions that it knows.
+        # Between the functions that instructions have shown, there may be more padding.
         gaps = gaps_outside(image, united((each.start, each.end) for each in known))
         padding = [gap for code, gap in gaps if fill_size(image, code, *gap) == gap.end - gap.start]
         taken = united((*taken, *padding))
@@ -69,7 +68,7 @@ def count_code(conversion: Conversion) -> tuple[Counter[tuple[str, str]], list[S
 
 
 def _known(conversion: Conversion) -> Iterator[Stretch]:
-    """Yield what the CFI, the stubs and the instructions account for; "without CFI": why code has no rows."""
+    """Yield what CFI, stubs and instructions account for, and as "without CFI" why they have no rows for some code."""
     code_map, derived = conversion.code_map, conversion.cfi.derived_numbers
     for start, end, why in conversion.cfi.underived or ():
         yield Stretch("without CFI", start, end, why.name, why.value)
@@ -85,7 +84,7 @@ def _known(conversion: Conversion) -> Iterator[Stretch]:
             if not each.reason:
                 described_ends.add(each.end)
             if number in derived:
-                # Where the version cannot express what was derived, the code counts as if nothing had been.
+                # What the version cannot express counts as if it had not been derived.
                 yield each._replace(kind="without CFI" if each.reason else "from_code")
             else:
                 yield each
@@ -106,9 +105,9 @@ def _parts_of(result: FunctionBody | InParts | Skip, vaddr: int, start: int, end
 
 
 def _without_cfi(image: ElfImage, taken: Sequence[Span]) -> Iterator[Stretch]:
-    """Yield the code outside of ascending spans, cut at the functions that symbols name.
+    """Yield the code outside of ascending spans, a stretch for each function that a symbol names.
 
-    Padding at the start of what no symbol names is no code; a function of unknown size may end in some.
+    Padding before a function is not code. A function of unknown size reaches to the next one, over padding too.
     """
     gaps = list(gaps_outside(image, taken))
     functions = _functions_within(image, [gap for _, gap in gaps])
@@ -134,17 +133,17 @@ def _unnamed(image: ElfImage, code: CodeRange, start: int, end: int) -> Iterator
 
 
 def _functions_within(image: ElfImage, spans: Sequence[Span]) -> dict[int, Symbol]:
-    """Return the functions that start in any of some ascending spans, by address.
+    """Return the functions that start in ascending spans, by address.
 
-    They are symbols of functions, and labels that have a size, as some assembly's functions do. Of several at one
-    address, a function is preferred, then a symbol with a size, then one of .symtab, then the first. A damaged table
-    has none.
+    They are symbols of functions, and labels with a size, which some assembly gives its functions. Of several at one
+    address, the best is a function with a size, then one without, then a label; of equal ones, the first in .symtab.
+    Damaged tables are skipped.
     """
     within = SpanCount(spans)
     best: dict[int, Symbol] = {}
     for table in image.symbol_tables if spans else ():
         try:
-            # In a linked file st_value is the address, so that most entries can be skipped unread.
+            # In a linked file st_value is the address, so that most symbols need not be read.
             for symbol in image.symbols(table, None if image.is_relocatable else within):
                 if symbol.vaddr is not None and symbol.vaddr in within:
                     last = best.get(symbol.vaddr)
@@ -156,14 +155,14 @@ def _functions_within(image: ElfImage, spans: Sequence[Span]) -> dict[int, Symbo
 
 
 def _rank(symbol: Symbol) -> int:
-    """Return 0 for the best of names, `_NO_NAME` for what names no function."""
+    """Return the rank of a symbol as a function's name: 0 is the best, `_NO_NAME` is none."""
     if symbol.type in (STT_FUNC, STT_GNU_IFUNC):
         return 0 if symbol.size else 1
     return 2 if symbol.type == STT_NOTYPE and symbol.size else _NO_NAME
 
 
 def _with_reasons(stretches: Iterable[Stretch], reasons: Iterable[Stretch]) -> Iterator[Stretch]:
-    """Yield ascending stretches, cut where the reason changes why they have no rows; the first of several counts."""
+    """Yield ascending stretches with the reasons that are known, cut where these change; the first reason counts."""
     known: list[Stretch] = []
     for why in sorted(reasons, key=attrgetter("start")):
         start = max(why.start, known[-1].end) if known else why.start

@@ -36,10 +36,10 @@ class Missing(NamedTuple):
     """Code that the section does not describe, or a damaged FDE.
 
     `kind` is "left out" (a function), "in part" (a hole of a function), "PLT stubs", "without CFI" or "damaged".
-    `name` is the function's, `demangled` that in readable form. `address` is absolute; in an object, an offset in
-    `section`; of a damaged FDE, its offset in the CFI section. `size` counts bytes. `reason` is a constant's name, and
-    `message` its sentence; both are empty where nobody asked. `detail` is the rule in question, and `row_address` where
-    it begins to hold. `source` is the CFI section.
+    `name` is the function's, `demangled` its readable form. `address` is absolute; in an object, an offset in
+    `section`; for a damaged FDE, the offset in its CFI section. `size` counts bytes. `reason` is a constant's name,
+    `message` its sentence; code without CFI has them only after `--from code`. `detail` is the rule that SFrame cannot
+    express, and `row_address` is where it comes into force. `source` is the CFI section.
     """
 
     kind: str
@@ -58,7 +58,7 @@ class Missing(NamedTuple):
 
 
 class MissingSum(NamedTuple):
-    """What is missing of one kind for one reason: the number of places, and those bytes that nothing else describes."""
+    """What is missing of one kind for one reason: the places, and the bytes that nothing else describes."""
 
     kind: str
     reason: str
@@ -67,11 +67,11 @@ class MissingSum(NamedTuple):
 
 
 class SourceCounts(NamedTuple):
-    """The FDEs of one source of CFI by what becomes of them.
+    """What became of the FDEs of one source of CFI.
 
-    `name` is that of its sections, as linkers give it, and `size` their bytes; "code" counts the functions that were
-    derived from instructions, which are no FDEs, and no bytes. `default_count` and `flexible_count` FDEs are described
-    from start to end; stubs' FDEs are replaced by their instructions, and dropped ones have no code of their own.
+    `name` is the name of its sections, and `size` their bytes; the source "code" has functions derived from
+    instructions, and no bytes. `default_count` and `flexible_count` FDEs are described from start to end, in rows of
+    this type. FDEs of stubs are not used, because their instructions are; dropped FDEs have no code of their own.
     """
 
     name: str
@@ -91,21 +91,21 @@ class SourceCounts(NamedTuple):
 
     @property
     def function_count(self) -> int:
-        """The functions that a section should describe: FDEs with code of their own."""
+        """The FDEs with code of their own, which a section should describe."""
         return self.described_count + self.in_part_count + self.left_out_count + self.damaged_count
 
 
 class Coverage(NamedTuple):
-    """The account of a conversion, or with `add_up` the sums of several.
+    """The account of a conversion, or the sums of several.
 
     Sizes count bytes. `code_size` is the sum of `described_size`, `left_out_size` and `without_cfi_size`, and
-    `described_size` that of the five sizes after it; `other_padding_size` is no code: it is never executed, and follows
-    code that is not described. `function_count` FDEs have code of their own: `described_count` (of these
-    `flexible_count` in flexible rows), `in_part_count`, `left_out_count` or `damaged_count`.
+    `described_size` the sum of the five sizes after it. `other_padding_size` is padding after code that is not
+    described; it is never executed, and no code. `function_count` FDEs have code of their own: `described_count` (of
+    these `flexible_count` in flexible rows), `in_part_count`, `left_out_count` and `damaged_count`.
 
-    `section_address` is the address that the section was made for; `errata` is None except in version 2.
-    `missing` is in the order of the FDEs, with the largest stretches without CFI; `missing_sums` has all of it.
-    `dropped` counts FDEs without code of their own by reason; `unread` has the sources that could not be read.
+    `section_address` is the address that the section was made for; `errata` is None except in version 2. `missing` has
+    the FDEs in order, then the largest stretches without CFI; `missing_sums` counts all. `dropped` counts FDEs without
+    code of their own by reason; `unread` has the sources that could not be read.
     """
 
     file: str
@@ -178,7 +178,7 @@ SUMMED: Final = Coverage._fields[Coverage._fields.index("code_size") : Coverage.
 
 
 def share(part: int, whole: int) -> str:
-    """Return a share in percent. Only all of it is 100.00 %, and only nothing 0.00 %; empty without a whole."""
+    """Return a share in percent, which is rounded to neither 100.00 % nor 0.00 %; empty without a whole."""
     if not whole:
         return ""
     percent = 100 * part / whole
@@ -267,13 +267,13 @@ def count_sources(conversion: Conversion) -> tuple[SourceCounts, ...]:
 
 
 def add_sources(sources: Iterable[SourceCounts]) -> SourceCounts:
-    """Return the sums of the FDEs of all sources: functions from instructions are none."""
+    """Return the sums over all sources of FDEs."""
     columns = zip(*(source[1:] for source in sources if source.name != SOURCE_NAMES["code"]), strict=True)
     return SourceCounts("", *(list(map(sum, columns)) or [0]))
 
 
 def _missing(conversion: Conversion) -> Iterator[Missing]:
-    """Yield functions that are left out, the holes of those that are described in part, stubs, and damaged FDEs."""
+    """Yield functions that are left out, holes of those described in part, stubs, and damaged FDEs."""
     image, entries = conversion.image, conversion.cfi.entries
     lost: list[tuple[CfiEntry, Skip | InParts]] = [*conversion.skips, *conversion.in_parts]
     with_names = [section for section in conversion.cfi.sections if isinstance(section, RowSection)]
@@ -313,7 +313,7 @@ def _missing_without_cfi(image: ElfImage, stretches: Iterable[Stretch]) -> list[
 
 
 def _sums(missing: Iterable[Missing], sizes: Mapping[tuple[str, str], int]) -> tuple[MissingSum, ...]:
-    """Return the sums, the largest first. The bytes that an account leaves out, or that have no CFI, are theirs."""
+    """Return the sums of places and of the bytes that are not described, the largest first."""
     places = Counter((each.kind, each.message) for each in missing)
     lost = {key: size for key, size in sizes.items() if key[0] not in DESCRIBED}
     found = [MissingSum(*key, places[key], lost.get(key, 0)) for key in {**places, **lost}]
@@ -321,7 +321,7 @@ def _sums(missing: Iterable[Missing], sizes: Mapping[tuple[str, str], int]) -> t
 
 
 def _readable(missing: list[Missing]) -> tuple[Missing, ...]:
-    """Return places with readable names; texts are cut, because thousands of places may share one of any length."""
+    """Return places with readable names. Texts are cut: thousands of places may share one of any length."""
     readable = readable_names(each.name for each in missing)
     return tuple(
         [

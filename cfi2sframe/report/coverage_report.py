@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An account as a report, as warnings, and as one line: how much of the code is described; what is missing, and why."""
+"""An account as a report, as warnings and as one line: how much code is described, what is missing, and why."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _SOURCE_COLUMNS: Final = {
 
 
 def coverage_report(accounts: Sequence[Coverage], *, top: int | None = None) -> Report:
-    """Return the report of one file or several, of which there is one at least; it names `top` missing places."""
+    """Return the report of one file or more, which names the `top` largest missing places."""
     total = accounts[0] if len(accounts) == 1 else add_up(accounts)
     tables = list(_tables_of_one(total)) if len(accounts) == 1 else [_table_of_several(accounts, total)]
     if total.missing_sums:

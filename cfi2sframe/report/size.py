@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What SFrame costs: a record of plain numbers for each file, and sums of records. Sizes count bytes."""
+"""What SFrame costs: a record of numbers for each file, and sums of records. Sizes count bytes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class FileSize(NamedTuple):
 
     @property
     def base_size(self) -> int:
-        """The size that the section is compared with: the CFI and its search table."""
+        """The size of the CFI and its search table, which the section is compared with."""
         return self.cfi_size + self.eh_frame_hdr_size
 
     @property

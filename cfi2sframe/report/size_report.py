@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reports of `size`: what sections cost, for each file or folder, and what changed between two sets of files."""
+"""The reports of `size`: the cost of sections by file or folder, and the changes between two sets of files."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def size_report(
     top: int | None = None,
     folders: Sequence[str] | None = None,
 ) -> Report:
-    """Return the report of files in `version`, and in others if there are any, which have tables of their own.
+    """Return the report of files, each measured in `version` and perhaps in others, which get tables of their own.
 
-    Each file is measured in the versions that define its ABI. Lines descend by the field `order`; equal ones, or all
-    for None, ascend by their names. `folders` has the folder of each file where a line is about a folder.
+    Lines descend by the field `order`, and then ascend by name. `folders` has the folder of each file, where a line is
+    about a folder.
     """
     noun = "file" if folders is None else "folder"
     files = [size for sizes in measured for size in sizes]
@@ -112,7 +112,7 @@ def _main_table(lines: Sequence[FileSize], sums: Sequence[FileSize], noun: str) 
 
 
 def _notes(total: FileSize) -> list[str]:
-    """Return what a reader of the table has to know besides."""
+    """Return notes on the table."""
     notes = [_NOTE] if total.file_count else []
     counts = [(total.left_out_count, "left out"), (total.in_part_count, "described in part")]
     if any(count for count, _ in counts):
@@ -123,7 +123,7 @@ def _notes(total: FileSize) -> list[str]:
 
 
 class _Change(NamedTuple):
-    """A file or several before and after; a file that is added or removed is empty on one side."""
+    """The sizes of a file, or of several, before and after. A file that is new or gone has no sizes on one side."""
 
     name: str
     old: FileSize
@@ -147,7 +147,7 @@ class _Change(NamedTuple):
 
 
 def comparison_report(old: Sequence[FileSize], new: Sequence[FileSize], version: int, *, top: int | None) -> Report:
-    """Return the report of what changed between two sets of files, by their names; two single files are a pair."""
+    """Return the report of the changes between two sets of files, matched by name; two single files are a pair."""
     before, after = _by_name(old), _by_name(new)
     if len(before) == len(after) == 1:
         before = dict(zip(after, before.values(), strict=True))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A report: a sentence that answers, tables of typed cells, notes, and data; and a renderer for each format.
+"""A report: a headline, tables of typed cells, notes, and data; and a renderer for each format.
 
-Names come from files of strangers, so each renderer escapes what a terminal, a browser or a spreadsheet would act on.
+Names come from untrusted files: each renderer escapes what a terminal, a browser or a spreadsheet would act on.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ SCHEMA_VERSION: Final = 2
 FORMATS: Final = ("text", "markdown", "csv", "json", "html")
 #: The width of notes in text.
 _WIDTH: Final = 80
-#: What formulas of spreadsheets begin with, in half and full width.
+#: What makes a spreadsheet take a cell for a formula, in half and full width.
 _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 class Column(NamedTuple):
-    """A heading and, for a column of numbers, their format and unit. Pages draw a bar below the cells of `has_bar`."""
+    """A heading and, for numbers, their format and unit. In pages, cells of a column that `has_bar` have one."""
 
     name: str
     format: str = ""
@@ -43,7 +43,7 @@ class Column(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Rows of cells, and a last row with the sums of the columns that have one."""
+    """Rows of cells, and perhaps a last row with sums."""
 
     title: str
     columns: Sequence[Column]
@@ -66,8 +66,8 @@ class Table(NamedTuple):
 class Report(NamedTuple):
     """What a verb has found out about some files.
 
-    `headline` is a sentence without a full stop. `data` is what JSON has; its "files", without their lists, are the
-    rows of CSV. `lines` are all that text has, where it is no table.
+    `headline` is a sentence without a full stop. `data` is for JSON; its "files", without their lists, are the rows of
+    CSV. `lines`, if there are any, are all of the text.
     """
 
     headline: str
@@ -78,7 +78,7 @@ class Report(NamedTuple):
 
 
 def cells_of(record: object, columns: Mapping[Column, str]) -> list[Cell]:
-    """Return the cells of a record, where columns say which of its fields they show."""
+    """Return the cells of a record; `columns` has the field that each column shows."""
     return [getattr(record, name) for name in columns.values()]
 
 
@@ -88,7 +88,7 @@ def column_sums(records: Sequence[object], names: Iterable[str]) -> dict[str, An
 
 
 def common_folder(names: Sequence[str]) -> str:
-    """Return the folder that several names start with, with its last slash; none of a single name."""
+    """Return the folder that several names share, with a slash at its end; nothing for a single name."""
     common = os.path.commonprefix(names) if len(names) > 1 else ""  # noqa: RUF071 - cut at a slash
     folder = common[: common.rfind("/") + 1]
     return "" if folder == "/" else folder
