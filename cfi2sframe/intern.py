@@ -9,7 +9,7 @@ would cost more than the stage. Identity implies equality; that equal objects ar
 |---|---|---|
 | `DwarfCie` | `dwarf.entries.EntryWalk` | a section |
 | `RowState`, tuples of them | `dwarf.rules.Rows` | a file |
-| `FrameState`, tuples of them | `lower.Lowering` | a conversion |
+| `FrameState` | `lower.Lowering` | a conversion |
 | `FunctionBody` | `lower.Lowering`, one for each distinct program | a conversion |
 | `FunctionBody` of a section that was read | `sframe.read`, one for each distinct one | a section |
 
@@ -48,8 +48,10 @@ class IdentityMap(Generic[K, V]):
         self._keys.append(key)
         return value
 
-    def __len__(self) -> int:
-        return len(self._values)
+
+def identities(objects: Iterable[object]) -> tuple[int, ...]:
+    """Return a key by which to find what belongs to some objects; whoever keeps it has to keep them alive."""
+    return tuple(map(id, objects))
 
 
 def distinct(objects: Iterable[K]) -> tuple[list[K], list[int]]:
@@ -59,16 +61,3 @@ def distinct(objects: Iterable[K]) -> tuple[list[K], list[int]]:
     firsts = dict(zip(identities, kept, strict=True))
     number_of = dict(zip(firsts, count(), strict=False))
     return list(firsts.values()), list(map(number_of.__getitem__, identities))
-
-
-class TupleInterner(Generic[K]):
-    """Makes equal tuples one object. Compares the identities of their items, which have to be interned."""
-
-    __slots__ = ("_known",)
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, ...], tuple[K, ...]] = {}
-
-    def intern(self, items: tuple[K, ...]) -> tuple[K, ...]:
-        """Return the one tuple of these items."""
-        return self._known.setdefault(tuple(map(id, items)), items)

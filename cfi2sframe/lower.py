@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.errors import RequestError
-from cfi2sframe.intern import IdentityMap, TupleInterner
+from cfi2sframe.intern import IdentityMap
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.reduce import InexpressibleError, Unlike, reduce_state
 from cfi2sframe.rules import Rule
@@ -146,7 +146,6 @@ class Lowering:
     def __init__(self, target: Target) -> None:
         self.target = target
         self._states: dict[FrameState, FrameState] = {}
-        self._tuples: TupleInterner[FrameState] = TupleInterner()
         # By identity: to hash a list of rows costs as much as to reduce them.
         self._lowered = IdentityMap(self._lower_row)
         self._runs = IdentityMap(self._runs_of)
@@ -183,7 +182,7 @@ class Lowering:
         for limit, group in groupby(range(len(rows)), key=lambda number: lowered[number].limit):
             numbers = list(group)
             kept = [n for n in numbers if n == numbers[0] or lowered[n].state is not lowered[n - 1].state]
-            states = self._tuples.intern(tuple([lowered[n].state for n in kept]))
+            states = tuple([lowered[n].state for n in kept])
             is_flexible = any(lowered[n].needs_flexible for n in kept)
             runs.append(_RowRun(limit, kept, states, is_flexible, any(state.mangled_ra for state in states)))
         return runs

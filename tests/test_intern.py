@@ -54,7 +54,6 @@ def interned_of(conversion: Conversion) -> dict[str, list[object]]:
         "rows of the CFI": [state for program in programs for state in program.table.states],
         "lists of these": [program.table.states for program in programs],
         "rows of the section": [state for body in bodies for state in body.states],
-        "lists of those": [body.states for body in bodies],
     }
 
 

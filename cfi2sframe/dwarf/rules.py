@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.expression import Expression
-from cfi2sframe.intern import TupleInterner
+from cfi2sframe.intern import identities
 from cfi2sframe.rules import Rule
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Rows:
 
     def __init__(self) -> None:
         self._rows: dict[RowState, RowState] = {}
-        self._lists: TupleInterner[RowState] = TupleInterner()
+        self._lists: dict[tuple[int, ...], tuple[RowState, ...]] = {}
 
     def one(self, row: RowState) -> RowState:
         """Return the one object that is equal to a row."""
@@ -114,7 +114,8 @@ class Rows:
 
     def tuple_of(self, rows: Iterable[RowState]) -> tuple[RowState, ...]:
         """Return the one tuple of some rows, each of which `one` has returned."""
-        return self._lists.intern(tuple(rows))
+        these = tuple(rows)
+        return self._lists.setdefault(identities(these), these)
 
 
 def describe_cfa(rule: CfaRule | None, arch: Arch) -> str:

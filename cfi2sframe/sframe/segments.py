@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from itertools import accumulate, compress, count, pairwise
+from itertools import accumulate, pairwise
 from operator import add, eq, mul, sub
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.intern import IdentityMap, distinct
+from cfi2sframe.intern import IdentityMap
 from cfi2sframe.sframe.model import Attributes, FrameState, FunctionBody
 from cfi2sframe.sframe.write import row_tail
 
@@ -155,12 +155,9 @@ def make_text(section: Section, arch: Arch) -> Text:
 
     Functions of repeating blocks, and those without rows, are not in the text.
     """
-    kinds, kind_numbers = distinct(section.bodies)
-    rows = _rows_of(kinds, arch)
-    cuts = _cuts(rows.distances, arch.prologue_step)
-    alphabet, letter_numbers = _alphabet(rows, cuts)
-    spellings, spelling_numbers = _spell(kinds, rows, cuts, letter_numbers)
-    spelled = list(map(spelling_numbers.__getitem__, kind_numbers))
+    speller = _Speller(arch)
+    spelled = list(map(speller.number_of.__getitem__, section.bodies))
+    alphabet, spellings = speller.alphabet, speller.spellings
     starts = section.starts
     groups = _find_stretches(starts, section.sizes, spelled, spellings)
 
@@ -187,105 +184,65 @@ def make_text(section: Section, arch: Arch) -> Text:
     )
 
 
-class _RowColumns(NamedTuple):
-    """The rows of bodies, one after the other; body N has the rows `[bounds[N], bounds[N + 1])`.
+class _Speller:
+    """Spells the bodies of a section; equal rows, segments and bodies are recognized by their bytes."""
 
-    By row: the number of its kind, its start, the distance to the next row. The rows `[first, end)` have
-    `size_sums[end] - size_sums[first]` bytes with start fields of one byte, and `items` from 8 * first to 8 * end.
-    """
+    def __init__(self, arch: Arch) -> None:
+        self.alphabet: list[Letter] = []
+        self.spellings: list[Spelling] = []
+        #: By body, the number of its spelling; None: it is not for the text.
+        self.number_of = IdentityMap(self._spell)
+        self._arch = arch
+        self._kinds: list[RowKind] = []
+        #: By row kind, the bytes of its rows with start fields of one byte.
+        self._sizes: list[int] = []
+        self._number_of_kind: dict[RowKind, int] = {}
+        #: By attributes and state. Hashing every row of every body would cost more than the rest.
+        self._number_of_state: dict[Attributes, IdentityMap[FrameState, int]] = {}
+        self._number_of_letter: dict[bytes, int] = {}
+        self._number_of_rows: dict[bytes, int] = {}
 
-    kinds: list[RowKind]
-    bounds: list[int]
-    numbers: list[int]
-    starts: list[int]
-    distances: list[int]
-    size_sums: list[int]
-    items: bytes
+    def _spell(self, body: FunctionBody) -> int | None:
+        starts, attributes = body.starts, body.attributes
+        if not starts or (body.repeat_size and len(starts) > 1):
+            return None
+        if attributes not in self._number_of_state:
+            self._number_of_state[attributes] = IdentityMap(lambda state: self._number_kind(RowKind(state, attributes)))
+        numbers = list(map(self._number_of_state[attributes].__getitem__, body.states))
+        distances = [*map(sub, starts[1:], starts), _LAST_ROW]
+        rows = _pack(numbers, distances)
+        found = self._number_of_rows.setdefault(rows, len(self.spellings))
+        if found == len(self.spellings):
+            cuts = _cuts(distances, self._arch.prologue_step)
+            letters = [
+                self._letter(rows[_ITEM * first : _ITEM * end - _DISTANCE], numbers[first:end], starts[first:end])
+                for first, end in pairwise((*cuts, len(starts)))
+            ]
+            start_size = 1 if starts[-1] <= _MAX_NARROW_START else 2 if starts[-1] <= _MAX_WIDE_START else 4
+            size = sum([self.alphabet[letter].size for letter in letters]) + (start_size - 1) * len(starts)
+            self.spellings.append(Spelling(letters, [starts[cut] for cut in cuts], attributes, len(starts), size))
+        return found
 
-    def key(self, first: int, end: int) -> bytes:
-        """Return bytes that are equal for equal rows in `[first, end)`."""
-        return self.items[_ITEM * first : _ITEM * end - _DISTANCE]
+    def _number_kind(self, kind: RowKind) -> int:
+        number = self._number_of_kind.setdefault(kind, len(self._kinds))
+        if number == len(self._kinds):
+            self._kinds.append(kind)
+            self._sizes.append(1 + len(row_tail(kind.state, self._arch, is_flexible=kind.attributes.is_flexible)))
+        return number
 
-    def size(self, first: int, end: int) -> int:
-        """Return the bytes of the rows `[first, end)` with start fields of one byte."""
-        return self.size_sums[end] - self.size_sums[first]
-
-
-def _rows_of(bodies: Sequence[FunctionBody], arch: Arch) -> _RowColumns:
-    """Return the rows of bodies; a body that is not for the text has none."""
-    in_text = [bool(body.starts) and (len(body.starts) == 1 or not body.repeat_size) for body in bodies]
-    kinds, numbers = _number_rows(list(compress(bodies, in_text)))
-    starts = [start for body in compress(bodies, in_text) for start in body.starts]
-    bounds = list(accumulate([len(body.starts) * each for body, each in zip(bodies, in_text, strict=True)], initial=0))
-    distances = list(map(sub, [*starts[1:], 0], starts))
-    for end in filter(None, bounds):
-        distances[end - 1] = _LAST_ROW
-    # A start has one byte.
-    sizes = [1 + len(row_tail(kind.state, arch, is_flexible=kind.attributes.is_flexible)) for kind in kinds]
-    size_sums = list(accumulate(map(sizes.__getitem__, numbers), initial=0))
-    return _RowColumns(kinds, bounds, numbers, starts, distances, size_sums, _pack(numbers, distances))
-
-
-def _alphabet(rows: _RowColumns, cuts: Sequence[int]) -> tuple[list[Letter], list[int]]:
-    """Return the letters, and the number of the letter between any two cuts."""
-    keys = [rows.key(first, end) for first, end in pairwise(cuts)]
-    segments = dict(zip(keys, pairwise(cuts), strict=True))
-    alphabet = [
-        Letter(
-            tuple([rows.kinds[number] for number in rows.numbers[first:end]]),
-            tuple([start - rows.starts[first] for start in rows.starts[first:end]]),
-            rows.size(first, end),
-            rows.size(first, first + 1),
-        )
-        for first, end in segments.values()
-    ]
-    number_of = dict(zip(segments, count(), strict=False))
-    return alphabet, list(map(number_of.__getitem__, keys))
-
-
-def _spell(
-    bodies: Sequence[FunctionBody], rows: _RowColumns, cuts: Sequence[int], letters: Sequence[int]
-) -> tuple[list[Spelling], list[int | None]]:
-    """Return the distinct spellings, and the number of each body's spelling; None: it has no rows in the text."""
-    index_of = dict(zip(cuts, count(), strict=False))
-    known: dict[bytes, int] = {}
-    spellings: list[Spelling] = []
-    numbers: list[int | None] = []
-    for body, (first, end) in zip(bodies, pairwise(rows.bounds), strict=True):
-        if first == end:
-            numbers.append(None)
-            continue
-        key = rows.key(first, end)
-        number = known.setdefault(key, len(spellings))
-        numbers.append(number)
-        if number == len(spellings):
-            segments = slice(index_of[first], index_of[end])
-            starts = list(map(rows.starts.__getitem__, cuts[segments]))
-            last = body.starts[-1]
-            start_size = 1 if last <= _MAX_NARROW_START else 2 if last <= _MAX_WIDE_START else 4
-            size = rows.size(first, end) + (start_size - 1) * (end - first)
-            attributes = body.attributes
-            spellings.append(Spelling(letters[segments], starts, attributes, end - first, size))
-    return spellings, numbers
-
-
-def _number_rows(bodies: Sequence[FunctionBody]) -> tuple[list[RowKind], list[int]]:
-    """Return the distinct rows without their starts, and the number of each row of all bodies among them."""
-    known: dict[RowKind, int] = {}
-
-    def numbers_of(attributes: Attributes) -> IdentityMap[tuple[FrameState, ...], list[int]]:
-        return IdentityMap(lambda states: [known.setdefault(RowKind(each, attributes), len(known)) for each in states])
-
-    # Many bodies have one tuple of states.
-    by_attributes = {attributes: numbers_of(attributes) for attributes in {body.attributes for body in bodies}}
-    numbers = [number for body in bodies for number in by_attributes[body.attributes][body.states]]
-    return list(known), numbers
+    def _letter(self, key: bytes, numbers: Sequence[int], starts: Sequence[int]) -> int:
+        letter = self._number_of_letter.setdefault(key, len(self.alphabet))
+        if letter == len(self.alphabet):
+            sizes = [self._sizes[number] for number in numbers]
+            kinds = tuple([self._kinds[number] for number in numbers])
+            self.alphabet.append(Letter(kinds, tuple([start - starts[0] for start in starts]), sum(sizes), sizes[0]))
+        return letter
 
 
 def _cuts(distances: Sequence[int], prologue_step: int) -> list[int]:
-    """Return the number of the first row of each segment, and that of all rows."""
-    cuts = [0, *compress(count(1), map(prologue_step.__lt__, distances))]
-    return [*[cut for first, end in pairwise(cuts) for cut in range(first, end, _MAX_SEGMENT_ROWS)], cuts[-1]]
+    """Return the number of the first row of each segment of a body."""
+    ends = [number for number, distance in enumerate(distances, 1) if distance > prologue_step]
+    return [cut for first, end in pairwise((0, *ends)) for cut in range(first, end, _MAX_SEGMENT_ROWS)]
 
 
 def _find_stretches(

@@ -10,6 +10,7 @@ that moves keeps the rows that it has (`RowStore`), and only its function table 
 from __future__ import annotations
 
 import struct
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -168,15 +169,11 @@ class _RowEncoder:
         order = arch.byte_order
         self._pack_attribute = struct.Struct(order + _ATTRIBUTE).pack
         self._pack_start = [struct.Struct(order + code).pack for code in _CODES]
-
-        def tails_of(*, is_flexible: bool) -> IdentityMap[tuple[FrameState, ...], list[bytes]]:
-            tails: IdentityMap[FrameState, bytes] = IdentityMap(
-                lambda state: row_tail(state, arch, is_flexible=is_flexible)
-            )
-            return IdentityMap(lambda states: [tails[state] for state in states])
-
-        # Many bodies have the same states.
-        self._tails = {is_flexible: tails_of(is_flexible=is_flexible) for is_flexible in (False, True)}
+        #: By whether the function is flexible, and by state.
+        self._tails: tuple[IdentityMap[FrameState, bytes], ...] = (
+            IdentityMap(partial(row_tail, arch=arch, is_flexible=False)),
+            IdentityMap(partial(row_tail, arch=arch, is_flexible=True)),
+        )
 
     def encode(self, body: FunctionBody) -> EncodedRows:
         """Return the rows of a function with the smallest start fields. Raises `RequestError` as `row_tail` does."""
@@ -195,7 +192,7 @@ class _RowEncoder:
             fde_type = s.SFRAME_FDE_TYPE_FLEX if body.is_flexible else s.SFRAME_FDE_TYPE_DEFAULT
             parts[0] = self._pack_attribute(row_count, info, fde_type, body.repeat_size)
         parts[1::2] = map(self._pack_start[fre_type], body.starts)
-        parts[2::2] = self._tails[body.is_flexible][body.states]
+        parts[2::2] = map(self._tails[body.is_flexible].__getitem__, body.states)
         return EncodedRows(row_count, info, body.repeat_size, b"".join(parts))
 
 
