@@ -234,9 +234,9 @@ def _compared(image: ElfImage, request: VerifyRequest) -> Checked:
         {"place": _place(image, vaddr), "kind": kind, "message": message} for kind, vaddr, message in result.differences
     )
     status = "different" if differences else "clean" if result.is_compared else "uncompared"
-    lines = (*(": ".join(each.values()) for each in differences), *(() if result.is_compared else (_NOT_COMPARED,)))
-    found = Compared(result.function_count, result.point_count, result.left_out_count, differences)
-    return Checked(image.name, status, lines, found)
+    notes = () if result.is_compared else (_NOT_COMPARED,)
+    found = Compared(result.function_count, result.point_count, result.left_out_count, differences, notes)
+    return Checked(image.name, status, (*(": ".join(each.values()) for each in differences), *notes), found)
 
 
 def _section(image: ElfImage, request: VerifyRequest) -> DecodedSection:

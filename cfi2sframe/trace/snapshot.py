@@ -15,6 +15,7 @@ import time
 from bisect import bisect_right
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cache
 from itertools import pairwise
 from operator import itemgetter
 from types import MappingProxyType
@@ -67,8 +68,6 @@ _MAX_REGSET_SIZE: Final = 4096
 _MAX_ROUNDS: Final = 100
 #: The most bytes that are copied of one stack at a time; the next copy has what was missing of a deeper one.
 _MAX_COPY_SIZE: Final = 8 << 20
-#: The most bytes that are copied in all beyond the resident size: stacks may be mapped and never touched.
-_COPY_ALLOWANCE: Final = 64 << 20
 #: Bytes below SP that a function may use on some ABIs.
 _RED_ZONE_SIZE: Final = 128
 
@@ -223,7 +222,7 @@ class Process:
         Raises `InputError` when there is none, when that is not permitted, or its machine is not supported.
         """
         arch = _arch_of(parse_file_header(_bytes_of(self._pid, "exe", FILE_HEADER_SIZE)))
-        # To the kernel, a tracer is a thread. When it ends, the kernel detaches whatever is still attached.
+        # To the kernel, a tracer is a thread. When it ends, the kernel detaches also what did not stop.
         with ThreadPoolExecutor(max_workers=1) as tracer:
             threads, pac_mask = tracer.submit(self._copy, arch, thread_id).result()
         files = [mapping for mapping in self._mappings if mapping.path.startswith("/")]
@@ -243,13 +242,8 @@ class Process:
                 threads.append((thread, frame))
             pac_mask = _pac_mask(_registers(stopped[0], _NT_ARM_PAC_MASK), arch)
             self._mappings = [_mapping(line) for line in _bytes_of(self._pid, "maps").split(b"\n") if line]
-            allowed = resident_size(self._pid) + _COPY_ALLOWANCE
-            pieces: list[tuple[int, bytes]] = []
-            for start, end in united([*(self._span(frame.sp) for _, frame in threads), *self.wanted]):
-                data = self._read(start, min(end - start, allowed))
-                pieces.append((start, data))
-                allowed -= len(data)
-        self.memory = Memory(pieces)
+            spans = united([*(self._span(frame.sp) for _, frame in threads), *self.wanted])
+            self.memory = Memory((start, self._read(start, end - start)) for start, end in spans)
         return threads, pac_mask
 
     def _span(self, address: int) -> Span:
@@ -374,7 +368,12 @@ def _registers(thread: int, note_type: int) -> bytes:
     return b"" if failed else buffer.raw[: vector[1]]
 
 
-def _ptrace(request: int, thread: int, address: int = 0, data: int = 0) -> int:
+@cache
+def _libc() -> ctypes.CDLL:
     library = ctypes.CDLL(None, use_errno=True)
-    words = (ctypes.c_long(request), ctypes.c_long(thread), ctypes.c_void_p(address), ctypes.c_void_p(data))
-    return int(library.ptrace(*words))
+    library.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+    return library
+
+
+def _ptrace(request: int, thread: int, address: int = 0, data: int = 0) -> int:
+    return int(_libc().ptrace(request, thread, address, data))

