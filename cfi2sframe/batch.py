@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call a function with many items: in this process, or in copies of it, of which each may die.
+"""Call a function with many items, in this process or in copies of it, any of which may die.
 
-The processes are forked: a new interpreter would look for modules in other places, such as the current directory. So
-only programs may use them, since they have no other threads; the caller of a library may have some.
+The copies are forked, because a new interpreter would look for modules elsewhere, such as in the current directory. So
+they are for the command line, which has no other threads; the caller of a library may have some.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-#: After this many bytes of input, reference cycles are collected before the next item.
+#: Reference cycles are collected after so many bytes of input.
 _COLLECT_SIZE: Final = 1 << 24
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SIGNALLED: Final = 128
@@ -51,11 +51,11 @@ def results_of(
 ) -> Generator[Result, None, None]:
     """Call a function with each item; yield the results in the order of the items.
 
-    `count` copies of this process work on them, or this process if `count` is 1. `function` raises nothing but
-    `KeyboardInterrupt`, which a copy raises on SIGINT, SIGTERM or SIGHUP; its results can be pickled. `size_of` returns
-    the bytes of input that an item is, 0 if that is unknown: processes get the largest items first. `lost` returns the
-    result of an item whose process died, from the reason. `on_done` sees each item and its result as soon as it is
-    known, in any order. Closing the generator ends the processes.
+    `count` copies of this process do it, or this process if `count` is 1. `function` returns what can be pickled, and
+    raises only `KeyboardInterrupt`, as a copy does on SIGINT, SIGTERM or SIGHUP. `size_of` returns the size of an item
+    in bytes of input (0: unknown); the largest items come first. `lost` makes the result of an item whose process has
+    died, from the reason. `on_done` sees each item and its result at once, in any order. Closing the generator ends the
+    processes.
     """
     uncollected = 0
 
@@ -89,20 +89,20 @@ def _in_processes(
 ) -> Generator[tuple[int, Result | _Lost], None, None]:
     waiting = deque(numbers)
     died = yield from _run(work, waiting, count)
-    # They may have died of another process's need of memory: each item is tried again in a process of its own.
+    # Another process may have taken the memory: try each item again in a process of its own.
     for number, cause in sorted(died.items()):
         suspect = deque([number])
         again = yield from _run(work, suspect, 1)
         if suspect or again:
             yield number, _Lost(again.get(number, cause))
-    # No process can be started, or none stays alive.
+    # No process could be started, or none stayed alive.
     yield from ((number, work(number)) for number in waiting)
 
 
 def _run(
     work: Callable[[int], Result], waiting: deque[int], count: int
 ) -> Generator[tuple[int, Result | _Lost], None, dict[int, str]]:
-    """Take items and work on them in processes, as long as there are any; return those whose process died, and why."""
+    """Work on items in processes as long as there are any; return the items whose process died, and why."""
     import ctypes  # noqa: F401 - for the copies of this process
     from multiprocessing import get_context
     from multiprocessing.connection import wait
@@ -122,7 +122,7 @@ def _run(
                 process.start()
             workers[ours] = process
         except BrokenPipeError:
-            # The reader of what this process had printed before the fork is gone.
+            # What this process had printed before the fork has lost its reader.
             raise
         except OSError:
             pass
@@ -175,9 +175,9 @@ def _cause(code: int | None) -> str:
 def _serve(
     work: Callable[[int], object], pipe: Connection, inherited: Sequence[Connection], parent: int, mask: set[int]
 ) -> None:
-    """Work, in a copy of a process, on the items whose numbers come through the pipe; `None` says that it can begin.
+    """Be a worker: receive numbers of items and send results, after a `None` that says that it is ready.
 
-    It does not survive its parent. An interrupt ends it after the function has cleaned up.
+    A worker does not survive its parent. An interrupt ends it after the function has cleaned up.
     """
     import ctypes
     import resource
@@ -196,13 +196,13 @@ def _serve(
         raise KeyboardInterrupt
 
     try:
-        # A worker finds the end of its pipe only if no other one holds the parent's end of it.
+        # A pipe ends only when no process holds the other end of it.
         for other in inherited:
             other.close()
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:
             return
-        # A process that is ended by a signal needs no core file.
+        # No core files of workers.
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         keep_interrupts()
         gc.disable()
@@ -217,13 +217,12 @@ def _serve(
             number = pipe.recv()
             handle(stop)
             result = work(number)
-            # A process that waits for an item has no handlers: one of Python's does not run if the signal comes just
-            # before the system call.
+            # While it waits, a worker has no handlers: Python's would not run if the signal came just before read(2).
             signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
             handle(signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             if is_stopping:
-                # It came where it could not be raised, and the function returned before it was raised again.
+                # The interrupt was lost in a callback, and the function returned before it was raised again.
                 return
             try:
                 pipe.send(result)

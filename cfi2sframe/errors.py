@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exception tree: what is raised when the bytes or the request are wrong.
+"""The exceptions: the bytes or the request are wrong.
 
-Each exception carries its kind, which decides exit statuses and what a report counts as an error; the wording of a
-message decides nothing. Valid CFI that an SFrame version cannot express is not an error but a value
-(`cfi2sframe.reasons`).
+The kind of an exception decides the exit status and what reports count as a failure; its wording decides nothing. Valid
+CFI that an SFrame version cannot express is no error but a value (`cfi2sframe.reasons`).
 """
 
 from __future__ import annotations
@@ -37,9 +36,8 @@ class ErrorKind(Enum):
 class Cfi2SFrameError(Exception):
     """Root of every exception that the package raises on purpose.
 
-    `reason` is the message; `where` names a section or another part of the file, empty where it is not known; `offset`
-    (bytes) counts from that part's start. `file` is the file's name as the caller gave it, or `process PID`,
-    empty where none is involved. The text has all of them.
+    `reason` is the message. `where` is a section or another part of the file, and `offset` counts bytes from its start.
+    `file` is the file's name as the caller gave it, or `process PID`. What is not known is empty. The text has all.
     """
 
     kind: ClassVar[ErrorKind] = ErrorKind.UNUSABLE
@@ -53,7 +51,7 @@ class Cfi2SFrameError(Exception):
 
     @property
     def detail(self) -> str:
-        """The text without the file, for messages that have named it."""
+        """The text without the file."""
         if not self.where:
             return self.reason
         place = self.where if self.offset is None else f"{self.where}+0x{self.offset:x}"
@@ -69,13 +67,13 @@ class Cfi2SFrameError(Exception):
         return (type(self), (self.reason, self.where, self.offset, self.file))
 
     def name_file(self, file: str) -> None:
-        """Say which file the error is about, where that is not known yet."""
+        """Set the file, if it is not known yet."""
         self.file = self.file or file
 
 
 @contextmanager
 def naming(file: str) -> Iterator[None]:
-    """Have the package's exceptions name a file. They are raised where only bytes are known."""
+    """Set the file of exceptions that are raised where only bytes are known."""
     try:
         yield
     except Cfi2SFrameError as error:
@@ -111,7 +109,7 @@ class FileError(InputError, OSError):
         return (type(self), (self.reason, self.where, self.offset, self.file, self.errno))
 
     def name_file(self, file: str) -> None:
-        """Say which file the error is about, where that is not known yet."""
+        """Set the file, if it is not known yet."""
         super().name_file(file)
         self.filename = self.file
 
@@ -230,17 +228,14 @@ class OutputError(Cfi2SFrameError):
 
 
 def kind_of(error: Exception) -> ErrorKind:
-    """Return what kind of failure an exception is; one that is not expected anywhere is a bug of this program."""
+    """Return the kind of a failure; an unexpected exception is a bug of this program."""
     if isinstance(error, Cfi2SFrameError):
         return error.kind
     return ErrorKind.SYSTEM if isinstance(error, OSError | MemoryError) else ErrorKind.INTERNAL
 
 
 def reason_of(error: Exception) -> str:
-    """Return in one line why work on a file failed, whatever was raised; an unexpected exception is named as a bug.
-
-    The file is not named, since that is how the message begins.
-    """
+    """Return in one line, without the file's name, why work on a file failed, whatever was raised."""
     if isinstance(error, Cfi2SFrameError):
         return error.detail
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One limit for the CPU time and the memory of a job, in proportion to the size of its input.
+"""Limit the CPU time and the memory of a job in proportion to the size of its input.
 
-A few bytes can ask for the same work many times over: expressions that are evaluated again, rows that functions share,
-headers and names that overlap. Nothing counts such work; a timer and the kernel's limit of the address space end it.
+A few bytes can demand much work: expressions that are evaluated again and again, rows that functions share, headers and
+names that overlap. No code counts that; a timer and the kernel's limit on the address space end it.
 
-The limits belong to the process: the command line and its workers set them around each job, and a library sets none. A
-program that converts files of strangers may do the same, in its main thread:
+The limits belong to the process: the command line and its workers set them for each job, the library sets none. A
+program that converts untrusted files can set them in its main thread:
 
 with guard.limited(os.path.getsize(path)):
     conversion = cfi2sframe.convert(path)
@@ -28,19 +28,19 @@ _MIB: Final = 1 << 20
 #: The promise of SECURITY.md: CPU seconds, and bytes of address space on top of what the process has mapped before.
 _SECONDS: Final = 2.0
 _SECONDS_PER_MIB: Final = 10.0
-#: Besides, for code whose instructions are followed: bash without CFI takes 11 s per MiB on a quick machine.
+#: More, for code whose instructions are followed: bash without CFI takes 11 s per MiB on a fast machine.
 _SECONDS_PER_MIB_OF_CODE: Final = 50.0
 _MEMORY: Final = 300 * _MIB
 _MEMORY_PER_BYTE: Final = 200
-#: The timer fires again after this many CPU seconds, because an exception is lost where Python cannot raise it (in a
-#: finaliser, or the callback of a weak reference).
+#: The timer fires again after so many CPU seconds, because Python cannot raise an exception everywhere (not in a
+#: finaliser or the callback of a weak reference).
 _AGAIN: Final = 1.0
-#: From here on a limit of the kernel's, a signed 64-bit number, is none.
+#: The kernel's limits are signed 64-bit numbers; one from here on is none.
 _NO_LIMIT_FROM: Final = 1 << 62
 
 
 class _Expired:
-    """The handler of the timer's signal; where it is installed, a job has limits."""
+    """The handler of the timer's signal. While it is installed, the job has limits."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -55,13 +55,12 @@ def _is_limited() -> bool:
 
 @contextmanager
 def limited(input_size: int) -> Iterator[None]:
-    """Bound the CPU time and the memory of a block that works on `input_size` stored bytes (holes are none).
+    """Limit the CPU time and the memory of a block that works on `input_size` bytes, not counting holes.
 
-    Raises `CostError` in the block when either is exceeded; memory only counts where /proc says how much is used. The
-    caller's own limit of memory (`ulimit -v`) stays: where that is the smaller one, `MemoryError` is raised as ever.
+    Raises `CostError` in the block when it exceeds either; memory is limited only where /proc tells how much is in use.
+    A lower limit of the caller (`ulimit -v`) stays in force, with a `MemoryError`.
 
-    In a part of a job (see `part`) the clock of the whole job stands still, and what the part keeps in memory is not
-    charged to it.
+    During a `part` of a job, the clock of the job stands still, and what the part keeps in memory is not charged to it.
     """
     seconds = _SECONDS + _SECONDS_PER_MIB * input_size / _MIB
     memory = _MEMORY + _MEMORY_PER_BYTE * input_size
@@ -97,19 +96,19 @@ def _limit_memory(size: int, hard: int) -> None:
 
 @contextmanager
 def unlimited(_input_size: int) -> Iterator[None]:
-    """Set no limits: signals and limits belong to the program that calls the library."""
+    """Set no limits: signals and limits belong to the caller of the library."""
     yield
 
 
 @contextmanager
 def part(input_size: int) -> Iterator[None]:
-    """Give a block of a limited job, which reads a file of its own, limits of its own; outside of a job, none."""
+    """Give a block that reads another file limits of its own, if the job has any."""
     with (limited if _is_limited() else unlimited)(input_size):
         yield
 
 
 def grant_for_code(size: int) -> None:
-    """Give the job that runs, if it is limited, more time, for `size` bytes of code whose instructions are followed."""
+    """Give the running job, if it has limits, more time for `size` bytes of code whose instructions are followed."""
     job = signal.getsignal(signal.SIGPROF)
     if isinstance(job, _Expired):
         seconds = _SECONDS_PER_MIB_OF_CODE * size / _MIB

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make an exception from a signal handler end the run, wherever the interpreter was when the signal came.
+"""End the run when a signal handler raises an exception, wherever the interpreter is.
 
-A handler runs between any two bytecode instructions, so also in functions that the interpreter itself calls: the
-callback of a weak reference (import locks have one), a finaliser. An exception cannot leave those: Python prints
-"Exception ignored in", with a traceback, and continues as if there had been no signal.
+A handler may run inside a function that the interpreter calls by itself: a finaliser, or the callback of a weak
+reference, such as import locks have. No exception can leave these: Python prints "Exception ignored in", with a
+traceback, and continues as if there had been no signal.
 """
 
 from __future__ import annotations
