@@ -85,7 +85,7 @@ def main(words: Sequence[str]) -> int:
         names = " or ".join(role.names)
         write(message(role, "error", f"no {names} in PATH but this wrapper; name one in {role.variable}"))
         return EXIT_NOT_FOUND
-    # The first of several converts: it has seen all options.
+    # Of nested wrappers the outermost converts: it has seen all options.
     outer = running_wrappers(role)
     variables = {role.running: os.pathsep.join([*outer, own])}
     if outer:
@@ -96,9 +96,9 @@ def main(words: Sequence[str]) -> int:
 
 
 def link(role: Role, program: str, words: Sequence[str], variables: dict[str, str]) -> int:
-    """Link; return the exit status. Objects (`ld -r`, `cc -c`) are converted when they are linked.
+    """Link, and convert what is no object; return the exit status. Objects are converted when they are linked.
 
-    A section that the linker merged from some of the objects is replaced by one that describes all code.
+    A section that the linker has merged from some of its inputs is replaced by one that describes all code.
     """
     output, is_link = link_request(words, is_driver=role.kind == DRIVER)
     before = identity_of(output)

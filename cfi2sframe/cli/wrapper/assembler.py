@@ -25,10 +25,10 @@ _RELEASE: Final = re.compile(r"\b(\d+)\.(\d+)[^\s()]*$")
 
 
 def assemble(role: Role, program: str, words: Sequence[str], variables: dict[str, str]) -> int:
-    """Assemble; return the exit status. An object that has a section already is left as it is."""
+    """Assemble, and convert an object without a section; return the exit status."""
     is_wanted, version, passed_on = request_of(words)
     if not is_wanted and "--gsframe[=" in printed_by([program, "--help"]):
-        # It may have been built to write sections unless it is told not to.
+        # Its default may be to write sections.
         passed_on = ("--gsframe=no", *passed_on)
     output = output_of(passed_on)
     before = identity_of(output)
@@ -39,10 +39,10 @@ def assemble(role: Role, program: str, words: Sequence[str], variables: dict[str
 
 
 def request_of(words: Sequence[str]) -> tuple[bool, int | None, tuple[str, ...]]:
-    """Return what a command line asks for: whether a section is wanted, its version if named, the assembler's words.
+    """Return whether a section is wanted, in which version if one is named, and the words for the assembler.
 
-    The words about SFrame are this program's: most assemblers do not know them, and each knows one version only. Of
-    several the last one counts.
+    This program takes the words about SFrame, because most assemblers know none, and the others only one version. The
+    last one counts.
     """
     expanded = list(expand_response_files(words))
     matches = [_OWN_WORD.fullmatch(word) for word in expanded]
@@ -54,9 +54,9 @@ def request_of(words: Sequence[str]) -> tuple[bool, int | None, tuple[str, ...]]
 
 
 def _plan(version: int | None, program: str, output: str) -> tuple[str, ...] | None:
-    """Return the options for a version, or for the one that the linker beside an assembler merges.
+    """Return the options for a version or, if none is named, for the linker beside the assembler.
 
-    None for an object that has a section. Raises `RequestError` if no version is named and there is no such linker.
+    Returns None for an object that has a section. Raises `RequestError` if the version is not known.
     """
     from cfi2sframe.elf.constants import EM_S390
     from cfi2sframe.elf.load import load
@@ -64,7 +64,7 @@ def _plan(version: int | None, program: str, output: str) -> tuple[str, ...] | N
     try:
         image = load(output)
     except Cfi2SFrameError:
-        # The conversion fails likewise, or skips it.
+        # The conversion will report it or skip it.
         return ()
     if image.sframe_section is not None:
         return None

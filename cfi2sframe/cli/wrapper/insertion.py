@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The section into a file that another program has just written. Whatever happens there, that program has succeeded."""
+"""Put the section into a file that another program has written. Whatever happens here, that program has succeeded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ELFDATA2MSB: Final = 2
 
 
 def identity_of(path: str) -> tuple[int, ...] | None:
-    """Return what distinguishes a file from an earlier one of its name; None if it is not a regular file."""
+    """Return what changes when a file is written again; None for anything but a regular file."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -48,9 +48,9 @@ def is_elf_of_type(path: str, *types: int) -> bool:
 
 
 def insert(role: Role, path: str, plan: Callable[[], Sequence[str] | None]) -> int:
-    """Put the section into a file, in a child process; return the status that the build step ends with.
+    """Put the section into a file, in a child process; return the exit status of the build step.
 
-    `plan` is called by the child; it returns options for `convert`, or None for a file that is to stay as it is.
+    The child calls `plan`, which returns options for `convert`, or None if the file is to stay as it is.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -67,7 +67,7 @@ def insert(role: Role, path: str, plan: Callable[[], Sequence[str] | None]) -> i
 
 
 def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]) -> int:
-    """Convert; pass on what was said to those who want to know it; return the exit status."""
+    """Convert, and pass messages on as the variables ask; return the exit status."""
     import contextlib
     import io
 

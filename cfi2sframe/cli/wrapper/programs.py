@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program that a wrapper stands in for: its name, where the real one is, running it, and messages about it."""
+"""Find and run the program that a wrapper stands in for, and write messages about it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SIGNALLED: Final = 128
 
 
 class Role(NamedTuple):
-    """What a wrapper stands in for: `names` are looked for in PATH, unless the variable names a program."""
+    """The program that a wrapper stands in for: the variable names it, or it is the first of `names` in PATH."""
 
     kind: str
     names: tuple[str, ...]
@@ -36,9 +36,9 @@ class Role(NamedTuple):
 
     @property
     def running(self) -> str:
-        """The variable with the paths of the wrappers that are running: each looks for another program.
+        """The variable with the paths of the wrappers that are running, so that none runs itself or another.
 
-        Objects have another one than linked files, since a driver's wrapper runs the assembler's.
+        The assembler's is separate, because the driver's wrapper runs it.
         """
         return "CFI2SFRAME_RUNNING_AS" if self.kind == ASSEMBLER else "CFI2SFRAME_RUNNING"
 
@@ -62,7 +62,7 @@ def role_of(name: str, words: Sequence[str]) -> Role:
 
 
 def running_wrappers(role: Role | None = None) -> list[str]:
-    """Return the paths of the wrappers that run this one: those that write the same kind of file, or all."""
+    """Return the paths of the wrappers that run this one: those of a role, or all."""
     roles = (role,) if role else (Role(LINKER, ()), Role(ASSEMBLER, ()))
     found = [os.environ.get(each.running, "").split(os.pathsep) for each in roles]
     return [path for paths in found for path in paths if path]
@@ -72,7 +72,7 @@ def real_program(role: Role, wrappers: set[str]) -> str | None:
     """Return the path of the real program: from the variable, or the first in PATH that is not a wrapper."""
     chosen = os.environ.get(role.variable)
     path_folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    # GCC's own tools come first: a cross compiler's `ld` is not the one in PATH.
+    # GCC's own tools come first: the `ld` in PATH is not a cross compiler's.
     own_folders = os.environ.get("COMPILER_PATH", "").split(os.pathsep) if role.kind == LINKER else []
     names = (chosen,) if chosen else (*_compiler_s_own(role), *role.names)
     for name in names:
@@ -85,7 +85,7 @@ def real_program(role: Role, wrappers: set[str]) -> str | None:
 
 
 def _compiler_s_own(role: Role) -> tuple[str, ...]:
-    """Return the assembler of the GCC that runs this wrapper: it passes its name on, its folders only to linkers."""
+    """Return the assembler of the GCC that runs this wrapper; GCC tells only linkers its folders."""
     compiler = os.environ.get("COLLECT_GCC")
     if role.kind != ASSEMBLER or not compiler:
         return ()
@@ -110,7 +110,7 @@ def status_of(process: int) -> int:
     try:
         code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
     except KeyboardInterrupt:
-        # The terminal has signalled the child, too; it cleans up and ends first.
+        # The terminal has interrupted the child, too; wait until it has cleaned up.
         code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
     return code if code >= 0 else _SIGNALLED - code
 
@@ -143,7 +143,7 @@ def message(role: Role, kind: str, text: str, file: str = "") -> str:
 
 
 def write(text: str) -> None:
-    """Write to standard error. That nobody reads it does not change the result of a build."""
+    """Write to standard error. A build does not fail if nobody reads it."""
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -153,7 +153,7 @@ def write(text: str) -> None:
 
 
 def log(text: str) -> None:
-    """Append lines to the log, if there is one, in one piece: builds run many wrappers at the same time."""
+    """Append lines to the log, if there is one, in one write: many wrappers may run at the same time."""
     path = os.environ.get("CFI2SFRAME_LOG")
     if not path:
         return
@@ -166,7 +166,7 @@ def log(text: str) -> None:
 
 
 def without_section(role: Role, file: str, reason: str = "") -> int:
-    """Report a file that has no section although the real program has succeeded; return the build step's status."""
+    """Report that a file gets no section although the real program succeeded; return the build step's exit status."""
     verdict = "no .sframe section was put in" + (reason and f": {reason}")
     log(message(role, "warning", verdict, from_root(file)))
     if is_set("CFI2SFRAME_STRICT"):
@@ -178,9 +178,9 @@ def without_section(role: Role, file: str, reason: str = "") -> int:
 
 
 def from_root(file: str) -> str:
-    """Return a file's name from the root: a log has files of many folders."""
+    """Return the absolute name of a file: a log has files of many folders."""
     try:
         return os.path.abspath(file)
     except OSError:
-        # Somebody has removed the current folder.
+        # The current folder has been removed.
         return file

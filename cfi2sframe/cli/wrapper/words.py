@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command line of a linker or a compiler driver asks for: a link or none, and the file that it writes."""
+"""Read the command line of a linker or a compiler driver: does it link, and which file does it write?"""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 _DEFAULT_OUTPUT: Final = "a.out"
 #: GNU ld takes shorter ones for --out-implib.
 _MIN_ABBREVIATION: Final = len("--outp")
-#: With these a driver prints or ends before the link; with those a linker prints, or writes an index.
+#: Words with which a driver prints, or stops before the link; and with which a linker prints, or writes an index.
 _NO_LINK: Final = re.compile(
     r"-[cSE]|-MM?|-###|-cc1.*|-fsyntax-only|-emit-.*|.*-header"
     r"|-?-(version|help|target-help|print-|analyze|precompile|dump(version|fullversion|machine|specs)).*"
 )
 _NO_OUTPUT: Final = re.compile(r"--?(version|help|target-help|print-.*)|.*thinlto-index-only.*")
-#: Of a header alone a driver makes a precompiled one.
+#: Headers, which a driver precompiles.
 _HEADERS: Final = (".h", ".hh", ".hpp", ".hxx")
 #: More levels of response files than this are a circle.
 _MAX_DEPTH: Final = 32
@@ -32,12 +32,12 @@ _SPACE: Final = " \t\n\r\v\f"
 
 
 def link_request(words: Sequence[str], *, is_driver: bool) -> tuple[str, bool]:
-    """Return the file that a command line names as its output, and whether it is a link that has to write one."""
+    """Return the output that a command line names, and whether it is a link that has to write one."""
     for_driver, for_linker = _sorted_words(words) if is_driver else ([], list(expand_response_files(words)))
     # A driver's own output comes before what it passes on.
     output = output_of([*for_driver, *for_linker])
     prints = any(map(_NO_LINK.fullmatch, for_driver)) or any(map(_NO_OUTPUT.fullmatch, for_linker))
-    # Values of options are no inputs: files that are there have to be named.
+    # A word may be the value of an option; only files that exist count as inputs.
     inputs = (word for word in (*for_driver, *for_linker) if word != output and not word.endswith(_HEADERS))
     has_input = any(word == "-" or word.startswith("-l") or os.path.isfile(word) for word in inputs)
     return output, has_input and not prints
@@ -63,8 +63,7 @@ def _sorted_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def output_of(words: Iterable[str]) -> str:
     """Return the last output that words name, in any spelling.
 
-    Options that take values are not known here, so that a value that looks like `-o` counts as one. The caller
-    compares the file before and after the run.
+    A value of another option that looks like `-o` is taken for it; the caller checks that the file has changed.
     """
     output = _DEFAULT_OUTPUT
     each = expand_response_files(words)
@@ -88,9 +87,9 @@ def is_for_driver(words: Sequence[str]) -> bool:
 def expand_response_files(words: Iterable[str]) -> Iterator[str]:
     """Yield the words of a linker's command line, each `@FILE` replaced by the words in that file.
 
-    Words in a file are separated by white space; either quote keeps white space in a word, and a backslash makes the
-    next character part of a word. Like GNU ld, keeps the word of a file that cannot be read. Also keeps those of files
-    that are nested too deeply, or that expand to too many words, where GNU ld gives up. Raises nothing.
+    White space separates words; either quote keeps white space in a word, and a backslash takes the next character as
+    it is. As in GNU ld, the word stays if the file cannot be read; also if files nest too deeply or have too many
+    words, where GNU ld gives up. Raises nothing.
     """
     files: dict[str, list[str] | None] = {}
     words_left = _BASE_WORDS
