@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the command line of a linker or a compiler driver: does it link, and which file does it write?"""
+"""Read the command line of a linker or a compiler driver: whether it links, and which file it writes."""
 
 from __future__ import annotations
 
