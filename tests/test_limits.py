@@ -12,7 +12,7 @@ import pytest
 from cfi2sframe import convert, load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.errors import Cfi2SFrameError, ElfError
-from tests.fuzz import seeds, target_cfi, target_elf, target_linked, target_object
+from tests.fuzz import seeds, target_cfi, target_file
 from tests.fuzz.harness import measured, timed
 from tests.support import cfi_asm as asm
 from tests.support import cli
@@ -58,12 +58,6 @@ def field(data: bytes, offset: int, form: str) -> int:
     return int(struct.unpack_from("<" + form, data, offset)[0])
 
 
-def rewrite_and_read(data: bytes) -> None:
-    timed(target_elf.run, data)
-    timed(target_linked.run, data)
-    timed(target_object.run, data)
-
-
 #: What the ordinary run tries; the second tier tries all.
 SOME_LIES: Final = ((1 << 64) - 1,)
 every_file = pytest.mark.parametrize("data", [LINKED, OBJECT], ids=["linked", "object"])
@@ -83,7 +77,7 @@ def test_section_headers_that_lie(data: bytes, name: str, lies: tuple[int, ...])
         # Lies, and the neighbour's value: sections that overlap or refer to themselves.
         before = field(data, start + 64 * max(0, index - 1) + place, form)
         for value in (*lies, *((index, before, start) if lies is LIES else (before,))):
-            rewrite_and_read(patched(data, header, form, value))
+            timed(target_file.run, patched(data, header, form, value))
 
 
 @some_or_all
@@ -93,7 +87,7 @@ def test_program_headers_that_lie(name: str, lies: tuple[int, ...]) -> None:
     start = field(LINKED, E_PHOFF, "Q")
     for index in range(field(LINKED, E_PHNUM, "H")):
         for value in lies:
-            rewrite_and_read(patched(LINKED, start + 56 * index + place, form, value))
+            timed(target_file.run, patched(LINKED, start + 56 * index + place, form, value))
 
 
 @pytest.mark.parametrize("offset", [E_PHOFF, E_SHOFF, E_PHENTSIZE, E_PHNUM, E_SHENTSIZE, E_SHNUM, E_SHSTRNDX, 16, 18])
@@ -103,7 +97,7 @@ def test_file_headers_that_lie(data: bytes, offset: int, lies: tuple[int, ...]) 
     """Tables that overlap the header, one another and the end of the file; entries of other sizes."""
     form = "Q" if offset in (E_PHOFF, E_SHOFF) else "H"
     for value in (*lies, 0, 1, 56, 64, len(data), len(data) - 1, len(data) - 64):
-        rewrite_and_read(patched(data, offset, form, value))
+        timed(target_file.run, patched(data, offset, form, value))
 
 
 # --- Time and memory that quantities must not cost ------------------------------------------------------------
@@ -149,8 +143,8 @@ some_or_whole = pytest.mark.parametrize("part", [5, pytest.param(1, marks=pytest
 @every_program
 def test_large_programs(name: str, part: int) -> None:
     data = file_of(programs(part)[name])
-    target_elf.run(LINKED)
-    measured(target_elf.run, data)
+    target_file.run(LINKED)
+    measured(target_file.run, data)
 
 
 @pytest.mark.parametrize("kind", [0x00, 0x10], ids=["eh_frame", "debug_frame"])
@@ -197,7 +191,7 @@ def test_sections_that_share_their_bytes() -> None:
     section = next(s for s in load(OBJECT).sections if s.name == ".eh_frame")
     name = names_of_object()[".eh_frame"]
     data = elf_with(300, name=name, type=1, flags=2, offset=section.file_offset, size=section.size)
-    measured(target_elf.run, data)
+    measured(target_file.run, data)
     with pytest.raises(ElfError, match=r"\.eh_frame: \d+ bytes of such sections in a file of \d+ bytes"):
         convert(load(data + b""))
 
@@ -215,7 +209,7 @@ def test_names_that_overlap() -> None:
     data = linked_file(AMD64, [fde], more=more)
     image = load(data)
     assert [s.name for s in image.sections][3:5] == [".symtab", ".strtab"]
-    measured(target_elf.run, data)
+    measured(target_file.run, data)
 
 
 # --- Compressed sections ------------------------------------------------------------------------------------------
@@ -236,7 +230,7 @@ def test_compressed_bombs(method: int, size: int) -> None:
         packed = pytest.importorskip("zstandard").compress(bytes(1 << 24))
     data = compressed_file(method, size, packed)
     assert len(data) < 40_000
-    cost = measured(target_elf.run, data)
+    cost = measured(target_file.run, data)
     assert size > 1 or cost.memory_size < 1 << 23, "no more is decompressed than the size that is claimed"
     with pytest.raises(Cfi2SFrameError):
         convert(load(data))

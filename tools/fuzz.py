@@ -3,11 +3,10 @@
 """Fuzz the reading and rewriting code with atheris (coverage-guided), each target for a stated time.
 
 fuzz.py [--seconds N] [TARGET]...     default: all targets, 60 seconds each
-fuzz.py --seed                        write the inputs to start from into testdata/fuzz
 fuzz.py --minimise [TARGET]...        merge what the runs found into testdata/fuzz, smallest set of the same coverage
 
-Found inputs go to build/fuzz/TARGET; an input that fails is kept as testdata/fuzz/TARGET/finding-HASH, where the tests
-replay it. Exit status 1 when a target failed.
+Seeds and found inputs are in build/fuzz/TARGET; an input that fails is kept as testdata/fuzz/TARGET/finding-HASH, where
+the tests replay it. Exit status 1 when a target failed.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.fuzz.harness import CORPUS, FINDING_PREFIX, MAX_SIZE, TARGETS, expect, granted_seconds, target  # noqa: E402
+from tests.fuzz.harness import CORPUS, FINDING_PREFIX, MAX_SIZE, TARGETS, expect, granted_seconds, inputs, target  # noqa: E402
 
 _ENGINE = "--engine"
 WORK = ROOT / "build/fuzz"
@@ -45,16 +44,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", metavar="TARGET", nargs="*", help=", ".join(TARGETS))
     parser.add_argument("--seconds", type=int, default=60)
-    parser.add_argument("--seed", action="store_true", help="write the seeds and stop")
     parser.add_argument("--minimise", action="store_true", help="keep what was found, and stop")
     arguments = parser.parse_args()
     chosen = arguments.targets or list(TARGETS)
     if unknown := set(chosen) - set(TARGETS):
         parser.error(f"no such target: {', '.join(sorted(unknown))}")
-    if arguments.seed:
-        for name in chosen:
-            write_seeds(name)
-        return 0
     failures = 0
     for name in chosen:
         if arguments.minimise:
@@ -64,20 +58,14 @@ def main() -> int:
     return 1 if failures else 0
 
 
-def write_seeds(name: str) -> None:
-    """Write a target's seeds into its corpus."""
-    folder = CORPUS / name
-    folder.mkdir(parents=True, exist_ok=True)
-    for seed, data in target(name).seeds():
-        (folder / f"seed-{seed}").write_bytes(data)
-
-
 def fuzz(name: str, seconds: int) -> int:
     """Run a target; return 1 when it failed."""
     work = WORK / name
     failed = work.with_suffix(".failed")
     work.mkdir(parents=True, exist_ok=True)
     failed.mkdir(exist_ok=True)
+    for each, data in inputs(name).items():
+        (work / each).write_bytes(data)
     begin = time.monotonic()
     options = [
         f"-max_total_time={seconds}",
@@ -90,7 +78,7 @@ def fuzz(name: str, seconds: int) -> int:
     ]
     log = work.with_suffix(".log")
     with open(log, "w", encoding="utf-8") as out:
-        status = _start_engine(name, [*options, str(work), str(CORPUS / name)], out.fileno())
+        status = _start_engine(name, [*options, str(work)], out.fileno())
     tail = log.read_text(encoding="utf-8", errors="replace")
     count = next((line.split()[-1] for line in tail.splitlines() if "number_of_executed_units" in line), "?")
     print(f"{name}: {count} executions in {time.monotonic() - begin:.0f} s, {'failed' if status else 'no failure'}")
@@ -106,6 +94,7 @@ def _keep(name: str, path: Path) -> Path:
     """Move a failing input to where the tests replay it."""
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
     kept = CORPUS / name / f"{FINDING_PREFIX}{digest}"
+    kept.parent.mkdir(exist_ok=True)
     shutil.move(path, kept)
     return kept
 
@@ -115,8 +104,9 @@ def minimise(name: str) -> None:
     merged = WORK / f"{name}.merged"
     shutil.rmtree(merged, ignore_errors=True)
     merged.mkdir(parents=True)
-    _start_engine(name, ["-merge=1", f"-max_len={_KEPT_SIZE}", str(merged), str(CORPUS / name), str(WORK / name)], None)
-    known = {path.read_bytes() for path in (CORPUS / name).iterdir()}
+    _start_engine(name, ["-merge=1", f"-max_len={_KEPT_SIZE}", str(merged), str(WORK / name)], None)
+    known = set(inputs(name).values())
+    (CORPUS / name).mkdir(exist_ok=True)
     total = 0
     for path in sorted(merged.iterdir(), key=lambda path: path.stat().st_size):
         data = path.read_bytes()

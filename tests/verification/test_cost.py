@@ -14,7 +14,7 @@ from cfi2sframe.errors import CostError
 from cfi2sframe.guard import limited
 from cfi2sframe.readers import READERS
 from cfi2sframe.verification.truth import MAX_CANDIDATES
-from tests.fuzz import target_elf
+from tests.fuzz import target_file
 from tests.fuzz.harness import measured, timed
 from tests.support import cfi_asm as asm
 from tests.support.raw_sframe import RawFunction, RawSection
@@ -70,7 +70,7 @@ def check(data: bytes, *functions: RawFunction, version: int = 3) -> Verificatio
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
 def test_overlapping_fdes(shape: Callable[[int], list[asm.Fde]]) -> None:
-    measured(target_elf.run, file_with(shape(60), 60_000))
+    measured(target_file.run, file_with(shape(60), 60_000))
     data = file_with(shape(1_500), 60_000)
     results: list[Verification] = []
     # Ten times what it takes; the square of their number would take minutes.
