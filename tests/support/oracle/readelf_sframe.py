@@ -7,13 +7,18 @@ import re
 import subprocess
 from typing import TYPE_CHECKING, Final
 
+from cfi2sframe import convert, load
+from cfi2sframe.api import decode
 from cfi2sframe.sframe.dump import dump_text
+from tests.support import known_wrong
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from cfi2sframe.conversion import Options
     from cfi2sframe.sframe.read import DecodedSection
+    from tests.support.oracle.tools import Binutils, Target
 
 _ROW: Final = re.compile(r"    [0-9a-f]{16}  ")
 _HEADER: Final = ("Version:", "Flags:", "SFRAME_F", "Num F")
@@ -62,3 +67,21 @@ def check_printed(lines: Iterable[str], section: DecodedSection, *, is_oldest: b
     shown = in_words_of_dump(lines, fixed_ra=fixed_ra, is_oldest=is_oldest)
     assert shown == in_words_of_dump(dump_text(section), fixed_ra=fixed_ra)
     assert len(shown) > len(section.functions)
+
+
+def check_readelf(
+    path: Path, options: Options, tools: Binutils, folder: Path, *, target: Target = "amd64", readelf: str = ""
+) -> int:
+    """Convert a file, have readelf read the result, and compare with the dump; return the number of rows.
+
+    The readelf is that of `tools`, unless the path of another one is given.
+    """
+    conversion = convert(load(path), **options._asdict())
+    if not conversion.data:
+        return 0
+    vaddr = conversion.section_vaddr
+    copy = wrapped(tools.tool("objcopy", target), path, conversion.data, vaddr, folder)
+    lines = printed(readelf or tools.tool("readelf", target), copy)
+    is_oldest = known_wrong.find("sframe-fixed-ra", "readelf", tools.version) is not None
+    check_printed(lines, decode(conversion.data, vaddr), is_oldest=is_oldest)
+    return conversion.rows.row_count

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GNU readelf of the matching version accepts every section that is made, and prints the rows that `dump` prints.
+
+Of a foreign byte order, one on a little-endian machine flips rows in place, function by function, and reads only those
+whose functions have rows of their own: `-O0`. One that runs on s390x itself (in an emulator) reads every level.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from cfi2sframe import convert, load
+from cfi2sframe.abi import AARCH64_BE, S390X
+from cfi2sframe.conversion import Options
+from cfi2sframe.errors import InputError
+from tests.support.known_wrong import expect_failure
+from tests.support.needs import run
+from tests.support.oracle.readelf_sframe import check_readelf, printed, wrapped
+from tests.support.samples import TEXT_VADDR, linked_file, push_fp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cfi2sframe.abi import Arch
+    from cfi2sframe.conversion import Level
+    from tests.support.oracle.tools import Binutils, BinutilsVersion, Target, Tool
+
+pytestmark = pytest.mark.oracle
+
+SOURCES: Final = Path(__file__).resolve().parents[2] / "testdata/src"
+# readelf takes time with the square of a function's rows: the 70,000 of this one keep it busy for half a minute.
+SLOW: Final = {"too-many-rows.s"}
+#: Of some sources, nothing can be said in some versions, or they have no CFI.
+FEWEST_SECTIONS: Final[dict[Target, int]] = {"amd64": 50, "aarch64": 9, "s390x": 9}
+#: What may be written, and the release of readelf that reads it.
+READERS: Final[dict[str, tuple[BinutilsVersion, Options]]] = {
+    "version 3": ("newest", Options(version=3)),
+    "version 2 errata 2": ("newest", Options(version=2, errata=2)),
+    "version 2 errata 1": ("newest", Options(version=2)),
+    "version 2 errata 0": ("2.44", Options(version=2, errata=0)),
+    "version 1": ("2.40", Options(version=1)),
+}
+NEWEST: Final = [name for name, (release, _) in READERS.items() if release == "newest"]
+#: Version 1 of the other ABIs, and 2.44, which has no SFrame for s390x, read nothing here.
+CASES: Final[list[tuple[Target, str]]] = [
+    *(("amd64", name) for name in READERS),
+    *(("aarch64", name) for name in READERS if name != "version 1"),
+    *(("s390x", name) for name in NEWEST),
+]
+
+
+@pytest.mark.parametrize(("target", "reader"), CASES)
+def test_objects(
+    target: Target, reader: str, gcc: Tool, binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path
+) -> None:
+    """Each source under testdata, big-endian for AArch64.
+
+    An object has several text sections, all of which its raw section puts at 0; objects share nothing.
+    """
+    release, options = READERS[reader]
+    count = 0
+    for source in sorted(SOURCES.joinpath(target).iterdir()):
+        build = re.search(r"Build: \S+ (.*-c)", source.read_text())
+        made = tmp_path / (source.name + ".o")
+        if target == "amd64":
+            run(gcc.path, *(build[1].split() if build else ["-c"]), source, "-o", made)
+        else:
+            flags = ["-mbig-endian"] if target == "aarch64" else []
+            run(binutils("newest").tool("as", target), *flags, source, "-o", made)
+        try:
+            if source.name not in SLOW:
+                count += check_readelf(made, options, binutils(release), tmp_path, target=target) > 0
+        except InputError:
+            continue
+    assert count >= FEWEST_SECTIONS[target]
+
+
+def test_a_reader_would_complain(tmp_path: Path, binutils: Callable[[BinutilsVersion], Binutils]) -> None:
+    """What the other tests rely on: readelf does complain about a damaged section."""
+    tools, path = binutils("newest"), _library(AARCH64_BE, tmp_path)
+    data = convert(load(path)).data
+    copy = wrapped(tools.tool("objcopy", "aarch64"), path, data[:2] + b"\x09" + data[3:], 0, tmp_path)
+    with pytest.raises(AssertionError):
+        printed(tools.tool("readelf"), copy)
+
+
+def _library(arch: Arch, folder: Path) -> Path:
+    """Write a linked file of twenty functions with equal rows."""
+    path = folder / "library.so"
+    path.write_bytes(linked_file(arch, [push_fp(arch, TEXT_VADDR + 64 * n) for n in range(20)]))
+    return path
+
+
+@pytest.mark.skipif(sys.byteorder != "little", reason="this machine is big-endian itself")
+@pytest.mark.parametrize("level", [0, 1])
+@pytest.mark.parametrize("name", [name for name in READERS if name != "version 1"])
+def test_a_foreign_readelf_gives_up_on_shared_rows_only(
+    name: str,
+    level: Level,
+    binutils: Callable[[BinutilsVersion], Binutils],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    release, options = READERS[name]
+    if level:
+        expect_failure(request, "sframe-shared-rows-of-the-other-byte-order", "readelf", binutils(release).version)
+    path, options = _library(AARCH64_BE, tmp_path), options._replace(level=level)
+    assert check_readelf(path, options, binutils(release), tmp_path, target="aarch64") == 60
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("name", NEWEST)
+@pytest.mark.parametrize(("arch", "target"), [(AARCH64_BE, "aarch64"), (S390X, "s390x")])
+def test_a_native_readelf_takes_shared_rows(
+    arch: Arch,
+    target: Target,
+    name: str,
+    level: Level,
+    s390x_binutils: Binutils,
+    binutils: Callable[[BinutilsVersion], Binutils],
+    tmp_path: Path,
+) -> None:
+    """Sections of both big-endian ABIs: the byte order is what matters."""
+    options, readelf = READERS[name][1]._replace(level=level), s390x_binutils.tool("readelf")
+    path = _library(arch, tmp_path)
+    assert check_readelf(path, options, binutils("newest"), tmp_path, target=target, readelf=readelf) > 0
