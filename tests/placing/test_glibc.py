@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The backtrace() of a glibc that reads SFrame finds, by the sections made here, the frames that DWARF finds.
 
-The programs of tests/support/glibc run under the glibc of `make glibc`. They, their libraries, its libraries and its
+The programs of tests/support/places run under the glibc of `make glibc`. They, their libraries, its libraries and its
 ld.so are converted to version 2, at each level that shares rows, without further options. In the libgcc_s.so.1 that
 backtrace() falls back to, _Unwind_Backtrace is overwritten and finds no frame: whatever is answered comes from SFrame
 rows.
@@ -22,7 +22,8 @@ from cfi2sframe import load
 from cfi2sframe.conversion import Options, convert_image
 from tests.support.embedded import emitted
 from tests.support.known_wrong import expect_failure
-from tests.support.needs import need, run
+from tests.support.needs import need
+from tests.support.places import IN_C, IN_CPP, PAST_NORETURN_CALLS, build, program_of
 from tests.support.variants import convert_unpadded
 from tests.support.walk import libraries_of
 
@@ -35,56 +36,12 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.oracle, pytest.mark.slow, pytest.mark.sampled]
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ROOT / "tests/support/glibc"
 GLIBC = ROOT / "build/glibc"
 LIBGCC: Final = "libgcc_s.so.1"
 #: The same library for the judgement, under a name of the same length.
 LIBGCC_OF_THE_JUDGE: Final = "libgcc_r.so.1"
 #: return _URC_END_OF_STACK, by machine.
 FINDS_NOTHING: Final = {"EM_X86_64": "b8 05 00 00 00 c3", "EM_AARCH64": "a0 00 80 52 c0 03 5f d6"}
-FLAGS = ["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-Wl,-z,lazy", "-rdynamic"]
-
-IN_C = [
-    "deep",
-    "alloca",
-    "qsort",
-    "tree",
-    "signal",
-    "signal-stack",
-    "signal-fault",
-    "signal-loop",
-    "abort",
-    "thread",
-    "thread-exit",
-    "thread-key",
-    "thread-cancelled",
-    "once",
-    "atexit",
-    "destructor",
-    "noreturn",
-    "library",
-    "dlopen",
-    "dlopen-constructor",
-    "plt-resolution",
-    "context",
-    "longjmp",
-]
-IN_CPP = [
-    "catch",
-    "unwinding",
-    "unwinding-std-thread",
-    "rethrow",
-    "copy",
-    "function",
-    "static-destructor",
-    "terminate-noexcept",
-    "terminate-destructor",
-    "terminate-uncaught",
-    "abort-destructor",
-    "abort-unwinding",
-]
-#: Where the stack passes a call that does not return and ends its function.
-PAST_NORETURN_CALLS: Final = ["noreturn", "signal-loop", "atexit", "destructor", "static-destructor"]
 SAME = re.compile(r"same (\d+)")
 NONE = re.compile(r"none of (\d+)")
 
@@ -97,9 +54,14 @@ class World(NamedTuple):
 
     def answer(self, place: str) -> str:
         """Run the program that has a place, and return what it says of its stack there."""
-        program = "places_cc" if place in IN_CPP else "places"
         (loader,) = (self.folder / "lib").glob("ld-linux*.so.*")
-        command: list[str | Path] = [loader, "--library-path", self.folder / "lib", self.folder / program, place]
+        command: list[str | Path] = [
+            loader,
+            "--library-path",
+            self.folder / "lib",
+            self.folder / program_of(place),
+            place,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         name, _, answer = str(done.stdout).strip().partition(": ")
@@ -135,17 +97,11 @@ def without_backtrace(data: bytes) -> bytes:
 def built(tmp_path_factory: pytest.TempPathFactory) -> World:
     """Nothing of it converted: the libraries of glibc have sections of version 3, the others have none."""
     glibc = glibc_folder()
-    need("cc", "c++", "ldd")
+    need("ldd")
     folder = tmp_path_factory.mktemp("built")
     lib = folder / "lib"
     shutil.copytree(glibc / "lib", lib)
-    library: list[str | Path] = ["-shared", "-fPIC", SOURCES / "places_library.c"]
-    for name in ("libplaces.so", "libplaces2.so"):
-        run("cc", *FLAGS, *library, f"-Wl,-soname,{name}", "-o", lib / name)
-    run("cc", *FLAGS, "-c", SOURCES / "compare.c", "-o", folder / "compare.o")
-    links: list[str | Path] = [folder / "compare.o", lib / "libplaces.so", "-ldl"]
-    run("cc", *FLAGS, SOURCES / "places.c", *links, "-o", folder / "places")
-    run("c++", *FLAGS, SOURCES / "places.cc", *links, "-o", folder / "places_cc")
+    build(folder, "compare_glibc.c")
     for name, path in libraries_of(folder / "places_cc").items():
         if not (lib / name).exists() and not name.startswith("ld"):
             shutil.copy(path, lib / name)

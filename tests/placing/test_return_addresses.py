@@ -2,7 +2,7 @@
 """A walker in C that looks up return addresses themselves, as the kernel's and glibc's code do, finds glibc's stacks.
 
 Their frames made calls that do not return, the last instructions of their functions: without padding in the section the
-walk ends there. Each program takes one sample, with such calls on the stack, by raising SIGPROF.
+walk ends there.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.emit import emit
 from tests.support.embedded import write
 from tests.support.needs import need, run
+from tests.support.places import PAST_NORETURN_CALLS, build, program_of
 from tests.support.variants import convert_unpadded
-from tests.support.walk import CONSUMER, STRICT, Place, compile_sampler, libraries_of, read_report, variables_of
+from tests.support.walk import Place, compile_sampler, libraries_of, read_report, variables_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,20 +29,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 
-#: Cold functions, and cold parts of functions, are not aligned.
-UNSORTED: Final = ("-fno-reorder-functions", "-fno-reorder-blocks-and-partition")
-COMPILERS: Final = {
-    "noreturn.c": ("gcc", *STRICT, *UNSORTED),
-    "noreturn.cc": ("g++", *STRICT, *UNSORTED),
-    "noreturn.rs": ("rustc", "-O"),
-}
-#: Version 2 cannot pass the frame of a handler, nor express what libgcc does when it enters a handler of exceptions.
+#: Version 2 cannot pass the frame of a handler.
 CASES: Final = [
-    *(("noreturn.c", case, 3) for case in ("longjmp", "abort", "free")),
-    *(("noreturn.cc", case, 3) for case in ("throw", "library", "noexcept")),
-    *(("noreturn.rs", case, 3) for case in ("panic", "bounds")),
-    *(("noreturn.c", "longjmp", 2), ("noreturn.cc", "throw", 2), ("noreturn.cc", "library", 2)),
-    *(("noreturn.rs", case, 2) for case in ("panic", "bounds")),
+    (place, version) for version in (2, 3) for place in PAST_NORETURN_CALLS if (place, version) != ("signal-loop", 2)
 ]
 
 
@@ -77,34 +67,28 @@ def _are_nops(data: bytes) -> bool:
 
 @pytest.fixture(scope="session")
 def walk(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Walk]:
-    """`walk(program, case, options, lookup, is_padded)`: the stack of a converted copy, with converted libraries."""
-    need("gcc", "ldd")
-    built = tmp_path_factory.mktemp("noreturn")
+    """`walk(place, options, lookup, is_padded)`: the stack of a converted copy, with converted libraries."""
+    need("ldd")
+    built = tmp_path_factory.mktemp("places")
+    build(built, "sample.c")
     sampler = compile_sampler("gcc", built / "sampler.so")
 
     @cache
-    def program(name: str) -> Path:
-        need(COMPILERS[name][0])
-        run(*COMPILERS[name], "-o", built / name, CONSUMER / name)
-        return built / name
-
-    @cache
-    def folder(_options: Options, _is_padded: bool) -> Path:  # noqa: FBT001 - part of the key
+    def folder(options: Options, is_padded: bool) -> Path:  # noqa: FBT001 - part of the key
         made = tmp_path_factory.mktemp("converted")
         (made / "lib").mkdir()
+        make = convert_image if is_padded else convert_unpadded
+        libraries = {
+            made / "lib" / name: path for name, path in libraries_of(built / "places", built / "places_cc").items()
+        }
+        for target, source in (libraries | {made / name: built / name for name in ("places", "places_cc")}).items():
+            write(target, b"".join(emit(make(load(str(source)), options)).chunks))
         return made
 
-    def walk(name: str, case: str, options: Options, lookup: str, *, is_padded: bool = True) -> Walk:
-        make, made = convert_image if is_padded else convert_unpadded, folder(options, is_padded)
-        # backtrace() loads libgcc, whether the program needs it or not.
-        libraries = libraries_of(program(name), program("noreturn.cc"))
-        targets = {path: made / "lib" / soname for soname, path in libraries.items()}
-        for source, target in {program(name): made / name, **targets}.items():
-            if not target.exists():
-                write(target, b"".join(emit(make(load(str(source)), options)).chunks))
-        variables = variables_of(sampler, made / "report", str(made / "lib"), 0)
-        setting = ["env", *(f"{key}={value}" for key, value in {**variables, "CONSUMER_LOOKUP": lookup}.items())]
-        assert run(*setting, made / name, case).endswith("left\n")
+    def walk(place: str, options: Options, lookup: str, *, is_padded: bool = True) -> Walk:
+        made = folder(options, is_padded)
+        variables = variables_of(sampler, made / "report", str(made / "lib"), 0) | {"CONSUMER_LOOKUP": lookup}
+        assert run(made / program_of(place), place, **variables) == f"{place}\n"
         report = read_report(made / "report")
         (sample,) = report.samples
         return Walk(sample.outcome, sample.ending, report.place_of(sample.walk[-1]))
@@ -112,13 +96,13 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Walk]:
     return walk
 
 
-@pytest.mark.parametrize(("name", "case", "version"), CASES)
-def test_calls_that_do_not_return(walk: Callable[..., Walk], name: str, case: str, version: int) -> None:
+@pytest.mark.parametrize(("place", "version"), CASES)
+def test_calls_that_do_not_return(walk: Callable[..., Walk], place: str, version: int) -> None:
     # Errata 2 has rows for the ends of stacks.
     options = Options(version=version, errata=2 if version == 2 else None)
     # What DWARF unwinders look up is right either way.
-    assert walk(name, case, options, "call", is_padded=False)[:2] == ("equal", "outermost")
-    ended = walk(name, case, options, "ra", is_padded=False)
+    assert walk(place, options, "call", is_padded=False)[:2] == ("equal", "outermost")
+    ended = walk(place, options, "ra", is_padded=False)
     assert ended[:2] == ("ended", "no_function")
     assert _is_padding(load(ended.place.module), ended.place.vaddr)
-    assert walk(name, case, options, "ra")[:2] == ("equal", "outermost")
+    assert walk(place, options, "ra")[:2] == ("equal", "outermost")

@@ -45,7 +45,7 @@ class Sample(NamedTuple):
 
 
 class Module(NamedTuple):
-    """A module that was loaded at exit, and the state of its section."""
+    """A module that was loaded at a sample, and the state of its section."""
 
     state: str
     version: int
@@ -122,20 +122,19 @@ def variables_of(sampler: Path, report: Path, libraries: str, interval_us: int =
 
 def read_report(path: Path) -> Report:
     """Read the report of one run."""
-    *lines, last = path.read_text().splitlines()
-    assert last == "end"
-    samples, modules = [], []
-    for line in lines:
-        kind, first, second, rest = line.split(" ", 3)
-        if kind == "sample":
-            walk, trace = ([int(pc, 16) for pc in part.split()] for part in rest.split("|"))
-            common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(walk, trace, strict=False)))
-            outcome = _outcome(first, second == "faulted", walk, trace, common)
-            samples.append(Sample(first, outcome, walk, trace, common))
-        else:
-            bias, start, end, name = rest.split(" ", 3)
-            modules.append(Module(first, int(second), int(bias, 16), int(start, 16), int(end, 16), name))
-    return Report(samples, modules)
+    samples, modules = [], dict[Module, None]()
+    for line in path.read_text().splitlines():
+        kind, first, rest = line.split(" ", 2)
+        if kind == "module":
+            version, bias, start, end, name = rest.split(" ", 4)
+            modules[Module(first, int(version, 16), int(bias, 16), int(start, 16), int(end, 16), name)] = None
+            continue
+        returned, _, pcs = rest.partition(" ")
+        walk, trace = ([int(pc, 16) for pc in part.split()] for part in pcs.split("|"))
+        common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(walk, trace, strict=False)))
+        outcome = _outcome(first, returned == "faulted", walk, trace, common)
+        samples.append(Sample(first, outcome, walk, trace, common))
+    return Report(samples, list(modules))
 
 
 def _outcome(ending: str, has_faulted: bool, walk: list[int], trace: list[int], common: int) -> str:  # noqa: FBT001

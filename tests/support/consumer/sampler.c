@@ -24,7 +24,7 @@ enum {
   MAX_DEPTH = 1024,
   /* The handler's own frames come first in backtrace()'s list.  */
   MAX_TRACE = MAX_DEPTH + 64,
-  MAX_LINE = (MAX_DEPTH + MAX_TRACE) * 17 + 64
+  MAX_LINE = (MAX_DEPTH + MAX_TRACE) * 17 + 64 + PATH_MAX
 };
 
 struct list {
@@ -39,6 +39,7 @@ static void *raw_trace[MAX_TRACE];
 static atomic_flag is_busy = ATOMIC_FLAG_INIT;
 static int out = -1;
 static pid_t owner;
+static char program[PATH_MAX];
 static long interval_us; /* 0: the program raises SIGPROF itself */
 static timer_t timer;
 
@@ -125,7 +126,7 @@ static void trace_from(uint64_t return_code, uint64_t interrupted_pc,
     trace_list.pcs[trace_list.count++] = (uint64_t)(uintptr_t)raw_trace[index];
 }
 
-/* --- Its line: nothing else than write() is safe in a handler --- */
+/* --- Its lines: nothing else than write() is safe in a handler --- */
 
 static char line[MAX_LINE];
 static size_t line_size;
@@ -138,14 +139,45 @@ static void put_text(const char *text)
   line_size += size;
 }
 
-static void put_pcs(const struct list *list)
+static void put_number(uint64_t number)
 {
-  unsigned index, shift;
+  unsigned shift;
 
-  for (index = 0; index < list->count; index++) {
-    line[line_size++] = ' ';
-    for (shift = 64; shift > 0; shift -= 4)
-      line[line_size++] = "0123456789abcdef"[list->pcs[index] >> (shift - 4) & 15];
+  line[line_size++] = ' ';
+  for (shift = 64; shift > 0; shift -= 4)
+    line[line_size++] = "0123456789abcdef"[number >> (shift - 4) & 15];
+}
+
+static void end_line(void)
+{
+  line[line_size++] = '\n';
+  if (write(out, line, line_size) != (ssize_t)line_size)
+    abort();
+  line_size = 0;
+}
+
+static void list_modules(void)
+{
+  static const char *const states[] = {"without", "bad", "good"};
+  static unsigned long long adds, subs;
+  unsigned index;
+
+  if (adds == modules.adds && subs == modules.subs)
+    return;
+  adds = modules.adds;
+  subs = modules.subs;
+  for (index = 0; index < modules.count; index++) {
+    const struct sframe_module *module = &modules.items[index];
+    put_text("module ");
+    put_text(states[module->state]);
+    put_number(module->section.version);
+    put_number(module->bias);
+    put_number(module->start);
+    put_number(module->end);
+    put_text(" ");
+    /* The loader calls the program itself "".  */
+    put_text(module->name[0] != '\0' ? module->name : program);
+    end_line();
   }
 }
 
@@ -153,20 +185,21 @@ static void take_sample(const void *ucontext, uint64_t return_code)
 {
   enum sframe_ending ending;
   bool has_faulted = false;
+  unsigned index;
 
   sframe_modules_refresh(&modules);
+  list_modules();
   ending = walk(ucontext);
   trace_from(return_code, walk_list.pcs[0], &has_faulted);
-  line_size = 0;
   put_text("sample ");
   put_text(sframe_ending_name(ending));
   put_text(has_faulted ? " faulted" : " returned");
-  put_pcs(&walk_list);
+  for (index = 0; index < walk_list.count; index++)
+    put_number(walk_list.pcs[index]);
   put_text(" |");
-  put_pcs(&trace_list);
-  put_text("\n");
-  if (write(out, line, line_size) != (ssize_t)line_size)
-    abort();
+  for (index = 0; index < trace_list.count; index++)
+    put_number(trace_list.pcs[index]);
+  end_line();
 }
 
 /* Starts one tick.  A periodic timer could fire again before a long walk has
@@ -197,31 +230,6 @@ static void on_tick(int signal_number, siginfo_t *info, void *ucontext)
   errno = saved_errno;
 }
 
-/* --- Begin and end --- */
-
-static void list_modules(void)
-{
-  static const char *const states[] = {"without", "bad", "good"};
-  char program[PATH_MAX] = "";
-  unsigned index;
-
-  if (getpid() != owner)
-    return;
-  signal(SIGPROF, SIG_IGN);
-  sframe_modules_refresh(&modules);
-  /* The loader calls the program itself "".  */
-  if (readlink("/proc/self/exe", program, sizeof program - 1) < 0)
-    perror("sampler: /proc/self/exe");
-  for (index = 0; index < modules.count; index++) {
-    const struct sframe_module *module = &modules.items[index];
-    dprintf(out, "module %s %u %llx %llx %llx %s\n", states[module->state],
-            module->section.version, (unsigned long long)module->bias,
-            (unsigned long long)module->start, (unsigned long long)module->end,
-            module->name[0] != '\0' ? module->name : program);
-  }
-  dprintf(out, "end\n");
-}
-
 __attribute__((constructor)) static void start_sampling(void)
 {
   const char *path = getenv("CONSUMER_OUT");
@@ -245,9 +253,9 @@ __attribute__((constructor)) static void start_sampling(void)
   event.sigev_notify = SIGEV_SIGNAL;
   event.sigev_signo = SIGPROF;
   out = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (out < 0 || sigaction(SIGPROF, &action, NULL) != 0
-      || timer_create(CLOCK_MONOTONIC, &event, &timer) != 0
-      || atexit(list_modules) != 0) {
+  if (out < 0 || readlink("/proc/self/exe", program, sizeof program - 1) < 0
+      || sigaction(SIGPROF, &action, NULL) != 0
+      || timer_create(CLOCK_MONOTONIC, &event, &timer) != 0) {
     perror("sampler");
     _exit(96);
   }
