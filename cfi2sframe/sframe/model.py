@@ -139,6 +139,12 @@ class FunctionBody(NamedTuple):
         return Attributes(self.is_flexible, self.is_signal_frame, self.uses_b_key)
 
 
+def no_row_state(body: FunctionBody, version: int) -> FrameState | None:
+    """Return what a function says where it has no row: nothing, but without any rows, no caller (version 3, 3.1)."""
+    is_outermost = version >= SFRAME_VERSION_3 and not body.starts and not body.is_flexible
+    return OUTERMOST if is_outermost else None
+
+
 class _Container:
     """A frozen record that iterates over what it contains; a NamedTuple would iterate over its fields.
 
@@ -240,11 +246,7 @@ class Found(NamedTuple):
     @property
     def state(self) -> FrameState | None:
         """The rules in force, or None where the section does not say: the rows start later."""
-        if self.row is not None:
-            return self.row.state
-        # Version 3, 3.1: a function without rows has no caller.
-        is_empty = not (len(self.function) or self.function.body.is_flexible)
-        return OUTERMOST if is_empty and self.version >= SFRAME_VERSION_3 else None
+        return no_row_state(self.function.body, self.version) if self.row is None else self.row.state
 
     @property
     def is_outermost(self) -> bool:

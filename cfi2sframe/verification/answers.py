@@ -10,21 +10,21 @@ from operator import lt, or_
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.elf.ranges import Span, touches
-from cfi2sframe.intern import IdentityMap, distinct
-from cfi2sframe.sframe.constants import SFRAME_VERSION_1, SFRAME_VERSION_3
-from cfi2sframe.sframe.model import NO_BLOCK_SIZE, OUTERMOST, Function
+from cfi2sframe.intern import distinct
+from cfi2sframe.sframe.constants import SFRAME_VERSION_1
+from cfi2sframe.sframe.model import NO_BLOCK_SIZE, Function, no_row_state
 from cfi2sframe.verification.column import ADDRESS_END, AddressColumn, steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cfi2sframe.sframe.model import FrameState, FunctionBody, Section
+    from cfi2sframe.sframe.model import Attributes, FrameState, FunctionBody, Section
 
 
 class FoundState(NamedTuple):
-    """What a section says: the state in force (None: no row is), and a body with the function's attributes."""
+    """What a section says: the state in force (None: no row is), and the function's attributes."""
 
-    body: FunctionBody
+    attributes: Attributes
     state: FrameState | None
 
 
@@ -39,18 +39,16 @@ def section_column(section: Section, others: Sequence[int]) -> AddressColumn[Fou
     """Return what a section says, None where it has no function; the other column changes at the addresses `others`."""
     column: AddressColumn[FoundState | None] = AddressColumn(None)
 
-    def numbers_of(body: FunctionBody) -> list[int]:
-        kind = body.is_signal_frame, body.uses_b_key
-        return column.numbers_of(kind, body.states, lambda state: FoundState(body, state))
+    def number_of(body: FunctionBody, state: FrameState | None) -> int:
+        return column.number(FoundState(body.attributes, state))
 
     def is_plain(body: FunctionBody) -> bool:
         starts = body.starts
         return not body.repeat_size and starts[:1] == (0,) and all(map(lt, starts, starts[1:]))
 
-    without_row = IdentityMap["FunctionBody", int](lambda body: column.number(FoundState(body, None)))
     ordered = section.ascending
     bodies, body_numbers = distinct(ordered.bodies)
-    known = [numbers_of(body) for body in bodies]
+    known = [[number_of(body, state) for state in body.states] for body in bodies]
     are_plain = list(map(is_plain, bodies))
     for start, end, body_number in zip(ordered.starts, function_ends(section), body_numbers, strict=True):
         if end <= start:
@@ -66,7 +64,7 @@ def section_column(section: Section, others: Sequence[int]) -> AddressColumn[Fou
         last = 0
         for vaddr in _changes(function, section.version, others):
             row = function.number_at(vaddr, section.version)
-            number = without_row[body] if row is None else numbers[row]
+            number = number_of(body, no_row_state(body, section.version)) if row is None else numbers[row]
             if number != last:
                 last = held[vaddr] = number
         column.put(list(held), list(held.values()), end)
@@ -115,18 +113,8 @@ def first_lost_row(old: Section, new: Section, ends: Sequence[Span] = ()) -> Los
     found = section_column(new, section_column(old, ()).addresses)
     wanted = section_column(old, found.addresses)
     for vaddr, _, number, other_number in steps(wanted, found):
-        state = _state_of(wanted.answers[number], old.version)
-        other = _state_of(found.answers[other_number], new.version)
+        state, other = (answer and answer.state for answer in (wanted.answers[number], found.answers[other_number]))
         is_lost = state is not None and (other is None or (state.cfa is None and other.cfa is not None))
         if state is not None and is_lost and not (state.cfa and touches(ends, Span(vaddr, vaddr + 1))):
             return LostRow(vaddr, state.cfa is None)
     return None
-
-
-def _state_of(answer: FoundState | None, version: int) -> FrameState | None:
-    """Return the state in force; that of a function without rows is the outermost (version 3, 3.1)."""
-    if answer is None or answer.state is not None:
-        return answer and answer.state
-    body = answer.body
-    is_outermost = version >= SFRAME_VERSION_3 and not body.starts and not body.is_flexible
-    return OUTERMOST if is_outermost else None

@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
-
-from cfi2sframe.intern import IdentityMap
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -27,19 +25,14 @@ class AddressColumn(Generic[T]):
         self.addresses: list[int] = [0]
         self.numbers: list[int] = [0]
         self.answers = [nothing]
-        self._kinds: dict[Hashable, IdentityMap[Any, list[int]]] = {}
+        self._known: dict[T, int] = {nothing: 0}
 
     def number(self, answer: T) -> int:
-        """Add an answer, and return its number."""
-        self.answers.append(answer)
-        return len(self.answers) - 1
-
-    def numbers_of(self, kind: Hashable, rows: tuple[S, ...], answer_of: Callable[[S], T]) -> list[int]:
-        """Return the number of the answer for each of some rows. Equal rows of a kind have one: they are one object."""
-        if kind not in self._kinds:
-            numbers = IdentityMap["S", int](lambda row: self.number(answer_of(row)))
-            self._kinds[kind] = IdentityMap(lambda rows: [numbers[row] for row in rows])
-        return self._kinds[kind][rows]
+        """Return the number of an answer; equal ones have one, and are compared once."""
+        number = self._known.setdefault(answer, len(self.answers))
+        if number == len(self.answers):
+            self.answers.append(answer)
+        return number
 
     def put(self, addresses: Sequence[int], numbers: Sequence[int], end: int) -> None:
         """Put answers from some addresses on, the last one up to `end`; they follow all that was put before."""

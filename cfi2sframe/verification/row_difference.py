@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.entries import DwarfCie
     from cfi2sframe.dwarf.rules import RegisterRule, RowState
-    from cfi2sframe.sframe.model import FrameState, FunctionBody
+    from cfi2sframe.sframe.model import Attributes, FrameState
 
 
 _WORD: Final = 1 << 64
@@ -74,7 +74,7 @@ def row_difference(truth: RowState, state: FrameState | None, arch: Arch) -> str
     return None
 
 
-def attribute_difference(cie: DwarfCie, function: FunctionBody, version: int, *, signs_ra: bool) -> str | None:
+def attribute_difference(cie: DwarfCie, function: Attributes, version: int, *, signs_ra: bool) -> str | None:
     """Return how the attributes of a function of the section differ from a CIE's; None: not at all.
 
     `signs_ra`: a row has a signed RA. Otherwise the key has no effect, and assemblers differ in it.

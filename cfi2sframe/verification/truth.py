@@ -91,9 +91,11 @@ def fdes_with_code(entries: CfiEntries, image: ElfImage) -> list[Fde]:
 def truth_column(truth: Truth, fdes: Sequence[Fde], arch: Arch) -> AddressColumn[Claim]:
     """Return what FDEs and stubs claim."""
     column = AddressColumn(NOTHING)
-    programs = [(table.starts, _claims_of(cie, table.states, column)) for _, cie, table in truth.entries.programs]
+    programs = [
+        (table.starts, [column.number(Claim(((cie, row),))) for row in table.states])
+        for _, cie, table in truth.entries.programs
+    ]
     program_numbers, padding_sizes = truth.entries.program_numbers, truth.padding.sizes
-    in_padding: dict[int, int] = {}
     for cluster, next_start in _clusters(fdes):
         if len(cluster) == 1:
             start, number, end = cluster[0]
@@ -104,14 +106,12 @@ def truth_column(truth: Truth, fdes: Sequence[Fde], arch: Arch) -> AddressColumn
             end = column.addresses[-1]
         reach = min(end + padding_sizes.get(end, 0), next_start)
         if end < reach:
-            after = column.numbers[-2]
-            if after not in in_padding:
-                in_padding[after] = column.number(column.answers[after]._replace(is_padding=True))
-            column.put([end], [in_padding[after]], reach)
+            claim = column.answers[column.numbers[-2]]._replace(is_padding=True)
+            column.put([end], [column.number(claim)], reach)
     _evaluate_at_pcs(column, arch)
     for stub in truth.stubs.functions:
         start, end, body = stub.start_vaddr, stub.end_vaddr, stub.body
-        claims = column.numbers_of("stub", body.states, lambda state: Claim(state=state))
+        claims = [column.number(Claim(state=state)) for state in body.states]
         points = _repeated(start, end, start, body.repeat_size or stub.size, zip(body.starts, claims, strict=True))
         column.cover(end, points)
     return column
@@ -129,11 +129,6 @@ def _clusters(fdes: Sequence[Fde]) -> Iterator[tuple[list[Fde], int]]:
         end = max(end, fde.end)
     if cluster:
         yield cluster, ADDRESS_END
-
-
-def _claims_of(cie: DwarfCie, rows: tuple[RowState, ...], column: AddressColumn[Claim]) -> list[int]:
-    """Return the numbers of the claims of a program's rows."""
-    return column.numbers_of((cie.is_signal_frame, cie.uses_b_key), rows, lambda row: Claim(((cie, row),)))
 
 
 def _put_overlapping(column: AddressColumn[Claim], truth: Truth, fdes: Sequence[Fde]) -> None:

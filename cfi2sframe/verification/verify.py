@@ -141,7 +141,7 @@ def _problems(claim: Claim, answer: FoundState | None, arch: Arch, version: int)
         return _Problems() if claim is NOTHING or claim.is_padding else _NO_FUNCTION
     if claim is NOTHING:
         return _NO_CLAIM
-    body, state = answer
+    attributes, state = answer
     if claim.state is not None:
         if state == claim.state:
             return _Problems()
@@ -150,7 +150,7 @@ def _problems(claim: Claim, answer: FoundState | None, arch: Arch, version: int)
     # A key has an effect only where the RA is signed, and assemblers differ in it elsewhere.
     signs_ra = state is not None and state.mangled_ra
     rows = [row_difference(row, state, arch) for _, row in claim.rows]
-    functions = [attribute_difference(cie, body, version, signs_ra=signs_ra) for cie, _ in claim.rows]
+    functions = [attribute_difference(cie, attributes, version, signs_ra=signs_ra) for cie, _ in claim.rows]
     return _Problems(_unless_one_agrees(rows), _unless_one_agrees(functions))
 
 
