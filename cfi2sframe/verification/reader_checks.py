@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from itertools import pairwise
 from operator import add
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.constants import PF_X, PT_LOAD, PT_PHDR, SHT_RELA
+from cfi2sframe.elf.constants import PF_X, PT_LOAD, PT_PHDR
 from cfi2sframe.intern import IdentityMap
 from cfi2sframe.sframe import constants as s
 
@@ -189,25 +188,23 @@ def _is_inside(loads: list[ProgramHeader], start: int, size: int) -> bool:
     return index >= 0 and start + size <= loads[index].end_vaddr
 
 
-def other_header(it: Subject) -> str | None:
-    """Say that a program header with PF_X, no PT_LOAD, precedes the segment of the functions, and overlaps it.
+def executable_table(it: Subject) -> str | None:
+    """Say that PT_PHDR has PF_X and overlaps the segment of the functions. Putting the section into the file clears it.
 
     Linux takes it for an executable segment. Where sections are not validated, the section is registered for it, and
     then not for the segment, because ranges must not overlap.
     """
+    if not it.is_in_file or it.image.is_relocatable:
+        return None
     first = min(it.section.starts, default=0)
-    executable = [segment for segment in it.image.segments if segment.flags & PF_X]
-    holds = [load.type == PT_LOAD and load.vaddr <= first < load.end_vaddr for load in executable]
-    if it.image.is_relocatable or True not in holds:
-        return None
-    load, others = executable[holds.index(True)], executable[: holds.index(True)]
-    touching = (s for s in others if s.type != PT_LOAD and s.vaddr < load.end_vaddr and load.vaddr < s.end_vaddr)
-    found = next(touching, None)
-    # Putting the section into the file clears PF_X of PT_PHDR.
-    if found is None or (found.type == PT_PHDR and not it.is_in_file):
-        return None
-    name = "PT_PHDR" if found.type == PT_PHDR else f"a program header of type 0x{found.type:x}"
-    return f"{name} has PF_X: the section is registered for it, and then not for the code's segment, which overlaps it"
+    executable = [p for p in it.image.segments if p.flags & PF_X]
+    loads = [p for p in executable if p.type == PT_LOAD and p.vaddr <= first < p.end_vaddr]
+    tables = [p for p in executable if p.type == PT_PHDR]
+    if any(table.vaddr < load.end_vaddr and load.vaddr < table.end_vaddr for table in tables for load in loads):
+        return (
+            "PT_PHDR has PF_X: the section is registered for it, and then not for the code's segment, which overlaps it"
+        )
+    return None
 
 
 def outside_the_code(it: Subject) -> Breaches:
@@ -237,18 +234,3 @@ def shared_rows(it: Subject) -> Breaches:
     users = Counter(f.record.fre_offset for f in it.functions if f.body.starts)
     message = "its rows are another function's too: it copies them for each, past the bytes that it reserves"
     return [(f.start, message) for f in it.functions if users[f.record.fre_offset] > 1]
-
-
-def relocated(it: Subject) -> str | None:
-    """Say that not every function's start has a relocation of its own, in the order of the functions."""
-    image, section, header = it.image, it.image.sframe_section, it.header
-    if not it.is_in_file or section is None or not image.is_relocatable:
-        return None
-    record_size = s.FDE_SIZE[header.version]
-    first = s.HEADER_SIZE + header.auxhdr_size + header.fde_offset
-    expected = [first + record_size * number for number in range(header.fde_count)]
-    tables = [table for table in image.sections if table.type == SHT_RELA and table.info == section.index]
-    found: list[int] = []
-    for data in map(image.section_bytes, tables):
-        found += [offset for (offset,) in struct.iter_unpack(image.byte_order + "Q16x", data[: len(data) // 24 * 24])]
-    return None if found == expected else "its relocations are not one for each function's start, in order"

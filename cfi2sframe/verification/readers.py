@@ -169,7 +169,7 @@ _RULES: Final = (
           _DECISIVE),
     _Rule("executable segments", _by("kernel"),
           lambda it: [(None, message) for message in c.segments(it.section, it.image)]),
-    _Rule("headers with PF_X", _by("kernel", "does not find it"), c.other_header),
+    _Rule("headers with PF_X", _by("kernel", "does not find it"), c.executable_table),
     _Rule("text", _by("verify"), c.outside_the_code),
     _Rule("text", _by("arm64"), c.outside_the_text),
     _Rule("order of functions", _by("verify kernel", glibc="reads it wrongly"), c.descents),
@@ -192,7 +192,6 @@ _RULES: Final = (
     _Rule("flexible rows", _by("arm64"), each_body(lambda body, _: body.is_flexible and "its rows are flexible")),
     _Rule("CFA's register", _by("arm64"), each_body(c.other_base)),
     _Rule("register numbers", _by("kernel", "reads it wrongly"), each_body(lambda body, _: c.large_register(body))),
-    _Rule("relocations", _by(_LD, "reads it wrongly"), c.relocated),
     _Rule("rows of its own", _by(_LD, "reads it wrongly"), c.shared_rows),
 )
 # fmt: on

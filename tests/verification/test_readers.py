@@ -249,8 +249,6 @@ def test_headers_that_are_taken_for_segments() -> None:
         (verdict,) = judge(image, decoded, "kernel", is_in_file=is_in_file)
         rules = [(broken.rule, broken.consequence) for broken in verdict.broken]
         assert rules == ([("headers with PF_X", "does not find it")] if is_in_file else [])
-    (verdict,) = verdicts("kernel", SECTION, linked_image(more=(TABLE._replace(type=0x60000001),)))
-    assert "a program header of type 0x60000001 has PF_X" in verdict.broken[0].message
 
 
 def test_sections_that_are_not_found() -> None:

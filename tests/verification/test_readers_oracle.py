@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from cfi2sframe import convert, load, verify
+from cfi2sframe import convert, load
 from cfi2sframe.api import decode, decode_existing, judge
 from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.elf.constants import SHT_PROGBITS
@@ -139,45 +139,13 @@ def test_ld(
     assert reads == {merged == expected}, (merged, expected)
 
 
-def changed_object(objects: Path, change: Callable[[bytearray, int, int], None]) -> bytes:
-    """Return a converted a.o; `change` gets it, and the file offsets of its function table and its relocations."""
-    emitted = emit(convert(load(objects / "a.o"), 3))
-    data = bytearray(b"".join(bytes(chunk) for chunk in emitted.chunks))
-    places = {section.name: section.file_offset for section in load(bytes(data)).sections}
-    change(data, places[".sframe"] + 28, places[".rela.sframe"])
-    return bytes(data)
-
-
-def test_ld_and_the_order_of_relocations(
-    objects: Path, tmp_path: Path, binutils: Callable[[BinutilsVersion], Binutils]
-) -> None:
-    """GNU ld takes the relocations in the order of the functions; swapped, functions get the rows of others."""
-
-    def swap(data: bytearray, _table: int, start: int) -> None:
-        data[start : start + 48] = data[start + 24 : start + 48] + data[start : start + 24]
-
-    right, wrong = (changed_object(objects, change) for change in (lambda *_places: None, swap))
-    for data, is_right in ((right, True), (wrong, False)):
-        image = load(data)
-        verdict = judge(image, decode_existing(image), "ld", is_in_file=True)[-1]
-        assert [(broken.rule, broken.consequence) for broken in verdict.broken] == (
-            [] if is_right else [("relocations", "reads it wrongly")]
-        )
-        (tmp_path / "a.o").write_bytes(data)
-        emitted = emit(convert(load(objects / "b.o"), 3))
-        (tmp_path / "b.o").write_bytes(b"".join(bytes(chunk) for chunk in emitted.chunks))
-        command = [binutils("newest").tool("ld"), "-o", "program", "a.o", "b.o"]
-        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=60)
-        program = load(tmp_path / "program")
-        assert verify(program, decode_existing(program)).is_clean == is_right
-
-
 def test_ld_and_shared_rows(objects: Path) -> None:
     """That GNU ld writes past the section's bytes for them is for `tests/placing/test_objects.py` to show."""
-
-    def share(data: bytearray, table: int, _relocations: int) -> None:
-        data[table + 16 + 12 : table + 32] = data[table + 12 : table + 16]
-
-    image = load(changed_object(objects, share))
+    emitted = emit(convert(load(objects / "a.o"), 3))
+    data = bytearray(b"".join(bytes(chunk) for chunk in emitted.chunks))
+    (section,) = load(bytes(data)).sections_named(".sframe")
+    table = section.file_offset + 28
+    data[table + 16 + 12 : table + 32] = data[table + 12 : table + 16]
+    image = load(bytes(data))
     verdict = judge(image, decode_existing(image), "ld", is_in_file=True)[-1]
     assert [(broken.rule, len(broken.vaddrs)) for broken in verdict.broken] == [("rows of its own", 2)]
