@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.dwarf.expression import Expression, describe, rule_of
+from cfi2sframe.dwarf.expression import Expression, describe, value_of
 from cfi2sframe.dwarf.rules import UNKNOWN_CFA, NoRule, RaSigning, describe_rule
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.rules import Rule
@@ -90,8 +90,8 @@ def _simple(rule: RegisterRule, arch: Arch, reason: SkipReason) -> Rule | None:
 
 
 def _rule_of(expression: Expression, arch: Arch, reason: SkipReason, *, starts_with_cfa: bool) -> Rule:
-    rule = rule_of(expression.code, arch.byte_order, starts_with_cfa=starts_with_cfa)
-    if rule is None or (rule.deref and expression.deref):
+    rule = value_of(expression.code, arch.byte_order, starts_with_cfa=starts_with_cfa)
+    if not isinstance(rule, Rule) or (rule.deref and expression.deref):
         raise InexpressibleError(reason, describe(expression.code, arch.byte_order))
     return rule._replace(deref=rule.deref or expression.deref)
 

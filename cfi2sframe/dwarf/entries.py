@@ -16,7 +16,6 @@ from cfi2sframe.errors import CfiError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import TypeAlias
 
     from cfi2sframe.elf.cfi import CfiSection
 
@@ -64,11 +63,6 @@ class DwarfFde(NamedTuple):
     pc_offset: int
 
 
-if TYPE_CHECKING:
-    #: The fields of a `DwarfFde`, in its order.
-    FdeFields: TypeAlias = tuple[int, DwarfCie, int, int, bytes, int, int]
-
-
 class EntryWalk:
     """A pass over a section's entries: `fdes` yields the sound FDEs; after that, `failures` has the errors of others.
 
@@ -86,11 +80,8 @@ class EntryWalk:
         #: Those of `cies` whose FDEs have the common form (see `fdes`).
         self._common_cies: dict[int, DwarfCie] = {}
 
-    def fdes(self) -> Iterator[FdeFields]:
-        """Yield the fields of each sound FDE. Raises `CfiError` where an entry's length leaves the section.
-
-        These are tuples, because most callers drop them at once, and a large library has a million of them.
-        """
+    def fdes(self) -> Iterator[DwarfFde]:
+        """Yield each sound FDE. Raises `CfiError` where an entry's length leaves the section."""
         data = self.data
         size = len(data)
         order = self.bases.byte_order
@@ -109,7 +100,7 @@ class EntryWalk:
                 body, end = offset + 17 + augmentation_size, offset + 4 + length
                 if cie is not None and cie_field and augmentation_size < 0x80 and body <= end <= size:
                     pc_begin = (section_vaddr + offset + 8 + pc) & 0xFFFFFFFFFFFFFFFF
-                    yield offset, cie, pc_begin, pc_range, data[body:end], body, offset + 8
+                    yield DwarfFde(offset, cie, pc_begin, pc_range, data[body:end], body, offset + 8)
                     offset = end
                     continue
             if word(data, offset)[0] == 0:

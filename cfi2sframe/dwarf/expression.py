@@ -102,17 +102,19 @@ def _walk(expression: bytes, byte_order: str) -> Iterator[tuple[int, Operation]]
         yield position, Operation(opcode, tuple(operands))
 
 
-def classify(code: bytes, byte_order: str, *, starts_with_cfa: bool) -> Rule | int | None:
-    """Return the rule that has an expression's value, its value if that is a constant, or None for any other.
+@lru_cache(maxsize=1024)  # Thousands of rows may have one expression.
+def value_of(code: bytes, byte_order: str, *, starts_with_cfa: bool) -> Rule | int | None:
+    """Return the rule that has an expression's value, or the value if it is a constant; None for all others.
 
     `starts_with_cfa`: the CFA is on the initial stack, as it is for rules of registers (DWARF 5, 6.4.2.3).
-    Raises `CfiError` when the expression is damaged.
     """
     stack: list[Rule | int] = [Rule(None, 0, deref=False)] if starts_with_cfa else []
-    for operation in parse_expression(code, byte_order):
-        if not _apply(operation, stack):
-            return None
-    return stack[-1] if stack else None
+    try:
+        operations = parse_expression(code, byte_order)
+    except CfiError:
+        return None
+    is_simple = all(_apply(operation, stack) for operation in operations)
+    return stack[-1] if is_simple and stack else None
 
 
 def is_unscaled(code: bytes, byte_order: str) -> bool:
@@ -155,19 +157,6 @@ def rules_by_pc(rule: object, arch: Arch) -> RulesByPc | None:
         return None
     before = Rule(base, operations[0].operands[0], deref=False)
     return RulesByPc(mask + 1, (0, distance), (before, before._replace(offset=before.offset + (1 << shift))))
-
-
-@lru_cache(maxsize=1024)
-def rule_of(code: bytes, byte_order: str, *, starts_with_cfa: bool) -> Rule | None:
-    """Return the rule that has an expression's value; None for constants, damaged expressions and all others.
-
-    Thousands of rows may have one expression.
-    """
-    try:
-        value = classify(code, byte_order, starts_with_cfa=starts_with_cfa)
-    except CfiError:
-        return None
-    return value if isinstance(value, Rule) else None
 
 
 def _apply(operation: Operation, stack: list[Rule | int]) -> bool:

@@ -7,7 +7,6 @@ from cfi2sframe.errors import CfiError
 
 #: Bytes of the longest encoding that is read. Ten hold 64 bits, and padding may legally follow.
 _MAX_SIZE = 32
-_MASK = (1 << 64) - 1
 
 
 def read_uleb(data: bytes, offset: int) -> tuple[int, int]:
@@ -15,18 +14,10 @@ def read_uleb(data: bytes, offset: int) -> tuple[int, int]:
 
     Raises `CfiError` when it is truncated or over 64 bits.
     """
-    value = shift = 0
-    limit = min(len(data), offset + _MAX_SIZE)
-    while offset < limit:
-        byte = data[offset]
-        offset += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if value > _MASK:
-                raise CfiError("LEB128 number of more than 64 bits")
-            return value, offset
-        shift += 7
-    raise CfiError("truncated or oversized LEB128 number")
+    value, end = _read(data, offset)
+    if value >= 1 << 64:
+        raise CfiError("LEB128 number of more than 64 bits")
+    return value, end
 
 
 def read_sleb(data: bytes, offset: int) -> tuple[int, int]:
@@ -34,19 +25,22 @@ def read_sleb(data: bytes, offset: int) -> tuple[int, int]:
 
     Raises `CfiError` when it is truncated or over 64 bits.
     """
-    value = shift = 0
-    limit = min(len(data), offset + _MAX_SIZE)
-    while offset < limit:
-        byte = data[offset]
-        offset += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
+    value, end = _read(data, offset)
+    if data[end - 1] & 0x40:
+        value -= 1 << 7 * (end - offset)
+    if not -(1 << 63) <= value < 1 << 63:
+        raise CfiError("LEB128 number of more than 64 bits")
+    return value, end
+
+
+def _read(data: bytes, offset: int) -> tuple[int, int]:
+    """Return the bits of a number as an unsigned one, and the offset past it."""
+    value = 0
+    for position in range(offset, min(len(data), offset + _MAX_SIZE)):
+        byte = data[position]
+        value |= (byte & 0x7F) << 7 * (position - offset)
         if byte < 0x80:
-            if byte & 0x40:
-                value -= 1 << shift
-            if not -(1 << 63) <= value < 1 << 63:
-                raise CfiError("LEB128 number of more than 64 bits")
-            return value, offset
+            return value, position + 1
     raise CfiError("truncated or oversized LEB128 number")
 
 

@@ -11,11 +11,10 @@ is looked up the next time.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
-from cfi2sframe.dwarf.expression import Expression, classify, is_unscaled, signed_word
+from cfi2sframe.dwarf.expression import Expression, is_unscaled, signed_word, value_of
 from cfi2sframe.dwarf.instructions import ADVANCES, cut, read_instructions
 from cfi2sframe.dwarf.pointer import fixed_size, read_pointer
 from cfi2sframe.dwarf.rules import UNKNOWN_CFA, NoRule, RaSigning, Rows, RowState, UnwindTable
@@ -277,10 +276,9 @@ class RowMachine:
     def _signing_of(self, rule: RegisterRule) -> RaSigning:
         """Return what a rule of RA_SIGN_STATE says. Constants are all that AADWARF64 gives a meaning."""
         if isinstance(rule, Expression) and not rule.deref:
-            with suppress(CfiError):
-                value = classify(rule.code, self._arch.byte_order, starts_with_cfa=True)
-                if value in (0, 1):
-                    return RaSigning.SIGNED if value else RaSigning.NONE
+            value = value_of(rule.code, self._arch.byte_order, starts_with_cfa=True)
+            if value in (0, 1):
+                return RaSigning.SIGNED if value else RaSigning.NONE
         return RaSigning.UNKNOWN
 
     def _sign(self, state: MachineState, opcode: int, signing: int) -> MachineState:

@@ -12,8 +12,8 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from functools import cached_property, partial
-from itertools import compress, count, pairwise
-from operator import add, attrgetter, ge, gt, itemgetter
+from itertools import pairwise
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.entries import DwarfCie, DwarfFde, EntryWalk
@@ -22,7 +22,6 @@ from cfi2sframe.dwarf.pointer import Location, PointerBases
 from cfi2sframe.dwarf.row_section import RowFdes, RowSection
 from cfi2sframe.dwarf.rules import Rows
 from cfi2sframe.errors import CfiError
-from cfi2sframe.intern import IdentityMap
 from cfi2sframe.reasons import Underived, UnreadSource
 
 if TYPE_CHECKING:
@@ -88,7 +87,11 @@ class CfiEntries:
         self.programs: Final = programs
         #: For each section the number of its first FDE, and the pass over its entries.
         self._walks: Final = tuple(walks)
-        self.source_starts: Final = _source_starts(self._walks)
+        first_of: dict[CfiKind, int] = {}
+        for first, walk in self._walks:
+            first_of.setdefault(walk.section.kind, first)
+        self._kinds: Final = tuple(first_of)
+        self.source_starts: Final = tuple(first_of.values()) or (0,)
         self.clipped: Final = clipped or {}
 
     @cached_property
@@ -100,7 +103,7 @@ class CfiEntries:
         and Go's `.debug_frame` keeps one rule all through each.
         """
         groups: list[Sequence[int]] = [range(*edge) for edge in pairwise((*self.source_starts, len(self)))]
-        kinds = list(dict.fromkeys(walk.section.kind for _, walk in self._walks))
+        kinds = self._kinds
         if "gopclntab" in kinds and "debug_frame" in kinds:
             empty = {p.number for p in self.programs if len(p.table.states) == 1 and p.table.states[0].cfa is None}
             of_go = groups[kinds.index("gopclntab")]
@@ -159,7 +162,8 @@ class Cfi(NamedTuple):
     def derived_numbers(self) -> range:
         """The numbers of the entries that stand for functions derived from instructions; they come last."""
         end = len(self.entries)
-        return range(self.entries.source_starts[-1] if self._has_derived else end, end)
+        has_derived = bool(self.sections) and self.sections[-1].kind == "code"
+        return range(self.entries.source_starts[-1] if has_derived else end, end)
 
     def joined(self, other: Cfi) -> Cfi:
         """Return this CFI with that of lesser sources after it."""
@@ -167,10 +171,6 @@ class Cfi(NamedTuple):
         return self._replace(
             sections=self.sections + other.sections, entries=entries, damaged=self.damaged + other.damaged
         )
-
-    @property
-    def _has_derived(self) -> bool:
-        return bool(self.sections) and self.sections[-1].kind == "code"
 
     @property
     def programs(self) -> Sequence[Program]:
@@ -212,32 +212,23 @@ class _Reader:
         self.programs: list[Program] = []
         self.walks: list[tuple[int, EntryWalk | RowFdes]] = []
         self.damaged: list[DamagedFde] = []
-        #: Numbers of programs by CIE and instructions; equal CIEs of several sections share their programs.
-        self.known: dict[DwarfCie, dict[bytes, int]] = defaultdict(dict)
+        #: Numbers of programs by CIE and instructions or rows; equal CIEs of several sections share their programs.
+        self.known: dict[DwarfCie, dict[bytes | UnwindTable, int]] = defaultdict(dict)
         #: The machines by CIE, or the error where a CIE is damaged.
         self.machines: dict[DwarfCie, RowMachine | CfiError] = {}
-        self.known_rows: dict[tuple[DwarfCie, UnwindTable], int] = {}
 
     def read_rows(self, section: RowSection) -> None:
         """Add functions that have rows."""
         walk = RowFdes(section, self.image.arch)
         self.walks.append((len(self.starts), walk))
-        # By identity first: most functions of a table share the rows of another.
-        number_of = {cie: IdentityMap(partial(self.number_of_rows, cie)) for cie in walk.cies}
-        for number, fde in enumerate(walk.fdes()):
-            self.program_numbers.append(number_of[fde.cie][section.functions[number].table])
-            self.starts.append(fde.pc_begin_vaddr)
-            self.sizes.append(fde.pc_range)
-            self.offsets.append(fde.offset)
+        for function, fde in zip(section.functions, walk.fdes(), strict=True):
+            known = self.known[fde.cie]
+            number = known.get(function.table)
+            if number is None:
+                number = known[function.table] = self.add_program(fde.cie, self.rows.table(function.table))
+            self.add(fde, number)
         for offset, reason in sorted(section.damaged):
             self.damaged.append(DamagedFde(offset, CfiError(reason, section.name, offset), section))
-
-    def number_of_rows(self, cie: DwarfCie, table: UnwindTable) -> int:
-        """Return the number of the program with these rows."""
-        key = cie, self.rows.table(table)
-        if key not in self.known_rows:
-            self.known_rows[key] = self.add_program(*key)
-        return self.known_rows[key]
 
     def read_bytes(self, section: CfiSection) -> None:
         """Add the FDEs of a section."""
@@ -245,26 +236,30 @@ class _Reader:
         walk = EntryWalk(section, bases)
         self.walks.append((len(self.starts), walk))
         damaged: list[DamagedFde] = []
-        for offset, cie, pc_begin, pc_range, instructions, instructions_offset, _ in walk.fdes():
-            known = self.known[cie]
-            number = known.get(instructions)
+        for fde in walk.fdes():
+            known = self.known[fde.cie]
+            number = known.get(fde.instructions)
             if number is None:
-                location = Location(pc_begin, section.vaddr + instructions_offset, bases)
+                location = Location(fde.pc_begin_vaddr, section.vaddr + fde.instructions_offset, bases)
                 try:
-                    table = self.machine_of(cie).run(instructions, location)
+                    table = self.machine_of(fde.cie).run(fde.instructions, location)
                 except CfiError as damage:
-                    error = CfiError(damage.reason, section.name, instructions_offset + (damage.offset or 0))
-                    damaged.append(DamagedFde(offset, error, section, pc_begin))
+                    error = CfiError(damage.reason, section.name, fde.instructions_offset + (damage.offset or 0))
+                    damaged.append(DamagedFde(fde.offset, error, section, fde.pc_begin_vaddr))
                     continue
-                number = self.add_program(cie, table)
+                number = self.add_program(fde.cie, table)
                 if not table.depends_on_location:
-                    known[instructions] = number
-            self.starts.append(pc_begin)
-            self.sizes.append(pc_range)
-            self.offsets.append(offset)
-            self.program_numbers.append(number)
+                    known[fde.instructions] = number
+            self.add(fde, number)
         damaged += [DamagedFde(failure.offset or 0, failure, section) for failure in walk.failures]
         self.damaged += sorted(damaged, key=attrgetter("offset"))
+
+    def add(self, fde: DwarfFde, program_number: int) -> None:
+        """Add a sound FDE."""
+        self.starts.append(fde.pc_begin_vaddr)
+        self.sizes.append(fde.pc_range)
+        self.offsets.append(fde.offset)
+        self.program_numbers.append(program_number)
 
     def machine_of(self, cie: DwarfCie) -> RowMachine:
         """Return the machine of a CIE. Raises `CfiError` when the CIE is damaged."""
@@ -299,11 +294,9 @@ class _Reader:
 
     def clip_at_ends_of_code(self) -> dict[int, int]:
         """Take what is past the code from FDEs that reach over its end; return how many bytes each has lost."""
-        order: Sequence[int] = range(len(self.starts))
-        if any(map(gt, self.starts, self.starts[1:])):
-            order = sorted(order, key=self.starts.__getitem__)
-        starts = list(map(self.starts.__getitem__, order))
-        ends = list(map(add, starts, map(self.sizes.__getitem__, order)))
+        order = sorted(range(len(self.starts)), key=self.starts.__getitem__)
+        starts = [self.starts[entry] for entry in order]
+        ends = [self.starts[entry] + self.sizes[entry] for entry in order]
         clipped: dict[int, int] = {}
         for place in self.image.not_code(starts, ends):
             end = self.image.code_end_of(starts[place])
@@ -315,27 +308,18 @@ class _Reader:
     def cut_at_ends(self) -> None:
         """Give FDEs that end before their program's last row starts another program, without the rows past the end."""
         last_starts = [program.table.starts[-1] for program in self.programs]
-        lasts = map(last_starts.__getitem__, self.program_numbers)
         cut: dict[tuple[int, int], int] = {}
-        for entry in compress(count(), map(ge, lasts, self.sizes)):
-            number, size = self.program_numbers[entry], self.sizes[entry]
-            if last_starts[number] > 0 and (number, size) not in cut:
-                program = self.programs[number]
-                cut[number, size] = self.add_program(program.cie, self.rows.table(program.table.before(size)))
-            self.program_numbers[entry] = cut.get((number, size), number)
+        for entry, (number, size) in enumerate(zip(self.program_numbers, self.sizes, strict=True)):
+            if last_starts[number] >= max(size, 1):
+                if (number, size) not in cut:
+                    program = self.programs[number]
+                    cut[number, size] = self.add_program(program.cie, self.rows.table(program.table.before(size)))
+                self.program_numbers[entry] = cut[number, size]
 
 
 def _has(ascending: Sequence[int], number: int) -> bool:
     place = bisect_left(ascending, number)
     return place < len(ascending) and ascending[place] == number
-
-
-def _source_starts(walks: Sequence[tuple[int, EntryWalk | RowFdes]]) -> tuple[int, ...]:
-    """Return the number of each source's first FDE; (0,) without any section."""
-    starts: dict[CfiKind, int] = {}
-    for first, walk in walks:
-        starts.setdefault(walk.section.kind, first)
-    return tuple(starts.values()) or (0,)
 
 
 def _load_word(image: ElfImage, vaddr: int) -> int | None:

@@ -48,12 +48,18 @@ class RowFdes:
 
     def __init__(self, section: RowSection, arch: Arch) -> None:
         self.section = section
-        self._cies = {(signal, key): _cie(arch, signal, key) for signal in (False, True) for key in (False, True)}
-
-    @property
-    def cies(self) -> tuple[DwarfCie, ...]:
-        """The CIEs that the FDEs may have."""
-        return tuple(self._cies.values())
+        self._cie = DwarfCie(
+            version=3,
+            augmentation="",
+            code_alignment=1,
+            data_alignment=1,
+            ra_register=arch.ra_register,
+            fde_encoding=d.DW_EH_PE_absptr,
+            lsda_encoding=d.DW_EH_PE_omit,
+            is_signal_frame=False,
+            uses_b_key=False,
+            instructions=b"",
+        )
 
     def fdes(self) -> Iterator[DwarfFde]:
         """Yield the functions as FDEs."""
@@ -62,20 +68,5 @@ class RowFdes:
     def fde_at(self, number: int) -> DwarfFde:
         """Return the function of a number as an FDE."""
         function = self.section.functions[number]
-        cie = self._cies[function.is_signal_frame, function.uses_b_key]
+        cie = self._cie._replace(is_signal_frame=function.is_signal_frame, uses_b_key=function.uses_b_key)
         return DwarfFde(number, cie, function.start_vaddr, function.size, b"", 0, number)
-
-
-def _cie(arch: Arch, is_signal_frame: bool, uses_b_key: bool) -> DwarfCie:  # noqa: FBT001 - a row's flags
-    return DwarfCie(
-        version=3,
-        augmentation="",
-        code_alignment=1,
-        data_alignment=1,
-        ra_register=arch.ra_register,
-        fde_encoding=d.DW_EH_PE_absptr,
-        lsda_encoding=d.DW_EH_PE_omit,
-        is_signal_frame=is_signal_frame,
-        uses_b_key=uses_b_key,
-        instructions=b"",
-    )

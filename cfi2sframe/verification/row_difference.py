@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.dwarf.expression import Expression, rule_of
+from cfi2sframe.dwarf.expression import Expression, value_of
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, describe_cfa, describe_rule
 from cfi2sframe.rules import Rule
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
@@ -93,8 +93,8 @@ def _value(rule: RegisterRule | None, cfa: RowValue | None, own_register: int, a
     None where the value is lost, is no sum and no load of one, or counts from a CFA that is not known.
     """
     if isinstance(rule, Expression):
-        simple = rule_of(rule.code, arch.byte_order, starts_with_cfa=cfa is not None)
-        value = None if simple is None else _value(simple, cfa, own_register, arch)
+        simple = value_of(rule.code, arch.byte_order, starts_with_cfa=cfa is not None)
+        value = _value(simple, cfa, own_register, arch) if isinstance(simple, Rule) else None
         return value.load() if value is not None and rule.deref else value
     if not isinstance(rule, Rule):
         return None if rule is NoRule.UNDEFINED else RowValue(own_register, (0,))

@@ -24,5 +24,5 @@ class CfiTable(NamedTuple):
 def parse_entries(section: CfiSection, bases: PointerBases) -> CfiTable:
     """Raises `CfiError` as `EntryWalk.fdes` does."""
     walk = EntryWalk(section, bases)
-    fdes = tuple(map(DwarfFde._make, walk.fdes()))
+    fdes = tuple(walk.fdes())
     return CfiTable(fdes, tuple(walk.failures), len(walk.cies))
