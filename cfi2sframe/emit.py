@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion import Conversion
     from cfi2sframe.elf.contents import Joined
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.placing.linked import EmbeddingPlan
     from cfi2sframe.placing.objects import ObjectRelocation
+    from cfi2sframe.placing.place import Placement
 
 #: The largest offset in a section that a 32-bit field of CFI can hold.
 _MAX_SECTION_OFFSET: Final = 0xFFFFFFFF
@@ -40,7 +40,7 @@ class Emitted(NamedTuple):
     conversion: Conversion
     placement: str
     warnings: tuple[str, ...] = ()
-    plan: EmbeddingPlan | None = None
+    plan: Placement | None = None
 
     def __repr__(self) -> str:
         where = "" if self.plan is None else f" at 0x{self.plan.section_vaddr:x}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from itertools import pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.elf import constants as c
@@ -44,14 +45,6 @@ _KERNEL_VADDR = 1 << 63
 _MAX_FILE_OFFSET = 1 << 63
 
 
-class StoredSection(NamedTuple):
-    """The file offsets of a section that has bytes in the file, and its index."""
-
-    start: int
-    end: int
-    number: int
-
-
 class LinkedFile(NamedTuple):
     """A linked file that has passed the gate.
 
@@ -66,7 +59,7 @@ class LinkedFile(NamedTuple):
     sections: tuple[ElfSection, ...]
     names_index: int
     loads: tuple[ProgramHeader, ...]
-    stored: tuple[StoredSection, ...]
+    stored: tuple[ElfSection, ...]
     loaded_end: int
 
     @property
@@ -84,6 +77,11 @@ class LinkedFile(NamedTuple):
         """The file offsets of the section headers; empty without any."""
         start = self.header.section_headers_offset
         return Span(start, start + SECTION_HEADER_SIZE * len(self.sections))
+
+    @property
+    def symbol_tables(self) -> tuple[ElfSection, ...]:
+        """The sections that hold symbols."""
+        return tuple(s for s in self.sections if s.type in (c.SHT_SYMTAB, c.SHT_DYNSYM) and s.is_stored)
 
     @property
     def sframe_index(self) -> int | None:
@@ -107,14 +105,29 @@ class LinkedFile(NamedTuple):
 
     def indices_within(self, span: Span) -> list[int]:
         """Return the indices, ascending, of the sections that have bytes, all of them within a span of the file."""
-        first = bisect_left(self.stored, (span.start, 0, 0))
-        last = bisect_left(self.stored, (span.end, 0, 0))
-        return sorted(section.number for section in self.stored[first:last] if section.end <= span.end)
+        first = bisect_left(self.stored, span.start, key=_start_of)
+        last = bisect_left(self.stored, span.end, key=_start_of)
+        return sorted(section.index for section in self.stored[first:last] if section.file_span.end <= span.end)
 
     def alignment_from(self, file_offset: int) -> int:
         """Return the unit by which the sections from `file_offset` on may move: their largest alignment, at least 8."""
-        alignments = (self.sections[s.number].alignment for s in self.stored if s.start >= file_offset)
-        return max([8, *alignments])
+        return max([8, *(section.alignment for section in self.stored if section.file_offset >= file_offset)])
+
+    def next_described(self, file_offset: int) -> int:
+        """Return the first file offset from there on at which a header says that something starts, or the file ends."""
+        starts = [segment.file_offset for segment in self.segments if segment.file_size]
+        starts += [section.file_offset for section in self.stored]
+        starts += [self.section_table.start] if self.sections else []
+        return min([*(start for start in starts if start >= file_offset), len(self.data)])
+
+    def stored_at(self, file_offset: int) -> ElfSection | None:
+        """Return the section that has the byte at a file offset."""
+        number = bisect_right(self.stored, file_offset, key=_start_of) - 1
+        section = self.stored[number] if number >= 0 else None
+        return section if section is not None and file_offset < section.file_span.end else None
+
+
+_start_of = attrgetter("file_offset")
 
 
 def round_up(value: int, alignment: int) -> int:
@@ -130,29 +143,19 @@ def open_linked(data: FileData) -> LinkedFile:
     """
     try:
         header = parse_file_header(data)
-        _refuse_kind(header)
         headers = parse_headers(data, header)
         _refuse_names(data, headers)
     except ElfError as error:
         raise EmbedError(str(error)) from error
+    if header.program_header_count == c.PN_XNUM:
+        raise EmbedError("the file has more program headers than e_phnum can hold")
     _refuse_segments(data, headers.segments)
     loads = tuple(segment for segment in headers.segments if segment.type == c.PT_LOAD)
-    stored = sorted(StoredSection(*s.file_span, number) for number, s in enumerate(headers.sections) if s.is_stored)
+    stored = sorted((s for s in headers.sections if s.is_stored), key=lambda s: (s.file_span, s.index))
     file = LinkedFile(data, *headers, loads, tuple(stored), _loaded_end(headers))
     _refuse_section_table(file)
     _refuse_appended_data(file)
     return file
-
-
-def _refuse_kind(header: FileHeader) -> None:
-    if header.type == c.ET_CORE:
-        raise EmbedError("a core dump has no place for a section")
-    if header.type == c.ET_REL:
-        raise EmbedError("a relocatable object needs relocations, not a segment")
-    if header.type not in (c.ET_EXEC, c.ET_DYN):
-        raise EmbedError(f"ELF type {header.type} is neither an executable nor a shared library")
-    if header.program_header_count == c.PN_XNUM:
-        raise EmbedError("the file has more program headers than e_phnum can hold")
 
 
 def _refuse_names(data: FileData, headers: Headers) -> None:
@@ -254,9 +257,8 @@ def _is_mapped(file: LinkedFile, starts: list[int], section: ElfSection) -> bool
 
 
 def _refuse_appended_data(file: LinkedFile) -> None:
-    described = max(
-        [file.loaded_end, file.table_end, file.section_table.end, *(section.end for section in file.stored)]
-    )
+    ends = [file.loaded_end, file.table_end, file.section_table.end]
+    described = max([*ends, *(section.file_span.end for section in file.stored)])
     if not is_zero(file.data, Span(described, len(file.data))):
         size = len(file.data) - described
         raise EmbedError(

@@ -39,6 +39,14 @@ class MovableGroup(NamedTuple):
     alignment: int
     has_build_id: bool
 
+    def placed_from(self, start: int, bias: int) -> tuple[dict[int, int], int]:
+        """Return new file offsets of the sections at `start` or, for their alignment, soon after; and their end.
+
+        `bias` is the distance of addresses from file offsets there.
+        """
+        start = round_up(start + bias, self.alignment) - bias
+        return {index: start + delta for index, delta in self.deltas.items()}, start + self.size
+
 
 class Rearranged(NamedTuple):
     """The sections that stay near the program headers, with their new file offsets, and those that leave.
@@ -56,10 +64,7 @@ def slack_end(file: LinkedFile, load: ProgramHeader) -> int:
     end = load.file_span.end
     if load.file_size != load.memory_size or load.file_size == 0:
         return end
-    starts = [segment.file_offset for segment in file.segments if segment.file_size]
-    starts += [section.start for section in file.stored]
-    starts += [file.section_table.start] if file.sections else []
-    limit = min([*(start for start in starts if start >= end), len(file.data)])
+    limit = file.next_described(end)
     above = bisect_left(file.loads, load.end_vaddr, key=lambda other: other.vaddr)
     if above < len(file.loads):
         page = alignment_of(file)
@@ -118,15 +123,14 @@ class Head:
     def _contents(self, load: ProgramHeader) -> Iterator[tuple[int, int]]:
         """Yield file offsets after the table: those of sections with their index, of anything else with -1."""
         file, end = self.file, self.file.table_end
-        yield from ((section.start, section.number) for section in file.stored if section.start >= end)
+        yield from ((section.file_offset, section.index) for section in file.stored if section.file_offset >= end)
         segments = united(s.file_span for s in self.kept if s.type not in ENCLOSING_TYPES)
-        sections = [(section.start, section.end) for section in file.stored]
+        sections = [section.file_span for section in file.stored]
         yield from ((span.start, -1) for span in without(segments, sections) if span.end > end)
         values = [entry.value for entry in dynamic_entries(file) if entry.tag in _ADDRESS_TAGS]
         for vaddr in (file.header.entry_vaddr, *values):
             start = vaddr - load.vaddr + load.file_offset
-            number = bisect_left(file.stored, (start + 1, 0, 0)) - 1
-            if start >= end and not (number >= 0 and start < file.stored[number].end):
+            if start >= end and file.stored_at(start) is None:
                 yield start, -1
 
     def _grouped(self, movable: list[int]) -> list[MovableGroup]:
@@ -167,26 +171,23 @@ class Head:
             room_end = self.groups[count].file_offset if count < len(self.groups) else self.limit
             if room_end < table_end:
                 continue
-            if build_id is None or build_id >= count or self._end_of(self.groups[build_id], table_end) <= room_end:
+            if build_id is None or build_id >= count or self._fits(self.groups[build_id], table_end, room_end):
                 return self._packed(self.groups[:count], table_end, room_end)
             fallback = fallback or (count, room_end)
         return fallback and self._packed(self.groups[: fallback[0]], table_end, fallback[1])
 
-    def _end_of(self, group: MovableGroup, start: int) -> int:
-        """Return where a group ends that starts at a file offset or, for its alignment, soon after."""
-        return round_up(start + self.bias, group.alignment) - self.bias + group.size
+    def _fits(self, group: MovableGroup, start: int, end: int) -> bool:
+        return group.placed_from(start, self.bias)[1] <= end
 
     def _packed(self, groups: list[MovableGroup], start: int, end: int) -> Rearranged:
         """Put as many groups as possible between two file offsets, the build-id first."""
         staying, leaving = dict[int, int](), []
         for group in sorted(groups, key=lambda group: (not group.has_build_id, group.size)):
-            group_end = self._end_of(group, start)
-            if group_end > end:
+            if not self._fits(group, start, end):
                 leaving.append(group)
                 continue
-            place = group_end - group.size
-            staying.update((index, place + delta) for index, delta in group.deltas.items())
-            start = group_end
+            placed, start = group.placed_from(start, self.bias)
+            staying.update(placed)
         load = self.load
         if load is None or start <= load.file_span.end:
             return Rearranged(self.file, staying, leaving)

@@ -25,32 +25,32 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.headers import Buffer
     from cfi2sframe.placing.gate import LinkedFile
     from cfi2sframe.placing.place import Placement
-    from cfi2sframe.placing.undo import OldBytes
 
 
-def inserted(file: LinkedFile, placement: Placement, section: Buffer, section_type: int, old: OldBytes = ()) -> Joined:
-    """Return the file with a section of `section_type`; `old` are bytes of another one, for the undo record.
+def inserted(placement: Placement, section: Buffer, section_type: int) -> Joined:
+    """Return the file with a section of `section_type`.
 
     Raises `EmbedError` when section indices or symbols cannot be updated.
     """
-    new_vaddrs = {index: place.vaddr for index, place in placement.moved.items()}
-    numbering = numbering_with(file, new_vaddrs, placement.block.section_vaddr)
+    file = placement.file
+    new_vaddrs = {index: place.vaddr for index, place in placement.places.items()}
+    numbering = numbering_with(file, new_vaddrs, placement.section_vaddr)
     changed = changed_contents(file, numbering, new_vaddrs)
-    moved = {index: changed.get(index) or file.section_bytes(index) for index in placement.moved}
+    moved = {index: changed.get(index) or file.section_bytes(index) for index in placement.places}
     table = b"".join(segment.pack(file.order) for segment in placement.segments)
     header = file.header._replace(program_header_count=len(placement.segments))
     splices = [
         overwrite(file.sections[index].file_offset, content)
         for index, content in changed.items()
-        if index not in placement.moved
+        if index not in placement.places
     ]
     old_head = b""
     if placement.table_file_offset is None:
-        new_head, old_head = _head(file, placement, table, moved)
+        new_head, old_head = _head(placement, table, moved)
         splices.append(new_head)
     else:
         header = header._replace(program_headers_offset=placement.table_file_offset)
-    block = _block(file, placement, table, moved, section)
+    block = _block(placement, table, moved, section)
     splices.append(block)
     if file.sections:
         names, kept_size = _names(file)
@@ -58,16 +58,16 @@ def inserted(file: LinkedFile, placement: Placement, section: Buffer, section_ty
             header=file.header.pack(),
             head=old_head,
             numbering=tuple(numbering),
-            places=tuple(OldPlace(i, file.sections[i].vaddr, file.sections[i].file_offset) for i in placement.moved),
+            places=tuple(OldPlace(i, file.sections[i].vaddr, file.sections[i].file_offset) for i in placement.places),
             is_inserted=placement.block.is_inserted,
             file_size=len(file.data),
             kept_size=kept_size,
             names_file_offset=file.sections[file.names_index].file_offset if names else 0,
             added_start=block.file_offset,
             added_size=len(block.content),
-            old=old,
+            old=placement.old,
         )
-        end, headers_offset = _end(file, placement, section_type, names, undo)
+        end, headers_offset = _end(placement, section_type, names, undo)
         splices.append(Splice(kept_size, len(file.data) - kept_size, end))
         header = header._replace(
             section_headers_offset=headers_offset,
@@ -77,9 +77,9 @@ def inserted(file: LinkedFile, placement: Placement, section: Buffer, section_ty
     return spliced(file.data, [*splices, overwrite(0, header.pack())])
 
 
-def _block(file: LinkedFile, placement: Placement, table: bytes, moved: dict[int, bytes], section: Buffer) -> Splice:
+def _block(placement: Placement, table: bytes, moved: dict[int, bytes], section: Buffer) -> Splice:
     """Return the splice with the section, what moves there, and the padding of what is not loaded and follows it."""
-    block = placement.block
+    file, block = placement.file, placement.block
     start = file.loaded_end if block.is_inserted else block.section_file_offset
     size = block.end - start
     content = bytearray(round_up(size, file.alignment_from(start)) if block.is_inserted else size)
@@ -91,14 +91,15 @@ def _block(file: LinkedFile, placement: Placement, table: bytes, moved: dict[int
     return Splice(start, 0 if block.is_inserted else size, bytes(content))
 
 
-def _head(file: LinkedFile, placement: Placement, table: bytes, moved: dict[int, bytes]) -> tuple[Splice, bytes]:
+def _head(placement: Placement, table: bytes, moved: dict[int, bytes]) -> tuple[Splice, bytes]:
     """Return the splice for the program headers and what has moved from there or is near them, and what to keep.
 
     Zeros are left where sections were. To be kept is what was in the place of anything that is new.
     """
+    file = placement.file
     start = file.header.program_headers_offset
     old_table_size = file.table_end - start
-    staying = {i: placement.moved[i].file_offset for i in moved if i not in placement.block.placed}
+    staying = {i: placement.places[i].file_offset for i in moved if i not in placement.block.placed}
     changed_end = max([start + max(len(table), old_table_size), *(at + len(moved[i]) for i, at in staying.items())])
     olds = [file.sections[index].file_span for index in moved]
     head = bytearray(file.data[start : max([changed_end, *(old.end for old in olds)])])
@@ -121,15 +122,15 @@ def _names(file: LinkedFile) -> tuple[bytes, int]:
     names = b"" if NAME in names else names + NAME
     if table.end == kept_size and table.start >= file.loaded_end:
         kept_size, last = table.start, file.stored[-1]
-        is_last = last.number == file.names_index and last.start >= file.loaded_end
-        if names and is_last and is_zero(file.data, Span(last.end, table.start)):
-            kept_size = last.start
+        is_last = last.index == file.names_index and last.file_offset >= file.loaded_end
+        if names and is_last and is_zero(file.data, Span(last.file_span.end, table.start)):
+            kept_size = last.file_offset
     return names, kept_size
 
 
-def _end(file: LinkedFile, placement: Placement, section_type: int, names: bytes, undo: Undo) -> tuple[bytes, int]:
+def _end(placement: Placement, section_type: int, names: bytes, undo: Undo) -> tuple[bytes, int]:
     """Return the new end of the file, and the file offset of the section headers, which are the last of it."""
-    growth = undo.added_size if undo.is_inserted else 0
+    file, growth = placement.file, undo.added_size if undo.is_inserted else 0
     start = undo.kept_size + growth
     end = bytearray(-start % 8)
     names_place = start + len(end)
@@ -138,7 +139,7 @@ def _end(file: LinkedFile, placement: Placement, section_type: int, names: bytes
         name_offset=(names or file.section_bytes(file.names_index)).index(NAME),
         type=section_type,
         flags=SHF_ALLOC,
-        vaddr=placement.block.section_vaddr,
+        vaddr=placement.section_vaddr,
         file_offset=placement.block.section_file_offset,
         size=placement.section_size,
         link=0,
@@ -151,8 +152,8 @@ def _end(file: LinkedFile, placement: Placement, section_type: int, names: bytes
     numbering = list(undo.numbering)
     for index, old in enumerate(file.sections):
         entry = renumbered_header(old, numbering)
-        if index in placement.moved:
-            entry = entry._replace(vaddr=placement.moved[index].vaddr, file_offset=placement.moved[index].file_offset)
+        if index in placement.places:
+            entry = entry._replace(**placement.places[index]._asdict())
         elif not entry.flags & SHF_ALLOC and entry.file_offset >= file.loaded_end:
             entry = entry._replace(file_offset=entry.file_offset + growth)
         if index == file.names_index and names:

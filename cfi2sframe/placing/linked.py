@@ -12,75 +12,25 @@ Code and data keep their addresses. The caller sets the file's mode, owner and t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING
 
-from cfi2sframe.elf.constants import PF_W, SHT_GNU_SFRAME
+from cfi2sframe.elf.constants import SHT_GNU_SFRAME
 from cfi2sframe.elf.contents import spliced
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.gate import LinkedFile, open_linked
+from cfi2sframe.placing.gate import open_linked
 from cfi2sframe.placing.insert import inserted
-from cfi2sframe.placing.place import Placement, place_section
+from cfi2sframe.placing.place import place_section
 from cfi2sframe.placing.remove import original_of, zeroing_splices
 from cfi2sframe.placing.undo import undo_of
-from cfi2sframe.printable import shown_name
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.contents import FileData, Joined
     from cfi2sframe.elf.headers import Buffer
+    from cfi2sframe.placing.place import Placement
     from cfi2sframe.placing.undo import OldBytes
 
-#: The least bytes of moved sections that are worth a word.
-_LARGE_MOVE: Final = 1 << 16
 
-
-class EmbeddingPlan(NamedTuple):
-    """Where the section will be: at `placement` in `file`, which has no SFrame section.
-
-    `is_replacement`: it had one before, of which `old` are the bytes, unless that was inserted by this program.
-    """
-
-    file: LinkedFile
-    placement: Placement
-    is_replacement: bool = False
-    old: OldBytes = ()
-
-    @property
-    def section_vaddr(self) -> int:
-        """The section's link-time address."""
-        return self.placement.block.section_vaddr
-
-    @property
-    def moved(self) -> list[str]:
-        """The names of other sections with a new address."""
-        return [self.file.sections[index].name for index in sorted(self.placement.moved)]
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What of the file suffers."""
-        return self.placement.warnings
-
-    @property
-    def description(self) -> str:
-        """How the section is inserted, for messages."""
-        block = self.placement.block
-        if not block.is_inserted:
-            text = "into unused bytes after a read-only segment"
-        elif block.load_index is None:
-            text = "into a new read-only segment after all others"
-        elif self.file.loads[block.load_index].flags & PF_W:
-            text = "into the last segment, on the page after .bss"
-        else:
-            text = "into the last segment"
-        if self.placement.table_file_offset is not None:
-            text += "; the program headers moved there too"
-        if self.moved:
-            text += f"; {', '.join(map(shown_name, self.moved))} moved to make room for program headers"
-        if self.placement.moved_size >= _LARGE_MOVE:
-            text += f", which leaves {self.placement.moved_size:,} bytes unused"
-        return text
-
-
-def plan_embedding(data: FileData, section_size: int) -> EmbeddingPlan:
+def plan_embedding(data: FileData, section_size: int) -> Placement:
     """Plan to put a section of `section_size` bytes into the linked file `data`.
 
     A section that is there is removed first. Raises `EmbedError` with the reason when the file cannot be rewritten
@@ -90,7 +40,7 @@ def plan_embedding(data: FileData, section_size: int) -> EmbeddingPlan:
         raise EmbedError("an empty section is never written")
     file = open_linked(data)
     if not file.has_sframe:
-        return EmbeddingPlan(file, place_section(file, section_size))
+        return place_section(file, section_size)
     if (original := original_of(file)) is not None:
         file = open_linked(original)
     old: OldBytes = ()
@@ -99,21 +49,21 @@ def plan_embedding(data: FileData, section_size: int) -> EmbeddingPlan:
         # To be written back by whoever takes the new section out.
         old = tuple((s.file_offset, bytes(file.data[s.file_offset : s.file_offset + s.removed_size])) for s in splices)
         file = open_linked(spliced(file.data, splices))
-    return EmbeddingPlan(file, place_section(file, section_size), is_replacement=True, old=old)
+    return place_section(file, section_size)._replace(is_replacement=True, old=old)
 
 
-def write_embedding(plan: EmbeddingPlan, section: Buffer, section_type: int = SHT_GNU_SFRAME) -> Joined:
+def write_embedding(plan: Placement, section: Buffer, section_type: int = SHT_GNU_SFRAME) -> Joined:
     """Return the new file: buffers to be written one after the other, most of them parts of the old one.
 
     `section_type` is SHT_GNU_SFRAME or, for tools before binutils 2.45, SHT_PROGBITS. Raises `EmbedError` when the
     section does not have the planned size, or when section indices or symbols cannot be updated.
     """
-    if len(section) != plan.placement.section_size:
-        raise EmbedError(f"the section has {len(section)} bytes, the plan has room for {plan.placement.section_size}")
-    return inserted(plan.file, plan.placement, section, section_type, plan.old)
+    if len(section) != plan.section_size:
+        raise EmbedError(f"the section has {len(section)} bytes, the plan has room for {plan.section_size}")
+    return inserted(plan, section, section_type)
 
 
-def self_check(original: FileData, rewritten: FileData, plan: EmbeddingPlan, section: Buffer | None = None) -> None:
+def self_check(original: FileData, rewritten: FileData, plan: Placement, section: Buffer | None = None) -> None:
     """Reread the rewritten file with independent code and compare it with the original.
 
     Raises `EmbedError` when anything differs but the section and what `reread` allows, or when `.sframe` is not at the

@@ -9,11 +9,9 @@ address; nor may a note with an address relative to itself.
 from __future__ import annotations
 
 import struct
-import sys
-from array import array
 from bisect import bisect_left
 from collections import Counter
-from itertools import takewhile
+from itertools import count, takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.abi import ARCHES
@@ -51,10 +49,11 @@ TAG_OF_NAME: Final = {
     ".gnu.version_d": c.DT_VERDEF,
     ".gnu.version_r": c.DT_VERNEED,
 }
+#: Between sections, linkers write zeros; patchelf writes X or Z where a section was.
+_FILLING: Final = b"\0XZ"
 #: Bytes of the largest section of notes that is read for addresses relative to itself.
 _MAX_NOTES_SIZE: Final = 1 << 12
 _RELATIVE_TYPES: Final = frozenset(arch.relative_relocation for arch in ARCHES)
-_NATIVE_ORDER: Final = "<" if sys.byteorder == "little" else ">"
 #: Segments that describe single sections, and move with them.
 FOLLOWING_TYPES: Final = frozenset({c.PT_INTERP, c.PT_NOTE, c.PT_GNU_PROPERTY})
 ENCLOSING_TYPES: Final = frozenset({c.PT_LOAD, c.PT_PHDR, c.PT_GNU_RELRO})
@@ -75,15 +74,6 @@ class DynamicEntry(NamedTuple):
     value_file_offset: int
 
 
-class StoredSymbol(NamedTuple):
-    """A symbol's section, binding and value, and the file offset of the value."""
-
-    section_index: int
-    binding: int
-    value: int
-    value_file_offset: int
-
-
 def dynamic_entries(file: LinkedFile) -> tuple[DynamicEntry, ...]:
     """Return the entries of `.dynamic` up to DT_NULL; none for a static executable."""
     for section in file.sections:
@@ -96,22 +86,11 @@ def dynamic_entries(file: LinkedFile) -> tuple[DynamicEntry, ...]:
     return ()
 
 
-def symbols_in(file: LinkedFile, wanted: frozenset[int]) -> Iterator[StoredSymbol]:
-    """Yield the symbols of every symbol table that are defined in one of the sections `wanted`."""
-    for section in file.sections:
-        if section.type not in (c.SHT_SYMTAB, c.SHT_DYNSYM) or not section.is_stored:
-            continue
-        size = section.size - section.size % SYMBOL_SIZE
-        symbols = bytes(file.data[section.file_offset : section.file_offset + size])
-        halves = array("H", symbols)
-        if file.order != _NATIVE_ORDER:
-            halves.byteswap()
-        # st_shndx is the fourth of the twelve 16-bit halves of a symbol.
-        for number, section_index in enumerate(halves[3::12]):
-            if section_index in wanted:
-                offset = number * SYMBOL_SIZE
-                value = struct.unpack_from(file.order + "Q", symbols, offset + 8)[0]
-                yield StoredSymbol(section_index, symbols[offset + 4] >> 4, value, section.file_offset + offset + 8)
+def symbols_of(file: LinkedFile, table: ElfSection) -> Iterator[tuple[int, tuple[int, int, int]]]:
+    """Yield the offset of each symbol in its table, with st_info, st_shndx and st_value."""
+    content = file.section_bytes(table.index)
+    whole = content[: len(content) // SYMBOL_SIZE * SYMBOL_SIZE]
+    return zip(count(0, SYMBOL_SIZE), struct.iter_unpack(file.order + "4xBxHQ8x", whole))
 
 
 def movable_sections(file: LinkedFile, start: int, end: int) -> frozenset[int]:
@@ -130,9 +109,10 @@ def movable_sections(file: LinkedFile, start: int, end: int) -> frozenset[int]:
     }
     if not found:
         return frozenset()
-    for symbol in symbols_in(file, frozenset(found)):
-        if symbol.binding != c.STB_LOCAL:
-            found.discard(symbol.section_index)
+    for table in file.symbol_tables:
+        found.difference_update(
+            index for _, (info, index, _) in symbols_of(file, table) if index in found and info >> 4 != c.STB_LOCAL
+        )
     low = min((file.sections[index].vaddr for index in found), default=0)
     high = max((file.sections[index].vaddr + file.sections[index].size for index in found), default=0)
     addresses = sorted(_relocated_addresses(file, low, high))
@@ -165,7 +145,14 @@ def _is_movable(file: LinkedFile, index: int, tags: Counter[tuple[int, int]], fo
     if section.type == c.SHT_NOTE:
         return section.name in NAMED_NOTES or (bool(touching) and _is_note_of_no_place(file, section))
     tag = TAG_OF_NAME.get(section.name)
-    return tag is not None and not touching and tags[tag, section.vaddr] == 1
+    return tag is not None and not touching and tags[tag, section.vaddr] == 1 and _is_whole(file, section)
+
+
+def _is_whole(file: LinkedFile, section: ElfSection) -> bool:
+    """Whether only filling follows a table: a damaged section header may tell of less than readers of the table use."""
+    end = section.file_span.end
+    load_end = max(load.file_span.end for load in file.loads if load.file_offset <= section.file_offset)
+    return not bytes(file.data[end : min(file.next_described(end), load_end)]).strip(_FILLING)
 
 
 def _is_note_of_no_place(file: LinkedFile, section: ElfSection) -> bool:

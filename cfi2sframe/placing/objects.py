@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import struct
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.contents import Joined, differences, is_equal, part_of
+from cfi2sframe.elf.contents import Joined, first_difference, is_equal, part_of
 from cfi2sframe.elf.headers import (
     FILE_HEADER_SIZE,
     RELA_SIZE,
@@ -261,45 +261,36 @@ def check_object_without(original: ElfImage, rewritten: ElfImage) -> None:
 def _check_kept(original: ElfImage, rewritten: ElfImage, other: set[int]) -> None:
     """Raise `EmbedError` unless all sections except those with the indices `other` are unchanged.
 
-    Inactive ones at the end may be missing.
+    Inactive ones at the end may be missing. Sections may overlap, so the whole file is compared at once.
     """
+    same = first_difference(original.data, rewritten.data, Span(FILE_HEADER_SIZE, len(original.data))) is None
+    _expect(same, "the bytes of the old file changed")
     before, after = original.header, rewritten.header
-    # Sections may overlap, so the whole file is compared at once: new bytes are only after its old end.
-    for place, _ in differences(original.data, rewritten.data, Span(FILE_HEADER_SIZE, len(original.data))):
-        holders = [s.name for s in original.sections if s.file_offset <= place < s.file_offset + s.size]
-        raise _failure(f"section {shown_name((*holders, 'none')[0])} differs at file offset 0x{place:x}")
     # Where the section table is, and how many headers it has, may change.
-    same = before == after._replace(
-        section_headers_offset=before.section_headers_offset,
-        section_header_count=before.section_header_count,
-    )
-    _expect(same, "the file header changed")
-    _expect(original.segments == rewritten.segments, "the program headers changed")
+    table: dict[str, Any] = {"section_headers_offset": 0, "section_header_count": 0}
+    _expect(before._replace(**table) == after._replace(**table), "the file header changed")
     index = original.headers.names_index
     _expect(index == rewritten.headers.names_index, "the section names are elsewhere")
     names, new_names = (i.section_bytes(i.sections[index]) for i in (original, rewritten))
     _expect(names == new_names[: len(names)], "the section names changed")
-    for old in original.sections:
-        if old.index in other:
+    # The image assigns addresses, but not to these headers.
+    headers = rewritten.headers.sections
+    for old in original.headers.sections:
+        if old.index in other or (old.index >= len(headers) and old.type == c.SHT_NULL):
             continue
-        if old.index >= len(rewritten.sections):
-            _expect(old.type == c.SHT_NULL, f"section {shown_name(old.name)} is missing")
-            continue
-        # Names may be long; an offset is a name. The image assigns addresses, but not to these headers.
-        first, second = (i.headers.sections[old.index]._replace(name="") for i in (original, rewritten))
-        if old.index == index:
-            first, second = (s._replace(file_offset=0, size=0) for s in (first, second))
-        elif old.index == 0:
+        _expect(old.index < len(headers), f"section {shown_name(old.name)} is missing")
+        # Names may be long; an offset is a name.
+        free: dict[str, Any] = {"name": ""}
+        if old.index == 0:
             # The null section may have the count of sections.
-            first, second = first._replace(size=0), second._replace(size=0)
-        is_same_name = not len(names) <= first.name_offset < len(new_names)
-        _expect(first == second and is_same_name, f"section {shown_name(old.name) or old.index} differs")
+            free["size"] = 0
+        elif old.index == index:
+            free |= {"file_offset": 0, "size": 0}
+        same = old._replace(**free) == headers[old.index]._replace(**free)
+        is_same_name = not len(names) <= old.name_offset < len(new_names)
+        _expect(same and is_same_name, f"section {shown_name(old.name) or old.index} differs")
 
 
 def _expect(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence
     if not condition:
-        raise _failure(message)
-
-
-def _failure(message: str) -> EmbedError:
-    return EmbedError(f"the rewritten object fails its re-read: {message}")
+        raise EmbedError(f"the rewritten object fails its re-read: {message}")

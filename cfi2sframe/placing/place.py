@@ -20,14 +20,12 @@ from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import round_up
 from cfi2sframe.placing.head import Head, MovableGroup, Rearranged, alignment_of, slack_end
-from cfi2sframe.placing.movable import (
-    FOLLOWING_TYPES,
-    NewPlace,
-    dynamic_entries,
-)
+from cfi2sframe.placing.movable import FOLLOWING_TYPES, NewPlace, dynamic_entries
+from cfi2sframe.printable import shown_name
 
 if TYPE_CHECKING:
     from cfi2sframe.placing.gate import LinkedFile
+    from cfi2sframe.placing.undo import OldBytes
 
 SECTION_ALIGNMENT: Final = 8
 #: Bytes of the largest page of the supported architectures (AArch64).
@@ -39,6 +37,8 @@ _ADDRESS_END: Final = 1 << 64
 _GAP_WITH_ENTRY: Final = 16
 #: The most zeros (bytes) that are written to the file in place of .bss.
 _LARGEST_PADDING: Final = 1 << 24
+#: The least bytes of moved sections that are worth a word.
+_LARGE_MOVE: Final = 1 << 16
 _RIGHTS: Final = c.PF_R | c.PF_W | c.PF_X
 
 
@@ -68,19 +68,53 @@ class AddedBlock(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """The new program headers, the new places of sections by their indices, and the block with the section.
+    """Where the section will be: in `block` of `file`, which has no SFrame section.
 
-    `table_file_offset` is the place of the program headers, where they do not stay. `moved_size` counts the bytes of
-    the sections that leave the head of the file.
+    `segments` are the new program headers, at `table_file_offset` where they do not stay; `places` are the new places
+    of other sections, by their indices. `moved_size` counts the bytes of those that leave the head of the file.
+    `is_replacement`: the file had a section before, of which `old` are the bytes, unless this program inserted it.
     """
 
+    file: LinkedFile
     block: AddedBlock
     section_size: int
     segments: tuple[ProgramHeader, ...]
-    moved: dict[int, NewPlace]
+    places: dict[int, NewPlace]
     moved_size: int
     warnings: tuple[str, ...]
     table_file_offset: int | None = None
+    is_replacement: bool = False
+    old: OldBytes = ()
+
+    @property
+    def section_vaddr(self) -> int:
+        """The section's link-time address."""
+        return self.block.section_vaddr
+
+    @property
+    def moved(self) -> list[str]:
+        """The names of other sections with a new address."""
+        return [self.file.sections[index].name for index in sorted(self.places)]
+
+    @property
+    def description(self) -> str:
+        """How the section is inserted, for messages."""
+        block = self.block
+        if not block.is_inserted:
+            text = "into unused bytes after a read-only segment"
+        elif block.load_index is None:
+            text = "into a new read-only segment after all others"
+        elif self.file.loads[block.load_index].flags & c.PF_W:
+            text = "into the last segment, on the page after .bss"
+        else:
+            text = "into the last segment"
+        if self.table_file_offset is not None:
+            text += "; the program headers moved there too"
+        if self.moved:
+            text += f"; {', '.join(map(shown_name, self.moved))} moved to make room for program headers"
+        if self.moved_size >= _LARGE_MOVE:
+            text += f", which leaves {self.moved_size:,} bytes unused"
+        return text
 
 
 def place_section(file: LinkedFile, section_size: int) -> Placement:
@@ -200,23 +234,22 @@ def _filled(
     section = round_up(vaddr, SECTION_ALIGNMENT) - bias
     position = section + section_size
     for group in sorted(groups, key=lambda group: group.file_offset):
-        position = round_up(position + bias, group.alignment) - bias
-        placed.update((index, position + delta) for index, delta in group.deltas.items())
-        position += group.size
+        group_places, position = group.placed_from(position, bias)
+        placed.update(group_places)
     return AddedBlock(start, vaddr, section, position, placed, load_index, is_inserted=False)
 
 
 def _placement(head: Head, rearranged: Rearranged, block: AddedBlock, size: int) -> Placement:
-    file = rearranged.file
+    file = head.file
     places = {i: NewPlace(at + head.bias, at) for i, at in rearranged.staying.items()}
     places.update((i, NewPlace(at + block.bias, at)) for i, at in block.placed.items())
     moved = {i: place for i, place in places.items() if place.file_offset != file.sections[i].file_offset}
-    kept = (s for s in file.segments if s.type not in head.spare)
-    segments = _with_section([_followed(file, s, moved) for s in kept], file, block, size)
+    kept = (s for s in rearranged.file.segments if s.type not in head.spare)
+    segments = _with_section([_followed(file, s, moved) for s in kept], rearranged.file, block, size)
     has_left = any(group.has_build_id for group in rearranged.leaving)
     warning = "the build-id note leaves the first page of the file: core dumps no longer name the build-id"
     moved_size = sum(group.size for group in rearranged.leaving)
-    return Placement(block, size, tuple(segments), moved, moved_size, (warning,) if has_left else ())
+    return Placement(file, block, size, segments, moved, moved_size, (warning,) if has_left else ())
 
 
 def _followed(file: LinkedFile, segment: ProgramHeader, moved: dict[int, NewPlace]) -> ProgramHeader:
@@ -230,7 +263,9 @@ def _followed(file: LinkedFile, segment: ProgramHeader, moved: dict[int, NewPlac
     return segment._replace(file_offset=moved[first].file_offset + delta, vaddr=vaddr, paddr=vaddr if paddr else 0)
 
 
-def _with_section(segments: list[ProgramHeader], file: LinkedFile, block: AddedBlock, size: int) -> list[ProgramHeader]:
+def _with_section(
+    segments: list[ProgramHeader], file: LinkedFile, block: AddedBlock, size: int
+) -> tuple[ProgramHeader, ...]:
     """Return the program headers with a PT_LOAD that holds the block, and PT_GNU_SFRAME."""
     if block.load_index is not None:
         load = file.loads[block.load_index]
@@ -247,16 +282,14 @@ def _with_section(segments: list[ProgramHeader], file: LinkedFile, block: AddedB
     return with_own_entry([*segments, entry])
 
 
-def with_own_entry(segments: list[ProgramHeader]) -> list[ProgramHeader]:
+def with_own_entry(segments: list[ProgramHeader]) -> tuple[ProgramHeader, ...]:
     """Return the program headers with PT_PHDR set to their size, and without its PF_X.
 
     Loaders never read its flags; but the SFrame code proposed for Linux takes it with PF_X for a segment with code.
     """
     size = PROGRAM_HEADER_SIZE * len(segments)
-    return [
-        s._replace(file_size=size, memory_size=size, flags=s.flags & ~c.PF_X) if s.type == c.PT_PHDR else s
-        for s in segments
-    ]
+    own = {"file_size": size, "memory_size": size}
+    return tuple(s._replace(flags=s.flags & ~c.PF_X, **own) if s.type == c.PT_PHDR else s for s in segments)
 
 
 def _with_table_at_end(file: LinkedFile, head: Head, size: int) -> Placement:
@@ -282,4 +315,4 @@ def _with_table_at_end(file: LinkedFile, head: Head, size: int) -> Placement:
         if is_program
         else "the file)"
     )
-    return Placement(block, size, tuple(segments), {}, 0, (warning,), table)
+    return Placement(file, block, size, tuple(segments), {}, 0, (warning,), table)

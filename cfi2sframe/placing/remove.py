@@ -17,7 +17,7 @@ from cfi2sframe.elf.headers import SECTION_HEADER_SIZE, ElfSection, parse_file_h
 from cfi2sframe.errors import ElfError, EmbedError
 from cfi2sframe.placing.gate import open_linked
 from cfi2sframe.placing.insert import inserted
-from cfi2sframe.placing.movable import symbols_in
+from cfi2sframe.placing.movable import symbols_of
 from cfi2sframe.placing.place import place_section, with_own_entry
 from cfi2sframe.placing.section_indices import changed_contents, renumbered_header
 from cfi2sframe.placing.undo import NAME, Undo, undo_of
@@ -49,7 +49,7 @@ def original_of(file: LinkedFile) -> Joined | None:
         bare = _restored(file, undo)
         original = spliced(bare, [overwrite(*piece) for piece in undo.old])
         before = open_linked(bare)
-        again = inserted(before, place_section(before, section.size), content, section.type, undo.old)
+        again = inserted(place_section(before, section.size)._replace(old=undo.old), content, section.type)
     except (ElfError, EmbedError, LookupError, struct.error):
         # The record is for another file.
         return None
@@ -125,6 +125,7 @@ def zeroing_splices(file: LinkedFile) -> list[Splice]:
     if index is not None:
         place = file.section_table.start + SECTION_HEADER_SIZE * index
         splices.append(overwrite(place, ElfSection(0, 0, 0, 0, 0, 0, 0, 0, 0, 0).pack(file.order)))
-        if index == len(file.sections) - 1 and not any(symbols_in(file, frozenset({index}))):
+        symbols = (symbol for table in file.symbol_tables for _, symbol in symbols_of(file, table))
+        if index == len(file.sections) - 1 and all(section != index for _, section, _ in symbols):
             header = header._replace(section_header_count=index)
     return sorted([*splices, overwrite(0, header.pack())])

@@ -4,33 +4,32 @@
 1. The file header is equal, except for counts and the places of tables.
 2. Each segment keeps its place and rights; a read-only PT_LOAD may grow, and one may be new, after all others.
    PT_INTERP, PT_NOTE and PT_GNU_PROPERTY may be elsewhere, with the same bytes.
-3. Each section keeps everything but its index; read-only data may be elsewhere, as a whole and with the same bytes.
+3. Each section keeps everything but its index; read-only data may be elsewhere, with the same bytes.
 4. The dynamic entries are equal, except for the addresses of tables that are elsewhere.
 5. Symbols are equal, except for section indices, and values in sections that are elsewhere.
 6. Every other loaded byte is equal. What is new in a segment is the section, what moved, or zeros.
 7. Section header, PT_GNU_SFRAME and a read-only PT_LOAD lead to the same bytes, those of the section.
 8. Nothing overlaps, in the file or in memory, and kernels and PT_PHDR find the program headers.
 
-Of the program's own code only readers of bytes, sets of spans, and what of a note depends on its place are used.
+Of the program's own code only readers of bytes and sets of spans are used.
 """
 
 from __future__ import annotations
 
-from array import array
+import struct
 from collections import defaultdict
 from itertools import pairwise
-from sys import byteorder
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.contents import differences, first_difference, is_zero
-from cfi2sframe.elf.notes import may_be_elsewhere
+from cfi2sframe.elf.headers import SECTION_HEADER_SIZE, SYMBOL_SIZE
 from cfi2sframe.elf.ranges import Span, common, holder_of, touches, united, without
 from cfi2sframe.placing.view import SFRAME_TYPES, FileView, expect, is_sframe, parsing, span_of
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.contents import FileData
-    from cfi2sframe.elf.headers import Buffer
+    from cfi2sframe.elf.headers import Buffer, ByteOrder
 
 _FOLLOWING = {"PT_INTERP", "PT_NOTE", "PT_GNU_PROPERTY"}
 _MOVABLE_TAGS = {c.DT_HASH, c.DT_GNU_HASH, c.DT_STRTAB, c.DT_SYMTAB, c.DT_VERSYM, c.DT_VERDEF, c.DT_VERNEED}
@@ -43,13 +42,16 @@ _MAX_DISTANCE = 1 << 31
 
 
 class _Move(NamedTuple):
-    """A section that is elsewhere: its indices, its file offsets, and how far its address has moved."""
+    """A section that is elsewhere: its index in the file without the section, and its old and new headers."""
 
-    bare_index: int
-    full_index: int
-    old: Span
-    new: Span
-    delta: int
+    index: int  # type: ignore[assignment]  # hides tuple.index
+    old: dict[str, Any]
+    new: dict[str, Any]
+
+    @property
+    def delta(self) -> int:
+        """How far its address has moved."""
+        return int(self.new["sh_addr"] - self.old["sh_addr"])
 
 
 def check_inserted(original: FileData, rewritten: FileData, vaddr: int, section: Buffer | None) -> None:
@@ -90,30 +92,26 @@ def _check_pair(bare: FileView, full: FileView, section: Buffer | None) -> None:
     _check_loads(bare, full, place)
     _check_followers(bare, full, moves, place)
     _check_dynamic(bare, full, moves)
-    _check_moves(bare, full, moves)
+    _check_moves(bare, moves)
     _check_bytes(bare, full, place, moves)
 
 
 def _check_cleared(before: FileView, after: FileView) -> None:
     """Check that the section became zeros, without headers that lead to it, and that nothing else changed."""
-    expect(before.table("ph").start == after.table("ph").start, "the program headers are elsewhere")
     _check_header(before, after)
-    place = next(span_of(s) for s in [*before.sections, *before.segments] if is_sframe(s))
+    tables = [[v.header[key] for key in ("e_phoff", "e_shoff", "e_shstrndx")] for v in (before, after)]
+    expect(tables[0] == tables[1], "headers are elsewhere")
     expect(not any(map(is_sframe, [*after.segments, *after.sections])), "the section is still there")
-    expect(is_zero(after.data, place), "something is left of the old section")
+    cleared = [next(span_of(s) for s in [*before.sections, *before.segments] if is_sframe(s))]
+    starts = [before.table("sh").start + SECTION_HEADER_SIZE * number for number in before.sframe]
+    cleared += [Span(start, start + SECTION_HEADER_SIZE) for start in starts]
+    expect(all(is_zero(after.data, span) for span in cleared), "something is left of the old section")
+    missing = before.sections[len(after.sections) :]
+    is_same_count = len(after.sections) + len(missing) == len(before.sections)
+    expect(is_same_count and all(map(is_sframe, missing)), "a section is missing, or new")
     others = [[s for s in v.segments if s["p_type"] not in _OWN and not is_sframe(s)] for v in (before, after)]
     expect(others[0] == others[1], "a program header changed")
-    for index, old in enumerate(before.sections):
-        new = after.sections[index] if index < len(after.sections) else None
-        if not is_sframe(old):
-            expect(old == new, f"section {old['name']} changed")
-        elif new is not None:
-            at = after.table("sh").start + 64 * index
-            expect(not any(after.bytes_of(Span(at, at + 64))), "the header of .sframe is still there")
-    expect(len(before.sections) - len(after.sections) in (0, 1), "a section is missing, or new")
-    expect(before.header.e_shoff == after.header.e_shoff, "the section headers are elsewhere")
-    expect(before.header.e_shstrndx == after.header.e_shstrndx, "the section names are elsewhere")
-    known = [Span(0, before.header.e_ehsize), before.table("ph"), before.table("sh"), place]
+    known = [Span(0, before.header.e_ehsize), before.table("ph"), *cleared]
     for span in without([Span(0, len(before.data))], known):
         expect(first_difference(before.data, after.data, span) is None, "something else changed")
     _check_layout(after, before)
@@ -159,8 +157,8 @@ def _check_sections(bare: FileView, full: FileView) -> list[_Move]:
     """Pair the sections, by what must not change and then by order; return those that moved."""
     numbering = _paired(bare, full)
     moves = []
-    for index, number in enumerate(numbering):
-        old, new = bare.sections[index], full.sections[number]
+    pairs = [(old, full.sections[number]) for old, number in zip(bare.sections, numbering, strict=True)]
+    for index, (old, new) in enumerate(pairs):
         name, is_loaded = old["name"], old["sh_flags"] & c.SHF_ALLOC
         expect(new["sh_link"] == _renumbered(old["sh_link"], numbering), f"sh_link of {name} changed")
         is_index = old["sh_flags"] & c.SHF_INFO_LINK or old["sh_type"] in ("SHT_REL", "SHT_RELA")
@@ -172,16 +170,16 @@ def _check_sections(bare: FileView, full: FileView) -> list[_Move]:
             for view, header in ((bare, old), (full, new)):
                 expect(view.maps(header["sh_addr"], header["sh_offset"], header["sh_size"]), f"{name} is not mapped")
             expect(new["sh_addr"] % max(new["sh_addralign"], 1) == 0, f"{name} is misaligned")
-            moves.append(_Move(index, number, span_of(old), span_of(new), new["sh_addr"] - old["sh_addr"]))
-    moved = {move.bare_index: move.delta for move in moves}
-    for index, number in enumerate(numbering):
-        old, new = bare.sections[index], full.sections[number]
+            moves.append(_Move(index, old, new))
+    deltas = {move.index: move.delta for move in moves}
+    for index, (old, new) in enumerate(pairs):
         if old["sh_type"] in _SYMBOL_TABLES:
-            _check_symbols((bare, index), (full, number), numbering, moved)
+            first, second = bare.bytes_of(span_of(old)), full.bytes_of(span_of(new))
+            _check_symbols(first, second, bare.order, numbering, deltas)
         elif index == bare.header.e_shstrndx:
-            names = full.bytes_of(span_of(new))
-            expect(names in (bare.bytes_of(span_of(old)), bare.bytes_of(span_of(old)) + b".sframe\0"), "other names")
-        elif index in moved or not old["sh_flags"] & c.SHF_ALLOC:
+            first, second = bare.bytes_of(span_of(old)), full.bytes_of(span_of(new))
+            expect(second in (first, first + b".sframe\0"), "other names")
+        elif index in deltas or not old["sh_flags"] & c.SHF_ALLOC:
             same = first_difference(bare.data, full.data, span_of(old), new["sh_offset"]) is None
             expect(same, f"the bytes of {old['name']} changed")
     if numbering != list(range(len(numbering))):
@@ -218,35 +216,14 @@ def _renumbered(index: int, numbering: list[int]) -> int:
     return numbering[index] if index < len(numbering) else index
 
 
-def _check_symbols(
-    old: tuple[FileView, int], new: tuple[FileView, int], numbering: list[int], moved: dict[int, int]
-) -> None:
-    """Compare symbols as arrays of 16-bit halves, since there may be hundreds of thousands."""
-    bare = old[0]
-    first, second = (_halves(view, view.sections[index]) for view, index in (old, new))
-    expect(len(first) == len(second), "a symbol table leaves the file")
-    # st_shndx is the fourth of the twelve 16-bit halves of a symbol.
-    table = [*numbering, *range(len(numbering), 1 << 16)]
-    sections, found = first[3::12], second[3::12]
-    wanted = array("H", [table[n] & 0xFFFF for n in sections])
-    expect(wanted == found, "a symbol is in another section")
-    first[3::12] = wanted
-    if first == second:
-        return
-    shift = range(4, 8) if bare.order == "little" else range(7, 3, -1)
-    for at, section in enumerate(sections):
-        one, other = first[12 * at : 12 * at + 12], second[12 * at : 12 * at + 12]
-        if one != other:
-            values = [sum(half[n] << 16 * k for k, n in enumerate(shift)) for half in (one, other)]
-            same = values[1] - values[0] == moved.get(section) and one[:4] + one[8:] == other[:4] + other[8:]
-            expect(same, f"symbol {at} changed")
-
-
-def _halves(view: FileView, header: dict[str, Any]) -> array[int]:
-    halves = array("H", view.bytes_of(span_of(header)))
-    if view.order != byteorder:
-        halves.byteswap()
-    return halves
+def _check_symbols(first: bytes, second: bytes, order: ByteOrder, numbering: list[int], deltas: dict[int, int]) -> None:
+    whole = len(first) // SYMBOL_SIZE * SYMBOL_SIZE
+    expect(first[whole:] == second[whole:], "the end of a symbol table changed")
+    entry = struct.Struct(order + "IBBHQQ")
+    pairs = zip(entry.iter_unpack(first[:whole]), entry.iter_unpack(second[:whole]), strict=True)
+    for at, ((*description, section, value, size), found) in enumerate(pairs):
+        wanted = (*description, _renumbered(section, numbering), value + deltas.get(section, 0), size)
+        expect(wanted == found, f"symbol {at} changed")
 
 
 def _check_loads(bare: FileView, full: FileView, place: Span) -> None:
@@ -279,7 +256,7 @@ def _check_followers(bare: FileView, full: FileView, moves: list[_Move], place: 
     special = {"PT_LOAD", *_OWN, *SFRAME_TYPES}
     olds, news = ([s for s in v.segments if s["p_type"] not in special] for v in (bare, full))
     expect(len(olds) == len(news), "a program header is missing, or new")
-    touched = united([place, *(span for move in moves for span in (move.old, move.new))])
+    touched = united([place, *(span_of(header) for move in moves for header in (move.old, move.new))])
     for old, new in zip(olds, news, strict=True):
         if old == new:
             expect(not touches(touched, span_of(old)), "a program header leads to what has moved")
@@ -297,14 +274,11 @@ def _check_followers(bare: FileView, full: FileView, moves: list[_Move], place: 
 def _check_dynamic(bare: FileView, full: FileView, moves: list[_Move]) -> None:
     expect(bare.dynamic_span == full.dynamic_span, "PT_DYNAMIC is elsewhere")
     expect(len(bare.dynamic) == len(full.dynamic), "PT_DYNAMIC has more or fewer entries")
-    starts = {bare.sections[m.bare_index]["sh_addr"]: m.delta for m in moves}
-    left = united(
-        (view.sections[index]["sh_addr"], view.sections[index]["sh_addr"] + view.sections[index]["sh_size"])
-        for m in moves
-        for view, index in ((bare, m.bare_index), (full, m.full_index))
-    )
+    deltas = {move.old["sh_addr"]: move.delta for move in moves}
+    headers = [header for move in moves for header in (move.old, move.new)]
+    left = united((header["sh_addr"], header["sh_addr"] + header["sh_size"]) for header in headers)
     for (tag, old), (other, new) in zip(bare.dynamic, full.dynamic, strict=True):
-        wanted = old + starts.get(old, 0) if tag in _MOVABLE_TAGS else old
+        wanted = old + deltas.get(old, 0) if tag in _MOVABLE_TAGS else old
         expect(tag == other and new == wanted, f"the dynamic entry 0x{tag:x} changed")
         stays = tag in _MOVABLE_TAGS and old == new
         expect(not stays or not touches(left, Span(old, old + 1)), f"dynamic entry 0x{tag:x} leads to what moved away")
@@ -313,40 +287,25 @@ def _check_dynamic(bare: FileView, full: FileView, moves: list[_Move]) -> None:
     expect(first_difference(bare.data, full.data, rest) is None, "bytes after the dynamic entries changed")
 
 
-def _check_moves(bare: FileView, full: FileView, moves: list[_Move]) -> None:
-    """Check that what moved is found at its new place, is whole there, and does not depend on its place."""
+def _check_moves(bare: FileView, moves: list[_Move]) -> None:
+    """Check that something leads to what moved."""
     followed = united(span_of(s) for s in bare.segments if s["p_type"] in _FOLLOWING)
-    tags_of = defaultdict(set)
-    for tag, value in bare.dynamic:
-        if tag in _MOVABLE_TAGS:
-            tags_of[value].add(tag)
+    tables = {value for tag, value in bare.dynamic if tag in _MOVABLE_TAGS}
     for move in moves:
-        old, name = bare.sections[move.bare_index], bare.sections[move.bare_index]["name"]
-        tags = tags_of.get(old["sh_addr"], set())
-        is_note = old["sh_type"] == "SHT_NOTE"
-        expect(
-            bool(tags) or is_note or holder_of(followed, move.old) is not None,
-            f"{name} has moved, and nothing leads to it",
-        )
-        for tag in tags:
-            needed = max(view.table_size(tag) for view in (bare, full))
-            expect(needed <= old["sh_size"], f"the table of dynamic entry 0x{tag:x} is larger than {name}, which moved")
-        for view, index in ((bare, move.bare_index), (full, move.full_index)) if is_note else ():
-            section, loads = view.sections[index], view.loads
-            image = range(loads[0]["p_vaddr"], max(load["p_vaddr"] + load["p_memsz"] for load in loads))
-            place = (section["sh_addralign"], section["sh_addr"], image)
-            same = may_be_elsewhere(view.bytes_of(span_of(section)), view.unpacks, *place)
-            expect(same, f"{name} has moved, and has addresses relative to itself")
+        old = move.old
+        is_followed = old["sh_type"] == "SHT_NOTE" or holder_of(followed, span_of(old)) is not None
+        expect(old["sh_addr"] in tables or is_followed, f"{old['name']} has moved, and nothing leads to it")
 
 
 def _check_bytes(bare: FileView, full: FileView, place: Span, moves: list[_Move]) -> None:
     loaded = [united(map(span_of, view.loads)) for view in (bare, full)]
-    header, tables = Span(0, bare.header.e_ehsize), [full.table("ph"), full.table("sh")]
-    new = [header, place, *tables, *(move.new for move in moves)]
-    for span in without(common(loaded[1], [move.old for move in moves]), new):
+    olds = [span_of(move.old) for move in moves]
+    new = [Span(0, bare.header.e_ehsize), place, full.table("ph"), full.table("sh")]
+    new += [span_of(move.new) for move in moves]
+    for span in without(common(loaded[1], olds), new):
         expect(is_zero(full.data, span), "something is left where a section was")
     patched = [bare.dynamic_span, *(span_of(s) for s in bare.sections if s["sh_type"] == "SHT_DYNSYM")]
-    for span in without(common(*loaded), [*new, *patched, *(move.old for move in moves)]):
+    for span in without(common(*loaded), [*new, *patched, *olds]):
         for run in differences(bare.data, full.data, span):
             # Of the program headers that were, some may be no more.
             is_cleared = not without([run], [bare.table("ph")]) and is_zero(full.data, run)

@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import struct
-from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from itertools import accumulate
-from sys import byteorder
 from typing import TYPE_CHECKING
 
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.headers import SYMBOL_SIZE
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.movable import TAG_OF_NAME, dynamic_entries, symbols_in
+from cfi2sframe.placing.movable import TAG_OF_NAME, dynamic_entries, symbols_of
 from cfi2sframe.printable import shown_name
 
 if TYPE_CHECKING:
@@ -73,65 +70,39 @@ def changed_contents(file: LinkedFile, numbering: list[int], new_vaddrs: Mapping
 
     Symbol tables hold both, `.dynamic` holds addresses. `numbering` is -1 for a section that is removed; its symbols
     become absolute. `new_vaddrs` maps the indices of moved sections to their new addresses. Raises `EmbedError` when
-    the file has an SHT_SYMTAB_SHNDX, which is for more sections than st_shndx can hold.
+    the file has an SHT_SYMTAB_SHNDX, which is for more sections than st_shndx can hold, or when the new value of a
+    symbol does not fit into 64 bits.
     """
     if numbering == list(range(len(numbering))) and not new_vaddrs:
         return {}
-    found: dict[int, bytearray] = {}
-    table = [c.SHN_ABS if number < 0 else number for number in numbering]
-    for index, section in enumerate(file.sections):
-        if section.type == c.SHT_SYMTAB_SHNDX:
-            raise EmbedError("the file has more sections than st_shndx can hold")
-        if section.type not in (c.SHT_SYMTAB, c.SHT_DYNSYM) or section.size % SYMBOL_SIZE or not section.is_stored:
-            continue
-        symbols = file.section_bytes(index)
-        found[index] = bytearray(with_section_indices(symbols, table, little_endian=file.order == "<"))
-    for holder, offset, content in _address_fields(file, new_vaddrs):
-        if holder not in found:
-            found[holder] = bytearray(file.section_bytes(holder))
-        found[holder][offset : offset + 8] = content
+    if any(section.type == c.SHT_SYMTAB_SHNDX for section in file.sections):
+        raise EmbedError("the file has more sections than st_shndx can hold")
+    found = {table.index: _changed_symbols(file, table, numbering, new_vaddrs) for table in file.symbol_tables}
+    tables = {
+        (TAG_OF_NAME.get(file.sections[i].name), file.sections[i].vaddr): vaddr for i, vaddr in new_vaddrs.items()
+    }
+    for entry in dynamic_entries(file):
+        holder = file.stored_at(entry.value_file_offset)
+        if (entry.tag, entry.value) in tables and holder is not None:
+            content = found.setdefault(holder.index, bytearray(file.section_bytes(holder.index)))
+            place = entry.value_file_offset - holder.file_offset
+            struct.pack_into(file.order + "Q", content, place, tables[entry.tag, entry.value])
     return {index: bytes(content) for index, content in found.items() if content != file.section_bytes(index)}
 
 
-def _address_fields(file: LinkedFile, new_vaddrs: Mapping[int, int]) -> list[tuple[int, int, bytes]]:
-    """Return the values of dynamic tags and local symbols that refer to a section with a new address.
-
-    Each has the index of its own section, the offset in it, and eight bytes. Raises `EmbedError` when the new value of
-    a symbol does not fit into 64 bits.
-    """
-    if not new_vaddrs:
-        return []
-    wanted = {
-        (TAG_OF_NAME.get(file.sections[i].name), file.sections[i].vaddr): vaddr for i, vaddr in new_vaddrs.items()
-    }
-    fields = [
-        (entry.value_file_offset, wanted[entry.tag, entry.value])
-        for entry in dynamic_entries(file)
-        if (entry.tag, entry.value) in wanted
-    ]
-    for symbol in symbols_in(file, frozenset(new_vaddrs)):
-        if symbol.binding == c.STB_LOCAL:
-            index = symbol.section_index
-            value = symbol.value + new_vaddrs[index] - file.sections[index].vaddr
-            if not 0 <= value < _ADDRESS_END:
+def _changed_symbols(
+    file: LinkedFile, table: ElfSection, numbering: list[int], new_vaddrs: Mapping[int, int]
+) -> bytearray:
+    content = bytearray(file.section_bytes(table.index))
+    for at, (info, index, value) in symbols_of(file, table):
+        if index >= min(len(numbering), c.SHN_LORESERVE):
+            continue
+        number = c.SHN_ABS if numbering[index] < 0 else numbering[index]
+        new_value = value
+        if index in new_vaddrs and info >> 4 == c.STB_LOCAL:
+            new_value += new_vaddrs[index] - file.sections[index].vaddr
+            if not 0 <= new_value < _ADDRESS_END:
                 raise EmbedError(f"a symbol of section {shown_name(file.sections[index].name)} is far outside of it")
-            fields.append((symbol.value_file_offset, value))
-    starts = [section.start for section in file.stored]
-    holders = [file.stored[bisect_right(starts, file_offset) - 1] for file_offset, _ in fields]
-    return [
-        (holder.number, file_offset - holder.start, struct.pack(file.order + "Q", value))
-        for holder, (file_offset, value) in zip(holders, fields, strict=True)
-    ]
-
-
-def with_section_indices(symbols: bytes, table: list[int], *, little_endian: bool) -> bytes:
-    """Return the symbols with every st_shndx below SHN_LORESERVE replaced by its entry in `table`."""
-    foreign = little_endian != (byteorder == "little")
-    halves = array("H", symbols)
-    if foreign:
-        halves.byteswap()
-    # st_shndx is the fourth of the twelve 16-bit halves of a symbol.
-    halves[3::12] = array("H", [n if n >= c.SHN_LORESERVE or n >= len(table) else table[n] for n in halves[3::12]])
-    if foreign:
-        halves.byteswap()
-    return halves.tobytes()
+        if (number, new_value) != (index, value):
+            struct.pack_into(file.order + "HQ", content, at + 6, number, new_value)
+    return content

@@ -13,7 +13,6 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.headers import SYMBOL_SIZE
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import EmbedError
 
@@ -28,15 +27,6 @@ SFRAME_TYPES = {0x6474E554, "PT_GNU_SFRAME", 0x6FFFFFF4, "SHT_GNU_SFRAME"}
 _FILE_HEADER_SIZE = 64
 #: Characters of a name that messages have.
 _MAX_NAME_SIZE = 80
-#: Of a record of DT_VERDEF or DT_VERNEED: the tag of its count; its size; the offsets of the count of its parts, of the
-#: distance to the first part, and of the distance to the next record. Of a part: its size; the offset of the distance
-#: to the next part.
-_VERSIONS = {
-    c.DT_VERDEF: (c.DT_VERDEFNUM, 20, 6, 12, 16, 8, 4),
-    c.DT_VERNEED: (c.DT_VERNEEDNUM, 16, 2, 8, 12, 16, 12),
-}
-#: The most parts of all records: they may overlap, so the file's size does not bound their number.
-_MAX_VERSION_COUNT = 1 << 16
 
 
 class FileView:
@@ -48,7 +38,9 @@ class FileView:
 
         ident = bytes(data[:_FILE_HEADER_SIZE])
         expect(ident[:5] == b"\x7fELF\2" and ident[5] in (1, 2), "it is no ELF64 file")
-        self.data, self.order = data, "little" if ident[5] == 1 else "big"
+        self.data = data
+        #: The byte order as `struct` spells it.
+        self.order: ByteOrder = "<" if ident[5] == 1 else ">"
         structs = ELFStructs(little_endian=ident[5] == 1, elfclass=64)
         structs.create_basic_structs()
         structs.create_advanced_structs()
@@ -66,14 +58,10 @@ class FileView:
         self.dynamic_span = next((span_of(s) for s in self.segments if s["p_type"] == "PT_DYNAMIC"), Span(0, 0))
         self.dynamic: list[tuple[int, int]] = []
         content = self.bytes_of(self.dynamic_span)
-        for entry in struct.iter_unpack(self.unpacks + "QQ", content[: len(content) // 16 * 16]):
+        for entry in struct.iter_unpack(self.order + "QQ", content[: len(content) // 16 * 16]):
             self.dynamic.append((entry[0], entry[1]))
             if not entry[0]:
                 break
-        #: The value of each tag: the first, where a tag repeats.
-        self.tags = dict(reversed(self.dynamic))
-        #: The bytes of a word of DT_HASH.
-        self.hash_unit = 8 if self.header.e_machine == "EM_S390" else 4
         self.sframe = [number for number, section in enumerate(self.sections) if is_sframe(section)]
         self.loads = [s for s in self.segments if s["p_type"] == "PT_LOAD"]
         self._by_vaddr = sorted(self.loads, key=lambda load: load["p_vaddr"])
@@ -87,11 +75,6 @@ class FileView:
         tags = {tag for tag, _ in self.dynamic}
         is_library = self.header.e_type == "ET_DYN" and not any(s["p_type"] == "PT_INTERP" for s in self.segments)
         return is_library and bool(self.header.e_entry) and c.DT_NEEDED not in tags
-
-    @property
-    def unpacks(self) -> ByteOrder:
-        """The byte order as `struct` spells it."""
-        return "<" if self.order == "little" else ">"
 
     def _items(self, table: str, size: int) -> list[bytes]:
         """Return the bytes of each header of a table."""
@@ -110,87 +93,12 @@ class FileView:
         """Return the bytes of a span; fewer where the file ends."""
         return bytes(self.data[span.start : span.end])
 
-    def file_offset_of(self, vaddr: int, size: int) -> int:
-        """Return where bytes at an address are in the file. Raises `ValueError` when no PT_LOAD has them all."""
-        number = bisect_right(self._by_vaddr, vaddr, key=lambda load: load["p_vaddr"]) - 1
-        load = self._by_vaddr[max(number, 0)]
-        if load["p_vaddr"] <= vaddr and vaddr + size <= load["p_vaddr"] + load["p_filesz"]:
-            return int(vaddr - load["p_vaddr"] + load["p_offset"])
-        raise ValueError(f"no segment holds 0x{vaddr:x}")
-
     def maps(self, vaddr: int, offset: int, size: int) -> bool:
         """Whether a PT_LOAD maps these bytes there."""
-        try:
-            return self.file_offset_of(vaddr, size) == offset
-        except ValueError:
-            return False
-
-    def bytes_at(self, vaddr: int, size: int) -> bytes:
-        """Return the bytes at an address. Raises as `file_offset_of` does."""
-        start = self.file_offset_of(vaddr, size)
-        return self.bytes_of(Span(start, start + size))
-
-    def table_size(self, tag: int) -> int:
-        """Return the size in bytes of the dynamic linker's table of a tag, from its contents, as its readers do.
-
-        Section headers may tell less than a table has. Raises `ValueError` when it cannot be derived.
-        """
-        vaddr = self.tags[tag]
-        if tag == c.DT_STRTAB:
-            return self.tags.get(c.DT_STRSZ, 0)
-        if tag == c.DT_HASH:
-            return self.hash_unit * (2 + sum(self._hash_counts(vaddr)))
-        if tag == c.DT_GNU_HASH:
-            return self._gnu_hash(vaddr)[0]
-        if tag in (c.DT_SYMTAB, c.DT_VERSYM):
-            return self._symbol_count() * (SYMBOL_SIZE if tag == c.DT_SYMTAB else 2)
-        return self._versions_size(tag, vaddr)
-
-    def _symbol_count(self) -> int:
-        """Return how many dynamic symbols a hash table covers."""
-        if c.DT_HASH in self.tags:
-            return self._hash_counts(self.tags[c.DT_HASH])[1]
-        if c.DT_GNU_HASH in self.tags:
-            return self._gnu_hash(self.tags[c.DT_GNU_HASH])[1]
-        raise ValueError("no hash table")
-
-    def _hash_counts(self, vaddr: int) -> tuple[int, int]:
-        """Return the numbers of buckets and of symbols of a DT_HASH table."""
-        content = self.bytes_at(vaddr, 2 * self.hash_unit)
-        buckets, symbols = struct.unpack(self.unpacks + ("QQ" if self.hash_unit == 8 else "II"), content)
-        return buckets, symbols
-
-    def _gnu_hash(self, vaddr: int) -> tuple[int, int]:
-        """Return the size of a DT_GNU_HASH table in bytes, and the least number of symbols."""
-        bucket_count, first, bloom_size, _ = struct.unpack(self.unpacks + "4I", self.bytes_at(vaddr, 16))
-        buckets_at = vaddr + 16 + 8 * bloom_size
-        buckets = struct.unpack(f"{self.unpacks}{bucket_count}I", self.bytes_at(buckets_at, 4 * bucket_count))
-        chains_at, last = buckets_at + 4 * bucket_count, max(buckets, default=0)
-        if last < first:
-            return chains_at - vaddr, first
-        while not self.bytes_at(chains_at + 4 * (last - first), 4)[0 if self.unpacks == "<" else 3] & 1:
-            last += 1
-        return chains_at + 4 * (last + 1 - first) - vaddr, last + 1
-
-    def _versions_size(self, tag: int, vaddr: int) -> int:
-        count_tag, size, count_at, parts_at, next_at, part_size, part_next_at = _VERSIONS[tag]
-        end, position, left = 0, 0, _MAX_VERSION_COUNT
-        for _ in range(self.tags.get(count_tag, 0)):
-            record = self.bytes_at(vaddr + position, size)
-            end = max(end, position + size)
-            part = position + struct.unpack_from(self.unpacks + "I", record, parts_at)[0]
-            for _ in range(struct.unpack_from(self.unpacks + "H", record, count_at)[0]):
-                content = self.bytes_at(vaddr + part, part_size)
-                end, left = max(end, part + part_size), left - 1
-                if not left:
-                    raise ValueError("too many versions")
-                part += (following := struct.unpack_from(self.unpacks + "I", content, part_next_at)[0])
-                if not following:
-                    break
-            position += (following := struct.unpack_from(self.unpacks + "I", record, next_at)[0])
-            if not following:
-                break
-        return end
+        number = bisect_right(self._by_vaddr, vaddr, key=lambda load: load["p_vaddr"]) - 1
+        load = self._by_vaddr[max(number, 0)]
+        is_inside = load["p_vaddr"] <= vaddr and vaddr + size <= load["p_vaddr"] + load["p_filesz"]
+        return bool(is_inside and vaddr - load["p_vaddr"] == offset - load["p_offset"])
 
 
 def span_of(header: dict[str, Any]) -> Span:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from cfi2sframe.placing.linked import EmbeddingPlan
+    from cfi2sframe.placing.place import Placement
     from tests.support.oracle.tools import Binutils, BinutilsVersion
 
 pytestmark = pytest.mark.oracle
@@ -95,7 +95,7 @@ class Case(NamedTuple):
         places = {"IN": str(source), "OUT": str(target), "OUT.debug": f"{target}.debug"}
         return target if run(tool, *(places.get(word, word) for word in words)).status == 0 else None
 
-    def embed(self, size: int) -> EmbeddingPlan:
+    def embed(self, size: int) -> Placement:
         """Put a section in; skips where the unmodified file does not survive the tool either."""
         plain = self.changed(self.original)
         if not plain or run(*self.main, plain) != run(*self.main, self.original):

@@ -35,7 +35,7 @@ from tests.support.needs import need
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cfi2sframe.placing.linked import EmbeddingPlan
+    from cfi2sframe.placing.place import Placement
 
 #: Only the table of a stripped program may move to the end of the file, and most programs have a better way.
 AT_END = "table at end"
@@ -48,7 +48,7 @@ def made(linker: str, kind: str, variant: str, monkeypatch: pytest.MonkeyPatch) 
     return linked_program(linker, kind, "stripped" if variant == AT_END else variant)
 
 
-def check_program(original: Path, folder: Path, size: int) -> EmbeddingPlan:
+def check_program(original: Path, folder: Path, size: int) -> Placement:
     """Put a section into a program, run that, and take the section out again."""
     converted = folder / "converted"
     plan = embed(original, converted, size)

@@ -22,7 +22,7 @@ from tests.support.needs import need
 if TYPE_CHECKING:
     from cfi2sframe.conversion import Conversion
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.placing.linked import EmbeddingPlan
+    from cfi2sframe.placing.place import Placement
 
 SOURCES = Path(__file__).parent / "programs"
 HEADER_SIZE = 28
@@ -76,7 +76,7 @@ def checksum(data: bytes) -> str:
     return f"{value:016x}"
 
 
-def embedded(data: bytes, size: int) -> tuple[EmbeddingPlan, bytes]:
+def embedded(data: bytes, size: int) -> tuple[Placement, bytes]:
     """Return how a section of `size` bytes goes into a linked file, and the file with it, which is checked."""
     plan = plan_embedding(data, size)
     rewritten = b"".join(write_embedding(plan, sframe(size)))
@@ -84,7 +84,7 @@ def embedded(data: bytes, size: int) -> tuple[EmbeddingPlan, bytes]:
     return plan, rewritten
 
 
-def embed(source: Path, target: Path, size: int) -> EmbeddingPlan:
+def embed(source: Path, target: Path, size: int) -> Placement:
     """Put a section of `size` bytes into a copy, which is checked on the way."""
     plan, rewritten = embedded(source.read_bytes(), size)
     write(target, rewritten)
