@@ -110,8 +110,6 @@ RUNS: Final = {
     "trace": (("trace", "core", "--format", "json"), {0}),
     "in place": (("--in-place", "-r", "--for", "ld", ".", "-j", "2", "--report", "report"), {0}),
 }
-#: The file takes some time to start.
-ZIPAPP_RUNS: Final = ("check", "convert", "size", "trace", "in place")
 
 
 def programs_of(kind: str, folder: Path) -> tuple[tuple[str | Path, ...], dict[str, str]]:
@@ -119,24 +117,14 @@ def programs_of(kind: str, folder: Path) -> tuple[tuple[str | Path, ...], dict[s
     env = environment(install_programs(folder / "programs"))
     if kind == "script":
         return (folder / "programs" / "cfi2sframe",), env
-    if kind == "module":
-        return (sys.executable, "-P", "-m", "cfi2sframe"), {**env, "PYTHONPATH": str(ROOT)}
-    if not (ROOT / "cfi2sframe").is_dir():
-        pytest.skip("the package's sources are not here")
-    target = folder / "cfi2sframe.pyz"
-    built = attempt(sys.executable, ROOT / "tools" / "zipapp.py", target)
-    if built.status != 0:
-        pytest.skip(f"no zipapp can be built: {built.err}")
-    return (sys.executable, target), env
+    return (sys.executable, "-P", "-m", "cfi2sframe"), {**env, "PYTHONPATH": str(ROOT)}
 
 
-@pytest.mark.parametrize("kind", ["script", "module", "zipapp"])
+@pytest.mark.parametrize("kind", ["script", "module"])
 def test_verbs(trap: Trap, tmp_path: Path, kind: str) -> None:
     assert sum((trap.folder / name).stat().st_size for name in OBJECTS) >= POOL_SIZE
     command, env = programs_of(kind, tmp_path)
     for name, (words, statuses) in RUNS.items():
-        if kind == "zipapp" and name not in ZIPAPP_RUNS:
-            continue
         result = trap.run(*command, *words, env=env)
         assert result.status in statuses, (name, result)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Root converts a user's tree, and the user exchanges its folders and files for root's at every moment of it.
+"""Root converts a user's tree, and the user exchanges its folders and files for root's before any look at them.
 
 The user has a file with bytes of his own, and can lead its name to a file that is root's and set-user-ID. Nothing of
 root's may change, and no file may have the user's bytes and root's rights.
@@ -8,13 +8,12 @@ root's may change, and no file may have the user's bytes and root's rights.
 from __future__ import annotations
 
 import os
-import shutil
 import stat
-import subprocess
-import tempfile
-from contextlib import contextmanager
+import sys
+from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -22,115 +21,120 @@ from cfi2sframe import convert, load
 from cfi2sframe.emit import emit
 from tests.support import cli
 from tests.support.jobs import object_of
-from tests.support.needs import need
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable
+    from types import FrameType
 
-pytestmark = pytest.mark.fuzz
+pytestmark = [
+    pytest.mark.fuzz,
+    pytest.mark.sampled,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to lose"),
+]
 
 #: Any user without rights.
-USER = 65534
+USER: Final = 65534
 USERS, ROOTS = object_of(2), object_of(5)
 #: What root may make of its own file.
-CONVERTED = b"".join(emit(convert(load(ROOTS))).chunks)
-SOURCE = Path(__file__).with_name("exchange.c")
-
-
-@pytest.fixture(scope="module")
-def base() -> Iterator[Path]:
-    """A folder with `tree`, which is the user's, and `system`, which is root's; the user's program is beside it."""
-    if os.geteuid() != 0:
-        pytest.skip("only root has rights to lose")
-    compiler = shutil.which("gcc") or need("cc")
-    # The folders of pytest are closed to other users.
-    with tempfile.TemporaryDirectory() as name:
-        place = Path(name)
-        place.chmod(0o755)
-        subprocess.run([compiler, "-O1", "-Wall", "-Werror", "-o", place / "exchange", SOURCE], check=True)
-        (place / "base").mkdir()
-        yield place / "base"
-
-
-def set_up(base: Path) -> None:
-    shutil.rmtree(base / "tree", ignore_errors=True)
-    shutil.rmtree(base / "system", ignore_errors=True)
-    folder = base / "tree" / "d"
-    folder.mkdir(parents=True)
-    (base / "system").mkdir()
-    (folder / "f").write_bytes(USERS)
-    (folder / "f").chmod(0o755)
-    (base / "system" / "f").write_bytes(ROOTS)
-    (base / "system" / "f").chmod(0o6755)
-    (base / "tree" / "x").symlink_to(base / "system")
-    (folder / "link").symlink_to(base / "system" / "f")
+CONVERTED: Final = b"".join(emit(convert(load(ROOTS))).chunks)
+#: The system calls that look a name up.
+LOOK_UPS: Final = frozenset(
+    getattr(os, name) for name in ("open", "stat", "lstat", "scandir", "readlink", "link", "replace", "unlink")
+)
+#: What the user exchanges: a name of his, and one that leads to root's.
+EXCHANGES: Final = {
+    "a folder": ("d", "x"),
+    "a file and a link": ("d/f", "d/link"),
     # What the user could do himself where fs.protected_hardlinks is off.
-    os.link(base / "system" / "f", folder / "hard")
-    for path in (base / "tree", folder, folder / "f"):
+    "a file and a hard link": ("d/f", "d/hard"),
+}
+
+
+def set_up(base: Path) -> tuple[Path, Path]:
+    """Make the folders `tree`, which is the user's, and `system`, which is root's."""
+    tree, system = base / "tree", base / "system"
+    (tree / "d").mkdir(parents=True)
+    system.mkdir()
+    (tree / "d/f").write_bytes(USERS)
+    (tree / "d/f").chmod(0o755)
+    (system / "f").write_bytes(ROOTS)
+    (system / "f").chmod(0o6755)
+    (tree / "x").symlink_to(system)
+    (tree / "d/link").symlink_to(system / "f")
+    os.link(system / "f", tree / "d/hard")
+    for path in (tree, tree / "d", tree / "d/f"):
         os.chown(path, USER, USER)
+    return tree, system
 
 
-@contextmanager
-def exchanging(base: Path, seed: int, opens: int) -> Iterator[None]:
-    """Run the user's program, which starts to exchange names when its file has been opened `opens` times."""
-    command = [str(base.parent / "exchange"), str(seed), str(opens)]
-    with subprocess.Popen(
-        command, cwd=base / "tree", user=USER, group=USER, extra_groups=[], stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.read(1) == b"r"
-        try:
-            yield
-        finally:
-            assert process.poll() is None
-            process.kill()
+def exchange(tree: Path, names: tuple[str, str]) -> None:
+    first, second = (tree / name for name in names)
+    first.rename(tree / "aside")
+    second.rename(first)
+    (tree / "aside").rename(second)
 
 
-def look(folder: Path) -> dict[str, tuple[bytes, int, int, int]]:
+def run_with(words: Iterable[str | Path], number: int, exchange_names: Callable[[], None]) -> bool:
+    """Run the program, and exchange names before a look-up of this number; return whether that came."""
+    left = number
+
+    def watch(_: FrameType, event: str, function: object) -> None:
+        nonlocal left
+        if event == "c_call" and function in LOOK_UPS:
+            left -= 1
+            if left == 0:
+                sys.setprofile(None)
+                exchange_names()
+
+    sys.setprofile(watch)
+    try:
+        cli.run(*words)
+    finally:
+        sys.setprofile(None)
+    return left <= 0
+
+
+def look(folder: Path) -> list[tuple[object, ...]]:
     """Return all that matters of root's files."""
-    found = {}
+    found: list[tuple[object, ...]] = []
     for path in folder.iterdir():
-        status = path.lstat()
-        found[path.name] = (path.read_bytes(), status.st_mode, status.st_uid, status.st_ino)
+        data, status = path.read_bytes(), path.lstat()
+        found.append((path.name, data, status.st_mode, status.st_uid, status.st_ino))
     return found
 
 
-def with_stolen_rights(base: Path) -> list[str]:
+def with_stolen_rights(base: Path) -> list[Path]:
     """Return the files that are set-user-ID or set-group-ID for root, and have other bytes than root's."""
-    rightful = (ROOTS, CONVERTED)
     found = []
-    for folder, _, names in os.walk(base):
-        for path in (Path(folder, name) for name in names):
-            status = path.lstat()
-            is_root = (status.st_mode & stat.S_ISUID and status.st_uid == 0) or (
-                status.st_mode & stat.S_ISGID and status.st_gid == 0
-            )
-            if stat.S_ISREG(status.st_mode) and is_root and path.read_bytes() not in rightful:
-                found.append(str(path.relative_to(base)))
+    for path in filter(Path.is_file, base.rglob("*")):
+        status = path.lstat()
+        is_roots_user = status.st_mode & stat.S_ISUID and status.st_uid == 0
+        is_roots_group = status.st_mode & stat.S_ISGID and status.st_gid == 0
+        if stat.S_ISREG(status.st_mode) and (is_roots_user or is_roots_group):
+            found += [path] if path.read_bytes() not in (ROOTS, CONVERTED) else []
     return found
 
 
-def convert_tree(base: Path) -> None:
-    cli.run("--in-place", "-r", "--for", "ld", base / "tree")
+def words_of(verb: str, tree: Path) -> tuple[str | Path, ...]:
+    return {
+        "tree": ("--in-place", "-r", "--for", "ld", tree),
+        "file": ("--in-place", tree / "d/f"),
+        "copy": (tree / "d/f", "-o", tree / "d/out"),
+    }[verb]
 
 
-def convert_file(base: Path) -> None:
-    cli.run("--in-place", base / "tree/d/f")
-
-
-def copy(base: Path) -> None:
-    cli.run(base / "tree/d/f", "-o", base / "tree/d/out")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("act", [convert_tree, convert_file, copy])
-def test_a_user_who_exchanges_names(base: Path, act: Callable[[Path], None]) -> None:
-    for number in range(20):
-        set_up(base)
-        before = look(base / "system")
-        # The walk looks at the first bytes of each file.
-        with exchanging(base, number, 1 if act is convert_tree else 0):
-            act(base)
+@pytest.mark.parametrize("names", EXCHANGES.values(), ids=EXCHANGES)
+@pytest.mark.parametrize("verb", ["tree", "file", "copy"])
+def test_a_user_who_exchanges_names(tmp_path: Path, verb: str, names: tuple[str, str]) -> None:
+    cli.run("--version")
+    for number in count(1):
+        base = tmp_path / str(number)
+        tree, system = set_up(base)
+        before = look(system)
+        has_come = run_with(words_of(verb, tree), number, partial(exchange, tree, names))
         assert with_stolen_rights(base) == [], number
         # A link that root names is followed, because root has asked for its target.
-        assert look(base / "system") == before or act is not convert_tree, number
+        assert look(system) == before or verb != "tree", number
+        if not has_come:
+            break
+    assert number > 10

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals right before and right after each system call of the writing, and at random moments of a run."""
+"""Signals right before and right after each system call of the writing."""
 
 from __future__ import annotations
 
-import random
-import re
 import signal
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +12,6 @@ from tests.faults.support import (
     BY_NAME,
     CALLS,
     FORMS,
-    TIMEOUT_SECONDS,
     Faults,
     Form,
     check_left,
@@ -23,7 +19,6 @@ from tests.faults.support import (
     expected,
     fill,
     run,
-    start,
 )
 
 if TYPE_CHECKING:
@@ -31,12 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.sampled
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ALL = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
-#: A line of a traceback that is in the program, past what the interpreter needs to find its first line.
-PROGRAM_FRAME = re.compile(
-    r'File ".*/cfi2sframe/(?!cfi2sframe/|__init__|__main__|cli/__init__|cli/messages|errors|printable|interrupts)'
-)
 MOMENTS = [f"{call}:{when}" for call in CALLS for when in ("before", "after")]
 
 
@@ -86,33 +76,3 @@ def test_a_signal_that_the_caller_ignores(folder: Path, faults: Faults) -> None:
     assert faults.mark.exists()
     assert done == (0, b"", "")
     assert contents(folder) != dict(form.files)
-
-
-def at_random(form: Form, folder: Path, count: int, numbers: tuple[signal.Signals, ...]) -> None:
-    """Send signals at moments spread over the length of a run."""
-    fill(form, folder)
-    began = time.monotonic()
-    run(folder, *form.arguments)
-    length = time.monotonic() - began
-    source = random.Random(1)  # noqa: S311 - moments, no secrets
-    for _ in range(count):
-        for path in folder.iterdir():
-            path.unlink()
-        fill(form, folder)
-        number = source.choice(numbers)
-        with start(folder, *form.arguments) as process:
-            time.sleep(source.uniform(0, length))
-            process.send_signal(number)
-            _, err = process.communicate(timeout=TIMEOUT_SECONDS)
-        if err or process.returncode == 1:
-            # Before the first line of the program, the interpreter answers to an interrupt in its own way.
-            assert number == signal.SIGINT
-            assert not PROGRAM_FRAME.search(err.decode())
-            assert contents(folder) == dict(form.files)
-        else:
-            assert process.returncode in (0, -number, 128 + number)
-        check_left(form, folder, was_killed=number == signal.SIGKILL)
-
-
-def test_signals_at_random_moments(folder: Path) -> None:
-    at_random(BY_NAME["in-place"], folder, 10, (*ENDING, signal.SIGKILL))

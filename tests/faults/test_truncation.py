@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 import sys
@@ -15,17 +14,12 @@ import pytest
 
 import cfi2sframe
 from cfi2sframe.abi import AMD64
-from cfi2sframe.cli.answers import read_source
-from cfi2sframe.conversion import convert_image
 from cfi2sframe.elf.constants import ET_DYN, PT_LOAD
 from cfi2sframe.emit import emit
-from cfi2sframe.files.find import Source
-from cfi2sframe.jobs.records import Settings
-from cfi2sframe.report.coverage import account
 from tests.faults.support import OLD, TIMEOUT_SECONDS, Done, contents
 from tests.support import cfi_asm as asm
 from tests.support.cli import ROOT
-from tests.support.jobs import convert_one, object_of
+from tests.support.jobs import object_of
 from tests.support.samples import CODE, FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, push_fp
 from tests.support.trace.core_files import MODELS, plain_core, program
 from tests.support.trace.stacks import make_stack
@@ -162,33 +156,3 @@ def test_truncated_before_any_read(folder: Path, name: str) -> None:
     assert ends[-1].status == 0
     assert {done.out for done in ends if not done.status} == {ends[-1].out}
     assert len(ends) > 3
-
-
-# Descriptors
-
-
-@pytest.fixture
-def without_collector() -> Iterator[None]:
-    gc.disable()
-    yield
-    gc.enable()
-
-
-def _open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("without_collector")
-def test_no_descriptor_stays_open(folder: Path) -> None:
-    """Converted, already what they would become, or damaged; with no collector, as in a batch."""
-    path = folder / "file"
-    source = Source(str(path), "file", "elf", LARGE_SIZE)
-    before = _open_descriptors()
-    for data in (file_of("big.o"), file_of("old.o"), file_of("big.so")[:LARGE_SIZE], bytes(LARGE_SIZE)):
-        for _ in range(3):
-            path.write_bytes(data)
-            for settings in (Settings(only_checks=True), Settings(), Settings()):
-                convert_one(path, settings)
-            read_source(source._replace(size=0), lambda image: account(convert_image(image)))
-            assert _open_descriptors() == before

@@ -186,27 +186,6 @@ def test_the_linkers_own_rows_are_right(
     assert _problems_of_stubs(*_sections(ours)) == []
 
 
-def test_discarded_functions_leave_nothing(objects: Objects, tmp_path: Path) -> None:
-    """One function remains of each template and inline function, however many objects brought it."""
-    image, section = _sections(_link(objects, objects.program.ours, tmp_path / "ours"))
-    brought = sum(len(decode_existing(load(str(path))).functions) for path in objects.program.ours)
-    of_objects = [f for f in section.functions if not image.place(f.start_vaddr).section_name.startswith(".plt")]
-    assert brought - len(of_objects) > 20
-    starts = [f.start_vaddr for f in of_objects]
-    assert len(set(starts)) == len(starts)
-    fdes = {entry.fde.pc_begin_vaddr for entry in convert(image, **objects.generation.options._asdict()).cfi.entries}
-    assert set(starts) <= fdes
-
-
-def test_unused_functions_leave_nothing(objects: Objects, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    known_wrong.expect_failure(request, "sframe-kept-gc-sections", "ld", objects.tools.version)
-    image, section = _sections(_link(objects, objects.program.ours, tmp_path / "ours", "-Wl,--gc-sections"))
-    full = _sections(_link(objects, objects.program.ours, tmp_path / "full"))[1]
-    assert len(full.functions) - len(section.functions) > 15
-    # Start-up code has no SFrame; all else that is left has.
-    assert _problems_of_functions(image, section) == []
-
-
 def test_partial_links(objects: Objects, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Objects joined by `ld -r` before the link that counts."""
     known_wrong.expect_failure(request, "sframe-of-partial-links", "ld", objects.tools.version)
