@@ -8,6 +8,7 @@ a PLT stub holds, whatever becomes of these. Nor is anything derived for padding
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
@@ -16,7 +17,7 @@ from cfi2sframe.code_map import map_code
 from cfi2sframe.dwarf.programs import Cfi, read_programs
 from cfi2sframe.dwarf.row_section import RowSection
 from cfi2sframe.elf.cfi import SOURCE_NAMES, Relocation
-from cfi2sframe.elf.local_symbols import local_symbols
+from cfi2sframe.elf.constants import SHT_SYMTAB, STT_SECTION, STT_TLS
 from cfi2sframe.elf.ranges import Span, without
 from cfi2sframe.errors import CfiError, ElfError, UnfitError
 from cfi2sframe.padding import code_outside
@@ -87,10 +88,10 @@ def as_cfi(image: ElfImage, functions: tuple[RowFunction, ...]) -> RowSection:
     """Return derived functions as a source of CFI; in an object, all have to be `placeable`."""
     relocations: dict[int, Relocation] = {}
     if image.is_relocatable:
-        symbols, kind = local_symbols(image), image.arch.absolute_relocation
+        symbols, kind = _local_symbols(image), image.arch.absolute_relocation
         for number, function in enumerate(functions):
-            symbol = symbols[image.place(function.start_vaddr).section_index]
-            relocations[number] = Relocation(kind, symbol.number, function.start_vaddr - symbol.vaddr)
+            symbol, vaddr = symbols[image.place(function.start_vaddr).section_index]
+            relocations[number] = Relocation(kind, symbol, function.start_vaddr - vaddr)
     return RowSection(SOURCE_NAMES["code"], "code", functions, relocations=relocations)
 
 
@@ -102,7 +103,7 @@ def placeable(image: ElfImage, derived: Derived) -> Derived:
     """
     if not image.is_relocatable:
         return derived
-    symbols = local_symbols(image)
+    symbols = _local_symbols(image)
     functions: list[RowFunction] = []
     left_out = list(derived.left_out)
     for each in derived.functions:
@@ -111,6 +112,26 @@ def placeable(image: ElfImage, derived: Derived) -> Derived:
         else:
             left_out.append(Underived(each.start_vaddr, each.start_vaddr + each.size, CodeReason.NO_LOCAL_SYMBOL))
     return derived._replace(functions=tuple(functions), left_out=tuple(sorted(left_out, key=itemgetter(0))))
+
+
+def _local_symbols(image: ElfImage) -> dict[int, tuple[int, int]]:
+    """Return the number and the address of a local symbol for each section of an object that has one, by its index.
+
+    The section's own symbol is preferred to others, which come in the table's order. Raises `ElfError` when the table
+    leaves the file.
+    """
+    found: dict[int, tuple[int, int]] = {}
+    own = set[int]()
+    table = next((table for table in image.symbol_tables if table.type == SHT_SYMTAB), None)
+    # The first symbols of a table are its local ones; sh_info has the index of the first of the others.
+    for number, symbol in enumerate(islice(image.symbols(table), table.info) if table is not None else ()):
+        if symbol.vaddr is None or symbol.type == STT_TLS or symbol.section_index in own:
+            continue
+        if symbol.type == STT_SECTION:
+            own.add(symbol.section_index)
+        if symbol.type == STT_SECTION or symbol.section_index not in found:
+            found[symbol.section_index] = number, symbol.vaddr
+    return found
 
 
 def _functions(code_map: CodeMap) -> list[Span]:

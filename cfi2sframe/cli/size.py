@@ -146,10 +146,11 @@ def run(request: SizeRequest) -> int:
 
 
 def _compare(request: SizeRequest) -> int:
-    from cfi2sframe.files.find import find_relative
+    from cfi2sframe.files.find import find_sources
     from cfi2sframe.report.size_report import comparison_report
 
-    old, new = (_collect(list(find_relative(root, request.inputs.excluded)), request) for root in request.compared)
+    found = (find_sources([root], request.inputs.excluded, is_relative=True) for root in request.compared)
+    old, new = (_collect(list(sources), request) for sources in found)
     both = Collected(*map(add, old, new))
     if not (old.answers and new.answers):
         both.answers.clear()

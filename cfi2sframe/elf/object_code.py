@@ -49,11 +49,7 @@ class RelocatedCode:
         if not self.image.is_relocatable:
             return self.image.code_bytes(code, start_vaddr, end_vaddr)
         section = self.image.sections[code.section_index]
-        data = self._sections.get(section.index)
-        if data is None:
-            code_bytes = self.image.code_bytes(code, section.vaddr, section.end_vaddr)
-            data = self._sections[section.index] = self._relocated(code_bytes, section)
-        return data[start_vaddr - section.vaddr : end_vaddr - section.vaddr]
+        return self._contents(section)[start_vaddr - section.vaddr : end_vaddr - section.vaddr]
 
     def data_at(self, vaddr: int, size: int) -> bytes | None:
         """Return `size` bytes of data at an address; None where the file does not have them."""
@@ -62,13 +58,16 @@ class RelocatedCode:
         section = self.image.section_at(vaddr)
         if section is None:
             return None
-        data = self._sections.get(section.index)
-        if data is None:
-            with suppress(ElfError):
-                data = self._relocated(self.image.section_bytes(section), section)
-            data = self._sections[section.index] = data or b""
-        found = data[vaddr - section.vaddr : vaddr - section.vaddr + size]
+        found = self._contents(section)[vaddr - section.vaddr : vaddr - section.vaddr + size]
         return found if len(found) == size else None
+
+    def _contents(self, section: ElfSection) -> bytes:
+        """Return a section's relocated bytes; none where it leaves the file."""
+        if section.index not in self._sections:
+            self._sections[section.index] = b""
+            with suppress(ElfError):
+                self._sections[section.index] = self._relocated(self.image.section_bytes(section), section)
+        return self._sections[section.index]
 
     def _undefined(self) -> Iterator[tuple[int, str]]:
         for table in self.image.symbol_tables:

@@ -61,25 +61,20 @@ class TreeFile(NamedTuple):
         return os.path.join(folder, self.path) if self.path else folder
 
 
-def find_sources(paths: Iterable[str], excluded: Sequence[str] = ()) -> Iterator[Source | Unusable]:
+def find_sources(
+    paths: Iterable[str], excluded: Sequence[str] = (), *, is_relative: bool = False
+) -> Iterator[Source | Unusable]:
     """Yield what to open under the paths, in their order: ELF files, archives; a folder's ELF files, sorted.
 
     In folders, further names of a file found before are skipped, and so is what the shell patterns `excluded` name.
+    `is_relative`: a file in a folder is named relative to that, any other by its last part.
     """
     seen: set[tuple[int, int]] = set()
     for path in paths:
         if os.path.isdir(path):
-            yield from _sources_under(path, path, excluded, seen)
+            yield from _sources_under(path, "" if is_relative else path, excluded, seen)
         else:
-            yield _named(path, path)
-
-
-def find_relative(root: str, excluded: Sequence[str] = ()) -> Iterator[Source | Unusable]:
-    """Yield what `find_sources` does for one path, named relative to it; a file is named by its last part."""
-    if os.path.isdir(root):
-        yield from _sources_under(root, "", excluded, set())
-    else:
-        yield _named(root, os.path.basename(root))
+            yield _named(path, os.path.basename(path) if is_relative else path)
 
 
 def _sources_under(

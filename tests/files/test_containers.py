@@ -11,7 +11,7 @@ import pytest
 
 from cfi2sframe.cli.answers import read_source
 from cfi2sframe.errors import ErrorKind
-from cfi2sframe.files.find import Source, Unusable, find_relative, find_sources
+from cfi2sframe.files.find import Source, Unusable, find_sources
 from tests.support.archives import ar
 from tests.support.cli import run
 from tests.support.sizes import aarch64_object, library
@@ -49,7 +49,7 @@ def test_folders_give_their_elf_files(tmp_path: Path) -> None:
     found = list(find_sources([str(tmp_path)]))
     # The second name of a file is passed over, and so are links to it.
     assert [s.name.removeprefix(f"{tmp_path}/") for s in found] == ["again.so", "b/x.so"]
-    assert [s.name for s in find_relative(str(tmp_path))] == ["again.so", "b/x.so"]
+    assert [s.name for s in find_sources([str(tmp_path)], is_relative=True)] == ["again.so", "b/x.so"]
 
 
 def test_a_link_that_is_named_is_followed(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe.files.find import elf_files_under, find_relative, find_sources
+from cfi2sframe.files.find import elf_files_under, find_sources
 from cfi2sframe.jobs.listing import work_list
 from tests.support.jobs import OBJECT
 from tests.support.mounts import mounting
@@ -95,7 +95,7 @@ def test_an_excluded_folder_is_not_entered(root: Path, monkeypatch: pytest.Monke
 
 def test_sources_and_jobs_are_found_by_the_same_walk(root: Path) -> None:
     patterns = ("debug", "/*/bin")
-    assert [source.name for source in find_relative(str(root), patterns)] == ["tool", "lib/tool.so"]
+    assert [source.name for source in find_sources([str(root)], patterns, is_relative=True)] == ["tool", "lib/tool.so"]
     jobs = work_list([str(root), str(root / "bin" / "tool")], recurse=True, excluded=patterns)
     assert [job.name.removeprefix(f"{root}/") for job in jobs] == ["tool", "lib/tool.so", "bin/tool"]
 
