@@ -122,17 +122,6 @@ def test_a_section_of_many_functions_is_different(
     assert main(["--in-place", "--replace", str(path)]) == 0
 
 
-@pytest.mark.oracle
-def test_after_strip_zeros_are_left(linked: Callable[..., Path], tmp_path: Path) -> None:
-    """Without the record, the section of the linker is not known any more."""
-    need("strip")
-    path = linked("newest")
-    expected = run(path)
-    assert main(["--in-place", str(path)]) == 0
-    assert run("strip", path).status == 0
-    assert run(write(tmp_path / "removed", take_out(path.read_bytes()))) == expected
-
-
 class Case(NamedTuple):
     """Two sections as functions (start, states of rows at each byte), the addresses where walks end, and the loss."""
 

@@ -80,15 +80,6 @@ def test_runs_as_before_and_finds_the_section(
     assert plan.warnings or (linker, variant, size) != ("bfd", AT_END, LARGE)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_large_sections(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str) -> None:
-    """A static program of GNU gold has nothing that may move; it has to be stripped first."""
-    if kind == "static":
-        test_runs_as_before_and_finds_the_section(monkeypatch, tmp_path, "gold", kind, "plain", LARGE)
-    plan = check_program(linked_program("gold", kind, "stripped"), tmp_path, LARGE)
-    assert bool(plan.warnings) == (kind == "static")
-
-
 SIZES = [(LARGE, SMALL), (LARGE, LARGE), (SMALL, LARGE), (LARGE, 2 * LARGE)]
 
 

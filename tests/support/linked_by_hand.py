@@ -30,20 +30,12 @@ def notes_of(count: int) -> list[bytes]:
     return [note(b"FDO", 0x100 + number) for number in range(count)]
 
 
-def noted_file(
-    notes: Sequence[bytes],
-    *,
-    names: Iterable[str] = (),
-    symbols: tuple[asm.Symbol, ...] = (),
-    loads: int = 0,
-    note_segments: int = 1,
-) -> bytes:
+def noted_file(notes: Sequence[bytes], *, names: Iterable[str] = (), symbols: tuple[asm.Symbol, ...] = ()) -> bytes:
     """Return a library with notes right after its program headers, which move when these grow.
 
-    There is a section of each of `notes`; all are called `.note.package`, unless there are `names`. `note_segments`
-    lead to all of them each; there are `loads` more read-only PT_LOAD entries, of one byte at addresses of their own.
+    There is a section of each of `notes`; all are called `.note.package`, unless there are `names`.
     """
-    segment_count = 2 + note_segments + loads
+    segment_count = 3
     vaddr = BASE_VADDR + FILE_HEADER_SIZE + PROGRAM_HEADER_SIZE * segment_count
     chosen = [*names, *[".note.package"] * len(notes)][: len(notes)]
     # The writer knows sections by their names; they get their own afterwards.
@@ -56,21 +48,18 @@ def noted_file(
     code_vaddr = frame_vaddr + 0x1000
     frame = asm.EhFrame((push_fp(AMD64, code_vaddr, _CODE_SIZE), asm.Terminator()), frame_vaddr).assemble()
     first, last = sections[0].name, sections[-1].name
-    pages = [asm.Section(f"p{i}", b"\1", 1, SHF_ALLOC, code_vaddr + 0x10000 * (i + 1), align=1) for i in range(loads)]
     data = asm.elf_file(
         AMD64.elf_machine,
         (
             *sections,
             asm.Section(".eh_frame", frame, 1, SHF_ALLOC, frame_vaddr, align=8),
             asm.Section(".text", b"\x90" * _CODE_SIZE, 1, SHF_ALLOC | SHF_EXECINSTR, code_vaddr),
-            *pages,
         ),
         file_type=ET_DYN,
         segments=(
             asm.Segment(PT_LOAD, 4, (first, ".eh_frame"), headers=True),
             asm.Segment(PT_LOAD, 5, (".text",)),
-            *(asm.Segment(PT_LOAD, 4, (page.name,)) for page in pages),
-            *[asm.Segment(PT_NOTE, 4, (first, last), align=4)] * note_segments,
+            asm.Segment(PT_NOTE, 4, (first, last), align=4),
         ),
         symbols=symbols,
     )
