@@ -97,11 +97,6 @@ def each_body(check: Callable[[FunctionBody, Arch], object]) -> Check:
     return breaches
 
 
-def has_outermost(body: FunctionBody) -> bool:
-    """Whether a function has a row without data words: RA is undefined."""
-    return any(state.cfa is None for state in body.states)
-
-
 def other_base(body: FunctionBody, arch: Arch) -> str | None:
     """Say that a CFA counts from another register than SP and FP."""
     bases = {state.cfa.register for state in body.states if state.cfa is not None}

@@ -133,12 +133,9 @@ _RULES: Final = (
     _Rule("ABI", _by("arm64 glibc"),
           lambda it: it.section.arch.elf_machine not in it.edition.machines
           and f"it is not written for {it.section.arch.name}", _DECISIVE),
-    _Rule("ABI", _by("lib44", "reads it wrongly"),
+    _Rule("ABI", _by("lib44 ld44 ld45", "reads it wrongly"),
           lambda it: it.section.arch.elf_machine == EM_S390
-          and f"it does not know how {it.section.arch.name} stores the CFA's offset", _DECISIVE),
-    _Rule("ABI", _by("ld44 ld45", "reads it wrongly"),
-          lambda it: it.section.arch.elf_machine == EM_S390
-          and f"it does not merge sections of {it.section.arch.name}; 2.46 does", _DECISIVE),
+          and f"it does not know how {it.section.arch.name} stores the CFA's offset; 2.46 does", _DECISIVE),
     _Rule("auxiliary header", _by("verify kernel arm64"),
           lambda it: it.header.auxhdr_size and f"an auxiliary header of {it.header.auxhdr_size} bytes", _DECISIVE),
     _Rule("functions and rows", _by("verify kernel"), lambda it: not it.header.fde_count and "no functions", _DECISIVE),
@@ -185,10 +182,9 @@ _RULES: Final = (
     _Rule("order of rows", _by("verify kernel", glibc="reads it wrongly"), each_body(
         lambda body, _: not all(map(lt, body.starts, body.starts[1:])) and "row starts do not ascend")),
     _Rule("rows outside", _by("verify kernel", glibc="reads it wrongly"), each(c.row_outside)),
-    _Rule("rows without data words", _by("glibc", "leaves traces to DWARF"), each_body(
-        lambda body, _: c.has_outermost(body) and "a row without data words (errata 2) is an error to it")),
-    _Rule("rows without data words", _by("arm64"), each_body(
-        lambda body, _: c.has_outermost(body) and "a row without data words is an error to it")),
+    _Rule("rows without data words", _by("arm64", glibc="leaves traces to DWARF"), each_body(
+        lambda body, _: any(state.cfa is None for state in body.states)
+        and "a row without data words is an error to it")),
     _Rule("flexible rows", _by("arm64"), each_body(lambda body, _: body.is_flexible and "its rows are flexible")),
     _Rule("CFA's register", _by("arm64"), each_body(c.other_base)),
     _Rule("register numbers", _by("kernel", "reads it wrongly"), each_body(lambda body, _: c.large_register(body))),

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, get_args
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.elf import constants as c
-from cfi2sframe.errors import Cfi2SFrameError, InputError
+from cfi2sframe.errors import InputError
 from cfi2sframe.trace import AddressSpace, FileStore, trace_core
 from cfi2sframe.trace.frames import EndingKind
 from tests.support import cli
@@ -46,11 +44,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.fuzz
 
-DAMAGE: Final = st.lists(
-    st.tuples(st.integers(0, 1 << 16), st.sampled_from((0, 1, 0x7F, 0x80, 0xFF)) | st.integers(0, 255)),
-    min_size=1,
-    max_size=6,
-)
 #: How both threads of an ordinary core end.
 OUTERMOST: Final = [("outermost", "RA is undefined")] * 2
 ARCHES: Final = [pytest.param(arch, id=arch.name) for arch in (AMD64, AARCH64_LE, AARCH64_BE, S390X)]
@@ -185,26 +178,6 @@ def test_truncated_cores(arch: Arch, tmp_path: Path) -> None:
             endings.add(trace.ending.kind)
     # Cut in the headers, in the notes after the first thread, in the stack.
     assert endings == {"error", "no-module", "unreadable-memory"} | ({"ra-not-saved"} & endings)
-
-
-@given(arch=st.sampled_from((AMD64, AARCH64_LE, AARCH64_BE, S390X)), damage=DAMAGE)
-def test_cores_with_damaged_bytes(
-    arch: Arch, damage: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.getbasetemp()
-    stack = make_stack(arch, 3, MODELS)
-    file = folder / f"damaged-{arch.name}"
-    if not file.exists():
-        file.write_bytes(program(arch, stack.section))
-    data = plain_core(arch, str(file)).assemble()
-    changed = bytearray(data)
-    for position, byte in damage:
-        changed[position % len(data)] = byte
-    try:
-        traced = trace_core(bytes(changed))
-    except Cfi2SFrameError:
-        return
-    assert {thread.ending.kind for thread in traced.threads} <= {*get_args(EndingKind)} - {"internal-error"}
 
 
 def test_code_that_is_of_no_mapping(path: str) -> None:
