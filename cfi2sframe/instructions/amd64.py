@@ -328,6 +328,7 @@ ABI: Final = Abi(
         words("endbr64 pause lfence nop int3 hlt ud2 jmp call ret push pop mov movabs add sub"),
         blocks=(8, 16, 24, 32, 48, 64),
         headers=(0, 16, 32, 48, 64),
+        tails=(0, 16),
     ),
     depends_on_address=lambda _mnemonic, operands: "rip" in operands,
 )

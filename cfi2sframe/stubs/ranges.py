@@ -9,6 +9,7 @@ the dynamic loader fills, or jumps to the first block.
 from __future__ import annotations
 
 import struct
+from itertools import product
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf import constants as c
@@ -16,27 +17,26 @@ from cfi2sframe.elf.ranges import Span
 from cfi2sframe.elf.references import dynamic_entries
 from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.decoder import Decoder
-from cfi2sframe.instructions.effects import Flow
 from cfi2sframe.instructions.states import apply, word_of
-from cfi2sframe.stubs.frames import understand
+from cfi2sframe.stubs.frames import decoded
 from cfi2sframe.stubs.records import StubReason, StubSkip
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterable, Iterator
 
     from cfi2sframe.elf.headers import ElfSection
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.instructions.states import State
+    from cfi2sframe.stubs.frames import StubInstruction
 
 #: .plt, .plt.sec, .plt.got, .plt.bnd, .iplt and the like.
 _NAME_PREFIXES: Final = (".plt", ".iplt")
 _RELA: Final = 24
-#: Linkers align each row of stubs; no block is larger than `_MAX_BLOCK`.
+#: Linkers align each row of stubs; blocks have sizes that are multiples of `_UNIT`, up to `_MAX_BLOCK`.
 _ALIGNMENT: Final = 16
+_UNIT: Final = 8
 _MAX_BLOCK: Final = 64
 _ADDRESS_END: Final = 1 << 64
-#: Sizes that blocks have: all are multiples of this.
-_UNIT: Final = 8
 
 
 class StubRange(NamedTuple):
@@ -52,7 +52,7 @@ def find_stubs(image: ElfImage) -> tuple[tuple[StubRange, ...], tuple[StubSkip, 
     if image.is_relocatable:
         return (), ()
     if not image.sections:
-        return tuple(_Rows(image).find()), ()
+        return tuple(_rows(image)), ()
     ranges: list[StubRange] = []
     left_out: list[StubSkip] = []
     end_vaddr = total = 0
@@ -81,87 +81,87 @@ def _is_in_file(image: ElfImage, section: ElfSection) -> bool:
         return False
 
 
-class _Block(NamedTuple):
-    """The mnemonics of a block, where it jumps to by its first jump if that is direct, and the words that it reads."""
+def _rows(image: ElfImage) -> Iterator[StubRange]:
+    """Yield the rows of equal blocks in a file without section headers."""
+    slots, lazy = _slots(image)
+    if not lazy:
+        return
+    spans = [Span(code.start_vaddr, code.end_vaddr) for code in image.code_ranges]
+    decoder = Decoder(image, spans, "PLT stubs are described")
+    lowest = min(lazy)
+    last = next((found for _, found in _known(decoder, lowest) if found.ends_flow), None)
+    # A second half of a stub leads back to the first block.
+    target = last.effect.target if last is not None and last.effect is not None else None
+    vaddr = first = target if target is not None and target <= lowest else lowest
+    headers: Iterable[int] = range(0, _MAX_BLOCK + 1, _ALIGNMENT)
+    while (end := _end_of_row(decoder, vaddr, headers, slots, first)) > vaddr:
+        code = image.code_range_of(vaddr)
+        yield StubRange("" if code is None else code.name, vaddr, end)
+        vaddr, headers = -(-end // _ALIGNMENT) * _ALIGNMENT, (0,)
 
-    names: tuple[str, ...]
-    target: int | None
-    read: Collection[int]
+
+def _slots(image: ElfImage) -> tuple[set[int], set[int]]:
+    """Return the words that dynamic relocations fill, and the addresses of code in those of lazy binding."""
+    slots, lazy = set[int](), set[int]()
+    dynamic = dynamic_entries(image)
+    for table, size in ((c.DT_RELA, c.DT_RELASZ), (c.DT_JMPREL, c.DT_PLTRELSZ)):
+        data = image.bytes_at(dynamic.get(table, 0), dynamic.get(size, 0)) or b""
+        usable = data[: len(data) // _RELA * _RELA]
+        for vaddr, _info, _addend in struct.iter_unpack(image.byte_order + "QQq", usable):
+            slots.add(vaddr)
+            word = image.bytes_at(vaddr, 8) if table == c.DT_JMPREL else None
+            value = 0 if word is None else struct.unpack(image.byte_order + "Q", word)[0]
+            if value and image.code_range_of(value) is not None:
+                lazy.add(value)
+    return slots, lazy
 
 
-_NO_BLOCK: Final = _Block((), None, ())
-
-
-class _Rows:
-    """Rows of equal blocks in a file without section headers."""
-
-    def __init__(self, image: ElfImage) -> None:
-        self.image = image
-        #: GOT words that relocations fill, and the addresses of code that words of lazy binding hold.
-        self.slots: set[int] = set()
-        self.lazy: set[int] = set()
-        dynamic = dynamic_entries(image)
-        for table, size in ((c.DT_RELA, c.DT_RELASZ), (c.DT_JMPREL, c.DT_PLTRELSZ)):
-            data = image.bytes_at(dynamic.get(table, 0), dynamic.get(size, 0)) or b""
-            usable = data[: len(data) // _RELA * _RELA]
-            for vaddr, _info, _addend in struct.iter_unpack(image.byte_order + "QQq", usable):
-                self.slots.add(vaddr)
-                word = image.bytes_at(vaddr, 8) if table == c.DT_JMPREL else None
-                value = 0 if word is None else struct.unpack(image.byte_order + "Q", word)[0]
-                if value and image.code_range_of(value) is not None:
-                    self.lazy.add(value)
-
-    def find(self) -> Iterator[StubRange]:
-        """Yield the rows, each of which starts at the next aligned address after the one before."""
-        if not self.lazy:
+def _known(decoder: Decoder, vaddr: int) -> Iterator[tuple[int, StubInstruction]]:
+    """Yield the instructions from an address on, up to one that stubs do not have."""
+    span = decoder.span_of(vaddr)
+    for at, found in decoded(decoder, vaddr, vaddr if span is None else span.end):
+        if found.effect is None and not found.is_filler:
             return
-        spans = [Span(code.start_vaddr, code.end_vaddr) for code in self.image.code_ranges]
-        self.decoder = Decoder(self.image, spans, "PLT stubs are described")
-        lowest = min(self.lazy)
-        # A second half of a stub leads back to the first block.
-        target = self._block(lowest, lowest + _MAX_BLOCK, is_whole=False).target
-        first = target if target is not None and target <= lowest else lowest
-        vaddr = first
-        while (end := self._end_of_row(vaddr, first)) > vaddr:
-            code = self.image.code_range_of(vaddr)
-            yield StubRange("" if code is None else code.name, vaddr, end)
-            vaddr = -(-end // _ALIGNMENT) * _ALIGNMENT
+        yield at, found
 
-    def _end_of_row(self, vaddr: int, first: int) -> int:
-        """Return where the row of stubs at an address ends, cut into the most blocks; its own address without any."""
-        headers = range(0, _MAX_BLOCK + 1, _ALIGNMENT) if vaddr == first else (0,)
-        best_end, best_count = vaddr, 0
-        for size in range(_UNIT, _MAX_BLOCK + 1, _UNIT):
-            for header in headers:
-                start = end = vaddr + header
-                kind = self._block(start, start + size).names
-                while kind and self._is_stub(self._block(end, end + size), kind, first):
-                    end += size
-                if (end - start) // size > best_count:
-                    best_end, best_count = end, (end - start) // size
-        return best_end
 
-    def _is_stub(self, block: _Block, kind: tuple[str, ...], first: int) -> bool:
-        """Whether a block is of a kind, and reads a slot or jumps to the first block."""
-        return block.names == kind and (block.target == first or not self.slots.isdisjoint(block.read))
+def _end_of_row(decoder: Decoder, vaddr: int, headers: Iterable[int], slots: set[int], first: int) -> int:
+    """Return where the row of stubs at an address ends, cut into the most blocks; its own address without any.
 
-    def _block(self, vaddr: int, end: int, *, is_whole: bool = True) -> _Block:
-        """Return what the instructions of a stub do up to their first jump; nothing where these are none's."""
-        state: State = {}
-        read: set[int] = set()
-        names: list[str] = []
-        target, has_ended = None, False
-        for at, size, name, operands in self.decoder.disassemble(vaddr, end):
-            found = understand(self.decoder, at, size, name, operands)
-            if found.effect is None or (has_ended and not is_whole):
-                # A number may follow the last jump.
-                break
-            names.append(name)
-            if not has_ended:
-                apply(state, [step for step in found.effect.steps if step.register != self.image.arch.sp_register])
-                read.update(word for word in map(word_of, state.values()) if word is not None)
-                target = found.effect.target if found.effect.flow is Flow.JUMP else None
-            has_ended |= found.ends_flow
-            vaddr = at + size
-        is_all = end - vaddr in (0, self.decoder.abi.stubs.literal_size)
-        return _Block(tuple(names), target, read) if has_ended and (is_all or not is_whole) else _NO_BLOCK
+    Blocks have the same mnemonics, and each reads one of the `slots` or jumps to the `first` block.
+    """
+    inside = dict(_known(decoder, vaddr))
+    leading = set(_leading(decoder, inside, slots, first))
+    best_end, best_count = vaddr, 0
+    for size, header in product(range(_UNIT, _MAX_BLOCK + 1, _UNIT), headers):
+        start = end = vaddr + header
+        kind = _block(inside, start, size)
+        while kind and _block(inside, end, size) == kind and not leading.isdisjoint(range(end, end + size)):
+            end += size
+        if (end - start) // size > best_count:
+            best_end, best_count = end, (end - start) // size
+    return best_end
+
+
+def _leading(decoder: Decoder, inside: dict[int, StubInstruction], slots: set[int], first: int) -> Iterator[int]:
+    """Yield the addresses of the instructions that read one of the slots, or jump to the first block."""
+    state: State = {}
+    for vaddr, found in inside.items():
+        if found.effect is None:
+            continue
+        apply(state, [step for step in found.effect.steps if step.register != decoder.abi.arch.sp_register])
+        if found.effect.target == first or not slots.isdisjoint(map(word_of, state.values())):
+            yield vaddr
+        if found.ends_flow:
+            state = {}
+
+
+def _block(inside: dict[int, StubInstruction], start: int, size: int) -> tuple[str, ...]:
+    """Return the mnemonics of a block; none where it does not consist of whole instructions, or control never ends."""
+    found: list[StubInstruction] = []
+    vaddr = start
+    while vaddr < start + size and vaddr in inside:
+        found.append(inside[vaddr])
+        vaddr += found[-1].size
+    is_whole = vaddr == start + size and any(each.ends_flow for each in found)
+    return tuple([each.text.partition(" ")[0] for each in found]) if is_whole else ()

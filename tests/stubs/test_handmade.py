@@ -156,7 +156,7 @@ def test_code_that_is_reached_with_two_depths_is_left_out() -> None:
     ("block", "reason"),
     [
         (b"\x58\xff\x25" + rel32(0x3000) + b"\xcc", StubReason.UNBALANCED),
-        (b"\x48\x89\x04\x24\xc3\xcc\xcc\xcc", StubReason.UNBALANCED),
+        (b"\x48\x89\x04\x24\xc3\xcc\xcc\xcc", StubReason.UNKNOWN_INSTRUCTION),
         (b"\xe8" + rel32(0x10000) + b"\xeb\xfe\xcc", StubReason.UNKNOWN_INSTRUCTION),
         (b"\x50\xeb\xfd" + b"\xcc" * 5, StubReason.ENTRY_UNKNOWN),
     ],
