@@ -7,9 +7,9 @@ from collections import Counter
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.audit.findings import CodeReader, Contradiction, Finding, Subject, findings_of
-from cfi2sframe.audit.flow import CfiFlow, RowsInForce
-from cfi2sframe.audit.opinions import Answer, opinions_of
+from cfi2sframe.audit.answers import Answer, Answers, answers_of
+from cfi2sframe.audit.findings import Contradiction, Finding, Subject, findings_of, place_of
+from cfi2sframe.audit.flow import CfiFlow
 from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.instructions.machine import Machine
@@ -18,7 +18,6 @@ from cfi2sframe.sources import find_cfi
 
 if TYPE_CHECKING:
     from cfi2sframe.audit.flow import InForce
-    from cfi2sframe.audit.opinions import Opinions
     from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.dwarf.rules import RowState
     from cfi2sframe.elf.cfi import CfiKind
@@ -27,17 +26,15 @@ if TYPE_CHECKING:
     from cfi2sframe.instructions.states import State
 
 SUBJECTS: Final[tuple[Subject, ...]] = ("CFA", "RA", "FP")
-#: Functions that were not compared, and are named.
-_MAX_FUNCTIONS: Final = 20
+_SILENT: Final = (Answer.SILENT, Answer.SILENT, Answer.SILENT)
+_UNDECIDED: Final = (Answer.UNDECIDED, Answer.UNDECIDED, Answer.UNDECIDED)
 
 
 class Undecided(Enum):
     """Why an instruction is not compared with its CFI. The value is the text that reports print."""
 
     NOT_REACHED = "no known path leads there"
-    SIGNAL_FRAME = "the CFI describes interrupted code (a signal frame)"
-    STATE_UNKNOWN = "the instructions do not tell where the caller is"
-    OTHER_PLACE = "the CFI names a place whose value is not followed"
+    UNKNOWN = "the CFI names a value that is not followed"
 
 
 class NotCompared(NamedTuple):
@@ -53,8 +50,8 @@ class Audit(NamedTuple):
     """The result for a file; counts are of instructions, except `function_count` (FDEs) and `code_size` (bytes).
 
     An instruction is decided if its CFA, RA and FP all are, and agreed if nothing contradicts it. `tallies` has how
-    many of them give each `Answer` about each of `SUBJECTS`, `undecided` the reasons, and `undecided_functions` the
-    FDEs' addresses with the instructions for each reason; `not_compared` names those with the most. `findings` ascend.
+    many of them give each `Answer` about each of `SUBJECTS`. Most instructions come first in `not_compared`, lowest
+    addresses in `findings`.
     """
 
     name: str
@@ -63,20 +60,26 @@ class Audit(NamedTuple):
     agreed_count: int
     contradicted_count: int
     tallies: dict[Subject, tuple[int, ...]]
-    undecided: dict[Undecided, int]
-    undecided_functions: tuple[tuple[int, Undecided, int], ...]
     not_compared: tuple[NotCompared, ...]
     findings: tuple[Finding, ...]
 
     @property
-    def undecided_count(self) -> int:
-        """Instructions of which at least one rule could not be decided, and none is contradicted."""
-        return sum(self.undecided.values())
+    def undecided(self) -> dict[str, int]:
+        """Instructions of which at least one rule could not be decided, and none is contradicted, by reason."""
+        counts = Counter[str]()
+        for each in self.not_compared:
+            counts[each.reason] += each.instruction_count
+        return dict(counts)
 
     @property
     def decided_count(self) -> int:
         """Instructions whose rules all were decided."""
         return self.agreed_count + self.contradicted_count
+
+    @property
+    def instruction_count(self) -> int:
+        """All instructions that were reached, or that CFI describes."""
+        return self.decided_count + sum(self.undecided.values())
 
 
 def audit(image: ElfImage, kind: CfiKind | None = None) -> Audit:
@@ -93,46 +96,39 @@ class _Auditor:
     def __init__(self, image: ElfImage, entries: CfiEntries) -> None:
         self.image = image
         self.entries = entries
-        self.rows = RowsInForce(image, entries)
-        self.flow = CfiFlow(image, self.rows)
+        self.flow = CfiFlow(image, entries)
         # Rules of CFI outlive what restores a register, as long as its slot is in the red zone.
         self.machine = Machine(self.flow, self._compare, kept=self.flow.abi.red_zone)
-        #: The starts of FDEs that functions call.
+        #: The functions whose states were compared, and the starts of FDEs that they call.
+        self.compared: set[int] = set()
         self.called: set[int] = set()
         #: The sizes of the instructions that were reached.
         self.sizes: dict[int, int] = {}
-        self.tallies = Counter[tuple[Answer, ...]]()
+        self.tallies = Counter[Answers]()
         self.undecided = Counter[tuple[int, Undecided]]()
         self.contradictions: list[Contradiction] = []
         #: States that the first rows of parts contradict: another function's empty part may be at the same address.
         self.doubted: dict[int, tuple[int, RowState, State]] = {}
-        self.outermost_count = 0
-        self._signal_frames = {program.number for program in entries.programs if program.cie.is_signal_frame}
 
     def run(self) -> Audit:
         """Follow all functions; return what is found."""
-        starts = self.flow.starts
-        for start in sorted(starts):
-            if start not in self.machine.summaries and self.flow.holds(start):
-                self.machine.follow(start)
-        while called := self.called - starts:
+        waiting = self.flow.starts
+        while waiting:
+            for start in sorted(waiting):
+                if start not in self.compared and self.flow.holds(start):
+                    self.machine.follow(start)
             # What a function calls is one, whatever its first row says.
-            starts |= called
-            for start in sorted(called):
-                self.machine.follow(start)
+            waiting = self.called - self.flow.starts
+            self.flow.starts |= waiting
         for vaddr, (number, row, state) in self.doubted.items():
             if vaddr not in self.sizes:
                 self.sizes[vaddr] = (self.flow.at(vaddr) or (1,))[0]
-                self._count(vaddr, number, row, opinions_of(row, state, self.machine.abi), state)
+                self._count(vaddr, number, row, answers_of(row, state, self.machine.abi), state)
         self._not_reached()
         return self._result()
 
     def _result(self) -> Audit:
-        undecided = sorted(self.undecided.items(), key=lambda item: (item[0][0], item[0][1].value))
-        functions = tuple((self.entries.starts[number], reason, count) for (number, reason), count in undecided)
-        by_reason, by_worst = Counter[Undecided](), Counter[Answer]()
-        for (_, reason), count in self.undecided.items():
-            by_reason[reason] += count
+        by_worst = Counter[Answer]()
         for answers, count in self.tallies.items():
             by_worst[max(answers)] += count
         tallies = {
@@ -141,35 +137,37 @@ class _Auditor:
             )
             for n, subject in enumerate(SUBJECTS)
         }
-        reader = CodeReader(self.image, self.flow)
-        few = sorted(functions, key=lambda each: (-each[2], each[0]))[:_MAX_FUNCTIONS]
-        names = self.image.names_of(vaddr for vaddr, _, _ in few)
-        pieces = self.rows.pieces
+        undecided = [(self.entries.starts[number], reason, count) for (number, reason), count in self.undecided.items()]
+        undecided.sort(key=lambda each: (-each[2], each[0], each[1].value))
+        names = self.image.names_of(vaddr for vaddr, _, _ in undecided)
+        pieces = self.flow.pieces
         return Audit(
             self.image.name,
             len(pieces.numbers),
             sum(pieces.ends) - sum(pieces.starts),
-            by_worst[Answer.SILENT] + by_worst[Answer.AGREES] + self.outermost_count,
+            by_worst[Answer.SILENT] + by_worst[Answer.AGREES],
             by_worst[Answer.CONTRADICTS],
             tallies,
-            dict(by_reason),
-            functions,
-            tuple(NotCompared(reader.place(v), names.get(v, ""), reason.value, count) for v, reason, count in few),
-            reader.shown(findings_of(self.contradictions, self.entries, self.image.arch)),
+            tuple(
+                NotCompared(place_of(self.image, vaddr), names.get(vaddr, ""), reason.value, count)
+                for vaddr, reason, count in undecided
+            ),
+            findings_of(self.contradictions, self.entries, self.flow),
         )
 
     def _compare(self, function: Followed) -> None:
         """Compare the states of a function with the rows in force."""
         if function.entry not in self.flow.starts:
             return
+        self.compared.add(function.entry)
         self.called |= function.calls & self.flow.fde_starts
         abi, states, sizes = self.machine.abi, function.states, self.sizes
         found: InForce | None = None
-        last: tuple[State, Opinions] | None = None
+        last: tuple[State, Answers] | None = None
         for vaddr in sorted([vaddr for vaddr in states if vaddr not in sizes]):
             state = states[vaddr]
             if found is None or not found.start_vaddr <= vaddr < found.end_vaddr:
-                found, last = self.rows.at(vaddr), None
+                found, last = self.flow.in_force(vaddr), None
             number, row = found.number, found.row
             if row is None or number is None:
                 continue
@@ -177,37 +175,34 @@ class _Auditor:
                 self.doubted.setdefault(vaddr, (number, row, state))
                 continue
             sizes[vaddr] = function.sizes.get(vaddr) or (self.flow.at(vaddr) or (1,))[0]
-            if self.entries.program_numbers[number] in self._signal_frames:
-                self.undecided[number, Undecided.SIGNAL_FRAME] += 1
-                continue
             if vaddr in function.call_sites and not abi.arch.fixed_ra_offset:
                 # Whoever unwinds from what is called uses this row, and the call has changed the RA's register.
                 state = {key: value for key, value in state.items() if key != abi.arch.ra_register}
             if last is None or last[0] is not state:
-                last = state, opinions_of(row, state, abi)
+                last = state, answers_of(row, state, abi)
             self._count(vaddr, number, row, last[1], state)
 
-    def _count(self, vaddr: int, number: int, row: RowState, opinions: Opinions, state: State) -> None:
+    def _count(self, vaddr: int, number: int, row: RowState, answers: Answers, state: State) -> None:
         """Count an instruction with a row of an FDE."""
-        answers = tuple([opinion.answer for opinion in opinions])
+        if self.entries.programs[self.entries.program_numbers[number]].cie.is_signal_frame:
+            # The CFI describes interrupted code.
+            answers = _UNDECIDED
         self.tallies[answers] += 1
         worst = max(answers)
-        if worst < Answer.UNDECIDED:
-            return
-        ours = row_of(state, self.machine.abi)
         if worst is Answer.UNDECIDED:
-            self.undecided[number, Undecided.STATE_UNKNOWN if ours is None else Undecided.OTHER_PLACE] += 1
-            return
-        rules = ((row.cfa, ours and ours.cfa), (row.ra, ours and ours.ra), (row.fp, ours and ours.fp))
-        self.contradictions += [
-            Contradiction(vaddr, number, subject, *both, opinion.value)
-            for subject, opinion, both in zip(SUBJECTS, opinions, rules, strict=True)
-            if opinion.answer is Answer.CONTRADICTS
-        ]
+            self.undecided[number, Undecided.UNKNOWN] += 1
+        elif worst is Answer.CONTRADICTS:
+            ours = row_of(state, self.machine.abi)
+            rules = ((row.cfa, ours and ours.cfa), (row.ra, ours and ours.ra), (row.fp, ours and ours.fp))
+            self.contradictions += [
+                Contradiction(vaddr, number, subject, *both)
+                for subject, answer, both in zip(SUBJECTS, answers, rules, strict=True)
+                if answer is Answer.CONTRADICTS
+            ]
 
     def _not_reached(self) -> None:
         """Count the instructions that no path leads to. Padding is none; without a caller, nothing is claimed."""
-        for number, start, end in zip(*self.rows.pieces, strict=True):
+        for number, start, end in zip(*self.flow.pieces, strict=True):
             vaddr = start
             while vaddr < end:
                 size = self.sizes.get(vaddr)
@@ -217,9 +212,9 @@ class _Auditor:
                         break
                     size = found.size
                     if found.effect is None or not found.effect.is_padding:
-                        row = self.rows.at(vaddr).row
+                        row = self.flow.in_force(vaddr).row
                         if row is not None and row.ra is NoRule.UNDEFINED:
-                            self.outermost_count += 1
+                            self.tallies[_SILENT] += 1
                         else:
                             self.undecided[number, Undecided.NOT_REACHED] += 1
                 vaddr += size

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections import deque
-from itertools import groupby, islice
+from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.audit.flow import UNCHANGED
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.rules import CfaRule, RegisterRule
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.instructions.decoder import Decoder
-    from cfi2sframe.instructions.states import Value
 
 Subject = Literal["CFA", "RA", "FP"]
 
@@ -35,14 +33,21 @@ _ADDRESS: Final = re.compile(r"#?0x[0-9a-f]+")
 
 
 class Contradiction(NamedTuple):
-    """An instruction that contradicts its FDE, by its number, in one rule; `value` is what the rule's place has."""
+    """An instruction that contradicts its FDE, by its number, in one rule."""
 
     vaddr: int
     number: int
     subject: Subject
     cfi_rule: CfaRule | RegisterRule | None
     code_rule: CfaRule | RegisterRule | None
-    value: Value | None
+
+    @property
+    def error(self) -> object:
+        """What neighbours have in common that one directive corrects: the bytes that the CFA is off, or the rule."""
+        old, new = self.cfi_rule, self.code_rule
+        if self.subject == "CFA" and isinstance(old, Rule) and isinstance(new, Rule) and old.register == new.register:
+            return new.offset - old.offset
+        return old
 
 
 class ShownInstruction(NamedTuple):
@@ -56,55 +61,66 @@ class ShownInstruction(NamedTuple):
 class Finding(NamedTuple):
     """Instructions whose CFI contradicts them in the same way: of one function, or also of its clones.
 
-    `function_vaddr` is where the function's FDE starts, `vaddr` the first of `instruction_count` instructions; where
-    these are not neighbours, others begin at the addresses `also_at`. `cfi_rule` is the CFI's rule of the `subject`,
-    `code_rule` what the instructions say instead, and `directive` what says so to an assembler; both are empty where
-    the instructions only say that the CFI's rule is wrong.
-
-    `place` and `also_places` are the addresses as a user knows them: in an object, `SECTION+OFFSET`. `function` is its
-    name with the distance of the first instruction from its start; empty without a name.
+    `place` is the first of `instruction_count` instructions, as a user knows its address: in an object,
+    `SECTION+OFFSET`. Where these are not neighbours, others begin at `also_places`. `function` is the function's name
+    with the distance of the first instruction from its start; empty without a name. `cfi_rule` is the CFI's rule of the
+    `subject`, `code_rule` what the instructions say instead, and `directive` what says so to an assembler; both are
+    empty where the instructions only say that the CFI's rule is wrong.
     """
 
-    function_vaddr: int
-    vaddr: int
-    instruction_count: int
+    place: str
+    function: str
     subject: Subject
     cfi_rule: str
     code_rule: str
     directive: str
-    also_at: tuple[int, ...] = ()
-    place: str = ""
-    also_places: tuple[str, ...] = ()
-    function: str = ""
-    instructions: tuple[ShownInstruction, ...] = ()
+    instruction_count: int
+    also_places: tuple[str, ...]
+    instructions: tuple[ShownInstruction, ...]
 
 
-def findings_of(contradictions: Iterable[Contradiction], entries: CfiEntries, arch: Arch) -> list[Finding]:
+def findings_of(contradictions: Iterable[Contradiction], entries: CfiEntries, decoder: Decoder) -> tuple[Finding, ...]:
     """Return ascending findings: what neighbours, other places of a function, and its clones say alike is one."""
-    # A CFA that is too low by the same number of bytes, a register with the same rule.
+    image = decoder.image
     ordered = sorted(contradictions, key=lambda each: (each.number, each.subject, each.vaddr))
-    alike = groupby(
-        ordered, lambda each: (each.number, each.subject, each.value, each.subject == "CFA" or each.cfi_rule)
-    )
-    runs = sorted(([*run] for _, run in alike), key=lambda run: (run[0].vaddr, run[0].subject))
-    joined: dict[tuple[object, ...], Finding] = {}
-    keys: dict[tuple[object, ...], tuple[object, ...]] = {}
-    for first, *others in runs:
+    alike = groupby(ordered, lambda each: (each.number, each.subject, each.error))
+    groups: list[list[list[Contradiction]]] = []
+    known: dict[tuple[object, ...], list[list[Contradiction]]] = {}
+    for run in sorted(([*run] for _, run in alike), key=lambda run: (run[0].vaddr, run[0].subject)):
+        first = run[0]
         start, size = entries.starts[first.number], entries.sizes[first.number]
-        code_rule = "" if first.code_rule is None else _text(first.subject, first.code_rule, arch)
-        rules = _text(first.subject, first.cfi_rule, arch), code_rule
-        here = (start, first.subject, *rules)
+        rules = first.subject, *_texts(first, image.arch)
         # Functions of one size with the same finding at the same place are clones.
-        clone = (size, first.vaddr - start, first.subject, *rules)
-        key = keys[here] = keys[clone] = keys.get(here) or keys.get(clone) or here
-        known, count = joined.get(key), 1 + len(others)
-        if known is None:
-            directive = _directive(first, arch)
-            joined[key] = Finding(start, first.vaddr, count, first.subject, *rules, directive)
-        else:
-            count += known.instruction_count
-            joined[key] = known._replace(instruction_count=count, also_at=(*known.also_at, first.vaddr))
-    return [*joined.values()]
+        here, clone = (start, *rules), (size, first.vaddr - start, *rules)
+        group = known.get(here) or known.get(clone)
+        if group is None:
+            groups.append(group := [])
+        group.append(run)
+        known[here] = known[clone] = group
+    names = image.names_of([entries.starts[group[0][0].number] for group in groups])
+    found: list[Finding] = []
+    for group in groups:
+        first = group[0][0]
+        start = entries.starts[first.number]
+        found.append(
+            Finding(
+                place_of(image, first.vaddr),
+                f"{names[start]}+0x{first.vaddr - start:x}" if start in names else "",
+                first.subject,
+                *_texts(first, image.arch),
+                _directive(first, image.arch),
+                sum(map(len, group)),
+                tuple([place_of(image, run[0].vaddr) for run in group[1:]]),
+                _around(decoder, start, first.vaddr) if len(found) < _MAX_SHOWN else (),
+            )
+        )
+    return tuple(found)
+
+
+def _texts(found: Contradiction, arch: Arch) -> tuple[str, str]:
+    """Return the CFI's rule, and what the instructions say instead."""
+    code_rule = "" if found.code_rule is None else _text(found.subject, found.code_rule, arch)
+    return _text(found.subject, found.cfi_rule, arch), code_rule
 
 
 def _text(subject: Subject, rule: CfaRule | RegisterRule | None, arch: Arch) -> str:
@@ -138,61 +154,27 @@ def _name(register: int, arch: Arch) -> str:
     return arch.register_prefix + arch.register_name(register)
 
 
-def _function(names: dict[int, str], finding: Finding) -> str:
-    name = names.get(finding.function_vaddr, "")
-    return f"{name}+0x{finding.vaddr - finding.function_vaddr:x}" if name else ""
+def place_of(image: ElfImage, vaddr: int) -> str:
+    """Return an address as a user knows it."""
+    place = image.place(vaddr)
+    prefix = f"{shown_name(place.section_name)}+" if image.is_relocatable else ""
+    return f"{prefix}0x{place.offset:x}"
 
 
-class CodeReader:
-    """Names places of an image, and shows the instructions around them."""
+def _around(decoder: Decoder, start: int, vaddr: int) -> tuple[ShownInstruction, ...]:
+    """Return some instructions before and after the first one of a finding, from its function's start on."""
+    start = start if start <= vaddr < start + _MAX_CODE_SIZE else vaddr
+    decoded = list(decoder.disassemble(start, vaddr + 16 * (_CONTEXT + 1)))
+    first = next((number for number, each in enumerate(decoded) if each[0] >= vaddr), len(decoded))
+    return tuple(
+        ShownInstruction(place_of(decoder.image, at), _shown(decoder, mnemonic, operands), at == vaddr)
+        for at, _, mnemonic, operands in decoded[max(0, first - _CONTEXT) : first + 1 + _CONTEXT]
+    )
 
-    def __init__(self, image: ElfImage, decoder: Decoder) -> None:
-        self.image = image
-        self.decoder = decoder
 
-    def shown(self, findings: list[Finding]) -> tuple[Finding, ...]:
-        """Return findings with names, and with the instructions around the first one of each."""
-        names = self.image.names_of(finding.function_vaddr for finding in findings)
-        return tuple(
-            finding._replace(
-                place=self.place(finding.vaddr),
-                also_places=tuple(map(self.place, finding.also_at)),
-                function=_function(names, finding),
-                instructions=self._around(finding) if number < _MAX_SHOWN else (),
-            )
-            for number, finding in enumerate(findings)
-        )
-
-    def place(self, vaddr: int) -> str:
-        """Return an address as a user knows it."""
-        place = self.image.place(vaddr)
-        if self.image.is_relocatable:
-            return f"{shown_name(place.section_name)}+0x{place.offset:x}"
-        return f"0x{place.offset:x}"
-
-    def _around(self, finding: Finding) -> tuple[ShownInstruction, ...]:
-        """Return some instructions before and after the first one of a finding, from its function's start on."""
-        code = self.image.code_range_of(finding.vaddr)
-        if code is None:
-            return ()
-        start = max(code.start_vaddr, finding.function_vaddr)
-        if not start <= finding.vaddr < start + _MAX_CODE_SIZE:
-            start = finding.vaddr
-        end = min(code.end_vaddr, finding.vaddr + 16 * (_CONTEXT + 1))
-        decoded = self.decoder.disassemble(start, end)
-        before = deque[tuple[int, int, str, str]](maxlen=_CONTEXT)
-        for each in decoded:
-            if each[0] >= finding.vaddr:
-                return tuple(
-                    ShownInstruction(self.place(vaddr), self._text(mnemonic, operands), vaddr == finding.vaddr)
-                    for vaddr, _, mnemonic, operands in (*before, each, *islice(decoded, _CONTEXT))
-                )
-            before.append(each)
-        return ()
-
-    def _text(self, mnemonic: str, operands: str) -> str:
-        """Return an instruction's text; in an object, with the name of the function that it calls."""
-        if self.image.is_relocatable and _ADDRESS.fullmatch(operands):
-            vaddr = int(operands.lstrip("#"), 0)
-            operands = self.decoder.code.imports.get(vaddr) or self.place(vaddr)
-        return f"{mnemonic} {operands}".rstrip()
+def _shown(decoder: Decoder, mnemonic: str, operands: str) -> str:
+    """Return an instruction's text; in an object, with the name of the function that it calls."""
+    if decoder.image.is_relocatable and _ADDRESS.fullmatch(operands):
+        vaddr = int(operands.lstrip("#"), 0)
+        operands = decoder.code.imports.get(vaddr) or place_of(decoder.image, vaddr)
+    return f"{mnemonic} {operands}".rstrip()

@@ -12,7 +12,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.audit.opinions import Answer, opinions_of
+from cfi2sframe.audit.answers import Answer, answers_of
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.elf.constants import SHT_DYNSYM, STT_FUNC, STT_GNU_IFUNC
 from cfi2sframe.elf.ranges import Span
@@ -45,43 +45,35 @@ class InForce(NamedTuple):
     row: RowState | None = None
 
 
-class RowsInForce:
-    """The rows of an image's CFI by address: where FDEs overlap, those that the conversion takes."""
+class CfiFlow(Code):
+    """An image's code, whose flow the rows in force narrow: where FDEs overlap, those that the conversion takes.
+
+    `pieces` are the addresses of FDEs, `starts` of those the ones of functions; what turns out to be called is added.
+    """
+
+    needs_proof = False
 
     def __init__(self, image: ElfImage, entries: CfiEntries) -> None:
-        self.entries = entries
+        self.cfi = entries
         ranges = Ranges(entries.starts, entries.sizes, entries.program_numbers, entries.precedence)
         self.pieces = resolve_overlaps(ranges, image.not_code).pieces
+        self.fde_starts = frozenset(self.pieces.starts)
+        spans = [Span(code.start_vaddr, code.end_vaddr) for code in image.code_ranges]
+        super().__init__(image, spans, "the CFI is held to instructions", entries=self.fde_starts)
+        self.starts = self._functions()
 
-    def at(self, vaddr: int) -> InForce:
+    def in_force(self, vaddr: int) -> InForce:
         """Return what is in force at an address."""
         numbers, starts, ends = self.pieces
         index = bisect_right(starts, vaddr) - 1
         if index < 0 or vaddr >= ends[index]:
             return InForce(vaddr, starts[index + 1] if index + 1 < len(starts) else _ADDRESS_END)
         number = numbers[index]
-        table = self.entries.programs[self.entries.program_numbers[number]].table
-        start = self.entries.starts[number]
+        start, table = self.cfi.starts[number], self.cfi.programs[self.cfi.program_numbers[number]].table
         following = bisect_right(table.starts, vaddr - start)
         end = start + table.starts[following] if following < len(table.starts) else ends[index]
         first = start + table.starts[following - 1]
         return InForce(max(first, starts[index]), min(end, ends[index]), number, table.states[following - 1])
-
-
-class CfiFlow(Code):
-    """An image's code, whose flow the rows in force narrow.
-
-    `starts` are those of functions, of the `fde_starts`; what turns out to be called is added.
-    """
-
-    needs_proof = False
-
-    def __init__(self, image: ElfImage, rows: RowsInForce) -> None:
-        self.fde_starts = frozenset(rows.pieces.starts)
-        spans = [Span(code.start_vaddr, code.end_vaddr) for code in image.code_ranges]
-        super().__init__(image, spans, "the CFI is held to instructions", entries=self.fde_starts)
-        self.rows = rows
-        self.starts = self._functions()
 
     def _functions(self) -> set[int]:
         """Return where the functions start whose first row is that of a function's entry, or that a file exports.
@@ -93,11 +85,11 @@ class CfiFlow(Code):
         ras = UNCHANGED if not abi.arch.fixed_ra_offset else (Rule(None, abi.arch.fixed_ra_offset, deref=True),)
         found = set(self.fde_starts & _exported(self.image))
         for start in self.fde_starts - found:
-            first = self.rows.at(start)
+            first = self.in_force(start)
             row = first.row
             if row is None or row.cfa != cfa or row.ra not in ras or not (row.fp in UNCHANGED or start in named):
                 continue
-            after = self.rows.at(first.end_vaddr)
+            after = self.in_force(first.end_vaddr)
             is_changed = after.number == first.number and after.row != row
             if is_changed and any(vaddr >= first.end_vaddr for vaddr in self.through_padding(start)):
                 # A cold part whose landing pad is first: the compiler puts a nop before a pad, which only unwinders
@@ -108,7 +100,7 @@ class CfiFlow(Code):
 
     def comes_back(self, vaddr: int, end: int) -> bool:
         """Whether a call may come back to an address, for all that the CFI says."""
-        before, after = self.rows.at(vaddr), self.rows.at(end)
+        before, after = self.in_force(vaddr), self.in_force(end)
         if before.row is None or after.row is None:
             return before.row is after.row
         if before.number != after.number:
@@ -118,27 +110,25 @@ class CfiFlow(Code):
     def _is_early(self, cfa: CfaRule | None, vaddr: int, row: InForce) -> bool:
         """Whether a row is right one instruction after its start, where the CFA was given by another rule before."""
         found = self.at(vaddr)
-        if found is None or found.effect is None or vaddr + found.size >= row.end_vaddr:
+        if found is None or found.effect is None or vaddr + found.size >= row.end_vaddr or not isinstance(cfa, Rule):
             return False
         sp = self.abi.arch.sp_register
         steps = found.effect.steps
         moved = sum(step.offset for step in steps if step.op is Op.MOVE and step.register == step.source == sp)
-        return moved != 0 and row.row is not None and row.row.cfa == _plus(cfa, -moved)
+        return moved != 0 and row.row is not None and row.row.cfa == cfa._replace(offset=cfa.offset - moved)
 
     def may_hold(self, entry: int, vaddr: int) -> bool:
         """Whether an address is not in the FDE of another function."""
-        there = self.rows.at(vaddr)
+        there = self.in_force(vaddr)
         if there.number is None or there.row is None:
             return False
-        start = self.rows.entries.starts[there.number]
+        start = self.cfi.starts[there.number]
         return start == entry or start not in self.starts
 
     def fits(self, vaddr: int, state: State) -> bool:
         """Whether the CFI of an address does not contradict a state."""
-        row = self.rows.at(vaddr).row
-        if row is None:
-            return False
-        return all(opinion.answer is not Answer.CONTRADICTS for opinion in opinions_of(row, state, self.abi))
+        row = self.in_force(vaddr).row
+        return row is not None and Answer.CONTRADICTS not in answers_of(row, state, self.abi)
 
     def in_table(self, jump: int, targets: Sequence[int]) -> list[int]:
         """Return the targets of a table's words to which its jump leads, for all that the CFI says.
@@ -146,21 +136,17 @@ class CfiFlow(Code):
         A table may be followed by another one, and have words for what is never reached, past the end. A jump leaves
         the frame as it is: where the CFI says otherwise, it is contradicted by a word before one that agrees.
         """
-        here = self.rows.at(jump)
+        here = self.in_force(jump)
         found: list[int] = []
         doubted: list[int] = []
         for target in targets:
-            there = self.rows.at(target)
+            there = self.in_force(target)
             if here.row and there.row and here.row[:3] == there.row[:3]:
                 found += [*doubted, target]
                 doubted = []
             elif there.number == here.number:
                 doubted.append(target)
         return found
-
-
-def _plus(cfa: CfaRule | None, offset: int) -> CfaRule | None:
-    return cfa._replace(offset=cfa.offset + offset) if isinstance(cfa, Rule) else None
 
 
 def _exported(image: ElfImage) -> set[int]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Places of a finding that a line names.
 _MAX_PLACES: Final = 4
+#: Functions that were not compared, and are named.
+_MAX_FUNCTIONS: Final = 20
 
 
 def audit_report(audits: Sequence[Audit], *, with_undecided: bool) -> Report:
@@ -45,7 +47,7 @@ def _headline(audits: Sequence[Audit]) -> str:
 
 
 def _sum_of(result: Audit) -> str:
-    total = result.decided_count + result.undecided_count
+    total = result.instruction_count
     share = f"{100 * result.decided_count / total:.1f} % compared" if total else "none compared"
     if not result.findings:
         return f"{counted(total, 'instruction')}, {share}, none contradicts the CFI"
@@ -59,10 +61,10 @@ def _data(result: Audit) -> dict[str, Any]:
         "file": result.name,
         "functions": result.function_count,
         "code_bytes": result.code_size,
-        "instructions": result.decided_count + result.undecided_count,
+        "instructions": result.instruction_count,
         "agreed": result.agreed_count,
         "contradicted": result.contradicted_count,
-        "undecided": {reason.value: count for reason, count in result.undecided.items()},
+        "undecided": result.undecided,
         "rules": {subject: dict(zip(answers, tally, strict=True)) for subject, tally in result.tallies.items()},
         "findings": [
             {
@@ -78,7 +80,7 @@ def _data(result: Audit) -> dict[str, Any]:
             }
             for found in result.findings
         ],
-        "undecided_functions": [each._asdict() for each in result.not_compared],
+        "undecided_functions": [each._asdict() for each in result.not_compared[:_MAX_FUNCTIONS]],
     }
 
 
@@ -90,7 +92,7 @@ def _lines(audits: Sequence[Audit], *, with_undecided: bool) -> Iterator[str]:
             width = max((len(each.place) for each in found.instructions), default=0)
             for each in found.instructions:
                 yield f"  {'>' if each.is_first else ' '} {each.place:>{width}}  {each.text}"
-        for place, function, reason, count in result.not_compared if with_undecided else ():
+        for place, function, reason, count in result.not_compared[:_MAX_FUNCTIONS] if with_undecided else ():
             what = f"{function}: not compared" if function else "not compared"
             yield f"{result.name}: {place}: {what}: {reason} ({counted(count, 'instruction')})"
         if len(audits) > 1 and (result.findings or with_undecided):

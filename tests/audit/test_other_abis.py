@@ -59,4 +59,4 @@ def test_functions(name: str, tmp_path: Path) -> None:
     tool, body, expected = CASES[name]
     result = audited(assembled(function(body), tmp_path, tool))
     assert said_of(result) == expected
-    assert result.undecided_count == 0
+    assert not result.undecided

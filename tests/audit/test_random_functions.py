@@ -138,7 +138,7 @@ def found_in(functions: list[list[str]]) -> tuple[list[int], int]:
     source = "".join(function("; ".join(lines), f"f{number}") for number, lines in enumerate(functions))
     with tempfile.TemporaryDirectory() as folder:
         path = assembled(source, Path(folder))
-        return sorted(contradicted(path)), audited(path).undecided_count
+        return sorted(contradicted(path)), sum(audited(path).undecided.values())
 
 
 def changed(lines: list[str], number: int, by: int) -> list[str]:

@@ -136,14 +136,14 @@ def doubted_in(bodies: list[str], tmp_path: Path) -> list[int]:
     assert result.function_count == len(bodies)
     # Findings of clones are one; each has some instructions.
     found = [
-        (vaddr, each.instruction_count // (1 + len(each.also_at)))
+        (place, each.instruction_count // (1 + len(each.also_places)))
         for each in result.findings
         if each.subject == "CFA"
-        for vaddr in (each.vaddr, *each.also_at)
+        for place in (each.place, *each.also_places)
     ]
-    found += [(vaddr, count) for vaddr, _, count in result.undecided_functions]
+    found += [(each.place, each.instruction_count) for each in result.not_compared]
     counts = [0] * len(bodies)
-    for number, (_, count) in zip(numbers_of(path, [vaddr for vaddr, _ in found]), found, strict=True):
+    for number, (_, count) in zip(numbers_of(path, [place for place, _ in found]), found, strict=True):
         counts[number] += count
     return counts
 
@@ -213,12 +213,12 @@ def after_saving_fp(instruction: str) -> str:
 def test_stores_to_a_slot(tmp_path: Path) -> None:
     path = assembled("".join(function(after_saving_fp(text), f"f{n}") for n, text in enumerate(STORES)), tmp_path)
     result = audited(path)
-    lost = contradicted(path) | set(numbers_of(path, [vaddr for vaddr, _, _ in result.undecided_functions]))
+    lost = contradicted(path) | set(numbers_of(path, [each.place for each in result.not_compared]))
     assert [text for n, text in enumerate(STORES) if n not in lost] == []
 
 
 def test_stores_beside_a_slot(tmp_path: Path) -> None:
     path = assembled("".join(function(after_saving_fp(text), f"f{n}") for n, text in enumerate(NEAR)), tmp_path)
     result = audited(path)
-    assert [NEAR[n] for n in numbers_of(path, [vaddr for vaddr, _, _ in result.undecided_functions])] == []
+    assert [NEAR[n] for n in numbers_of(path, [each.place for each in result.not_compared])] == []
     assert result.findings == ()

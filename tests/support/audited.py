@@ -50,19 +50,21 @@ def audited(path: Path) -> Audit:
 def said_of(result: Audit) -> list[Said]:
     """Return the findings of an audit."""
     return [
-        Said(each.vaddr - each.function_vaddr, each.subject, each.cfi_rule, each.code_rule) for each in result.findings
+        Said(int(each.function.split("+")[1], 16), each.subject, each.cfi_rule, each.code_rule)
+        for each in result.findings
     ]
 
 
-def numbers_of(path: Path, vaddrs: Iterable[int]) -> list[int]:
-    """Return the numbers of the functions that addresses are in, in the order of their FDEs."""
+def numbers_of(path: Path, places: Iterable[str]) -> list[int]:
+    """Return the numbers of the functions of an object that places in its code are in, in the order of their FDEs."""
     image = load(path)
     entries = read_programs(image, *find_cfi(image, None)).entries
     functions = [range(start, start + size) for start, size in zip(entries.starts, entries.sizes, strict=True)]
+    vaddrs = [image.code_ranges[0].start_vaddr + int(place.removeprefix(".text+"), 16) for place in places]
     return [next(number for number, function in enumerate(functions) if vaddr in function) for vaddr in vaddrs]
 
 
 def contradicted(path: Path) -> set[int]:
     """Return in which functions an audit finds something, by their numbers in the order of their FDEs."""
-    places = [vaddr for finding in audited(path).findings for vaddr in (finding.vaddr, *finding.also_at)]
+    places = [place for finding in audited(path).findings for place in (finding.place, *finding.also_places)]
     return set(numbers_of(path, places))

@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.audit.flow import RowsInForce
+from cfi2sframe.audit.flow import CfiFlow
 from cfi2sframe.code_map import map_code
 from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.dwarf.rules import NoRule, RaSigning
@@ -39,10 +39,10 @@ class Comparison(NamedTuple):
 def compare(image: ElfImage, seed: int | None) -> Comparison:
     """Hide the CFI of a random half of the functions, or of all (None), and compare at every byte."""
     entries = read_programs(image, *find_cfi(image, None)).entries
-    in_force = RowsInForce(image, entries)
+    flow = CfiFlow(image, entries)
     code_map = map_code(image, entries, 3)
     stubs = [Span(stub.start_vaddr, stub.start_vaddr + stub.size) for stub in code_map.stubs.functions]
-    functions = [Span(start, end) for _, start, end in zip(*in_force.pieces, strict=True)]
+    functions = [Span(start, end) for _, start, end in zip(*flow.pieces, strict=True)]
     functions = [each for each in functions if not any(stub.start <= each.start < stub.end for stub in stubs)]
     rng = random.Random(seed)  # noqa: S311 - the same halves each time
     shown = [] if seed is None else [each for each in functions if rng.random() < 0.5]
@@ -53,7 +53,7 @@ def compare(image: ElfImage, seed: int | None) -> Comparison:
     for start, end, ours in [span for each in derived for span in row_spans(*each[:3])]:
         vaddr = start
         while vaddr < end:
-            found = in_force.at(vaddr)
+            found = flow.in_force(vaddr)
             stop = min(end, found.end_vaddr)
             theirs = found.row
             if theirs is not None and found.number is not None:
