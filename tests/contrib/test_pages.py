@@ -86,13 +86,16 @@ def test_the_tutorial_has_no_commands_that_are_not_run() -> None:
 
 
 def faults() -> dict[str, tuple[str, list[Block]]]:
-    """Return the sections of the page that have a session: its label, and the blocks of the section and of the page."""
-    beginning, *parts = re.split(r"^#{2,3} (.+)$", UPSTREAM.read_text(), flags=re.MULTILINE)
-    sections = {title: blocks_of(body) for title, body in zip(parts[::2], parts[1::2], strict=True)}
+    """Return the sections of the page that have a session: its label, the page's files, and the section's sessions."""
+    text = UPSTREAM.read_text()
+    files = [block for block in blocks_of(text) if block.language != "console"]
+    _, *parts = re.split(r"^#{2,3} (.+)$", text, flags=re.MULTILINE)
+    sections = zip(parts[::2], map(blocks_of, parts[1::2]), strict=True)
     return {
-        f"{title}-{label}".replace(" ", "-"): (label, [*blocks_of(beginning), *blocks])
-        for title, blocks in sections.items()
-        for label in sorted({block.label for block in blocks if block.language == "console"})
+        f"{title}-{block.label}".replace(" ", "-"): (block.label, [*files, *blocks])
+        for title, blocks in sections
+        for block in blocks
+        if block.language == "console"
     }
 
 
