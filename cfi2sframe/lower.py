@@ -167,10 +167,8 @@ class Lowering:
         return InParts(starts, pieces) if is_in_parts else pieces[0]
 
     def _body(self, run: _RowRun, row_starts: tuple[int, ...], cie: DwarfCie) -> FunctionBody:
-        starts = row_starts
-        if len(run.kept) < len(starts):
-            first = row_starts[run.kept[0]]
-            starts = tuple([row_starts[number] - first for number in run.kept])
+        first = row_starts[run.kept[0]]
+        starts = tuple([row_starts[number] - first for number in run.kept])
         is_signal_frame = cie.is_signal_frame and self.target.version >= SFRAME_VERSION_3
         # The key matters only where an RA is signed; elsewhere it would make functions of equal rows differ.
         return FunctionBody(starts, run.states, run.is_flexible, is_signal_frame, cie.uses_b_key and run.signs_ra)

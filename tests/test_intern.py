@@ -7,15 +7,11 @@ import gc
 import weakref
 from typing import TYPE_CHECKING
 
-import pytest
-
-from cfi2sframe.abi import AMD64
+from cfi2sframe import load
 from cfi2sframe.conversion import Conversion, Options, convert_image
 from cfi2sframe.intern import IdentityMap
 from cfi2sframe.sframe.model import FunctionBody
 from cfi2sframe.sframe.read import read_section
-from tests.support import cfi_asm as asm
-from tests.support.samples import TEXT_VADDR, cie_of, linked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,34 +59,8 @@ def is_one_each(objects: Iterable[object]) -> bool:
     return all(known.setdefault(each, each) is each for each in objects)
 
 
-def _functions() -> tuple[asm.Entry, ...]:
-    """Functions of two equal CIEs and of a third, whose rows, lists of rows and programs recur in every way."""
-    usual, again, signal = cie_of(AMD64), cie_of(AMD64), cie_of(AMD64, augmentation="zRS")
-    push = (asm.advance(1), asm.def_cfa_offset(16), asm.offset(6, 2))
-    later_push = (asm.advance(2), asm.def_cfa_offset(16), asm.offset(6, 2))
-    # The row of an expression is read by the row machine, the others by the cache.
-    by_expression = (asm.advance(1), asm.def_cfa_expression(bytes.fromhex("77 08 06")))
-    # The second of these rows is not different in SFrame.
-    same_value = (asm.advance(1), asm.same_value(6), *push)
-    in_steps = (*push, asm.advance(1), asm.def_cfa_offset(24))
-    programs = (push, push, later_push, by_expression, (*by_expression, *push), same_value, in_steps)
-    sizes = (16, 16, 16, 16, 16, 16, 2)
-    return (
-        usual,
-        again,
-        signal,
-        *(
-            asm.Fde(cie, TEXT_VADDR + 0x100 * page + 0x10 * place, size, program)
-            for page, cie in enumerate((usual, again, signal))
-            for place, (program, size) in enumerate(zip(programs, sizes, strict=True))
-        ),
-    )
-
-
-@pytest.mark.parametrize("version", [2, 3])
-def test_equal_objects_of_a_conversion_are_one(version: int) -> None:
-    conversion = convert_image(linked(AMD64, *_functions()), Options(version))
-    assert conversion.is_whole == (version == 3)
+def test_equal_objects_of_a_conversion_are_one() -> None:
+    conversion = convert_image(load("/bin/ls"), Options(level=1))
     section = read_section(conversion.data, conversion.section_vaddr)
     lists: dict[str, list[object]] = {**interned_of(conversion), "bodies that were read": list(section.bodies)}
     for name, objects in lists.items():

@@ -16,7 +16,6 @@ from cfi2sframe.dwarf.rules import (
     RowState,
     UnwindTable,
     describe_cfa,
-    describe_rule,
 )
 from cfi2sframe.errors import RequestError
 from cfi2sframe.lower import InParts, Lowering, Skip, Target, check_target, pieces_within
@@ -447,40 +446,7 @@ def test_versions_of_an_abi(arch: Arch) -> None:
             check_target(Target(arch, version))
 
 
-# For people
-
-
-@pytest.mark.parametrize(
-    ("rule", "text"),
-    [
-        (at(7, 8), "rsp+8"),
-        (at(7, 0), "rsp+0"),
-        (load(6, -8), "*(rbp-8)"),
-        (load(6, 0), "*(rbp)"),
-        (saved(-16), "*(c-16)"),
-    ],
-)
-def test_frame_rules_in_words(rule: Rule, text: str) -> None:
-    assert rule.equation(AMD64) == text
-
-
-@pytest.mark.parametrize(
-    ("rule", "text"),
-    [
-        (NoRule.UNSPECIFIED, "unspecified"),
-        (NoRule.UNDEFINED, "undefined"),
-        (NoRule.SAME_VALUE, "same value"),
-        (at_cfa(-16), "*(c-16)"),
-        (at_cfa(0), "*(c+0)"),
-        (value_at_cfa(8), "c+8"),
-        (in_register(0), "rax"),
-        (is_expression(RSP_16), "(breg7 16)"),
-        (at_expression(RSP_16), "*(breg7 16)"),
-        (at_expression(DAMAGED), "*(bytes 77)"),
-    ],
-)
-def test_dwarf_rules_in_words(rule: RegisterRule, text: str) -> None:
-    assert describe_rule(rule, AMD64) == text
+# For people; rules of registers are among the details above
 
 
 def test_rules_of_the_cfa_in_words() -> None:

@@ -219,11 +219,10 @@ class _BodyReader:
     def read(self, fields: tuple[int, ...], offset: int) -> tuple[Record, FunctionBody]:
         """Read the function whose record is at an offset; `fields` are those after start and size."""
         version, rows_offset = self.header.version, self.begin + fields[0]
-        info2 = repeat_size = 0
-        if version == s.SFRAME_VERSION_1:
-            count, info = fields[1:]
-        elif version == s.SFRAME_VERSION_2:
-            count, info, repeat_size = fields[1:]
+        if version < s.SFRAME_VERSION_3:
+            # Version 1 stores no block size.
+            count, info, repeat_size = (*fields[1:], 0)[:3]
+            info2 = 0
         else:
             attribute, rows_offset = rows_offset, rows_offset + s.FDE_ATTRIBUTE_SIZE
             if rows_offset > self.end:

@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cfi2sframe.abi import AMD64
 from cfi2sframe.errors import SFrameError
-from cfi2sframe.sframe.model import NO_BLOCK_SIZE, FrameRow, FrameState, Function, FunctionBody, Rule
+from cfi2sframe.sframe.model import NO_BLOCK_SIZE, FrameRow, FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.read import Header, read_header, read_section
+from tests.fuzz.harness import timed
+from tests.support.bodies import section_bytes, with_functions
 from tests.support.raw_sframe import RawFunction, RawSection
 
 RA8 = Rule(None, -8, deref=True)
@@ -160,6 +163,27 @@ def test_functions_may_share_rows(version: int) -> None:
     assert [record.fre_offset for record in section.records] == [0, 0]
 
 
+# The row in force at a PC, where the property of `test_round_trip_property` cannot get
+
+
+def found_at(delta: int, version: int, repeat_size: int = 0) -> int | None:
+    """Return the start of the row that is found in blocks of two rows, at 0 and 11, whose CFAs repeat their starts."""
+    raw = RawSection((RawFunction(0x20000, 0x20, b"\x00\x03\x00\x0b\x03\x0b", 2, 0x10, 0, repeat_size),), version)
+    found = read_section(raw.assemble(), raw.vaddr).find(0x20000 + delta)
+    assert found is not None
+    return None if found.row is None or found.row.cfa is None else found.row.cfa.offset
+
+
+def test_pcmask_with_a_block_of_no_size() -> None:
+    """A damaged section must not make the reader divide by 0."""
+    assert found_at(4, version=3) is None
+
+
+def test_pcmask_of_version_1() -> None:
+    """The last row for which PC & start >= start."""
+    assert [found_at(delta, version=1) for delta in (0, 0xA, 0xB, 0xF, 0x10, 0x1B)] == [0, 0, 11, 11, 0, 11]
+
+
 # Damage
 
 
@@ -221,6 +245,28 @@ def test_every_truncation_is_an_error(version: int, order: str) -> None:
     for size in range(len(data)):
         with pytest.raises(SFrameError):
             read_section(data[:size], 0)
+
+
+def test_lists_that_overlap_over_and_over_are_refused() -> None:
+    """A section of 70 KB whose 2,000 functions each have 8,000 rows, from another one on."""
+    rows = b"\0\3\x08" * 10_000
+    functions = (RawFunction(rows=rows, row_count=10_000), *(RawFunction(0x20010 + n, rows=b"") for n in range(2000)))
+    data = bytearray(RawSection(functions, version=2).assemble())
+    for number in range(2000):
+        record = 28 + 20 * (number + 1)
+        data[record + 8 : record + 16] = (3 * number).to_bytes(4, "little") + (8000).to_bytes(4, "little")
+    with pytest.raises(SFrameError, match="the functions' row lists overlap one another over and over"):
+        read_section(bytes(data), 0x30000)
+
+
+def test_functions_with_rows_of_their_own_are_read_in_linear_time() -> None:
+    """The rows of one function are found without going through those of all others."""
+    functions = [Function(16 * number, 16, FunctionBody((0,), (SP8,))) for number in range(40_000)]
+    data = section_bytes(with_functions(Section(3, AMD64.abi_id), functions), AMD64, 0)
+    decoded: list[Section] = []
+    # Ten times what it takes; the square of their number would take ten seconds.
+    assert timed(lambda data: decoded.append(read_section(data)), data) < 3
+    assert decoded[0].row_count == 40_000
 
 
 def outcome(data: bytes) -> SFrameError | None:
