@@ -99,7 +99,7 @@ class Report(NamedTuple):
 
 def compile_sampler(compiler: str, target: Path) -> Path:
     """Compile the library that is loaded into programs."""
-    run(compiler, *STRICT, "-fPIC", "-shared", "-o", target, CONSUMER / "sampler.c", *CONSUMER.glob("sframe_*.c"))
+    run(compiler, *STRICT, "-fPIC", "-shared", "-o", target, CONSUMER / "sampler.c")
     return target
 
 

@@ -5,7 +5,7 @@
    describes it.  */
 
 #define _GNU_SOURCE
-#include "sframe_walk.h"
+#include "walk.c"
 
 #include <errno.h>
 #include <execinfo.h>
@@ -32,8 +32,6 @@ struct list {
   uint64_t pcs[MAX_TRACE];
 };
 
-static struct sframe_modules modules;
-static struct sframe_walker walker;
 static struct list walk_list, trace_list;
 static void *raw_trace[MAX_TRACE];
 static atomic_flag is_busy = ATOMIC_FLAG_INIT;
@@ -45,17 +43,17 @@ static timer_t timer;
 
 /* --- One sample --- */
 
-static enum sframe_ending walk(const void *ucontext)
+static enum ending walk(const void *ucontext)
 {
-  enum sframe_ending ending = SFRAME_STEPPED;
+  enum ending ending = STEPPED;
 
-  sframe_walk_start(&walker, &modules, ucontext);
+  start_walk(ucontext);
   walk_list.count = 0;
-  while (ending == SFRAME_STEPPED) {
+  while (ending == STEPPED) {
     walk_list.pcs[walk_list.count++] = walker.frame.pc;
     if (walk_list.count == MAX_DEPTH)
-      return SFRAME_TOO_DEEP;
-    ending = sframe_walk_step(&walker);
+      return TOO_DEEP;
+    ending = step();
   }
   return ending;
 }
@@ -158,19 +156,13 @@ static void end_line(void)
 
 static void list_modules(void)
 {
-  static const char *const states[] = {"without", "bad", "good"};
-  static unsigned long long adds, subs;
   unsigned index;
 
-  if (adds == modules.adds && subs == modules.subs)
-    return;
-  adds = modules.adds;
-  subs = modules.subs;
   for (index = 0; index < modules.count; index++) {
-    const struct sframe_module *module = &modules.items[index];
-    put_text("module ");
-    put_text(states[module->state]);
-    put_number(module->section.version);
+    const struct module *module = &modules.items[index];
+    bool is_good = module->section != NULL && is_section(module->section, module->section_size);
+    put_text(is_good ? "module good" : module->section != NULL ? "module bad" : "module without");
+    put_number(is_good ? module->section[2] : 0);
     put_number(module->bias);
     put_number(module->start);
     put_number(module->end);
@@ -183,16 +175,16 @@ static void list_modules(void)
 
 static void take_sample(const void *ucontext, uint64_t return_code)
 {
-  enum sframe_ending ending;
+  enum ending ending;
   bool has_faulted = false;
   unsigned index;
 
-  sframe_modules_refresh(&modules);
-  list_modules();
+  if (refresh_modules())
+    list_modules();
   ending = walk(ucontext);
   trace_from(return_code, walk_list.pcs[0], &has_faulted);
   put_text("sample ");
-  put_text(sframe_ending_name(ending));
+  put_text(ending_names[ending]);
   put_text(has_faulted ? " faulted" : " returned");
   for (index = 0; index < walk_list.count; index++)
     put_number(walk_list.pcs[index]);
