@@ -53,7 +53,7 @@ def files(draw: st.DrawFn, max_steps: int = 10, *, may_overlap: bool = True) -> 
     """Draw a linked file of a few functions, maybe overlapping ones."""
     machine = draw(st.sampled_from(cfi.MACHINES))
     arch = ARCH_OF[machine.name]
-    operations = draw(st.sampled_from((None, PLAIN, PLAIN)))
+    operations = draw(st.sampled_from((cfi.OPERATIONS, PLAIN, PLAIN)))
     fdes: list[asm.Fde] = []
     position = TEXT_VADDR
     for _ in range(draw(st.integers(1, 4))):

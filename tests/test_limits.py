@@ -20,7 +20,6 @@ from tests.support.elf_asm import patched
 from tests.support.samples import CODE, TEXT_VADDR, Code, cie_of, linked_file, object_file, push_fp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.fuzz
@@ -257,58 +256,3 @@ def test_names_are_escaped(verb: str, tmp_path: Path) -> None:
     assert not [c for c in shown if c in "\x1b\x07\x9b\u202e"]
     if verb in ("convert", "coverage"):
         assert "\\x1b]0;owned" in shown, "the name is shown, escaped"
-
-
-# --- Foreign sections -----------------------------------------------------------------------------------------------
-
-
-def test_measuring_is_linear(count_lines: Callable[[bytes], int]) -> None:
-    """Four times the input, about four times the lines of Python: nothing looks at everything for each thing."""
-    for make in (_functions, _rows, _sections):
-        # At -O2, how often the price of rows is tried depends on the rows: from one size to the next it may jump.
-        counts = [count_lines(make(size)) for size in (20, 80)]
-        assert counts[1] < 4.6 * counts[0], (make.__name__, counts)
-
-
-def _functions(count: int) -> bytes:
-    cie = cie_of(AMD64)
-    codes = [b"\x41\x0e" + asm.uleb128(8 * n) for n in range(count)]
-    fdes = [asm.Fde(cie, TEXT_VADDR + 16 * n, 16, (code,)) for n, code in enumerate(codes)]
-    return linked_file(AMD64, fdes, codes=(Code(size=16 * count),))
-
-
-def _rows(count: int) -> bytes:
-    return file_of(b"".join(b"\x41\x0e" + asm.uleb128(8 * n) for n in range(4 * count)), size=1 << 20)
-
-
-def _sections(count: int) -> bytes:
-    fdes = {f".text.{n}": (push_fp(AMD64, 0),) for n in range(count)}
-    return object_file(AMD64, fdes, code_size=64)
-
-
-@pytest.fixture
-def count_lines() -> Callable[[bytes], int]:
-    """Count the lines of the package that run while a file is loaded, converted and verified."""
-    import sys
-
-    from cfi2sframe.api import convert, verify
-
-    def count(data: bytes) -> int:
-        lines = 0
-
-        def trace(frame: Any, event: str, _argument: object) -> Any:  # noqa: ANN401 - the interpreter's hook
-            nonlocal lines
-            if "cfi2sframe" not in frame.f_code.co_filename:
-                return None
-            lines += event == "line"
-            return trace
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            verify(convert(load(data)))
-        finally:
-            sys.settrace(before)
-        return lines
-
-    return count

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.fuzz
 VALUES: Final = (0x00, 0xFF, 0x7F)
 MASKS: Final = (0x01, 0x80, 0x10)
 #: Of all changes, one in so many is made: all of them take an hour.
-SAMPLE: Final = 61
-CUT_SAMPLE: Final = 23
+SAMPLE: Final = 149
+CUT_SAMPLE: Final = 41
 
 FILES: Final = {
     "amd64-object": seeds.small_object(AMD64),
@@ -55,12 +55,12 @@ def feed(inputs: Iterator[bytes], run: Callable[[bytes], None], step: int = 1) -
 
 @pytest.mark.parametrize("name", FILES)
 def test_truncated_files(name: str) -> None:
-    assert feed(cut(FILES[name]), target_file.run, CUT_SAMPLE) > 40
+    assert feed(cut(FILES[name]), target_file.run, CUT_SAMPLE) > 20
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_changed_bytes(name: str) -> None:
-    assert feed(changed(FILES[name]), target_file.run, SAMPLE) > 80
+    assert feed(changed(FILES[name]), target_file.run, SAMPLE) > 30
 
 
 @pytest.mark.parametrize("name", SECTIONS)
@@ -69,5 +69,5 @@ def test_every_truncated_section(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SECTIONS)
-def test_every_changed_byte_of_a_section(name: str) -> None:
-    assert feed(changed(SECTIONS[name]), target_sframe.run) > 4 * len(SECTIONS[name])
+def test_changed_bytes_of_a_section(name: str) -> None:
+    assert feed(changed(SECTIONS[name]), target_sframe.run, 3) > len(SECTIONS[name])

@@ -1,12 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hypothesis strategies of well-formed CFI programs, together with their meaning.
+"""Hypothesis strategies of well-formed CFI programs: a CIE and an FDE of drawn instructions."""
 
-Each drawn program comes as abstract steps in plain bytes (nothing factored) and as the CIE and FDE that
-encode them: a naive evaluator can work from the steps without reading a byte.
-"""
-
-from functools import lru_cache
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from hypothesis import strategies as st
 
@@ -31,6 +26,7 @@ Operation: TypeAlias = Literal[
     "negate_ra_state",
     "no_effect",
 ]
+OPERATIONS: Final[frozenset[Operation]] = frozenset(get_args(Operation))
 
 
 class Machine(NamedTuple):
@@ -55,28 +51,12 @@ S390X = Machine("s390x", 15, 11, 14, (0, 1, 6, 12, 16, 24, 31, 68), 1, -8, 160, 
 MACHINES = (AMD64, AARCH64, S390X)
 
 
-class Step(NamedTuple):
-    """One abstract instruction.
-
-    `offset` counts bytes: the distance of an "advance", or what is added to the CFA or to a register.
-    `holder` is the register that keeps another one's value; `expression` holds DWARF expression bytes.
-    """
-
-    operation: Operation
-    register: int = 0
-    holder: int = 0
-    offset: int = 0
-    expression: bytes = b""
-
-
 class Program(NamedTuple):
-    """A drawn program: `initial` is what the CIE encodes, `steps` is what the FDE encodes."""
+    """A drawn program."""
 
     machine: Machine
     cie: asm.Cie
     fde: asm.Fde
-    initial: tuple[Step, ...]
-    steps: tuple[Step, ...]
 
     def section(self, address: int = 0, *, debug_frame: bool = False) -> asm.EhFrame:
         """Return a section of this CIE and FDE alone, in the machine's byte order."""
@@ -84,13 +64,6 @@ class Program(NamedTuple):
         if not debug_frame:
             entries = (*entries, asm.Terminator())
         return asm.EhFrame(entries, address, little_endian=self.machine.little_endian, debug_frame=debug_frame)
-
-
-class _State(NamedTuple):
-    """What decides which steps may follow."""
-
-    cfa_is_expression: bool
-    remembered: tuple[bool, ...]
 
 
 def _breg(register: int, offset: int) -> bytes:
@@ -128,62 +101,52 @@ def _registers(machine: Machine) -> st.SearchStrategy[int]:
     return st.sampled_from((machine.fp, machine.ra)) | st.sampled_from((machine.sp, *machine.others))
 
 
-@lru_cache
-def _steps_in(machine: Machine, *, cfa_is_expression: bool, can_restore: bool) -> st.SearchStrategy[Step]:
-    """The steps that are well-formed in a state."""
-    register = _registers(machine)
-    base = st.sampled_from((machine.sp, machine.fp)) | st.sampled_from(machine.others)
-    distance = st.sampled_from((0, 1, 1, 2, 4, 63, 64, 255, 256, 65535, 65536)) | st.integers(0, 300)
-    choices = [
-        distance.map(lambda units: Step("advance", offset=units * machine.code_align)),
-        st.builds(lambda reg, off: Step("def_cfa", reg, offset=off), base, cfa_offsets()),
-        expressions(machine).map(lambda code: Step("def_cfa_expression", expression=code)),
-        st.builds(lambda reg, off: Step("offset", reg, offset=off), register, _save_offsets()),
-        st.builds(lambda reg, off: Step("val_offset", reg, offset=off), register, _save_offsets()),
-        st.builds(lambda reg, holder: Step("register", reg, holder), register, register),
-        register.map(lambda reg: Step("undefined", reg)),
-        register.map(lambda reg: Step("same_value", reg)),
-        register.map(lambda reg: Step("restore", reg)),
-        st.builds(lambda reg, code: Step("expression", reg, expression=code), register, expressions(machine)),
-        st.builds(lambda reg, code: Step("val_expression", reg, expression=code), register, expressions(machine)),
-        st.just(Step("remember_state")),
-        st.just(Step("no_effect")),
-    ]
-    if not cfa_is_expression:
-        choices += [
-            base.map(lambda reg: Step("def_cfa_register", reg)),
-            cfa_offsets().map(lambda off: Step("def_cfa_offset", offset=off)),
-        ]
-    if can_restore:
-        choices.append(st.just(Step("restore_state")))
-    if machine.has_ra_state:
-        choices.append(st.just(Step("negate_ra_state")))
-    # Row ends matter more than any single rule: without them a program has one row only.
-    return choices[0] | st.one_of(choices)
-
-
-def _after(state: _State, step: Step) -> _State:
-    match step.operation:
-        case "def_cfa":
-            return state._replace(cfa_is_expression=False)
-        case "def_cfa_expression":
-            return state._replace(cfa_is_expression=True)
-        case "remember_state":
-            return state._replace(remembered=(*state.remembered, state.cfa_is_expression))
-        case "restore_state":
-            return _State(state.remembered[-1], state.remembered[:-1])
-        case _:
-            return state
-
-
-def _advances(units: int) -> list[asm.Instruction]:
+@st.composite
+def _advances(draw: st.DrawFn) -> tuple[int, asm.Instruction]:
+    """Draw code units, and an instruction that advances by them."""
+    units = draw(st.sampled_from((0, 1, 1, 2, 4, 63, 64, 255, 256, 65535, 65536)) | st.integers(0, 300))
     forms = ((asm.advance0, 1 << 6), (asm.advance1, 1 << 8), (asm.advance2, 1 << 16), (asm.advance4, 1 << 32))
-    return [form(units) for form, limit in forms if units < limit]
+    return units, draw(st.sampled_from([form(units) for form, limit in forms if units < limit]))
 
 
-def _saves(machine: Machine, step: Step) -> list[asm.Instruction]:
-    factored, register = step.offset // machine.data_align, step.register
-    if step.operation == "val_offset":
+@st.composite
+def _instructions(draw: st.DrawFn, machine: Machine, operation: Operation) -> asm.Instruction:
+    """Draw an instruction of a kind, in any form that has room for its numbers."""
+    register = draw(_registers(machine))
+    base = draw(st.sampled_from((machine.sp, machine.fp)) | st.sampled_from(machine.others))
+    plain: dict[Operation, list[asm.Instruction]] = {
+        "def_cfa_register": [asm.def_cfa_register(base)],
+        "undefined": [asm.undefined(register)],
+        "same_value": [asm.same_value(register)],
+        "restore": [asm.restore_extended(register)] + ([asm.restore(register)] if register < 0x40 else []),
+        "remember_state": [asm.remember_state()],
+        "restore_state": [asm.restore_state()],
+        "negate_ra_state": [asm.aarch64_negate_ra_state()],
+        "no_effect": [asm.nop(), asm.gnu_args_size(0), asm.gnu_args_size(200)],
+    }
+    forms = plain.get(operation, [])
+    match operation:
+        case "def_cfa" | "def_cfa_offset":
+            offset, registers = draw(cfa_offsets()), (base,) if operation == "def_cfa" else ()
+            forms = [(asm.def_cfa if registers else asm.def_cfa_offset)(*registers, offset)]
+            if offset % machine.data_align == 0:
+                factored = asm.def_cfa_sf if registers else asm.def_cfa_offset_sf
+                forms.append(factored(*registers, offset // machine.data_align))
+        case "def_cfa_expression":
+            forms = [asm.def_cfa_expression(draw(expressions(machine)))]
+        case "offset" | "val_offset":
+            forms = _saves(register, draw(_save_offsets()) // machine.data_align, is_value=operation == "val_offset")
+        case "register":
+            forms = [asm.register(register, draw(_registers(machine)))]
+        case "expression":
+            forms = [asm.expression(register, draw(expressions(machine)))]
+        case "val_expression":
+            forms = [asm.val_expression(register, draw(expressions(machine)))]
+    return draw(st.sampled_from(forms))
+
+
+def _saves(register: int, factored: int, *, is_value: bool) -> list[asm.Instruction]:
+    if is_value:
         forms = [asm.val_offset_sf(register, factored)]
         return forms if factored < 0 else [*forms, asm.val_offset(register, factored)]
     forms = [asm.offset_extended_sf(register, factored)]
@@ -196,67 +159,19 @@ def _saves(machine: Machine, step: Step) -> list[asm.Instruction]:
     return forms
 
 
-def _cfa_forms(machine: Machine, step: Step) -> list[asm.Instruction]:
-    is_whole = step.offset % machine.data_align == 0
-    factored = step.offset // machine.data_align
-    if step.operation == "def_cfa":
-        forms = [asm.def_cfa(step.register, step.offset)]
-        return [*forms, asm.def_cfa_sf(step.register, factored)] if is_whole else forms
-    forms = [asm.def_cfa_offset(step.offset)]
-    return [*forms, asm.def_cfa_offset_sf(factored)] if is_whole else forms
-
-
-def _register_forms(step: Step) -> list[asm.Instruction]:
-    register = step.register
-    restores = [asm.restore_extended(register)] + ([asm.restore(register)] if register < 0x40 else [])
-    forms: dict[Operation, list[asm.Instruction]] = {
-        "def_cfa_register": [asm.def_cfa_register(register)],
-        "register": [asm.register(register, step.holder)],
-        "undefined": [asm.undefined(register)],
-        "same_value": [asm.same_value(register)],
-        "restore": restores,
-        "expression": [asm.expression(register, step.expression)],
-        "val_expression": [asm.val_expression(register, step.expression)],
-    }
-    return forms[step.operation]
-
-
-def encodings(machine: Machine, step: Step) -> list[asm.Instruction]:
-    """Return every instruction that encodes the step."""
-    match step.operation:
-        case "advance":
-            return _advances(step.offset // machine.code_align)
-        case "def_cfa" | "def_cfa_offset":
-            return _cfa_forms(machine, step)
-        case "offset" | "val_offset":
-            return _saves(machine, step)
-        case "def_cfa_expression":
-            return [asm.def_cfa_expression(step.expression)]
-        case "remember_state":
-            return [asm.remember_state()]
-        case "restore_state":
-            return [asm.restore_state()]
-        case "negate_ra_state":
-            return [asm.aarch64_negate_ra_state()]
-        case "no_effect":
-            return [asm.nop(), asm.gnu_args_size(0), asm.gnu_args_size(200)]
-        case _:
-            return _register_forms(step)
-
-
-@lru_cache
-def _initial_steps(machine: Machine) -> st.SearchStrategy[tuple[Step, ...]]:
-    usual = [Step("def_cfa", machine.sp, offset=machine.initial_cfa_offset)]
+@st.composite
+def _cies(draw: st.DrawFn, machine: Machine) -> asm.Cie:
+    usual = [asm.def_cfa(machine.sp, machine.initial_cfa_offset)]
     if machine.ra_is_saved_at_entry:
-        usual.append(Step("offset", machine.ra, offset=-8))
-    register = _registers(machine)
-    extra = st.lists(
-        register.map(lambda reg: Step("same_value", reg))
-        | register.map(lambda reg: Step("undefined", reg))
-        | st.builds(lambda reg, off: Step("offset", reg, offset=off), register, _save_offsets()),
-        max_size=2,
+        usual.append(asm.offset(machine.ra, -8 // machine.data_align))
+    extra: list[Operation] = draw(st.lists(st.sampled_from(("same_value", "undefined", "offset")), max_size=2))
+    return asm.Cie(
+        version=draw(st.sampled_from((1, 3))),
+        code_align=machine.code_align,
+        data_align=machine.data_align,
+        ra_register=machine.ra,
+        instructions=(*usual, *(draw(_instructions(machine, operation)) for operation in extra)),
     )
-    return st.just(tuple(usual)) | extra.map(lambda steps: (*usual, *steps))
 
 
 @st.composite
@@ -264,37 +179,40 @@ def programs(
     draw: st.DrawFn,
     machine: Machine | None = None,
     max_steps: int = 24,
-    operations: frozenset[Operation] | None = None,
+    operations: frozenset[Operation] = OPERATIONS,
 ) -> Program:
-    """Draw a program; `operations` restricts its steps to some kinds, for tests of one feature.
+    """Draw a program; `operations` restricts its instructions to some kinds, for tests of one feature.
 
     Remembered states are all restored by the end, the advances fit in the function (a last row may be
     empty), and a register's number fits the opcode that names it.
     """
     machine = draw(st.sampled_from(MACHINES)) if machine is None else machine
-    initial = draw(_initial_steps(machine))
-    state, steps = _State(cfa_is_expression=False, remembered=()), list[Step]()
+    cfa_is_expression, remembered = False, list[bool]()
+    length, code = 0, list[asm.Instruction]()
     for _ in range(draw(st.integers(0, max_steps))):
-        step = draw(_steps_in(machine, cfa_is_expression=state.cfa_is_expression, can_restore=bool(state.remembered)))
-        if operations is None or step.operation in operations:
-            steps.append(step)
-            state = _after(state, step)
-    for _ in state.remembered:
-        steps.append(Step("restore_state"))
-        steps.append(Step("advance", offset=machine.code_align))
-    length = sum(step.offset for step in steps if step.operation == "advance")
+        barred: set[Operation] = {"advance"}
+        if cfa_is_expression:
+            barred |= {"def_cfa_register", "def_cfa_offset"}
+        if not remembered:
+            barred.add("restore_state")
+        if not machine.has_ra_state:
+            barred.add("negate_ra_state")
+        # Row ends matter more than any single rule: without them a program has one row only.
+        if draw(st.booleans()):
+            units, advance = draw(_advances())
+            length += units
+            code.append(advance)
+            continue
+        operation = draw(st.sampled_from(sorted(operations - barred)))
+        code.append(draw(_instructions(machine, operation)))
+        if operation in ("def_cfa", "def_cfa_expression"):
+            cfa_is_expression = operation == "def_cfa_expression"
+        elif operation == "remember_state":
+            remembered.append(cfa_is_expression)
+        elif operation == "restore_state":
+            cfa_is_expression = remembered.pop()
+    code += [asm.restore_state(), asm.advance(1)] * len(remembered)
+    length += len(remembered)
     tail = draw(st.sampled_from((0, 1, 1, 5, 300))) if length else draw(st.integers(1, 300))
-    cie = asm.Cie(
-        version=draw(st.sampled_from((1, 3))),
-        code_align=machine.code_align,
-        data_align=machine.data_align,
-        ra_register=machine.ra,
-        instructions=tuple(draw(st.sampled_from(encodings(machine, step))) for step in initial),
-    )
-    fde = asm.Fde(
-        cie,
-        0x1000,
-        length + tail * machine.code_align,
-        tuple(draw(st.sampled_from(encodings(machine, step))) for step in steps),
-    )
-    return Program(machine, cie, fde, initial, tuple(steps))
+    cie = draw(_cies(machine))
+    return Program(machine, cie, asm.Fde(cie, 0x1000, (length + tail) * machine.code_align, tuple(code)))
