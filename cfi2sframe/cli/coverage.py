@@ -57,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_inputs(parser, "ELF file, folder or static archive; - is standard input")
     group = add_output(parser, FORMATS)
-    text = f"name the N largest places that are missing, or all (default {_DEFAULT_TOP}; json and csv: all)"
+    text = f"list the N largest places without rows, or all (default {_DEFAULT_TOP}; json and csv: all)"
     add_option(group, "--top N", text, type=count_or_all, default=_DEFAULT_TOP)
     add_conversion_options(parser)
 

@@ -136,7 +136,7 @@ def add_source(group: argparse._ActionsContainer, choices: tuple[str, ...]) -> N
 
 def add_level(group: argparse._ActionsContainer) -> None:
     """Add `-O`."""
-    text = "size: 0 no sharing, 1 equal rows shared, 2 (default) also functions cut and joined"
+    text = "size: 0 share nothing, 1 share equal rows, 2 (default) also cut and join functions"
     add_option(group, "-O N", text, dest="level", type=int, choices=(0, 1, 2))
 
 

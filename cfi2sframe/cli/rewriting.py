@@ -60,7 +60,7 @@ def add_write_options(parser: argparse.ArgumentParser, text: str) -> None:
     add_option(group, "-o, --output OUT", text)
     add_option(group, "--in-place", "rewrite each FILE, keeping mode, owner and times where permitted")
     add_option(group, "--check", "write nothing; print what --in-place would do; exit with 1 if it would change a file")
-    add_option(group, "--keep-rights", "refuse a file if its owner, set-ID bits or attributes are not kept")
+    add_option(group, "--keep-rights", "refuse a file whose owner, set-ID bits or attributes cannot be kept")
     add_option(group, "--no-verify", "do not read back and check what was written")
     add_option(group, "--report FILE", "write a line of JSON for each file; with -o, one object")
     add_option(group, "-v, --verbose", "print a summary on standard error")
