@@ -32,6 +32,7 @@ from cfi2sframe.trace.snapshot import PAGE_SIZE, FileMapping, last_from
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from cfi2sframe.abi import Arch
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.headers import FileHeader, ProgramHeader
@@ -234,31 +235,19 @@ class AddressSpace:
 
     def _module_of(self, mapping: FileMapping, file: ModuleFile | str) -> Module:
         """Return the module that begins with a mapping, of its file, or else of what memory has of it."""
-        arch, start, name = self.snapshot.arch, mapping.start, mapping.path
-        loaded = _loaded_at(start, self.snapshot)
-        reason = file if isinstance(file, str) else ""
-        if isinstance(file, ModuleFile):
-            image, loads = file.image, _loads_of(file.image.segments)
-            delta = loads[0].file_offset - mapping.file_offset if loads else -1
-            built = loaded and _build_id(loaded.read, loaded.segments, arch.byte_order)
-            own = built and _build_id(image.bytes_at, image.segments, arch.byte_order)
-            if image.arch != arch:
-                reason = f"the file is of {image.arch.name}"
-            elif built and own and built != own:
-                reason = f"the file has build-id {own.hex()}, the process {built.hex()}"
-            elif 0 <= delta < mapping.end - start:
-                bias = start + delta - loads[0].vaddr
-                return Module(start, loads[-1].end_vaddr + bias, name, file, bias)
-            else:
-                reason = "none of its mappings is the start of the program"
+        loaded = _loaded_at(mapping.start, self.snapshot)
+        bias = file if isinstance(file, str) else _bias_of(file.image, mapping, loaded, self.snapshot.arch)
+        if isinstance(file, ModuleFile) and isinstance(bias, int):
+            return Module(mapping.start, file.image.end_of_segments() + bias, mapping.path, file, bias)
+        reason = str(bias)
         if loaded is None:
-            return Module(start, mapping.end, name, None, 0, reason)
-        module = Module(start, loaded.loads[-1].end_vaddr + loaded.bias, name, None, loaded.bias)
+            return Module(mapping.start, mapping.end, mapping.path, None, 0, reason)
+        module = Module(mapping.start, loaded.loads[-1].end_vaddr + loaded.bias, mapping.path, None, loaded.bias)
         try:
-            file = self._store.read(loaded.content(), name)
+            file = self._store.read(loaded.content(), mapping.path)
             if not isinstance(file.rows, str):
                 return module._replace(file=file, note=reason and f"read from memory: {reason}")
-            problem = f"what memory has of it cannot be used: {name}: {file.rows}"
+            problem = f"what memory has of it cannot be used: {mapping.path}: {file.rows}"
         except InputError as error:
             problem = error.detail
         return module._replace(note=f"{reason}; {problem}" if reason else problem)
@@ -311,17 +300,16 @@ class AddressSpace:
 
 
 class _LoadedFile(NamedTuple):
-    """An ELF file in memory: its headers, its PT_LOAD entries by address, and what is added to its addresses."""
+    """An ELF file in memory: its headers, its PT_LOAD entries by address, and what is added to its addresses.
+
+    `read` takes the file's own addresses.
+    """
 
     header: FileHeader
     segments: Sequence[ProgramHeader]
     loads: Sequence[ProgramHeader]
     bias: int
-    read_memory: ReadMemory
-
-    def read(self, vaddr: int, size: int) -> bytes | None:
-        """Return bytes by the file's own addresses."""
-        return self.read_memory(vaddr + self.bias, size)
+    read: ReadMemory
 
     def content(self) -> bytes:
         """Return the bytes of the file, made of what memory has of its segments: file offsets are distances in memory.
@@ -374,7 +362,22 @@ def _loaded_at(start: int, snapshot: Snapshot) -> _LoadedFile | None:
     is_usual = arch_of_elf(header.machine, header.byte_order) == snapshot.arch
     if not is_usual or not loads or loads[-1].end_vaddr >= 1 << 63:
         return None
-    return _LoadedFile(header, segments, loads, start - (loads[0].vaddr - loads[0].file_offset), snapshot.read)
+    bias = start - (loads[0].vaddr - loads[0].file_offset)
+    return _LoadedFile(header, segments, loads, bias, lambda vaddr, size: snapshot.read(vaddr + bias, size))
+
+
+def _bias_of(image: ElfImage, mapping: FileMapping, loaded: _LoadedFile | None, arch: Arch) -> int | str:
+    """Return what is added to a file's addresses where it begins with a mapping, or why it is not the mapped one."""
+    if image.arch != arch:
+        return f"the file is of {image.arch.name}"
+    built = loaded and _build_id(loaded.read, loaded.segments, arch.byte_order)
+    own = built and _build_id(image.bytes_at, image.segments, arch.byte_order)
+    if built and own and built != own:
+        return f"the file has build-id {own.hex()}, the process {built.hex()}"
+    first = next(iter(_loads_of(image.segments)), None)
+    if first is None or not 0 <= first.file_offset - mapping.file_offset < mapping.end - mapping.start:
+        return "none of its mappings is the start of the program"
+    return mapping.start + first.file_offset - mapping.file_offset - first.vaddr
 
 
 def _loads_of(segments: Iterable[ProgramHeader]) -> list[ProgramHeader]:
