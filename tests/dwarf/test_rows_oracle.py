@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The naive evaluator judges: its rows of large libraries are pyelftools', and have the values of a conversion's."""
+"""The naive evaluator judges: its rows of large libraries are ours and pyelftools', and have a conversion's values."""
 
 from __future__ import annotations
 
@@ -12,13 +12,19 @@ from elftools.dwarf.callframe import FDE, CallFrameInfo
 from elftools.dwarf.structs import DWARFStructs
 from elftools.elf.elffile import ELFFile
 
+from cfi2sframe import load
 from cfi2sframe.conversion import Options
+from cfi2sframe.dwarf.programs import read_programs
+from cfi2sframe.sources import find_cfi
 from tests.support import naive
 from tests.support.compare_rows import compare_rows
+from tests.support.naive_compare import problems_of
 from tests.support.targets import AARCH64, S390, Target, label
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from tests.support.oracle.tools import CorpusArch
 
 pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 
@@ -47,6 +53,49 @@ def library(request: pytest.FixtureRequest) -> Path:
     if not path.exists():
         pytest.skip(f"no {path}")
     return path
+
+
+#: Libraries of the corpus and of this machine, and the fewest FDEs that each has.
+OF_CORPUS: Final = {"libstdc++.so.6": 4_000, "libcrypto.so.3": 10_000, "libpython3.13.so.1.0": 6_000}
+OF_MACHINE: Final = {
+    "/lib/x86_64-linux-gnu/libc.so.6": 3_000,
+    "/usr/lib/x86_64-linux-gnu/libgcrypt.so.20": 1_000,
+    "/usr/aarch64-linux-gnu/lib/libc.so.6": 2_000,
+    "/usr/s390x-linux-gnu/lib/libc.so.6": 2_000,
+    "/usr/aarch64-linux-gnu/lib/libstdc++.so.6": 3_000,
+    "/usr/s390x-linux-gnu/lib/libstdc++.so.6": 3_000,
+}
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("name", OF_CORPUS)
+def test_rows_of_the_corpus(name: str, corpus: Callable[[CorpusArch], Path]) -> None:
+    check_rows(corpus("amd64") / "usr/lib/x86_64-linux-gnu" / name, OF_CORPUS[name])
+
+
+@pytest.mark.parametrize("name", OF_MACHINE)
+def test_rows_of_the_machine(name: str) -> None:
+    if not Path(name).exists():
+        pytest.skip(f"no {name}")
+    check_rows(Path(name), OF_MACHINE[name])
+
+
+def check_rows(path: Path, fewest: int) -> None:
+    """Compare the rows of every FDE, whether SFrame can express them or not."""
+    image = load(str(path))
+    cfi = read_programs(image, *find_cfi(image, "eh_frame"))
+    assert cfi.damaged == ()
+    fdes = list(naive.fdes_of(path))
+    assert len(fdes) >= fewest
+    assert list(cfi.entries.offsets) == [fde.offset for fde in fdes]
+    ranges = [(fde.start_vaddr, fde.size) for fde in fdes]
+    assert list(zip(cfi.entries.starts, cfi.entries.sizes, strict=True)) == ranges
+    for fde, number in zip(fdes, cfi.entries.program_numbers, strict=True):
+        own = [row for row in fde.rows if row.start < max(fde.size, 1)]
+        table, where = cfi.entries.programs[number].table, f"0x{fde.start_vaddr:x}"
+        assert list(problems_of(table, own, fde.ra_column, image.arch)) == [], where
+        # Rows that are missing are seen.
+        assert list(problems_of(table, own[1:], fde.ra_column, image.arch)) != [], where
 
 
 @pytest.mark.parametrize("version", [2, 3])
