@@ -63,6 +63,16 @@ class DwarfFde(NamedTuple):
     pc_offset: int
 
 
+class _Entry(NamedTuple):
+    """An entry: its field CIE_id or CIE_pointer, which is at `start`, and the bytes `[body, end)` after that field."""
+
+    is_cie: bool
+    identifier: int
+    start: int
+    body: int
+    end: int
+
+
 class EntryWalk:
     """A pass over a section's entries: `fdes` yields the sound FDEs; after that, `failures` has the errors of others.
 
@@ -110,63 +120,49 @@ class EntryWalk:
                     offset = size
                     break
                 continue
-            start, end, id_size = self._bounds(offset)
-            fde = self._entry(offset, start, end, id_size)
-            if fde is not None:
-                yield fde
-            offset = end
+            entry = self._entry_at(offset)
+            if entry.is_cie:
+                if offset not in self.cies:
+                    self._read_cie(offset, entry)
+            else:
+                try:
+                    fde = self._fde(offset, entry)
+                except CfiError as error:
+                    self.failures.append(self._error(error.reason, offset))
+                else:
+                    yield fde
+            offset = entry.end
         if data[offset:].strip(b"\0"):
             raise self._error("truncated entry", offset)
 
     def fde_at(self, offset: int) -> DwarfFde:
         """Return the FDE at an offset where `fdes` has found one."""
-        return self._fde(offset, *self._bounds(offset))
+        return self._fde(offset, self._entry_at(offset))
 
     def _ends_at(self, offset: int) -> bool:
         """Whether the terminator before `offset` ends the section: only where no section header gives its size."""
         must_find = self.section.must_find_offset
         return must_find is not None and offset > must_find
 
-    def _bounds(self, offset: int) -> tuple[int, int, int]:
-        """Return where an entry's fields start and end, and the size of its CIE field (DWARF 5, 7.4).
-
-        Raises `CfiError` when the entry leaves the section.
-        """
-        length = struct.unpack_from(self.bases.byte_order + "I", self.data, offset)[0]
+    def _entry_at(self, offset: int) -> _Entry:
+        """Return the entry at an offset (DWARF 5, 7.4). Raises `CfiError` when it leaves the section."""
+        order = self.bases.byte_order
+        length = struct.unpack_from(order + "I", self.data, offset)[0]
         start, id_size = offset + 4, 4
         if length == 0xFFFFFFFF:
             if offset + 12 > len(self.data):
                 raise self._error("truncated 64-bit length", offset)
-            length = struct.unpack_from(self.bases.byte_order + "Q", self.data, start)[0]
+            length = struct.unpack_from(order + "Q", self.data, start)[0]
             # .eh_frame keeps its CIE pointer at 4 bytes (LSB); .debug_frame widens it.
             start, id_size = offset + 12, 4 if self.is_eh_frame else 8
         if length < id_size or start + length > len(self.data):
             raise self._error(f"the entry's length of {length} bytes leaves the section", offset)
-        return start, start + length, id_size
+        identifier = struct.unpack_from(order + ("I" if id_size == 4 else "Q"), self.data, start)[0]
+        of_cies = 0 if self.is_eh_frame else (1 << (8 * id_size)) - 1
+        return _Entry(identifier == of_cies, identifier, start, start + id_size, start + length)
 
     def _error(self, reason: str, offset: int) -> CfiError:
         return CfiError(reason, self.section.name, offset)
-
-    def _entry(self, offset: int, start: int, end: int, id_size: int) -> DwarfFde | None:
-        """Read an entry whose fields begin at `start`; return it when it is a sound FDE."""
-        if self._identifier(start, id_size) == self._cie_id(id_size):
-            if offset not in self.cies:
-                self._cie(offset, start + id_size, end)
-            return None
-        try:
-            return self._fde(offset, start, end, id_size)
-        except CfiError as error:
-            self.failures.append(self._error(error.reason, offset))
-            return None
-
-    def _identifier(self, start: int, id_size: int) -> int:
-        """Return the field that is a CIE's CIE_id or an FDE's CIE_pointer."""
-        code = "I" if id_size == 4 else "Q"
-        return int(struct.unpack_from(self.bases.byte_order + code, self.data, start)[0])
-
-    def _cie_id(self, id_size: int) -> int:
-        """Return the CIE_id, which marks CIEs: 0 in .eh_frame, all ones in .debug_frame."""
-        return 0 if self.is_eh_frame else (1 << (8 * id_size)) - 1
 
     def _find_cie(self, offset: int) -> DwarfCie:
         """Return the CIE at an offset; it is read ahead when it follows its FDE (legal in .debug_frame).
@@ -178,21 +174,21 @@ class EntryWalk:
                 raise CfiError("the CIE pointer leaves the section")
             no_cie = CfiError("the CIE pointer does not point to a CIE")
             try:
-                start, end, id_size = self._bounds(offset)
+                entry = self._entry_at(offset)
             except CfiError:
                 raise no_cie from None
-            if self._identifier(start, id_size) != self._cie_id(id_size):
+            if not entry.is_cie:
                 raise no_cie
-            self._cie(offset, start + id_size, end)
+            self._read_cie(offset, entry)
         found = self.cies[offset]
         if isinstance(found, CfiError):
             raise CfiError(f"its CIE at 0x{offset:x} is damaged: {found.reason}")
         return found
 
-    def _cie(self, offset: int, body: int, end: int) -> None:
-        """Add the CIE at an offset to `cies`, or the error where it is damaged; its fields are `data[body:end]`."""
+    def _read_cie(self, offset: int, entry: _Entry) -> None:
+        """Add the CIE at an offset to `cies`, or the error where it is damaged."""
         try:
-            cie = _parse_cie(self.data[body:end], self.bases, self.section.vaddr + body)
+            cie = _parse_cie(self.data[entry.body : entry.end], self.bases, self.section.vaddr + entry.body)
         except CfiError as error:
             self.cies[offset] = error
         else:
@@ -200,28 +196,25 @@ class EntryWalk:
             if self.is_eh_frame and cie.fde_encoding == _PCREL_SDATA4 and not self.section.unresolved:
                 self._common_cies[offset] = cie
 
-    def _fde(self, offset: int, start: int, end: int, id_size: int) -> DwarfFde:
-        cie_field = self._identifier(start, id_size)
-        cie = self._find_cie(start - cie_field if self.is_eh_frame else cie_field)
-        body = start + id_size
-        entry = self.data[body:end]
-        order = self.bases.byte_order
+    def _fde(self, offset: int, entry: _Entry) -> DwarfFde:
+        cie = self._find_cie(entry.start - entry.identifier if self.is_eh_frame else entry.identifier)
+        body, data, order = entry.body, self.data[entry.body : entry.end], self.bases.byte_order
         if body in self.section.unresolved:
             raise CfiError("its function is in no section of this file")
-        pc_begin, position = read_pointer(entry, 0, cie.fde_encoding, self.bases, self.section.vaddr + body)
-        pc_range, position = read_value(entry, position, cie.fde_encoding, order)
+        pc_begin, position = read_pointer(data, 0, cie.fde_encoding, self.bases, self.section.vaddr + body)
+        pc_range, position = read_value(data, position, cie.fde_encoding, order)
         if pc_range < 0:
             # A range has the form of pc_begin, which may be signed, but never a sign.
             pc_range &= (1 << 8 * (fixed_size(cie.fde_encoding) or 8)) - 1
-        if pc_range and not (pc_begin | pc_range) & 0xFFFFFFFF and not self.is_eh_frame and id_size == 4:
+        if pc_range and not (pc_begin | pc_range) & 0xFFFFFFFF and not self.is_eh_frame and body == entry.start + 4:
             # Free Pascal writes this: both fields are shifted by the upper half of the pointer before them.
             raise CfiError("its CIE pointer has 8 bytes, where a 32-bit length asks for 4")
         if cie.augmentation.startswith("z"):
-            size, position = read_uleb(entry, position)
+            size, position = read_uleb(data, position)
             position += size
-            if position > len(entry):
+            if position > len(data):
                 raise CfiError("the augmentation data leave the entry")
-        return DwarfFde(offset, cie, pc_begin, pc_range, entry[position:], body + position, body)
+        return DwarfFde(offset, cie, pc_begin, pc_range, data[position:], body + position, body)
 
 
 def _parse_cie(data: bytes, bases: PointerBases, data_vaddr: int) -> DwarfCie:
