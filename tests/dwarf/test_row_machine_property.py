@@ -20,15 +20,12 @@ from cfi2sframe.dwarf.pointer import Location, PointerBases
 from cfi2sframe.dwarf.rules import Rows
 from cfi2sframe.elf.cfi import CfiKind, CfiSection
 from cfi2sframe.errors import CfiError
-from tests.support import cfi_asm as asm
 from tests.support import cfi_strategies as cfi
 from tests.support import naive
 from tests.support.entries import CfiTable, parse_entries
 from tests.support.naive_compare import problems_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.rules import UnwindTable
 
@@ -139,59 +136,11 @@ def test_one_machine_for_many_programs(machine: cfi.Machine, arch: Arch, data: s
             check_table(shared(fde.cie, fde.instructions, _location(fde, arch)), each, arch)
 
 
-@pytest.mark.parametrize(("machine", "arch"), MACHINES)
-@settings(max_examples=25)
-@given(st.data())
-def test_rules_of_untracked_registers_change_no_row(machine: cfi.Machine, arch: Arch, data: st.DataObject) -> None:
-    """An expression for a register that rows do not track leaves every row as it was, wherever it stands."""
-    program = data.draw(cfi.programs(machine, max_steps=12))
-    extra = data.draw(st.sampled_from((asm.expression(99, b"\x30"), asm.undefined(99), asm.gnu_args_size(1 << 40))))
-    place = data.draw(st.integers(0, len(program.fde.instructions)))
-    instructions = program.fde.instructions
-    longer = program.fde._replace(instructions=(*instructions[:place], extra, *instructions[place:]))
-    fde = _read(program._replace(fde=longer), arch)
-    told = evaluate(program.section(SECTION_VADDR).assemble(), arch)
-    for row_machine in _machines(arch):
-        check_table(row_machine(fde.cie, fde.instructions), told, arch)
-
-
-# --- What DWARF does not allow, and unwinders agree on ------------------------------------------------------
-
-_CFA_STEPS = st.one_of(
-    st.builds(asm.def_cfa, st.integers(0, 9), st.integers(0, 300)),
-    st.builds(asm.def_cfa_register, st.integers(0, 9)),
-    st.builds(asm.def_cfa_offset, st.integers(0, 300)),
-    st.sampled_from((asm.def_cfa_expression(b"\x30"), asm.def_cfa_expression(b""))),
-    st.sampled_from((asm.advance0(0), asm.advance0(1))),
-)
-
-
-def _code(instructions: Iterable[asm.Instruction]) -> bytes:
-    out = bytearray()
-    for instruction in instructions:
-        operands = b"".join(asm.uleb128(operand.value) for operand in instruction.operands)
-        out += bytes((instruction.opcode,)) + operands + instruction.tail
-    return bytes(out)
+# --- Garbage ------------------------------------------------------------------------------------------------
 
 
 def _cie(code: bytes) -> DwarfCie:
     return DwarfCie(1, "", 1, -8, 16, d.DW_EH_PE_absptr, d.DW_EH_PE_omit, False, False, code)
-
-
-@given(st.lists(_CFA_STEPS, max_size=30))
-def test_an_expression_hides_register_and_offset(steps: list[asm.Instruction]) -> None:
-    """After an expression a new offset is kept, and a new register ends the expression with it (libgcc, readelf)."""
-    cie = asm.Cie(instructions=(asm.def_cfa(7, 8),))
-    section = asm.EhFrame((asm.Fde(cie, 0x1000, 1 << 16, tuple(steps)),), SECTION_VADDR).assemble()
-    told = evaluate(section, AMD64)
-    plain, handed_on, program = (
-        machine(_cie(_code([asm.def_cfa(7, 8)])), _code(steps)) for machine in _machines(AMD64)
-    )
-    assert plain == handed_on == program
-    check_table(program, told, AMD64)
-
-
-# --- Garbage ------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=150)
