@@ -169,12 +169,6 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
         "older than its support of SFrame: .sframe sections are concatenated, each with its header",
     ),
     KnownWrong(
-        "signal-frame-expressions",
-        "gas",
-        ("2.47",),
-        "warns that a signal frame with a CFA expression gets no SFrame FDE, and emits one without rows",
-    ),
-    KnownWrong(
         "aarch64-lazy.c",
         "glibc",
         ("2.36",),
