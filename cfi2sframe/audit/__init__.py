@@ -1,2 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where CFI and instructions contradict each other: follows each FDE's instructions, and compares states with rows."""
+"""Where CFI and instructions contradict each other. The door is `compare`.
+
+In: the CFI of an image, with what it says of control flow (`flow`). Out: rows that contradict the instructions
+(`answers`), and the same as text for people (`findings`). Nothing is changed.
+"""

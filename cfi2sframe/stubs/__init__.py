@@ -1,2 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PLT stubs: where they are in a linked file, what their instructions do, and the rows of blocks that repeat."""
+"""PLT stubs. The door is `scan`.
+
+In: a linked file. Out: where its stubs are (`ranges`), and their rows, from their instructions (`frames`); blocks that
+repeat become one PCMASK function. Nothing here knows the CFI.
+"""
