@@ -255,7 +255,7 @@ def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options:
 
 def _places(conversion: Conversion) -> dict[tuple[int, int], list[int]]:
     """Return the addresses of an object's functions by offset and size, with and without the padding after them."""
-    padding_starts = {end: start for start, end in conversion.code_map.padding.ranges}
+    padding_starts = {end: start for start, end in conversion.code_map.padding}
     places: dict[tuple[int, int], list[int]] = {}
     for function in conversion.section:
         start, end = function.start_vaddr, function.end_vaddr

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.overlaps import Pieces, Ranges, resolve_overlaps
-from cfi2sframe.padding import Padding, find_padding
+from cfi2sframe.padding import find_padding
 from cfi2sframe.stubs.records import StubReason, StubScan
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.elf.ranges import Span
     from cfi2sframe.reasons import DropReason
     from cfi2sframe.stubs.records import StubSkip
 
@@ -35,7 +36,7 @@ class CodeMap(NamedTuple):
     dropped: dict[int, DropReason]
     overlapped: frozenset[int]
     replaced: frozenset[int]
-    padding: Padding
+    padding: tuple[Span, ...]
 
 
 def map_code(image: ElfImage, entries: CfiEntries, version: int) -> CodeMap:
@@ -70,12 +71,12 @@ def _without_lone_blocks(stubs: StubScan, pieces: Pieces) -> StubScan:
     return stubs._replace(left_out=tuple(filter(is_left, stubs.left_out)))
 
 
-def _padding_after(image: ElfImage, pieces: Pieces, stubs: StubScan) -> Padding:
+def _padding_after(image: ElfImage, pieces: Pieces, stubs: StubScan) -> tuple[Span, ...]:
     """Return the padding after pieces, which ends where a piece or a stub starts."""
     stub_starts = [stub.start_vaddr for stub in stubs.functions]
     stub_ends = {stub.start_vaddr + stub.size for stub in stubs.functions}
     padding = find_padding(image, sorted([*pieces.starts, *stub_starts]), sorted([*pieces.ends, *stub_ends]))
-    return Padding(tuple([gap for gap in padding.ranges if gap[0] not in stub_ends]))
+    return tuple([gap for gap in padding if gap.start not in stub_ends])
 
 
 def _stub_ranges(stubs: StubScan) -> Iterator[tuple[int, int]]:

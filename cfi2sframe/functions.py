@@ -100,13 +100,13 @@ def place_functions(
     They are in ascending order of their addresses; with `in_section_order`, in the order of the FDEs, as linkers expect
     it of objects (which have no stubs).
     """
-    padding = code_map.padding.sizes
+    padding_ends = dict(code_map.padding)
     placed = [Placed(stub.start_vaddr, stub.size, stub.body, None) for stub in code_map.stubs.functions]
     for number, start_vaddr, end_vaddr in zip(*code_map.pieces, strict=True):
         vaddr = entries.starts[number]
         for start, end, piece in pieces_within(outcomes.results[number], start_vaddr - vaddr, end_vaddr - vaddr):
             if not isinstance(piece, Skip):
-                size = end - start + padding.get(vaddr + end, 0)
+                size = padding_ends.get(vaddr + end, vaddr + end) - vaddr - start
                 placed.append(Placed(vaddr + start, min(size, _MAX_FUNCTION_SIZE), piece, number))
     placed.sort(key=attrgetter("entry", "start_vaddr") if in_section_order else attrgetter("start_vaddr"))
     if version < SFRAME_VERSION_3:

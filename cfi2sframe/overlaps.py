@@ -9,15 +9,16 @@ section's order.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
+from heapq import heappop, heappush
 from itertools import pairwise
-from operator import add, attrgetter, gt, sub
+from operator import add, attrgetter, gt
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.elf.ranges import without
 from cfi2sframe.reasons import DropReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 
 class Ranges(NamedTuple):
@@ -58,19 +59,19 @@ class Pieces(NamedTuple):
         """Return the columns of records."""
         return cls(*zip(*records, strict=True))
 
-    def without(self, taken: Sequence[tuple[int, int]]) -> Pieces:
-        """Return what is left outside of some ascending ranges that do not overlap."""
-        if not taken:
-            return self
-        starts, ends = zip(*taken, strict=True)
-        # Stubs are close together, and most pieces are far from them.
-        near = slice(bisect_right(self.ends, starts[0]), bisect_left(self.starts, ends[-1]))
-        left: list[Piece] = []
-        for number, start, end in Pieces(*(column[near] for column in self)).records:
-            cuts = taken[bisect_right(ends, start) : bisect_left(starts, end)]
-            left += [Piece(number, *span) for span in without([(start, end)], cuts)]
-        columns = zip(self, Pieces.of(left), strict=True)
-        return Pieces(*((*all_[: near.start], *cut, *all_[near.stop :]) for all_, cut in columns))
+    def without(self, taken: Iterable[tuple[int, int]]) -> Pieces:
+        """Return what is left outside of some ranges."""
+        records = list(self.records)
+        for start, end in taken:
+            first = bisect_right(records, start, key=attrgetter("end_vaddr"))
+            last = bisect_left(records, end, key=attrgetter("start_vaddr"))
+            records[first:last] = [
+                Piece(number, *span)
+                for number, vaddr, end_vaddr in records[first:last]
+                for span in ((vaddr, min(start, end_vaddr)), (max(end, vaddr), end_vaddr))
+                if span[0] < span[1]
+            ]
+        return Pieces.of(records)
 
 
 class Resolved(NamedTuple):
@@ -86,85 +87,49 @@ def resolve_overlaps(ranges: Ranges, not_code: Callable[[Sequence[int], Sequence
 
     `not_code(starts, ends)` returns the indices of the ranges that are not executable; `starts` ascend.
     """
-    pieces = Pieces()
-    dropped: dict[int, DropReason] = {}
-    for numbers in ranges.groups:
-        found = _resolve_source(ranges, numbers, not_code, dropped)
-        if pieces.numbers:
-            left = found.without(list(zip(pieces.starts, pieces.ends, strict=True)))
-            dropped.update(dict.fromkeys(set(found.numbers).difference(left.numbers), DropReason.BETTER_SOURCE))
-            found = Pieces.of(sorted((*pieces.records, *left.records), key=attrgetter("start_vaddr")))
-        pieces = found
-    held = map(sub, pieces.ends, pieces.starts)
-    whole = map(ranges.sizes.__getitem__, pieces.numbers)
-    overlapped = {number for number, size, full in zip(pieces.numbers, held, whole, strict=True) if size != full}
-    return Resolved(pieces, dropped, frozenset(overlapped))
-
-
-def _resolve_source(
-    ranges: Ranges,
-    numbers: Sequence[int],
-    not_code: Callable[[Sequence[int], Sequence[int]], list[int]],
-    dropped: dict[int, DropReason],
-) -> Pieces:
-    """Give each address to one FDE of a source at most; FDEs without any go to `dropped`."""
-    order = sorted(numbers, key=ranges.starts.__getitem__)
+    order = sorted(range(len(ranges.starts)), key=ranges.starts.__getitem__)
     starts, sizes = tuple(map(ranges.starts.__getitem__, order)), tuple(map(ranges.sizes.__getitem__, order))
-    pieces = Pieces(tuple(order), starts, tuple(map(add, starts, sizes)))
-    unusable = {order[index]: DropReason.DISCARDED for index in not_code(starts, pieces.ends)}
+    usable = Pieces(tuple(order), starts, tuple(map(add, starts, sizes)))
+    dropped = {order[index]: DropReason.DISCARDED for index in not_code(starts, usable.ends)}
     if 0 in sizes:
-        unusable.update((number, DropReason.EMPTY) for number, size in zip(order, sizes, strict=True) if size == 0)
-    if unusable:
-        dropped.update(unusable)
-        pieces = Pieces.of(piece for piece in pieces.records if piece.number not in unusable)
-    if not any(map(gt, pieces.ends, pieces.starts[1:])):
-        return pieces
-    settled: list[Piece] = []
-    for cluster in _clusters(pieces.records):
-        settled += _settle(cluster, ranges, dropped) if len(cluster) > 1 else cluster
-    return Pieces.of(settled)
+        dropped.update((number, DropReason.EMPTY) for number, size in zip(order, sizes, strict=True) if size == 0)
+    if dropped:
+        usable = Pieces.of(piece for piece in usable.records if piece.number not in dropped)
+    if not any(map(gt, usable.ends, usable.starts[1:])):
+        return Resolved(usable, dropped, frozenset())
+    ranks = {number: rank for rank, group in enumerate(ranges.groups) for number in group}
+    pieces = Pieces.of(_sweep(usable.records, ranks))
+    held, seen = Counter[int](), set[tuple[int, ...]]()
+    for number, start, end in pieces.records:
+        held[number] += end - start
+    for number, start, end in sorted(usable.records):
+        content = ranks[number], start, end, ranges.contents[number]
+        if number not in held:
+            holders = pieces.numbers[bisect_right(pieces.ends, start) : bisect_left(pieces.starts, end)]
+            is_better = all(ranks[holder] < ranks[number] for holder in holders)
+            reason = DropReason.BETTER_SOURCE if is_better else DropReason.SHADOWED
+            dropped[number] = DropReason.DUPLICATE if content in seen else reason
+        seen.add(content)
+    return Resolved(pieces, dropped, frozenset(number for number, size in held.items() if size != ranges.sizes[number]))
 
 
-def _clusters(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Yield the runs of pieces, in ascending order of their starts, that overlap; most pieces are one by themselves."""
-    cluster: list[Piece] = []
-    end_vaddr = 0
-    for piece in pieces:
-        if cluster and piece.start_vaddr >= end_vaddr:
-            yield cluster
-            cluster = []
-        cluster.append(piece)
-        end_vaddr = max(end_vaddr, piece.end_vaddr)
-    yield cluster
-
-
-def _settle(cluster: list[Piece], ranges: Ranges, dropped: dict[int, DropReason]) -> list[Piece]:
-    """Return the pieces of a run of overlapping ranges; FDEs that have none go to `dropped`."""
-    different: dict[tuple[int, int, int], Piece] = {}
-    for piece in cluster:
-        number, start_vaddr, end_vaddr = piece
-        if different.setdefault((start_vaddr, end_vaddr, ranges.contents[number]), piece) is not piece:
-            dropped[number] = DropReason.DUPLICATE
-    pieces = _sweep(different.values())
-    winners = {piece.number for piece in pieces}
-    dropped.update((each.number, DropReason.SHADOWED) for each in different.values() if each.number not in winners)
-    return pieces
-
-
-def _sweep(ranges: Iterable[Piece]) -> list[Piece]:
-    """Return the pieces of a run of overlapping ranges, in ascending order."""
-    # On the stack, the range that starts last is on top, and of equal starts the first in the section.
-    waiting = sorted(ranges, key=lambda each: (-each.start_vaddr, each.number))
-    edges = sorted({vaddr for _, start_vaddr, end_vaddr in waiting for vaddr in (start_vaddr, end_vaddr)})
-    stack: list[Piece] = []
+def _sweep(ranges: Sequence[Piece], ranks: Mapping[int, int]) -> list[Piece]:
+    """Return the pieces of ranges, in ascending order of their starts, by the ranks of the FDEs' sources."""
+    # The range whose source is best is first, of these the one that starts last, and then the first in the section.
+    open_ranges: list[tuple[int, int, int, int]] = []
     pieces: list[Piece] = []
-    for edge, next_edge in pairwise(edges):
-        while waiting and waiting[-1].start_vaddr == edge:
-            stack.append(waiting.pop())
-        while stack[-1].end_vaddr <= edge:
-            stack.pop()
-        number = stack[-1].number
-        if pieces and pieces[-1].number == number:
+    at = 0
+    for edge, next_edge in pairwise(sorted({vaddr for _, *edges in ranges for vaddr in edges})):
+        while at < len(ranges) and ranges[at].start_vaddr == edge:
+            number, start, end = ranges[at]
+            heappush(open_ranges, (ranks[number], -start, number, end))
+            at += 1
+        while open_ranges and open_ranges[0][3] <= edge:
+            heappop(open_ranges)
+        if not open_ranges:
+            continue
+        number = open_ranges[0][2]
+        if pieces and pieces[-1].number == number and pieces[-1].end_vaddr == edge:
             pieces[-1] = pieces[-1]._replace(end_vaddr=next_edge)
         else:
             pieces.append(Piece(number, edge, next_edge))

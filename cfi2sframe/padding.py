@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf.constants import EM_X86_64
-from cfi2sframe.elf.ranges import without
+from cfi2sframe.elf.ranges import Span, without
 from cfi2sframe.elf.references import referred_addresses
 from cfi2sframe.errors import ElfError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.ranges import Span
     from cfi2sframe.elf.sections import CodeRange
 
 #: Padding has fewer bytes than this, the largest alignment that compilers ask for by default.
@@ -30,27 +29,6 @@ _MAX_ALIGNMENT: Final = 64
 _JMP_REL32: Final = b"\xe9"
 _JMP_SIZE: Final = 5
 _NOP: Final = b"\x90"
-#: No instruction of any of the ABIs is longer.
-_MAX_INSTRUCTION_SIZE: Final = 15
-#: Bytes that are matched at one time where there may be many.
-_STEP_SIZE: Final = 4096
-#: Bytes of code that are read at one time.
-_WINDOW_SIZE: Final = 1 << 20
-
-
-class Padding(NamedTuple):
-    """Ranges of padding `[start, end)`, ascending virtual addresses. A function ends at each start."""
-
-    ranges: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def sizes(self) -> dict[int, int]:
-        """The sizes in bytes, by start."""
-        return {start: end - start for start, end in self.ranges}
-
-
-def _fill_of(arch: Arch) -> re.Pattern[bytes]:
-    return re.compile(arch.fill, re.DOTALL)
 
 
 def is_fill(arch: Arch, data: bytes) -> bool:
@@ -61,21 +39,13 @@ def is_fill(arch: Arch, data: bytes) -> bool:
     if arch.elf_machine == EM_X86_64 and data[:1] == _JMP_REL32:
         nops = data[_JMP_SIZE:]
         return nops == _NOP * len(nops) != b"" and int.from_bytes(data[1:_JMP_SIZE], "little") == len(nops)
-    return _fill_of(arch).fullmatch(data) is not None
+    return re.compile(arch.fill, re.DOTALL).fullmatch(data) is not None
 
 
 def fill_size(image: ElfImage, code: CodeRange, start_vaddr: int, end_vaddr: int) -> int:
     """Return how many bytes of a part of a code range, from its start on, only fill space."""
-    vaddr = start_vaddr
-    while vaddr < end_vaddr:
-        data = image.code_bytes(code, vaddr, min(end_vaddr, vaddr + _STEP_SIZE))
-        match = _fill_of(image.arch).match(data)
-        if match is None:
-            break
-        vaddr += match.end()
-        if match.end() < len(data) - _MAX_INSTRUCTION_SIZE:
-            break
-    return vaddr - start_vaddr
+    match = re.compile(image.arch.fill, re.DOTALL).match(image.code_bytes(code, start_vaddr, end_vaddr))
+    return 0 if match is None else match.end()
 
 
 def code_outside(image: ElfImage, held: Sequence[Span]) -> Iterator[tuple[CodeRange, Span]]:
@@ -95,47 +65,36 @@ def gaps_outside(image: ElfImage, held: Sequence[Span]) -> Iterator[tuple[CodeRa
             yield code, gap
 
 
-def find_padding(image: ElfImage, starts: Sequence[int], ends: Sequence[int]) -> Padding:
+def find_padding(image: ElfImage, starts: Sequence[int], ends: Sequence[int]) -> tuple[Span, ...]:
     """Return the padding after functions, whose addresses `[start, end)` are columns: ascending, without overlap.
 
     Padding fills the space up to the next function or, in a linked file, to the end of the executable section (segment,
     where there are no sections): after a section of an object, the linker may place anything. It consists of
     instructions that do nothing, has fewer than 64 bytes, and no symbol, entry point or relocation refers to it.
     """
-    found: list[tuple[int, int]] = []
+    # Most gaps have the bytes of another one.
+    known: dict[bytes, bool] = {}
+    found: list[Span] = []
     try:
         for code in image.code_ranges:
             first, last = bisect_left(starts, code.start_vaddr), bisect_left(starts, code.end_vaddr)
             limits = [*starts[first + 1 : last], 0 if image.is_relocatable else code.end_vaddr]
-            gaps = zip(ends[first:last], limits, strict=False)
-            found += _filled(image, code, [(start, end) for start, end in gaps if 0 < end - start < _MAX_ALIGNMENT])
-        return _without_referred(found, referred_addresses(image).difference(starts)) if found else Padding()
+            for gap in map(Span, ends[first:last], limits):
+                if 0 < gap.end - gap.start < _MAX_ALIGNMENT:
+                    data = image.code_bytes(code, *gap)
+                    if data not in known:
+                        known[data] = len(data) == gap.end - gap.start and is_fill(image.arch, data)
+                    if known[data]:
+                        found.append(gap)
+        if not found:
+            return ()
+        gap_starts = [gap.start for gap in found]
+        referred = set[int]()
+        for vaddr in referred_addresses(image).difference(starts):
+            number = bisect_right(gap_starts, vaddr) - 1
+            if number >= 0 and vaddr < found[number].end:
+                referred.add(number)
+        return tuple([gap for number, gap in enumerate(found) if number not in referred])
     except ElfError:
         # Where a table is damaged, no one can say what refers to padding.
-        return Padding()
-
-
-def _filled(image: ElfImage, code: CodeRange, gaps: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the gaps of a code range that are filled. Most have the bytes of another one, so each text is read once."""
-    first = 0
-    while first < len(gaps):
-        base = gaps[first][0]
-        last = bisect_right(gaps, (base + _WINDOW_SIZE, 0))
-        near, first = gaps[first:last], last
-        end = near[-1][1]
-        window = image.code_bytes(code, base, end)
-        if len(window) == end - base:
-            texts = [window[start - base : end - base] for start, end in near]
-            fills = {text for text in set(texts) if is_fill(image.arch, text)}
-            yield from [gap for gap, text in zip(near, texts, strict=True) if text in fills]
-
-
-def _without_referred(gaps: Sequence[tuple[int, int]], vaddrs: Iterable[int]) -> Padding:
-    """Return the gaps that hold none of some addresses."""
-    starts = [start for start, _ in gaps]
-    referred = set[int]()
-    for vaddr in vaddrs:
-        index = bisect_right(starts, vaddr) - 1
-        if index >= 0 and vaddr < gaps[index][1]:
-            referred.add(starts[index])
-    return Padding(tuple([gap for gap in gaps if gap[0] not in referred]))
+        return ()

@@ -111,7 +111,7 @@ def test_gaps_as_capstone_reads_them(conversions: tuple[Conversion, ...]) -> Non
     filled = found = 0
     for conversion in conversions:
         image = conversion.image
-        padding = set(conversion.code_map.padding.ranges)
+        padding = set(conversion.code_map.padding)
         for start, end in _gaps(conversion):
             code = image.code_range_of(start)
             assert code is not None
@@ -153,7 +153,7 @@ def test_what_linkers_fill_with(variant: Variant, tmp_path: Path) -> None:
     source.write_text(ALIGNED)
     image = link(variant._replace(options=(*variant.options, str(source))), tmp_path)
     conversion = convert(image, level=1)
-    padding = dict(conversion.code_map.padding.ranges)
+    padding = dict(conversion.code_map.padding)
     names = {name: vaddr for vaddr, name in image.names_of(conversion.section.starts).items()}
     sizes = dict(zip(conversion.section.starts, conversion.section.sizes, strict=True))
     for name, following in (("first", "second"), ("second", "third")):

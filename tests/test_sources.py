@@ -66,7 +66,7 @@ def held(image: ElfImage) -> dict[int, int]:
     """Return the offset of the CFA from SP at each address of the code that has a row, as a reader finds it."""
     conversion = convert(image)
     lookup = read_section(conversion.data, conversion.section_vaddr)
-    padding = {vaddr for start, end in conversion.code_map.padding.ranges for vaddr in range(start, end)}
+    padding = {vaddr for start, end in conversion.code_map.padding for vaddr in range(start, end)}
     found = {}
     for delta in range(CODE_SIZE):
         at = None if TEXT_VADDR + delta in padding else lookup.find(TEXT_VADDR + delta)

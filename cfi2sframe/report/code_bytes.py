@@ -88,7 +88,7 @@ def _known(conversion: Conversion) -> Iterator[Stretch]:
                 yield each._replace(kind="without CFI" if each.reason else "from_code")
             else:
                 yield each
-    for start, end in code_map.padding.ranges:
+    for start, end in code_map.padding:
         if start in described_ends:
             yield Stretch("padding", start, end)
 

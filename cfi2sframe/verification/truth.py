@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.dwarf.rules import RowState
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.padding import Padding
+    from cfi2sframe.elf.ranges import Span
     from cfi2sframe.sframe.model import FrameState
     from cfi2sframe.stubs.records import StubScan
 
@@ -45,7 +45,7 @@ class Truth(NamedTuple):
     holes: Sequence[tuple[int, int]]
     may_lack_parts: Container[int]
     stubs: StubScan
-    padding: Padding
+    padding: tuple[Span, ...]
 
 
 class Fde(NamedTuple):
@@ -95,7 +95,7 @@ def truth_column(truth: Truth, fdes: Sequence[Fde], arch: Arch) -> AddressColumn
         (table.starts, [column.number(Claim(((cie, row),))) for row in table.states])
         for _, cie, table in truth.entries.programs
     ]
-    program_numbers, padding_sizes = truth.entries.program_numbers, truth.padding.sizes
+    program_numbers, padding_ends = truth.entries.program_numbers, dict(truth.padding)
     for cluster, next_start in _clusters(fdes):
         if len(cluster) == 1:
             start, number, end = cluster[0]
@@ -104,7 +104,7 @@ def truth_column(truth: Truth, fdes: Sequence[Fde], arch: Arch) -> AddressColumn
         else:
             _put_overlapping(column, truth, cluster)
             end = column.addresses[-1]
-        reach = min(end + padding_sizes.get(end, 0), next_start)
+        reach = min(padding_ends.get(end, end), next_start)
         if end < reach:
             claim = column.answers[column.numbers[-2]]._replace(is_padding=True)
             column.put([end], [column.number(claim)], reach)

@@ -24,7 +24,7 @@ def differences_in_meaning(theirs: Section, ours: Section, image: ElfImage) -> l
     """
     fdes = [entry.fde for entry, _ in convert(image, ours.version).in_parts]
     in_parts = [(fde.pc_begin_vaddr, fde.pc_begin_vaddr + fde.pc_range) for fde in fdes]
-    padding = SpanCount(convert(image).code_map.padding.ranges)
+    padding = SpanCount(convert(image).code_map.padding)
     their_lookup, our_lookup = theirs, ours
     problems = []
     for pc in sorted(_points(theirs) | _points(ours)):

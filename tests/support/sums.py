@@ -106,7 +106,7 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
     hole_size = sum(item.size for item in coverage.missing_sums if item.kind == "in part")
     assert hole_size == sum(_bytes_in_code(image, *span) for span in holes)
     left_out += holes
-    padding = dict(conversion.code_map.padding.ranges)
+    padding = dict(conversion.code_map.padding)
     hole_ends = {end for _, _, end in all_holes}
     fde_ends = [
         end

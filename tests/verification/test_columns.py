@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from cfi2sframe import convert, load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.api import truth_of
+from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import SFrameError
-from cfi2sframe.padding import Padding
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule
 from cfi2sframe.sframe.read import read_section
 from cfi2sframe.verification import verify_section
@@ -55,7 +55,7 @@ class Case(NamedTuple):
 def cases(draw: st.DrawFn) -> Case:
     """Return FDEs with gaps, of which parts are padding, and a section for them that is often damaged."""
     fdes: list[asm.Fde] = []
-    padding: list[tuple[int, int]] = []
+    padding: list[Span] = []
     position = TEXT_VADDR
     for _ in range(draw(st.integers(1, 6))):
         size, gap = draw(st.integers(1, 14)), draw(st.sampled_from((0, 0, 1, 5)))
@@ -64,7 +64,7 @@ def cases(draw: st.DrawFn) -> Case:
         position += size
         reach = draw(st.integers(0, gap))
         if reach:
-            padding.append((position, position + reach))
+            padding.append(Span(position, position + reach))
         position += gap
     image = load(linked_file(AMD64, fdes))
     version, level = draw(st.sampled_from((2, 3, 3))), draw(st.sampled_from(_LEVELS))
@@ -91,7 +91,7 @@ def cases(draw: st.DrawFn) -> Case:
     size_changes = draw(st.lists(st.sampled_from((0, 0, 0, 1, 5, -1)), min_size=12, max_size=12))
     sizes = tuple(size + change for size, change in zip(decoded.sizes, size_changes, strict=False))
     decoded = decoded._replace(sizes=sizes)
-    return Case(image, truth_of(conversion)._replace(padding=Padding(tuple(padding))), decoded)
+    return Case(image, truth_of(conversion)._replace(padding=tuple(padding)), decoded)
 
 
 class Seen(NamedTuple):
@@ -115,7 +115,7 @@ def look_at_every_address(case: Case) -> Seen:
     """Compare the row that a look-up finds at each address with that of the FDE there, or before the padding there."""
     entries, section = case.truth.entries, case.decoded
     seen = Seen(set(), set(), set(), set())
-    padding = case.truth.padding.sizes
+    padding = {start: end - start for start, end in case.truth.padding}
     known = set[int]()
     for number, (begin, size) in enumerate(zip(entries.starts, entries.sizes, strict=True)):
         cie, table = entries[number].program.cie, entries[number].program.table
@@ -197,7 +197,7 @@ def in_parts(places: tuple[tuple[int, int], ...], other_body: FunctionBody | Non
             parts[-1] = parts[-1]._replace(body=other_body)
     data = section_bytes(with_functions(conversion.section, parts), AMD64, conversion.section_vaddr)
     ends = tuple([fde.pc_begin + 16 for fde in fdes])
-    truth = truth_of(conversion)._replace(padding=Padding(tuple([(end, end + 8) for end in ends])))
+    truth = truth_of(conversion)._replace(padding=tuple([Span(end, end + 8) for end in ends]))
     return Case(image, truth, read_section(data, conversion.section_vaddr))
 
 

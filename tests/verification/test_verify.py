@@ -13,7 +13,6 @@ from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.api import convert, truth_of, verify
 from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.dwarf.programs import read_programs
-from cfi2sframe.padding import Padding
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule
 from cfi2sframe.sframe.read import read_section
 from cfi2sframe.sources import find_cfi
@@ -404,7 +403,7 @@ def test_stubs(fdes: tuple[asm.Fde, ...]) -> None:
     body = FunctionBody((0, 11), states, repeat_size=16)
     plt, plt_got = (Function(TEXT_VADDR + start, size, body) for start, size in ((0x40, 0x20), (0x60, 0x10)))
     entries = read_programs(image, *find_cfi(image, "code")).entries
-    truth = Truth(entries, (), (), (), StubScan((plt, plt_got)), Padding())
+    truth = Truth(entries, (), (), (), StubScan((plt, plt_got)), ())
     block = RawFunction(TEXT_VADDR + 0x40, 0x30, bytes.fromhex("00 03 08 0b 03 10"), 2, 0x10, 0, 16)
 
     def found(*functions: RawFunction) -> list[tuple[str, int]]:

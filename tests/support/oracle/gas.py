@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe import convert, load
 from cfi2sframe.api import decode_existing, decode_raw
-from cfi2sframe.elf.ranges import SpanCount
+from cfi2sframe.elf.ranges import Span, SpanCount
 from cfi2sframe.errors import InputError
-from cfi2sframe.padding import Padding
 from cfi2sframe.sframe.model import OUTERMOST
 from tests.support import naive
 from tests.support.evaluation import dwarf_values, sframe_values
@@ -55,12 +54,12 @@ def pair_of(path: Path, options: Options) -> Pair:
     """Convert an object, and decode both sections."""
     image = load(path)
     theirs = decode_existing(image) if any(s.name == ".sframe" for s in image.sections) else None
-    data, padding = b"", Padding()
+    data, padding = b"", tuple[Span, ...]()
     with suppress(InputError):
         conversion = convert(image, **options._asdict())
         data, padding = conversion.data, conversion.code_map.padding
     ours = decode_raw(image, data, 0, options) if data else None
-    return Pair(image, path, theirs, ours, SpanCount(padding.ranges))
+    return Pair(image, path, theirs, ours, SpanCount(padding))
 
 
 def functions_of(section: Section | None) -> list[Function]:
