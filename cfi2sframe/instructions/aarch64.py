@@ -19,13 +19,11 @@ from cfi2sframe.instructions.effects import (
     NO_EFFECT,
     NOTHING,
     PADDING,
-    PAGE_BITS,
     RA_SIGN_STATE,
     Abi,
     Effect,
     Flow,
     Op,
-    Reference,
     Step,
     Storage,
     StubForms,
@@ -37,7 +35,7 @@ from cfi2sframe.instructions.effects import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Iterator
 
 SP: Final = 31
 FP: Final = 29
@@ -58,19 +56,15 @@ _NONE: Final = (NOTHING, 0)
 _SIZES: Final = {"x": 8, "w": 4, "b": 1, "h": 2, "s": 4, "d": 8, "q": 16}
 _LARGEST: Final = 64
 _SVE_SIZE: Final = 4 * 256
-#: The largest block that DC ZVA clears: the one that its address is in.
-_ZVA_SIZE: Final = 2048
 #: Loads and stores of one register, of which a part may be meant, or of two.
 _LOAD: Final = re.compile(r"ld(?:u|t|a|x|ax|ap|apu|la)?r(s?[bhw])?|ld(?:n|x|ax|t|tn|iap)?p|ldp(sw)")
 _STORE: Final = re.compile(r"st(?:u|t|l|ll|lu)?r([bh])?|st(?:n|g|t|tn|il)?p")
 _STATUS_STORE: Final = re.compile(r"stl?x[rp]([bh])?")
 _STORE_ONLY: Final = re.compile(r"st(?:add|clr|eor|set|[su]m(?:ax|in))l?([bh])?|st[1-4]|st[gz].*|st2g")
 _NO_STORE: Final = re.compile(r"ld[1-4]\w*|ldff1\w*|ldn[ft]1\w*|ld[rn]?p?|ldg|r?pr?fu?m|prf[bhwd]")
+#: What only reads its first operand.
 _READS_ONLY: Final = words(
-    "yield wfe wfi wfet wfit sev sevl dgh csdb esb psb tsb gcsb clrbhb dmb dsb dfb isb sb ssbb pssbb clrex bti"
-    " stshh pacm xpaclri prfm prfum rprfm prfb prfh prfw prfd ic tlbi at cfp dvp cpp cosp sysp smstart smstop zero"
-    " setffr gcspushm gcspushx gcspopcx gcspopx gcsss1 cmn cmp tst ccmp ccmn fcmp fcmpe fccmp fccmpe rmif setf8"
-    " setf16 cfinv axflag xaflag cmpp ctermeq ctermne"
+    "cmp cmn tst ccmp ccmn cmpp rmif setf8 setf16 ctermeq ctermne wfet wfit gcspushm gcsss1 prfm prfum rprfm"
 )
 #: What leaves for another exception level, or goes back to the start of a transaction.
 _UNKNOWN: Final = words("eret eretaa eretab drps dcps1 dcps2 dcps3 tstart tcommit tcancel")
@@ -161,14 +155,7 @@ def _without_memory(name: str, ops: list[str]) -> Effect | None:
         return _signed(_SIGNING[name])
     if name == "xpaci" and ops[0] == "x30":
         return NO_EFFECT
-    if name == "msr":
-        return None if ops[0].lower().startswith(("spsel", "sp_el")) else NO_EFFECT
-    if name in ("dc", "sys"):
-        clears = ops[0] in ("zva", "gzva") or (name == "sys" and ops[1:4] in (["c7", "c4", "#1"], ["c7", "c4", "#4"]))
-        base = _register(ops, len(ops) - 1)[0]
-        store = (Step(Op.STORE, base, NOTHING, 1 - _ZVA_SIZE, 2 * _ZVA_SIZE - 1),) if base != NOTHING else ()
-        return Effect(store) if clears else NO_EFFECT
-    if name in ("mrrs", "sysp"):
+    if name == "mrrs":
         return Effect(forget(register, _register(ops, 1)[0]))
     return NO_EFFECT if register == NOTHING else _computed(name, ops, register, size)
 
@@ -313,28 +300,25 @@ def _stores(ops: list[str], sources: list[int], memory: Storage, part: str) -> l
     return steps
 
 
-def _references(data: bytes, vaddr: int, pages: Container[int], _is_fixed: bool) -> Iterator[Reference]:  # noqa: FBT001
+def _references(data: bytes, vaddr: int, _is_fixed: bool) -> Iterator[tuple[int, int]]:  # noqa: FBT001
     """Yield what some instructions refer to (`Abi.references`), which are little-endian in both byte orders."""
     for match in _REFERRING.finditer(data[3::4]):
         offset = 4 * match.start()
         word, at = _WORD.unpack_from(data, offset)[0], vaddr + offset
         if word & 0x7C000000 == 0x14000000:
-            target = at + 4 * ((word & 0x3FFFFFF ^ 0x2000000) - 0x2000000)
-            if target >> PAGE_BITS in pages:
-                yield Reference(at, target, is_call=word >> 31 == 1)
+            yield at, at + 4 * ((word & 0x3FFFFFF ^ 0x2000000) - 0x2000000)
             continue
         immediate = (word >> 5 & 0x7FFFF) << 2 | word >> 29 & 3
         distance = (immediate ^ 0x100000) - 0x100000
         if word >> 31 == 0:
-            if at + distance >> PAGE_BITS in pages:
-                yield Reference(at, at + distance, is_call=False)
-        elif (at >> PAGE_BITS) + distance in pages:
-            page = (at >> PAGE_BITS) + distance << PAGE_BITS
-            for following_offset in range(offset + 4, min(offset + 4 * _ADD_DISTANCE, len(data) - 4) + 1, 4):
-                following = _WORD.unpack_from(data, following_offset)[0]
-                # add x, x, #number, where the second x is that of adrp.
-                if following & 0xFFC00000 == 0x91000000 and following >> 5 & 31 == word & 31:
-                    yield Reference(at, page + (following >> 10 & 0xFFF), is_call=False)
+            yield at, at + distance
+            continue
+        page = (at >> 12) + distance << 12
+        for following_offset in range(offset + 4, min(offset + 4 * _ADD_DISTANCE, len(data) - 4) + 1, 4):
+            following = _WORD.unpack_from(data, following_offset)[0]
+            # add x, x, #number, where the second x is that of adrp.
+            if following & 0xFFC00000 == 0x91000000 and following >> 5 & 31 == word & 31:
+                yield at, page + (following >> 10 & 0xFFF)
 
 
 ABI: Final = Abi(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the instructions of AMD64 do to a frame (Intel's manual, volume 2; AMD's, volume 3), from capstone's text.
 
-An instruction that no table here names changes each general register that its text names outside of an address, and
-those that such instructions change without naming them. Only instructions of the tables change SP without naming it.
+An instruction that no table here names changes its first operand. Only instructions of the tables change SP without
+naming it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from cfi2sframe.instructions.effects import (
     NO_EFFECT,
     NOTHING,
     PADDING,
-    PAGE_BITS,
     TRAP,
     Abi,
     Effect,
     Flow,
     Op,
-    Reference,
     Step,
     Storage,
     StubForms,
@@ -35,7 +33,7 @@ from cfi2sframe.instructions.effects import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Iterator
 
 RAX, RDX, RCX, RBX, RSI, RDI, RBP, RSP, R11 = 0, 1, 2, 3, 4, 5, 6, 7, 11
 
@@ -61,13 +59,11 @@ _SIZES: Final = {
 }  # fmt: skip
 _MEMORY: Final = re.compile(r"(?:(\w+) ptr )?(?:(\w\w):)?\[([^\]]*)\]")
 _TERM: Final = re.compile(r"([+-]?) ?(?:(\w+)\*(\d)|(0x[0-9a-f]+|\d+)|(\w+))")
-_VECTOR: Final = re.compile(r"\b(?:[xyz]?mm\d|k\d|st\b|st\()")
 #: call, jmp; `lea r64, [rip + distance]`: the last byte before the distance, whose four bytes are at the end of each.
 #: A pattern that begins with a set of bytes is searched 3 times as quickly as one that begins with alternatives.
 _DISTANCES: Final = re.compile(
     rb"[\xe8\xe9\x05\x0d\x15\x1d\x25\x2d\x35\x3d](?:(?<=[\xe8\xe9])|(?<=([\x48\x4c]\x8d).))(?=(.{4}))", re.DOTALL
 )
-_CALL: Final = 0xE8
 #: `mov r32, number`, as code at fixed addresses loads one.
 _NUMBERS: Final = re.compile(rb"(?=[\xb8-\xbf](.{4}))", re.DOTALL)
 _PREFIXES: Final = words("rep repe repz repne repnz lock bnd notrack xacquire xrelease data16")
@@ -86,9 +82,7 @@ _UNKNOWN: Final = words(
 _BRANCHES: Final = words("jo jno js jns jp jnp jl jge jle jg ja jae jb jbe je jne jrcxz jecxz xbegin loop loope loopne")
 _READS_ONLY: Final = words(
     "test cmp bt prefetch prefetchw prefetchnta prefetcht0 prefetcht1 prefetcht2 clflush clflushopt clwb ldmxcsr"
-    " vldmxcsr fld fild fldcw comiss comisd ucomiss ucomisd vcomiss vcomisd vucomiss vucomisd ptest vptest vtestps"
-    " vtestpd lfence mfence sfence endbr64 emms femms vzeroupper vzeroall cld std clc stc cmc cli sti wait sahf"
-    " serialize fadd fsub fmul fdiv fiadd fimul fcom fcomp"
+    " vldmxcsr fld fild fldcw fadd fsub fmul fdiv fiadd fimul fcom fcomp"
 )
 #: What has the same effect with any operands.
 _FIXED: Final = {
@@ -98,25 +92,23 @@ _FIXED: Final = {
     "syscall": Effect((Step(Op.MOVE, JUMP, RAX), *forget(RAX, RCX, R11)), Flow.SYSTEM_CALL),
     "cdqe": Effect((Step(Op.EXTEND, RAX, RAX, 0, 4, is_signed=True),)),
 }
-#: The registers that instructions change without naming them, besides their first operand or without one.
+#: The registers that instructions change without naming them.
 _IMPLICIT: Final = {
-    **dict.fromkeys(("mul", "div", "idiv", "rdtsc", "xgetbv", "rdpmc", "rdmsr"), (RAX, RDX)),
-    **dict.fromkeys(("cdq", "cqo", "cwd"), (RDX,)),
-    **dict.fromkeys(("cwde", "cbw", "lahf", "xlatb", "cmpxchg"), (RAX,)),
-    **dict.fromkeys(("movsb", "movsw", "movsd", "movsq", "cmpsb", "cmpsw", "cmpsd", "cmpsq"), (RSI, RDI, RCX)),
-    **dict.fromkeys(("stosb", "stosw", "stosd", "stosq", "scasb", "scasw", "scasd", "scasq"), (RDI, RCX)),
-    **dict.fromkeys(("lodsb", "lodsw", "lodsd", "lodsq"), (RAX, RSI, RCX)),
-    **dict.fromkeys(("cmpxchg8b", "cmpxchg16b"), (RAX, RDX)),
-    "cpuid": (RAX, RBX, RCX, RDX),
+    **dict.fromkeys(words("mul div idiv rdtsc xgetbv rdpmc rdmsr rdpkru cmpxchg8b cmpxchg16b"), (RAX, RDX)),
+    **dict.fromkeys(words("cdq cqo cwd"), (RDX,)),
+    **dict.fromkeys(words("cwde cbw lahf xlatb cmpxchg int"), (RAX,)),
+    **dict.fromkeys(words("movsb movsw movsd movsq cmpsb cmpsw cmpsd cmpsq"), (RSI, RDI, RCX)),
+    **dict.fromkeys(words("stosb stosw stosd stosq scasb scasw scasd scasq insb insw insd"), (RDI, RCX)),
+    **dict.fromkeys(words("lodsb lodsw lodsd lodsq outsb outsw outsd"), (RAX, RSI, RCX)),
+    **dict.fromkeys(words("cpuid encls enclu enclv getsec"), (RAX, RBX, RCX, RDX)),
+    # VIA's PadLock
+    **dict.fromkeys(words("xcryptcbc xcryptcfb xcryptctr xcryptecb xcryptofb xsha1 xsha256"), (RAX, RCX, RSI, RDI)),
+    **dict.fromkeys(words("montmul xstore"), (RAX, RDX, RCX, RSI, RDI)),
     "rdtscp": (RAX, RDX, RCX),
-    "int": (RAX,),
+    **dict.fromkeys(words("pcmpestri pcmpistri vpcmpestri vpcmpistri"), (RCX,)),
 }
-#: Names of which the first operand is what changes, and no register besides it.
-_FIRST_ONLY: Final = re.compile(
-    r"mov.*|lea|add|sub|and|or|xor|not|neg|inc|dec|adc|sbb|sh[lr]d?|s[ah][lr]|r[oc][lr]|bs[fr]|popcnt|[tl]zcnt|andn"
-    r"|bextr|bls\w+|bzhi|p(dep|ext)|rorx|sarx|sh[lr]x|bswap|crc32|bt[crs]|ad[co]x|rd[fg]sbase|rdrand|rdseed|rdpid"
-    r"|rdssp[dq]|f[n]?st.*|fisttp?|stmxcsr|vstmxcsr|str|sldt|smsw|pmovmskb|set\w+|cmov\w+|vmov.*|vpmovmskb|pextr[bdqw]"
-)
+#: What changes its first two operands.
+_CHANGES_TWO: Final = words("xchg xadd cmpxchg mulx")
 
 
 def _memory(text: str, end: int) -> Storage:
@@ -180,7 +172,8 @@ def _flow(name: str, ops: list[str], end: int) -> Effect | None:
     if ops[0] in _FULL:
         return Effect((Step(Op.MOVE, JUMP, _FULL[ops[0]]),), flow)
     memory = _memory(ops[0], end)
-    return Effect((memory.loaded(JUMP, 8),), flow) if memory.size == 8 else None
+    # Without a size, it leads to another segment.
+    return Effect((memory.loaded(JUMP, 8),), flow) if ops[0].startswith("qword") else None
 
 
 _STACK: Final = words("push pop leave enter pushfq popfq")
@@ -227,7 +220,8 @@ def _value(name: str, ops: list[str], end: int) -> tuple[Step, ...] | None:
         is_signed = name != "movzx"
         if memory is not None:
             return (memory.loaded(register, memory.size, is_signed=is_signed),)
-        return (Step(Op.EXTEND, register, source, 0, source_size, is_signed=is_signed),)
+        if size == 8 or not is_signed:
+            return (Step(Op.EXTEND, register, source, 0, source_size, is_signed=is_signed),)
     if size != 8 or not second:
         return None
     sign = {"add": 1, "sub": -1}.get(name)
@@ -277,40 +271,23 @@ def _lea(target: int, memory: Storage, text: str) -> tuple[Step, ...] | None:
 
 def _other(name: str, ops: list[str], end: int) -> Effect | None:
     """Return the effect of an instruction whose results are not followed; None where it may give SP a value."""
-    named = [_REGISTERS[text][0] for text in ops if text in _REGISTERS]
-    if name in _IMPLICIT:
-        is_first = name == "cmpxchg" and ops[0] in _REGISTERS
-        changed = [*_IMPLICIT[name], *(named[:1] if is_first else ())]
-    elif name == "imul":
-        changed = named[:1] if len(ops) > 1 else [RAX, RDX]
-    elif _FIRST_ONLY.fullmatch(name):
-        changed = named[:1] if ops and ops[0] in _REGISTERS else []
-    elif "pcmp" in name and "str" in name:
-        changed = [*named, RCX]
-    elif any(map(_VECTOR.search, ops)) or name in ("xchg", "xadd", "mulx"):
-        changed = named
-    else:
-        changed = [*named, RAX, RDX, RCX, RBX, RSI, RDI, R11]
-    if RSP in changed:
+    changed = ops if name in _CHANGES_TWO else ops[:1]
+    implicit = (RAX, RDX) if name == "imul" and len(ops) == 1 else _IMPLICIT.get(name, ())
+    registers = [*implicit, *(_REGISTERS[text][0] for text in changed if text in _REGISTERS)]
+    if RSP in registers:
         return None
-    written = () if name in ("mul", "div", "idiv", "imul") else ops[: 2 if name in ("xchg", "xadd") else 1]
-    memories = [_memory(text, end) for text in written if "[" in text]
+    memories = [_memory(text, end) for text in changed if "[" in text]
     stores = [step for memory in memories for step in memory.stored(memory.size)]
-    return Effect((*stores, *forget(*changed)))
+    return Effect((*stores, *forget(*registers)))
 
 
-def _references(data: bytes, vaddr: int, pages: Container[int], is_fixed: bool) -> Iterator[Reference]:  # noqa: FBT001
+def _references(data: bytes, vaddr: int, is_fixed: bool) -> Iterator[tuple[int, int]]:  # noqa: FBT001
     """Yield what some bytes may refer to (`Abi.references`)."""
     for match in _DISTANCES.finditer(data):
-        target = vaddr + match.end() + 4 + int.from_bytes(match[2], "little", signed=True)
-        if target >> PAGE_BITS in pages:
-            is_loaded = match[1] is not None
-            start = match.start(1) if is_loaded else match.start()
-            yield Reference(vaddr + start, target, not is_loaded and match[0][0] == _CALL)
+        start = match.start() if match[1] is None else match.start(1)
+        yield vaddr + start, vaddr + match.end() + 4 + int.from_bytes(match[2], "little", signed=True)
     for match in _NUMBERS.finditer(data) if is_fixed else ():
-        target = int.from_bytes(match[1], "little")
-        if target >> PAGE_BITS in pages:
-            yield Reference(vaddr + match.start(), target, is_call=False)
+        yield vaddr + match.start(), int.from_bytes(match[1], "little")
 
 
 ABI: Final = Abi(

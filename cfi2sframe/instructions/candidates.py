@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.references import dynamic_entries, initializer_vaddrs, referred_addresses
 from cfi2sframe.errors import ElfError
-from cfi2sframe.instructions.effects import PAGE_BITS, Flow, Op, Reference
+from cfi2sframe.instructions.effects import Flow, Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.ranges import Span
     from cfi2sframe.instructions.decoder import Decoder
+    from cfi2sframe.instructions.effects import Effect
 
 _MAX_INSTRUCTION_SIZE: Final = 15
 _FUNCTIONS: Final = (c.STT_FUNC, c.STT_GNU_IFUNC, c.STT_NOTYPE)
@@ -67,34 +68,30 @@ def _from_covered_code(image: ElfImage, decoder: Decoder, covered: Sequence[Span
     if not covered:
         return
     starts = [span.start for span in covered]
-    by_function: dict[int, set[Reference]] = {}
-    pages = {page for start, end in decoder.spans for page in range(start >> PAGE_BITS, (end - 1 >> PAGE_BITS) + 1)}
+    by_function: dict[int, dict[int, int]] = {}
     is_fixed = image.header.type == c.ET_EXEC
     for code in image.code_ranges:
         data = decoder.read(code.start_vaddr, code.end_vaddr)
-        for reference in decoder.abi.references(data, code.start_vaddr, pages, is_fixed):
-            index = bisect_right(starts, reference.vaddr) - 1
-            if index < 0 or reference.vaddr >= covered[index].end or not decoder.holds(reference.target):
+        for vaddr, target in decoder.abi.references(data, code.start_vaddr, is_fixed):
+            if not decoder.holds(target):
+                continue
+            index = bisect_right(starts, vaddr) - 1
+            if index < 0 or vaddr >= covered[index].end:
                 continue
             if image.arch.instruction_alignment == image.arch.prologue_step:
                 # Every instruction has this size.
-                yield reference.target
+                yield target
             else:
-                by_function.setdefault(index, set()).add(reference)
+                by_function.setdefault(index, {})[vaddr] = target
     for index, found in by_function.items():
-        wanted = {each.vaddr for each in found}
-        yield from [each.target for each in _references(decoder, covered[index], wanted) if each in found]
+        end = min(covered[index].end, max(found) + _MAX_INSTRUCTION_SIZE)
+        for at, size, mnemonic, operands in decoder.disassemble(covered[index].start, end):
+            effect = decoder.effect_of(at, size, mnemonic, operands) if at in found else None
+            if effect is not None and found[at] in _targets(effect):
+                yield found[at]
 
 
-def _references(decoder: Decoder, span: Span, wanted: set[int]) -> Iterator[Reference]:
-    """Yield what the instructions of a function at the addresses `wanted` call, jump to or load."""
-    end = min(span.end, max(wanted) + _MAX_INSTRUCTION_SIZE)
-    for address, size, mnemonic, operands in decoder.disassemble(span.start, end):
-        effect = decoder.effect_of(address, size, mnemonic, operands) if address in wanted else None
-        if effect is None:
-            continue
-        if effect.flow in (Flow.CALL, Flow.JUMP) and effect.target is not None:
-            yield Reference(address, effect.target, effect.flow is Flow.CALL)
-        for step in effect.steps:
-            if step.op is Op.NUMBER:
-                yield Reference(address, step.offset & (1 << 64) - 1, is_call=False)
+def _targets(effect: Effect) -> list[int | None]:
+    """Return what an instruction calls, jumps to or loads."""
+    loaded = [step.offset & (1 << 64) - 1 for step in effect.steps if step.op is Op.NUMBER]
+    return [*loaded, effect.target if effect.flow in (Flow.CALL, Flow.JUMP) else None]

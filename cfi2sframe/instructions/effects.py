@@ -7,7 +7,7 @@ vectors, and memory that no register of the frame points to are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator  # noqa: TC003 - parts of a NamedTuple's fields
+from collections.abc import Callable, Iterable, Iterator  # noqa: TC003 - parts of a NamedTuple's fields
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -108,14 +108,6 @@ PADDING: Final = Effect(is_padding=True)
 TRAP: Final = Effect(flow=Flow.STOP, is_padding=True)
 
 
-class Reference(NamedTuple):
-    """What may be an instruction at a virtual address, and the address that it calls (`is_call`), jumps to or loads."""
-
-    vaddr: int
-    target: int
-    is_call: bool
-
-
 class StubForms(NamedTuple):
     """The PLT stubs that linkers make: the mnemonics in them, and sizes in bytes.
 
@@ -142,9 +134,9 @@ class Abi(NamedTuple):
     at other addresses. `executed(operands, mnemonic, operands)` returns the effect of an instruction that another one
     executes.
 
-    `references(data, address, pages, is_fixed)` yields what the bytes of code at an address may refer to in some pages
-    of addresses, which have numbers. Where instructions have several sizes, some of it is in the midst of an
-    instruction, or data. `is_fixed`: numbers in instructions may be addresses.
+    `references(data, address, is_fixed)` yields the addresses of what may be instructions in the bytes of code at an
+    address, each with an address that it calls, jumps to or loads. Where instructions have several sizes, some are in
+    the midst of an instruction, or data. `is_fixed`: numbers in instructions may be addresses.
 
     `disassembler`: the names that capstone has for the machine, which version 6 has changed, and for its mode.
     """
@@ -156,15 +148,11 @@ class Abi(NamedTuple):
     last_calls: frozenset[int]
     clone_calls: frozenset[int]
     effect_of: Callable[[int, int, str, str], Effect | None]
-    references: Callable[[bytes, int, Container[int], bool], Iterator[Reference]]
+    references: Callable[[bytes, int, bool], Iterator[tuple[int, int]]]
     disassembler: tuple[str, str, str]
     stubs: StubForms
     depends_on_address: Callable[[str, str], bool] = lambda _mnemonic, _operands: False
     executed: Callable[[str, str, str], Effect | None] = lambda _executing, _mnemonic, _operands: None
-
-
-#: The bits of an address within a page.
-PAGE_BITS: Final = 12
 
 
 class Storage(NamedTuple):
@@ -206,6 +194,11 @@ def forget(*registers: int) -> tuple[Step, ...]:
 def words(text: str) -> frozenset[str]:
     """Return the words of a text: mnemonics, mostly."""
     return frozenset(text.split())
+
+
+def sizes(names: dict[int, str]) -> dict[str, int]:
+    """Return the sizes of names, of which a text has those of each size."""
+    return {name: size for size, text in names.items() for name in text.split()}
 
 
 def number(text: str) -> int | None:

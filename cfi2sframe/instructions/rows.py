@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.expression import Expression
-from cfi2sframe.dwarf.leb128 import encode_sleb, encode_uleb
+from cfi2sframe.dwarf.leb128 import encode_sleb
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState
 from cfi2sframe.instructions.effects import RA_SIGN_STATE
 from cfi2sframe.instructions.states import CALLER_FP, CFA, NO_CALLER, NUMBER, RETURN_ADDRESS, ra_place
 from cfi2sframe.rules import Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from cfi2sframe.dwarf.rules import CfaRule, RegisterRule
     from cfi2sframe.instructions.effects import Abi
-    from cfi2sframe.instructions.states import State, TableWord, Value
+    from cfi2sframe.instructions.states import State, Value
 
 _CALLER: Final = (CALLER_FP, 0)
 _RA: Final = (RETURN_ADDRESS, 0)
@@ -30,9 +28,9 @@ def row_of(state: State, abi: Abi, *, at_call: bool = False) -> RowState | None:
     """Return the row of a state, None where nothing leads to the CFA or to the RA.
 
     `at_call`: what is below SP belongs to the function that is called. The CFA counts from SP where its distance is
-    known, else from FP; else it is in the frame, or counts from another register, which readers know in the topmost
-    frame only, and which a call may change. FP's rule is its slot while that is above SP, so that a function that saves
-    FP first and changes it later needs no row for that.
+    known, else from FP; else a word of the frame has it, or it counts from another register, which readers know in the
+    topmost frame only, and which a call may change. FP's rule is its slot while that is above SP, so that a function
+    that saves FP first and changes it later needs no row for that.
     """
     arch, signing = abi.arch, state.get(RA_SIGN_STATE)
     if state.get(ra_place(arch)) == (NO_CALLER, 0):
@@ -43,33 +41,29 @@ def row_of(state: State, abi: Abi, *, at_call: bool = False) -> RowState | None:
     fp = _register(state, abi, _CALLER, arch.fp_register, 0 if at_call else abi.red_zone)
     if fp is None:
         # Where the caller's value cannot be told, a row without FP would say that the register has it.
-        fp = _in_frame(state, abi) or NoRule.UNDEFINED
+        slot = _address_of(state, abi, _CALLER)
+        fp = NoRule.UNDEFINED if slot is None else Expression(slot, deref=True)
     is_signed = signing is not None and signing != (NUMBER, 0)
     return RowState(cfa, ra, fp, NoRule.UNSPECIFIED, RaSigning.SIGNED if is_signed else RaSigning.NONE)
 
 
 def _cfa(state: State, abi: Abi, *, at_call: bool) -> CfaRule | None:
-    saved: Expression | None = None
-    is_exact = False
     for register in (abi.arch.sp_register, abi.arch.fp_register):
         value = state.get(register)
         if value is not None and value[0] == CFA:
             return Rule(register, -value[1], deref=False)
-    for register, offset, (base, distance, *_) in _words_above(state, abi):
-        # A copy of SP in the frame; one that is the CFA itself is best.
-        if base == CFA and not is_exact and (saved is None or distance == 0):
-            code = _address(register, offset) + bytes((d.DW_OP_deref,)) + _plus(-distance)
-            saved, is_exact = Expression(code, deref=False), distance == 0
+    copy = _address_of(state, abi, (CFA, 0))
+    if copy is not None:
+        return Expression(copy + bytes((d.DW_OP_deref,)), deref=False)
     others = [
         key
         for key, value in state.items()
         if isinstance(key, int) and value[0] == CFA and not (at_call and abi.clobbered >> key & 1)
     ]
-    # SFrame has rows for a copy of the CFA in the frame, but for no sum with what is loaded.
-    if others and not is_exact:
-        register = max(others, key=lambda key: (not abi.clobbered >> key & 1, -key))
-        return Rule(register, -state[register][1], deref=False)
-    return saved
+    if not others:
+        return None
+    register = max(others, key=lambda key: (not abi.clobbered >> key & 1, -key))
+    return Rule(register, -state[register][1], deref=False)
 
 
 def _ra(state: State, abi: Abi) -> RegisterRule | None:
@@ -106,33 +100,17 @@ def _in_register(state: State, wanted: Value) -> Rule | None:
     return None if register is None else Rule(register, 0, deref=False)
 
 
-def _in_frame(state: State, abi: Abi) -> Expression | None:
-    """Return where in a frame whose distance from the CFA is not known FP's value at the entry is."""
-    for register, offset, value in _words_above(state, abi):
-        if value == _CALLER:
-            return Expression(_address(register, offset), deref=True)
-    return None
-
-
-def _words_above(state: State, abi: Abi) -> Iterator[tuple[int, int, Value | TableWord]]:
-    """Yield the words of memory that are known, above SP and above FP: the register, the distance, the value."""
+def _address_of(state: State, abi: Abi, wanted: Value) -> bytes | None:
+    """Return an expression for the address, above SP or FP, of a word with a value (DWARF 5, 2.5.1.2)."""
     for register in (abi.arch.sp_register, abi.arch.fp_register):
         base = state.get(register)
         for key, value in state.items() if base is not None else ():
-            if base is not None and isinstance(key, tuple) and key[0] == base[0] and key[1] >= base[1]:
-                yield register, key[1] - base[1], value
-
-
-def _address(register: int, offset: int) -> bytes:
-    """Return an expression for register + offset (DWARF 5, 2.5.1.2)."""
-    if register < 32:
-        return bytes((d.DW_OP_breg0 + register,)) + encode_sleb(offset)
-    return bytes((d.DW_OP_bregx,)) + encode_uleb(register) + encode_sleb(offset)
-
-
-def _plus(offset: int) -> bytes:
-    if offset == 0:
-        return b""
-    if offset > 0:
-        return bytes((d.DW_OP_plus_uconst,)) + encode_uleb(offset)
-    return bytes((d.DW_OP_consts,)) + encode_sleb(offset) + bytes((d.DW_OP_plus,))
+            if (
+                value == wanted
+                and base is not None
+                and isinstance(key, tuple)
+                and key[0] == base[0]
+                and key[1] >= base[1]
+            ):
+                return bytes((d.DW_OP_breg0 + register,)) + encode_sleb(key[1] - base[1])
+    return None

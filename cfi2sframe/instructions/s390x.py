@@ -5,8 +5,8 @@ The ABI (ELF ABI s390x supplement, 1.2): the caller leaves 160 bytes at SP in wh
 CFA is SP + 160 at a function's entry; r14 is the RA, r11 the frame pointer by custom. Leaf functions may save general
 registers in floating point registers, which have DWARF's numbers 16 to 31.
 
-An instruction that no table names changes its first operand and, where that begins a pair or a number of 128 bits, the
-register after it. `s390x_names` has those that change more, or less.
+An instruction that no table names changes its first operand and, where that begins a number of 128 bits, the register
+after it.
 """
 
 from __future__ import annotations
@@ -15,135 +15,117 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.abi import S390X
-from cfi2sframe.instructions import s390x_names as names
 from cfi2sframe.instructions.effects import (
     BETWEEN,
     JUMP,
     NO_EFFECT,
     NOTHING,
     PADDING,
-    PAGE_BITS,
     Abi,
     Effect,
     Flow,
     Op,
-    Reference,
     Step,
     Storage,
     StubForms,
+    address,
     bits,
     forget,
     number,
+    sizes,
     words,
 )
+from cfi2sframe.instructions.s390x_text import F0, FLOATS, Text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator
+    from collections.abc import Callable, Iterator
 
 SP: Final = 15
-FP: Final = 11
 RA: Final = 14
-F0: Final = 16
-FLOATS: Final = tuple(range(F0, F0 + 16))
-#: General registers, and floating point registers in the order of DWARF's numbers. Vector registers 0 to 15 hold one of
-#: these each, in their first half.
-_REGISTERS: Final = {
-    **{f"%r{n}": n for n in range(16)},
-    **{f"%{kind}{name[1:]}": number for number, name in enumerate(S390X.registers) if number >= F0 for kind in "fv"},
-}
-_OPERAND: Final = re.compile(r"[^,() ]+(?:\([^)]*\))?")
 #: Compilers jump into the midst of the jump itself, where no instruction is, for a trap.
 _TRAP_DISTANCE: Final = 2
-_COMPARE_AND_BRANCH: Final = re.compile(rf"c(l?g?)([ri])([jb])({names.CONDITION})?")
-_JUMP_IF: Final = re.compile(rf"jg?({names.CONDITION})|brcl?")
-_BRANCH_IF: Final = re.compile(rf"b({names.CONDITION})r?|bcr?")
+#: Conditions as mnemonics spell them.
+_CONDITION: Final = "nlh|nhe|nle|ne|nz|nh|nl|nm|np|no|lh|he|le|e|z|h|p|l|m|o"
+_COMPARE_AND_BRANCH: Final = re.compile(rf"c(l?g?)([ri])([jb])({_CONDITION})?")
+_JUMP_IF: Final = re.compile(rf"jg?({_CONDITION})|brcl?")
+_BRANCH_IF: Final = re.compile(rf"b({_CONDITION})r?|bcr?")
 _EQUAL: Final = {"e": True, "z": True, "nlh": True, "ne": False, "nz": False, "lh": False}
-_EQUAL_MASKS: Final = {8: True, 6: False, 7: False}
-#: brasl, brcl, larl, whose distance counts halfwords from the instruction.
-_DISTANCES: Final = re.compile(rb"(?=\xc0(.)(.{4}))", re.DOTALL)
-_LARL, _BRCL, _BRASL = 0, 4, 5
-_COUNTS: Final = re.compile(r"br?ctg?r?h?")
-_INDEXES: Final = re.compile(r"br?x(h|le)g?")
+_COUNTS: Final = re.compile(r"b(r?)(ct|x)[hgler]*")
+#: What leaves for another mode, space or program, or executes an instruction at an address in a register; what changes
+#: registers that its text does not have. So do the names with "b" or "j" that are nowhere here.
+_UNKNOWN: Final = words(
+    "ex sam24 sam31 ereg eregg pc pr pt pti trap2 trap4 lpsw lpswe lpswey rp sie sac sacf diag lctl lctlg tabort"
+    " tbeginc cfc ectg upt"
+)
+#: Comparisons, of which some trap.
+_COMPARISON: Final = re.compile(
+    rf"c(lc|p|l?g?[hf]{{0,2}}(r|y|i|ih|iy|hr|lr|rl|si|m[hy]?)?(t({_CONDITION})?)?)|tm(y|[lh][lh]?)?"
+)
+#: What else only reads its operands.
+_READS_ONLY: Final = words("pfd tp sfpc lfpc lfas srnm srnmb srnmt stgrl strl sthrl spm sar bpp bprp")
+#: Pairs of registers, which begin with the first operand.
+_PAIRS: Final = words(
+    "m mr ml mlr mlg mlgr mg mgrk mfy d dr dl dlr dlg dlgr dsg dsgr dsgf dsgfr srda srdl slda sldl flogr lpq lpd lpdg"
+    " cds cdsy cdsg my myr may mayr"
+)
+#: The registers that are operands.
+_NAMED: Final = words("clst srst srstu mvst")
+#: The pairs that begin with the registers that are operands, and r0 and r1.
+_NAMED_PAIRS: Final = words(
+    "mvcl clcl mvcle clcle mvclu clclu cuse cksm tre km kmc kma kmctr kmf kmo kimd klmd kmac ppno"
+    " prno cu12 cu14 cu21 cu24 cu41 cu42 cuutf cutfu trte trtre troo trot trto trtt"
+)
+#: Loads of a whole register, and the bytes loaded.
+_LOADS: Final = sizes({1: "lgb llgc", 2: "lgh llgh", 4: "lgf llgf", 8: "lg ld ldy ltg lgat"})
+#: Stores of registers, and the most bytes stored.
+_STORES: Final = sizes(
+    {
+        1: "stc stcy stch vsteb",
+        2: "sth sthy sthh strvh vsteh vstebrh",
+        4: "st sty stfh strv ste stey vstef vstebrf stcm stcmy stcmh",
+        8: "stg std stdy strvg vsteg vstebrg cvd cvdy ntstg",
+        16: "vst stpq cvdg vstrl vstrlr vstl vstbr vster czdt czxt cpdt cpxt",
+        32: "vupkz",
+        64: "stm stmy stmh stam stamy stctl",
+        256: "vstm stctg",
+    }
+)
+_CONDITIONAL_STORE: Final = re.compile(rf"stoc(?:g|fh)?({_CONDITION})?")
+#: What changes storage and perhaps registers, and the bytes of storage. Of those with 1 the text may have more.
+_CHANGES: Final = sizes(
+    {
+        1: "mvi mviy ni niy oi oiy xi xiy ts mvc mvn mvz mvcin mvo pack unpk tr nc oc xc zap ap sp srp ed edmk unpka"
+        " unpku mp dp",
+        2: "mvhhi",
+        4: "mvhi stfpc asi alsi",
+        8: "mvghi agsi algsi stck stckf",
+        256: "stfle tbegin",
+    }
+)
+#: Other instructions whose first operand is in storage, and those that may swap a register with storage.
+_LARGEST: Final = 16
+_SWAPS: Final = words("cs csy csg cds cdsy cdsg laa laal lan lao lax laag laalg lang laog laxg")
+#: larl, brcl, brasl, whose distance counts halfwords from the instruction.
+_SECOND_BYTES: Final = re.escape(bytes(register << 4 | kind for register in range(16) for kind in (0, 4, 5)))
+_DISTANCES: Final = re.compile(rb"(?=\xc0[%b](.{4}))" % _SECOND_BYTES, re.DOTALL)
 
 
-_NO_MEMORY: Final = Storage(NOTHING, NOTHING, 0, 0, is_known=False)
-
-
-class S390xText:
-    """An instruction's text: its name and its operands, of which those past the last one are empty."""
-
-    def __init__(self, address: int, size: int, name: str, operands: str) -> None:
-        self.address, self.end, self.name = address, address + size, name
-        self.operands: list[str] = _OPERAND.findall(operands)
-
-    def operand(self, place: int) -> str:
-        """Return the text of an operand."""
-        return self.operands[place] if 0 <= place < len(self.operands) else ""
-
-    def register(self, place: int) -> int:
-        """Return an operand's general or floating point register; `NOTHING` where it is something else."""
-        return _REGISTERS.get(self.operand(place), NOTHING)
-
-    def number(self, place: int) -> int | None:
-        """Return an operand that is a number; None where it is something else."""
-        return number(self.operand(place)) if "(" not in self.operand(place) else None
-
-    def target(self, place: int) -> int | None:
-        """Return an operand that is an address of code or data."""
-        value = self.number(place)
-        return None if value is None else value & (1 << 64) - 1
-
-    def memory(self, place: int) -> Storage:
-        """Return an operand in memory, of as many bytes as the text says, or `_NO_MEMORY`; a number is an address."""
-        digits, _, inside = self.operand(place).partition("(")
-        offset = number(digits)
-        if offset is None:
-            return _NO_MEMORY
-        length, registers = 1, []
-        parts = inside.rstrip(")").replace(" ", "").split(",") if inside else []
-        # A last 0 is no base register, as capstone 6 writes it.
-        for part in parts[:-1] if len(parts) > 1 and parts[-1] == "0" else parts:
-            if part[:1].isdigit():
-                length = int(part, 0)
-            else:
-                # A vector of indices is no part of a plain address.
-                registers.append(_REGISTERS.get(part, F0))
-        *index, base = registers or [NOTHING]
-        return Storage(base, index[0] if index else NOTHING, offset, length)
-
-    def named(self) -> list[int]:
-        """Return the registers that are operands by themselves."""
-        return [_REGISTERS[text] for text in self.operands if text in _REGISTERS]
-
-    def many(self) -> list[int]:
-        """Return the registers from the first operand to the second, of which the last one is followed by the first."""
-        first, last = self.register(0), self.register(1)
-        return [(first + place) % 16 for place in range((last - first) % 16 + 1)]
-
-
-def effect_of(address: int, size: int, mnemonic: str, operands: str) -> Effect | None:
+def effect_of(vaddr: int, size: int, mnemonic: str, operands: str) -> Effect | None:
     """Return the effect of an instruction from its text (`Abi.effect_of`)."""
-    text = S390xText(address, size, mnemonic, operands)
-    if mnemonic in names.UNKNOWN:
-        return None
+    text = Text(vaddr, size, mnemonic, operands)
     flow = _flow(text)
     if flow is not None:
-        return flow if flow is not _NOT_KNOWN else None
-    if mnemonic in names.READS_ONLY or names.READS_ONLY_PATTERN.fullmatch(mnemonic):
+        return flow
+    if mnemonic in _READS_ONLY or _COMPARISON.fullmatch(mnemonic):
         return Effect(_comparison(text))
-    steps = _value(text)
-    if steps is None:
-        steps = _memory_steps(text)
-    if steps is None and mnemonic[:1] in "bj":
+    if mnemonic in _UNKNOWN or mnemonic[:1] in "bj" or _COMPARE_AND_BRANCH.fullmatch(mnemonic):
         return None
-    return Effect(forget(*_changed(text)) if steps is None else steps)
+    steps = _value(text)
+    return Effect(_other(text) if steps is None else steps)
 
 
-_NOT_KNOWN: Final = Effect(flow=Flow.STOP)
-
-
-def _flow(text: S390xText) -> Effect | None:
-    """Return the effect of what changes the flow of control, `_NOT_KNOWN` or, for anything else, None."""
+def _flow(text: Text) -> Effect | None:
+    """Return the effect of what changes the flow of control; None for anything else, and where it is not known."""
     name = text.name
     handler = _FLOWS.get(name)
     if handler is not None:
@@ -152,49 +134,48 @@ def _flow(text: S390xText) -> Effect | None:
     if found is not None:
         place = 2 if found[4] else 3
         compared = _comparison(text) if found[1] in ("g", "lg") else ()
-        equal = _EQUAL.get(found[4]) if found[4] else _EQUAL_MASKS.get(text.number(2) or 0)
         if found[3] == "j":
-            return _direct(text, place, Flow.BRANCH, compared, equal=equal)
+            return _direct(text, place, Flow.BRANCH, compared, equal=_EQUAL.get(found[4]))
         return _indirect(text, place, Flow.BRANCH_INDIRECT)
     jump, branch = _JUMP_IF.fullmatch(name), _BRANCH_IF.fullmatch(name)
     # Without a condition in the name, a mask is the first operand.
     has_mask = name in ("brc", "brcl", "bc", "bcr")
-    if has_mask and text.number(0) == 0:
+    if has_mask and number(text.operands[0]) == 0:
         return PADDING
     if jump is not None:
         return _direct(text, int(has_mask), Flow.BRANCH, equal=_EQUAL.get(jump[1] or ""))
     if branch is not None:
-        flow = Flow.JUMP_INDIRECT if has_mask and text.number(0) == 15 else Flow.BRANCH_INDIRECT
+        flow = Flow.JUMP_INDIRECT if has_mask and number(text.operands[0]) == 15 else Flow.BRANCH_INDIRECT
         return _indirect(text, int(has_mask), flow)
-    if _COUNTS.fullmatch(name) or _INDEXES.fullmatch(name):
-        steps = forget(text.register(0))
-        place = 1 if _COUNTS.fullmatch(name) else 2
-        if name.startswith("br"):
+    counts = _COUNTS.fullmatch(name)
+    if counts is not None:
+        steps, place = forget(text.register(0)), 1 if counts[2] == "ct" else 2
+        if counts[1]:
             return _direct(text, place, Flow.BRANCH, steps)
-        return Effect(steps) if text.register(place) == 0 else _NOT_KNOWN
+        return Effect(steps) if text.register(place) == 0 else None
     return None
 
 
-def _system_call(text: S390xText) -> Effect:
+def _system_call(text: Text) -> Effect:
     """Return the effect of `svc`, whose number is in r1 where the text has 0."""
-    given = text.number(0)
+    given = number(text.operands[0])
     call = Step(Op.NUMBER, JUMP, offset=given) if given else Step(Op.MOVE, JUMP, 1)
     return Effect((call, *forget(2)), Flow.SYSTEM_CALL)
 
 
 def _direct(
-    text: S390xText, place: int, flow: Flow, steps: tuple[Step, ...] = (), *, equal: bool | None = None
-) -> Effect:
+    text: Text, place: int, flow: Flow, steps: tuple[Step, ...] = (), *, equal: bool | None = None
+) -> Effect | None:
     """Return the effect of a jump or a branch whose operand is its target."""
-    target = text.target(place)
+    target = address(text.operands[place])
     if target is None:
-        return _NOT_KNOWN
-    if target == text.address + _TRAP_DISTANCE:
+        return None
+    if target == text.vaddr + _TRAP_DISTANCE:
         return Effect(steps, Flow.STOP if flow is Flow.JUMP else Flow.NEXT)
     return Effect(steps, flow, target, equal)
 
 
-def _indirect(text: S390xText, place: int, flow: Flow) -> Effect:
+def _indirect(text: Text, place: int, flow: Flow) -> Effect | None:
     """Return the effect of a jump to the address in a register; r0 means none."""
     register = text.register(place)
     if register == 0 or text.operands[place] == "0":
@@ -203,10 +184,10 @@ def _indirect(text: S390xText, place: int, flow: Flow) -> Effect:
         return Effect((Step(Op.MOVE, JUMP, register),), flow)
     memory = text.memory(place)
     steps = None if memory.base == NOTHING else _address(JUMP, memory)
-    return _NOT_KNOWN if steps is None else Effect(steps, flow)
+    return None if steps is None else Effect(steps, flow)
 
 
-def _linked(text: S390xText, target: int | None) -> Effect:
+def _linked(text: Text, target: int | None) -> Effect | None:
     """Return the effect of a jump that leaves an address.
 
     Only r14, or r0, which no address can be made with, tell of a call. Without a target, an instruction gives the
@@ -214,7 +195,7 @@ def _linked(text: S390xText, target: int | None) -> Effect:
     """
     link, register = text.register(0), text.register(1)
     if link == NOTHING or (target is None and register == NOTHING and not text.memory(1).is_known):
-        return _NOT_KNOWN
+        return None
     here = Step(Op.NUMBER, link, offset=text.end)
     if (target == text.end and text.name == "bras") or (target is None and (register == 0 or text.operands[1] == "0")):
         return Effect((here,))
@@ -226,18 +207,28 @@ def _linked(text: S390xText, target: int | None) -> Effect:
     return Effect((*leads, here), Flow.JUMP_INDIRECT)
 
 
-def _comparison(text: S390xText) -> tuple[Step, ...]:
+_FLOWS: Final[dict[str, Callable[[Text], Effect | None]]] = {
+    **dict.fromkeys(("nop", "nopr", "jnop", "jgnop"), lambda _text: PADDING),
+    **dict.fromkeys(("j", "jg", "jlu"), lambda text: _direct(text, 0, Flow.JUMP)),
+    **dict.fromkeys(("brasl", "bras"), lambda text: _linked(text, address(text.operands[1]))),
+    **dict.fromkeys(("basr", "balr", "bas", "bal"), lambda text: _linked(text, None)),
+    **dict.fromkeys(("br", "b"), lambda text: _indirect(text, 0, Flow.JUMP_INDIRECT)),
+    "svc": _system_call,
+    "exrl": lambda text: Effect(flow=Flow.EXECUTE, target=address(text.operands[1])),
+}
+
+
+def _comparison(text: Text) -> tuple[Step, ...]:
     """Return the step that compares all bytes of two registers."""
     first, second = text.register(0), text.register(1)
     is_whole = text.name in ("cgr", "clgr") or text.name[:4] in ("cgrj", "clgr")
     return (Step(Op.COMPARE, first, second),) if is_whole and NOTHING not in (first, second) else ()
 
 
-def _value(text: S390xText) -> tuple[Step, ...] | None:
-    """Return the steps of an instruction that gives a register a value that is followed; None for any other."""
+def _value(text: Text) -> tuple[Step, ...] | None:
+    """Return the steps of an instruction that gives registers values that are followed; None for any other."""
     name, target, source = text.name, text.register(0), text.register(1)
-    last = len(text.operands) - 1
-    value = text.number(last)
+    value = number(text.operands[text.last])
     if name in ("lgr", "ldgr", "lgdr", "ldr", "ltgr"):
         return (Step(Op.MOVE, target, source),)
     if name in ("lgfr", "llgfr", "ltgfr"):
@@ -247,12 +238,17 @@ def _value(text: S390xText) -> tuple[Step, ...] | None:
     if name == "larl" and value is not None:
         return (Step(Op.NUMBER, target, offset=value & (1 << 64) - 1),)
     if name in ("aghi", "agfi", "aghik", "algfi", "alghsik", "slgfi") and value is not None:
-        return (Step(Op.MOVE, target, text.register(last - 1), -value if name == "slgfi" else value),)
+        return (Step(Op.MOVE, target, text.register(text.last - 1), -value if name == "slgfi" else value),)
     if name in ("agr", "agrk", "algr", "algrk", "sgr", "sgrk", "slgr", "slgrk"):
-        first = target if last == 1 else source
-        return _sum(target, first, text.register(last), -1 if name[0] == "s" else 1)
+        first = target if text.last == 1 else source
+        return _sum(target, first, text.register(text.last), -1 if name[0] == "s" else 1)
     if name in ("agfr", "sgfr", "slgfr") and target == SP:
         return (Step(Op.MOVE_FRAME, SP),)
+    if name == "lmg":
+        at = text.memory(2)
+        loads = [Step(Op.LOAD, register, at.base, at.offset + 8 * n) for n, register in enumerate(text.many())]
+        # The address is that of before the first load.
+        return tuple(sorted(loads, key=lambda step: step.register == at.base))
     return _loaded(name, target, text.memory(1))
 
 
@@ -265,7 +261,7 @@ def _loaded(name: str, target: int, memory: Storage) -> tuple[Step, ...] | None:
     if name in ("ag", "agf") and memory.index != NOTHING:
         word = memory.loaded(BETWEEN, 8 if name == "ag" else 4, is_signed=True)
         return (word, Step(Op.ADD, target, BETWEEN))
-    size = names.LOADS.get(name)
+    size = _LOADS.get(name)
     return None if size is None else (memory.loaded(target, size, is_signed=not name.startswith("ll")),)
 
 
@@ -290,88 +286,66 @@ def _sum(target: int, first: int, second: int, sign: int = 1) -> tuple[Step, ...
     return (*copy, Step(Op.ADD, target, second, scale=sign))
 
 
-def _memory_steps(text: S390xText) -> tuple[Step, ...] | None:
-    """Return the steps of what stores, or loads many registers; None for any other."""
-    name = text.name
-    first, second, third = map(text.memory, range(3))
+def _other(text: Text) -> tuple[Step, ...]:
+    """Return the steps of an instruction whose result is not followed."""
+    name, first = text.name, text.memory(0)
     if name == "stmg":
-        places = [third._replace(offset=third.offset + 8 * place) for place in range(16)]
+        at = text.memory(2)
+        places = [at._replace(offset=at.offset + 8 * place) for place in range(16)]
         return tuple(step for at, source in zip(places, text.many(), strict=False) for step in at.stored(8, source))
-    if name == "lmg":
-        loads = [Step(Op.LOAD, register, third.base, third.offset + 8 * n) for n, register in enumerate(text.many())]
-        # The address is that of before the first load.
-        return tuple(sorted(loads, key=lambda step: step.register == third.base))
-    if name in ("lm", "lmy", "lmh", "lmd"):
-        return forget(*text.many())
-    if name == "vlm":
-        return forget(*FLOATS)
-    if name in names.STORES_MANY:
-        count = int(text.operands[1].lstrip("%racfv") or 0) - int(text.operands[0].lstrip("%racfv") or 0)
-        return third.stored(names.STORES_MANY[name] * (count % 32 + 1))
     if name in ("stg", "std", "stdy"):
-        return second.stored(8, text.register(0))
-    if name in names.STORES or names.STORES_PATTERN.fullmatch(name):
-        size, place = names.STORES.get(name, (8, 1))
-        return text.memory(place).stored(size)
-    if first.is_known:
-        # Instructions on storage: the first operand changes, and what `_changed` says.
-        size = max(first.size, names.FIRST_SIZES.get(name, 16 if first.size == 1 else 1))
-        return (*first.stored(size), *forget(*_changed(text)))
-    if name in names.SWAPS:
-        return (*third.stored(16), *forget(*_changed(text)))
-    return None
+        return text.stored(8, text.register(0))
+    if name in _STORES or _CONDITIONAL_STORE.fullmatch(name):
+        return text.stored(_STORES.get(name, 8))
+    is_storage = first.is_known or name in _SWAPS
+    stores = text.stored(max(first.size, _CHANGES.get(name, _LARGEST))) if is_storage else ()
+    return (*stores, *forget(*_changed(text)))
 
 
-def _changed(text: S390xText) -> list[int]:
+def _changed(text: Text) -> list[int]:
     """Return the registers that an instruction changes besides what is followed."""
     name, first, named = text.name, text.register(0), text.named()
-    if name in names.IMPLICIT:
-        return [*names.IMPLICIT[name], *named]
-    if name == "pfpo":
-        return [1, *FLOATS]
-    if name == "tbegin":
-        return list(FLOATS)
-    if name in names.NAMED:
+    if name in ("lm", "lmy", "lmh", "lmd"):
+        return text.many()
+    if name in _IMPLICIT:
+        return [*_IMPLICIT[name], *named]
+    if name in _NAMED:
         return named
-    if name in names.NAMED_PAIRS:
+    if name in _NAMED_PAIRS:
         return [0, 1, *named, *(register | 1 for register in named)]
     if first == NOTHING:
         # The first operand is in storage.
         return [*named, *(register | 1 for register in named)]
-    return [first, first | 1] if name in names.PAIR or (first >= F0 and "x" in name) else [first]
+    return [first, first | 1] if name in _PAIRS or (first >= F0 and "x" in name) else [first]
 
 
-_FLOWS: Final[dict[str, Callable[[S390xText], Effect]]] = {
-    **dict.fromkeys(("nop", "nopr", "jnop", "jgnop"), lambda _text: PADDING),
-    **dict.fromkeys(("j", "jg", "jlu"), lambda text: _direct(text, 0, Flow.JUMP)),
-    **dict.fromkeys(("brasl", "bras"), lambda text: _linked(text, text.target(1))),
-    **dict.fromkeys(("basr", "balr", "bas", "bal"), lambda text: _linked(text, None)),
-    **dict.fromkeys(("br", "b"), lambda text: _indirect(text, 0, Flow.JUMP_INDIRECT)),
-    "svc": _system_call,
-    "exrl": lambda text: Effect(flow=Flow.EXECUTE, target=text.target(1)),
+#: Registers that instructions change without naming them.
+_IMPLICIT: Final = {
+    **dict.fromkeys(("trt", "trtr"), (1, 2)),
+    "edmk": (1,),
+    "stfle": (0,),
+    "pfpo": (1, *FLOATS),
+    **dict.fromkeys(("tbegin", "vlm"), FLOATS),
 }
 
 
 def _executed(executing: str, mnemonic: str, operands: str) -> Effect | None:
     """Return the effect of the instruction that `exrl` executes (`Abi.executed`).
 
-    Its second byte is changed: by the last byte of the first operand of `exrl`, unless that is r0. For instructions on
-    storage that byte is a length, of which the text has the least, or a number.
+    Its second byte is changed: by the last byte of the first operand of `exrl`, unless that is r0. Where the text names
+    no register, that byte is a length, of which the text has the least, or a number.
     """
-    if not executing.startswith(("%r0,", "0,")) and mnemonic not in names.EXECUTED:
+    if not executing.startswith(("%r0,", "0,")) and Text(0, 0, mnemonic, operands).named():
         return None
     effect = effect_of(0, 0, mnemonic, operands)
     return effect if effect is not None and effect.flow is Flow.NEXT else None
 
 
-def _references(data: bytes, vaddr: int, pages: Container[int], _is_fixed: bool) -> Iterator[Reference]:  # noqa: FBT001
+def _references(data: bytes, vaddr: int, _is_fixed: bool) -> Iterator[tuple[int, int]]:  # noqa: FBT001
     """Yield what some bytes may refer to (`Abi.references`)."""
     for match in _DISTANCES.finditer(data):
-        kind = match[1][0] & 15
         at = vaddr + match.start()
-        target = at + 2 * int.from_bytes(match[2], "big", signed=True)
-        if kind in (_LARL, _BRCL, _BRASL) and target >> PAGE_BITS in pages:
-            yield Reference(at, target, kind == _BRASL)
+        yield at, at + 2 * int.from_bytes(match[1], "big", signed=True)
 
 
 ABI: Final = Abi(

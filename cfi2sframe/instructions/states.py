@@ -133,12 +133,9 @@ def joined(vaddr: int, known: State, state: State, sp: int) -> State:
     if known[sp] != state[sp]:
         if not any(v[0] == CFA and state.get(k) == v for k, v in known.items() if isinstance(k, int) and k != sp):
             raise RefusedError(CodeReason.PATHS_DISAGREE)
-        if known[sp] == (vaddr, 0):
-            state = {**state, sp: (vaddr, 0)}
-        else:
-            common = {key: value for key, value in known.items() if state.get(key) == value}
-            common[sp] = (vaddr, 0)
-            return common
+        state = {**state, sp: (vaddr, 0)}
+        if known[sp] != (vaddr, 0):
+            known = {**known, sp: (vaddr, 0)}
     if known.items() <= state.items():
         return known
     return {key: value for key, value in known.items() if state.get(key) == value}

@@ -116,19 +116,20 @@
     ret
     endf
 
-## realigned, by a copy of SP in the frame
+## realigned, by a copy of the CFA in the frame
     func f
-    mov rax, rsp
+    lea rax, [rsp+8]
     sub rsp, 64
     .cfi_def_cfa_offset 72
     and rsp, -64
-    .cfi_def_cfa rax, 8
+    .cfi_def_cfa rax, 0
     mov [rsp+32], rax
-    # the word at rsp + 32, and 8 more: calls change rax
-    .cfi_escape 0x0f, 5, 0x77, 32, 0x06, 0x23, 8
+    # the word at rsp + 32: calls change rax
+    .cfi_escape 0x0f, 3, 0x77, 32, 0x06
     call g
     xor eax, eax
-    mov rsp, [rsp+32]
+    mov rcx, [rsp+32]
+    lea rsp, [rcx-8]
     .cfi_def_cfa rsp, 8
     ret
     endf

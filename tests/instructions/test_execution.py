@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The effects of instructions, held to their execution by an emulator: real ones, and any others."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cfi2sframe import load
+from cfi2sframe.instructions.effects import Op
+from tests.support.instructions.execution import TARGETS, Checker, examples
+from tests.support.instructions.s390x_cases import UNKNOWN, assemble
+from tests.support.targets import S390
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from cfi2sframe.instructions.effects import Step
+    from tests.support.oracle.tools import CorpusArch
+
+#: Bytes of a file's code that are looked at.
+_MOST_BYTES: Final = 200_000
+#: Code of compilers, and of people.
+_LIBRARIES: Final = ("libc.so.6", "libcrypto.so.3", "libdav1d.so.7", "libx264.so.164", "libgmp.so.10")
+_ARCHES: Final[dict[str, CorpusArch]] = {"amd64": "amd64", "aarch64": "arm64"}
+#: Of the assembler's instructions, those that are not executed, or that the emulator does not know.
+_NOT_EXECUTED: Final = frozenset(
+    {"svc 0", "svc 5", "exrl %r1,.+64", "bi 8(%r1)", "bine 8(%r1)", "bic 5,8(%r1)", "czdt %f0,8(5,%r15),0"}
+    | {"lmd %r6,%r9,0(%r1),0(%r2)", "bctgr %r1,%r1", "bxleg %r1,%r2,0(%r1)", *UNKNOWN}
+)
+
+
+@pytest.fixture(scope="module")
+def checkers() -> dict[str, Checker]:
+    return {name: Checker(target) for name, target in TARGETS.items()}
+
+
+def check_file(checker: Checker, path: Path) -> None:
+    choice = random.Random(path.name)  # noqa: S311 - the same each time
+    image = load(path)
+    codes = [image.code_bytes(code, code.start_vaddr, code.end_vaddr)[:_MOST_BYTES] for code in image.code_ranges]
+    before = checker.executed.total()
+    for code in examples(checker, codes, most=2):
+        assert checker.check(code, choice) == []
+    assert checker.executed.total() - before > 200
+
+
+@pytest.mark.corpus
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", _LIBRARIES)
+@pytest.mark.parametrize("abi", _ARCHES)
+def test_real_code(abi: str, name: str, checkers: dict[str, Checker], corpus: Callable[[CorpusArch], Path]) -> None:
+    folder = {"amd64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}[abi]
+    check_file(checkers[abi], corpus(_ARCHES[abi]) / "usr/lib" / folder / name)
+
+
+@pytest.mark.oracle
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", ["libc.so.6", "libm.so.6", "libgcc_s.so.1", "libatomic.so.1"])
+def test_libraries_of_s390x(name: str, checkers: dict[str, Checker]) -> None:
+    check_file(checkers["s390x"], S390.sysroot / "lib" / name)
+
+
+@pytest.mark.oracle
+def test_instructions_of_the_assembler(checkers: dict[str, Checker], tmp_path: Path) -> None:
+    checker, choice = checkers["s390x"], random.Random(1)  # noqa: S311 - the same each time
+    for text, (code, _, _) in assemble(tmp_path).items():
+        before = checker.executed.total()
+        assert [found for _ in range(5) for found in checker.check(code, choice)] == [], text
+        assert checker.executed.total() > before or text in _NOT_EXECUTED
+
+
+#: Bits 28 to 25 of an instruction tell its kind (Arm ARM, C4.1): immediate data, branches, memory, registers. Of those
+#: on vectors, the emulator knows too few, and ends the process at some.
+_KINDS: Final = (0b1000, 0b1001, 0b1010, 0b1011, 0b0100, 0b0110, 0b1100, 0b1110, 0b0101, 0b1101)
+#: The first bytes of the instructions of many kinds that compilers use.
+_FIRST_BYTES: Final = {
+    "amd64": bytes.fromhex("48 48 49 49 4c 0f f3 01 03 29 31 39 63 6b 81 83 85 87 89 8d ff fe c7 c6 d3 f7"),
+    "s390x": bytes.fromhex("a5a7b2b3b9b9b9b9c0c2c4c6cce3e3e3e3e5e7ebebebecececed"),
+}
+
+
+@st.composite
+def any_code(draw: st.DrawFn, abi: str) -> bytes:
+    """Draw an instruction, of a kind that compilers use and of FP, RA and SP more often than chance would have it."""
+    if abi != "aarch64":
+        return bytes((draw(st.sampled_from(_FIRST_BYTES[abi])), *draw(st.binary(min_size=9, max_size=9))))
+    word = draw(st.integers(0, (1 << 32) - 1)) & ~(0xF << 25) | draw(st.sampled_from(_KINDS)) << 25
+    for lowest in (0, 5, 10, 16):
+        register = draw(st.sampled_from((None, None, 29, 30, 31)))
+        if register is not None:
+            word = word & ~(0x1F << lowest) | register << lowest
+    return word.to_bytes(4, "little")
+
+
+@pytest.mark.property
+@pytest.mark.parametrize("abi", TARGETS)
+@given(data=st.data(), seed=st.integers(0, 1 << 32))
+def test_any_instructions(abi: str, data: st.DataObject, seed: int, checkers: dict[str, Checker]) -> None:
+    choice = random.Random(seed)  # noqa: S311 - the same each time
+    for code in data.draw(st.lists(any_code(abi), min_size=4, max_size=12)):
+        assert checkers[abi].check(code, choice) == []
+
+
+#: STP with write-back, LDP of the same, SUB of SP, ADD of an extended register.
+_SAMPLE: Final = (0xA9BE7BFD, 0xA8C27BFD, 0xD10083FF, 0x8B22C820)
+
+
+def _changes(step: Step) -> Iterable[Step | None]:
+    """Yield steps that say something else, and None for no step."""
+    yield None
+    if step.op in (Op.MOVE, Op.LOAD, Op.STORE):
+        yield step._replace(offset=step.offset + 8)
+    if step.op is Op.ADD:
+        yield step._replace(scale=step.scale * 2)
+        yield step._replace(is_signed=not step.is_signed)
+    yield step._replace(register=(step.register + 1) % 31)
+
+
+@pytest.mark.oracle
+def test_wrong_effects_are_found(checkers: dict[str, Checker]) -> None:
+    target, disassembler = TARGETS["aarch64"], checkers["aarch64"].disassembler
+    for word in _SAMPLE:
+        code = word.to_bytes(4, "little")
+        effect = target.abi.effect_of(*next(disassembler.disasm_lite(code, 0)))
+        assert effect is not None
+        for place, step in enumerate(effect.steps):
+            for change in _changes(step):
+                steps = (*effect.steps[:place], *([change] if change else []), *effect.steps[place + 1 :])
+                wrong = effect._replace(steps=steps)
+                checker = Checker(target, lambda *_, wrong=wrong: wrong)
+                assert any(checker.check(code, random.Random(seed)) for seed in range(8)), (hex(word), steps)  # noqa: S311
