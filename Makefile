@@ -142,7 +142,7 @@ STEPS ?= /dev/null
 
 judge-rows: venv ## compare rows from instructions with the CFI of FILES, hidden, and with programs run by STEPS
 	$(BIN)/python tools/judge_rows.py hidden --seed 1 --seed 2 --all $(FILES)
-	$(BIN)/python tools/judge_rows.py steps --libraries $(STEPS)
+	$(BIN)/python tools/judge_rows.py steps $(STEPS)
 
 # Each with the versions of the one before, as they go into the same environment.
 LOCK := build/lock/bin/uv pip compile --quiet --no-config --upgrade --universal --python-version 3.11 \

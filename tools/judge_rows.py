@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hold rows from instructions to what programs do, and to the CFI of compilers, at any size.
 
-judge_rows.py steps [--limit N] [--libraries] [FILE]     each line of FILE is a command: a program and its arguments
+judge_rows.py steps [--limit N] [FILE]                   each line of FILE is a command: a program and its arguments
 judge_rows.py hidden [--seed N]... [--all] FILE...       ELF files whose CFI is hidden: halves by seeds, all of it
 
-`steps` hides all CFI, executes each program one instruction at a time, in an emulator where it is for another ABI, and
-compares up to N instructions; `--libraries`: those of the libraries that `ldd` names, too (AMD64). Both print a line
+`steps` hides all CFI, executes each program in an emulator, one instruction at a time, and compares up to N
+instructions. Both print a line
 for each input, the wrong places below it, and the sums. Exit status 1 when a row is wrong.
 """
 
@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -24,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from cfi2sframe import load  # noqa: E402
-from tests.support.instructions import emulated, hidden, stepped  # noqa: E402
+from tests.support.instructions import hidden, stepped  # noqa: E402
 
 #: Wrong places that are shown of a file.
 _SHOWN = 20
@@ -36,7 +34,6 @@ def main() -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
     steps = verbs.add_parser("steps")
     steps.add_argument("--limit", type=int, default=100_000, metavar="N")
-    steps.add_argument("--libraries", action="store_true")
     steps.add_argument("commands", type=argparse.FileType(), metavar="FILE", nargs="?", default=sys.stdin)
     files = verbs.add_parser("hidden")
     files.add_argument("--seed", type=int, action="append", default=[], metavar="N")
@@ -44,39 +41,25 @@ def main() -> int:
     files.add_argument("files", nargs="+", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     if arguments.verb == "steps":
-        return judge_steps(arguments.commands.read().splitlines(), arguments.limit, libraries=arguments.libraries)
+        return judge_steps(arguments.commands.read().splitlines(), arguments.limit)
     return judge_hidden(arguments.files, [*arguments.seed, *([None] if arguments.all else [])])
 
 
-def judge_steps(commands: list[str], limit: int, *, libraries: bool) -> int:
+def judge_steps(commands: list[str], limit: int) -> int:
     """Execute programs; print what each of their instructions says of its row."""
     sums: dict[str, list[int]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        built = stepped.stepper(Path(folder))
-        for command in commands:
-            words = shlex.split(command)
-            arch = load(Path(words[0])).arch.name
-            if arch == "AMD64":
-                others = _libraries(words[0]) if libraries else []
-                found = stepped.step(built, words, others, limit=limit)
-            else:
-                found = emulated.step(words, limit=limit)
-            print(
-                f"{arch} {found.compared} steps, {found.wrong} wrong, {found.places} addresses: {command}", flush=True
-            )
-            for line in found.shown:
-                print(f"  {line}")
-            for number, value in enumerate((1, *found[:3])):
-                sums.setdefault(arch, [0, 0, 0, 0])[number] += value
+    for command in commands:
+        words = shlex.split(command)
+        arch = load(Path(words[0])).arch.name
+        found = stepped.step(words, limit=limit)
+        print(f"{arch} {found.compared} steps, {found.wrong} wrong, {found.places} addresses: {command}", flush=True)
+        for line in found.shown:
+            print(f"  {line}")
+        for number, value in enumerate((1, *found[:3])):
+            sums.setdefault(arch, [0, 0, 0, 0])[number] += value
     for arch, (programs, compared, wrong, places) in sums.items():
         print(f"{arch}: {programs} programs, {compared} steps, {wrong} wrong, {places} addresses")
     return int(any(each[2] for each in sums.values()))
-
-
-def _libraries(program: str) -> list[Path]:
-    listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
-    words = [word for line in listed.splitlines() for word in line.split()]
-    return [Path(word) for word in words if word.startswith("/")]
 
 
 def judge_hidden(files: list[Path], seeds: list[int | None]) -> int:

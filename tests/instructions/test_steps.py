@@ -11,7 +11,7 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.instructions.derive import derive
-from tests.support.instructions import emulated, stepped
+from tests.support.instructions.stepped import step
 from tests.support.needs import need
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.oracle
 
-PROGRAMS: Final = Path(stepped.__file__).with_name("programs")
+PROGRAMS: Final = Path(__file__).resolve().parents[1] / "support/instructions/programs"
 OPTIONS: Final = (
     "-O0",
     "-O2",
@@ -30,11 +30,6 @@ OPTIONS: Final = (
     "-O2 -mindirect-branch=thunk -fcf-protection=none",
     "-O2 -fsplit-stack",
 )
-
-
-@pytest.fixture(scope="module")
-def stepper(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return stepped.stepper(tmp_path_factory.mktemp("stepper"))
 
 
 def compiled(compiler: str, options: Sequence[str], folder: Path) -> Path:
@@ -49,24 +44,24 @@ def compiled(compiler: str, options: Sequence[str], folder: Path) -> Path:
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 @pytest.mark.slow
-def test_compiled_programs(compiler: str, options: str, stepper: Path, tmp_path: Path) -> None:
-    found = stepped.step(stepper, [compiled(compiler, options.split(), tmp_path)])
+def test_compiled_programs(compiler: str, options: str, tmp_path: Path) -> None:
+    found = step([compiled(compiler, options.split(), tmp_path)], limit=3000)
     assert (found.wrong, found.shown) == (0, ())
     assert found.compared > 200
 
 
-def test_a_threaded_interpreter(stepper: Path, tmp_path: Path) -> None:
+def test_a_threaded_interpreter(tmp_path: Path) -> None:
     """Its labels are words of data, and each ends in a jump to a function of the file."""
     options = ["-O2", "-mindirect-branch=thunk", "-fcf-protection=none", "-fno-asynchronous-unwind-tables"]
-    found = stepped.step(stepper, [compiled("gcc", options, tmp_path)])
+    found = step([compiled("gcc", options, tmp_path)], limit=3000)
     assert (found.wrong, found.shown) == (0, ())
     assert found.compared > 200
 
 
-def test_a_wrong_row_is_seen(stepper: Path, tmp_path: Path) -> None:
+def test_a_wrong_row_is_seen(tmp_path: Path) -> None:
     """What the other tests rely on."""
-    found = stepped.step(stepper, [compiled("gcc", ["-O2"], tmp_path)], shift=8)
-    assert found.wrong == found.compared > 0
+    found = step([compiled("gcc", ["-O2"], tmp_path)], limit=100, shift=8)
+    assert found.wrong == found.compared == 100
 
 
 def test_symbols_of_functions_on_code_that_is_none(tmp_path: Path) -> None:
@@ -82,17 +77,17 @@ def test_symbols_of_functions_on_code_that_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", ["-O0", "-O2", "-O2 -fno-omit-frame-pointer"])
 @pytest.mark.parametrize("arch", ["aarch64", "s390x"])
 @pytest.mark.slow
-def test_programs_in_an_emulator(arch: str, options: str, tmp_path: Path) -> None:
+def test_programs_of_other_abis(arch: str, options: str, tmp_path: Path) -> None:
     """Most of the steps are of the C library's; signed return addresses are the compiler's default in none of it."""
     signed = ["-mbranch-protection=standard"] if arch == "aarch64" else []
     program = compiled(f"{arch}-linux-gnu-gcc", ["-static", *signed, *options.split()], tmp_path)
-    found = emulated.step([program], limit=3000)
+    found = step([program], limit=3000)
     assert (found.wrong, found.shown) == (0, ())
     assert found.places > 500
 
 
 @pytest.mark.parametrize("arch", ["aarch64", "s390x"])
 @pytest.mark.slow
-def test_a_wrong_row_is_seen_in_an_emulator(arch: str, tmp_path: Path) -> None:
-    found = emulated.step([compiled(f"{arch}-linux-gnu-gcc", ["-static"], tmp_path)], limit=100, shift=8)
+def test_a_wrong_row_of_another_abi_is_seen(arch: str, tmp_path: Path) -> None:
+    found = step([compiled(f"{arch}-linux-gnu-gcc", ["-static"], tmp_path)], limit=100, shift=8)
     assert found.wrong == found.compared == 100
