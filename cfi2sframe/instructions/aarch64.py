@@ -59,8 +59,6 @@ _SVE_SIZE: Final = 4 * 256
 #: Loads and stores of one register, of which a part may be meant, or of two.
 _LOAD: Final = re.compile(r"ld(?:u|t|a|x|ax|ap|apu|la)?r(s?[bhw])?|ld(?:n|x|ax|t|tn|iap)?p|ldp(sw)")
 _STORE: Final = re.compile(r"st(?:u|t|l|ll|lu)?r([bh])?|st(?:n|g|t|tn|il)?p")
-_STATUS_STORE: Final = re.compile(r"stl?x[rp]([bh])?")
-_STORE_ONLY: Final = re.compile(r"st(?:add|clr|eor|set|[su]m(?:ax|in))l?([bh])?|st[1-4]|st[gz].*|st2g")
 _NO_STORE: Final = re.compile(r"ld[1-4]\w*|ldff1\w*|ldn[ft]1\w*|ld[rn]?p?|ldg|r?pr?fu?m|prf[bhwd]")
 #: What only reads its first operand.
 _READS_ONLY: Final = words(
@@ -94,8 +92,8 @@ _EFFECTS: Final[dict[str, Effect]] = {
     # The PC takes part in these signatures (FEAT_PAuth_LR), which RA_SIGN_STATE cannot tell.
     **dict.fromkeys(("paciasppc", "pacibsppc", "pacnbiasppc", "pacnbibsppc"), _UNSIGNED),
     **dict.fromkeys(("autiasppc", "autibsppc", "autiasppcr", "autibsppcr"), _UNSIGNED),
-    **dict.fromkeys(("pacia1716", "pacib1716", "autia1716", "autib1716"), Effect(forget(17))),
-    **dict.fromkeys(("pacia171615", "pacib171615", "autia171615", "autib171615"), Effect(forget(17))),
+    **dict.fromkeys(words("pacia1716 pacib1716 autia1716 autib1716"), Effect(forget(17))),
+    **dict.fromkeys(words("pacia171615 pacib171615 autia171615 autib171615"), Effect(forget(17))),
     # Linux's system calls change x0 only; SMCCC allows firmware to change x0 to x17.
     "svc": Effect((Step(Op.MOVE, JUMP, _SYSTEM_CALL), *forget(0)), Flow.SYSTEM_CALL),
     **dict.fromkeys(("hvc", "smc"), Effect(forget(*range(18)))),
@@ -261,15 +259,15 @@ def _with_memory(name: str, ops: list[str], inside: list[str], after: str) -> Ef
     if (found := _STORE.fullmatch(name)) is not None:
         sources = [NOTHING if register == base and back else register for register in registers]
         return Effect((*_stores(ops, sources, memory, found[1] or ""), *back))
-    if (found := _STATUS_STORE.fullmatch(name)) is not None:
-        return Effect((*_stores(ops[1:], [NOTHING] * 2, memory, found[1] or ""), *forget(registers[0])))
     if name in ("ldraa", "ldrab"):
         # The base becomes the sum with the authenticated address, or one that faults.
         return Effect(forget(registers[0], base if back else NOTHING))
     size = _SVE_SIZE if ops and ops[0][:1] in "{zp" else _LARGEST
     stored = () if _NO_STORE.fullmatch(name) else memory.stored(size)
-    changed = () if _STORE_ONLY.fullmatch(name) else registers
-    return Effect((*stored, *forget(*changed), *back))
+    if name.startswith("st"):
+        # Only those tell in a register whether they have stored.
+        registers = registers[:1] if name.startswith(("stx", "stlx", "st64bv")) else []
+    return Effect((*stored, *forget(*registers), *back))
 
 
 def _loads(ops: list[str], memory: Storage, part: str) -> list[Step]:

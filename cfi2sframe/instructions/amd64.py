@@ -107,8 +107,9 @@ _IMPLICIT: Final = {
     "rdtscp": (RAX, RDX, RCX),
     **dict.fromkeys(words("pcmpestri pcmpistri vpcmpestri vpcmpistri"), (RCX,)),
 }
-#: What changes its first two operands.
-_CHANGES_TWO: Final = words("xchg xadd cmpxchg mulx")
+#: What changes its first two operands, or none of those that it has.
+_CHANGES_TWO: Final = words("xchg xadd mulx")
+_CHANGES_NONE: Final = words("mul div idiv scasb scasw scasd scasq")
 
 
 def _memory(text: str, end: int) -> Storage:
@@ -271,9 +272,10 @@ def _lea(target: int, memory: Storage, text: str) -> tuple[Step, ...] | None:
 
 def _other(name: str, ops: list[str], end: int) -> Effect | None:
     """Return the effect of an instruction whose results are not followed; None where it may give SP a value."""
-    changed = ops if name in _CHANGES_TWO else ops[:1]
-    implicit = (RAX, RDX) if name == "imul" and len(ops) == 1 else _IMPLICIT.get(name, ())
-    registers = [*implicit, *(_REGISTERS[text][0] for text in changed if text in _REGISTERS)]
+    if name == "imul" and len(ops) == 1:
+        name = "mul"
+    changed = ops[: 2 if name in _CHANGES_TWO else 0 if name in _CHANGES_NONE else 1]
+    registers = [*_IMPLICIT.get(name, ()), *(_REGISTERS[text][0] for text in changed if text in _REGISTERS)]
     if RSP in registers:
         return None
     memories = [_memory(text, end) for text in changed if "[" in text]

@@ -35,7 +35,7 @@ from cfi2sframe.instructions.effects import (
     sizes,
     words,
 )
-from cfi2sframe.instructions.s390x_text import F0, FLOATS, Text
+from cfi2sframe.instructions.s390x_text import F0, FLOATS, S390xText
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -112,7 +112,7 @@ _DISTANCES: Final = re.compile(rb"(?=\xc0[%b](.{4}))" % _SECOND_BYTES, re.DOTALL
 
 def effect_of(vaddr: int, size: int, mnemonic: str, operands: str) -> Effect | None:
     """Return the effect of an instruction from its text (`Abi.effect_of`)."""
-    text = Text(vaddr, size, mnemonic, operands)
+    text = S390xText(vaddr, size, mnemonic, operands)
     flow = _flow(text)
     if flow is not None:
         return flow
@@ -124,7 +124,7 @@ def effect_of(vaddr: int, size: int, mnemonic: str, operands: str) -> Effect | N
     return Effect(_other(text) if steps is None else steps)
 
 
-def _flow(text: Text) -> Effect | None:
+def _flow(text: S390xText) -> Effect | None:
     """Return the effect of what changes the flow of control; None for anything else, and where it is not known."""
     name = text.name
     handler = _FLOWS.get(name)
@@ -156,7 +156,7 @@ def _flow(text: Text) -> Effect | None:
     return None
 
 
-def _system_call(text: Text) -> Effect:
+def _system_call(text: S390xText) -> Effect:
     """Return the effect of `svc`, whose number is in r1 where the text has 0."""
     given = number(text.operands[0])
     call = Step(Op.NUMBER, JUMP, offset=given) if given else Step(Op.MOVE, JUMP, 1)
@@ -164,7 +164,7 @@ def _system_call(text: Text) -> Effect:
 
 
 def _direct(
-    text: Text, place: int, flow: Flow, steps: tuple[Step, ...] = (), *, equal: bool | None = None
+    text: S390xText, place: int, flow: Flow, steps: tuple[Step, ...] = (), *, equal: bool | None = None
 ) -> Effect | None:
     """Return the effect of a jump or a branch whose operand is its target."""
     target = address(text.operands[place])
@@ -175,7 +175,7 @@ def _direct(
     return Effect(steps, flow, target, equal)
 
 
-def _indirect(text: Text, place: int, flow: Flow) -> Effect | None:
+def _indirect(text: S390xText, place: int, flow: Flow) -> Effect | None:
     """Return the effect of a jump to the address in a register; r0 means none."""
     register = text.register(place)
     if register == 0 or text.operands[place] == "0":
@@ -187,7 +187,7 @@ def _indirect(text: Text, place: int, flow: Flow) -> Effect | None:
     return None if steps is None else Effect(steps, flow)
 
 
-def _linked(text: Text, target: int | None) -> Effect | None:
+def _linked(text: S390xText, target: int | None) -> Effect | None:
     """Return the effect of a jump that leaves an address.
 
     Only r14, or r0, which no address can be made with, tell of a call. Without a target, an instruction gives the
@@ -207,7 +207,7 @@ def _linked(text: Text, target: int | None) -> Effect | None:
     return Effect((*leads, here), Flow.JUMP_INDIRECT)
 
 
-_FLOWS: Final[dict[str, Callable[[Text], Effect | None]]] = {
+_FLOWS: Final[dict[str, Callable[[S390xText], Effect | None]]] = {
     **dict.fromkeys(("nop", "nopr", "jnop", "jgnop"), lambda _text: PADDING),
     **dict.fromkeys(("j", "jg", "jlu"), lambda text: _direct(text, 0, Flow.JUMP)),
     **dict.fromkeys(("brasl", "bras"), lambda text: _linked(text, address(text.operands[1]))),
@@ -218,14 +218,14 @@ _FLOWS: Final[dict[str, Callable[[Text], Effect | None]]] = {
 }
 
 
-def _comparison(text: Text) -> tuple[Step, ...]:
+def _comparison(text: S390xText) -> tuple[Step, ...]:
     """Return the step that compares all bytes of two registers."""
     first, second = text.register(0), text.register(1)
     is_whole = text.name in ("cgr", "clgr") or text.name[:4] in ("cgrj", "clgr")
     return (Step(Op.COMPARE, first, second),) if is_whole and NOTHING not in (first, second) else ()
 
 
-def _value(text: Text) -> tuple[Step, ...] | None:
+def _value(text: S390xText) -> tuple[Step, ...] | None:
     """Return the steps of an instruction that gives registers values that are followed; None for any other."""
     name, target, source = text.name, text.register(0), text.register(1)
     value = number(text.operands[text.last])
@@ -286,7 +286,7 @@ def _sum(target: int, first: int, second: int, sign: int = 1) -> tuple[Step, ...
     return (*copy, Step(Op.ADD, target, second, scale=sign))
 
 
-def _other(text: Text) -> tuple[Step, ...]:
+def _other(text: S390xText) -> tuple[Step, ...]:
     """Return the steps of an instruction whose result is not followed."""
     name, first = text.name, text.memory(0)
     if name == "stmg":
@@ -302,7 +302,7 @@ def _other(text: Text) -> tuple[Step, ...]:
     return (*stores, *forget(*_changed(text)))
 
 
-def _changed(text: Text) -> list[int]:
+def _changed(text: S390xText) -> list[int]:
     """Return the registers that an instruction changes besides what is followed."""
     name, first, named = text.name, text.register(0), text.named()
     if name in ("lm", "lmy", "lmh", "lmd"):
@@ -335,7 +335,7 @@ def _executed(executing: str, mnemonic: str, operands: str) -> Effect | None:
     Its second byte is changed: by the last byte of the first operand of `exrl`, unless that is r0. Where the text names
     no register, that byte is a length, of which the text has the least, or a number.
     """
-    if not executing.startswith(("%r0,", "0,")) and Text(0, 0, mnemonic, operands).named():
+    if not executing.startswith(("%r0,", "0,")) and S390xText(0, 0, mnemonic, operands).named():
         return None
     effect = effect_of(0, 0, mnemonic, operands)
     return effect if effect is not None and effect.flow is Flow.NEXT else None

@@ -20,7 +20,7 @@ _REGISTERS: Final = {
 _OPERAND: Final = re.compile(r"[^,() ]+(?:\([^)]*\))?")
 
 
-class Text:
+class S390xText:
     """An instruction's text: its name and its operands, of which those past the `last` one are empty."""
 
     def __init__(self, vaddr: int, size: int, name: str, operands: str) -> None:

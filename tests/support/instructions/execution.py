@@ -12,9 +12,8 @@ import pytest
 from cfi2sframe.abi import AMD64, S390X
 from cfi2sframe.instructions import aarch64, amd64, s390x
 from cfi2sframe.instructions.decoder import open_disassembler
-from cfi2sframe.instructions.effects import JUMP, Effect, Flow
+from cfi2sframe.instructions.effects import JUMP, NOTHING, Effect, Flow, Op
 from cfi2sframe.instructions.s390x_text import FLOATS
-from tests.support.instructions.concrete import Expected, expect
 
 if TYPE_CHECKING:
     import random
@@ -116,6 +115,52 @@ TARGETS: Final = {
         ),
     ),
 }
+
+
+class Expected(NamedTuple):
+    """What an effect says of registers that change, and of bytes that are stored: address, size and value.
+
+    None is in place of a value that it does not tell.
+    """
+
+    registers: dict[int, int | None]
+    stores: list[tuple[int, int, int | None]]
+
+
+def _extended(value: int, size: int, *, is_signed: bool) -> int:
+    """Return the number in the low bytes of another one."""
+    value &= (1 << 8 * size) - 1
+    return value - (1 << 8 * size) if is_signed and value >> (8 * size - 1) else value
+
+
+def expect(effect: Effect, before: dict[int, int], read: Callable[[int, int], int | None]) -> Expected:
+    """Apply the steps of an effect to numbers; `before` has all registers, `read(vaddr, size)` a number in memory."""
+    expected = Expected({}, [])
+    changed = expected.registers
+    for op, register, source, offset, size, _, scale, is_signed in effect.steps:
+        old = changed[register] if register in changed else before.get(register)
+        value = 0 if source == NOTHING else changed[source] if source in changed else before.get(source)
+        if op is Op.STORE:
+            assert old is not None, "a store to an address that this instruction has just made unknown"
+            is_told = source != NOTHING and size == 8
+            expected.stores.append((old + offset & _MASK, size, value if is_told else None))
+            continue
+        if op is Op.COMPARE:
+            continue
+        new = None
+        if op is Op.NUMBER:
+            new = offset
+        elif value is not None:
+            if op is Op.MOVE:
+                new = value + offset
+            elif op is Op.LOAD:
+                new = read(value + offset & _MASK, 8)
+            elif op is Op.EXTEND:
+                new = _extended(value, size, is_signed=is_signed)
+            elif op is Op.ADD and old is not None:
+                new = old + _extended(value, size, is_signed=is_signed) * scale
+        changed[register] = None if new is None else new & _MASK
+    return expected
 
 
 class Executed(NamedTuple):
