@@ -60,7 +60,9 @@ def numbers_of(path: Path, places: Iterable[str]) -> list[int]:
     image = load(path)
     entries = read_programs(image, *find_cfi(image, None)).entries
     functions = [range(start, start + size) for start, size in zip(entries.starts, entries.sizes, strict=True)]
-    vaddrs = [image.code_ranges[0].start_vaddr + int(place.removeprefix(".text+"), 16) for place in places]
+    starts = {code.name: code.start_vaddr for code in image.code_ranges}
+    parts = [place.rsplit("+", 1) for place in places]
+    vaddrs = [starts[section] + int(offset, 16) for section, offset in parts]
     return [next(number for number, function in enumerate(functions) if vaddr in function) for vaddr in vaddrs]
 
 
