@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.report.tables import Cell
 
-_NOTE: Final = "ratio: .sframe to .eh_frame + .eh_frame_hdr; GNU as+ld: an estimate within 3 %."
+_NOTE: Final = "ratio: .sframe to the CFI and .eh_frame_hdr; GNU as+ld: an estimate within 3 %."
 #: The columns of each table, and what of a file each shows.
 _SIZE_COLUMNS: Final = {
     Column(".sframe", ",", has_bar=True): "sframe_size",
