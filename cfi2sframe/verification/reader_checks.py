@@ -7,7 +7,6 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
-from operator import add
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.constants import PF_X, PT_LOAD, PT_PHDR
@@ -130,16 +129,15 @@ def missing_block_sizes(it: Subject) -> Breaches:
 
 def descents(it: Subject) -> Breaches:
     """Return functions that start at or before the one before them, in a section that claims to be sorted."""
-    starts = it.section.starts if it.section.is_sorted else ()
-    return [(following, "starts do not ascend") for start, following in pairwise(starts) if following <= start]
+    pairs = pairwise(it.functions if it.section.is_sorted else ())
+    return [(after.start, "starts do not ascend") for before, after in pairs if after.start <= before.start]
 
 
 def overlaps(it: Subject) -> Breaches:
     """Return functions that start inside the one before them, in a section that claims to be sorted."""
-    starts = it.section.starts if it.section.is_sorted else ()
-    triples = zip(starts, it.section.sizes, starts[1:], strict=False)
+    pairs = pairwise(it.functions if it.section.is_sorted else ())
     message = "overlaps the function before it"
-    return [(following, message) for start, size, following in triples if start < following < start + size]
+    return [(b.start, message) for a, b in pairs if a.start < b.start < a.start + a.size]
 
 
 def segment(it: Subject) -> str | None:
@@ -170,11 +168,7 @@ def segments(section: Section, image: ElfImage) -> Iterator[str]:
             f"functions are in {holder_count} of {len(loads)} executable segments; it registers the section for each "
             "of them by itself, and wants all functions there"
         )
-    last_end = max(map(add, section.starts, section.sizes), default=0)
-    is_in_one = any(
-        count == len(starts) and last_end <= load.end_vaddr for load, count in zip(loads, counts, strict=True)
-    )
-    if not is_in_one and any(not _is_inside(loads, *each) for each in zip(section.starts, section.sizes, strict=True)):
+    if not all(_is_inside(loads, *each) for each in zip(section.starts, section.sizes, strict=True)):
         yield "a function is in no executable segment, or reaches past its end"
 
 

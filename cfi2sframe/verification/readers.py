@@ -140,11 +140,6 @@ _RULES: Final = (
           lambda it: it.header.auxhdr_size and f"an auxiliary header of {it.header.auxhdr_size} bytes", _DECISIVE),
     _Rule("functions and rows", _by("verify kernel"), lambda it: not it.header.fde_count and "no functions", _DECISIVE),
     _Rule("functions and rows", _by("verify kernel"), lambda it: not it.header.fre_count and "no rows", _DECISIVE),
-    _Rule("offsets", _by(f"glibc {_LIB} {_LD}"),
-          lambda it: it.header.fde_offset > it.header.fre_offset and "sfh_fdeoff is past sfh_freoff", _DECISIVE),
-    _Rule("layout", _by("kernel"),
-          lambda it: it.header.fre_offset < it.header.fde_offset + it.table_size
-          and "the rows begin before the function table ends", _DECISIVE),
     _Rule("layout", _by("verify glibc", "reads it wrongly"),
           lambda it: it.header.fde_offset and f"sfh_fdeoff is {it.header.fde_offset}, not 0", _DECISIVE),
     _Rule("layout", _by("verify glibc", "reads it wrongly"),

@@ -72,6 +72,17 @@ def test_readers_that_are_written_for_have_demands() -> None:
         verdicts("perf", SECTION)
 
 
+def test_readers_of_linked_files_and_of_objects() -> None:
+    text = asm.Section(".text", bytes(0x40), 1, CODE)
+    progbits = asm.Section(".sframe", SECTION.assemble(), 1, 2, align=8)
+    image = load(asm.elf_file(EM_X86_64, (text, progbits), file_type=1))
+    for name, version, rule in (("kernel", 3, "linked file"), ("glibc", 2, "linked file"), ("ld-2.41", 2, "object")):
+        (verdict,) = verdicts(name, SECTION._replace(version=version), None if rule == "object" else image)
+        assert [broken.rule for broken in verdict.broken] == [rule]
+    (verdict,) = judge(image, decode_existing(image), "ld", is_in_file=True)
+    assert [broken.rule for broken in verdict.broken] == ["section type"]
+
+
 TWO: Final = RawSection((RawFunction(), RawFunction(0x20010)), version=2)
 RIGHT: Final = {
     "kernel": (
