@@ -117,12 +117,13 @@ def _symbols_of(image: ElfImage) -> Callable[[int], tuple[int, int | None]]:
 
 
 def _emit_linked(conversion: Conversion, section_type: int) -> Emitted:
-    from cfi2sframe.placing.linked import plan_embedding, write_embedding
+    from cfi2sframe.placing.insert import inserted
+    from cfi2sframe.placing.linked import plan_embedding
 
     size = HEADER_SIZE + FDE_SIZE[conversion.target.version] * len(conversion.section.starts) + conversion.rows.size
     plan = plan_embedding(conversion.image.data, size)
     placed = place_again(conversion, plan.section_vaddr)
-    chunks = write_embedding(plan, placed.data, section_type)
+    chunks = inserted(plan, placed.data, section_type)
     warnings = (*plan.warnings, *reader_warnings(placed))
     return Emitted(chunks, placed, plan.description, warnings, plan)
 

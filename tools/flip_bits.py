@@ -24,7 +24,8 @@ from cfi2sframe.elf.headers import parse_headers
 from cfi2sframe.elf.ranges import Span, touches, united
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import open_linked
-from cfi2sframe.placing.linked import plan_embedding, self_check, write_embedding
+from cfi2sframe.placing.insert import inserted
+from cfi2sframe.placing.linked import plan_embedding, self_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,7 +88,7 @@ def flip(path: Path, count: int, chance: random.Random, counts: Counter[str]) ->
         plan = plan_embedding(data, size)
     except EmbedError:
         plan, section = plan_embedding(data, SECTION_SIZES[0]), section[: SECTION_SIZES[0]]
-    good = b"".join(write_embedding(plan, section))
+    good = b"".join(inserted(plan, section))
     self_check(data, good, plan, section)
     held = held_spans(good)
     for _ in range(count):

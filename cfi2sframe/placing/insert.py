@@ -11,14 +11,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe.elf.constants import SHF_ALLOC
+from cfi2sframe.elf.constants import SHF_ALLOC, SHT_GNU_SFRAME
 from cfi2sframe.elf.contents import Splice, is_zero, overwrite, spliced
 from cfi2sframe.elf.headers import ElfSection
 from cfi2sframe.elf.ranges import Span
+from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import round_up
+from cfi2sframe.placing.movable import Place
 from cfi2sframe.placing.place import SECTION_ALIGNMENT
 from cfi2sframe.placing.section_indices import changed_contents, numbering_with, renumbered_header
-from cfi2sframe.placing.undo import NAME, OldPlace, Undo
+from cfi2sframe.placing.undo import NAME, Undo
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.contents import Joined
@@ -27,11 +29,14 @@ if TYPE_CHECKING:
     from cfi2sframe.placing.place import Placement
 
 
-def inserted(placement: Placement, section: Buffer, section_type: int) -> Joined:
-    """Return the file with a section of `section_type`.
+def inserted(placement: Placement, section: Buffer, section_type: int = SHT_GNU_SFRAME) -> Joined:
+    """Return the new file: buffers to be written one after the other, most of them parts of the old one.
 
-    Raises `EmbedError` when section indices or symbols cannot be updated.
+    `section_type` is SHT_GNU_SFRAME or, for tools before binutils 2.45, SHT_PROGBITS. Raises `EmbedError` when the
+    section does not have the planned size, or when section indices or symbols cannot be updated.
     """
+    if len(section) != placement.section_size:
+        raise EmbedError(f"the section has {len(section)} bytes, the plan has room for {placement.section_size}")
     file = placement.file
     new_vaddrs = {index: place.vaddr for index, place in placement.places.items()}
     numbering = numbering_with(file, new_vaddrs, placement.section_vaddr)
@@ -58,7 +63,7 @@ def inserted(placement: Placement, section: Buffer, section_type: int) -> Joined
             header=file.header.pack(),
             head=old_head,
             numbering=tuple(numbering),
-            places=tuple(OldPlace(i, file.sections[i].vaddr, file.sections[i].file_offset) for i in placement.places),
+            places={i: Place(file.sections[i].vaddr, file.sections[i].file_offset) for i in placement.places},
             is_inserted=placement.block.is_inserted,
             file_size=len(file.data),
             kept_size=kept_size,

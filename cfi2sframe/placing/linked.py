@@ -4,7 +4,7 @@
 The section's address depends on its size, and its bytes depend on its address. So the plan is made first:
 
     plan = plan_embedding(data, section_size)        # plan.section_vaddr is known from here on
-    chunks = write_embedding(plan, section)          # buffers, mostly ranges of `data`
+    chunks = inserted(plan, section)                 # buffers, mostly ranges of `data`
     self_check(data, rewritten, plan)                # rereads the result, with independent code
 
 Code and data keep their addresses. The caller sets the file's mode, owner and times.
@@ -14,17 +14,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe.elf.constants import SHT_GNU_SFRAME
 from cfi2sframe.elf.contents import spliced
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import open_linked
-from cfi2sframe.placing.insert import inserted
 from cfi2sframe.placing.place import place_section
 from cfi2sframe.placing.remove import original_of, zeroing_splices
 from cfi2sframe.placing.undo import undo_of
 
 if TYPE_CHECKING:
-    from cfi2sframe.elf.contents import FileData, Joined
+    from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.headers import Buffer
     from cfi2sframe.placing.place import Placement
     from cfi2sframe.placing.undo import OldBytes
@@ -50,17 +48,6 @@ def plan_embedding(data: FileData, section_size: int) -> Placement:
         old = tuple((s.file_offset, bytes(file.data[s.file_offset : s.file_offset + s.removed_size])) for s in splices)
         file = open_linked(spliced(file.data, splices))
     return place_section(file, section_size)._replace(is_replacement=True, old=old)
-
-
-def write_embedding(plan: Placement, section: Buffer, section_type: int = SHT_GNU_SFRAME) -> Joined:
-    """Return the new file: buffers to be written one after the other, most of them parts of the old one.
-
-    `section_type` is SHT_GNU_SFRAME or, for tools before binutils 2.45, SHT_PROGBITS. Raises `EmbedError` when the
-    section does not have the planned size, or when section indices or symbols cannot be updated.
-    """
-    if len(section) != plan.section_size:
-        raise EmbedError(f"the section has {len(section)} bytes, the plan has room for {plan.section_size}")
-    return inserted(plan, section, section_type)
 
 
 def self_check(original: FileData, rewritten: FileData, plan: Placement, section: Buffer | None = None) -> None:

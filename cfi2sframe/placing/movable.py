@@ -59,8 +59,8 @@ FOLLOWING_TYPES: Final = frozenset({c.PT_INTERP, c.PT_NOTE, c.PT_GNU_PROPERTY})
 ENCLOSING_TYPES: Final = frozenset({c.PT_LOAD, c.PT_PHDR, c.PT_GNU_RELRO})
 
 
-class NewPlace(NamedTuple):
-    """The new virtual address and file offset of a section that moves."""
+class Place(NamedTuple):
+    """The virtual address and the file offset of a section."""
 
     vaddr: int
     file_offset: int

@@ -98,7 +98,7 @@ def add_to_object(
     if not found:
         # It ends where the section table starts.
         size = len(old.data)
-        undo = Undo(old.header.pack(), b"", (), (), False, size, size, 0, 0, 0)
+        undo = Undo(old.header.pack(), b"", (), {}, False, size, size, 0, 0, 0)
         tail.add(undo.pack(), 8)
     return _finish(old, headers, tail)
 

@@ -42,7 +42,7 @@ def remove_section(data: FileData) -> Joined:
 def original_of(file: LinkedFile) -> Joined | None:
     """Return the original of a file into which a section was inserted, if inserting again gives the file; else None."""
     undo = undo_of(file.data, file.section_table.start) if file.sections else None
-    if undo is None or file.sframe_index is None or not undo.numbering or max(undo.numbering) >= len(file.sections):
+    if undo is None or file.sframe_index is None:
         return None
     section, content = file.sections[file.sframe_index], file.section_bytes(file.sframe_index)
     try:
@@ -78,7 +78,7 @@ def _restored(file: LinkedFile, undo: Undo) -> Joined:
     splices = [overwrite(0, undo.header), Splice(undo.added_start, undo.added_size, added)]
     splices += [overwrite(file.header.program_headers_offset, undo.head)] if undo.head else []
     bare = spliced(file.data, [*splices, Splice(end, len(file.data) - end, bytes(tail))])
-    vaddrs = {undo.numbering[place.section_index]: place.vaddr for place in undo.places}
+    vaddrs = {undo.numbering[index]: place.vaddr for index, place in undo.places.items()}
     changed = changed_contents(file, inverse, vaddrs)
     contents = {number: changed.get(number) or file.section_bytes(number) for number in {*vaddrs, *changed}}
     return spliced(bare, [overwrite(headers[inverse[n]].file_offset, content) for n, content in contents.items()])
@@ -94,10 +94,8 @@ def _old_headers(file: LinkedFile, undo: Undo, inverse: list[int]) -> list[ElfSe
         if number == file.names_index and undo.names_file_offset:
             entry = entry._replace(file_offset=undo.names_file_offset, size=entry.size - len(NAME))
         headers.append(entry)
-    for place in undo.places:
-        headers[place.section_index] = headers[place.section_index]._replace(
-            vaddr=place.vaddr, file_offset=place.file_offset
-        )
+    for index, place in undo.places.items():
+        headers[index] = headers[index]._replace(**place._asdict())
     return headers
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 from itertools import product
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -174,45 +173,6 @@ def test_a_table_at_the_end_survives(
             take_out(changed.read_bytes())
     else:
         case.check_removal(changed)
-
-
-def _can_unstrip(objcopy: str, original: Path, folder: Path) -> bool:
-    """Whether eu-unstrip joins the unmodified program with its debug file."""
-    debug, stripped = folder / "original.debug", folder / "original.stripped"
-    if not debug.exists():
-        run(objcopy, "--only-keep-debug", original, debug)
-        run(objcopy, "--strip-debug", original, stripped)
-    return run("eu-unstrip", "-o", folder / "original.joined", stripped, debug).status == 0
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize(("version", "size"), [("2.40", LARGE), ("newest", SMALL), ("newest", LARGE)])
-@pytest.mark.parametrize("kind", ["pie", "nopie", "static-pie"])
-def test_separate_debug_file(
-    binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path, kind: str, size: int, version: BinutilsVersion
-) -> None:
-    """Debug files made before and after the conversion are found, and gdb sees through them."""
-    need("gdb", "eu-unstrip", "objcopy")
-    objcopy = binutils(version).tool("objcopy") if version == "newest" else "objcopy"
-    original = linked_program("bfd", kind, "debug")
-    converted, stripped, linked, debug = (tmp_path / n for n in ("converted", "stripped", "linked", "linked.debug"))
-    plan = embed(original, converted, size)
-    for source in (original, converted):
-        debug.unlink(missing_ok=True)
-        assert run(objcopy, "--only-keep-debug", source, debug).status == 0
-        assert run(objcopy, "--strip-debug", f"--add-gnu-debuglink={debug}", converted, stripped).status == 0
-        shutil.move(stripped, linked)
-        assert run(linked) == run(original)
-        assert mapped(linked) == [("main", size, checksum(sframe(size)))]
-        commands = ["-ex", "break thrower", "-ex", "run", "-ex", "bt 3"]
-        session = run("gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", *commands, linked)
-        assert "#0  thrower (depth=" in session.output
-        assert "program.cpp" in session.output
-        # eu-unstrip matches sections by address: what moved, it finds in a debug file of the rewritten file only.
-        if (source == converted or not plan.moved) and _can_unstrip(objcopy, original, tmp_path):
-            joined = run("eu-unstrip", "-o", tmp_path / "joined", linked, debug)
-            assert joined.status == 0, joined
-            assert mapped(tmp_path / "joined") == [("main", size, checksum(sframe(size)))]
 
 
 @pytest.mark.parametrize("kind", ["pie", "nopie", "static-pie"])

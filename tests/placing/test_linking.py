@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -199,20 +198,6 @@ def test_partial_links(objects: Objects, tmp_path: Path, request: pytest.Fixture
     image, section = _compare(*linked)
     assert len(section.functions) > FEWEST_FUNCTIONS
     assert _problems_of_functions(image, section) == []
-
-
-def test_stubs_and_start_up_code_after_replacing(objects: Objects, tmp_path: Path) -> None:
-    """A conversion of the linked file repairs what linkers leave out or get wrong."""
-    from cfi2sframe.cli import main
-
-    ours = _link(objects, objects.program.ours, tmp_path / "ours")
-    expected = run(ours)
-    words = ["--sframe-version", str(objects.generation.options.version)]
-    assert main(["--in-place", "--replace", str(ours), *words]) == 0
-    gc.enable()
-    image, section = _sections(ours)
-    assert verify(image, section).is_clean
-    assert run(ours) == expected
 
 
 @pytest.mark.parametrize("objects", ["newest"], indirect=True)

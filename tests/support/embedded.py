@@ -16,7 +16,8 @@ from cfi2sframe import convert, load
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME
 from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, SECTION_HEADER_SIZE
 from cfi2sframe.emit import check, check_removal, emit, remove
-from cfi2sframe.placing.linked import plan_embedding, self_check, write_embedding
+from cfi2sframe.placing.insert import inserted
+from cfi2sframe.placing.linked import plan_embedding, self_check
 from tests.support.needs import need
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def checksum(data: bytes) -> str:
 def embedded(data: bytes, size: int) -> tuple[Placement, bytes]:
     """Return how a section of `size` bytes goes into a linked file, and the file with it, which is checked."""
     plan = plan_embedding(data, size)
-    rewritten = b"".join(write_embedding(plan, sframe(size)))
+    rewritten = b"".join(inserted(plan, sframe(size)))
     self_check(data, rewritten, plan, sframe(size))
     return plan, rewritten
 
