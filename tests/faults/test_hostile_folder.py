@@ -93,7 +93,7 @@ def trap(tmp_path: Path) -> Trap:
     for number in range(8):
         shutil.copy("/bin/ls", trap.folder / f"ls{number}")
     for name in ("core", "program"):
-        (trap.folder / name).write_bytes(file_of(name, 0))
+        (trap.folder / name).write_bytes(file_of(name))
     return trap
 
 

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-import cfi2sframe
 from cfi2sframe.abi import AMD64
-from cfi2sframe.elf.constants import ET_DYN, PT_LOAD
-from cfi2sframe.emit import emit
 from tests.faults.support import OLD, TIMEOUT_SECONDS, Done, contents
 from tests.support import cfi_asm as asm
 from tests.support.cli import ROOT
+from tests.support.embedded import converted
 from tests.support.jobs import object_of
-from tests.support.samples import CODE, FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, push_fp
+from tests.support.samples import TEXT_VADDR, linked_file, push_fp
 from tests.support.trace.core_files import MODELS, plain_core, program
 from tests.support.trace.stacks import make_stack
 
@@ -30,44 +28,24 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.fuzz
 
-#: Files of this size are read by ranges; until that was so, they were mapped.
-LARGE_SIZE = 1 << 24
 WHILE_READ = "the file was changed while it was being read"
 CHANGED = ("the file was changed while it was being converted", WHILE_READ)
 
 
-def library(code_size: int) -> bytes:
-    """Return a library whose code is zeros: only the rest of it matters."""
-    frame = asm.EhFrame((*(push_fp(AMD64, TEXT_VADDR + 32 * n) for n in range(4)), asm.Terminator()), FRAME_VADDR)
-    return asm.elf_file(
-        AMD64.elf_machine,
-        (
-            asm.Section(".eh_frame", frame.assemble(), 1, SHF_ALLOC, FRAME_VADDR, align=8),
-            asm.Section(".text", bytes(code_size), 1, CODE, TEXT_VADDR, align=16),
-        ),
-        file_type=ET_DYN,
-        segments=(asm.Segment(PT_LOAD, 4, (".eh_frame",), headers=True), asm.Segment(PT_LOAD, 5, (".text",))),
-        symbols=(asm.Symbol("function", TEXT_VADDR, 32),),
-    )
-
-
-def converted(data: bytes, version: int = 3) -> bytes:
-    return b"".join(emit(cfi2sframe.convert(cfi2sframe.load(data), version=version)).chunks)
-
-
 @cache
-def file_of(name: str, size: int = LARGE_SIZE) -> bytes:
-    """Return the bytes of a file that the forms below name, `size` of them without a meaning."""
-    if name == "big.o":
-        return object_of(3) + bytes(size)
-    if name == "big.so":
-        return library(max(size, 0x1000))
+def file_of(name: str) -> bytes:
+    """Return the bytes of a file that the forms below name."""
     if name.startswith("old"):
-        return converted(file_of(name.replace("old", "big"), size), 1)
+        return converted(file_of(name.replace("old", "big")), version=1)
+    if name == "big.o":
+        return object_of(3)
+    if name == "big.so":
+        free = (asm.Segment(0, 0, (".text",)),) * 2
+        return linked_file(AMD64, [push_fp(AMD64, TEXT_VADDR + 32 * n) for n in range(4)], segments=free)
     if name == "core":
-        return plain_core(AMD64, "program").assemble() + bytes(size)
+        return plain_core(AMD64, "program").assemble()
     assert name == "program"
-    return program(AMD64, make_stack(AMD64, 3, MODELS).section) + bytes(size)
+    return program(AMD64, make_stack(AMD64, 3, MODELS).section)
 
 
 class Form(NamedTuple):
@@ -111,11 +89,11 @@ def run_with(folder: Path, form: Form, number: int) -> tuple[Done, bool]:
 
 def fill(folder: Path, form: Form) -> dict[str, bytes]:
     """Put the form's files into a folder; return them."""
-    files = {form.file: file_of(form.file, 0)}
+    files = {form.file: file_of(form.file)}
     if "-o" in form.arguments:
         files[form.arguments[-1]] = OLD
     if form.file == "core":
-        files["program"] = file_of("program", 0)
+        files["program"] = file_of("program")
     for name, data in files.items():
         (folder / name).write_bytes(data)
     return files
