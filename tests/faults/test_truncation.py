@@ -18,7 +18,7 @@ from tests.support import cfi_asm as asm
 from tests.support.cli import ROOT
 from tests.support.embedded import converted
 from tests.support.jobs import object_of
-from tests.support.samples import TEXT_VADDR, linked_file, push_fp
+from tests.support.samples import TEXT_VADDR, Code, linked_file, push_fp
 from tests.support.trace.core_files import MODELS, plain_core, program
 from tests.support.trace.stacks import make_stack
 
@@ -41,7 +41,8 @@ def file_of(name: str) -> bytes:
         return object_of(3)
     if name == "big.so":
         free = (asm.Segment(0, 0, (".text",)),) * 2
-        return linked_file(AMD64, [push_fp(AMD64, TEXT_VADDR + 32 * n) for n in range(4)], segments=free)
+        functions = [push_fp(AMD64, TEXT_VADDR + 32 * n) for n in range(4)]
+        return linked_file(AMD64, functions, codes=(Code(data=bytes(0x1000)),), segments=free)
     if name == "core":
         return plain_core(AMD64, "program").assemble()
     assert name == "program"
