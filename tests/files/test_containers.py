@@ -74,21 +74,6 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
     writer.join(60)
 
 
-@pytest.mark.parametrize("kind", ["link", "fifo"])
-def test_names_that_are_exchanged_in_a_folder(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file is replaced by a link, or a FIFO without a writer, between listing and opening."""
-    tree = tmp_path / "tree"
-    tree.mkdir()
-    outside = _write(tmp_path / "outside", ELF)
-    looked_at = os.lstat(outside)
-    if kind == "link":
-        (tree / "x").symlink_to(outside)
-    else:
-        os.mkfifo(tree / "x")
-    monkeypatch.setattr(os, "lstat", lambda _path: looked_at)
-    assert [found for found in find_sources([str(tree)]) if isinstance(found, Source)] == []
-
-
 def test_archive_members_by_all_kinds_of_names(tmp_path: Path) -> None:
     long = b"a-member-with-a-long-name.o"
     archive = ar(

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -78,19 +77,6 @@ def test_a_pattern_that_begins_with_a_slash_is_an_absolute_path(root: Path) -> N
         patterns = (f"{name}/lib/*.so", f"{name}/bin")
         names = [source.name.removeprefix(f"{link}/") for source in find_sources([str(link)], patterns)]
         assert names == ["tool", "lib/debug/tool.debug", "share/lib/debug/x"]
-
-
-def test_an_excluded_folder_is_not_entered(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
-    scan = os.scandir
-
-    def note(folder: str) -> object:
-        opened.append(folder.rstrip("/"))
-        return scan(folder)
-
-    monkeypatch.setattr(os, "scandir", note)
-    found(root, "lib", "share/*")
-    assert opened == [str(root), f"{root}/bin", f"{root}/share"]
 
 
 def test_sources_and_jobs_are_found_by_the_same_walk(root: Path) -> None:
