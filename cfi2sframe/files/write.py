@@ -47,7 +47,7 @@ _identity = attrgetter(
 )
 
 
-class _Entry(NamedTuple):
+class _FolderEntry(NamedTuple):
     """A name in an open folder."""
 
     folder: int
@@ -65,7 +65,7 @@ class InputFile(NamedTuple):
         if _identity(os.fstat(self.descriptor)) != _identity(self.status):
             raise ChangedError(_CHANGED)
 
-    def is_at(self, entry: _Entry) -> bool:
+    def is_at(self, entry: _FolderEntry) -> bool:
         """Whether an entry is, at this moment, a name of this file."""
         try:
             return os.path.samestat(os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False), self.status)
@@ -141,7 +141,7 @@ def write_file(
     """
     with ExitStack() as stack:
         folders = {path: _open_folder(path, stack) for path in dict.fromkeys(map(os.path.dirname, targets))}
-        entries = [_Entry(folders[os.path.dirname(target)], os.path.basename(target)) for target in targets]
+        entries = [_FolderEntry(folders[os.path.dirname(target)], os.path.basename(target)) for target in targets]
         replaced = source if source is not None and all(map(source.is_at, entries)) else None
         if in_place and not replaced:
             raise ChangedError(_CHANGED)
@@ -180,7 +180,7 @@ def write_file(
         return warnings
 
 
-def _take_back(made: Sequence[_Entry]) -> None:
+def _take_back(made: Sequence[_FolderEntry]) -> None:
     """Remove temporary names that are left; a failure to do so must not hide the first error."""
     with _signals_held():
         for entry in made:
@@ -259,7 +259,7 @@ def _attributes(descriptor: int) -> dict[str, bytes | None]:
     return found
 
 
-def _mode_instead(entry: _Entry) -> int:
+def _mode_instead(entry: _FolderEntry) -> int:
     """Return the mode of the file that is replaced, or what the umask leaves for a new one."""
     mode = 0
     with suppress(FileNotFoundError):

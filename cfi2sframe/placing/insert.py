@@ -17,7 +17,7 @@ from cfi2sframe.elf.headers import ElfSection
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import round_up
-from cfi2sframe.placing.movable import Place
+from cfi2sframe.placing.movable import SectionPlace
 from cfi2sframe.placing.place import SECTION_ALIGNMENT
 from cfi2sframe.placing.section_indices import changed_contents, numbering_with, renumbered_header
 from cfi2sframe.placing.undo import NAME, Undo
@@ -63,7 +63,7 @@ def inserted(placement: Placement, section: Buffer, section_type: int = SHT_GNU_
             header=file.header.pack(),
             head=old_head,
             numbering=tuple(numbering),
-            places={i: Place(file.sections[i].vaddr, file.sections[i].file_offset) for i in placement.places},
+            places={i: SectionPlace(file.sections[i].vaddr, file.sections[i].file_offset) for i in placement.places},
             is_inserted=placement.block.is_inserted,
             file_size=len(file.data),
             kept_size=kept_size,

@@ -59,7 +59,7 @@ FOLLOWING_TYPES: Final = frozenset({c.PT_INTERP, c.PT_NOTE, c.PT_GNU_PROPERTY})
 ENCLOSING_TYPES: Final = frozenset({c.PT_LOAD, c.PT_PHDR, c.PT_GNU_RELRO})
 
 
-class Place(NamedTuple):
+class SectionPlace(NamedTuple):
     """The virtual address and the file offset of a section."""
 
     vaddr: int

@@ -20,7 +20,7 @@ from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import round_up
 from cfi2sframe.placing.head import Head, MovableGroup, Rearranged, alignment_of, slack_end
-from cfi2sframe.placing.movable import FOLLOWING_TYPES, Place, dynamic_entries
+from cfi2sframe.placing.movable import FOLLOWING_TYPES, SectionPlace, dynamic_entries
 from cfi2sframe.printable import shown_name
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Placement(NamedTuple):
     block: AddedBlock
     section_size: int
     segments: tuple[ProgramHeader, ...]
-    places: dict[int, Place]
+    places: dict[int, SectionPlace]
     moved_size: int
     warnings: tuple[str, ...]
     table_file_offset: int | None = None
@@ -241,8 +241,8 @@ def _filled(
 
 def _placement(head: Head, rearranged: Rearranged, block: AddedBlock, size: int) -> Placement:
     file = head.file
-    places = {i: Place(at + head.bias, at) for i, at in rearranged.staying.items()}
-    places.update((i, Place(at + block.bias, at)) for i, at in block.placed.items())
+    places = {i: SectionPlace(at + head.bias, at) for i, at in rearranged.staying.items()}
+    places.update((i, SectionPlace(at + block.bias, at)) for i, at in block.placed.items())
     moved = {i: place for i, place in places.items() if place.file_offset != file.sections[i].file_offset}
     kept = (s for s in rearranged.file.segments if s.type not in head.spare)
     segments = _with_section([_followed(file, s, moved) for s in kept], rearranged.file, block, size)
@@ -252,7 +252,7 @@ def _placement(head: Head, rearranged: Rearranged, block: AddedBlock, size: int)
     return Placement(file, block, size, segments, moved, moved_size, (warning,) if has_left else ())
 
 
-def _followed(file: LinkedFile, segment: ProgramHeader, moved: dict[int, Place]) -> ProgramHeader:
+def _followed(file: LinkedFile, segment: ProgramHeader, moved: dict[int, SectionPlace]) -> ProgramHeader:
     """Return a PT_INTERP, PT_NOTE or PT_GNU_PROPERTY at the new place of its sections; any other as it is."""
     covered = file.indices_within(segment.file_span) if segment.type in FOLLOWING_TYPES else []
     if not covered or covered[0] not in moved:

@@ -7,7 +7,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, SFRAME_NAME
-from cfi2sframe.placing.movable import Place
+from cfi2sframe.placing.movable import SectionPlace
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -42,7 +42,7 @@ class Undo(NamedTuple):
     header: bytes
     head: bytes
     numbering: tuple[int, ...]
-    places: dict[int, Place]
+    places: dict[int, SectionPlace]
     is_inserted: bool
     file_size: int
     kept_size: int
@@ -76,7 +76,7 @@ def undo_of(data: FileData, end: int) -> Undo | None:
     content = bytes(data[begin : end - _FIXED.size])
     head_end = FILE_HEADER_SIZE + head_size
     numbering = struct.unpack_from(f"<{count}H", content, head_end)
-    places = {index: Place(*place) for index, *place in _PLACE.iter_unpack(content[head_end + 2 * count :])}
+    places = {index: SectionPlace(*place) for index, *place in _PLACE.iter_unpack(content[head_end + 2 * count :])}
     header, head = content[:FILE_HEADER_SIZE], content[FILE_HEADER_SIZE:head_end]
     return Undo(header, head, numbering, places, bool(is_inserted), *sizes)._replace(old=old)
 
