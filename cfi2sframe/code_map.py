@@ -14,8 +14,6 @@ from cfi2sframe.padding import find_padding
 from cfi2sframe.stubs.records import StubReason, StubScan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.ranges import Span
@@ -46,17 +44,20 @@ def map_code(image: ElfImage, entries: CfiEntries, version: int) -> CodeMap:
     """
     ranges = Ranges(entries.starts, entries.sizes, entries.program_numbers, entries.precedence)
     resolved = resolve_overlaps(ranges, image.not_code)
-    pieces = resolved.pieces
-    stubs, replaced = StubScan(), frozenset[int]()
+    pieces, stubs = resolved.pieces, StubScan()
     if not image.is_relocatable:
         from cfi2sframe.stubs.scan import scan_stubs
 
         stubs = _without_lone_blocks(scan_stubs(image, version), pieces)
-        pieces = resolved.pieces.without(sorted(_stub_ranges(stubs)))
-        # A stub may leave an FDE a piece elsewhere.
-        replaced = frozenset(resolved.pieces.numbers).difference(pieces.numbers)
-    padding = _padding_after(image, pieces, stubs)
-    return CodeMap(pieces, stubs, resolved.dropped, resolved.overlapped, replaced, padding)
+        pieces = pieces.without([(stub.start_vaddr, stub.end_vaddr) for stub in stubs.functions])
+    # A stub may leave an FDE a piece elsewhere.
+    replaced = frozenset(resolved.pieces.numbers).difference(pieces.numbers)
+    # Padding after a stub ends nothing.
+    starts = sorted([*pieces.starts, *[stub.start_vaddr for stub in stubs.functions]])
+    stub_ends = {stub.end_vaddr for stub in stubs.functions}
+    padding = find_padding(image, starts, sorted([*pieces.ends, *stub_ends]))
+    after_pieces = tuple([gap for gap in padding if gap.start not in stub_ends])
+    return CodeMap(pieces, stubs, resolved.dropped, resolved.overlapped, replaced, after_pieces)
 
 
 def _without_lone_blocks(stubs: StubScan, pieces: Pieces) -> StubScan:
@@ -69,17 +70,3 @@ def _without_lone_blocks(stubs: StubScan, pieces: Pieces) -> StubScan:
         return index < 0 or skip.start_vaddr + skip.size > pieces.ends[index]
 
     return stubs._replace(left_out=tuple(filter(is_left, stubs.left_out)))
-
-
-def _padding_after(image: ElfImage, pieces: Pieces, stubs: StubScan) -> tuple[Span, ...]:
-    """Return the padding after pieces, which ends where a piece or a stub starts."""
-    stub_starts = [stub.start_vaddr for stub in stubs.functions]
-    stub_ends = {stub.start_vaddr + stub.size for stub in stubs.functions}
-    padding = find_padding(image, sorted([*pieces.starts, *stub_starts]), sorted([*pieces.ends, *stub_ends]))
-    return tuple([gap for gap in padding if gap.start not in stub_ends])
-
-
-def _stub_ranges(stubs: StubScan) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of described stubs, where instructions override the CFI."""
-    for function in stubs.functions:
-        yield function.start_vaddr, function.start_vaddr + function.size

@@ -59,8 +59,10 @@ class Pieces(NamedTuple):
         """Return the columns of records."""
         return cls(*zip(*records, strict=True))
 
-    def without(self, taken: Iterable[tuple[int, int]]) -> Pieces:
+    def without(self, taken: Sequence[tuple[int, int]]) -> Pieces:
         """Return what is left outside of some ranges."""
+        if not taken:
+            return self
         records = list(self.records)
         for start, end in taken:
             first = bisect_right(records, start, key=attrgetter("end_vaddr"))

@@ -122,15 +122,12 @@ class _Auditor:
             self.flow.starts |= waiting
         for vaddr, (number, row, state) in self.doubted.items():
             if vaddr not in self.sizes:
-                self.sizes[vaddr] = (self.flow.at(vaddr) or (1,))[0]
+                self.sizes[vaddr] = self._size_at(vaddr)
                 self._count(vaddr, number, row, answers_of(row, state, self.machine.abi), state)
         self._not_reached()
         return self._result()
 
     def _result(self) -> Audit:
-        by_worst = Counter[Answer]()
-        for answers, count in self.tallies.items():
-            by_worst[max(answers)] += count
         tallies = {
             subject: tuple(
                 sum(count for answers, count in self.tallies.items() if answers[n] is answer) for answer in Answer
@@ -145,8 +142,8 @@ class _Auditor:
             self.image.name,
             len(pieces.numbers),
             sum(pieces.ends) - sum(pieces.starts),
-            by_worst[Answer.SILENT] + by_worst[Answer.AGREES],
-            by_worst[Answer.CONTRADICTS],
+            sum(count for answers, count in self.tallies.items() if max(answers) <= Answer.AGREES),
+            sum(count for answers, count in self.tallies.items() if max(answers) is Answer.CONTRADICTS),
             tallies,
             tuple(
                 NotCompared(place_of(self.image, vaddr), names.get(vaddr, ""), reason.value, count)
@@ -174,13 +171,17 @@ class _Auditor:
             if vaddr in self.flow.fde_starts and vaddr not in self.flow.starts and not self.flow.fits(vaddr, state):
                 self.doubted.setdefault(vaddr, (number, row, state))
                 continue
-            sizes[vaddr] = function.sizes.get(vaddr) or (self.flow.at(vaddr) or (1,))[0]
+            sizes[vaddr] = self._size_at(vaddr)
             if vaddr in function.call_sites and not abi.arch.fixed_ra_offset:
                 # Whoever unwinds from what is called uses this row, and the call has changed the RA's register.
                 state = {key: value for key, value in state.items() if key != abi.arch.ra_register}
             if last is None or last[0] is not state:
                 last = state, answers_of(row, state, abi)
             self._count(vaddr, number, row, last[1], state)
+
+    def _size_at(self, vaddr: int) -> int:
+        found = self.flow.at(vaddr)
+        return 1 if found is None else found.size
 
     def _count(self, vaddr: int, number: int, row: RowState, answers: Answers, state: State) -> None:
         """Count an instruction with a row of an FDE."""

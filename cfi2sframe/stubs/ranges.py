@@ -49,8 +49,6 @@ class StubRange(NamedTuple):
 
 def find_stubs(image: ElfImage) -> tuple[tuple[StubRange, ...], tuple[StubSkip, ...]]:
     """Return the ranges of stubs in ascending order without overlap, and those that cannot be read."""
-    if image.is_relocatable:
-        return (), ()
     if not image.sections:
         return tuple(_rows(image)), ()
     ranges: list[StubRange] = []

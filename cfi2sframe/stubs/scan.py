@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def scan_stubs(image: ElfImage, version: int) -> StubScan:
-    """Describe the PLT stubs of a linked file for a version of SFrame; objects have none.
+    """Describe the PLT stubs of a linked file for a version of SFrame.
 
     Raises `InputError` when there are stubs and capstone cannot be loaded.
     """
