@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
@@ -91,18 +91,6 @@ def binutils() -> Callable[[tools.BinutilsVersion], tools.Binutils]:
 def s390x_binutils() -> tools.Binutils:
     """The newest readelf and objdump as programs of s390x, which read big-endian sections in their own byte order."""
     return tools.find_s390x_binutils()
-
-
-@pytest.fixture(scope="session")
-def llvm_dwarfdump() -> Callable[[Literal["newest", "machine"]], tools.Tool]:
-    """`llvm_dwarfdump("newest")` or `("machine")`."""
-    return tools.find_llvm_dwarfdump
-
-
-@pytest.fixture(scope="session")
-def gcc() -> tools.Tool:
-    """The machine's gcc."""
-    return tools.find_gcc()
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ from tests.support.targets import TARGETS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.oracle.tools import Binutils, BinutilsVersion, Target, Tool
+    from tests.support.oracle.tools import Binutils, BinutilsVersion, Target
 
 pytestmark = pytest.mark.oracle
 
@@ -83,7 +83,6 @@ class Machine(NamedTuple):
     """The tools of this machine, and a folder for what they make."""
 
     binutils: Callable[[BinutilsVersion], Binutils]
-    gcc: Tool
     folder: Path
 
     def version(self, assembler: Assembler) -> str:
@@ -97,7 +96,7 @@ class Machine(NamedTuple):
             build = re.search(r"Build: \S+ (.*)-c", source.read_text())
             assert build is not None
             assembly = self.folder / (name + ".s")
-            subprocess.run([self.gcc.path, *build[1].split(), "-S", source, "-o", assembly], check=True)
+            subprocess.run([need("gcc"), *build[1].split(), "-S", source, "-o", assembly], check=True)
             source = assembly
         if assembler.version == "2.40" and assembler.target != "amd64":
             program = need(f"{TRIPLETS[assembler.target]}-as")
@@ -108,8 +107,8 @@ class Machine(NamedTuple):
 
 
 @pytest.fixture
-def machine(binutils: Callable[[BinutilsVersion], Binutils], gcc: Tool, tmp_path: Path) -> Machine:
-    return Machine(binutils, gcc, tmp_path)
+def machine(binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path) -> Machine:
+    return Machine(binutils, tmp_path)
 
 
 @pytest.mark.parametrize(("key", "name"), CASES)

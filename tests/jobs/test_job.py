@@ -29,11 +29,11 @@ from tests.support.jobs import (
     object_with_gap,
     snapshot,
 )
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.oracle.tools import Tool
 
 NO_CFI = (
     "no call frame information: no .eh_frame, .debug_frame or .gopclntab; a separate debug file may have some, "
@@ -49,10 +49,10 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def program(gcc: Tool, tmp_path: Path) -> Path:
+def program(tmp_path: Path) -> Path:
     path = tmp_path / "program"
     (tmp_path / "program.c").write_text("int main(void) { return 7; }\n")
-    subprocess.run([gcc.path, "-o", path, tmp_path / "program.c"], check=True)
+    subprocess.run([need("gcc"), "-o", path, tmp_path / "program.c"], check=True)
     return path
 
 

@@ -19,7 +19,7 @@ from cfi2sframe.abi import AARCH64_BE, S390X
 from cfi2sframe.conversion import Options
 from cfi2sframe.errors import InputError
 from tests.support.known_wrong import expect_failure
-from tests.support.needs import run
+from tests.support.needs import need, run
 from tests.support.oracle.readelf_sframe import check_readelf, printed, wrapped
 from tests.support.samples import TEXT_VADDR, linked_file, push_fp
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.conversion import Level
-    from tests.support.oracle.tools import Binutils, BinutilsVersion, Target, Tool
+    from tests.support.oracle.tools import Binutils, BinutilsVersion, Target
 
 pytestmark = pytest.mark.oracle
 
@@ -55,9 +55,7 @@ CASES: Final[list[tuple[Target, str]]] = [
 
 
 @pytest.mark.parametrize(("target", "reader"), CASES)
-def test_objects(
-    target: Target, reader: str, gcc: Tool, binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path
-) -> None:
+def test_objects(target: Target, reader: str, binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path) -> None:
     """Each source under testdata, big-endian for AArch64.
 
     An object has several text sections, all of which its raw section puts at 0; objects share nothing.
@@ -68,7 +66,7 @@ def test_objects(
         build = re.search(r"Build: \S+ (.*-c)", source.read_text())
         made = tmp_path / (source.name + ".o")
         if target == "amd64":
-            run(gcc.path, *(build[1].split() if build else ["-c"]), source, "-o", made)
+            run(need("gcc"), *(build[1].split() if build else ["-c"]), source, "-o", made)
         else:
             flags = ["-mbig-endian"] if target == "aarch64" else []
             run(binutils("newest").tool("as", target), *flags, source, "-o", made)

@@ -23,7 +23,7 @@ from cfi2sframe.errors import Cfi2SFrameError
 from tests.support.compare_rows import compare_rows
 from tests.support.kernel_reader import SPREAD, code_of, complaints
 from tests.support.oracle.readelf_sframe import check_printed, printed, wrapped
-from tests.support.oracle.tools import corpus_directory
+from tests.support.oracle.tools import corpus_directory, find_llvm_readelf
 from tests.verification.test_readers_of_outputs import readers_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.model import Section
-    from tests.support.oracle.tools import Binutils, BinutilsVersion, CorpusArch, Target, Tool
+    from tests.support.oracle.tools import Binutils, BinutilsVersion, CorpusArch, Target
 
 pytestmark = [pytest.mark.oracle, pytest.mark.corpus, pytest.mark.sampled]
 
@@ -89,10 +89,8 @@ class Readers(NamedTuple):
 def readers(
     binutils: Callable[[BinutilsVersion], Binutils],
     s390x_binutils: Binutils,
-    llvm_dwarfdump: Callable[[Literal["newest", "machine"]], Tool],
 ) -> Readers:
-    llvm_readelf = llvm_dwarfdump("newest").path.with_name("llvm-readelf")
-    return Readers(binutils, s390x_binutils.tool("readelf"), str(llvm_readelf))
+    return Readers(binutils, s390x_binutils.tool("readelf"), find_llvm_readelf())
 
 
 def check_strictly(image: ElfImage, conversion: Conversion, section: Section, options: Options) -> None:

@@ -25,13 +25,6 @@ _PREFIXES: dict[Target, str] = {"amd64": "", "aarch64": "aarch64-linux-gnu-", "s
 _VERSION = re.compile(r"(\d+\.\d+(?:\.\d+)?)")
 
 
-class Tool(NamedTuple):
-    """A program and the version that it prints."""
-
-    path: Path
-    version: str
-
-
 class Binutils(NamedTuple):
     """GNU binutils of one version; `directory` holds its programs under their plain names."""
 
@@ -94,16 +87,9 @@ def find_s390x_binutils() -> Binutils:
     return Binutils(tool_version(str(directory / "readelf")), directory)
 
 
-def find_llvm_dwarfdump(version: Literal["newest", "machine"]) -> Tool:
-    """Find llvm-dwarfdump: the fetched one, or the machine's own."""
-    fetched = oracles_directory() / "sid" / "bin" / "llvm-dwarfdump"
-    if version == "newest" and not fetched.exists():
-        pytest.skip("the newest llvm-dwarfdump is not here; fetch it with: make oracles")
-    path = fetched if version == "newest" else Path(need("llvm-dwarfdump"))
-    return Tool(path, tool_version(str(path)))
-
-
-def find_gcc() -> Tool:
-    """Find the machine's gcc, which is asked for AMD64 code."""
-    path = need("gcc")
-    return Tool(Path(path), tool_version(path))
+def find_llvm_readelf() -> str:
+    """Find the newest llvm-readelf, which is fetched."""
+    path = oracles_directory() / "sid" / "bin" / "llvm-readelf"
+    if not path.exists():
+        pytest.skip("the newest llvm-readelf is not here; fetch it with: make oracles")
+    return str(path)
