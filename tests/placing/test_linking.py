@@ -15,8 +15,8 @@ from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_PROGBITS
 from tests.support import known_wrong
 from tests.support.embedded import emitted
 from tests.support.emitted import TESTDATA
-from tests.support.meaning import differences_in_meaning
 from tests.support.needs import need, run
+from tests.support.oracle.gas import differences_in_meaning
 from tests.support.oracle.tools import tool_version
 from tests.support.project import units
 from tests.support.targets import AARCH64, S390

@@ -132,3 +132,31 @@ def contradictions(pair: Pair, section: Section | None) -> list[str]:
             if sframe_values(state, arch) != dwarf_values(row, arch, fde.ra_column):
                 found.append(f"{row}, SFrame says {state}")
     return found
+
+
+def differences_in_meaning(theirs: Section, ours: Section, image: ElfImage) -> list[str]:
+    """Describe each address at which an assembler's sections, as linked, and ours of the image say different things.
+
+    An assembler says nothing of padding, nor of functions that can be described in part only.
+    """
+    fdes = [entry.fde for entry, _ in convert(image, ours.version).in_parts]
+    in_parts = [(fde.pc_begin_vaddr, fde.pc_begin_vaddr + fde.pc_range) for fde in fdes]
+    padding = SpanCount(convert(image).code_map.padding)
+    problems = []
+    for pc in sorted(_changes(theirs) | _changes(ours)):
+        said, meant = _state_at(theirs, pc), _state_at(ours, pc)
+        is_known = any(start <= pc < end for start, end in in_parts) or padding.between(pc, pc + 1)
+        if said != meant and not (said is None and is_known):
+            problems.append(f"0x{pc:x}: {said} with the assembler's sections, {meant} with ours")
+    return problems
+
+
+def _changes(section: Section) -> set[int]:
+    """Every address at which the row in force changes; blocks of stubs are looked at one by one."""
+    points = set()
+    for function in section.functions:
+        start, end = function.start_vaddr, function.start_vaddr + function.size
+        points |= {start, end}
+        for block in range(start, end, function.body.repeat_size or function.size or 1):
+            points |= {block + row.start_delta for row in function.rows}
+    return points
