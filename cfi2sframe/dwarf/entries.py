@@ -97,7 +97,7 @@ class EntryWalk:
         order = self.bases.byte_order
         word = struct.Struct(order + "I").unpack_from
         common_fde = struct.Struct(order + "IIiIB").unpack_from
-        section_vaddr = self.section.vaddr
+        section_vaddr, must_find = self.section.vaddr, self.section.must_find_offset
         common_cies = self._common_cies
         self.failures = []
         offset = 0
@@ -115,8 +115,8 @@ class EntryWalk:
                     continue
             if word(data, offset)[0] == 0:
                 offset += 4
-                if self._ends_at(offset):
-                    # What follows belongs to other sections of the segment.
+                if must_find is not None and offset > must_find:
+                    # No section header gives the size: what follows belongs to other sections of the segment.
                     offset = size
                     break
                 continue
@@ -138,11 +138,6 @@ class EntryWalk:
     def fde_at(self, offset: int) -> DwarfFde:
         """Return the FDE at an offset where `fdes` has found one."""
         return self._fde(offset, self._entry_at(offset))
-
-    def _ends_at(self, offset: int) -> bool:
-        """Whether the terminator before `offset` ends the section: only where no section header gives its size."""
-        must_find = self.section.must_find_offset
-        return must_find is not None and offset > must_find
 
     def _entry_at(self, offset: int) -> _Entry:
         """Return the entry at an offset (DWARF 5, 7.4). Raises `CfiError` when it leaves the section."""

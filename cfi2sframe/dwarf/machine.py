@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.entries import DwarfCie
     from cfi2sframe.dwarf.instructions import Instruction
     from cfi2sframe.dwarf.pointer import Location
-    from cfi2sframe.dwarf.rules import RegisterRule
+    from cfi2sframe.dwarf.rules import CfaRule, RegisterRule
 
 #: AArch64's pseudo-register RA_SIGN_STATE (AADWARF64, 4.1).
 _RA_SIGN_STATE: Final = 34
@@ -65,14 +65,11 @@ class MachineState(NamedTuple):
     @property
     def row(self) -> RowState:
         """The rules of a row that is made in this state."""
+        cfa: CfaRule | None = self.expression
+        if cfa is None and self.cfa_register is not None:
+            cfa = UNKNOWN_CFA if self.cfa_offset is None else Rule(self.cfa_register, self.cfa_offset, deref=False)
         signing = _SIGNING[self.sign_bits] if self.sign_rule is None else self.sign_rule
-        return RowState(self.expression or self._cfa_sum, self.ra, self.fp, self.sp, signing)
-
-    @property
-    def _cfa_sum(self) -> Rule | None:
-        if self.cfa_register is None:
-            return None
-        return UNKNOWN_CFA if self.cfa_offset is None else Rule(self.cfa_register, self.cfa_offset, deref=False)
+        return RowState(cfa, self.ra, self.fp, self.sp, signing)
 
 
 class _Known(dict[bytes, "_Known"]):
