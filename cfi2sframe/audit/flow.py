@@ -17,7 +17,6 @@ from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.elf.constants import SHT_DYNSYM, STT_FUNC, STT_GNU_IFUNC
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import ElfError
-from cfi2sframe.instructions.candidates import find_candidates
 from cfi2sframe.instructions.code import Code
 from cfi2sframe.instructions.effects import Op
 from cfi2sframe.overlaps import Ranges, resolve_overlaps
@@ -76,18 +75,15 @@ class CfiFlow(Code):
         return InForce(max(first, starts[index]), min(end, ends[index]), number, table.states[following - 1])
 
     def _functions(self) -> set[int]:
-        """Return where the functions start whose first row is that of a function's entry, or that a file exports.
-
-        A symbol makes up for what a row says of FP, which may be wrong.
-        """
-        abi, named = self.abi, find_candidates(self.image, self, ())
-        cfa = Rule(abi.arch.sp_register, abi.arch.entry_cfa_offset, deref=False)
-        ras = UNCHANGED if not abi.arch.fixed_ra_offset else (Rule(None, abi.arch.fixed_ra_offset, deref=True),)
+        """Return where the functions start whose first row has an entry's CFA and RA, or that a file exports."""
+        arch = self.abi.arch
+        cfa = Rule(arch.sp_register, arch.entry_cfa_offset, deref=False)
+        ras = UNCHANGED if not arch.fixed_ra_offset else (Rule(None, arch.fixed_ra_offset, deref=True),)
         found = set(self.fde_starts & _exported(self.image))
         for start in self.fde_starts - found:
             first = self.in_force(start)
             row = first.row
-            if row is None or row.cfa != cfa or row.ra not in ras or not (row.fp in UNCHANGED or start in named):
+            if row is None or row.cfa != cfa or row.ra not in ras:
                 continue
             after = self.in_force(first.end_vaddr)
             is_changed = after.number == first.number and after.row != row
