@@ -6,12 +6,11 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from tests.support.needs import need
+from tests.support.needs import Result, attempt, need
 from tests.support.walk import check_walks
 
 if TYPE_CHECKING:
@@ -29,15 +28,6 @@ PROGRAMS: Final = {
     "cfi2sframe-ld": "cfi2sframe.cli.wrapper:run",
     "cfi2sframe-cc": "cfi2sframe.cli.wrapper:run",
 }
-TIMEOUT_SECONDS: Final = 600
-
-
-class Result(NamedTuple):
-    """What a program left."""
-
-    status: int
-    out: str
-    err: str
 
 
 def install_programs(folder: Path) -> Path:
@@ -59,21 +49,6 @@ def environment(programs: Path, **variables: str) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("HOME", "TMPDIR", "RUSTUP_HOME", "CARGO_HOME") if name in os.environ}
     path = os.pathsep.join([str(programs), os.environ["PATH"]])
     return {**kept, "PATH": path, "LC_ALL": "C.UTF-8", "CFI2SFRAME_PROGRESS": "never", **variables}
-
-
-def attempt(*command: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Result:
-    """Run a program, whatever becomes of it."""
-    done = subprocess.run(
-        [str(word) for word in command],
-        cwd=cwd,
-        env=None if env is None else dict(env),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT_SECONDS,
-    )
-    return Result(done.returncode, done.stdout, done.stderr)
 
 
 def run(*command: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Result:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cfi2sframe.cli.parsers import VERBS, verb_parser
-from tests.contrib.support import ROOT, attempt, run
-from tests.support.needs import need
+from tests.contrib.support import ROOT, run
+from tests.support.needs import attempt, need
 
 if TYPE_CHECKING:
     from pathlib import Path

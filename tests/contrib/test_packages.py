@@ -11,8 +11,6 @@ import pytest
 
 from tests.contrib.support import (
     CONTRIB,
-    Result,
-    attempt,
     check_pair,
     check_section,
     copy_recipe,
@@ -23,7 +21,7 @@ from tests.contrib.support import (
     run,
     shell_script,
 )
-from tests.support.needs import need
+from tests.support.needs import Result, attempt, need
 
 if TYPE_CHECKING:
     from pathlib import Path

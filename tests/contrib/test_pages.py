@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.contrib.sessions import Block, agrees, blocks_of, commands_of, play, release_of, variables_of
-from tests.contrib.support import ROOT, attempt, environment, run
-from tests.support.needs import need
+from tests.contrib.support import ROOT, environment, run
+from tests.support.needs import attempt, need
 from tests.support.oracle.tools import find_binutils, oracles_directory, tool_version
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ import pytest
 from cfi2sframe.cli import main
 from tests.contrib.support import (
     CONTRIB,
-    attempt,
     check_pair,
     check_section,
     copy_recipe,
@@ -28,7 +27,7 @@ from tests.contrib.support import (
     wrapper_folder,
 )
 from tests.support import jobs
-from tests.support.needs import need
+from tests.support.needs import attempt, need
 from tests.support.walk import check_walks
 
 if TYPE_CHECKING:

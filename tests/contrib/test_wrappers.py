@@ -20,8 +20,6 @@ from tests.contrib.support import (
     PROGRAMS,
     PROJECT,
     ROOT,
-    Result,
-    attempt,
     check_section,
     environment,
     has_section,
@@ -29,7 +27,7 @@ from tests.contrib.support import (
     shell_script,
     wrapper_folder,
 )
-from tests.support.needs import need
+from tests.support.needs import Result, attempt, need
 from tests.support.walk import check_walks
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from cfi2sframe.cli.rewriting import POOL_SIZE
-from tests.contrib.support import ROOT, Result, attempt, environment, install_programs
+from tests.contrib.support import ROOT, environment, install_programs
 from tests.faults.test_truncation import file_of
 from tests.support.jobs import object_of
-from tests.support.needs import need
+from tests.support.needs import Result, attempt, need
 
 if TYPE_CHECKING:
     from pathlib import Path

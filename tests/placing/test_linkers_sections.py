@@ -14,8 +14,8 @@ from cfi2sframe.elf.ranges import Span
 from cfi2sframe.rules import Rule
 from cfi2sframe.sframe.model import OUTERMOST, FrameState, FunctionBody, Section
 from cfi2sframe.verification.answers import LostRow, first_lost_row
-from tests.support.embedded import LARGE, embedded, run, take_out, write
-from tests.support.needs import need
+from tests.support.embedded import LARGE, embedded, take_out, write
+from tests.support.needs import attempt, need
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,9 +58,9 @@ def linked(binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path) -> C
         tools = binutils(version)
         (tmp_path / "start.s").write_text(start)
         (tmp_path / "program.c").write_text(PROGRAM)
-        assert run(tools.tool("as"), "--gsframe", "-o", tmp_path / "start.o", tmp_path / "start.s").status == 0
+        assert attempt(tools.tool("as"), "--gsframe", "-o", tmp_path / "start.o", tmp_path / "start.s").status == 0
         inputs = (tmp_path / "program.c", tmp_path / "start.o")
-        assert run("gcc", "-O1", f"-B{tools.directory}", *flags, "-o", tmp_path / "linked", *inputs).status == 0
+        assert attempt("gcc", "-O1", f"-B{tools.directory}", *flags, "-o", tmp_path / "linked", *inputs).status == 0
         assert decode_existing(tmp_path / "linked").starts
         return tmp_path / "linked"
 
@@ -80,11 +80,11 @@ def test_it_is_replaced_without_being_asked_and_comes_back(
     tmp_path: Path,
 ) -> None:
     original = linked(version, flags=flags)
-    data, expected, old = original.read_bytes(), run(original), decode_existing(original)
+    data, expected, old = original.read_bytes(), attempt(original), decode_existing(original)
     convert = ["--in-place", "--sframe-version", sframe_version, str(original)]
     assert main(convert) == 0
     assert f"takes the place of a section of {old.row_count} rows" in capsys.readouterr().err
-    assert run(original) == expected
+    assert attempt(original) == expected
     assert verify(original).is_clean
     # Errata 2 of version 2, if the linker's section had a row for the outermost frame.
     assert (decode_existing(original).errata == 2) == (version == "newest" or sframe_version == "3")
@@ -159,4 +159,4 @@ def test_the_first_row_that_is_lost(case: Case) -> None:
 def test_zeros_are_left_in_its_place(linked: Callable[..., Path], tmp_path: Path) -> None:
     data = linked("newest").read_bytes()
     assert take_out(embedded(data, LARGE)[1]) == data
-    assert run(write(tmp_path / "removed", take_out(data))) == run(tmp_path / "linked")
+    assert attempt(write(tmp_path / "removed", take_out(data))) == attempt(tmp_path / "linked")

@@ -15,9 +15,9 @@ from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.linked import plan_embedding
 from tests.support import cfi_asm as asm
 from tests.support.elf_asm import note
-from tests.support.embedded import LARGE, LINKERS, compiled, converted, embed, embedded, run, take_out
+from tests.support.embedded import LARGE, LINKERS, compiled, converted, embed, embedded, take_out
 from tests.support.linked_by_hand import noted_file, notes_of
-from tests.support.needs import need
+from tests.support.needs import attempt, need
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,8 +90,8 @@ def test_a_program_finds_its_notes(linker: str, kind: str, *, with_place: bool, 
     """Where the note that may not move is in the way, there is no room."""
     need(f"ld.{linker}")
     program = compiled("notes.c", "-g", f"-fuse-ld={linker}", kind, *["-DPLACE"] * with_place)
-    expected = run(program)
-    assert sorted(expected.output.splitlines()) == ["0123456789" * 4, "42"][: 1 + with_place]
+    expected = attempt(program)
+    assert sorted(expected.out.splitlines()) == ["0123456789" * 4, "42"][: 1 + with_place]
     try:
         plan = embed(program, tmp_path / "converted", LARGE)
     except EmbedError as error:
@@ -99,5 +99,5 @@ def test_a_program_finds_its_notes(linker: str, kind: str, *, with_place: bool, 
             raise
         return
     assert ".note.test.place" not in plan.moved
-    assert run(tmp_path / "converted") == expected
+    assert attempt(tmp_path / "converted") == expected
     assert take_out((tmp_path / "converted").read_bytes()) == program.read_bytes()

@@ -24,13 +24,12 @@ from tests.support.embedded import (
     embed,
     linked_program,
     mapped,
-    run,
     segment_header,
     sframe,
     take_out,
     write,
 )
-from tests.support.needs import need
+from tests.support.needs import attempt, need
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,8 +53,8 @@ def check_program(original: Path, folder: Path, size: int) -> Placement:
     plan = embed(original, converted, size)
     has_moved = "program headers moved" in plan.description
     assert any("strip must have run before" in warning for warning in plan.warnings) == has_moved
-    assert run(original).status == 0
-    assert run(converted) == run(original)
+    assert attempt(original).status == 0
+    assert attempt(converted) == attempt(original)
     assert mapped(converted) == [("main", size, checksum(sframe(size)))]
     restored = write(folder / "restored", take_out(converted.read_bytes()))
     assert mapped(restored) == []
@@ -91,7 +90,7 @@ def test_replacing(
     original, replaced = made("bfd", kind, variant, monkeypatch), tmp_path / "replaced"
     embed(original, replaced, first)
     embed(replaced, replaced, second)
-    assert run(replaced) == run(original)
+    assert attempt(replaced) == attempt(original)
     assert mapped(replaced) == [("main", second, checksum(sframe(second)))]
     embed(original, tmp_path / "direct", second)
     assert replaced.read_bytes() == (tmp_path / "direct").read_bytes()
@@ -104,10 +103,10 @@ def test_the_segment_of_the_program_headers_grows_over_zeros(tmp_path: Path) -> 
     code = 'static char zeroed[64 << 20];\nvoid _start(void) { __asm__("syscall" :: "a"(231), "D"(zeroed[9])); }\n'
     source.write_text(code)
     flags = ("-static", "-nostdlib", "-Wl,-z,separate-code", "-Wl,--build-id=sha1", "-s")
-    assert run("gcc", *flags, "-o", original, source).status == 0
+    assert attempt("gcc", *flags, "-o", original, source).status == 0
     assert not embed(original, converted, LARGE).warnings
     assert converted.stat().st_size < original.stat().st_size + LARGE + 4096
-    assert (run(original).status, run(converted).status) == (0, 0)
+    assert (attempt(original).status, attempt(converted).status) == (0, 0)
     assert take_out(converted.read_bytes()) == original.read_bytes()
 
 
@@ -115,11 +114,11 @@ def test_a_symbol_table_right_after_what_is_loaded(tmp_path: Path) -> None:
     """Sections move, so symbols change; and the new segment is inserted where the symbol table starts."""
     need("objcopy")
     bare, converted = tmp_path / "bare", tmp_path / "converted"
-    assert run("objcopy", "-R", ".comment", linked_program(), bare).status == 0
+    assert attempt("objcopy", "-R", ".comment", linked_program(), bare).status == 0
     plan = embed(bare, converted, LARGE)
     assert plan.moved
     assert next(s for s in plan.file.sections if s.name == ".symtab").file_offset == plan.file.loaded_end
-    assert run(converted).status == run(bare).status
+    assert attempt(converted).status == attempt(bare).status
     assert take_out(converted.read_bytes()) == bare.read_bytes()
 
 
@@ -132,5 +131,5 @@ def test_a_table_of_program_headers_is_not_executable(tmp_path: Path, size: int)
     old, converted = write(tmp_path / "old", bytes(data)), tmp_path / "converted"
     embed(old, converted, size)
     assert [s.flags for s in load(str(converted)).segments if s.type == PT_PHDR] == [PF_R]
-    assert run(converted) == run(old)
+    assert attempt(converted) == attempt(old)
     assert take_out(converted.read_bytes()) == data

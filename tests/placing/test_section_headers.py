@@ -10,8 +10,8 @@ import pytest
 
 from cfi2sframe import load, verify
 from cfi2sframe.api import decode_existing
-from tests.support.embedded import converted, run, take_out, write
-from tests.support.needs import need
+from tests.support.embedded import converted, take_out, write
+from tests.support.needs import attempt, need
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,8 +46,8 @@ def test_section_headers_move(tmp_path: Path, filling: bytes) -> None:
     need("x86_64-linux-gnu-gcc")
     (tmp_path / "start.s").write_text(SOURCE)
     flags = ["-nostdlib", "-static", "-Wl,--build-id=none", "-Wl,-z,noseparate-code", "-Wl,-Ttext=0x401000"]
-    result = run("x86_64-linux-gnu-gcc", *flags, "-o", tmp_path / "program", tmp_path / "start.s")
-    assert result.status == 0, result.errors
+    result = attempt("x86_64-linux-gnu-gcc", *flags, "-o", tmp_path / "program", tmp_path / "start.s")
+    assert result.status == 0, result.err
     # The segment with the headers is mapped to the end of the code, and the section headers end the file.
     data = bytearray((tmp_path / "program").read_bytes())
     header = load(bytes(data)).header
@@ -58,7 +58,9 @@ def test_section_headers_move(tmp_path: Path, filling: bytes) -> None:
     struct.pack_into("<Q", data, E_SHOFF, start)
     original = bytes(data[: header.section_headers_offset])
     out = converted(original)
-    assert run(write(tmp_path / "program", original)).status == run(write(tmp_path / "converted", out)).status == 0
+    assert (
+        attempt(write(tmp_path / "program", original)).status == attempt(write(tmp_path / "converted", out)).status == 0
+    )
     image = load(out)
     assert verify(image, decode_existing(image)).is_clean
     assert image.header.section_headers_offset >= len(original)

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import struct
-import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -18,7 +17,7 @@ from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, SECTION_HEADER_SIZE
 from cfi2sframe.emit import check, check_removal, emit, remove
 from cfi2sframe.placing.insert import inserted
 from cfi2sframe.placing.linked import plan_embedding, self_check
-from tests.support.needs import need
+from tests.support.needs import attempt, need
 
 if TYPE_CHECKING:
     from cfi2sframe.conversion import Conversion
@@ -47,20 +46,6 @@ VARIANTS: Final = {
     "stripped": ("-s",),
     "debug": ("-g",),
 }
-
-
-class Result(NamedTuple):
-    """The result of a program: status and output."""
-
-    status: int
-    output: str
-    errors: str
-
-
-def run(*command: str | Path) -> Result:
-    """Run a program, whatever its exit status."""
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, timeout=60)
-    return Result(done.returncode, done.stdout, done.stderr)
 
 
 def sframe(size: int) -> bytes:
@@ -134,10 +119,10 @@ def write(path: Path, data: bytes) -> Path:
 
 def mapped(program: Path, *libraries: Path) -> list[tuple[str, int, str]]:
     """Name, size and checksum of each PT_GNU_SFRAME segment of a running program and libraries, which are read-only."""
-    result = run(program, "--segments", *libraries)
+    result = attempt(program, "--segments", *libraries)
     assert result.status == 0, result
     found = []
-    for line in result.output.splitlines():
+    for line in result.out.splitlines():
         words = line.split()
         # The machine's own libraries may have sections, too.
         if len(words) == 4 and words[0] in ("main", *(library.name for library in libraries)):
@@ -165,9 +150,9 @@ def _compiled(source: str, *flags: str) -> Path | str:
     compiler = "g++" if source.endswith("cpp") else "gcc"
     need(compiler)
     target = Path(_programs().name) / f"{_compiled.cache_info().currsize}-{source}"
-    result = run(compiler, "-O1", "-o", target, SOURCES / source, "-Wl,--build-id=sha1", *flags)
+    result = attempt(compiler, "-O1", "-o", target, SOURCES / source, "-Wl,--build-id=sha1", *flags)
     if result.status:
-        return f"{compiler} does not link this way: {result.errors.splitlines()[-1] if result.errors else ''}"
+        return f"{compiler} does not link this way: {result.err.splitlines()[-1] if result.err else ''}"
     return target
 
 

@@ -8,11 +8,12 @@ import re
 import shlex
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 PACKAGES: Final = {
@@ -66,6 +67,29 @@ def need(*programs: str) -> str:
             pytest.skip(f"{program} is not here; get it with: apt-get install {package_of(program)}")
         paths.append(path)
     return paths[0]
+
+
+class Result(NamedTuple):
+    """What a program left."""
+
+    status: int
+    out: str
+    err: str
+
+
+def attempt(*command: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Result:
+    """Run a program, whatever becomes of it."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env=None if env is None else dict(env),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
 
 
 def run(*command: str | Path, **environment: str) -> str:

@@ -231,35 +231,6 @@ static NOINLINE void after_a_jump(void)
   here();
 }
 
-#ifdef __x86_64__
-/* CFA by rbx, which is for version 3; RBP is the second argument while the first one is called.  */
-void through_a_gap(void (*function)(void), unsigned long rbp);
-__asm__(".pushsection .text\n"
-        ".type through_a_gap, @function\n"
-        "through_a_gap:\n"
-        "  .cfi_startproc\n"
-        "  push %rbx\n"
-        "  .cfi_def_cfa_offset 16\n"
-        "  .cfi_offset rbx, -16\n"
-        "  mov %rsp, %rbx\n"
-        "  .cfi_def_cfa_register rbx\n"
-        "  push %rbp\n"
-        "  .cfi_offset rbp, -24\n"
-        "  sub $8, %rsp\n"
-        "  mov %rsi, %rbp\n"
-        "  call *%rdi\n"
-        "  add $8, %rsp\n"
-        "  pop %rbp\n"
-        "  .cfi_restore rbp\n"
-        "  pop %rbx\n"
-        "  .cfi_restore rbx\n"
-        "  .cfi_def_cfa rsp, 8\n"
-        "  ret\n"
-        "  .cfi_endproc\n"
-        ".size through_a_gap, . - through_a_gap\n"
-        ".popsection\n");
-#endif
-
 static void visit(const void *node, VISIT which, int depth)
 {
   (void)node;
@@ -336,12 +307,6 @@ static NOINLINE int choose_place(void)
     switch_stacks();
   else if (strcmp(place, "longjmp") == 0)
     after_a_jump();
-#ifdef __x86_64__
-  else if (strcmp(place, "gap") == 0)
-    through_a_gap(here, 1);
-  else if (strcmp(place, "gap-rbp-0") == 0)
-    through_a_gap(here, 0);
-#endif
   else if (strcmp(place, "destructor") != 0)
     return 2;
   STAY();
