@@ -73,9 +73,9 @@ def test_section_headers_that_lie(data: bytes, name: str, lies: tuple[int, ...])
     start = field(data, E_SHOFF, "Q")
     for index in range(field(data, E_SHNUM, "H")):
         header = start + 64 * index + place
-        # Lies, and the neighbour's value: sections that overlap or refer to themselves.
+        # In the second tier also the neighbour's value: sections that overlap or refer to themselves.
         before = field(data, start + 64 * max(0, index - 1) + place, form)
-        for value in (*lies, *((index, before, start) if lies is LIES else (before,))):
+        for value in (*lies, *((index, before, start) if lies is LIES else ())):
             timed(target_file.run, patched(data, header, form, value))
 
 
@@ -158,10 +158,10 @@ def test_entries_by_the_thousands(kind: int) -> None:
 
 def test_cies_that_overlap() -> None:
     """FDEs that each name another CIE, each CIE as large as the section: read all, they would cost its square."""
-    body = b"".join(struct.pack("<II", 40_000, 0) + b"\x01\0\x01\x78\x10" + bytes(3) for _ in range(2_000))
+    body = b"".join(struct.pack("<II", 40_000, 0) + b"\x01\0\x01\x78\x10" + bytes(3) for _ in range(1_000))
     hidden = struct.pack("<II", len(body) + 40_004, 0) + b"\x01\0\x01\x78\x10" + bytes(3) + body + bytes(39_996)
     fdes = b""
-    for number in range(2_000):
+    for number in range(1_000):
         place = len(hidden) + len(fdes) + 4
         fdes += struct.pack("<IIQQ", 20, place - (16 + 16 * number), 0x401000, 4)
     measured(target_cfi.run, b"\0" + hidden + fdes)

@@ -43,6 +43,7 @@ def debhelper(tmp_path: Path, programs: Path) -> dict[str, str]:
     return env | {"PATH": os.pathsep.join([str(tools), env["PATH"]])}
 
 
+@pytest.mark.slow
 def test_a_debian_package(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
     folder = copy_recipe("debhelper", tmp_path / "build" / "words-1.0")
     result = run("dpkg-buildpackage", "-b", "-us", "-uc", cwd=folder, env=debhelper(tmp_path, programs))

@@ -73,6 +73,7 @@ def test_cmake(tmp_path: Path, programs: Path, sampler: Sampler, generator: str)
     check_pair(sampler, root / "bin" / "words", root / "lib" / "libwords.so.1.0")
 
 
+@pytest.mark.slow
 def test_meson_with_the_linker_wrapper(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
     need("meson", "ninja", "cc")
     folder = copy_recipe("meson", tmp_path / "words")
@@ -89,20 +90,17 @@ def test_meson_with_the_linker_wrapper(tmp_path: Path, programs: Path, sampler: 
     check_pair(sampler, root / "bin" / "words", root / "lib" / "libwords.so.1.0")
 
 
-def rust(tool: str, which: str, programs: Path) -> tuple[str, dict[str, str]]:
-    """Return Debian's cargo or rustc, or another that comes first in PATH, and an environment with its own rustc."""
-    debian, first = shutil.which(tool, path="/usr/bin"), shutil.which(tool)
-    path = debian if which == "debian" else first
-    if path is None or (which == "first" and path == debian):
-        pytest.skip(f"no {tool} {'in /usr/bin' if which == 'debian' else 'but that of /usr/bin'}")
-    folders = [str(programs), os.path.dirname(path), os.environ["PATH"]]
-    return path, environment(programs) | {"PATH": os.pathsep.join(folders)}
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["debian", "first"])
 def test_cargo(tmp_path: Path, programs: Path, sampler: Sampler, which: str) -> None:
+    """Debian's, or another that comes first in PATH, with its own rustc."""
     need("cc")
-    cargo, env = rust("cargo", which, programs)
+    debian, first = shutil.which("cargo", path="/usr/bin"), shutil.which("cargo")
+    cargo = debian if which == "debian" else first
+    if cargo is None or (which == "first" and cargo == debian):
+        pytest.skip(f"no cargo {'in /usr/bin' if which == 'debian' else 'but that of /usr/bin'}")
+    folders = [str(programs), os.path.dirname(cargo), os.environ["PATH"]]
+    env = environment(programs) | {"PATH": os.pathsep.join(folders)}
     folder = copy_recipe("cargo", tmp_path / "words", with_project=False)
     program = folder / "target" / "release" / "words"
     run(cargo, "build", "--release", "--offline", "--locked", cwd=folder, env=env)
@@ -111,18 +109,6 @@ def test_cargo(tmp_path: Path, programs: Path, sampler: Sampler, which: str) -> 
     before = program.stat().st_mtime_ns
     run(cargo, "build", "--release", "--offline", "--locked", cwd=folder, env=env)
     assert program.stat().st_mtime_ns == before
-
-
-@pytest.mark.parametrize("which", ["debian", "first"])
-@pytest.mark.parametrize("options", ["linker=cfi2sframe-cc strip=symbols", "linker=cfi2sframe-ld linker-flavor=gcc"])
-def test_rustc(tmp_path: Path, programs: Path, which: str, options: str) -> None:
-    need("cc")
-    rustc, env = rust("rustc", which, programs)
-    folder = copy_recipe("cargo", tmp_path / "words", with_project=False)
-    words = [word for option in options.split() for word in ("-C", option)]
-    run(rustc, "--edition", "2021", "-O", *words, "-o", "words", "src/main.rs", cwd=folder, env=env)
-    check_section(folder / "words", more_functions_than=MANY_FUNCTIONS)
-    assert run(folder / "words").out == run(folder / "words", "0").out
 
 
 @pytest.fixture(scope="module")
