@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from bisect import bisect_right
-from itertools import accumulate, groupby, pairwise, zip_longest
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.headers import Buffer
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 #: Bytes copied at once: larger blocks leave the processor's cache, smaller ones need more calls.
 _BLOCK_SIZE: Final = 1 << 18
-#: In two blocks that differ, equal parts are skipped in steps of this size.
-_SMALL_STEP: Final = 1 << 12
 
 
 class LazyBytes:
@@ -195,39 +193,20 @@ def spliced(data: FileData, splices: Iterable[Splice]) -> Joined:
 
 def is_equal(one: FileData, other: FileData) -> bool:
     """Whether the bytes of two files are equal."""
-    return len(one) == len(other) and first_difference(one, other, Span(0, len(one))) is None
+    return len(one) == len(other) and have_same(one, other, Span(0, len(one)))
 
 
-def first_difference(first: FileData, second: FileData, span: Span, second_start: int | None = None) -> int | None:
-    """Return where the first block starts in which a span of two files differs; None when the span is equal.
+def have_same(first: FileData, second: FileData, span: Span, second_start: int | None = None) -> bool:
+    """Whether two files have the same bytes in a span; in the second it starts at `second_start` (None: there, too).
 
-    In the second file the span starts at `second_start`; None: at the same offset. Spans past a file's end differ.
+    Spans past a file's end differ.
     """
     distance = 0 if second_start is None else second_start - span.start
     if span.end > len(first) or span.end + distance > len(second):
-        return span.start
-    for at in range(span.start, span.end, _BLOCK_SIZE):
-        after = min(at + _BLOCK_SIZE, span.end)
-        # bytes compare by memcmp, memoryviews element by element; small slices keep the copies in the cache.
-        if bytes(first[at:after]) != bytes(second[at + distance : after + distance]):
-            return at
-    return None
-
-
-def differences(first: FileData, second: FileData, span: Span) -> Iterator[Span]:
-    """Yield the runs of bytes of a span that differ between two files."""
-    position, end = span
-    while (at := first_difference(first, second, Span(position, end))) is not None:
-        position = min(at + _BLOCK_SIZE, end)
-        for start in range(at, position, _SMALL_STEP):
-            stop = min(start + _SMALL_STEP, position)
-            one, other = bytes(first[start:stop]), bytes(second[start:stop])
-            if one != other:
-                pairs = zip_longest(one, other)
-                for differs, run in groupby(enumerate(pairs, start), key=lambda item: item[1][0] != item[1][1]):
-                    if differs:
-                        places = [number for number, _ in run]
-                        yield Span(places[0], places[-1] + 1)
+        return False
+    blocks = ((at, min(at + _BLOCK_SIZE, span.end)) for at in range(*span, _BLOCK_SIZE))
+    # bytes compare by memcmp, memoryviews element by element; small slices keep the copies in the cache.
+    return all(bytes(first[at:end]) == bytes(second[at + distance : end + distance]) for at, end in blocks)
 
 
 def is_zero(data: FileData, span: Span) -> bool:

@@ -9,7 +9,7 @@ objects from linked files. `ElfImage.place` maps such an address back to a secti
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.abi import Arch, arch_of_elf
@@ -30,7 +30,7 @@ from cfi2sframe.elf.sections import CodeRange, assigned_vaddrs, code_ranges
 from cfi2sframe.errors import ElfError, ForeignError
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator
 
     from cfi2sframe.elf.contents import FileData
 
@@ -208,18 +208,9 @@ class ElfImage:
         index = bisect_right(self._code_load_starts, vaddr) - 1
         return self._code_loads[index].end_vaddr if index >= 0 and not self.is_relocatable else 0
 
-    def not_code(self, starts: Sequence[int], ends: Sequence[int]) -> list[int]:
-        """Return the numbers of the ranges for which `holds_code` is false; `starts` ascend."""
-        denied: list[int] = []
-        first = 0
-        while first < len(starts):
-            # One look-up for all ranges that start in the same section: there may be thousands.
-            code = self.code_range_of(starts[first])
-            last = first + 1 if code is None else bisect_left(starts, code.end_vaddr, first)
-            if code is None or max(ends[first:last]) > code.end_vaddr:
-                denied += [place for place in range(first, last) if not self.holds_code(starts[place], ends[place])]
-            first = last
-        return denied
+    def not_code(self, starts: Iterable[int], ends: Iterable[int]) -> list[int]:
+        """Return the numbers of the ranges for which `holds_code` is false."""
+        return [number for number, pair in enumerate(zip(starts, ends, strict=True)) if not self.holds_code(*pair)]
 
     def section_at(self, vaddr: int) -> ElfSection | None:
         """Return the allocated section that holds an address."""

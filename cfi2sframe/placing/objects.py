@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.contents import Joined, first_difference, is_equal, part_of
+from cfi2sframe.elf.contents import Joined, have_same, is_equal, part_of
 from cfi2sframe.elf.headers import (
     FILE_HEADER_SIZE,
     RELA_SIZE,
@@ -263,7 +263,7 @@ def _check_kept(original: ElfImage, rewritten: ElfImage, other: set[int]) -> Non
 
     Inactive ones at the end may be missing. Sections may overlap, so the whole file is compared at once.
     """
-    same = first_difference(original.data, rewritten.data, Span(FILE_HEADER_SIZE, len(original.data))) is None
+    same = have_same(original.data, rewritten.data, Span(FILE_HEADER_SIZE, len(original.data)))
     _expect(same, "the bytes of the old file changed")
     before, after = original.header, rewritten.header
     # Where the section table is, and how many headers it has, may change.

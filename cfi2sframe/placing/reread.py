@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.contents import differences, first_difference, is_zero
+from cfi2sframe.elf.contents import have_same, is_zero
 from cfi2sframe.elf.headers import SECTION_HEADER_SIZE, SYMBOL_SIZE
 from cfi2sframe.elf.ranges import Span, common, holder_of, touches, united, without
 from cfi2sframe.placing.view import SFRAME_TYPES, FileView, expect, is_sframe, parsing, span_of
@@ -110,7 +110,7 @@ def _check_cleared(before: FileView, after: FileView) -> None:
     expect(others[0] == others[1], "a program header changed")
     known = [Span(0, before.header.e_ehsize), before.table("ph"), *cleared]
     for span in without([Span(0, len(before.data))], known):
-        expect(first_difference(before.data, after.data, span) is None, "something else changed")
+        expect(have_same(before.data, after.data, span), "something else changed")
     _check_layout(after, before)
 
 
@@ -178,7 +178,7 @@ def _check_sections(bare: FileView, full: FileView) -> list[_Move]:
             first, second = bare.bytes_of(span_of(old)), full.bytes_of(span_of(new))
             expect(second in (first, first + b".sframe\0"), "other names")
         elif index in deltas or not old["sh_flags"] & c.SHF_ALLOC:
-            same = first_difference(bare.data, full.data, span_of(old), new["sh_offset"]) is None
+            same = have_same(bare.data, full.data, span_of(old), new["sh_offset"])
             expect(same, f"the bytes of {old['name']} changed")
     if numbering != list(range(len(numbering))):
         lists = any(s["sh_type"] in ("SHT_SYMTAB_SHNDX", "SHT_GROUP") for s in bare.sections)
@@ -282,7 +282,7 @@ def _check_dynamic(bare: FileView, full: FileView, moves: list[_Move]) -> None:
         expect(not stays or not touches(left, Span(old, old + 1)), f"dynamic entry 0x{tag:x} leads to what moved away")
     start, end = bare.dynamic_span
     rest = Span(start + 16 * len(bare.dynamic), end)
-    expect(first_difference(bare.data, full.data, rest) is None, "bytes after the dynamic entries changed")
+    expect(have_same(bare.data, full.data, rest), "bytes after the dynamic entries changed")
 
 
 def _check_moves(bare: FileView, moves: list[_Move]) -> None:
@@ -303,11 +303,14 @@ def _check_bytes(bare: FileView, full: FileView, place: Span, moves: list[_Move]
     for span in without(common(loaded[1], olds), new):
         expect(is_zero(full.data, span), "something is left where a section was")
     patched = [bare.dynamic_span, *(span_of(s) for s in bare.sections if s["sh_type"] == "SHT_DYNSYM")]
-    for span in without(common(*loaded), [*new, *patched, *olds]):
-        for run in differences(bare.data, full.data, span):
-            # Of the program headers that were, some may be no more.
-            is_cleared = not without([run], [bare.table("ph")]) and is_zero(full.data, run)
-            expect(is_cleared, f"loaded bytes at file offset 0x{run.start:x} changed")
+    table = bare.table("ph")
+    for span in without(common(*loaded), [*new, *patched, *olds, table]):
+        same = have_same(bare.data, full.data, span)
+        expect(same, f"loaded bytes from file offset 0x{span.start:x} on changed")
+    for span in without([table], new):
+        # Of the program headers that were, some may be no more.
+        pairs = zip(bare.bytes_of(span), full.bytes_of(span), strict=True)
+        expect(all(byte in (old, 0) for old, byte in pairs), "the old program headers changed")
     for span in without(loaded[1], [*loaded[0], *new]):
         expect(is_zero(full.data, span), "a new part of a segment is not empty")
 

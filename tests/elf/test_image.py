@@ -8,8 +8,6 @@ import struct
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.headers import StringTable
@@ -249,16 +247,6 @@ def test_code_ranges() -> None:
 )
 def test_where_code_may_be_in_a_linked_file(start: int, end: int, holds: bool) -> None:  # noqa: FBT001
     assert image_of(linked()).holds_code(TEXT_VADDR + start, TEXT_VADDR + end) is holds
-
-
-@given(st.lists(st.tuples(st.integers(-0x20, 0x120), st.integers(0, 0x130)), max_size=12), st.booleans())
-def test_columns_are_asked_as_single_ranges_are(ranges: list[tuple[int, int]], is_object: bool) -> None:  # noqa: FBT001
-    image = image_of(an_object() if is_object else linked())
-    base = image.code_ranges[0].start_vaddr
-    starts = sorted(base + start for start, _ in ranges)
-    ends = [start + size for start, (_, size) in zip(starts, ranges, strict=True)]
-    expected = [place for place, pair in enumerate(zip(starts, ends, strict=True)) if not image.holds_code(*pair)]
-    assert image.not_code(starts, ends) == expected
 
 
 # --- Symbols ------------------------------------------------------------------------------------------------
