@@ -23,7 +23,6 @@ from cfi2sframe.elf.headers import (
     FileHeader,
     Headers,
     ProgramHeader,
-    parse_file_header,
     parse_headers,
 )
 from cfi2sframe.elf.ranges import Span
@@ -142,12 +141,11 @@ def open_linked(data: FileData) -> LinkedFile:
     Raises `EmbedError` with the reason for any other file, also when its headers are damaged.
     """
     try:
-        header = parse_file_header(data)
-        headers = parse_headers(data, header)
+        headers = parse_headers(data)
         _refuse_names(data, headers)
     except ElfError as error:
         raise EmbedError(str(error)) from error
-    if header.program_header_count == c.PN_XNUM:
+    if headers.file.program_header_count == c.PN_XNUM:
         raise EmbedError("the file has more program headers than e_phnum can hold")
     _refuse_segments(data, headers.segments)
     loads = tuple(segment for segment in headers.segments if segment.type == c.PT_LOAD)

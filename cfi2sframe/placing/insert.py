@@ -3,8 +3,8 @@
 
 What is loaded keeps its file offset, except for the sections that the placement moves. What follows the loaded part
 (debug sections, symbols) moves to make room for a new segment: the loaded part comes first, as linkers have it. New
-section names, the undo record and the new section headers follow at the end of the file. The old ones go, if they end
-it; else they stay, unused.
+section names, the undo record and the new section headers follow at the end of the file. They replace the old ones
+where these end the file; elsewhere the old ones stay, unused.
 """
 
 from __future__ import annotations

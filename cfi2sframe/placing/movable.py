@@ -110,9 +110,8 @@ def movable_sections(file: LinkedFile, start: int, end: int) -> frozenset[int]:
     if not found:
         return frozenset()
     for table in file.symbol_tables:
-        found.difference_update(
-            index for _, (info, index, _) in symbols_of(file, table) if index in found and info >> 4 != c.STB_LOCAL
-        )
+        symbols = symbols_of(file, table)
+        found.difference_update(index for _, (info, index, _) in symbols if info >> 4 != c.STB_LOCAL)
     low = min((file.sections[index].vaddr for index in found), default=0)
     high = max((file.sections[index].vaddr + file.sections[index].size for index in found), default=0)
     addresses = sorted(_relocated_addresses(file, low, high))
