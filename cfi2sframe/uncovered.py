@@ -45,15 +45,15 @@ def with_derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[int], bool] | N
     that is raised: `ElfError`, `CfiError`, or `UnfitError` when no rows follow. Raises `InputError` when
     there is code to be analysed and capstone cannot be loaded.
     """
-    if not cfi.sections:
-        found = _derived(image, cfi, is_wanted)
-        if not found.sections:
-            raise UnfitError(f"no call frame information, and no rows from instructions{_main_reason(found)}")
-        return found
     try:
-        return _derived(image, cfi, is_wanted)
+        found = _derived(image, cfi, is_wanted)
     except (ElfError, CfiError) as error:
+        if not cfi.sections:
+            raise
         return cfi._replace(unread=(*cfi.unread, UnreadSource.of(SOURCE_NAMES["code"], error)))
+    if not found.sections:
+        raise UnfitError(f"no call frame information, and no rows from instructions{_main_reason(found)}")
+    return found
 
 
 def _main_reason(cfi: Cfi) -> str:
