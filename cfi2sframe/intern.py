@@ -7,9 +7,7 @@ would cost more than the stage. Identity implies equality; that equal objects ar
 
 | objects | interned by | scope |
 |---|---|---|
-| `DwarfCie` | `dwarf.entries.EntryWalk` | a section |
 | `RowState`, tuples of them | `dwarf.rules.Rows` | a file |
-| `FrameState` | `lower.Lowering` | a conversion |
 | `FunctionBody` | `lower.Lowering`, one for each distinct program | a conversion |
 | `FunctionBody` of a section that was read | `sframe.read`, one for each distinct one | a section |
 

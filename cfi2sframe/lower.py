@@ -145,7 +145,6 @@ class Lowering:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self._states: dict[FrameState, FrameState] = {}
         # By identity: to hash a list of rows costs as much as to reduce them.
         self._lowered = IdentityMap(self._lower_row)
         self._runs = IdentityMap(self._runs_of)
@@ -179,7 +178,7 @@ class Lowering:
         runs: list[_RowRun] = []
         for limit, group in groupby(range(len(rows)), key=lambda number: lowered[number].limit):
             numbers = list(group)
-            kept = [n for n in numbers if n == numbers[0] or lowered[n].state is not lowered[n - 1].state]
+            kept = [n for n in numbers if n == numbers[0] or lowered[n].state != lowered[n - 1].state]
             states = tuple([lowered[n].state for n in kept])
             is_flexible = any(lowered[n].needs_flexible for n in kept)
             runs.append(_RowRun(limit, kept, states, is_flexible, any(state.mangled_ra for state in states)))
@@ -191,7 +190,6 @@ class Lowering:
             state, rewritten = reduce_state(row, target.arch)
         except InexpressibleError as why:
             return _Lowered(OUTERMOST, why.unlike, needs_flexible=False)
-        state = self._states.setdefault(state, state)
         if state.cfa is None:
             limit = None if target.has_outermost_rows else Unlike(SkipReason.RA_UNDEFINED, "")
             return _Lowered(state, limit, needs_flexible=False)

@@ -16,6 +16,7 @@ from cfi2sframe.dwarf.rules import (
     RowState,
     UnwindTable,
     describe_cfa,
+    describe_rule,
 )
 from cfi2sframe.errors import RequestError
 from cfi2sframe.lower import InParts, Lowering, Skip, Target, check_target, pieces_within
@@ -446,10 +447,11 @@ def test_versions_of_an_abi(arch: Arch) -> None:
             check_target(Target(arch, version))
 
 
-# For people; rules of registers are among the details above
+# For people; other rules of registers are among the details above
 
 
-def test_rules_of_the_cfa_in_words() -> None:
+def test_rules_in_words() -> None:
+    assert describe_rule(at_cfa(0), AMD64) == "*(c+0)"
     rules = (None, UNKNOWN_CFA, register_offset(6, -8), register_offset(6, 0), is_expression(RSP_16))
     assert [describe_cfa(rule, AMD64) for rule in rules] == ["none", "unknown", "rbp-8", "rbp+0", "(breg7 16)"]
 

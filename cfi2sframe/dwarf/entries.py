@@ -28,7 +28,7 @@ _MAX_SHOWN_AUGMENTATION: Final = 32
 
 
 class DwarfCie(NamedTuple):
-    """A CIE's fields, without its offset: equal CIEs of a section are one object.
+    """A CIE's fields, without its offset.
 
     `code_alignment` and `data_alignment` are the factors of advances and of offsets, `ra_register` is the return
     address column. The encodings are DW_EH_PE values. `is_signal_frame` and `uses_b_key` are the augmentation's "S"
@@ -86,7 +86,6 @@ class EntryWalk:
         self.is_eh_frame = section.kind == "eh_frame"
         self.cies: dict[int, DwarfCie | CfiError] = {}
         self.failures: list[CfiError] = []
-        self._interned: dict[DwarfCie, DwarfCie] = {}
         #: Those of `cies` whose FDEs have the common form (see `fdes`).
         self._common_cies: dict[int, DwarfCie] = {}
 
@@ -187,7 +186,7 @@ class EntryWalk:
         except CfiError as error:
             self.cies[offset] = error
         else:
-            cie = self.cies[offset] = self._interned.setdefault(cie, cie)
+            self.cies[offset] = cie
             if self.is_eh_frame and cie.fde_encoding == _PCREL_SDATA4 and not self.section.unresolved:
                 self._common_cies[offset] = cie
 

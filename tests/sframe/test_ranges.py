@@ -321,8 +321,7 @@ def test_bytes_do_not_depend_on_which_equal_objects_are_one(functions: list[Func
 # Work: what is bound by the text, and the text by the input
 
 
-@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
-@given(functions=random_functions(max_runs=12))
+@given(st.sampled_from(ARCHES), random_functions(max_runs=12))
 def test_the_text_has_long_bodies_once(arch: Arch, functions: list[Function]) -> None:
     """So it has no more rows than the distinct bodies, and fewer than half a range for each other function."""
     distinct_rows = sum(len(each.starts) for each in {function.body for function in functions})

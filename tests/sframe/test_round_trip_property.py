@@ -210,21 +210,16 @@ def complaints(section: DecodedSection) -> list[str]:
 def test_sharing_changes_no_meaning(drawn: tuple[Section, Arch, int], order: Literal["<", ">"]) -> None:
     """Functions that share rows decode as they do with rows of their own, from no more bytes."""
     section, arch, vaddr = drawn
-    arch = arch._replace(byte_order=order)
+    is_native, arch = order == arch.byte_order, arch._replace(byte_order=order)
     apart, shared = encode(section, arch, vaddr), encode(section, arch, vaddr, share=True)
     assert len(shared) <= len(apart)
     expected, found = read_section(apart, vaddr), read_section(shared, vaddr)
     assert found == expected
     assert found.header._replace(fre_size=0) == expected.header._replace(fre_size=0)
-    assert [text for text in complaints(found) if "byte order" not in text] == []
+    for each in (found, expected):
+        assert [text for text in complaints(each) if is_native or "byte order" not in text] == []
     # Equal functions take their rows' bytes once.
     assert len({record.fre_offset for record in found.records}) <= len({*expected.bodies})
-
-
-@given(sections())
-def test_readers_accept_what_is_written(drawn: tuple[Section, Arch, int]) -> None:
-    section, arch, vaddr = drawn
-    assert complaints(read_section(encode(section, arch, vaddr), vaddr)) == []
 
 
 def naive_row(function: Function, pc: int, version: int) -> FrameRow | None:
