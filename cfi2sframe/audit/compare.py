@@ -14,12 +14,14 @@ from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.instructions.machine import Machine
 from cfi2sframe.instructions.rows import row_of
+from cfi2sframe.instructions.states import CFA
+from cfi2sframe.rules import Rule
 from cfi2sframe.sources import find_cfi
 
 if TYPE_CHECKING:
     from cfi2sframe.audit.flow import InForce
     from cfi2sframe.dwarf.programs import CfiEntries
-    from cfi2sframe.dwarf.rules import RowState
+    from cfi2sframe.dwarf.rules import CfaRule, RowState
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.instructions.function import Followed
@@ -194,7 +196,8 @@ class _Auditor:
             self.undecided[number, Undecided.UNKNOWN] += 1
         elif worst is Answer.CONTRADICTS:
             ours = row_of(state, self.machine.abi)
-            rules = ((row.cfa, ours and ours.cfa), (row.ra, ours and ours.ra), (row.fp, ours and ours.fp))
+            cfa = _cfa_from(row.cfa, state) or (ours and ours.cfa)
+            rules = ((row.cfa, cfa), (row.ra, ours and ours.ra), (row.fp, ours and ours.fp))
             self.contradictions += [
                 Contradiction(vaddr, number, subject, *both)
                 for subject, answer, both in zip(SUBJECTS, answers, rules, strict=True)
@@ -219,3 +222,10 @@ class _Auditor:
                         else:
                             self.undecided[number, Undecided.NOT_REACHED] += 1
                 vaddr += size
+
+
+def _cfa_from(rule: CfaRule | None, state: State) -> Rule | None:
+    """Return the CFA's rule with the register that the CFI has, where that leads to it: only the offset is wrong."""
+    register = rule.register if isinstance(rule, Rule) else None
+    value = None if register is None else state.get(register)
+    return Rule(register, -value[1], deref=False) if value is not None and value[0] == CFA else None
