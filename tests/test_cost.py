@@ -103,6 +103,7 @@ def test_the_expression_of_stubs_at_each_of_their_bytes(tmp_path: Path) -> None:
     assert run(data, tmp_path, "coverage").is_answered(0)
 
 
+@pytest.mark.slow
 def test_sections_of_stubs_that_share_their_bytes(tmp_path: Path) -> None:
     """A header of 64 bytes each names all of the code."""
     count, size = 300, 40_000

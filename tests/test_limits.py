@@ -156,6 +156,7 @@ def test_entries_by_the_thousands(kind: int) -> None:
     measured(target_cfi.run, bytes([kind]) + terminators)
 
 
+@pytest.mark.slow
 def test_cies_that_overlap() -> None:
     """FDEs that each name another CIE, each CIE as large as the section: read all, they would cost its square."""
     body = b"".join(struct.pack("<II", 40_000, 0) + b"\x01\0\x01\x78\x10" + bytes(3) for _ in range(1_000))

@@ -122,6 +122,7 @@ def installed(archives: tuple[Path, Path, Path], tmp_path_factory: pytest.TempPa
     return folder
 
 
+@pytest.mark.slow
 def test_what_is_installed_works(installed: Path, tmp_path: Path) -> None:
     need("cc", "ld")
     env = {"PATH": f"{installed / 'bin'}:{os.environ['PATH']}"}

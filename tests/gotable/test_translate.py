@@ -217,6 +217,7 @@ def test_a_damaged_table_costs_nothing_else() -> None:
         assert not conversion.is_whole
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("is_shared", [True, False], ids=["one list", "lists that overlap"])
 def test_cost(is_shared: bool) -> None:  # noqa: FBT001
     """Many functions with one long list of depths, or with lists that begin one value later each."""

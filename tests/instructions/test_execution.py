@@ -46,6 +46,7 @@ def check_file(checker: Checker, path: Path) -> None:
 
 @pytest.mark.corpus
 @pytest.mark.oracle
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", _LIBRARIES)
 @pytest.mark.parametrize("abi", _ARCHES)
 def test_real_code(abi: str, name: str, checkers: dict[str, Checker], corpus: Callable[[CorpusArch], Path]) -> None:

@@ -193,6 +193,7 @@ def test_difficult_stacks(converter: Converter, seconds: str) -> None:
     assert report.count("equal") > (0.98 if converter.version == 3 else 0.6) * report.in_converted_code
 
 
+@pytest.mark.sampled
 def test_every_instruction(converter: Converter) -> None:
     """Samples by the trap flag instead of a clock: no entry, exit or return code of a handler is left to chance."""
     if platform.machine() != "x86_64":

@@ -54,6 +54,7 @@ CASES: Final[list[tuple[Target, str]]] = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("target", "reader"), CASES)
 def test_objects(target: Target, reader: str, binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path) -> None:
     """Each source under testdata, big-endian for AArch64.
