@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 from itertools import product
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -188,3 +189,26 @@ def test_no_growth_after_strip_and_removal(tmp_path: Path, kind: str) -> None:
         assert attempt(path) == attempt(original)
         sizes.add(path.stat().st_size)
     assert len(sizes) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["pie", "nopie"])
+def test_separate_debug_files(tmp_path: Path, kind: str) -> None:
+    """With debug files from before and after the conversion, gdb works; eu-unstrip joins those from after it."""
+    need("gdb", "eu-unstrip", "objcopy")
+    original = linked_program("bfd", kind, "debug")
+    converted, stripped, linked, debug = (tmp_path / n for n in ("converted", "stripped", "linked", "linked.debug"))
+    embed(original, converted, LARGE)
+    for source in (original, converted):
+        debug.unlink(missing_ok=True)
+        assert attempt("objcopy", "--only-keep-debug", source, debug).status == 0
+        assert attempt("objcopy", "--strip-debug", f"--add-gnu-debuglink={debug}", converted, stripped).status == 0
+        shutil.move(stripped, linked)
+        assert attempt(linked) == attempt(original)
+        commands = ["-ex", "break thrower", "-ex", "run", "-ex", "bt 3"]
+        session = attempt("gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", *commands, linked)
+        assert "#0  thrower (depth=" in session.out
+        assert "program.cpp" in session.out
+    joined = attempt("eu-unstrip", "-o", tmp_path / "joined", linked, debug)
+    assert joined.status == 0, joined
+    assert mapped(tmp_path / "joined") == [("main", LARGE, checksum(sframe(LARGE)))]
