@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The address space of a traced process: its files, each read once, with their rows and functions by address.
 
-A file that is there no more (the vDSO, a deleted one) is put together from memory: its headers are there, and lead to
-its CFI; its sections mostly are not. A file that cannot be used costs no other one: each has limits of its own, where
-the job has limits. What is read from memory is the job's, and has the job's limits.
+A file that does not exist (the vDSO, a deleted file) is put together from memory, where its headers lead to its CFI;
+its sections are mostly not there. A file that cannot be used does not affect others: where the job has limits, each
+file has its own. What is read from memory counts for the job.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ if TYPE_CHECKING:
 
 _PATH_ONLY: Final = os.O_PATH | os.O_CLOEXEC
 _FUNCTIONS: Final = (STT_FUNC, STT_GNU_IFUNC)
-#: How many symbols before an address are looked at: a function may hold labels and other functions.
+#: The symbols before an address that are considered: a function may contain labels and other functions.
 _CANDIDATES: Final = 8
 
 _AT_SYSINFO_EHDR: Final = 33
 #: The path of the vDSO, which is no file.
 _VDSO: Final = "[vdso]"
 _MAX_NOTES_SIZE: Final = 1 << 16
-#: The largest file that is copied from memory: one that is only there is small, or its size is wrong.
+#: The largest file that is copied from memory: those that exist only there are small, or their size is wrong.
 _MAX_FILE_SIZE: Final = 1 << 28
 #: The most bytes of sections that follow the segment of the vDSO.
 _MAX_SECTIONS_SIZE: Final = 1 << 16
 
 
 class ModuleFile(NamedTuple):
-    """A file, its rows or why it has none, and its functions by address: start, size (0: not known) and name.
+    """A file, its rows or why it has none, and its functions by address: start, size (0: unknown) and name.
 
-    `source` says what the rows are of: the file's section, or its CFI, converted where it has no section.
+    `source`: the rows come from the file's section or, if it has none, from its converted CFI.
     """
 
     image: ElfImage
@@ -69,7 +69,7 @@ class ModuleFile(NamedTuple):
     def symbol_at(self, vaddr: int) -> tuple[str, int] | None:
         """Return the linkage name of the function at an address, and the distance from its start.
 
-        One of unknown size reaches to the next symbol, or to the end of its code.
+        A function of unknown size reaches to the next symbol or to the end of the code.
         """
         count = bisect_right(self.functions, vaddr, key=itemgetter(0))
         nearby = self.functions[max(0, count - _CANDIDATES) : count]
@@ -81,14 +81,13 @@ class ModuleFile(NamedTuple):
 
 
 class FileStore:
-    """Loads each file once, for any number of threads, processes or samples that it is mapped in.
+    """Loads each file once for any number of threads, processes and samples.
 
-    `version` is the SFrame version that CFI is converted to, `source` the CFI that is asked of each file (see
-    `Options`).
+    CFI is converted to `version`; `source` selects the CFI of each file (see `Options`).
     """
 
     def __init__(self, version: int = 3, source: CfiKind | None = None) -> None:
-        # These rows are for our own look-up, which knows all errata, and nobody stores them: they need not be few.
+        # Our own look-up knows all errata, and nobody stores these rows, so they need not be few.
         self._options = Options(version, 2 if version == 2 else None, source, level=0)
         self._by_identity: dict[tuple[int, int, int], ModuleFile | str] = {}
 
@@ -101,11 +100,11 @@ class FileStore:
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or not status.st_size:
-                # A pipe or a device, as a damaged core may list it, would block its reader.
+                # A damaged core may name a pipe or a device, which would block the reader.
                 return "not a regular file, or empty"
             identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
             if identity not in self._by_identity:
-                # The file that was found, even if another one has its name now.
+                # By its descriptor: another file may have the name by now.
                 self._by_identity[identity] = self._open(f"/proc/self/fd/{descriptor}", path)
             return self._by_identity[identity]
         finally:
@@ -120,7 +119,7 @@ class FileStore:
             return reason_of(error)
 
     def read(self, data: FileData, name: str) -> ModuleFile:
-        """Return what the bytes of a linked file hold. Raises `InputError` when they are those of none."""
+        """Return the file with these bytes. Raises `InputError` when they are not a linked file's."""
         image = ElfImage(data, name)
         if image.is_relocatable:
             raise InputError("an object, which is never mapped")
@@ -139,7 +138,7 @@ class FileStore:
 def _open_below(root: str, path: str) -> int:
     """Return a descriptor (O_PATH) of the file at a path below a root directory. Raises `OSError`.
 
-    No link is followed, which could lead out of there; the kernel's lists of mappings name none.
+    Links, which could lead out of the root, are not followed; the kernel's lists of mappings have none.
     """
     descriptor = os.open(root, _PATH_ONLY)
     for name in path.strip("/").split("/"):
@@ -152,10 +151,10 @@ def _open_below(root: str, path: str) -> int:
 
 
 def _functions_of(image: ElfImage) -> list[tuple[int, int, str]]:
-    """Return the functions in .symtab and .dynsym: of those of an address, the first of the best kind."""
+    """Return the functions in .symtab and .dynsym, for each address the first symbol of the best kind."""
     found: list[tuple[int, int, int, str]] = []
     for table in image.symbol_tables:
-        # Names are optional: a damaged or truncated table has none.
+        # A damaged or truncated table has no names.
         with suppress(InputError):
             for symbol in image.symbols(table):
                 # AArch64's mapping symbols ($x, $d) mark instructions and data; they are no names.
@@ -182,9 +181,9 @@ class Module(NamedTuple):
 
 
 class AddressSpace:
-    """The rows and bytes of a process by address. A file is opened when one of its addresses is first looked up.
+    """The rows and bytes of a process by address. A file is opened when one of its addresses is looked up first.
 
-    `store` keeps the files, for any number of processes; `open_file` finds them, where the store does not.
+    `store` keeps the files, for any number of processes; `open_file`, if given, finds them instead of the store.
     """
 
     def __init__(
@@ -196,7 +195,7 @@ class AddressSpace:
         self.snapshot = snapshot
         self._store = store or FileStore()
         self._open_file = open_file or self._store.open
-        # Only its headers tell where the vDSO ends.
+        # Where the vDSO ends, its headers tell.
         starts = [snapshot.auxv[_AT_SYSINFO_EHDR]] if _AT_SYSINFO_EHDR in snapshot.auxv else []
         vdso = [FileMapping(start, start + PAGE_SIZE, 0, _VDSO) for start in starts]
         self._mappings = sorted([*snapshot.mappings, *vdso])
@@ -204,7 +203,7 @@ class AddressSpace:
 
     @property
     def modules(self) -> list[Module]:
-        """The files that have been looked at, by address."""
+        """The modules that have been opened, by address."""
         return sorted(chain.from_iterable(self._opened.values()), key=lambda module: module.start)
 
     def module_at(self, address: int) -> Module | None:
@@ -215,12 +214,12 @@ class AddressSpace:
         if mapping.path not in self._opened:
             self._opened[mapping.path] = self._modules_of(mapping.path)
         module = last_from(self._opened[mapping.path], address)
-        # Between a file's mappings may be code of it, moved to huge pages.
+        # Code of a file that was moved to huge pages may lie between its mappings.
         return module if module and address < module.end else None
 
     def _modules_of(self, path: str) -> list[Module]:
         """Return the modules that a file's mappings make: one for each time that it was loaded."""
-        # That the vDSO has no file needs no reason.
+        # The vDSO needs no reason for having no file.
         file = "" if path == _VDSO else self._open_file(path)
         modules: list[Module] = []
         for mapping in self._mappings:
@@ -234,7 +233,7 @@ class AddressSpace:
         return modules
 
     def _module_of(self, mapping: FileMapping, file: ModuleFile | str) -> Module:
-        """Return the module that begins with a mapping, of its file, or else of what memory has of it."""
+        """Return the module that begins with a mapping, from its file or, failing that, from memory."""
         loaded = _loaded_at(mapping.start, self.snapshot)
         bias = file if isinstance(file, str) else _bias_of(file.image, mapping, loaded, self.snapshot.arch)
         if isinstance(file, ModuleFile) and isinstance(bias, int):
@@ -275,15 +274,15 @@ class AddressSpace:
         return file and file.symbol_at(vaddr)
 
     def _file_at(self, address: int) -> tuple[ModuleFile | None, int]:
-        """Return the file of an address, None where none can be used, and its own address."""
+        """Return the file at an address, if it can be used, and the file's own address."""
         module = self.module_at(address)
         return (module.file, (address - module.bias) & ADDRESS_MASK) if module else (None, 0)
 
     def walk(self, frame: Frame, read_memory: ReadMemory | None = None) -> Trace:
         """Return the frames from `frame` outwards, and why there are no more.
 
-        `read_memory` has the memory of this moment, such as a copy of the stack; None: that of the process. Bytes that
-        it lacks are read from the mapped files, which a core does not repeat.
+        `read_memory` reads a copy of the stack, for example; None reads the memory of the process. Other bytes are read
+        from the mapped files, which a core does not contain.
         """
         own = read_memory or self.snapshot.read
 
@@ -293,7 +292,7 @@ class AddressSpace:
             try:
                 return file.image.bytes_at(vaddr, size) if file else data
             except InputError:
-                # The file has been truncated; its bytes are as missing as those that a core leaves out.
+                # The file has been truncated since.
                 return None
 
         return walk(frame, self.find, read, self.snapshot.arch, pac_mask=self.snapshot.pac_mask)
@@ -312,10 +311,10 @@ class _LoadedFile(NamedTuple):
     read: ReadMemory
 
     def content(self) -> bytes:
-        """Return the bytes of the file, made of what memory has of its segments: file offsets are distances in memory.
+        """Return a file made of the segments in memory, with distances in memory as file offsets.
 
-        Sections are there only if memory has the file as it is, as of the vDSO. Raises `InputError` when memory has
-        nothing of it, or too much.
+        It has sections only if memory has the whole file, as it has the vDSO. Raises `InputError` when memory has none
+        of its segments, or too much.
         """
         header, loads = self.header, self.loads
         # The file's address of its ELF header, which is at file offset 0.
@@ -348,10 +347,7 @@ class _LoadedFile(NamedTuple):
 
 
 def _loaded_at(start: int, snapshot: Snapshot) -> _LoadedFile | None:
-    """Return the ELF file that is loaded at an address; None where there is none, or its headers are damaged.
-
-    They are looked for in its first page.
-    """
+    """Return the ELF file that is loaded at an address; None without one, or without headers in its first page."""
     try:
         header = parse_file_header(snapshot.read(start, FILE_HEADER_SIZE) or b"")
         size = header.program_headers_offset + header.program_header_count * PROGRAM_HEADER_SIZE
@@ -367,7 +363,7 @@ def _loaded_at(start: int, snapshot: Snapshot) -> _LoadedFile | None:
 
 
 def _bias_of(image: ElfImage, mapping: FileMapping, loaded: _LoadedFile | None, arch: Arch) -> int | str:
-    """Return what is added to a file's addresses where it begins with a mapping, or why it is not the mapped one."""
+    """Return what is added to the addresses of a file that begins with a mapping, or why it is not the mapped file."""
     if image.arch != arch:
         return f"the file is of {image.arch.name}"
     built = loaded and _build_id(loaded.read, loaded.segments, arch.byte_order)
@@ -385,7 +381,7 @@ def _loads_of(segments: Iterable[ProgramHeader]) -> list[ProgramHeader]:
 
 
 def _build_id(read: ReadMemory, segments: Iterable[ProgramHeader], byte_order: Literal["<", ">"]) -> bytes | None:
-    """Return the build-id of a file that is read by its own addresses; None when its notes are not there."""
+    """Return the build-id of a file that is read by its own addresses; None without its notes."""
     for segment in segments:
         if segment.type == PT_NOTE and segment.file_size <= _MAX_NOTES_SIZE:
             data = read(segment.vaddr, segment.file_size) or b""
