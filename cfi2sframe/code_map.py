@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which FDE holds an address, or whether a PLT stub does, and where padding follows.
+"""Give each address of the code to one FDE or one PLT stub, and find the padding after functions.
 
 For stubs, instructions override the CFI.
 """
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 class CodeMap(NamedTuple):
     """The virtual addresses of an image, each given to one FDE or to the stubs at most.
 
-    `pieces` are the ranges of FDEs. FDEs without a range are in `dropped`, with the reason, or in `replaced` when stubs
-    hold all of theirs; `overlapped` FDEs have lost addresses to other FDEs. All of these are numbers of FDEs. `padding`
-    is what follows pieces and belongs to none: described functions reach over it.
+    `pieces` are the ranges of FDEs. The numbers of FDEs without a range are in `dropped`, with the reason, or in
+    `replaced` if stubs have all of it; `overlapped` are those that lost addresses to other FDEs. `padding` follows
+    pieces: the functions before it, if they are described, reach over it.
     """
 
     pieces: Pieces
@@ -61,7 +61,7 @@ def map_code(image: ElfImage, entries: CfiEntries, version: int) -> CodeMap:
 
 
 def _without_lone_blocks(stubs: StubScan, pieces: Pieces) -> StubScan:
-    """Return the stubs without first blocks that nothing enters, where an FDE describes these."""
+    """Return the stubs, but not as left out those first blocks that nothing enters and that an FDE describes."""
 
     def is_left(skip: StubSkip) -> bool:
         if skip.reason is not StubReason.ENTRY_UNKNOWN:

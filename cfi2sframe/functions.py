@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions from lowered programs and from stubs: at their addresses, and no larger than a record can hold.
+"""Place lowered programs and stubs as functions at their addresses, none larger than a record can hold.
 
-Whatever depends on a function's address and size happens here: FDEs that overlap are cut into pieces, functions of too
-many rows are split, functions that no record can hold are skipped, and those before padding reach over it.
+What depends on a function's address and size happens here: pieces of overlapping FDEs become functions, those of too
+many rows are split, those that no record can hold are skipped, and those before padding reach over it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _MAX_FUNCTION_SIZE: Final = 0xFFFFFFFF
 
 
 class Outcomes(NamedTuple):
-    """The result of each sound FDE, by the FDE's number: a body, bodies of its parts, or why the target has none.
+    """The results of FDEs by number: a body, bodies of parts, or the reason why the target has none.
 
-    `skipped` and `in_parts` have those of the last two kinds, in ascending order of the numbers.
+    `skipped` and `in_parts` have the results of the last two kinds, in ascending order.
     """
 
     results: tuple[FunctionBody | InParts | Skip, ...]
@@ -39,7 +39,7 @@ class Outcomes(NamedTuple):
     in_parts: dict[int, InParts]
 
     def holes(self, entries: CfiEntries, pieces: Pieces) -> Iterator[tuple[int, int]]:
-        """Yield the virtual addresses, start and end, that pieces of FDEs have of holes, in the order of the pieces."""
+        """Yield start and end, as virtual addresses, of the holes in pieces of FDEs, in the order of the pieces."""
         for number, start_vaddr, end_vaddr in zip(*pieces, strict=True) if self.in_parts else ():
             if number in self.in_parts:
                 vaddr = entries.starts[number]
@@ -57,7 +57,7 @@ class Placed(NamedTuple):
     entry: int | None
 
     def split(self) -> list[Placed]:
-        """Return the function in parts of as many rows as version 3 can count."""
+        """Return the function in parts that have no more rows than version 3 can count."""
         edges = (*self.body.starts[::V3_MAX_FRES], self.size)
         return [
             Placed(self.start_vaddr + first, last - first, self.body.cut(first, last), self.entry)

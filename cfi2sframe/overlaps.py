@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranges of FDEs to ranges that every reader accepts: none is empty, discarded, repeated or overlapping.
+"""Make the ranges of FDEs such that every reader accepts them: none is empty, discarded, repeated or overlapping.
 
-Knows FDEs by their numbers and ranges only. An address in several ranges belongs to the one of the best source; of its
-ranges, to the one that starts last (as in the search table of `.eh_frame_hdr`), and of several such to the first in the
-section's order.
+An address in several ranges belongs to the best source and, within that, to the range that starts last, as in the
+search table of `.eh_frame_hdr`; if several do, to the first in the section. FDEs are numbers and ranges here.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class Pieces(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """The addresses that each FDE keeps; by number, the FDEs that are dropped, and those that lost some addresses."""
+    """The addresses that FDEs keep, and the numbers of those that are dropped, or have lost some addresses."""
 
     pieces: Pieces
     dropped: dict[int, DropReason]

@@ -32,7 +32,7 @@ _NOP: Final = b"\x90"
 
 
 def is_fill(arch: Arch, data: bytes) -> bool:
-    """Whether bytes consist of whole instructions that only fill space; there has to be one at least.
+    """Whether bytes are one or more whole instructions that only fill space.
 
     On AMD64, gold begins long padding with a jump to its end.
     """
@@ -43,20 +43,20 @@ def is_fill(arch: Arch, data: bytes) -> bool:
 
 
 def fill_size(image: ElfImage, code: CodeRange, start_vaddr: int, end_vaddr: int) -> int:
-    """Return how many bytes of a part of a code range, from its start on, only fill space."""
+    """Return the number of bytes at the start of a part of a code range that only fill space."""
     match = re.compile(image.arch.fill, re.DOTALL).match(image.code_bytes(code, start_vaddr, end_vaddr))
     return 0 if match is None else match.end()
 
 
 def code_outside(image: ElfImage, held: Sequence[Span]) -> Iterator[tuple[CodeRange, Span]]:
-    """Yield the executable code outside of ascending ranges that do not overlap, without gaps of padding."""
+    """Yield the gaps between ascending ranges that do not overlap, except gaps of padding."""
     for code, gap in gaps_outside(image, held):
         if fill_size(image, code, gap.start, gap.end) < gap.end - gap.start:
             yield code, gap
 
 
 def gaps_outside(image: ElfImage, held: Sequence[Span]) -> Iterator[tuple[CodeRange, Span]]:
-    """Yield all executable bytes outside of ascending ranges that do not overlap."""
+    """Yield the gaps of executable code between ascending ranges that do not overlap."""
     starts, ends = [span.start for span in held], [span.end for span in held]
     for code in image.code_ranges:
         # There may be thousands of ranges, and of sections.
@@ -96,5 +96,5 @@ def find_padding(image: ElfImage, starts: Sequence[int], ends: Sequence[int]) ->
                 referred.add(number)
         return tuple([gap for number, gap in enumerate(found) if number not in referred])
     except ElfError:
-        # Where a table is damaged, no one can say what refers to padding.
+        # With a damaged table, nobody knows what refers to padding.
         return ()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code that no CFI covers: where it is, and what its instructions say of it as one more source of CFI.
+"""Rows from instructions as one more source of CFI, for code that no CFI covers.
 
-What a file says of its code is better than what its instructions say: nothing is derived for an address that an FDE or
-a PLT stub holds, whatever becomes of these. Nor is anything derived for padding.
+CFI is better than what instructions tell, so nothing is derived for an address that an FDE or a PLT stub holds, even if
+that cannot be described; nor for padding.
 """
 
 from __future__ import annotations
@@ -32,18 +32,16 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.instructions.derive import Derived
 
-#: What was derived of images: it costs too much to be done for each version of a section.
+#: What was derived of each image: too costly to be done for each version of a section.
 _DERIVED: Final[WeakKeyDictionary[ElfImage, Derived]] = WeakKeyDictionary()
 
 
 def with_derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[int], bool] | None = None) -> Cfi:
-    """Return an image's CFI and, as its last source, what follows from the instructions of the code that it leaves.
+    """Return an image's CFI with rows from instructions, for the code that it does not cover, as its last source.
 
-    `is_wanted` tells by the address of a function whether to have it; None: all of them.
-
-    Where that cannot be found out, the source is unread, as any other that cannot be read; without any other source,
-    that is raised: `ElfError`, `CfiError`, or `UnfitError` when no rows follow. Raises `InputError` when
-    there is code to be analysed and capstone cannot be loaded.
+    `is_wanted` selects functions by their addresses; None takes all. If the code cannot be analysed, the source is
+    unread, like any other; if there is no other, raises that `ElfError` or `CfiError`, or `UnfitError` when no rows
+    follow. Raises `InputError` when capstone is needed and cannot be loaded.
     """
     try:
         found = _derived(image, cfi, is_wanted)
@@ -68,7 +66,7 @@ def _derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[int], bool] | None)
     """Return the CFI with what is derived as one more source, if anything is."""
     derived = _DERIVED.get(image)
     if derived is None:
-        # Stubs are what they are, in whatever way the user wants them described.
+        # Where stubs are does not depend on the version.
         covered = _functions(map_code(image, cfi.entries, SFRAME_VERSION_3))
         if next(code_outside(image, covered), None) is None:
             return cfi._replace(underived=())
@@ -85,7 +83,7 @@ def _derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[int], bool] | None)
 
 
 def as_cfi(image: ElfImage, functions: tuple[RowFunction, ...]) -> RowSection:
-    """Return derived functions as a source of CFI; in an object, all have to be `placeable`."""
+    """Return derived functions as a source of CFI. In an object, they come from `placeable`."""
     relocations: dict[int, Relocation] = {}
     if image.is_relocatable:
         symbols, kind = _local_symbols(image), image.arch.absolute_relocation
@@ -96,10 +94,10 @@ def as_cfi(image: ElfImage, functions: tuple[RowFunction, ...]) -> RowSection:
 
 
 def placeable(image: ElfImage, derived: Derived) -> Derived:
-    """Return what was derived, in an object without the functions whose starts no relocation can give.
+    """Return what was derived, but in an object only the functions whose starts a relocation can express.
 
-    A linker has to be told where a function is by a symbol that no other definition can replace: a local one of the
-    function's section. GNU as leaves out the symbols of sections that nothing refers to.
+    A relocation needs a symbol that no other definition can replace: a local one of the function's section. GNU as
+    leaves out the symbol of a section that nothing refers to.
     """
     if not image.is_relocatable:
         return derived
