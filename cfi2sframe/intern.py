@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Look-up by identity, and the contract that makes it useful: which equal objects are one object.
 
-Two thirds of a large library's functions repeat rows of others. Each stage of a conversion therefore computes once for
-each distinct object, and finds what it computed by the object's identity: hashing nested tuples again at every stage
-would cost more than the stage. Identity implies equality; that equal objects are one is the work of these places:
+Two thirds of a large library's functions repeat rows of others. So each stage of a conversion computes once for each
+distinct object, and looks the result up by the object's identity: to hash nested tuples at every stage would cost more
+than the stage. These places make equal objects one:
 
 | objects | interned by | scope |
 |---|---|---|
@@ -11,8 +11,8 @@ would cost more than the stage. Identity implies equality; that equal objects ar
 | `FunctionBody` | `lower.Lowering`, one for each distinct program | a conversion |
 | `FunctionBody` of a section that was read | `sframe.read`, one for each distinct one | a section |
 
-Interning less would cost time but change no result: nothing may depend on two equal objects being two. A test holds
-every row of this table.
+Without them, conversions would take longer and give the same result: nothing may depend on whether equal objects are
+one. A test holds every row of this table.
 """
 
 from __future__ import annotations

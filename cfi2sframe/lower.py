@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the DWARF row table to frame rows, or to the named reason why not: all that SFrame can express, by version.
+"""Lower rows of the DWARF table to the frame rows of a version, or to a named reason why it cannot express them.
 
-`reduce` has translated a row's rules to SFrame's (`Rule`), whatever the version. `Lowering` then decides whether the
-version's default rows can express them, or its flexible rows, or neither.
+`reduce` translates rules for any version; `Lowering` decides whether the default rows of a version can express the
+result, or its flexible rows, or neither.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ class InParts(NamedTuple):
 def pieces_within(
     result: FunctionBody | InParts | Skip, first: int, last: int
 ) -> Iterator[tuple[int, int, FunctionBody | Skip]]:
-    """Yield what a function has in `[first, last)`: start and end of each piece, and its rows or why there are none.
+    """Yield the pieces of a function in `[first, last)`: start, end, and the rows or why there are none.
 
-    All of these count bytes from the function's start. The function ends at `last` or after it.
+    All offsets count bytes from the function's start. The function ends at `last` or after it.
     """
     starts, pieces = result if isinstance(result, InParts) else ((0,), (result,))
     # Other FDEs may cut a function a thousand times.
@@ -113,7 +113,7 @@ def pieces_within(
 
 
 class _Lowered(NamedTuple):
-    """A lowered row; why the target cannot express it (None: it can), and whether only flexible rows can."""
+    """A lowered row, why the target cannot express it (None: it can), and whether it takes a flexible row."""
 
     state: FrameState
     limit: Unlike | None
@@ -121,10 +121,10 @@ class _Lowered(NamedTuple):
 
 
 class _RowRun(NamedTuple):
-    """Consecutive rows of a list of rows, which the target can express, or cannot for the reason `limit`.
+    """Consecutive rows of a list that the target can express, or cannot for the reason `limit`.
 
-    `kept` are the numbers of those whose lowered state differs from the one before, and `states` their states: all of a
-    body that depends on neither the rows' starts nor the CIE.
+    `kept` are the numbers of rows whose lowered state differs from the one before, and `states` these states. Only the
+    rows' starts and the CIE are missing for a body.
     """
 
     limit: Unlike | None
@@ -141,7 +141,7 @@ def lower_programs(programs: Iterable[Program], target: Target) -> tuple[Functio
 
 
 class Lowering:
-    """Lowers the programs of one file for one target. Rows, and lists of them, recur: each is lowered once."""
+    """Lowers the programs of a file for a target. Rows, and lists of rows, recur: each is lowered once."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -150,9 +150,9 @@ class Lowering:
         self._runs = IdentityMap(self._runs_of)
 
     def lower(self, table: UnwindTable, cie: DwarfCie) -> FunctionBody | InParts | Skip:
-        """Lower a program's rows: equal neighbours merge, and a body is flexible only where default rows do not do.
+        """Lower a program's rows: equal neighbours merge, and a body is flexible only if default rows do not suffice.
 
-        Where the target cannot express some of the rows, those in between become bodies of their own.
+        If the target cannot express some of the rows, those between them become bodies of their own.
         """
         runs = self._runs[table.states]
         starts = tuple([table.starts[run.kept[0]] for run in runs])
@@ -173,7 +173,7 @@ class Lowering:
         return FunctionBody(starts, run.states, run.is_flexible, is_signal_frame, cie.uses_b_key and run.signs_ra)
 
     def _runs_of(self, rows: tuple[RowState, ...]) -> list[_RowRun]:
-        """Cut a list of rows where the target begins or ceases to express them, or has another reason not to."""
+        """Cut a list of rows where the target begins or ceases to express them, or the reason changes."""
         lowered = list(map(self._lowered.__getitem__, rows))
         runs: list[_RowRun] = []
         for limit, group in groupby(range(len(rows)), key=lambda number: lowered[number].limit):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DWARF's rules to SFrame's, whatever the version: a row of the DWARF table to a frame state, or why there is none.
+"""Translate DWARF's rules to SFrame's, for any version: a row of the DWARF table becomes a frame state, if it can.
 
-SFrame's CFA is the caller's SP, minus the ABI's constant. DWARF's is any value that other rules count from, and SP may
-have a rule of its own. Where that makes the two differ, SFrame's CFA is taken from the rule of SP, and rules that count
-from DWARF's CFA are rewritten.
+SFrame's CFA is the caller's SP minus the ABI's constant. DWARF's CFA is any value that other rules count from, and SP
+may have a rule of its own. Where the two differ, SFrame's CFA follows from the rule of SP, and rules that count from
+DWARF's CFA are rewritten.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class Unlike(NamedTuple):
-    """A rule without its like in SFrame, or in a version of it: the reason to leave it out, and its readable form."""
+    """A rule that SFrame, or a version of it, cannot express: the reason, and the rule in readable form."""
 
     reason: SkipReason
     detail: str
 
 
 class InexpressibleError(Exception):
-    """SFrame has no rule of this value. `lower` catches it: it never leaves these two modules."""
+    """SFrame has no rule for a value. It never leaves this module and `lower`."""
 
     def __init__(self, reason: SkipReason, detail: str = "") -> None:
         self.unlike = Unlike(reason, detail)
@@ -39,8 +39,8 @@ class InexpressibleError(Exception):
 def reduce_state(row: RowState, arch: Arch) -> tuple[FrameState, Unlike | None]:
     """Translate a row's rules to SFrame's. Raises `InexpressibleError` when SFrame has no rule for one of them.
 
-    Also returns the first rule for which SFrame has none like it, but one of the same value (None: there is no such
-    rule). It is what reports name where a version's default rows cannot express that other one.
+    Also returns the first rule that became another one of the same value, if any did: where default rows cannot express
+    that one, reports name the original.
     """
     if row.ra is NoRule.UNDEFINED:
         return OUTERMOST, None
@@ -80,9 +80,9 @@ def reduce_state(row: RowState, arch: Arch) -> tuple[FrameState, Unlike | None]:
 
 
 def _simple(rule: RegisterRule, arch: Arch, reason: SkipReason) -> Rule | None:
-    """Return the rule of a register as a sum or a load; None where there is none or the register keeps its value.
+    """Return the rule of a register as a sum or a load; None if it has none or keeps its value.
 
-    Raises `InexpressibleError` with this reason when it is an expression that is more than that.
+    Raises `InexpressibleError`, with this reason, for an expression that is more than that.
     """
     if isinstance(rule, NoRule):
         return None
@@ -109,7 +109,7 @@ def _cfa_of_sp(rule: RegisterRule, dwarf_cfa: Rule, arch: Arch) -> Rule:
             # s390x saves SP with the other registers; it is CFA - 160 by the ABI's definition of the CFA.
             return dwarf_cfa
         if rule.is_register and dwarf_cfa.register in (arch.sp_register, arch.fp_register):
-            # The same, in leaf functions. A CFA from any other register means that stacks are being switched.
+            # Likewise in leaf functions. With a CFA from any other register, a function is switching stacks.
             return dwarf_cfa
     unlike = Unlike(SkipReason.SP_RULE, describe_rule(rule, arch))
     if rule is NoRule.UNDEFINED:
@@ -122,9 +122,9 @@ def _cfa_of_sp(rule: RegisterRule, dwarf_cfa: Rule, arch: Arch) -> Rule:
 
 
 def _sum_with_cfa(rule: Rule | None, reason: SkipReason) -> Unlike | None:
-    """Return that a rule is a sum with the CFA, which would have the padding word as its control word; None: it is not.
+    """Return why a sum with the CFA cannot be written; None for any other rule.
 
-    Version 3, "Control Data".
+    Its control word would be the padding word (version 3, "Control Data").
     """
     if rule is None or rule.register is not None or rule.deref:
         return None
@@ -132,14 +132,14 @@ def _sum_with_cfa(rule: Rule | None, reason: SkipReason) -> Unlike | None:
 
 
 def _rewritten(rule: Rule | None, dwarf_cfa: Rule, cfa: Rule, unlike: Unlike | None) -> Rule | None:
-    """Return an SFrame rule of the same value as DWARF's; it is the same where `unlike` is None.
+    """Return SFrame's rule for the value of DWARF's; where `unlike` is None, it is the same rule.
 
-    Raises `InexpressibleError` with `unlike` when there is none.
+    Raises `InexpressibleError` with `unlike` when SFrame has none.
     """
     if rule is None or unlike is None or rule.register is not None:
         return rule
     if rule.deref and cfa.register == dwarf_cfa.register and not (cfa.deref or dwarf_cfa.deref):
-        # At a constant distance from either CFA. Readers know that of any frame, other registers of the topmost only.
+        # The distance from either CFA is constant. Readers know each frame's CFA, but only the topmost one's registers.
         return rule._replace(offset=rule.offset + dwarf_cfa.offset - cfa.offset)
     return _absolute(rule, dwarf_cfa, unlike)
 

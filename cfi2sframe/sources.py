@@ -36,7 +36,7 @@ _FINDERS: Final[dict[CfiKind, Callable[[ElfImage], Sequence[CfiSection | RowSect
 
 
 class FoundCfi(NamedTuple):
-    """The CFI sections of an image, those of the best source first, and those behind it that cannot be read."""
+    """The CFI sections of an image, the best source first, and the lesser sources that cannot be read."""
 
     sections: tuple[CfiSection | RowSection, ...]
     unread: tuple[UnreadSource, ...] = ()
@@ -45,9 +45,9 @@ class FoundCfi(NamedTuple):
 def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> FoundCfi:
     """Return the image's CFI sections: of the kind asked for, or of all kinds in the order of `CFI_KINDS`.
 
-    With "code" as the kind, none need be there: what the file has are the sources before it. Otherwise raises
-    `RequestError` when there is none of the kind asked for, `UnfitError` when there is no CFI at all. When the best
-    source cannot be read, raises `ElfError` or `CfiError`. Another source that cannot be read is among the unread ones.
+    The kind "code" takes all that the file has, which may be none. Otherwise raises `RequestError` when there is none
+    of the kind asked for, and `UnfitError` when there is no CFI at all. Raises `ElfError` or `CfiError` when the best
+    source cannot be read; a lesser source that cannot be read is `unread`.
     """
     if kind is not None and kind != "code":
         found = _FINDERS[kind](image)
