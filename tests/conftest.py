@@ -27,6 +27,9 @@ settings.register_profile("dev", deadline=None, max_examples=60, suppress_health
 settings.register_profile("ci", settings.get_profile("dev"), max_examples=120, derandomize=True, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
+# Users' programs buffer their output.
+os.environ.pop("PYTHONUNBUFFERED", None)
+
 # A busy machine makes any run long enough to tell of its progress.
 os.environ["CFI2SFRAME_PROGRESS"] = "never"
 

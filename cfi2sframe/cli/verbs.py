@@ -100,7 +100,14 @@ def status_of(verb: str, run: Callable[[], int]) -> int:
         try:
             with _ended_by_signals(), ticking(verb):
                 status = run()
-            sys.stdout.flush()
+            try:
+                sys.stdout.flush()
+            except BrokenPipeError:
+                raise
+            except OSError:
+                # A verb that writes to standard output itself has reported it.
+                if status != EXIT_UNUSABLE:
+                    raise
         except SystemExit as stop:
             return stop.code if isinstance(stop.code, int) else EXIT_USAGE
         except (Cfi2SFrameError, MemoryError) as error:

@@ -137,7 +137,7 @@ def _read_instruction(code: bytes, offset: int, byte_order: str, pointer_size: i
 
 
 # Bounded, because a run of continuation bytes must not make the matcher walk far; longer numbers are read one by one.
-_LEB: Final = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
+_LEB: Final = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
 _OPERAND_PATTERNS: Final[dict[Operand, bytes]] = {
     "uleb": _LEB,
     "sleb": _LEB,
@@ -164,7 +164,7 @@ def _finder() -> Callable[[bytes], list[bytes]]:
             alike[pattern] = alike.get(pattern, b"") + rb"\x%02x" % opcode
     others = [b"[" + opcodes + b"]" + pattern for pattern, opcodes in alike.items()]
     advance, other = b"(?:" + b"|".join(advances) + b")", b"(?:" + b"|".join(others) + b")"
-    return re.compile(advance + other + b"*+|" + other + b"++", re.DOTALL).findall
+    return re.compile(advance + other + b"*|" + other + b"+", re.DOTALL).findall
 
 
 def cut(instructions: bytes) -> list[bytes]:
