@@ -27,13 +27,7 @@ _EXIT_ORDER: Final = (EXIT_SUCCESS, EXIT_UNCOMPARED, EXIT_DIFFERENCE, EXIT_INCOM
 def say(kind: str, text: str, file: str = "") -> None:
     """Print a message on standard error: `cfi2sframe: FILE: error: TEXT`."""
     prefix = f"{PROGRAM}: " + (f"{printable(file)}: " if file else "")
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError:
-        # Standard output may be what the message is about; otherwise, the last flush of the run reports it.
-        pass
+    sys.stdout.flush()
     print(f"{prefix}{kind}: {printable(text)}", file=sys.stderr)
 
 

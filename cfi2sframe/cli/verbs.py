@@ -100,14 +100,7 @@ def status_of(verb: str, run: Callable[[], int]) -> int:
         try:
             with _ended_by_signals(), ticking(verb):
                 status = run()
-            try:
-                sys.stdout.flush()
-            except BrokenPipeError:
-                raise
-            except OSError:
-                # A verb that writes to standard output itself has reported it.
-                if status != EXIT_UNUSABLE:
-                    raise
+            sys.stdout.flush()
         except SystemExit as stop:
             return stop.code if isinstance(stop.code, int) else EXIT_USAGE
         except (Cfi2SFrameError, MemoryError) as error:
@@ -117,6 +110,9 @@ def status_of(verb: str, run: Callable[[], int]) -> int:
         return 128 + signal.SIGPIPE
     except OSError as error:
         # Verbs report errors of their own files; without a name, this is standard output, for example on a full disk.
+        if error.filename is None:
+            # A message flushes it first, and it still holds what cannot be written.
+            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open as long as the process
         return fail(error, "<stdout>" if error.filename is None else os.fsdecode(error.filename))
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
