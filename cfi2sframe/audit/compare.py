@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.audit.answers import Answer, Answers, answers_of
-from cfi2sframe.audit.findings import Contradiction, Finding, Subject, findings_of, place_of
+from cfi2sframe.audit.findings import Contradiction, Finding, Subject, findings_of
 from cfi2sframe.audit.flow import CfiFlow
 from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.dwarf.rules import NoRule
@@ -148,7 +148,7 @@ class _Auditor:
             sum(count for answers, count in self.tallies.items() if max(answers) is Answer.CONTRADICTS),
             tallies,
             tuple(
-                NotCompared(place_of(self.image, vaddr), names.get(vaddr, ""), reason.value, count)
+                NotCompared(self.image.place_text(vaddr), names.get(vaddr, ""), reason.value, count)
                 for vaddr, reason, count in undecided
             ),
             findings_of(self.contradictions, self.entries, self.flow),

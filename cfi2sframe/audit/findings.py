@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.audit.flow import UNCHANGED
 from cfi2sframe.dwarf.rules import NoRule, describe_cfa, describe_rule
-from cfi2sframe.printable import shown_name
 from cfi2sframe.rules import Rule
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.dwarf.rules import CfaRule, RegisterRule
-    from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.instructions.decoder import Decoder
 
 Subject = Literal["CFA", "RA", "FP"]
@@ -104,13 +102,13 @@ def findings_of(contradictions: Iterable[Contradiction], entries: CfiEntries, de
         start = entries.starts[first.number]
         found.append(
             Finding(
-                place_of(image, first.vaddr),
+                image.place_text(first.vaddr),
                 f"{names[start]}+0x{first.vaddr - start:x}" if start in names else "",
                 first.subject,
                 *_texts(first, image.arch),
                 _directive(first, image.arch),
                 sum(map(len, group)),
-                tuple([place_of(image, run[0].vaddr) for run in group[1:]]),
+                tuple([image.place_text(run[0].vaddr) for run in group[1:]]),
                 _around(decoder, start, first.vaddr) if len(found) < _MAX_SHOWN else (),
             )
         )
@@ -154,20 +152,13 @@ def _name(register: int, arch: Arch) -> str:
     return arch.register_prefix + arch.register_name(register)
 
 
-def place_of(image: ElfImage, vaddr: int) -> str:
-    """Return an address as a user knows it."""
-    place = image.place(vaddr)
-    prefix = f"{shown_name(place.section_name)}+" if image.is_relocatable else ""
-    return f"{prefix}0x{place.offset:x}"
-
-
 def _around(decoder: Decoder, start: int, vaddr: int) -> tuple[ShownInstruction, ...]:
     """Return some instructions before and after the first one of a finding, from its function's start on."""
     start = start if start <= vaddr < start + _MAX_CODE_SIZE else vaddr
     decoded = list(decoder.disassemble(start, vaddr + 16 * (_CONTEXT + 1)))
     first = next((number for number, each in enumerate(decoded) if each[0] >= vaddr), len(decoded))
     return tuple(
-        ShownInstruction(place_of(decoder.image, at), _shown(decoder, mnemonic, operands), at == vaddr)
+        ShownInstruction(decoder.image.place_text(at), _shown(decoder, mnemonic, operands), at == vaddr)
         for at, _, mnemonic, operands in decoded[max(0, first - _CONTEXT) : first + 1 + _CONTEXT]
     )
 
@@ -176,5 +167,5 @@ def _shown(decoder: Decoder, mnemonic: str, operands: str) -> str:
     """Return an instruction's text; in an object, with the name of the function that it calls."""
     if decoder.image.is_relocatable and _ADDRESS.fullmatch(operands):
         vaddr = int(operands.lstrip("#"), 0)
-        operands = decoder.code.imports.get(vaddr) or place_of(decoder.image, vaddr)
+        operands = decoder.code.imports.get(vaddr) or decoder.image.place_text(vaddr)
     return f"{mnemonic} {operands}".rstrip()

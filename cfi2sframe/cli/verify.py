@@ -34,7 +34,7 @@ from cfi2sframe.cli.parsers import describe
 from cfi2sframe.cli.raw_section import section_in
 from cfi2sframe.conversion import Options
 from cfi2sframe.errors import InputError, RequestError, SFrameError, UnfitError
-from cfi2sframe.printable import counted, printable, shown_name
+from cfi2sframe.printable import counted, printable
 from cfi2sframe.readers import READERS
 
 if TYPE_CHECKING:
@@ -231,7 +231,8 @@ def _compared(image: ElfImage, request: VerifyRequest) -> Checked:
     else:
         result = api.verify(image, _section(image, request), source=request.options.source)
     differences = tuple(
-        {"place": _place(image, vaddr), "kind": kind, "message": message} for kind, vaddr, message in result.differences
+        {"place": image.place_text(vaddr), "kind": kind, "message": message}
+        for kind, vaddr, message in result.differences
     )
     status = "different" if differences else "clean" if result.is_compared else "uncompared"
     notes = () if result.is_compared else (_NOT_COMPARED,)
@@ -252,17 +253,12 @@ def _section(image: ElfImage, request: VerifyRequest) -> DecodedSection:
     return api.decode_existing(image)
 
 
-def _place(image: ElfImage, vaddr: int) -> str:
-    place = image.place(vaddr)
-    return f"{shown_name(place.section_name)}+0x{place.offset:x}" if image.is_relocatable else f"0x{place.offset:x}"
-
-
 def _lines_of(verdict: Verdict, image: ElfImage) -> Iterator[str]:
     """Yield what a reader would do with a section, a line for each rule that the section breaks."""
     prefix = f"{verdict.reader} ({verdict.releases})"
     for broken in verdict.broken:
         count = len(broken.vaddrs)
-        where = f"{_place(image, broken.vaddrs[0])}: " if count else ""
+        where = f"{image.place_text(broken.vaddrs[0])}: " if count else ""
         more = f" ({count:,} such places)" if count > 1 else ""
         yield f"{prefix}: {broken.consequence}: {broken.rule}: {where}{broken.message}{more}"
     if verdict.reads_it:

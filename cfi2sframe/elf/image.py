@@ -28,6 +28,7 @@ from cfi2sframe.elf.headers import (
 )
 from cfi2sframe.elf.sections import CodeRange, assigned_vaddrs, code_ranges
 from cfi2sframe.errors import ElfError, ForeignError
+from cfi2sframe.printable import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
@@ -225,6 +226,11 @@ class ElfImage:
         if section is None:
             return SectionOffset(0, "", vaddr)
         return SectionOffset(section.index, section.name, vaddr - section.vaddr if self.is_relocatable else vaddr)
+
+    def place_text(self, vaddr: int) -> str:
+        """Return an address as users know it: in an object, `SECTION+OFFSET`."""
+        place = self.place(vaddr)
+        return f"{shown_name(place.section_name)}+0x{place.offset:x}" if self.is_relocatable else f"0x{place.offset:x}"
 
     def end_of_segments(self) -> int:
         """Return the first address past the last PT_LOAD; 0 without any."""
