@@ -92,7 +92,8 @@ TARGETS: Final = {
         re.compile(
             r"(.* )?(call|syscall|sysenter|int\w?|in|out|(in|out)s[bwd]|hlt|u?iretq?|cpuid|rdtscp?|rd[mp].*|[sl]ahf"
             r"|xsave.*|xrstor.*|.* ret|pop [fg]s|k[a-z]+"
-            # XOP, whose first byte the emulator takes for a pop.
+            # It takes the first bytes of transactions for a move, and of XOP for a pop.
+            r"|xabort|xbegin"
             r"|v(prot[bwdq]|psh[al][bwdq]|pcmov|pperm|pcomu?[bwdq]|pmac\w+|pmadcs\w+|frcz\w+))"
         ),
         re.compile(r"\[[^\]]*(\*| \+ r)|[fg]s:|s[bwdq] |maskmov|xsave|fx?save|fn?st?env|v?scatter|^\w+ \[e"),
