@@ -352,8 +352,8 @@ def _lines_of(session: str) -> Iterator[str]:
         yield from out.decode().replace(f"{os.getcwd()}/", "").splitlines()
         for line in err:
             timeless = re.sub(r"\d+\.\d s$", "0.0 s", line.replace(f"{os.getcwd()}/", ""))
-            # Newer argparse quotes a number, too.
-            yield re.sub(r"invalid choice: '(\d+)'", r"invalid choice: \1", timeless)
+            # Releases of argparse differ in what they quote.
+            yield timeless.replace("'", "") if "invalid choice" in line else timeless
         if status:
             yield f"exit status {status}"
         after = _contents()
