@@ -47,6 +47,7 @@ APT::Architecture "$arch";
 APT::Architectures { "$arch"; };
 APT::Install-Recommends "false";
 APT::Sandbox::User "";
+Acquire::Check-Valid-Until "false"; # snapshots of an archive have expired
 Acquire::Retries "3";
 Acquire::Languages "none";
 CONF
