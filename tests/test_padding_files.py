@@ -138,10 +138,11 @@ __attribute__((aligned(64))) int second(int x) { return x + 2; }
 __attribute__((aligned(64))) int third(int x) { return x + 3; }
 """
 _OPTIONS: Final = ("-shared", "-fPIC", "-nostdlib", "-DONE_CALL", "-ffunction-sections")
+_MOLDS: Final = ("mold-1", "mold-2")
 LINKERS: Final = (
-    *(Variant("fill", linker, _OPTIONS, {}) for linker in ("2.40", "2.44", "newest", "gold", "lld", "mold")),
-    *(Variant("fill", linker, _OPTIONS, {}, "aarch64-linux-gnu-gcc") for linker in ("bfd", "gold", "lld", "mold")),
-    *(Variant("fill", linker, _OPTIONS, {}, "s390x-linux-gnu-gcc") for linker in ("bfd", "mold")),
+    *(Variant("fill", linker, _OPTIONS, {}) for linker in ("2.40", "2.44", "newest", "gold", "lld", *_MOLDS)),
+    *(Variant("fill", linker, _OPTIONS, {}, "aarch64-linux-gnu-gcc") for linker in ("bfd", "gold", "lld", *_MOLDS)),
+    *(Variant("fill", linker, _OPTIONS, {}, "s390x-linux-gnu-gcc") for linker in ("bfd", *_MOLDS)),
 )
 
 

@@ -333,7 +333,7 @@ ABI: Final = Abi(
     # Instructions are little-endian, whatever data is. Texts have addresses, not distances.
     disassembler=("CS_ARCH_AARCH64", "CS_ARCH_ARM64", "CS_MODE_LITTLE_ENDIAN"),
     stubs=StubForms(
-        words("nop autia1716 autib1716 bti hint br b stp adr adrp ldr add"),
+        words("nop brk autia1716 autib1716 bti hint br b stp adr adrp ldr add"),
         blocks=(16, 24, 32),
         headers=(0, 32, 48),
         tails=(0, 32),

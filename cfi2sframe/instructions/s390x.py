@@ -190,8 +190,8 @@ def _indirect(text: S390xText, place: int, flow: Flow) -> Effect | None:
 def _linked(text: S390xText, target: int | None) -> Effect | None:
     """Return the effect of a jump that leaves an address.
 
-    Only r14, or r0, which no address can be made with, tell of a call. Without a target, an instruction gives the
-    address of the next one.
+    Only r14 tells of a call, or r0 in a direct one, as profiled code has it. With a register that is 0 for the target,
+    an instruction only gives the address of the next one.
     """
     link, register = text.register(0), text.register(1)
     if link == NOTHING or (target is None and register == NOTHING and not text.memory(1).is_known):
@@ -200,7 +200,7 @@ def _linked(text: S390xText, target: int | None) -> Effect | None:
     if (target == text.end and text.name == "bras") or (target is None and (register == 0 or text.operands[1] == "0")):
         return Effect((here,))
     leads = (Step(Op.MOVE, JUMP, register),) if register != NOTHING else forget(JUMP)
-    if link in (RA, 0):
+    if link == RA or (link == 0 and target is not None):
         return Effect((here,) if target is not None else (*leads, here), Flow.CALL, target)
     if target is not None:
         return Effect((here,), Flow.JUMP, target)
@@ -360,9 +360,9 @@ ABI: Final = Abi(
     references=_references,
     disassembler=("CS_ARCH_SYSTEMZ", "CS_ARCH_SYSZ", "CS_MODE_BIG_ENDIAN"),
     stubs=StubForms(
-        words("larl lgfi jg brcl bcr bc nop nopr br basr lg lgf stg mvc"),
+        words("larl lgfi jg brcl bcr bc nop nopr br basr lg lgf stg mvc sgr agr aghi srlg"),
         blocks=(16, 32),
-        headers=(0, 32),
+        headers=(0, 32, 48),
         literal_size=4,
     ),
     depends_on_address=lambda mnemonic, _operands: mnemonic[:1] in "bjc" or mnemonic in ("larl", "exrl"),

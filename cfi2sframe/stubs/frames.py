@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _WRITERS: Final = words("pop mov movabs add sub")
 _ENDS: Final = (Flow.JUMP, Flow.JUMP_INDIRECT, Flow.RETURN, Flow.STOP)
 _WORD_SIZE: Final = 8
-#: In place of an instruction's text, a number after the last jump.
-_LITERAL: Final = "number"
+#: In place of an instruction's text, bytes that are no instruction, after the flow has ended.
+_NO_CODE: Final = "number"
 #: Steps of a return that only pops what it jumps to, or has that in a register.
 _RETURN_STEPS: Final = 2
 #: Frames with which an instruction is reached at most: more are those of a loop that pushes.
@@ -52,8 +52,10 @@ class StubInstruction(NamedTuple):
 
     @property
     def is_filler(self) -> bool:
-        """Whether it only fills space, or is the number after an s390x stub."""
-        return self.text == _LITERAL if self.effect is None else self.effect.is_padding
+        """Whether it only fills space, is a trap that does so, or is the number after an s390x stub."""
+        if self.effect is None:
+            return self.text == _NO_CODE
+        return self.effect.is_padding or self.effect.flow is Flow.STOP
 
     @property
     def ends_flow(self) -> bool:
@@ -162,19 +164,19 @@ class Stubs:
 
 def decoded(decoder: Decoder, vaddr: int, end: int) -> Iterator[tuple[int, StubInstruction]]:
     """Decode a range from end to end."""
-    literal_size = decoder.abi.stubs.literal_size
+    literal_size, has_ended = decoder.abi.stubs.literal_size, False
     while vaddr < end:
-        text = "no instruction"
-        for at, size, name, operands in decoder.disassemble(vaddr, end):
-            found = _understood(decoder, at, size, name, operands)
+        size = decoder.abi.arch.instruction_alignment
+        for at, length, name, operands in decoder.disassemble(vaddr, end):
+            found = _understood(decoder, at, length, name, operands)
             yield at, found
-            vaddr = at + size
+            vaddr, has_ended = at + length, found.ends_flow
             if literal_size and found.effect is not None and found.effect.flow is Flow.JUMP:
-                text = _LITERAL
+                # The number may look like an instruction.
+                size = literal_size
                 break
         if vaddr < end:
-            size = min(literal_size or decoder.abi.arch.instruction_alignment, end - vaddr)
-            yield vaddr, StubInstruction(size, text)
+            yield vaddr, StubInstruction(min(size, end - vaddr), _NO_CODE if has_ended else "no instruction")
             vaddr += size
 
 

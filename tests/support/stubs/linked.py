@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -33,7 +34,8 @@ class Shape(NamedTuple):
 class Variant(NamedTuple):
     """A way to link: the compiler's options, and the shapes of the sections that must come out.
 
-    `linker` is a version of GNU ld or what -fuse-ld= takes; `compiler` the driver's name.
+    `linker` is a version of GNU ld, what -fuse-ld= takes, or "mold-1" or "mold-2": before version 2, and since.
+    `compiler` is the driver's name.
     """
 
     name: str
@@ -62,7 +64,8 @@ def _gnu(version: str) -> list[Variant]:
     ]
 
 
-_MOLD: Final = {".plt": Shape(32, 16), ".plt.got": Shape(0, 16)}
+_MOLD_1: Final = {".plt": Shape(32, 16), ".plt.got": Shape(0, 16)}
+_MOLD_2: Final = {".plt": Shape(32, 16), ".plt.got": Shape(0, 8)}
 VARIANTS: Final = (
     *(variant for version in GNU_VERSIONS for variant in _gnu(version)),
     Variant("lazy", "lld", ("-Wl,-z,lazy",), {".plt": Shape(16, 16), ".iplt": Shape(0, 16)}),
@@ -81,9 +84,11 @@ VARIANTS: Final = (
         {".plt": Shape(32, 16), ".iplt": Shape(0, 16)},
     ),
     Variant("static", "lld", ("-static",), {".iplt": Shape(0, 16)}),
-    Variant("lazy", "mold", (), _MOLD),
-    Variant("now", "mold", ("-Wl,-z,now",), _MOLD),
-    Variant("static", "mold", ("-static",), {".plt.got": Shape(0, 16)}),
+    Variant("lazy", "mold-1", (), _MOLD_1),
+    Variant("now", "mold-1", ("-Wl,-z,now",), _MOLD_1),
+    Variant("static", "mold-1", ("-static",), {".plt.got": Shape(0, 16)}),
+    Variant("lazy", "mold-2", (), _MOLD_2),
+    Variant("static", "mold-2", ("-static",), {".plt.got": Shape(0, 8)}),
     Variant("lazy", "gold", (), {".plt": Shape(16, 16)}),
     Variant("static", "gold", ("-static",), {".plt": Shape(16, 16)}),
 )
@@ -109,9 +114,16 @@ FOREIGN_VARIANTS: Final = (
     Variant("bti", "lld", _BTI, _LONG, "aarch64-linux-gnu-gcc"),
     Variant("pac-only", "lld", ("-Wl,-z,pac-plt",), _LONG, "aarch64-linux-gnu-gcc"),
     Variant("pac", "lld", (*_BTI, "-Wl,-z,pac-plt"), _LONG, "aarch64-linux-gnu-gcc"),
-    Variant("lazy", "mold", (), {".plt": Shape(32, 16), ".plt.got": Shape(0, 16)}, "aarch64-linux-gnu-gcc"),
-    Variant("static", "mold", ("-static",), {".plt.got": Shape(0, 16)}, "aarch64-linux-gnu-gcc"),
-    Variant("lazy", "mold", (), {".plt": Shape(32, 32), ".plt.got": Shape(0, 16)}, "s390x-linux-gnu-gcc"),
+    *(
+        variant
+        for mold in ("mold-1", "mold-2")
+        for variant in (
+            Variant("lazy", mold, (), _MOLD_1, "aarch64-linux-gnu-gcc"),
+            Variant("static", mold, ("-static",), {".plt.got": Shape(0, 16)}, "aarch64-linux-gnu-gcc"),
+        )
+    ),
+    Variant("lazy", "mold-1", (), {".plt": Shape(32, 32), ".plt.got": Shape(0, 16)}, "s390x-linux-gnu-gcc"),
+    Variant("lazy", "mold-2", (), {".plt": Shape(48, 16), ".plt.got": Shape(0, 16)}, "s390x-linux-gnu-gcc"),
     Variant("lazy", "bfd", (), {".plt": Shape(32, 32)}, "s390x-linux-gnu-gcc"),
     Variant("static", "bfd", ("-static",), {".plt": Shape(0, 32)}, "s390x-linux-gnu-gcc"),
 )
@@ -141,15 +153,25 @@ def _choice(linker: str) -> list[str]:
     for version in GNU_VERSIONS:
         if linker == version:
             return [f"-B{tools.find_binutils(version).directory}/", "-fuse-ld=bfd"]
+    if linker.startswith("mold"):
+        return [f"-B{_mold(linker).parent}/", "-fuse-ld=mold"]
     need(f"ld.{linker}")
     return [f"-fuse-ld={linker}"]
+
+
+def _mold(linker: str) -> Path:
+    """Find mold before version 2 or since, of the machine or fetched."""
+    for path in (Path(shutil.which("mold") or ""), tools.oracles_directory() / "sid" / "bin" / "mold"):
+        if path.is_file() and tools.tool_version(str(path)).startswith("1.") == (linker == "mold-1"):
+            return path
+    pytest.skip(f"{linker} is not here")
 
 
 def _cross_choice(variant: Variant, directory: Path) -> list[str]:
     """Return the driver's options for a linker: of a cross compiler, -fuse-ld= finds those of its triplet alone."""
     if variant.linker in ("bfd", "gold"):
         return [f"-fuse-ld={variant.linker}"]
-    path = need({"lld": "ld.lld"}.get(variant.linker, variant.linker))
+    path = need("ld.lld") if variant.linker == "lld" else _mold(variant.linker)
     folder = directory / f"tools-{variant.linker}"
     folder.mkdir(exist_ok=True)
     if not (folder / "ld").exists():
