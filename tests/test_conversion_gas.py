@@ -98,10 +98,11 @@ class Machine(NamedTuple):
             assembly = self.folder / (name + ".s")
             subprocess.run([need("gcc"), *build[1].split(), "-S", source, "-o", assembly], check=True)
             source = assembly
+        tools = self.binutils(assembler.version)
         if assembler.version == "2.40" and assembler.target != "amd64":
             program = need(f"{TRIPLETS[assembler.target]}-as")
         else:
-            program = self.binutils(assembler.version).tool("as", assembler.target)
+            program = tools.tool("as", assembler.target)
         path = assemble(program, source, self.folder / (name + ".o"), *assembler.options)
         return pair_of(path, assembler.said) if path else None
 

@@ -165,7 +165,7 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
     KnownWrong(
         "sframe-merged",
         "mold",
-        ("1",),
+        ("1", "2"),
         "older than its support of SFrame: .sframe sections are concatenated, each with its header",
     ),
     KnownWrong(

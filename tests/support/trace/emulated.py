@@ -78,7 +78,13 @@ def die_under_gdb(target: Target, program: Path, debugger: str, commands: Sequen
                 process.kill()
     cores = list(folder.glob("qemu_*.core"))
     assert len(cores) == 1, (text, os.listdir(folder))
-    mapped = [m for address, path in _TEXT.findall(text) for m in _mapped(path or str(program), int(address, 16))]
+    mapped = [
+        mapping
+        for address, path in _TEXT.findall(text)
+        # gdb's name for the vDSO, which is no file.
+        if path != "system-supplied"
+        for mapping in _mapped(path or str(program), int(address, 16))
+    ]
     listed = folder / "listed.core"
     listed.write_bytes(_with_list_of_files(cores[0].read_bytes(), mapped, target.arch.byte_order))
     return EmulatedCore(cores[0], listed, chains_in(text))
