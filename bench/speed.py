@@ -26,17 +26,16 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parents[1]
 #: What is measured, by its heading: the last one writes a whole file, and reads it back.
 WAYS: Final = {
-    "-O1": ("-O1",),
-    "-O2": ("-O2",),
-    "-O2 into the file, verified": ("-O2",),
+    "-O1": ("-O1", "-o", "out.sframe"),
+    "-O2": ("-O2", "-o", "out.sframe"),
+    "-O2 into the file, verified": ("-O2", "--replace", "-o", "out"),
 }
 
 
-def run(command: list[str], environment: dict[str, str]) -> float:
-    """Run a command without its output; return its seconds of CPU. Ends the script when it fails."""
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
-    )
+def run(command: list[str], folder: str, environment: dict[str, str]) -> float:
+    """Run a command in a folder, without its output; return its seconds of CPU. Ends the script when it fails."""
+    null = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=null, stdout=null, stderr=null, cwd=folder, env=environment)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     # readelf follows .gnu_debuglink, and exits with 1 if it finds no useful file there.
@@ -47,11 +46,12 @@ def run(command: list[str], environment: dict[str, str]) -> float:
 
 def row_of(path: Path, readelf: str, rounds: int) -> str:
     """Measure a file; return its row of the table, in Markdown."""
+    path = path.resolve()
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": f"{folder}/cache"}
-        ours = [sys.executable, "-P", "-m", "cfi2sframe", str(path), "--replace", "-o", f"{folder}/out"]
+        ours = [sys.executable, "-P", "-m", "cfi2sframe", str(path)]
         commands = [[readelf, "-wF", str(path)], *([*ours, *words] for words in WAYS.values())]
-        seconds = [[run(command, environment) for command in commands] for _ in range(rounds + 1)][1:]
+        seconds = [[run(command, folder, environment) for command in commands] for _ in range(rounds + 1)][1:]
     readelf_seconds, *others = zip(*seconds, strict=True)
     ratios = [median(a / b for a, b in zip(other, readelf_seconds, strict=True)) for other in others]
     return f"| {path.name} | {min(readelf_seconds):.2f} s | {' | '.join(f'{ratio:.2f}' for ratio in ratios)} |"
