@@ -37,7 +37,7 @@ MAX_FRAMES: Final = 100_000
 NT_PRSTATUS: Final = 1
 NT_PRFPREG: Final = 2
 
-#: Why a trace ends; docs/trace.md has what each means.
+#: Why a trace ends; docs/trace.md explains those whose detail does not.
 EndingKind = Literal[
     "outermost",
     "no-module",
