@@ -10,8 +10,6 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.api import convert, decode, judge, verify
-from cfi2sframe.errors import CostError
-from cfi2sframe.guard import limited
 from cfi2sframe.readers import READERS
 from cfi2sframe.verification.truth import MAX_CANDIDATES
 from tests.fuzz import target_file
@@ -127,29 +125,6 @@ def test_blocks_compare_like_the_first_of_them(version: int) -> None:
         (48, "CFA is rsp+16, the row has rsp+8"),
     ]
     assert result.point_count < 10
-
-
-# An exception of the timer is lost in a callback of the collector, as Hypothesis has one; the timer fires again.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize("is_one_program", [False, True])
-def test_rows_that_many_functions_share(version: int, *, is_one_program: bool) -> None:
-    """Each function has thousands of rows, which the section stores once, over an FDE of one row.
-
-    Pairs of a program and a row list are compared once; what is wrong is said of each function.
-    """
-    row_count, count = 5_000, 400
-    rows = b"".join(delta.to_bytes(2, "little") + b"\x00" for delta in range(row_count))
-    functions = [RawFunction(TEXT_VADDR, 0x10000, rows, row_count, 0x01)]
-    functions += [
-        RawFunction(TEXT_VADDR + 0x10000 * n, 0x10000, b"", row_count, 0x01, fre_offset=0) for n in range(1, count)
-    ]
-    programs = [(cfa_offset(2 if is_one_program else n + 2),) for n in range(count)]
-    fdes = [asm.Fde(CIE, TEXT_VADDR + 0x10000 * n, 0x10000, program) for n, program in enumerate(programs)]
-    section = RawSection(tuple(functions), version)
-    data = file_with(fdes, 0x10000 * count)
-    with pytest.raises(CostError), limited(len(data)):
-        verify(load(data), decode(section.assemble(), section.vaddr))
 
 
 @pytest.mark.parametrize("reader", READERS)
