@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.abi import Arch, arch_of_elf
@@ -328,3 +329,27 @@ class ElfImage:
             except ElfError:
                 continue
         return {vaddr: name for vaddr, (_, name) in found.items()}
+
+    def functions(self, within: Container[int] | None = None) -> dict[int, Symbol]:
+        """Return the functions that symbols name, by address; with `within`, those that start at its addresses.
+
+        They are symbols of functions, and labels with a size, which some assembly gives its functions. Of several at
+        one address, the best is a function with a size, then one without, then a label; of equal ones, the first in
+        .symtab. Damaged tables are skipped.
+        """
+        best: dict[int, tuple[int, Symbol]] = {}
+        for table in self.symbol_tables:
+            # In a linked file st_value is the address, so most entries of a large table can be skipped unread.
+            with suppress(ElfError):
+                for symbol in self.symbols(table, None if self.is_relocatable else within):
+                    if symbol.vaddr is None or not symbol.name or (within is not None and symbol.vaddr not in within):
+                        continue
+                    if symbol.type in (c.STT_FUNC, c.STT_GNU_IFUNC):
+                        rank = 0 if symbol.size else 1
+                    elif symbol.type == c.STT_NOTYPE and symbol.size:
+                        rank = 2
+                    else:
+                        continue
+                    if symbol.vaddr not in best or rank < best[symbol.vaddr][0]:
+                        best[symbol.vaddr] = rank, symbol
+        return {vaddr: symbol for vaddr, (_, symbol) in best.items()}

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from cfi2sframe.elf.headers import Buffer, ByteOrder
 
-NT_GNU_BUILD_ID: Final = 3
 #: Notes of these owners hold no addresses, as their specifications tell: build-id, ABI, properties, package, dlopen.
 _SPECIFIED_OWNERS: Final = frozenset({b"GNU\0", b"FDO\0"})
 #: Owner and type of Mozilla's crash annotations, which may move: a second number is the distance of the ELF header, by

@@ -9,9 +9,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.constants import STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE
 from cfi2sframe.elf.ranges import Span, SpanCount, united
-from cfi2sframe.errors import ElfError
 from cfi2sframe.lower import InParts, Skip, pieces_within
 from cfi2sframe.padding import fill_size, gaps_outside
 
@@ -19,14 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from cfi2sframe.conversion import Conversion
-    from cfi2sframe.elf.image import ElfImage, Symbol
+    from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.sections import CodeRange
     from cfi2sframe.sframe.model import FunctionBody
 
 #: What describes code: a type of row; the rows of PLT stubs; those of the function before padding; instructions.
 DESCRIBED: Final = ("default", "flexible", "stub", "padding", "from_code")
-#: The rank of a symbol that names no function.
-_NO_NAME: Final = 3
 
 
 class Stretch(NamedTuple):
@@ -110,7 +106,7 @@ def _without_cfi(image: ElfImage, taken: Sequence[Span]) -> Iterator[Stretch]:
     Padding before a function is not code. A function of unknown size reaches to the next one, over padding too.
     """
     gaps = list(gaps_outside(image, taken))
-    functions = _functions_within(image, [gap for _, gap in gaps])
+    functions = image.functions(SpanCount(gap for _, gap in gaps)) if gaps else {}
     starts = sorted(functions)
     for code, gap in gaps:
         position = gap.start
@@ -130,35 +126,6 @@ def _unnamed(image: ElfImage, code: CodeRange, start: int, end: int) -> Iterator
     start += fill_size(image, code, start, end)
     if start < end:
         yield Stretch("without CFI", start, end, section=code.name)
-
-
-def _functions_within(image: ElfImage, spans: Sequence[Span]) -> dict[int, Symbol]:
-    """Return the functions that start in ascending spans, by address.
-
-    They are symbols of functions, and labels with a size, which some assembly gives its functions. Of several at one
-    address, the best is a function with a size, then one without, then a label; of equal ones, the first in .symtab.
-    Damaged tables are skipped.
-    """
-    within = SpanCount(spans)
-    best: dict[int, Symbol] = {}
-    for table in image.symbol_tables if spans else ():
-        try:
-            # In a linked file st_value is the address, so that most symbols need not be read.
-            for symbol in image.symbols(table, None if image.is_relocatable else within):
-                if symbol.vaddr is not None and symbol.vaddr in within:
-                    last = best.get(symbol.vaddr)
-                    if _rank(symbol) < (_NO_NAME if last is None else _rank(last)):
-                        best[symbol.vaddr] = symbol
-        except ElfError:
-            continue
-    return best
-
-
-def _rank(symbol: Symbol) -> int:
-    """Return the rank of a symbol as a function's name: 0 is the best, `_NO_NAME` is none."""
-    if symbol.type in (STT_FUNC, STT_GNU_IFUNC):
-        return 0 if symbol.size else 1
-    return 2 if symbol.type == STT_NOTYPE and symbol.size else _NO_NAME
 
 
 def _with_reasons(stretches: Iterable[Stretch], reasons: Iterable[Stretch]) -> Iterator[Stretch]:

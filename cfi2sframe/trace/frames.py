@@ -42,10 +42,8 @@ EndingKind = Literal[
     "outermost",
     "no-module",
     "no-row",
-    "unusable-section",
     "unusable-module",
     "unknown-register",
-    "ra-not-saved",
     "unreadable-memory",
     "stack-does-not-grow",
     "loop",
@@ -181,7 +179,7 @@ def caller_of(
     ra = frame.ra if state.ra is None else _value(state.ra, cfa, frame, read_memory, arch, "RA")
     if ra is None:
         name = arch.register_name(arch.ra_register)
-        return Ending("ra-not-saved", f"RA is in {name}, whose value is known in the topmost frame only")
+        return Ending("unknown-register", f"RA is in {name}, whose value is known in the topmost frame only")
     if isinstance(ra, Ending):
         return ra
     if state.mangled_ra:

@@ -58,24 +58,20 @@ class Traced(NamedTuple):
                     line += f" in {printable(frame['module'])}"
                 lines.append(f"{line} ({_row_text(frame['row'])})")
             lines.append(f"end: {thread.ending.kind}: {printable(thread.ending.detail)}")
-        notes = [module for module in self.space.modules if module.note and module.file]
-        lines += [f"note: {printable(module.name)}: {printable(module.note)}" for module in notes]
         return "\n".join(lines[1:])
 
     def json(self, **origin: str | int) -> str:
-        """Return a JSON text with a line for each frame. `origin` names what was traced.
-
-        Python's encoder is ten times slower when it indents, and the text of all frames is several times their size.
-        """
-        encode = json.JSONEncoder().encode
-        threads: list[str] = []
-        for thread, frames in self._threads():
-            head = {"id": thread.thread_id, "ending": thread.ending.kind, "ending_detail": thread.ending.detail}
-            lines = ",".join(f"\n    {encode(frame)}" for frame in frames)
-            threads.append(f'\n  {encode(head)[:-1]}, "frames": [{lines}]}}')
-        notes = [{"module": module.name, "text": module.note} for module in self.space.modules if module.note]
-        whole = {"schema": 1, **origin, "machine": self.space.snapshot.arch.name, "notes": notes}
-        return f'{encode(whole)[:-1]}, "threads": [{",".join(threads)}\n]}}\n'
+        """Return a JSON text. `origin` names what was traced."""
+        threads = [
+            {
+                "id": thread.thread_id,
+                "ending": thread.ending.kind,
+                "ending_detail": thread.ending.detail,
+                "frames": list(frames),
+            }
+            for thread, frames in self._threads()
+        ]
+        return json.dumps({"schema": 1, **origin, "machine": self.space.snapshot.arch.name, "threads": threads}) + "\n"
 
     def _threads(self) -> Iterator[tuple[Trace, Iterator[dict[str, Any]]]]:
         """Yield each thread's trace, and its frames as plain data."""

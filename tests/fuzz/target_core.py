@@ -13,7 +13,7 @@ from cfi2sframe.errors import Cfi2SFrameError
 from cfi2sframe.trace import FileStore, trace_core
 from cfi2sframe.trace.frames import EndingKind
 from tests.fuzz.harness import expect
-from tests.support.trace.core_files import MODELS, core_without_file, plain_core, program
+from tests.support.trace.core_files import MODELS, plain_core, program
 from tests.support.trace.stacks import make_stack
 
 if TYPE_CHECKING:
@@ -72,7 +72,6 @@ def run(data: bytes) -> None:
 
 
 def seeds() -> Iterator[tuple[str, bytes]]:
-    """Yield cores of every ABI: with a list of files, and with a file in memory only."""
+    """Yield a core of every ABI."""
     for name, arch in ARCHES.items():
         yield name, plain_core(arch, "/" + name).assemble()
-        yield f"{name}-in-memory", core_without_file(arch).assemble()

@@ -27,7 +27,6 @@ from tests.support.trace.core_files import (
     TEXT_VADDR,
     CoreFile,
     Load,
-    core_without_file,
     moved,
     plain_core,
     program,
@@ -111,7 +110,7 @@ def test_json(path: str, tmp_path: Path) -> None:
     (tmp_path / "core").write_bytes(plain_core(AMD64, path).assemble())
     need("c++filt")
     found = json.loads(cli.run("trace", tmp_path / "core", "--format", "json").out)
-    assert (found["file"], found["machine"], found["notes"]) == (str(tmp_path / "core"), "AMD64", [])
+    assert (found["file"], found["machine"]) == (str(tmp_path / "core"), "AMD64")
     assert [thread["id"] for thread in found["threads"]] == [77, 78]
     frames, ending = found["threads"][0]["frames"], found["threads"][0]["ending"]
     assert (frames[1]["index"], frames[1]["offset"], frames[-1]["cfa"], ending) == (1, 0x40, None, "outermost")
@@ -125,9 +124,9 @@ def test_json(path: str, tmp_path: Path) -> None:
 def test_functions_and_labels() -> None:
     """Sizes that are unknown, names for one address, labels in functions, and marks that are no names."""
     symbols = (
-        *(Symbol("outer", 0x1000, 0x100), Symbol("inner", 0x1010, 0x10), Symbol("label", 0x1000, 0, 0x10)),
-        *(Symbol("$x", 0x1030, 0, 0x10), Symbol("object", 0x1040, 8, 0x11), Symbol("sized", 0x1200, 0x10)),
-        *(Symbol("unsized", 0x1200), Symbol("open", 0x1300), Symbol("last", 0x1400), Symbol("absent", 0, 0, 0x12, "")),
+        *(Symbol("outer", 0x1000, 0x100), Symbol("label", 0x1000, 0, 0x10), Symbol("$x", 0x1030, 0, 0x10)),
+        *(Symbol("object", 0x1040, 8, 0x11), Symbol("sized", 0x1200, 0x10), Symbol("unsized", 0x1200)),
+        *(Symbol("open", 0x1300), Symbol("last", 0x1400), Symbol("absent", 0, 0, 0x12, "")),
     )
     sections = (Section(".text", bytes(0x500), 1, 6, 0x1000),)
     segments = (Segment(c.PT_LOAD, 5, (".text",)),)
@@ -135,7 +134,7 @@ def test_functions_and_labels() -> None:
     file = FileStore().read(data, "file")
     wanted: dict[int, tuple[str, int] | None] = dict.fromkeys((0xFFF, 0x1100, 0x1210, 0x1500))
     wanted |= {0x1000 + n: ("outer", n) for n in (0, 0x20, 0x30, 0x44)}
-    wanted |= {0x1018: ("inner", 8), 0x1208: ("sized", 8), 0x1350: ("open", 0x50), 0x14FF: ("last", 0xFF)}
+    wanted |= {0x1208: ("sized", 8), 0x1350: ("open", 0x50), 0x14FF: ("last", 0xFF)}
     assert {vaddr: file.symbol_at(vaddr) for vaddr in wanted} == wanted
 
 
@@ -177,7 +176,7 @@ def test_truncated_cores(arch: Arch, tmp_path: Path) -> None:
             assert len(trace.entries) <= len(stack.frames)
             endings.add(trace.ending.kind)
     # Cut in the headers, in the notes after the first thread, in the stack.
-    assert endings == {"error", "no-module", "unreadable-memory"} | ({"ra-not-saved"} & endings)
+    assert endings == {"error", "no-module", "unreadable-memory"} | ({"unknown-register"} & endings)
 
 
 def test_code_that_is_of_no_mapping(path: str) -> None:
@@ -207,18 +206,9 @@ def test_files_that_are_missing_or_others(tmp_path: Path, path: str) -> None:
     # The process's own copy of the headers tells which build it ran.
     core = plain_core(AMD64, path)
     seen = core._replace(loads=(*core.loads, Load(BIAS, program(AMD64, b"", bytes(20))[:PAGE])))
-    kind, detail = endings_of(seen)[0]
-    assert kind == "unusable-module"
-    assert f"the file has build-id {bytes(range(20)).hex()}, the process {bytes(20).hex()}; what memory has" in detail
+    problem = "another build was mapped: the file's notes (build-id) are not those in memory"
+    assert endings_of(seen)[0] == ("unusable-module", f"{path}: {problem}")
     assert endings_of(core._replace(loads=(*core.loads, Load(BIAS, Path(path).read_bytes()[:PAGE])))) == OUTERMOST
-
-
-def test_a_missing_file_is_read_from_memory() -> None:
-    """Headers and sections that the core holds replace the file, and a note in the output names them."""
-    traced = trace_core(core_without_file(AMD64).assemble())
-    assert [thread.ending for thread in traced.threads] == OUTERMOST
-    assert str(traced).count("(v3 default, file)") == 8
-    assert str(traced).endswith("note: /gone: read from memory: No such file or directory")
 
 
 def test_a_core_without_a_list_of_files(path: str) -> None:

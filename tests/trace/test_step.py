@@ -159,7 +159,7 @@ def test_the_stack_has_to_grow(arch: Arch) -> None:
         assert take(leaf, FrameState(sp_plus(0, arch)), {}, arch) == called(0x4444, 0x8000)
         ending = take(CALLED, FrameState(sp_plus(0, arch)), {}, arch)
         assert isinstance(ending, Ending)
-        assert ending.kind == "ra-not-saved"
+        assert ending.kind == "unknown-register"
 
 
 def test_no_walk_is_endless(monkeypatch: pytest.MonkeyPatch) -> None:

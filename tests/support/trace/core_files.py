@@ -168,14 +168,3 @@ def plain_core(arch: Arch, path: str, models: list[Model] = MODELS) -> CoreFile:
         program_mappings(path),
         auxv=((3, BIAS + 64), (9, BIAS + TEXT_VADDR), (0, 0)),
     )
-
-
-def core_without_file(arch: Arch) -> CoreFile:
-    """Return a core of a program that is gone; memory has its headers, in which a segment leads to its section."""
-    order, section = arch.byte_order, make_stack(arch, 3, MODELS).section
-    page = bytearray(program(arch, section)[:0x200])
-    # Sections are gone in memory. The segment was PT_NOTE.
-    struct.pack_into(order + "I", page, 64 + 56 * 3, c.PT_GNU_SFRAME)
-    struct.pack_into(order + "QQQQQ", page, 64 + 56 * 3 + 8, 0, SECTION_VADDR, 0, len(section), len(section))
-    core = plain_core(arch, "/gone")
-    return core._replace(loads=(*core.loads, Load(BIAS, bytes(page)), Load(BIAS + SECTION_VADDR, section)))
