@@ -41,31 +41,20 @@ if TYPE_CHECKING:
 _TEXT_LINE_COUNT: Final = 25
 #: `--top` where nothing is said.
 _BY_FORMAT: Final = -1
-#: What files and folders can be sorted by, in descending order, and which of their fields that is.
-ORDERS: Final = {
-    "sframe": "sframe_size",
-    "gnu": "gnu_size",
-    "ratio": "ratio",
-    "growth": "growth_percent",
-    "cfi": "base_size",
-    "file": "file_size",
-    "functions": "function_count",
-    "left-out": "left_out_count",
-    "name": None,
-}
+#: What files and folders can be sorted by: fields in descending order, or the name.
+ORDERS: Final = {"sframe": "sframe_size", "ratio": "ratio", "name": None}
 _NOTHING: Final = "there is nothing to measure"
 
 
 class SizeRequest(NamedTuple):
-    """Files to measure with each of these options, or two trees to compare; tables are about `version`.
+    """Files to measure with these options, or two trees to compare.
 
     `line` is what a line of the table is about, `order` a field of it, and `top` the number of lines (None: all).
     """
 
     inputs: Inputs
     printing: Printing
-    version: int
-    options: tuple[Options, ...]
+    options: Options
     compared: tuple[str, ...] = ()
     line: Literal["file", "folder"] = "file"
     order: str | None = "sframe_size"
@@ -92,7 +81,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group = add_output(parser, FORMATS)
     text = "one line per file (the default) or folder"
     add_option(group, "--by {file,folder}", text, choices=("file", "folder"), default="file")
-    add_option(group, "--details", "measure every version: where the bytes go, functions, records and rows")
     add_option(group, "--sort COLUMN", f"{', '.join(ORDERS)} (default sframe)", choices=ORDERS, default="sframe")
     text = f"list N lines, or all (default: {_TEXT_LINE_COUNT} in text and markdown, else all); totals count all"
     add_option(group, "--top N", text, type=count_or_all, default=_BY_FORMAT)
@@ -106,23 +94,17 @@ def request_of(arguments: argparse.Namespace) -> SizeRequest:
     if compared:
         if arguments.inputs or arguments.files_from:
             raise RequestError("--compare OLD NEW takes no other files")
-        for option, value in (("--by", arguments.by != "file"), ("--details", arguments.details)):
-            if value:
-                raise RequestError(f"{option} is not valid with --compare")
+        if arguments.by != "file":
+            raise RequestError("--by is not valid with --compare")
         inputs = Inputs((), tuple(arguments.exclude), process_count(arguments.jobs))
     else:
         inputs = inputs_of(arguments)
     printing = printing_of(arguments, compared or inputs.names)
-    version = arguments.sframe_version or 3
-    options = tuple(
-        Options(each, source=arguments.source, level=arguments.level)
-        for each in (1, 2, 3)
-        if arguments.details or each == version
-    )
+    options = Options(arguments.sframe_version or 3, source=arguments.source, level=arguments.level)
     top = arguments.top
     if top == _BY_FORMAT:
         top = _TEXT_LINE_COUNT if printing.format in ("text", "markdown") else None
-    return SizeRequest(inputs, printing, version, options, compared, arguments.by, ORDERS[arguments.sort], top)
+    return SizeRequest(inputs, printing, options, compared, arguments.by, ORDERS[arguments.sort], top)
 
 
 def run(request: SizeRequest) -> int:
@@ -136,8 +118,7 @@ def run(request: SizeRequest) -> int:
     report = partial(
         size_report,
         collected.answers,
-        request.version,
-        level=request.options[0].level,
+        level=request.options.level,
         order=request.order,
         top=request.top,
         folders=by_folder if request.line == "folder" else None,
@@ -154,21 +135,16 @@ def _compare(request: SizeRequest) -> int:
     both = Collected(*map(add, old, new))
     if not (old.answers and new.answers):
         both.answers.clear()
-    report = partial(comparison_report, _sizes(old), _sizes(new), request.version, top=request.top)
+    report = partial(comparison_report, old.answers, new.answers, top=request.top)
     return publish(both, report, request.printing, _NOTHING)
 
 
-def _collect(found: Sequence[Source | Unusable], request: SizeRequest) -> Collected[tuple[FileSize, ...]]:
-    return collect(found, partial(_sizes_of, options=request.options), request.inputs.process_count)
+def _collect(found: Sequence[Source | Unusable], request: SizeRequest) -> Collected[FileSize]:
+    return collect(found, partial(_size_of, options=request.options), request.inputs.process_count)
 
 
-def _sizes_of(image: ElfImage, options: Sequence[Options]) -> tuple[FileSize, ...]:
-    """Measure a file in each version that defines its ABI."""
+def _size_of(image: ElfImage, options: Options) -> FileSize:
     from cfi2sframe.conversion import convert_image
     from cfi2sframe.report.size import measure
 
-    return tuple([measure(convert_image(image, each)) for each in options if each.version >= image.arch.first_version])
-
-
-def _sizes(collected: Collected[tuple[FileSize, ...]]) -> list[FileSize]:
-    return [size for sizes in collected.answers for size in sizes]
+    return measure(convert_image(image, options))

@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.report.coverage import add_sources, count_sources, figures
 from cfi2sframe.report.gnu_size import gnu_size
 from cfi2sframe.report.tables import column_sums
-from cfi2sframe.sframe.constants import FDE_ATTRIBUTE_SIZE, FDE_SIZE, HEADER_SIZE, SFRAME_VERSION_3
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from cfi2sframe.conversion import Conversion
 
 
 class FileSize(NamedTuple):
-    """A file and its section in one version, or with `add_up` the sums of several; `gnu_size` is an estimate.
+    """A file and its section, or with `add_up` the sums of several; `gnu_size` is an estimate.
 
-    `cfi_size` counts all CFI that was read, of Go the table, and `existing_size` the `.sframe` that the file has.
-    `sframe_size` is the sum of the four sizes after it. The section has `record_count` records, of these
-    `flexible_count` in flexible rows and `pcmask_count` for stubs, and `row_count` rows, some of them shared. Functions
-    are counted as `coverage.Coverage` does.
+    `cfi_size` counts all CFI that was read, of Go the table, and `existing_size` the `.sframe` that the file has. The
+    section has `record_count` records and `row_count` rows, some of them shared. Functions are counted as
+    `coverage.Coverage` does.
     """
 
     file: str
@@ -30,22 +28,15 @@ class FileSize(NamedTuple):
     sframe_version: int
     file_count: int = 0
     file_size: int = 0
-    text_size: int = 0
     cfi_size: int = 0
     eh_frame_hdr_size: int = 0
     existing_size: int = 0
     sframe_size: int = 0
-    header_size: int = 0
-    function_table_size: int = 0
-    attribute_size: int = 0
-    row_size: int = 0
     gnu_size: int = 0
     function_count: int = 0
     left_out_count: int = 0
     in_part_count: int = 0
     record_count: int = 0
-    flexible_count: int = 0
-    pcmask_count: int = 0
     row_count: int = 0
 
     @property
@@ -70,34 +61,21 @@ SUMMED: Final = FileSize._fields[FileSize._fields.index("file_count") :]
 
 def measure(conversion: Conversion) -> FileSize:
     """Return the sizes of a converted file."""
-    image, section, rows = conversion.image, conversion.section, conversion.rows
-    size, version = len(conversion.data), conversion.target.version
-    # Without functions nothing is written, not even a header.
-    header = HEADER_SIZE if size else 0
-    table = FDE_SIZE[version] * len(rows.lists)
-    attributes = FDE_ATTRIBUTE_SIZE * len(rows.stored) if version >= SFRAME_VERSION_3 else 0
+    image = conversion.image
     return FileSize(
         file=image.name,
         arch=image.arch.name,
-        sframe_version=version,
+        sframe_version=conversion.target.version,
         file_count=1,
         file_size=len(image.data),
-        text_size=sum(section.size for section in image.sections_named(".text")),
         existing_size=0 if image.sframe_section is None else image.sframe_section.size,
-        header_size=header,
-        function_table_size=table,
-        attribute_size=attributes,
-        row_size=size - header - table - attributes,
         gnu_size=gnu_size(conversion),
-        flexible_count=sum(body.is_flexible for body in section.bodies),
-        pcmask_count=sum(body.is_pcmask for body in section.bodies),
         **figures(conversion, add_sources(count_sources(conversion))),
     )
 
 
-def add_up(files: Iterable[FileSize], name: str, version: int) -> FileSize:
-    """Return the sums of some files."""
-    every = list(files)
-    arches = {file.arch for file in every}
+def add_up(files: Sequence[FileSize], name: str) -> FileSize:
+    """Return the sums of some files in one version."""
+    arches = {file.arch for file in files}
     arch = arches.pop() if len(arches) == 1 else ""
-    return FileSize(name, arch, version, **column_sums(every, SUMMED))
+    return FileSize(name, arch, files[0].sframe_version, **column_sums(files, SUMMED))

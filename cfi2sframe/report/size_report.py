@@ -16,104 +16,62 @@ if TYPE_CHECKING:
     from cfi2sframe.report.tables import Cell
 
 _NOTE: Final = "ratio: .sframe to the CFI and .eh_frame_hdr; GNU as+ld: an estimate within 3 %."
-#: The columns of each table, and what of a file each shows.
-_SIZE_COLUMNS: Final = {
+#: The columns of the table, and what of a file each shows.
+_COLUMNS: Final = {
     Column(".sframe", ",", has_bar=True): "sframe_size",
     Column("ratio", ".2f"): "ratio",
     Column("of file", ".2f", " %"): "growth_percent",
     Column("GNU as+ld", ","): "gnu_size",
-}
-_PART_COLUMNS: Final = {
-    Column("version", "d"): "sframe_version",
-    Column("files", ","): "file_count",
-    Column("header", ","): "header_size",
-    Column("function table", ","): "function_table_size",
-    Column("attributes", ","): "attribute_size",
-    Column("rows", ","): "row_size",
-    **_SIZE_COLUMNS,
-}
-_COUNT_COLUMNS: Final = {
-    Column("version", "d"): "sframe_version",
-    Column("functions", ","): "function_count",
-    Column("in part", ","): "in_part_count",
-    Column("left out", ","): "left_out_count",
-    Column("records", ","): "record_count",
-    Column("flexible", ","): "flexible_count",
-    Column("PCMASK", ","): "pcmask_count",
-    Column("rows", ","): "row_count",
 }
 #: What the data of a comparison has of either side.
 _COMPARED: Final = ("file_count", "file_size", "cfi_size", "eh_frame_hdr_size", "sframe_size", "gnu_size")
 
 
 def size_report(
-    measured: Sequence[Sequence[FileSize]],
-    version: int,
+    files: Sequence[FileSize],
     *,
     level: int | None = None,
     order: str | None = "sframe_size",
     top: int | None = None,
     folders: Sequence[str] | None = None,
 ) -> Report:
-    """Return the report of files, each measured in `version` and perhaps in others, which get tables of their own.
+    """Return the report of files. Lines descend by the field `order`, and then ascend by name.
 
-    Lines descend by the field `order`, and then ascend by name. `folders` has the folder of each file, where a line is
-    about a folder.
+    `folders` has the folder of each file, where a line is about a folder.
     """
-    noun = "file" if folders is None else "folder"
-    files = [size for sizes in measured for size in sizes]
-    lines = [size for size in files if size.sframe_version == version]
-    undefined_count = len(measured) - len(lines)
+    lines, noun, columns = list(files), "file", _COLUMNS
     if folders is not None:
         groups = defaultdict[str, list[FileSize]](list)
-        for sizes, name in zip(measured, folders, strict=True):
-            groups[name] += [size for size in sizes if size.sframe_version == version]
-        lines = [add_up(group, name, version) for name, group in groups.items() if group]
-    total = add_up(lines, counted(len(lines), noun), version)
+        for file, name in zip(files, folders, strict=True):
+            groups[name].append(file)
+        lines = [add_up(group, name) for name, group in groups.items()]
+        noun, columns = "folder", {**_COLUMNS, Column("files", ","): "file_count"}
+    total = add_up(lines, counted(len(lines), noun))
     lines.sort(key=lambda file: (-(getattr(file, order) or 0) if order else 0, file.file))
     shown, rest = lines[:top], lines[len(lines[:top]) :]
-    sums = [add_up(rest, f"{counted(len(rest), f'more {noun}')} (--top all)", version)] if rest else []
-    tables = [_main_table(shown, [*sums, total], noun)] if lines else []
-    versions = sorted({file.sframe_version for file in files})
-    totals = [add_up((f for f in files if f.sframe_version == each), "", each) for each in versions]
-    if len(totals) > 1:
-        for title, columns in (
-            ("Bytes by version", _PART_COLUMNS),
-            ("Functions, records and rows by version", _COUNT_COLUMNS),
-        ):
-            tables.append(Table(title, tuple(columns), [cells_of(each, columns) for each in totals]))
-    notes = _notes(total)
-    if undefined_count and total.file_count:
-        notes.append(f"Version {version} does not define the ABI of {counted(undefined_count, 'file')}.")
+    sums = [add_up(rest, f"{counted(len(rest), f'more {noun}')} (--top all)")] if rest else []
+    folder = common_folder([file.file for file in shown]) if folders is None else ""
+    rows = [[*cells_of(file, columns), file.file.removeprefix(folder)] for file in (*shown, *sums, total)]
+    name_column = Column(f"{noun}, in {folder}" if folder else noun)
+    table = Table("", (*columns, name_column), rows[:-1], None if len(shown) == len(rows) - 1 == 1 else rows[-1])
     data = {
         "schema": SCHEMA_VERSION,
-        "totals": [each._asdict() for each in totals],
+        "totals": [total._asdict()],
         "files": [file._asdict() for file in (files if folders is None else lines)],
     }
-    return Report(_headline(total, level), tables, notes, data)
+    return Report(_headline(total, level), [table], _notes(total), data)
 
 
 def _headline(total: FileSize, level: int | None) -> str:
     version = f"version {total.sframe_version}{'' if level is None else f' at -O{level}'}"
-    if not total.file_count:
-        return f"{version} does not define the ABI of these files"
     percent = "" if total.growth_percent is None else f" ({total.growth_percent:.1f} %)"
     adds = f"{version} adds {human(total.sframe_size)}{percent} to {human(total.file_size)}"
     return f"{adds}; GNU as + ld would add {human(total.gnu_size)}"
 
 
-def _main_table(lines: Sequence[FileSize], sums: Sequence[FileSize], noun: str) -> Table:
-    folder = common_folder([file.file for file in lines]) if noun == "file" else ""
-    columns = _SIZE_COLUMNS if noun == "file" else {**_SIZE_COLUMNS, Column("files", ","): "file_count"}
-    rows = [[*cells_of(file, columns), file.file.removeprefix(folder)] for file in (*lines, *sums)]
-    name = Column(f"{noun}, in {folder}" if folder else noun)
-    is_single = len(lines) == len(sums) == 1
-    return Table("", (*columns, name), rows[:-1], None if is_single else rows[-1])
-
-
 def _notes(total: FileSize) -> list[str]:
     """Return notes on the table."""
-    notes = [_NOTE] if total.file_count else []
+    notes = [_NOTE]
     counts = [(total.left_out_count, "left out"), (total.in_part_count, "described in part")]
     if any(count for count, _ in counts):
         notes.append(f"Functions: {', '.join(f'{count:,} {what}' for count, what in counts if count)}.")
@@ -146,11 +104,12 @@ class _Change(NamedTuple):
         return [self.growth, self.percent, *sizes, self.cfi_growth, self.name]
 
 
-def comparison_report(old: Sequence[FileSize], new: Sequence[FileSize], version: int, *, top: int | None) -> Report:
+def comparison_report(old: Sequence[FileSize], new: Sequence[FileSize], *, top: int | None) -> Report:
     """Return the report of the changes between two sets of files, matched by name; two single files are a pair."""
     before, after = _by_name(old), _by_name(new)
     if len(before) == len(after) == 1:
         before = dict(zip(after, before.values(), strict=True))
+    version = new[0].sframe_version
     none = FileSize("", "", version)
     pairs = [_Change(name, before.get(name, none), after.get(name, none)) for name in sorted({**before, **after})]
     changed = sorted((pair for pair in pairs if pair.growth), key=lambda pair: (-abs(pair.growth), pair.name))
@@ -159,8 +118,8 @@ def comparison_report(old: Sequence[FileSize], new: Sequence[FileSize], version:
     lines = [pair._replace(name=pair.name.removeprefix(folder)) for pair in shown]
     same = [pair for pair in pairs if not pair.growth]
     others = ((rest, "more changed file"), (same, "unchanged file"))
-    lines += [_sum_of(each, what, version) for each, what in others if each]
-    total = _sum_of(pairs, "file", version)
+    lines += [_sum_of(each, what) for each, what in others if each]
+    total = _sum_of(pairs, "file")
     rows = [each.cells() for each in (*lines, total)]
     columns = (
         *(Column("change", "+,"), Column("in %", "+.1f"), Column("old", ","), Column("new", ",")),
@@ -191,9 +150,9 @@ def _by_name(files: Iterable[FileSize]) -> dict[str, FileSize]:
     return found
 
 
-def _sum_of(pairs: Sequence[_Change], noun: str, version: int) -> _Change:
+def _sum_of(pairs: Sequence[_Change], noun: str) -> _Change:
     sides = ([pair.old for pair in pairs], [pair.new for pair in pairs])
-    return _Change(counted(len(pairs), noun), *(add_up(side, "", version) for side in sides))
+    return _Change(counted(len(pairs), noun), *(add_up(side, "") for side in sides))
 
 
 def _change_headline(total: _Change) -> str:

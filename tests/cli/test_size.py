@@ -10,7 +10,7 @@ import pytest
 
 from cfi2sframe.cli import main
 from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE
-from tests.support.sizes import library, s390x_library
+from tests.support.sizes import library
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,15 +40,6 @@ def test_json_has_all_files(tree: Path, capsys: pytest.CaptureFixture[str]) -> N
     for key in ("sframe_size", "gnu_size", "function_count", "file_count"):
         assert total[key] == sum(file[key] for file in data["files"])
     assert data["failures"] == []
-
-
-def test_every_version(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["size", str(tree), "--format", "json", "--details"]) == EXIT_SUCCESS
-    data = json.loads(capsys.readouterr().out)
-    assert [total["sframe_version"] for total in data["totals"]] == [1, 2, 3]
-    assert len(data["files"]) == 6
-    assert main(["size", str(tree), "--details"]) == EXIT_SUCCESS
-    assert "\nBytes by version\n" in capsys.readouterr().out
 
 
 def test_a_file_that_cannot_be_read_is_named(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,15 +131,6 @@ def test_by_folder(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["size", str(tree), "--by", "folder", "--format", "csv"]) == EXIT_SUCCESS
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(",")[0] for line in lines] == ['"file"', f'"{tree}/sub"', f'"{tree}"']
-
-
-def test_a_version_that_does_not_define_the_abi(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "s390x.so").write_bytes(s390x_library())
-    assert main(["size", str(tmp_path), "--sframe-version", "1"]) == EXIT_SUCCESS
-    assert capsys.readouterr() == ("version 1 does not define the ABI of these files\n", "")
-    (tmp_path / "a.so").write_bytes(library(1))
-    assert main(["size", str(tmp_path), "--sframe-version", "1"]) == EXIT_SUCCESS
-    assert "\nVersion 1 does not define the ABI of 1 file.\n" in capsys.readouterr().out
 
 
 def test_compare(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

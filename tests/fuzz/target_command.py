@@ -40,7 +40,7 @@ WAYS: Final = (
     "coverage {in}",
     "coverage --format json {in}",
     "size -j 1 {in}",
-    "size -j 1 --format html --details {in}",
+    "size -j 1 --format html {in}",
     "size -j 1 --format csv -o {out} {in}",
     "size -j 1 --compare {in} {in}",
     "trace {in}",

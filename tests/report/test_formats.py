@@ -18,11 +18,11 @@ from cfi2sframe.abi import AMD64
 from cfi2sframe.errors import RequestError
 from cfi2sframe.printable import printable
 from cfi2sframe.report.coverage_report import coverage_report
-from cfi2sframe.report.size_report import comparison_report
+from cfi2sframe.report.size_report import comparison_report, size_report
 from cfi2sframe.report.tables import FORMATS, Column, Report, Table, render
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file, push_fp
-from tests.support.sizes import library, measured, reported, sample_files
+from tests.support.sizes import library, measured, sample_files
 
 if TYPE_CHECKING:
     from cfi2sframe.report.coverage import Coverage
@@ -40,15 +40,15 @@ def reports(name: str) -> list[Report]:
     """Reports of each kind that have a name wherever names are."""
     file = measured("a.so", library(2))._replace(file=name)
     return [
-        reported([file, measured("b.so", library(1))], folders=[name, name]),
-        reported([file]),
-        comparison_report([file], [file._replace(sframe_size=1), measured("b.so", library(1))], 3, top=None),
+        size_report([file, measured("b.so", library(1))], folders=[name, name]),
+        size_report([file]),
+        comparison_report([file], [file._replace(sframe_size=1), measured("b.so", library(1))], top=None),
         coverage_report([covered(name, name)]),
         coverage_report([covered(name, name), covered("b", name)]),
     ]
 
 
-@pytest.mark.parametrize("report", [reported(sample_files()), coverage_report([covered("a"), covered("b")])])
+@pytest.mark.parametrize("report", [size_report(sample_files()), coverage_report([covered("a"), covered("b")])])
 def test_all_formats_have_the_same_cells(report: Report) -> None:
     text, markdown, page = (render(report, name) for name in ("text", "markdown", "html"))
     words = " ".join(parse(page).text)
@@ -66,7 +66,7 @@ def test_all_formats_have_the_same_cells(report: Report) -> None:
 
 
 def test_csv_quotes_text_and_no_number() -> None:
-    heading, *lines = render(reported(sample_files()), "csv").splitlines()
+    heading, *lines = render(size_report(sample_files()), "csv").splitlines()
     assert all(re.fullmatch(r'"[a-z_]+"', name) for name in heading.split(","))
     for line in lines:
         assert re.fullmatch(r'"(?:[^"]|"")*","\w+"(,\d+)+', line)
@@ -196,7 +196,7 @@ def test_pages(report: Report) -> None:
 
 
 def test_bars_are_shares_of_the_largest() -> None:
-    report = reported(sample_files())
+    report = size_report(sample_files())
     widths = [
         float((attributes["style"] or "")[4:-1])
         for _, attributes in parse(render(report, "html")).tags
@@ -216,7 +216,7 @@ def test_a_page_of_2000_files_is_small() -> None:
     file, coverage = measured("a.so", library(2)), covered("a", "f")
     names = [f"usr/lib/x86_64-linux-gnu/libsomething-{number}.so.0.0.0" for number in range(2000)]
     pages = (
-        render(reported([file._replace(file=name) for name in names]), "html"),
+        render(size_report([file._replace(file=name) for name in names]), "html"),
         render(coverage_report([coverage._replace(file=name) for name in names], top=10), "html"),
     )
     for page in pages:

@@ -3,19 +3,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cfi2sframe import convert, load
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
 from cfi2sframe.report.size import FileSize, measure
-from cfi2sframe.report.size_report import size_report
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file, object_file, push_fp
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection
 
-    from cfi2sframe.report.tables import Report, Table
+    from cfi2sframe.report.tables import Table
 
 FUNCTION_SIZE = 32
 
@@ -47,11 +46,6 @@ def aarch64_object() -> bytes:
 def measured(name: str, data: bytes, version: int = 3) -> FileSize:
     """The sizes of a file with these bytes."""
     return measure(convert(load(data, name), version=version))
-
-
-def reported(files: Iterable[FileSize], version: int = 3, **options: Any) -> Report:  # noqa: ANN401 - those of `size_report`
-    """The report of files that were measured in one version each."""
-    return size_report([(file,) for file in files], version, **options)
 
 
 def sample_files() -> list[FileSize]:
