@@ -35,7 +35,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"  {PROGRAM} --in-place -r -j 4 -v debian/tmp   all ELF files of a tree\n"
         f"  {PROGRAM} --check -r debian/tmp              what that would do\n",
     )
-    add_write_options(parser, "ELF output, or raw bytes if OUT is - or ends in .sframe")
+    add_write_options(
+        parser,
+        "ELF output, or raw bytes if OUT is - or ends in .sframe",
+        of_folders="; objects only with --for ld or kernel-arm64",
+        of_report="; with -o, one object",
+    )
     group = add_conversion_options(parser)
     add_option(group, "--replace", "replace a different .sframe section of the file")
     group = parser.add_argument_group("failure conditions")

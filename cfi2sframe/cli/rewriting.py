@@ -52,17 +52,17 @@ class WriteRequest(NamedTuple):
 # Options
 
 
-def add_write_options(parser: argparse.ArgumentParser, text: str) -> None:
-    """Add the options of both verbs. `text` says what `-o` writes."""
+def add_write_options(parser: argparse.ArgumentParser, text: str, *, of_folders: str = "", of_report: str = "") -> None:
+    """Add the options of both verbs: `text` says what `-o` writes, the others what `-r` leaves out, and `--report`."""
     group = add_inputs(parser, "ELF object, executable or library; with -o, - is standard input")
-    add_option(group, "-r, --recursive", "process the ELF files in folders; objects only with --for ld or kernel-arm64")
+    add_option(group, "-r, --recursive", f"process the ELF files in folders{of_folders}")
     group = parser.add_argument_group("output")
     add_option(group, "-o, --output OUT", text)
     add_option(group, "--in-place", "rewrite each FILE, keeping mode, owner and times where permitted")
     add_option(group, "--check", "write nothing; print what --in-place would do; exit with 1 if it would change a file")
     add_option(group, "--keep-rights", "refuse a file whose owner, set-ID bits or attributes cannot be kept")
     add_option(group, "--no-verify", "do not read back and check what was written")
-    add_option(group, "--report FILE", "write a line of JSON for each file; with -o, one object")
+    add_option(group, "--report FILE", f"write a line of JSON for each file{of_report}")
     add_option(group, "-v, --verbose", "print a summary on standard error")
 
 
