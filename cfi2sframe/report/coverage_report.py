@@ -165,7 +165,7 @@ def _notes(total: Coverage, rest_count: int) -> Iterator[str]:
     if rest_count > 0:
         yield f"{rest_count:,} more places are in the sums (--top N lists more)."
     if total.sframe_size:
-        sources = [source.name for source in total.sources] or ["the CFI"]
+        sources = [source.name for source in total.sources if source.size] or ["the CFI"]
         cfi = " + ".join([*sources, *([".eh_frame_hdr"] if total.eh_frame_hdr_size else [])])
         ratio = "" if total.ratio is None else f", {total.ratio:.2f} of the bytes of {cfi}"
         yield f".sframe for {total.arch}: {total.sframe_size:,} bytes, {total.row_count:,} rows{ratio}."
