@@ -29,6 +29,10 @@ _ADDRESS_TAGS: Final = frozenset({*range(3, 8), 12, 13, 17, 23, 25, 26, 32, 36})
     {c.DT_GNU_HASH, c.DT_VERSYM, c.DT_VERDEF, c.DT_VERNEED}
 )
 
+#: GNU_PROPERTY_X86_ISA_1_NEEDED.
+_ISA_NEEDED: Final = (0xC0008002).to_bytes(4, "little")
+_ISA_BASELINE: Final = 1
+
 
 class MovableGroup(NamedTuple):
     """Sections that move together because one segment covers them, with their distances from the group's start."""
@@ -78,28 +82,46 @@ def alignment_of(file: LinkedFile) -> int:
     return max(4096, *(load.alignment for load in file.loads))
 
 
+def repeated_note(file: LinkedFile) -> ProgramHeader | None:
+    """Return the PT_NOTE that repeats PT_GNU_PROPERTY, which linkers write for older loaders; None without one.
+
+    It stays where it asks for a newer processor than the first of AMD64, since glibc refuses programs by PT_NOTE alone.
+    """
+    for segment in file.segments:
+        if segment.type == c.PT_NOTE and segment._replace(type=c.PT_GNU_PROPERTY) in file.segments:
+            content = bytes(file.data[segment.file_offset : segment.file_span.end])
+            needed = content.partition(_ISA_NEEDED)[2][4:8]
+            return None if int.from_bytes(needed, "little") > _ISA_BASELINE else segment
+    return None
+
+
 class Head:
     """What follows the program headers in their segment and in unused zeros after it, up to what cannot move.
 
     Bytes there that no section, program header or dynamic entry has are free, whatever fills them: patchelf leaves
-    zeros, X or Z where a section was.
+    zeros, X or Z where a section was. Without `repeated`, a program header, there is more room.
     """
 
-    def __init__(self, file: LinkedFile) -> None:
+    def __init__(self, file: LinkedFile, repeated: ProgramHeader | None = None) -> None:
         self.file = file
         self.is_static = file.header.type == c.ET_EXEC and not any(
             segment.type in (c.PT_INTERP, c.PT_DYNAMIC) for segment in file.segments
         )
         # Nothing reads PT_PHDR of a static program, and GNU ld does not write it; without it, all versions of GNU strip
         # leave a table at the end where it is.
-        self.spare = {c.PT_NULL, c.PT_PHDR} if self.is_static else {c.PT_NULL}
-        self.kept = [segment for segment in file.segments if segment.type not in self.spare]
+        self._spare = {c.PT_NULL, c.PT_PHDR} if self.is_static else {c.PT_NULL}
+        self._repeated = repeated
+        self.kept = [segment for segment in file.segments if self.keeps(segment)]
         start = file.header.program_headers_offset
         self.load = next((s for s in file.loads if s.file_offset <= start and file.table_end <= s.file_span.end), None)
         self.limit = file.table_end
         #: The distance of addresses from file offsets.
         self.bias = self.load.vaddr - self.load.file_offset if self.load else 0
         self.groups = self._grouped(self._movable(self.load)) if self.load else []
+
+    def keeps(self, segment: ProgramHeader) -> bool:
+        """Whether a program header stays in the table."""
+        return segment.type not in self._spare and segment != self._repeated
 
     def _movable(self, load: ProgramHeader) -> list[int]:
         """Return the sections that may move, in file order up to the first that may not, and set `limit` to that."""

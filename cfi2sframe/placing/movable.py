@@ -93,6 +93,11 @@ def symbols_of(file: LinkedFile, table: ElfSection) -> Iterator[tuple[int, tuple
     return zip(count(0, SYMBOL_SIZE), struct.iter_unpack(file.order + "4xBxHQ8x", whole))
 
 
+def is_inside(section: ElfSection, value: int) -> bool:
+    """Whether a symbol of a section is in it, or at its end. GNU ld gives `__ehdr_start` the first section's index."""
+    return section.vaddr <= value <= section.vaddr + section.size
+
+
 def movable_sections(file: LinkedFile, start: int, end: int) -> frozenset[int]:
     """Return the indices of the sections between two file offsets that may move to another address."""
     tags = Counter((entry.tag, entry.value) for entry in dynamic_entries(file))
@@ -110,8 +115,8 @@ def movable_sections(file: LinkedFile, start: int, end: int) -> frozenset[int]:
     if not found:
         return frozenset()
     for table in file.symbol_tables:
-        symbols = symbols_of(file, table)
-        found.difference_update(index for _, (info, index, _) in symbols if info >> 4 != c.STB_LOCAL)
+        named = ((index, value) for _, (info, index, value) in symbols_of(file, table) if info >> 4 != c.STB_LOCAL)
+        found -= {index for index, value in named if index in found and is_inside(file.sections[index], value)}
     low = min((file.sections[index].vaddr for index in found), default=0)
     high = max((file.sections[index].vaddr + file.sections[index].size for index in found), default=0)
     addresses = sorted(_relocated_addresses(file, low, high))

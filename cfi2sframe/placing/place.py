@@ -6,11 +6,13 @@ grows, if it is read-only, or a new one follows. The program headers grow where 
 strip, want them near the start of the file. The sections in the way move to the end of the section's segment, except
 for what fits into the room that is left, the build-id first: core dumps have only the first page of each file.
 
-Where nothing can move, a stripped file gets its program headers at the start of the new segment.
+Where that gives too little room, the PT_NOTE that repeats PT_GNU_PROPERTY goes; where nothing can move, a stripped file
+gets its program headers at the start of the new segment.
 """
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf import constants as c
@@ -19,7 +21,7 @@ from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, ProgramHeader
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import round_up
-from cfi2sframe.placing.head import Head, MovableGroup, Rearranged, alignment_of, slack_end
+from cfi2sframe.placing.head import Head, MovableGroup, Rearranged, alignment_of, repeated_note, slack_end
 from cfi2sframe.placing.movable import FOLLOWING_TYPES, SectionPlace, dynamic_entries
 from cfi2sframe.printable import shown_name
 
@@ -110,6 +112,9 @@ class Placement(NamedTuple):
             text = "into the last segment"
         if self.table_file_offset is not None:
             text += "; the program headers moved there too"
+        before, after = (sum(s.type == c.PT_NOTE for s in some) for some in (self.file.segments, self.segments))
+        if after < before:
+            text += "; the PT_NOTE that repeats PT_GNU_PROPERTY is gone"
         if self.moved:
             text += f"; {', '.join(map(shown_name, self.moved))} moved to make room for program headers"
         if self.moved_size >= _LARGE_MOVE:
@@ -119,9 +124,10 @@ class Placement(NamedTuple):
 
 def place_section(file: LinkedFile, section_size: int) -> Placement:
     """Return the placement of a section, the least intrusive that is possible. Raises `EmbedError` when none is."""
-    head = Head(file)
     ways = ((_in_slack, 1), (_after_bss, 1)) if _may_be_interpreter(file) else _WAYS
-    for makes_block, added in ways:
+    repeated = repeated_note(file)
+    heads = [Head(file), *([Head(file, repeated)] if repeated else [])]
+    for head, (makes_block, added) in product(heads, ways):
         rearranged = head.rearranged(added)
         if rearranged and (block := makes_block(rearranged.file, section_size, rearranged.leaving)):
             return _placement(head, rearranged, block, section_size)
@@ -132,7 +138,7 @@ def place_section(file: LinkedFile, section_size: int) -> Placement:
             "the program headers cannot grow: what follows them cannot move (strip the file first: those of a stripped "
             "file may move to its end)"
         )
-    return _with_table_at_end(file, head, section_size)
+    return _with_table_at_end(file, heads[0], section_size)
 
 
 def _in_slack(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock | None:
@@ -244,7 +250,7 @@ def _placement(head: Head, rearranged: Rearranged, block: AddedBlock, size: int)
     places = {i: SectionPlace(at + head.bias, at) for i, at in rearranged.staying.items()}
     places.update((i, SectionPlace(at + block.bias, at)) for i, at in block.placed.items())
     moved = {i: place for i, place in places.items() if place.file_offset != file.sections[i].file_offset}
-    kept = (s for s in rearranged.file.segments if s.type not in head.spare)
+    kept = filter(head.keeps, rearranged.file.segments)
     segments = _with_section([_followed(file, s, moved) for s in kept], rearranged.file, block, size)
     has_left = any(group.has_build_id for group in rearranged.leaving)
     warning = "the build-id note leaves the first page of the file: core dumps no longer name the build-id"

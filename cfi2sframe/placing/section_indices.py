@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING
 
 from cfi2sframe.elf import constants as c
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.movable import TAG_OF_NAME, dynamic_entries, symbols_of
-from cfi2sframe.printable import shown_name
+from cfi2sframe.placing.movable import TAG_OF_NAME, dynamic_entries, is_inside, symbols_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cfi2sframe.elf.headers import ElfSection
     from cfi2sframe.placing.gate import LinkedFile
-
-_ADDRESS_END = 1 << 64
 
 
 def numbering_with(file: LinkedFile, new_vaddrs: Mapping[int, int], section_vaddr: int) -> list[int]:
@@ -70,8 +67,7 @@ def changed_contents(file: LinkedFile, numbering: list[int], new_vaddrs: Mapping
 
     Symbol tables hold both, `.dynamic` holds addresses. `numbering` is -1 for a section that is removed; its symbols
     become absolute. `new_vaddrs` maps the indices of moved sections to their new addresses. Raises `EmbedError` when
-    the file has an SHT_SYMTAB_SHNDX, which is for more sections than st_shndx can hold, or when the new value of a
-    symbol does not fit into 64 bits.
+    the file has an SHT_SYMTAB_SHNDX, which is for more sections than st_shndx can hold.
     """
     if numbering == list(range(len(numbering))) and not new_vaddrs:
         return {}
@@ -99,10 +95,8 @@ def _changed_symbols(
             continue
         number = c.SHN_ABS if numbering[index] < 0 else numbering[index]
         new_value = value
-        if index in new_vaddrs and info >> 4 == c.STB_LOCAL:
+        if index in new_vaddrs and info >> 4 == c.STB_LOCAL and is_inside(file.sections[index], value):
             new_value += new_vaddrs[index] - file.sections[index].vaddr
-            if not 0 <= new_value < _ADDRESS_END:
-                raise EmbedError(f"a symbol of section {shown_name(file.sections[index].name)} is far outside of it")
         if (number, new_value) != (index, value):
             struct.pack_into(file.order + "HQ", content, at + 6, number, new_value)
     return content

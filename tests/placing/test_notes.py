@@ -17,12 +17,14 @@ from tests.support import cfi_asm as asm
 from tests.support.elf_asm import note
 from tests.support.embedded import LARGE, LINKERS, compiled, converted, embed, embedded, take_out
 from tests.support.linked_by_hand import noted_file, notes_of
-from tests.support.needs import attempt, need
+from tests.support.needs import attempt, need, run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from cfi2sframe.elf.headers import ByteOrder
+    from tests.support.oracle.tools import Binutils, BinutilsVersion
 
 IMAGE: Final = range(0x400000, 0x500000)
 VADDR: Final = 0x400300
@@ -70,16 +72,46 @@ def test_sections_of_one_name_move() -> None:
     assert take_out(out) == data
 
 
-def test_a_local_symbol_moves_with_its_section() -> None:
-    """One that would leave the addresses is refused."""
+@pytest.mark.parametrize("kind", [0x03, 0x13], ids=["local", "global"])
+def test_symbols_of_sections_in_the_way(kind: int) -> None:
+    """Local ones move with their section, global ones keep it where it is; those of an address outside do neither."""
 
     def with_symbol(value: int) -> bytes:
-        return noted_file(notes_of(6), symbols=(asm.Symbol("s", value, 0, 0x03, "n0"),))
+        return noted_file(notes_of(6), symbols=(asm.Symbol("s", value, 0, kind, "n0"),))
 
-    data = with_symbol(load(with_symbol(0)).sections[1].vaddr)
-    assert take_out(converted(data)) == data
-    with pytest.raises(EmbedError, match="far outside"):
-        converted(with_symbol((1 << 64) - 1))
+    vaddr = load(with_symbol(0)).sections[1].vaddr
+    for value in (vaddr, vaddr + 1, 0, (1 << 64) - 1):
+        data = with_symbol(value)
+        if kind == 0x13 and value - vaddr in (0, 1):
+            with pytest.raises(EmbedError, match="cannot grow"):
+                converted(data)
+            continue
+        out = load(converted(data))
+        (symbol,) = (each for each in out.symbols(out.symbol_tables[0]) if each.name == "s")
+        assert (symbol.vaddr != value) == (value - vaddr in (0, 1))
+        assert take_out(bytes(out.data)) == data
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("options", [(), ("-Wl,-z,x86-64-v2",)], ids=["plain", "v2"])
+def test_a_note_that_repeats_the_properties(
+    options: tuple[str, ...], binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path
+) -> None:
+    """It goes where nothing else gives room, as in static programs of GNU ld 2.44, unless it asks for a processor."""
+    need("gcc")
+    (tmp_path / "main.c").write_text("int main(void) { return 42; }\n")
+    program = tmp_path / "program"
+    tools = f"-B{binutils('2.44').directory}/"
+    run("gcc", "-static", tools, *options, "-o", program, tmp_path / "main.c")
+    assert attempt(program).status == 42
+    if options:
+        with pytest.raises(EmbedError, match="cannot grow"):
+            embed(program, tmp_path / "converted", LARGE)
+        return
+    plan = embed(program, tmp_path / "converted", LARGE)
+    assert "the PT_NOTE that repeats PT_GNU_PROPERTY is gone" in plan.description
+    assert attempt(tmp_path / "converted").status == 42
+    assert take_out((tmp_path / "converted").read_bytes()) == program.read_bytes()
 
 
 @pytest.mark.oracle
