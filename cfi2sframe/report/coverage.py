@@ -66,35 +66,6 @@ class MissingSum(NamedTuple):
     size: int
 
 
-class SourceCounts(NamedTuple):
-    """What became of the FDEs of one source of CFI.
-
-    `name` is the name of its sections, and `size` their bytes; the source "code" has functions derived from
-    instructions, and no bytes. `default_count` and `flexible_count` FDEs are described from start to end, in rows of
-    this type. FDEs of stubs are not used, because their instructions are; dropped FDEs have no code of their own.
-    """
-
-    name: str
-    size: int
-    default_count: int = 0
-    flexible_count: int = 0
-    in_part_count: int = 0
-    left_out_count: int = 0
-    damaged_count: int = 0
-    stub_fde_count: int = 0
-    dropped_count: int = 0
-
-    @property
-    def described_count(self) -> int:
-        """The functions that are described from start to end."""
-        return self.default_count + self.flexible_count
-
-    @property
-    def function_count(self) -> int:
-        """The FDEs with code of their own, which a section should describe."""
-        return self.described_count + self.in_part_count + self.left_out_count + self.damaged_count
-
-
 class Coverage(NamedTuple):
     """The account of a conversion, or the sums of several.
 
@@ -103,9 +74,12 @@ class Coverage(NamedTuple):
     described; it is never executed, and no code. `function_count` FDEs have code of their own: `described_count` (of
     these `flexible_count` in flexible rows), `in_part_count`, `left_out_count` and `damaged_count`.
 
-    `section_address` is the address that the section was made for; `errata` is None except in version 2. `missing` has
-    the FDEs in order, then the largest stretches without CFI; `missing_sums` counts all. `dropped` counts FDEs without
-    code of their own by reason; `unread` has the sources that could not be read.
+    `section_address` is the address that the section was made for; `errata` is None except in version 2. `sources` has
+    the sources of CFI, the best first, each with the number of functions that it describes, wholly or in part; "code"
+    has functions derived from instructions, which no count of FDEs includes. `missing` has the FDEs in order, then the
+    largest stretches without CFI; `missing_sums` counts all. FDEs of stubs are not used, because their instructions
+    are; dropped FDEs have no code of their own, and `dropped` counts them by reason. `unread` has the sources that
+    could not be read.
     """
 
     file: str
@@ -137,7 +111,7 @@ class Coverage(NamedTuple):
     sframe_size: int
     record_count: int
     row_count: int
-    sources: tuple[SourceCounts, ...] = ()
+    sources: dict[str, int] = {}  # noqa: RUF012 - never changed
     missing_sums: tuple[MissingSum, ...] = ()
     missing: tuple[Missing, ...] = ()
     dropped: dict[str, int] = {}  # noqa: RUF012 - never changed
@@ -197,8 +171,7 @@ def account(conversion: Conversion) -> Coverage:
     described_size = sum(of_kind[kind] for kind in DESCRIBED)
     code_size = sizes.total()
     dropped = Counter(why.value for number, why in code_map.dropped.items() if number not in cfi.derived_numbers)
-    sources = count_sources(conversion)
-    fdes = add_sources(sources)
+    counts, sources = count_functions(conversion)
     named, without_cfi = list(_missing(conversion)), _missing_without_cfi(image, uncovered)
     return Coverage(
         file=image.name,
@@ -213,26 +186,26 @@ def account(conversion: Conversion) -> Coverage:
         left_out_size=code_size - described_size - of_kind["without CFI"],
         without_cfi_size=of_kind["without CFI"],
         other_padding_size=sum(code.end_vaddr - code.start_vaddr for code in image.code_ranges) - code_size,
-        described_count=fdes.described_count,
-        flexible_count=fdes.flexible_count,
-        damaged_count=fdes.damaged_count,
-        stub_fde_count=fdes.stub_fde_count,
-        dropped_count=fdes.dropped_count,
+        described_count=counts["default"] + counts["flexible"],
+        flexible_count=counts["flexible"],
+        damaged_count=counts["damaged"],
+        stub_fde_count=counts["stub"],
+        dropped_count=counts["dropped"],
         sources=sources,
         missing_sums=_sums([*named, *without_cfi], sizes),
         missing=_readable([*named, *nlargest(NAMED_COUNT, without_cfi, key=lambda each: each.size)]),
         dropped=dict(sorted(dropped.items())),
         unread=cfi.unread,
-        **figures(conversion, fdes),
+        **figures(conversion, counts),
     )
 
 
-def figures(conversion: Conversion, fdes: SourceCounts) -> dict[str, int]:
+def figures(conversion: Conversion, counts: Mapping[str, int]) -> dict[str, int]:
     """Return the fields that an account and a `size.FileSize` have in common."""
     return {
-        "function_count": fdes.function_count,
-        "in_part_count": fdes.in_part_count,
-        "left_out_count": fdes.left_out_count,
+        "function_count": sum(counts[kind] for kind in ("default", "flexible", "in part", "left out", "damaged")),
+        "in_part_count": counts["in part"],
+        "left_out_count": counts["left out"],
         "cfi_size": sum(section.size for section in conversion.cfi.sections),
         "eh_frame_hdr_size": sum(section.size for section in conversion.image.sections_named(".eh_frame_hdr")),
         "sframe_size": len(conversion.data),
@@ -241,35 +214,29 @@ def figures(conversion: Conversion, fdes: SourceCounts) -> dict[str, int]:
     }
 
 
-def count_sources(conversion: Conversion) -> tuple[SourceCounts, ...]:
-    """Return the counts of each source that was read, the best one first."""
+def count_functions(conversion: Conversion) -> tuple[Counter[str], dict[str, int]]:
+    """Return what became of the FDEs, and `Coverage.sources`."""
     cfi, code_map, results = conversion.cfi, conversion.code_map, conversion.outcomes.results
-    kinds = tuple(dict.fromkeys(section.kind for section in cfi.sections))
-    sources = []
+    kinds = dict.fromkeys(section.kind for section in cfi.sections)
+    counts, sources = Counter[str](damaged=len(cfi.damaged)), {}
     for kind, edge in zip(kinds, pairwise((*cfi.entries.source_starts, len(cfi.entries))), strict=True):
-        counts = Counter[str]()
+        own = Counter[str]()
         for number in range(*edge):
             result = results[number]
             if number in code_map.dropped:
-                counts["dropped_count"] += 1
+                own["dropped"] += 1
             elif number in code_map.replaced:
-                counts["stub_fde_count"] += 1
+                own["stub"] += 1
             elif isinstance(result, Skip):
-                counts["left_out_count"] += 1
+                own["left out"] += 1
             elif isinstance(result, InParts):
-                counts["in_part_count"] += 1
+                own["in part"] += 1
             else:
-                counts["flexible_count" if result.is_flexible else "default_count"] += 1
-        counts["damaged_count"] = sum(item.section.kind == kind for item in cfi.damaged)
-        size = sum(section.size for section in cfi.sections if section.kind == kind)
-        sources.append(SourceCounts(SOURCE_NAMES[kind], size, **counts))
-    return tuple(sources)
-
-
-def add_sources(sources: Iterable[SourceCounts]) -> SourceCounts:
-    """Return the sums over all sources of FDEs."""
-    columns = zip(*(source[1:] for source in sources if source.name != SOURCE_NAMES["code"]), strict=True)
-    return SourceCounts("", *(list(map(sum, columns)) or [0]))
+                own["flexible" if result.is_flexible else "default"] += 1
+        sources[SOURCE_NAMES[kind]] = own["default"] + own["flexible"] + own["in part"]
+        if kind != "code":
+            counts += own
+    return counts, sources
 
 
 def _missing(conversion: Conversion) -> Iterator[Missing]:
@@ -338,5 +305,5 @@ def _readable(missing: list[Missing]) -> tuple[Missing, ...]:
 
 def coverage_data(coverage: Coverage) -> dict[str, Any]:
     """Return an account as data for JSON."""
-    lists = ("sources", "missing_sums", "missing", "unread")
+    lists = ("missing_sums", "missing", "unread")
     return {**coverage._asdict(), **{name: [item._asdict() for item in getattr(coverage, name)] for name in lists}}

@@ -35,16 +35,6 @@ _FILE_COLUMNS: Final = {
     Column("functions", ","): "function_count",
     Column("not in full", ","): "incomplete_count",
 }
-_SOURCE_COLUMNS: Final = {
-    Column("default", ","): "default_count",
-    Column("flexible", ","): "flexible_count",
-    Column("in part", ","): "in_part_count",
-    Column("left out", ","): "left_out_count",
-    Column("damaged", ","): "damaged_count",
-    Column("PLT stubs", ","): "stub_fde_count",
-    Column("dropped", ","): "dropped_count",
-    Column("source"): "name",
-}
 
 
 def coverage_report(accounts: Sequence[Coverage], *, top: int | None = None) -> Report:
@@ -75,7 +65,7 @@ def add_up(accounts: Sequence[Coverage]) -> Coverage:
         file=counted(len(accounts), "file"),
         arch=first.arch if len({each.arch for each in accounts}) == 1 else "several ABIs",
         **column_sums(accounts, SUMMED),
-        sources=(),
+        sources={},
         missing_sums=tuple(found),
         missing=(),
         dropped=dropped,
@@ -113,9 +103,6 @@ def _tables_of_one(coverage: Coverage) -> Iterator[Table]:
             (coverage.damaged_count, "damaged"),
         ]
         yield _parts_table("Functions", "functions", counts, coverage.function_count, "functions with CFI")
-    if len(coverage.sources) > 1:
-        rows = [cells_of(source, _SOURCE_COLUMNS) for source in coverage.sources]
-        yield Table("FDEs by source", tuple(_SOURCE_COLUMNS), rows)
 
 
 def _parts_table(title: str, noun: str, parts: Sequence[tuple[int, str]], whole: int, text: str) -> Table:
@@ -165,10 +152,12 @@ def _notes(total: Coverage, rest_count: int) -> Iterator[str]:
     if rest_count > 0:
         yield f"{rest_count:,} more places are in the sums (--top N lists more)."
     if total.sframe_size:
-        sources = [source.name for source in total.sources if source.size] or ["the CFI"]
+        sources = [name for name in total.sources if name != "code"] or ["the CFI"]
         cfi = " + ".join([*sources, *([".eh_frame_hdr"] if total.eh_frame_hdr_size else [])])
         ratio = "" if total.ratio is None else f", {total.ratio:.2f} of the bytes of {cfi}"
         yield f".sframe for {total.arch}: {total.sframe_size:,} bytes, {total.row_count:,} rows{ratio}."
+    if len(total.sources) > 1:
+        yield f"Functions from {', '.join(f'{name}: {count:,}' for name, count in total.sources.items())}."
     if total.other_padding_size:
         yield f"Padding without CFI, which is never executed and no code: {total.other_padding_size:,} bytes."
     if total.stub_fde_count:
@@ -204,7 +193,7 @@ def _function(item: Missing, coverage: Coverage) -> str:
 def summary(coverage: Coverage) -> str:
     """Return the one-line summary of a conversion."""
     in_part = f" and {coverage.in_part_count:,} in part" if coverage.in_part_count else ""
-    derived = sum(s.described_count + s.in_part_count for s in coverage.sources if s.name == "code")
+    derived = coverage.sources.get("code", 0)
     from_code = f" and {counted(derived, 'function')} from instructions" if derived else ""
     line = (
         f"SFrame version {coverage.sframe_version}: "
@@ -214,6 +203,6 @@ def summary(coverage: Coverage) -> str:
     )
     if coverage.ratio is not None:
         size = coverage.cfi_size + coverage.eh_frame_hdr_size
-        source_names = " + ".join(source.name for source in coverage.sources)
+        source_names = " + ".join(coverage.sources)
         line += f" ({coverage.ratio:.2f} of {source_names} + .eh_frame_hdr, {size:,} bytes)"
     return line

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.report.coverage import add_sources, count_sources, figures
+from cfi2sframe.report.coverage import count_functions, figures
 from cfi2sframe.report.gnu_size import gnu_size
 from cfi2sframe.report.tables import column_sums
 
@@ -70,7 +70,7 @@ def measure(conversion: Conversion) -> FileSize:
         file_size=len(image.data),
         existing_size=0 if image.sframe_section is None else image.sframe_section.size,
         gnu_size=gnu_size(conversion),
-        **figures(conversion, add_sources(count_sources(conversion))),
+        **figures(conversion, count_functions(conversion)[0]),
     )
 
 

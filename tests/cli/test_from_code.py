@@ -73,7 +73,7 @@ def test_coverage(files: Path) -> None:
     assert b"from code" not in run("coverage", files / "with", files / "with").out
     (account,) = json.loads(run("coverage", "--format", "json", "--from", "code", files / "with").out)["files"]
     assert account["from_code_size"] == 6
-    assert [source["name"] for source in account["sources"]] == [".eh_frame", "code"]
+    assert list(account["sources"]) == [".eh_frame", "code"]
     (unreached,) = account["missing"]
     assert (unreached["size"], unreached["reason"]) == (5, "NOT_REACHED")
 

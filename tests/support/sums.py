@@ -8,7 +8,7 @@ from itertools import groupby
 from cfi2sframe import Conversion, account, convert
 from cfi2sframe.conversion import Options
 from cfi2sframe.lower import InParts, Skip
-from cfi2sframe.report.coverage import NAMED_COUNT, add_sources
+from cfi2sframe.report.coverage import NAMED_COUNT
 from cfi2sframe.sframe.constants import FDE_SIZE, HEADER_SIZE
 
 TYPE_CHECKING = False
@@ -47,11 +47,11 @@ def check_sums(conversion: Conversion, *, may_join: bool = False) -> Coverage:
 
 
 def _check_functions(coverage: Coverage, conversion: Conversion, *, may_join: bool) -> None:
-    fdes = add_sources(coverage.sources)
     derived = conversion.cfi.derived_numbers
-    assert sum(fdes[1:]) - fdes.size == len(conversion.cfi.entries) - len(derived) + len(conversion.cfi.damaged)
     counts = (coverage.described_count, coverage.in_part_count, coverage.left_out_count, coverage.damaged_count)
     assert coverage.function_count == sum(counts)
+    others = coverage.stub_fde_count + coverage.dropped_count - len(conversion.cfi.damaged)
+    assert sum(counts) + others == len(conversion.cfi.entries) - len(derived)
     assert coverage.described_count == conversion.described_count
     assert sum(coverage.dropped.values()) == coverage.dropped_count
     places = {kind: [each for each in coverage.missing if each.kind == kind] for kind in ("left out", "damaged")}
@@ -71,9 +71,8 @@ def _check_functions(coverage: Coverage, conversion: Conversion, *, may_join: bo
         if not isinstance(conversion.outcomes.results[number], Skip)
     }
     assert len(said - set(derived)) == coverage.described_count + coverage.in_part_count
-    for source in coverage.sources:
-        if source.name == "code":
-            assert len(said & set(derived)) == source.described_count + source.in_part_count
+    assert len(said & set(derived)) == coverage.sources.get("code", 0)
+    assert len(said) == sum(coverage.sources.values())
     # Of an FDE that lost addresses to others, nothing but holes may be left.
     with_rows = said - (conversion.code_map.overlapped & conversion.outcomes.in_parts.keys())
     assert set(numbers) <= said if may_join else with_rows <= set(numbers) <= said
