@@ -28,15 +28,11 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 
-class Reading(NamedTuple, Generic[Answer]):
-    """A source, with the size that was read, and the answer of each ELF file in it, or why there is none."""
+def read_source(source: Source, function: Callable[[ElfImage], Answer]) -> tuple[Source, tuple[Answer | Unusable, ...]]:
+    """Call a function with each ELF file in a source; return the source with the size that was read, and the answers.
 
-    source: Source
-    answers: tuple[Answer | Unusable, ...]
-
-
-def read_source(source: Source, function: Callable[[ElfImage], Answer]) -> Reading[Answer]:
-    """Call a function with each ELF file in a source. Raises only interrupts: a failure is an answer."""
+    Raises only interrupts: a failure is an answer.
+    """
     answers: list[Answer | Unusable] = []
     try:
         with open_source(source) as data, limited(stored_size(data)):
@@ -45,7 +41,7 @@ def read_source(source: Source, function: Callable[[ElfImage], Answer]) -> Readi
                 answers.append(image if isinstance(image, Unusable) else _answer(image, function))  # noqa: PERF401 - those before a failure are kept
     except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
         answers.append(failure(source.name, error))
-    return Reading(source, tuple(answers))
+    return source, tuple(answers)
 
 
 def _answer(image: ElfImage, function: Callable[[ElfImage], Answer]) -> Answer | Unusable:
@@ -73,8 +69,8 @@ def answers_of(
     `count` processes do it. A source then has the size that was read. The caller may print while it has an answer.
     """
 
-    def lost(source: Source, reason: str) -> Reading[Answer]:
-        return Reading(source, (Unusable(source.name, reason, ErrorKind.SYSTEM),))
+    def lost(source: Source, reason: str) -> tuple[Source, tuple[Unusable]]:
+        return source, (Unusable(source.name, reason, ErrorKind.SYSTEM),)
 
     yield from ((item, item) for item in found if isinstance(item, Unusable))
     sources = [item for item in found if isinstance(item, Source)]

@@ -103,7 +103,7 @@ def _texts_of(item: Source | Unusable, request: DumpRequest) -> Sequence[tuple[s
     try:
         data = read_section(sys.stdin.buffer) if item.path == "-" else section_in(item.path)
         if data is None:
-            return read_source(item, partial(_text_of, is_json=is_json)).answers
+            return read_source(item, partial(_text_of, is_json=is_json))[1]
         with limited(len(data)):
             if is_section(data):
                 return [(item.name, _text(decode(data, request.section_vaddr or 0), None, is_json=is_json))]

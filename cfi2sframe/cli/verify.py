@@ -140,20 +140,20 @@ def run(request: VerifyRequest) -> int:
     for source, result in answers_of(found, partial(check, request=request), request.inputs.process_count):
         reason, data = "", {}
         if isinstance(result, Checked):
-            status, own, data = result.status, _STATUSES[result.status], result.found._asdict()
+            name, status, own, data = result.file, result.status, _STATUSES[result.status], result._asdict()
             checks.append(result)
             for line in result.lines:
-                sys.stdout.write(f"{printable(f'{result.name}: {line}')}\n")
+                sys.stdout.write(f"{printable(f'{name}: {line}')}\n")
             if request.is_verbose and is_single and not request.readers:
-                say("info", _comparison([result]), result.name)
+                say("info", _comparison([result]), name)
         elif is_skipped(source, result):
-            status, own, reason = "skipped", EXIT_SUCCESS, result.reason
+            name, status, own, reason = result.name, "skipped", EXIT_SUCCESS, result.reason
         else:
-            status, own, reason = "failed", exit_status_of(result.kind), result.reason
-            say("error", reason, result.name)
+            name, status, own, reason = result.name, "failed", exit_status_of(result.kind), result.reason
+            say("error", reason, name)
         statuses[status] += 1
         exit_status = worst((exit_status, own))
-        head = {"schema": SCHEMA_VERSION, "file": result.name, "status": status, "exit_status": own, "reason": reason}
+        head = {"schema": SCHEMA_VERSION, "file": name, "status": status, "exit_status": own, "reason": reason}
         lines.append(json.dumps(head | data))
     if request.is_verbose and not is_single:
         kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(statuses.items())) or "none"
@@ -167,32 +167,31 @@ def run(request: VerifyRequest) -> int:
 
 
 def _comparison(checks: Sequence[Checked]) -> str:
-    all_found = [each.found for each in checks]
     return (
-        f"{sum(found.functions for found in all_found):,} functions, "
-        f"{sum(found.rows for found in all_found):,} rows compared, "
-        f"{sum(found.left_out for found in all_found):,} rightly left out, "
-        f"{sum(len(found.differences) for found in all_found):,} differences"
+        f"{sum(each.functions for each in checks):,} functions, "
+        f"{sum(each.rows for each in checks):,} rows compared, "
+        f"{sum(each.left_out for each in checks):,} rightly left out, "
+        f"{sum(len(each.differences) for each in checks):,} differences"
     )
 
 
-class Compared(NamedTuple):
-    """What a report has of a file besides the status: how much was compared, what differs, what readers would do."""
+class Checked(NamedTuple):
+    """What a report has of a file: a key of `_STATUSES`, how much was compared, what differs, what readers would do."""
 
+    file: str
+    status: str
     functions: int = 0
     rows: int = 0
     left_out: int = 0
     differences: tuple[dict[str, str], ...] = ()
     readers: tuple[str, ...] = ()
+    reason: str = ""
 
-
-class Checked(NamedTuple):
-    """A file that was checked: a key of `_STATUSES`, what is printed, each line after the name, and what was found."""
-
-    name: str
-    status: str
-    lines: tuple[str, ...]
-    found: Compared
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What is printed after the file's name."""
+        differences = [": ".join(each.values()) for each in self.differences]
+        return (*self.readers, *differences, *([self.reason] if self.reason else []))
 
 
 def check(image: ElfImage, request: VerifyRequest) -> Checked:
@@ -217,7 +216,7 @@ def _judged(image: ElfImage, request: VerifyRequest) -> Checked:
         lines += [line for verdict in verdicts for line in _lines_of(verdict, image)]
         if not any(verdict.reads_it for verdict in verdicts):
             status = "different"
-    return Checked(image.name, status, tuple(lines), Compared(readers=tuple(lines)))
+    return Checked(image.name, status, readers=tuple(lines))
 
 
 def _compared(image: ElfImage, request: VerifyRequest) -> Checked:
@@ -235,9 +234,8 @@ def _compared(image: ElfImage, request: VerifyRequest) -> Checked:
         for kind, vaddr, message in result.differences
     )
     status = "different" if differences else "clean" if result.is_compared else "uncompared"
-    notes = () if result.is_compared else (_NOT_COMPARED,)
-    found = Compared(result.function_count, result.point_count, result.left_out_count, differences, notes)
-    return Checked(image.name, status, (*(": ".join(each.values()) for each in differences), *notes), found)
+    counts = (result.function_count, result.point_count, result.left_out_count)
+    return Checked(image.name, status, *counts, differences, reason="" if result.is_compared else _NOT_COMPARED)
 
 
 def _section(image: ElfImage, request: VerifyRequest) -> DecodedSection:

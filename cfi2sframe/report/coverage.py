@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 #: How many stretches of code without CFI an account names, the largest ones.
 NAMED_COUNT: Final = 1000
-#: Characters of a name or a detail.
-_MAX_TEXT_SIZE: Final = 4096
 
 
 class Missing(NamedTuple):
@@ -173,6 +171,8 @@ def account(conversion: Conversion) -> Coverage:
     dropped = Counter(why.value for number, why in code_map.dropped.items() if number not in cfi.derived_numbers)
     counts, sources = count_functions(conversion)
     named, without_cfi = list(_missing(conversion)), _missing_without_cfi(image, uncovered)
+    shown = [*named, *nlargest(NAMED_COUNT, without_cfi, key=lambda each: each.size)]
+    readable = readable_names(each.name for each in shown)
     return Coverage(
         file=image.name,
         arch=target.arch.name,
@@ -193,7 +193,7 @@ def account(conversion: Conversion) -> Coverage:
         dropped_count=counts["dropped"],
         sources=sources,
         missing_sums=_sums([*named, *without_cfi], sizes),
-        missing=_readable([*named, *nlargest(NAMED_COUNT, without_cfi, key=lambda each: each.size)]),
+        missing=tuple(each._replace(demangled=readable.get(each.name, each.name)) for each in shown),
         dropped=dict(sorted(dropped.items())),
         unread=cfi.unread,
         **figures(conversion, counts),
@@ -285,22 +285,6 @@ def _sums(missing: Iterable[Missing], sizes: Mapping[tuple[str, str], int]) -> t
     lost = {key: size for key, size in sizes.items() if key[0] not in DESCRIBED}
     found = [MissingSum(*key, places[key], lost.get(key, 0)) for key in {**places, **lost}]
     return tuple(sorted(found, key=lambda each: (-each.size, -each.place_count, each[:2])))
-
-
-def _readable(missing: list[Missing]) -> tuple[Missing, ...]:
-    """Return places with readable names. Texts are cut: thousands of places may share one of any length."""
-    readable = readable_names(each.name for each in missing)
-    return tuple(
-        [
-            each._replace(
-                section=each.section[:_MAX_TEXT_SIZE],
-                name=each.name[:_MAX_TEXT_SIZE],
-                demangled=readable.get(each.name, each.name)[:_MAX_TEXT_SIZE],
-                detail=each.detail[:_MAX_TEXT_SIZE],
-            )
-            for each in missing
-        ]
-    )
 
 
 def coverage_data(coverage: Coverage) -> dict[str, Any]:

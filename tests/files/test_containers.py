@@ -26,7 +26,7 @@ def _opened(path: Path) -> list[str]:
     (source,) = find_sources([str(path)])
     if isinstance(source, Unusable):
         return [f"{source.name}: {source.reason}"]
-    answers = read_source(source, lambda image: image.name).answers
+    answers = read_source(source, lambda image: image.name)[1]
     return [f"{name.name}: {name.reason}" if isinstance(name, Unusable) else name for name in answers]
 
 
@@ -133,7 +133,7 @@ def test_a_file_in_a_folder_is_exchanged_after_it_was_listed(kind: str, tmp_path
         "link": Unusable(str(file), "Too many levels of symbolic links"),
         "fifo": Unusable(str(file), "no longer a regular file", ErrorKind.CHANGED),
     }
-    assert read_source(source, lambda image: image.name).answers == (unusable[kind],)
+    assert read_source(source, lambda image: image.name)[1] == (unusable[kind],)
 
 
 def test_an_archive_cannot_be_converted(tmp_path: Path) -> None:
@@ -151,4 +151,4 @@ def test_what_a_kill_has_left_is_no_file_of_a_folder(tmp_path: Path) -> None:
 
 def test_a_file_that_goes_away(tmp_path: Path) -> None:
     source = Source(str(tmp_path / "gone"), "gone", "elf", 4)
-    assert read_source(source, lambda image: image.name).answers == (Unusable("gone", "No such file or directory"),)
+    assert read_source(source, lambda image: image.name)[1] == (Unusable("gone", "No such file or directory"),)

@@ -115,12 +115,3 @@ def test_data_repeats_the_record(mixed: Coverage) -> None:
     (item,) = [each for each in file["missing"] if each["kind"] == "left out"]
     assert (item["reason"], item["message"]) == ("CFA_EXPRESSION", "CFA is an expression")
     assert item["address"] == item["function_address"] == TEXT_VADDR + 0x40
-
-
-def test_texts_are_bounded() -> None:
-    """Thousands of places may share a name of any length."""
-    symbols = (asm.Symbol("f" * 100_000, TEXT_VADDR + 0x40, 16),)
-    fdes = (push_fp(AMD64), asm.Fde(cie_of(AMD64, UNSAYABLE), TEXT_VADDR + 0x40, 16))
-    coverage = account(convert(load(linked_file(AMD64, fdes, symbols=symbols), "in")))
-    (item,) = coverage.of_kind("left out")
-    assert item.name == item.demangled == "f" * 4096
