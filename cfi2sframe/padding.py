@@ -79,9 +79,10 @@ def find_padding(image: ElfImage, starts: Sequence[int], ends: Sequence[int]) ->
         for code in image.code_ranges:
             first, last = bisect_left(starts, code.start_vaddr), bisect_left(starts, code.end_vaddr)
             limits = [*starts[first + 1 : last], 0 if image.is_relocatable else code.end_vaddr]
+            content = image.code_bytes(code, code.start_vaddr, code.end_vaddr) if first < last else b""
             for gap in map(Span, ends[first:last], limits):
                 if 0 < gap.end - gap.start < _MAX_ALIGNMENT:
-                    data = image.code_bytes(code, *gap)
+                    data = content[gap.start - code.start_vaddr : gap.end - code.start_vaddr]
                     if data not in known:
                         known[data] = len(data) == gap.end - gap.start and is_fill(image.arch, data)
                     if known[data]:

@@ -192,14 +192,9 @@ class ElfImage:
         return None
 
     def code_end_of(self, vaddr: int) -> int | None:
-        """Return where the code that an address is in ends (see `holds_code`); None where it is in none."""
+        """Return where the code range of an address or, in a linked file, its executable segment ends; None if in none."""
         code = self.code_range_of(vaddr)
         return None if code is None else max(code.end_vaddr, self._code_segment_end(vaddr))
-
-    def holds_code(self, start_vaddr: int, end_vaddr: int) -> bool:
-        """Whether a range starts in a code range, and ends there or (linked files) in the same executable segment."""
-        end = self.code_end_of(start_vaddr)
-        return end is not None and end_vaddr <= end
 
     def may_execute(self, vaddr: int) -> bool:
         """Whether an address lies in an executable section or, in a linked file, in an executable segment."""
@@ -211,8 +206,9 @@ class ElfImage:
         return self._code_loads[index].end_vaddr if index >= 0 and not self.is_relocatable else 0
 
     def not_code(self, starts: Iterable[int], ends: Iterable[int]) -> list[int]:
-        """Return the numbers of the ranges for which `holds_code` is false."""
-        return [number for number, pair in enumerate(zip(starts, ends, strict=True)) if not self.holds_code(*pair)]
+        """Return the numbers of the ranges that do not start in code, or end past it (see `code_end_of`)."""
+        code_ends = map(self.code_end_of, starts)
+        return [n for n, (last, end) in enumerate(zip(code_ends, ends, strict=True)) if last is None or end > last]
 
     def section_at(self, vaddr: int) -> ElfSection | None:
         """Return the allocated section that holds an address."""

@@ -262,7 +262,7 @@ def _with_memory(name: str, ops: list[str], inside: list[str], after: str) -> Ef
     if name in ("ldraa", "ldrab"):
         # The base becomes the sum with the authenticated address, or one that faults.
         return Effect(forget(registers[0], base if back else NOTHING))
-    size = _SVE_SIZE if ops and ops[0][:1] in "{zp" else _LARGEST
+    size = _SVE_SIZE if ops and ops[0].lstrip("{")[:1] in ("z", "p") else _LARGEST
     stored = () if _NO_STORE.fullmatch(name) else memory.stored(size)
     if name.startswith("st"):
         # Only those tell in a register whether they have stored.

@@ -121,3 +121,11 @@ def test_wrong_effects_are_found(checkers: dict[str, Checker]) -> None:
                 wrong = effect._replace(steps=steps)
                 checker = Checker(target, lambda *_, wrong=wrong: wrong)
                 assert any(checker.check(code, random.Random(seed)) for seed in range(8)), (hex(word), steps)  # noqa: S311
+
+
+@pytest.mark.parametrize(("operands", "size"), [("{v30.16b, v31.16b}, [x0]", 64), ("{z0.b}, p0, [x0]", 1024)])
+def test_lists_of_vectors_store_what_they_may_hold(operands: str, size: int) -> None:
+    """Four registers at most: of 16 bytes each, or of 256 in SVE."""
+    effect = TARGETS["aarch64"].abi.effect_of(0, 4, "st1", operands)
+    assert effect is not None
+    assert [(step.op, step.size) for step in effect.steps] == [(Op.STORE, size)]
