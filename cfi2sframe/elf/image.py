@@ -192,7 +192,7 @@ class ElfImage:
         return None
 
     def code_end_of(self, vaddr: int) -> int | None:
-        """Return where the code range of an address ends, or its executable segment in a linked file; None without one."""
+        """Return where the code range of an address or, if linked, its executable segment ends; None without one."""
         code = self.code_range_of(vaddr)
         return None if code is None else max(code.end_vaddr, self._code_segment_end(vaddr))
 
