@@ -9,14 +9,13 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.constants import PF_X, PT_LOAD, PT_PHDR
+from cfi2sframe.elf.constants import PF_X, PT_LOAD
 from cfi2sframe.intern import IdentityMap
 from cfi2sframe.sframe import constants as s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cfi2sframe.abi import Arch
     from cfi2sframe.elf.headers import ProgramHeader
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.model import FunctionBody, Section
@@ -84,23 +83,15 @@ def each(check: Callable[[StoredFunction], object]) -> Check:
     return lambda it: [(f.start, message) for f in it.functions if isinstance(message := check(f), str)]
 
 
-def each_body(check: Callable[[FunctionBody, Arch], object]) -> Check:
+def each_body(check: Callable[[FunctionBody], object]) -> Check:
     """Return the same from a function that looks at rows alone. Those that functions share are looked at once."""
 
     def breaches(it: Subject) -> Breaches:
-        arch, section = it.section.arch, it.section
-        found = IdentityMap["FunctionBody", object](lambda body: check(body, arch))
-        functions = zip(section.starts, section.bodies, strict=True)
+        found = IdentityMap["FunctionBody", object](check)
+        functions = zip(it.section.starts, it.section.bodies, strict=True)
         return [(start, message) for start, body in functions if isinstance(message := found[body], str)]
 
     return breaches
-
-
-def other_base(body: FunctionBody, arch: Arch) -> str | None:
-    """Say that a CFA counts from another register than SP and FP."""
-    bases = {state.cfa.register for state in body.states if state.cfa is not None}
-    others = [arch.register_name(base) for base in bases - {arch.sp_register, arch.fp_register} if base is not None]
-    return f"the CFA counts from {min(others)}" if others else None
 
 
 def large_register(body: FunctionBody) -> str | None:
@@ -175,25 +166,6 @@ def segments(section: Section, image: ElfImage) -> Iterator[str]:
 def _is_inside(loads: list[ProgramHeader], start: int, size: int) -> bool:
     index = bisect_right(loads, start, key=lambda load: load.vaddr) - 1
     return index >= 0 and start + size <= loads[index].end_vaddr
-
-
-def executable_table(it: Subject) -> str | None:
-    """Say that PT_PHDR has PF_X and overlaps the segment of the functions. Putting the section into the file clears it.
-
-    Linux takes it for an executable segment. Where sections are not validated, the section is registered for it, and
-    then not for the segment, because ranges must not overlap.
-    """
-    if not it.is_in_file or it.image.is_relocatable:
-        return None
-    first = min(it.section.starts, default=0)
-    executable = [p for p in it.image.segments if p.flags & PF_X]
-    loads = [p for p in executable if p.type == PT_LOAD and p.vaddr <= first < p.end_vaddr]
-    tables = [p for p in executable if p.type == PT_PHDR]
-    if any(table.vaddr < load.end_vaddr and load.vaddr < table.end_vaddr for table in tables for load in loads):
-        return (
-            "PT_PHDR has PF_X: the section is registered for it, and then not for the code's segment, which overlaps it"
-        )
-    return None
 
 
 def outside_the_code(it: Subject) -> Breaches:

@@ -161,7 +161,6 @@ _RULES: Final = (
           _DECISIVE),
     _Rule("executable segments", _by("kernel"),
           lambda it: [(None, message) for message in c.segments(it.section, it.image)]),
-    _Rule("headers with PF_X", _by("kernel", "does not find it"), c.executable_table),
     _Rule("text", _by("verify"), c.outside_the_code),
     _Rule("text", _by("arm64"), c.outside_the_text),
     _Rule("order of functions", _by("verify kernel", glibc="reads it wrongly"), c.descents),
@@ -170,19 +169,18 @@ _RULES: Final = (
     _Rule("block size", _by("verify"), each(
         lambda f: not f.record.is_pcmask and f.record.repeat_size
         and f"block size {f.record.repeat_size} of a PCINC function")),
-    _Rule("number of rows", _by("verify kernel"), each_body(lambda body, _: not body.starts and "no rows")),
+    _Rule("number of rows", _by("verify kernel"), each_body(lambda body: not body.starts and "no rows")),
     _Rule("size", _by("verify"), each(lambda f: f.body.starts and not f.size and "no size")),
     _Rule("first row", _by("verify"), each_body(
-        lambda body, _: body.starts[:1] > (0,) and f"the first row starts at {body.starts[0]}")),
+        lambda body: body.starts[:1] > (0,) and f"the first row starts at {body.starts[0]}")),
     _Rule("order of rows", _by("verify kernel", glibc="reads it wrongly"), each_body(
-        lambda body, _: not all(map(lt, body.starts, body.starts[1:])) and "row starts do not ascend")),
+        lambda body: not all(map(lt, body.starts, body.starts[1:])) and "row starts do not ascend")),
     _Rule("rows outside", _by("verify kernel", glibc="reads it wrongly"), each(c.row_outside)),
     _Rule("rows without data words", _by("arm64", glibc="leaves traces to DWARF"), each_body(
-        lambda body, _: any(state.cfa is None for state in body.states)
+        lambda body: any(state.cfa is None for state in body.states)
         and "a row without data words is an error to it")),
-    _Rule("flexible rows", _by("arm64"), each_body(lambda body, _: body.is_flexible and "its rows are flexible")),
-    _Rule("CFA's register", _by("arm64"), each_body(c.other_base)),
-    _Rule("register numbers", _by("kernel", "reads it wrongly"), each_body(lambda body, _: c.large_register(body))),
+    _Rule("flexible rows", _by("arm64"), each_body(lambda body: body.is_flexible and "its rows are flexible")),
+    _Rule("register numbers", _by("kernel", "reads it wrongly"), each_body(c.large_register)),
     _Rule("rows of its own", _by(_LD, "reads it wrongly"), c.shared_rows),
 )
 # fmt: on

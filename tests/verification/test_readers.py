@@ -174,8 +174,6 @@ def test_each_rule_of_glibc(section: RawSection, rule: str, consequence: str) ->
 
 
 ARM64: Final = RawSection((RawFunction(rows=b"\x00\x05\x10\xf0"),), abi=2, fixed_ra=0)
-#: CFA = x19 + 16.
-OTHER_BASE: Final = RawFunction(rows=b"\x00\x44\x99\x00\x00\x00\x10\x00\x00\x00", info2=1)
 
 
 @pytest.mark.parametrize(
@@ -188,8 +186,7 @@ OTHER_BASE: Final = RawFunction(rows=b"\x00\x44\x99\x00\x00\x00\x10\x00\x00\x00"
         (ARM64._replace(flags=1), ["flags"]),
         (SECTION, ["ABI"]),
         (ARM64._replace(auxiliary=b"12345678"), ["auxiliary header"]),
-        (ARM64._replace(functions=(RawFunction(rows=FLEXIBLE, info2=1),)), ["flexible rows", "CFA's register"]),
-        (ARM64._replace(functions=(OTHER_BASE,)), ["flexible rows", "CFA's register"]),
+        (ARM64._replace(functions=(RawFunction(rows=FLEXIBLE, info2=1),)), ["flexible rows"]),
         (ARM64._replace(functions=(RawFunction(rows=b"\x00\x00"),)), ["rows without data words"]),
         (ARM64._replace(functions=(RawFunction(0x20FF8, rows=b"\x00\x03\x10"),)), ["text"]),
         (ARM64._replace(functions=(RawFunction(0x40000, rows=b"\x00\x03\x10"),)), ["text"]),
@@ -244,22 +241,6 @@ def test_several_segments() -> None:
     assert verdict.reads_it
     (verdict,) = verdicts("glibc", section._replace(version=2), linked_image(cuts=(0x10,)))
     assert verdict.reads_it
-
-
-TABLE: Final = asm.Segment(PT_PHDR, 5, (".text0",), align=1)
-
-
-def test_headers_that_are_taken_for_segments() -> None:
-    """PT_PHDR is cleared when the section is put in; in a file that has one already, it counts."""
-    data = SECTION.assemble()
-    found = asm.Segment(PT_GNU_SFRAME, 4, (".sframe",))
-    segments = (asm.Segment(PT_LOAD, 4, (".sframe",), align=1), found)
-    image = linked_image(more=(TABLE,), section=data, section_segment=segments)
-    decoded = decode_existing(image)
-    for is_in_file in (False, True):
-        (verdict,) = judge(image, decoded, "kernel", is_in_file=is_in_file)
-        rules = [(broken.rule, broken.consequence) for broken in verdict.broken]
-        assert rules == ([("headers with PF_X", "does not find it")] if is_in_file else [])
 
 
 def test_sections_that_are_not_found() -> None:
