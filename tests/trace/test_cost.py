@@ -73,14 +73,12 @@ def test_an_ordinary_deep_stack_is_whole(tmp_path: Path) -> None:
 
 
 def test_memory_that_is_listed_again_and_again(tmp_path: Path) -> None:
-    """A program in memory of 200 MiB, in a core of 100 KB."""
+    """600 times the same 64 KiB, and the same thread: nothing is copied."""
     core = CoreFile(AMD64, ((1, FRAME),), (Load(BIAS, program(AMD64, b"")[:PAGE]), Load(0, bytes(1 << 16)))).assemble()
     notes_size, offset = len(core) - (1 << 16) - PAGE - 64 - 56 * 3, len(core) - (1 << 16)
     loads = [header(c.PT_LOAD, offset, BIAS + (n << 16), 1 << 16) for n in range(600)]
-    table = header(c.PT_NOTE, 64 + 56 * 3, 0, notes_size) + b"".join(loads)
-    done = run(tmp_path, with_headers(core, "<", table))
-    assert done.status == 3
-    assert "its segments overlap: they claim 39," in done.err
+    table = header(c.PT_NOTE, 64 + 56 * 3, 0, notes_size) * 600 + b"".join(loads)
+    assert run(tmp_path, with_headers(core, "<", table)).is_answered(0)
 
 
 def test_a_hole_of_terabytes(tmp_path: Path) -> None:
