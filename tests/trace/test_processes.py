@@ -11,15 +11,15 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cfi2sframe.abi import AMD64
 from cfi2sframe.errors import InputError
-from cfi2sframe.trace import FileStore, trace_process
-from cfi2sframe.trace.snapshot import stopped_threads
+from cfi2sframe.trace import AddressSpace, Ending, FileStore, trace_process
+from cfi2sframe.trace.snapshot import Process, stopped_threads
 from cfi2sframe.trace.space import ModuleFile
 from tests.support import cli
 from tests.support.needs import need, run
@@ -214,6 +214,20 @@ def test_an_alternate_signal_stack(tmp_path: Path, store: FileStore) -> None:
     names = functions_of(traced, traced.threads[0])
     assert traced.threads[0].ending.kind == "outermost"
     assert names.index("handler") < names.index("main") < names.index("_start")
+
+
+def test_the_vdso_is_read_from_memory(sleeper: subprocess.Popen[bytes], store: FileStore) -> None:
+    traced_or_skip(sleeper.pid, store)
+    with closing(Process(sleeper.pid)) as process:
+        space = AddressSpace(process.copy(), store)
+        start = space.snapshot.auxv[33]
+        module = space.module_at(start)
+    assert module is not None
+    assert module.file is not None, module.note
+    assert (module.name, module.start, module.bias, module.file.source) == ("[vdso]", start, start, "converted")
+    (vaddr,) = [vaddr for vaddr, _, name in module.file.functions if name == "__vdso_gettimeofday"]
+    assert space.symbol_at(start + vaddr + 1) == ("__vdso_gettimeofday", 1)
+    assert not isinstance(space.find(start + vaddr), Ending)
 
 
 def test_processes_that_cannot_be_traced(sleeper: subprocess.Popen[bytes], store: FileStore) -> None:
