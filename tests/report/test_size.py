@@ -85,6 +85,8 @@ def test_sums() -> None:
     assert cut.total == report.tables[0].total
     assert [row[:4] for row in cut.rows[:3]] == [row[:4] for row in report.tables[0].rows[:3]]
     assert [row[-1] for row in cut.rows[3:]] == ["3 more files (--top all)"]
+    one = size_report(files[:1]).tables[0]
+    assert (len(one.rows), one.total) == (1, None)
 
 
 @pytest.mark.parametrize("order", [*ORDERS.values()])
