@@ -30,6 +30,10 @@ NAMES = (
 )
 
 
+#: Bits of an address; those above may be an authentication code.
+_ADDRESS_BITS = 48
+
+
 def glibc_version(target: Target) -> str:
     """Return the version of the C library in the sysroot of a target."""
     match = re.search(rb"GNU C Library .* release version (\d+\.\d+)", (target.sysroot / "lib/libc.so.6").read_bytes())
@@ -68,13 +72,14 @@ def test_cores_as_qemu_writes_them(target: Target, name: str, flag: str, tmp_pat
 def test_signed_return_addresses(name: str, tmp_path: Path) -> None:
     """AArch64 code that signs its return addresses.
 
-    qemu 7.2 does not tell gdb which bits of an address are its authentication code, so gdb is asked on a CPU that signs
-    nothing; the process is the same otherwise, since the emulator's addresses do not change.
+    qemu 7.2 does not tell gdb which bits of an address are its authentication code. Then gdb is asked on a CPU that
+    signs nothing; the process is the same otherwise, since the addresses of this emulator do not change.
     """
     program = named(name)
     program = program._replace(flags=(*program.flags, "-mbranch-protection=pac-ret"))
     binary = compile_program(program, tmp_path, AARCH64.triplet)
     signed = die_under_gdb(AARCH64, binary, need("gdb-multiarch"), program.commands)
-    unsigned = die_under_gdb(AARCH64, binary, need("gdb-multiarch"), program.commands, CPU_WITHOUT_PAC)
-    assert [c.pcs for c in signed.gdb] != [c.pcs for c in unsigned.gdb]
-    check(trace_core(str(signed.listed)), unsigned.gdb, program)
+    judged = signed.gdb
+    if any(pc >> _ADDRESS_BITS for chain in judged for pc in chain.pcs):
+        judged = die_under_gdb(AARCH64, binary, need("gdb-multiarch"), program.commands, CPU_WITHOUT_PAC).gdb
+    check(trace_core(str(signed.listed)), judged, program)
