@@ -50,8 +50,7 @@ The wrappers print nothing and never fail a build step, unless a variable asks f
 
   CFI2SFRAME_CC, CFI2SFRAME_LD, CFI2SFRAME_AS   the real program: a path, or a name in PATH
   CFI2SFRAME_FLAGS='--sframe-version 2'         options of cfi2sframe convert
-  CFI2SFRAME_LOG=/FILE                          append a line for each file
-  CFI2SFRAME_VERBOSE=1                          print the same on standard error
+  CFI2SFRAME_LOG=/FILE                          append a line for each file; /dev/stderr prints them
   CFI2SFRAME_STRICT=1                           fail (1) if a linked file or an object gets no section
 
 Files without CFI and files for which SFrame is not defined do not count as failures. See also cfi2sframe-cc(1).

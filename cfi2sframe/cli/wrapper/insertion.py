@@ -74,21 +74,20 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
     from cfi2sframe.cli import convert
     from cfi2sframe.cli.verbs import status_of
 
-    is_verbose = is_set("CFI2SFRAME_VERBOSE")
     said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
         try:
             options = plan()
             if options is None:
                 return EXIT_SUCCESS
-            is_heard = is_verbose or os.environ.get("CFI2SFRAME_LOG")
-            request = _request_of(path, [*(["--verbose"] if is_heard else []), *options])
+            has_log = bool(os.environ.get("CFI2SFRAME_LOG"))
+            request = _request_of(path, [*["--verbose"] * has_log, *options])
             status = status_of("convert", lambda: convert.run(request))
         except (Cfi2SFrameError, OSError) as error:
             status = EXIT_UNUSABLE
             said.write(message(role, "error", reason_of(error), path))
     text = said.getvalue()
-    if is_verbose or (status != EXIT_SUCCESS and is_set("CFI2SFRAME_STRICT")):
+    if status != EXIT_SUCCESS and is_set("CFI2SFRAME_STRICT"):
         write(text)
     log(text)
     return status

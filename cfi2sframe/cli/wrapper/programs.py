@@ -161,7 +161,7 @@ def log(text: str) -> None:
         with open(path, "ab", buffering=0) as file:
             file.write(text.encode(errors="surrogateescape"))
     except (OSError, ValueError) as error:
-        if is_set("CFI2SFRAME_VERBOSE"):
+        if is_set("CFI2SFRAME_STRICT"):
             write(f"cfi2sframe: CFI2SFRAME_LOG: {error}\n")
 
 
@@ -172,8 +172,6 @@ def without_section(role: Role, file: str, reason: str = "") -> int:
     if is_set("CFI2SFRAME_STRICT"):
         write(message(role, "error", f"{verdict} (CFI2SFRAME_STRICT)", file))
         return 1
-    if is_set("CFI2SFRAME_VERBOSE"):
-        write(message(role, "warning", verdict, file))
     return 0
 
 
