@@ -37,6 +37,7 @@ from cfi2sframe.files.write import open_input, write_file, write_output
 from cfi2sframe.guard import limited, unlimited
 from cfi2sframe.jobs.existing import compare_existing, options_for
 from cfi2sframe.jobs.records import Job, Outcome
+from cfi2sframe.printable import counted
 from cfi2sframe.reasons import SkipReason
 
 if TYPE_CHECKING:
@@ -160,10 +161,11 @@ def _known_of(job: Job, conversion: Conversion, coverage: Coverage | None) -> Ou
         import json
 
         from cfi2sframe.report.coverage import coverage_data
-        from cfi2sframe.report.coverage_report import summary as sentence
+        from cfi2sframe.report.coverage_report import headline
         from cfi2sframe.report.tables import SCHEMA_VERSION
 
-        summary, account = sentence(coverage), json.dumps({"schema": SCHEMA_VERSION, **coverage_data(coverage)})
+        summary = f"{headline(coverage)}; {counted(coverage.sframe_size, 'byte')} of .sframe"
+        account = json.dumps({"schema": SCHEMA_VERSION, **coverage_data(coverage)})
     return Outcome(
         job.name,
         job.other_names,

@@ -188,21 +188,3 @@ def _function(item: Missing, coverage: Coverage) -> str:
     if coverage.is_object and item.section != ".text":
         place = f"{printable(item.section)}+{place}"
     return f"{printable(item.demangled)} ({place})" if item.name else f"function at {place}"
-
-
-def summary(coverage: Coverage) -> str:
-    """Return the one-line summary of a conversion."""
-    in_part = f" and {coverage.in_part_count:,} in part" if coverage.in_part_count else ""
-    derived = coverage.sources.get("code", 0)
-    from_code = f" and {counted(derived, 'function')} from instructions" if derived else ""
-    line = (
-        f"SFrame version {coverage.sframe_version}: "
-        f"{coverage.described_count:,} of {coverage.function_count:,} functions{in_part}{from_code}, "
-        f"{coverage.described_size:,} of {coverage.code_size + coverage.other_padding_size:,} executable bytes, "
-        f"{coverage.sframe_size:,} bytes of .sframe"
-    )
-    if coverage.ratio is not None:
-        size = coverage.cfi_size + coverage.eh_frame_hdr_size
-        source_names = " + ".join(coverage.sources)
-        line += f" ({coverage.ratio:.2f} of {source_names} + .eh_frame_hdr, {size:,} bytes)"
-    return line

@@ -11,7 +11,7 @@ from cfi2sframe.api import decode, decode_existing
 from cfi2sframe.conversion import Options
 from cfi2sframe.emit import reader_warnings
 from cfi2sframe.errors import Cfi2SFrameError, CostError, RequestError
-from cfi2sframe.report.coverage_report import missing_sentences, summary
+from cfi2sframe.report.coverage_report import headline, missing_sentences
 from cfi2sframe.sframe.dump import dump_json, dump_text
 from tests.fuzz.harness import FindingError, expect
 from tests.support.kernel_reader import LARGE_REGISTER, OUTSIDE, SPREAD, code_of, complaints
@@ -47,7 +47,7 @@ def check_conversion(conversion: Conversion, options: Options) -> None:
     """Account for a conversion, read it back, verify it, and check it by the strict reader."""
     image = conversion.image
     coverage = account(conversion)
-    summary(coverage)
+    headline(coverage)
     list(islice(missing_sentences(coverage), _FUNCTION_COUNT))
     if not conversion.data:
         return

@@ -11,7 +11,7 @@ import pytest
 from cfi2sframe import account, convert, load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.report.coverage import share
-from cfi2sframe.report.coverage_report import add_up, coverage_report, headline, missing_sentences, summary
+from cfi2sframe.report.coverage_report import add_up, coverage_report, headline, missing_sentences
 from cfi2sframe.report.tables import render
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file, push_fp
@@ -49,7 +49,6 @@ def test_each_byte_and_function_counts_once(mixed: Coverage) -> None:
     counts = (mixed.described_count, mixed.in_part_count, mixed.left_out_count, mixed.damaged_count)
     assert (mixed.function_count, *counts) == (6, 3, 1, 1, 1)
     assert headline(mixed).endswith(" of 292 bytes of code, and 3 of 6 functions with CFI (1 more in part)")
-    assert summary(mixed).startswith("SFrame version 3: 3 of 6 functions and 1 in part, 48 of 292 executable bytes, ")
 
 
 def test_tables_add_up(mixed: Coverage) -> None:
