@@ -40,6 +40,8 @@ def read_source(source: Source, function: Callable[[ElfImage], Answer]) -> tuple
             for image in images_of(source, data):
                 answers.append(image if isinstance(image, Unusable) else _answer(image, function))  # noqa: PERF401 - those before a failure are kept
     except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
+        # The next file needs the memory, and this one's time is over.
+        gc.collect()
         answers.append(failure(source.name, error))
     return source, tuple(answers)
 
@@ -56,8 +58,6 @@ def _answer(image: ElfImage, function: Callable[[ElfImage], Answer]) -> Answer |
 
 def failure(name: str, error: Exception) -> Unusable:
     """Return why there is no answer, whatever was raised."""
-    # The next file needs the memory.
-    gc.collect()
     return Unusable(name, reason_of(error), kind_of(error))
 
 

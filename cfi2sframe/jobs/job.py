@@ -70,6 +70,8 @@ def run_job(job: Job) -> Outcome:
         except Exception as error:  # noqa: BLE001 - whatever was raised, it concerns this file only
             # Another run may be converting the same file.
             if not attempts_left or kind_of(error) is not ErrorKind.CHANGED:
+                # The next file needs the memory, and this one's time is over.
+                gc.collect()
                 return _failed(job, error, Outcome(job.name, job.other_names, "failed"))
 
 
@@ -85,8 +87,6 @@ def _failed(job: Job, error: Exception, known: Outcome) -> Outcome:
         return Outcome(job.name, job.other_names, "skipped", reason=reason, skip_kind=skip_kind)
     if isinstance(error, IsFolderError):
         reason += " (with --in-place or --check, -r processes the ELF files in it)"
-    # The next file needs the memory.
-    gc.collect()
     if isinstance(error, OutputError):
         return known._replace(name=error.where, other_names=(), kind=kind, reason=error.reason)
     return known._replace(kind=kind, reason=reason)
