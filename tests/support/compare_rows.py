@@ -69,7 +69,10 @@ def compare(
     arch, version = conversion.target.arch, conversion.target.version
     left_out = {entry.fde.pc_begin_vaddr: skip for entry, skip in conversion.skips}
     in_parts = {entry.fde.pc_begin_vaddr for entry, _ in conversion.in_parts}
-    known = {(entry.fde.pc_begin_vaddr, entry.fde.pc_range) for entry in conversion.cfi.entries}
+    entries = conversion.cfi.entries
+    # What reaches past the code is cut off, and described in part.
+    sizes = (size + entries.clipped.get(number, 0) for number, size in enumerate(entries.sizes))
+    known = set(zip(entries.starts, sizes, strict=True))
     problems: list[str] = []
     described = found_left_out = points = 0
 
@@ -138,14 +141,13 @@ def _undisputed(conversion: Conversion, fdes: Iterable[naive.Fde]) -> Iterator[n
     cfi = conversion.cfi
     refused = {cfi.entries[number].fde.pc_begin_vaddr for number in conversion.code_map.dropped}
     refused |= {failure.start_vaddr for failure in cfi.damaged if failure.start_vaddr is not None}
-    ordered = sorted(fdes, key=lambda fde: fde.start_vaddr)
-    furthest = -1
-    for number, fde in enumerate(ordered):
-        end = fde.start_vaddr + fde.size
-        following = ordered[number + 1].start_vaddr if number + 1 < len(ordered) else 1 << 64
-        if furthest <= fde.start_vaddr and end <= following and fde.start_vaddr not in refused:
+    # The naive evaluator does not know all FDEs that the package reads.
+    ranges = {(start, start + size) for start, size in zip(cfi.entries.starts, cfi.entries.sizes, strict=True)}
+    for fde in fdes:
+        start, end = fde.start_vaddr, fde.start_vaddr + fde.size
+        others = (other for other in ranges if other[0] != start)
+        if start not in refused and not any(first < end and start < last for first, last in others):
             yield fde
-        furthest = max(furthest, end)
 
 
 def is_plain(row: naive.Row, arch: Arch) -> bool:
