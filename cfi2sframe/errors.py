@@ -179,12 +179,6 @@ class CostError(Cfi2SFrameError):
     kind = ErrorKind.COSTLY
 
 
-class ContainerError(InputError):
-    """A static archive is damaged."""
-
-    kind = ErrorKind.DAMAGED
-
-
 class CfiError(InputError):
     """A CIE, an FDE or a call frame instruction is damaged."""
 

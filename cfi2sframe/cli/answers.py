@@ -6,15 +6,14 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from contextlib import closing
-from functools import partial
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from cfi2sframe.cli.messages import EXIT_UNUSABLE, exit_status_of, fail, say, worst
 from cfi2sframe.cli.progress import watched
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import stored_size
 from cfi2sframe.errors import CostError, ErrorKind, kind_of, reason_of
-from cfi2sframe.files.find import Source, Unusable
-from cfi2sframe.files.read import images_of, open_source
+from cfi2sframe.files.find import Source, Unusable, hint_about, open_source
 from cfi2sframe.guard import limited
 from cfi2sframe.printable import counted
 
@@ -22,75 +21,60 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from cfi2sframe.cli.options import Printing
-    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.elf.contents import FileData
     from cfi2sframe.report.tables import Report
 
 Answer = TypeVar("Answer")
 
 
-def read_source(source: Source, function: Callable[[ElfImage], Answer]) -> tuple[Source, tuple[Answer | Unusable, ...]]:
-    """Call a function with each ELF file in a source; return the source with the size that was read, and the answers.
+def read_source(source: Source, question: Callable[[FileData, str], Answer]) -> tuple[Source, Answer | Unusable]:
+    """Ask a question of a file's bytes and name; return the file with the size that was read, and the answer.
 
     Raises only interrupts: a failure is an answer.
     """
-    answers: list[Answer | Unusable] = []
     try:
         with open_source(source) as data, limited(stored_size(data)):
             source = source._replace(size=stored_size(data))
-            for image in images_of(source, data):
-                answers.append(image if isinstance(image, Unusable) else _answer(image, function))  # noqa: PERF401 - those before a failure are kept
+            return source, question(data, source.name)
     except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
         # The next file needs the memory, and this one's time is over.
         gc.collect()
-        answers.append(failure(source.name, error))
-    return source, tuple(answers)
-
-
-def _answer(image: ElfImage, function: Callable[[ElfImage], Answer]) -> Answer | Unusable:
-    try:
-        return function(image)
-    except (CostError, MemoryError):
-        # The limits are those of the whole source.
-        raise
-    except Exception as error:  # noqa: BLE001 - a member's failure is that member's
-        return failure(image.name, error)
-
-
-def failure(name: str, error: Exception) -> Unusable:
-    """Return why there is no answer, whatever was raised."""
-    return Unusable(name, reason_of(error), kind_of(error))
+        kind = kind_of(error)
+        hint = hint_about(source.path) if kind is ErrorKind.NOT_ELF else ""
+        return source, Unusable(source.name, f"{reason_of(error)}{hint}", kind)
 
 
 def answers_of(
-    found: Sequence[Source | Unusable], function: Callable[[ElfImage], Answer], count: int
+    found: Sequence[Source | Unusable], question: Callable[[ElfImage], Answer], count: int
 ) -> Iterator[tuple[Source | Unusable, Answer | Unusable]]:
-    """Yield each source with the answer of each ELF file in it, in order, after what cannot be opened at all.
+    """Yield each file with its answer, in order, after what cannot be opened at all.
 
-    `count` processes do it. A source then has the size that was read. The caller may print while it has an answer.
+    `count` processes do it. A file then has the size that was read. The caller may print while it has an answer.
     """
 
-    def lost(source: Source, reason: str) -> tuple[Source, tuple[Unusable]]:
-        return source, (Unusable(source.name, reason, ErrorKind.SYSTEM),)
+    def ask(source: Source) -> tuple[Source, Answer | Unusable]:
+        return read_source(source, lambda data, name: question(ElfImage(data, name)))
+
+    def lost(source: Source, reason: str) -> tuple[Source, Unusable]:
+        return source, Unusable(source.name, reason, ErrorKind.SYSTEM)
 
     yield from ((item, item) for item in found if isinstance(item, Unusable))
     sources = [item for item in found if isinstance(item, Source)]
     if not all(source.size for source in sources):
         # Other processes have another standard input; pipes, too, are read here.
         count = 1
-    with closing(watched(partial(read_source, function=function), sources, lost, count=count)) as readings:
-        for source, answers in readings:
-            yield from ((source, answer) for answer in answers)
+    with closing(watched(ask, sources, lost, count=count)) as answers:
+        yield from answers
 
 
 def is_one_file(found: Sequence[Source | Unusable]) -> bool:
-    """Whether the user has named a single file, and no folder or archive."""
-    return len(found) == 1 and isinstance(found[0], Source) and found[0].kind == "elf" and not found[0].is_in_folder
+    """Whether the user has named a single file, and no folder."""
+    return len(found) == 1 and isinstance(found[0], Source) and not found[0].is_in_folder
 
 
 def is_skipped(source: Source | Unusable, result: Unusable) -> bool:
-    """Whether a file is no failure: it has nothing that was asked for, and was found in a folder or an archive."""
-    was_found = isinstance(source, Unusable) or source.is_in_folder or source.kind != "elf"
-    return result.kind is ErrorKind.UNFIT and was_found
+    """Whether a file is no failure: it has nothing that was asked for, and was found in a folder."""
+    return result.kind is ErrorKind.UNFIT and isinstance(source, Source) and source.is_in_folder
 
 
 class Collected(NamedTuple, Generic[Answer]):

@@ -49,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"examples:\n  {PROGRAM} audit memcpy.o\n  {PROGRAM} audit -v /usr/lib/x86_64-linux-gnu/libc.so.6\n"
         f"  {PROGRAM} audit -j 4 build -o audit.json\n",
     )
-    add_inputs(parser, "ELF file, folder or static archive; - is standard input")
+    add_inputs(parser, "ELF file or folder; - is standard input")
     add_source(parser.add_argument_group("what to compare"), ("eh_frame", "debug_frame", "gopclntab"))
     group = add_output(parser, FORMATS)
     add_option(group, "-v, --verbose", "name functions that could not be compared, and why")

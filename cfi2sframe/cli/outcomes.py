@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, get_args
 
 from cfi2sframe.cli.messages import EXIT_DIFFERENCE, EXIT_SUCCESS, exit_status_of, say
 from cfi2sframe.errors import ErrorKind
+from cfi2sframe.files.find import hint_about
 from cfi2sframe.files.kinds import SkipKind
 from cfi2sframe.jobs.records import Status
 from cfi2sframe.printable import counted, printable
@@ -70,18 +71,7 @@ def _brief(outcome: Outcome, option: str) -> str:
 
 def _failure(outcome: Outcome) -> str:
     """Return why a file failed and, if it is no ELF file, what to do with it."""
-    if outcome.kind is not ErrorKind.NOT_ELF:
-        return outcome.reason
-    from cfi2sframe.files.find import kind_of_container
-
-    container = kind_of_container(outcome.name)
-    if container == "archive":
-        return (
-            f"{outcome.reason} but a static archive; convert the program linked with it, which is smaller and has the "
-            "PLT stubs, or extract the objects (ar x), convert them and archive them again (ar qcsD)"
-        )
-    hint = " but a package; convert its files before they are packed" if container == "package" else ""
-    return f"{outcome.reason}{hint}"
+    return f"{outcome.reason}{hint_about(outcome.name) if outcome.kind is ErrorKind.NOT_ELF else ''}"
 
 
 # Several files

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb `size`: what SFrame costs, for files, trees and archives."""
+"""The verb `size`: what SFrame costs, for files and trees."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"  {PROGRAM} size /usr/lib -j 4 -o report.html\n"
         f"  {PROGRAM} size --compare old/ new/ --format markdown\n",
     )
-    add_inputs(parser, "ELF file, folder or static archive; - is standard input")
+    add_inputs(parser, "ELF file or folder; - is standard input")
     group = parser.add_argument_group("what is measured")
     add_option(group, "--compare OLD NEW", "two files, or two trees matched by name")
     add_version(group)

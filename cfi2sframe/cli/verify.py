@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections import Counter
 from functools import partial
@@ -31,8 +32,8 @@ from cfi2sframe.cli.options import (
     write_text,
 )
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.cli.raw_section import section_in
 from cfi2sframe.conversion import Options
+from cfi2sframe.elf.load import is_section, read_file
 from cfi2sframe.errors import InputError, RequestError, SFrameError, UnfitError
 from cfi2sframe.printable import counted, printable
 from cfi2sframe.readers import READERS
@@ -89,7 +90,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"  {PROGRAM} verify --would-be /bin/ls            the section that convert would write\n"
         f"  {PROGRAM} verify program --reader kernel --reader glibc\n",
     )
-    add_inputs(parser, "ELF file, folder or static archive; - is standard input")
+    add_inputs(parser, "ELF file or folder; - is standard input")
     group = parser.add_argument_group("what to check")
     add_option(group, "--would-be", "check the section that convert would write, not the one in FILE")
     text = "check what this reader requires: a name as for --for; may be repeated"
@@ -104,7 +105,7 @@ def request_of(arguments: argparse.Namespace) -> VerifyRequest:
     options = conversion_options(arguments)
     section, section_name = None, ""
     if len(arguments.inputs) == 2:
-        first, section = map(section_in, arguments.inputs)
+        first, section = map(_section_in, arguments.inputs)
         if first and not section:
             raise RequestError(
                 "FILE comes before SECTION: " + " ".join([PROGRAM, "verify", *reversed(arguments.inputs)])
@@ -128,6 +129,15 @@ def request_of(arguments: argparse.Namespace) -> VerifyRequest:
         arguments.report,
         arguments.verbose,
     )
+
+
+def _section_in(path: str) -> bytes | None:
+    """Return the content of a regular file if it is the raw bytes of a section; otherwise None."""
+    try:
+        data = read_file(path) if os.path.isfile(path) else b""
+    except InputError:
+        return None
+    return bytes(data) if is_section(data) else None
 
 
 def run(request: VerifyRequest) -> int:

@@ -12,6 +12,7 @@ from cfi2sframe.elf.constants import ELF_MAGIC
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import FileError, naming
+from cfi2sframe.sframe.constants import SFRAME_MAGIC
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -46,6 +47,7 @@ def stored_size(data: FileData) -> int:
 _LARGE_SIZE: Final = 1 << 20
 #: The unit of st_blocks, in bytes.
 _BLOCK_UNIT: Final = 512
+_SFRAME_MAGICS: Final = (SFRAME_MAGIC.to_bytes(2, "little"), SFRAME_MAGIC.to_bytes(2, "big"))
 _UNFOLLOWED: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -59,12 +61,17 @@ def open_unfollowed(path: str, folder: int | None = None) -> int:
 
 
 def read_stream(stream: BinaryIO) -> bytes:
-    """Return the bytes of a pipe or device, or only the first four where these are not ELF's.
+    """Return the bytes of a pipe or device, or only the first four where these are not those of ELF or of SFrame.
 
     Some devices never end. Raises `OSError`.
     """
     head = stream.read(len(ELF_MAGIC))
-    return head + stream.read() if head == ELF_MAGIC else head
+    return head + stream.read() if head == ELF_MAGIC or is_section(head) else head
+
+
+def is_section(data: FileData) -> bool:
+    """Whether bytes begin as those of an SFrame section do, in either byte order."""
+    return bytes(data[:2]) in _SFRAME_MAGICS
 
 
 def read_file(path: str) -> memoryview | FileBytes:

@@ -1,26 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the ELF files in what a user names, reading no more than the first bytes of each file."""
+"""Find the ELF files in what a user names, reading no more than the first bytes of those in folders; and open them."""
 
 from __future__ import annotations
 
 import os
 import stat
+import sys
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.constants import ELF_MAGIC
-from cfi2sframe.elf.load import open_unfollowed
-from cfi2sframe.errors import ErrorKind
+from cfi2sframe.elf.headers import Buffer
+from cfi2sframe.elf.load import open_unfollowed, read_file, read_open, read_stream
+from cfi2sframe.errors import ChangedError, ErrorKind, InputError
 from cfi2sframe.files.write import TEMPORARY_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-AR_MAGIC: Final = b"!<arch>\n"
-_THIN_MAGIC: Final = b"!<thin>\n"
-#: What Debian and RPM packages begin with. They are not read.
-_PACKAGE_MAGICS: Final = (AR_MAGIC + b"debian-binary", b"\xed\xab\xee\xdb")
-_START_SIZE: Final = len(_PACKAGE_MAGICS[0])
+    from cfi2sframe.elf.contents import FileData
+
+#: What is often taken for an ELF file: how it begins, and what to do instead.
+_CONTAINERS: Final = (
+    (b"!<arch>\ndebian-binary", "a package: unpack it first (dpkg-deb -x)"),
+    (b"\xed\xab\xee\xdb", "a package: unpack it first (rpm2cpio)"),
+    (b"!<arch>\n", "a static archive: take the program linked with it, or extract the objects first (ar x)"),
+    (b"!<thin>\n", "a thin archive: take the program linked with it, or the objects that it names"),
+)
 #: The path that stands for standard input; a file of this name is `./-`.
 STANDARD_INPUT: Final = "-"
 
@@ -33,13 +40,12 @@ class Source(NamedTuple):
 
     path: str
     name: str
-    kind: Literal["elf", "archive"]
     size: int
     is_in_folder: bool = False
 
 
 class Unusable(NamedTuple):
-    """What cannot be opened, or read to the end: why, for people and for programs."""
+    """A file that is not read: why, for people and for programs."""
 
     name: str
     reason: str
@@ -64,7 +70,7 @@ class TreeFile(NamedTuple):
 def find_sources(
     paths: Iterable[str], excluded: Sequence[str] = (), *, is_relative: bool = False
 ) -> Iterator[Source | Unusable]:
-    """Yield what to open under the paths, in their order: ELF files, archives; a folder's ELF files, sorted.
+    """Yield the files that are named by the paths, in their order; of a folder its ELF files, sorted.
 
     In folders, further names of a file found before are skipped, and so is what the shell patterns `excluded` name.
     `is_relative`: a file in a folder is named relative to that, any other by its last part.
@@ -86,7 +92,7 @@ def _sources_under(
             yield Unusable(name, found.reason)
         elif (identity := (found.status.st_dev, found.status.st_ino)) not in seen:
             seen.add(identity)
-            yield Source(found.under(root), name, "elf", found.status.st_size, is_in_folder=True)
+            yield Source(found.under(root), name, found.status.st_size, is_in_folder=True)
 
 
 def elf_files_under(root: str, excluded: Iterable[str] = ()) -> Iterator[TreeFile]:
@@ -147,39 +153,51 @@ def _elf_file(start: str, path: str) -> Iterator[TreeFile]:
 
 
 def _named(path: str, name: str) -> Source | Unusable:
-    """Return what kind of file the user has named, by its first bytes; `-` is standard input."""
+    """Return a file that the user has named; `-` is standard input."""
     if path == STANDARD_INPUT:
-        return Source(path, "<stdin>", "elf", 0)
+        return Source(path, "<stdin>", 0)
     try:
-        status, start = _start_of(path)
+        return Source(path, name, os.stat(path).st_size)
     except OSError as error:
         return Unusable(name, error.strerror or str(error))
-    if start.startswith(_THIN_MAGIC):
-        return Unusable(name, "a thin archive holds no members; name the objects themselves")
-    container = _container_by(start)
-    if container == "package":
-        return Unusable(name, "a package; unpack it first (dpkg-deb -x, rpm2cpio)")
-    return Source(path, name, container or "elf", status.st_size)
 
 
-def kind_of_container(path: str) -> Literal["archive", "package"] | None:
-    """Return whether a regular file is a static archive or a package; None for anything else."""
+@contextmanager
+def open_source(source: Source) -> Iterator[FileData]:
+    """Give the bytes of a file; leaving the context closes it. Raises `InputError`, `OSError`."""
+    if source.is_in_folder:
+        data: FileData = _read_unfollowed(source.path)
+    else:
+        data = read_stream(sys.stdin.buffer) if source.path == STANDARD_INPUT else read_file(source.path)
     try:
-        return _container_by(_start_of(path)[1])
+        yield data
+    finally:
+        if not isinstance(data, Buffer):
+            data.close()
+
+
+def _read_unfollowed(path: str) -> FileData:
+    """Return the bytes of a file found in a folder. Raises `InputError` when something else has its name now."""
+    try:
+        descriptor = open_unfollowed(path)
+    except OSError as error:
+        raise InputError(error.strerror or str(error)) from None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ChangedError("no longer a regular file")
+        return read_open(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def hint_about(path: str) -> str:
+    """Return what a file is that is no ELF file, and what to do with it, if it is an archive or a package."""
+    try:
+        # A pipe can be read only once.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return ""
+        with open(path, "rb") as file:
+            start = file.read(len(_CONTAINERS[0][0]))
     except OSError:
-        return None
-
-
-def _start_of(path: str) -> tuple[os.stat_result, bytes]:
-    """Return the status of a file and its first bytes: of a pipe none, because they can be read only once."""
-    status = os.stat(path)
-    if not stat.S_ISREG(status.st_mode):
-        return status, b""
-    with open(path, "rb") as file:
-        return status, file.read(_START_SIZE)
-
-
-def _container_by(start: bytes) -> Literal["archive", "package"] | None:
-    if start.startswith(_PACKAGE_MAGICS):
-        return "package"
-    return "archive" if start.startswith((AR_MAGIC, _THIN_MAGIC)) else None
+        return ""
+    return next((f", but {hint}" for magic, hint in _CONTAINERS if start.startswith(magic)), "")

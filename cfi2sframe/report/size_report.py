@@ -11,7 +11,7 @@ from cfi2sframe.report.size import FileSize, add_up
 from cfi2sframe.report.tables import SCHEMA_VERSION, Column, Report, Table, cells_of, common_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from cfi2sframe.report.tables import Cell
 
@@ -106,7 +106,7 @@ class _Change(NamedTuple):
 
 def comparison_report(old: Sequence[FileSize], new: Sequence[FileSize], *, top: int | None) -> Report:
     """Return the report of the changes between two sets of files, matched by name; two single files are a pair."""
-    before, after = _by_name(old), _by_name(new)
+    before, after = ({file.file: file for file in some} for some in (old, new))
     if len(before) == len(after) == 1:
         before = dict(zip(after, before.values(), strict=True))
     version = new[0].sframe_version
@@ -136,18 +136,6 @@ def comparison_report(old: Sequence[FileSize], new: Sequence[FileSize], *, top: 
     ]
     table = Table("", columns, rows[:-1], rows[-1])
     return Report(_change_headline(total), [table], [], {"schema": SCHEMA_VERSION, "files": data})
-
-
-def _by_name(files: Iterable[FileSize]) -> dict[str, FileSize]:
-    """Return files by name; archive members of the same name are numbered."""
-    found: dict[str, FileSize] = {}
-    for file in files:
-        name, number = file.file, 1
-        while name in found:
-            number += 1
-            name = f"{file.file}#{number}"
-        found[name] = file
-    return found
 
 
 def _sum_of(pairs: Sequence[_Change], noun: str) -> _Change:

@@ -12,7 +12,6 @@ from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
 from tests.fuzz import seeds as make
 from tests.fuzz.harness import expect
 from tests.support import cli
-from tests.support.archives import ar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,14 +95,3 @@ def seeds() -> Iterator[tuple[str, bytes]]:
         elif number % 2:
             content = make.small_object(arch)
         yield f"{number:02}", bytes([number]) + content
-    content = make.small_object(AMD64)
-    # A static archive has a member of every kind of name.
-    members = [
-        (b"/", bytes(4)),
-        (b"//", b"a-member-with-a-long-name.o/\n"),
-        (b"/0", content),
-        (b"#1/8", b"bsd.o\0\0\0" + content),
-        (b"short.o/", b"text"),
-    ]
-    for way in ("size -j 1 {in}", "coverage {in}"):
-        yield f"archive-{way.split()[0]}", bytes([WAYS.index(way)]) + ar(members)

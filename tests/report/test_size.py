@@ -141,12 +141,6 @@ def test_two_files_of_different_names_are_a_pair() -> None:
     assert report.headline.startswith("version 3 stays at ")
 
 
-def test_members_of_the_same_name_stay_apart() -> None:
-    twice = [measured("x.a(m.o)", library(1)), measured("x.a(m.o)", library(2))]
-    report = comparison_report(twice, twice, top=None)
-    assert [file["file"] for file in report.data["files"]] == ["x.a(m.o)", "x.a(m.o)#2"]
-
-
 @pytest.mark.property
 @given(st.lists(st.lists(st.sampled_from(("a", "ab", "b", "")), min_size=1, max_size=4).map("/".join), min_size=1))
 def test_the_common_folder_is_one(names: list[str]) -> None:

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ELF files are found in folders; one that cannot be opened is reported, and loses no other."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi2sframe.cli.answers import read_source
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.errors import ErrorKind
+from cfi2sframe.files.find import Source, Unusable, find_sources
+from tests.support.cli import run
+from tests.support.sizes import library
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ELF = library(1)
+
+
+def _opened(path: Path) -> str:
+    """Return the name of a file that can be read, or why it cannot."""
+    (source,) = find_sources([str(path)])
+    result = source if isinstance(source, Unusable) else _answer(source)
+    return result.reason if isinstance(result, Unusable) else result
+
+
+def _answer(source: Source) -> str | Unusable:
+    return read_source(source, lambda data, name: ElfImage(data, name).name)[1]
+
+
+def _write(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def test_folders_give_their_elf_files(tmp_path: Path) -> None:
+    inner = tmp_path / "b"
+    inner.mkdir()
+    _write(inner / "x.so", ELF)
+    _write(tmp_path / "c.so", ELF)
+    _write(tmp_path / "a.txt", b"text")
+    _write(tmp_path / "empty", b"")
+    (tmp_path / "link.so").symlink_to("c.so")
+    os.link(tmp_path / "c.so", tmp_path / "again.so")
+    os.mkfifo(tmp_path / "pipe")
+    found = list(find_sources([str(tmp_path)]))
+    # The second name of a file is passed over, and so are links to it.
+    assert [s.name.removeprefix(f"{tmp_path}/") for s in found] == ["again.so", "b/x.so"]
+    assert [s.name for s in find_sources([str(tmp_path)], is_relative=True)] == ["again.so", "b/x.so"]
+
+
+def test_a_link_that_is_named_is_followed(tmp_path: Path) -> None:
+    _write(tmp_path / "a.so", ELF)
+    (tmp_path / "link").symlink_to("a.so")
+    assert _opened(tmp_path / "link") == str(tmp_path / "link")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    assert _opened(_write(tmp_path / "text", b"text")) == "not an ELF file"
+    assert _opened(_write(tmp_path / "none", b"")) == "not an ELF file"
+    assert _opened(tmp_path / "missing") == "No such file or directory"
+
+
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    """Opened again, a FIFO would wait for another writer, and an anonymous pipe would have lost its beginning."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    writer = threading.Thread(target=fifo.write_bytes, args=(ELF,), daemon=True)
+    writer.start()
+    assert _opened(fifo) == str(fifo)
+    writer.join(60)
+
+
+@pytest.mark.parametrize(
+    ("start", "hint"),
+    [
+        (b"!<arch>\n", "a static archive: take the program linked with it, or extract the objects first (ar x)"),
+        (b"!<thin>\n", "a thin archive: take the program linked with it, or the objects that it names"),
+        (b"!<arch>\ndebian-binary   ", "a package: unpack it first (dpkg-deb -x)"),
+        (b"\xed\xab\xee\xdb", "a package: unpack it first (rpm2cpio)"),
+    ],
+)
+def test_archives_and_packages_are_not_read(start: bytes, hint: str, tmp_path: Path) -> None:
+    """The message of every verb says what to do."""
+    path = _write(tmp_path / "x", start + bytes(92))
+    assert _opened(path) == f"not an ELF file, but {hint}"
+    for words in (("--in-place", path), ("size", path)):
+        done = run(*words)
+        assert done.failed(3, path)
+        assert done.err == (f"cfi2sframe: {path}: error: not an ELF file, but {hint}",)
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+def test_a_file_in_a_folder_is_exchanged_after_it_was_listed(kind: str, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    file = _write(tree / "x", ELF)
+    (source,) = find_sources([str(tree)])
+    assert isinstance(source, Source)
+    file.unlink()
+    if kind == "link":
+        file.symlink_to(_write(tmp_path / "other", ELF))
+    else:
+        os.mkfifo(file)
+    unusable = {
+        "link": Unusable(str(file), "Too many levels of symbolic links"),
+        "fifo": Unusable(str(file), "no longer a regular file", ErrorKind.CHANGED),
+    }
+    assert _answer(source) == unusable[kind]
+
+
+def test_what_a_kill_has_left_is_no_file_of_a_folder(tmp_path: Path) -> None:
+    _write(tmp_path / ".cfi2sframe-0123", ELF[:100])
+    assert list(find_sources([str(tmp_path)])) == []
+
+
+def test_a_file_that_goes_away(tmp_path: Path) -> None:
+    source = Source(str(tmp_path / "gone"), "gone", 4)
+    assert _answer(source) == Unusable("gone", "No such file or directory")
