@@ -66,10 +66,6 @@ class Cfi2SFrameError(Exception):
     def __reduce__(self) -> tuple[type[Cfi2SFrameError], tuple[object, ...]]:
         return (type(self), (self.reason, self.where, self.offset, self.file))
 
-    def name_file(self, file: str) -> None:
-        """Set the file, if it is not known yet."""
-        self.file = self.file or file
-
 
 @contextmanager
 def naming(file: str) -> Iterator[None]:
@@ -77,7 +73,17 @@ def naming(file: str) -> Iterator[None]:
     try:
         yield
     except Cfi2SFrameError as error:
-        error.name_file(file)
+        error.file = error.file or file
+        raise
+
+
+@contextmanager
+def naming_path(path: str) -> Iterator[None]:
+    """Give an `OSError` the path that the caller knows, instead of a descriptor or a part of the path."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = path
         raise
 
 
@@ -89,53 +95,6 @@ class RequestError(Cfi2SFrameError):
 
 class InputError(Cfi2SFrameError):
     """The input cannot be used."""
-
-
-class FileError(InputError, OSError):
-    """The operating system refused to open or to read the file: `errno` and `filename` are those of the `OSError`.
-
-    `FileError.of` makes the one that is also a `FileNotFoundError`, `PermissionError` or `IsADirectoryError`.
-    """
-
-    def __init__(
-        self, reason: str, where: str = "", offset: int | None = None, file: str = "", number: int | None = None
-    ) -> None:
-        super().__init__(reason, where, offset, file)
-        self.errno = number
-        self.strerror = reason
-        self.filename = file or None
-
-    def __reduce__(self) -> tuple[type[Cfi2SFrameError], tuple[object, ...]]:
-        return (type(self), (self.reason, self.where, self.offset, self.file, self.errno))
-
-    def name_file(self, file: str) -> None:
-        """Set the file, if it is not known yet."""
-        super().name_file(file)
-        self.filename = self.file
-
-    @staticmethod
-    def of(error: OSError, file: str = "") -> FileError:
-        """Return what to raise instead of what the operating system said."""
-        kind = FileError
-        if isinstance(error, FileNotFoundError):
-            kind = MissingFileError
-        elif isinstance(error, PermissionError):
-            kind = ForbiddenFileError
-        elif isinstance(error, IsADirectoryError):
-            kind = IsFolderError
-        return kind(error.strerror or str(error), file=file, number=error.errno)
-
-
-class MissingFileError(FileError, FileNotFoundError):
-    """There is no such file."""
-
-
-class ForbiddenFileError(FileError, PermissionError):
-    """The file may not be read."""
-
-
-class IsFolderError(FileError, IsADirectoryError):
-    """A folder was named instead of a file."""
 
 
 class ElfError(InputError):

@@ -12,7 +12,7 @@ from cfi2sframe.cli.messages import EXIT_SUCCESS, fail, say, worst
 from cfi2sframe.cli.options import add_inputs, add_option, check_apart, listed_names, process_count, write_text
 from cfi2sframe.cli.outcomes import exit_status, json_line, say_in_few_lines, say_outcome, sums
 from cfi2sframe.cli.progress import watched
-from cfi2sframe.errors import ErrorKind, FileError, OutputError, RequestError
+from cfi2sframe.errors import ErrorKind, OutputError, RequestError, naming_path
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.records import Job, Outcome, Settings
 
@@ -75,10 +75,8 @@ def write_request(arguments: argparse.Namespace, settings: Settings) -> WriteReq
     report, output = arguments.report, arguments.output
     if report is not None and report != "-":
         # Say so before a long run, not after it.
-        try:
+        with naming_path(report):
             os.stat(os.path.dirname(os.path.realpath(report)))
-        except OSError as error:
-            raise FileError.of(error, report) from None
     is_raw = output is not None and not settings.removes and (output == "-" or output.endswith(".sframe"))
     settings = settings._replace(
         verifies=not arguments.no_verify,

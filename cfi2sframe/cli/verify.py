@@ -135,7 +135,7 @@ def _section_in(path: str) -> bytes | None:
     """Return the content of a regular file if it is the raw bytes of a section; otherwise None."""
     try:
         data = read_file(path) if os.path.isfile(path) else b""
-    except InputError:
+    except OSError:
         return None
     return bytes(data) if is_section(data) else None
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.elf.constants import ELF_MAGIC
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.errors import FileError, naming
+from cfi2sframe.errors import naming, naming_path
 from cfi2sframe.sframe.constants import SFRAME_MAGIC
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ def load(source: str | os.PathLike[str] | bytes, name: str | None = None) -> Elf
     """Load an ELF file from a path, or from its bytes. `name` is its name in messages.
 
     A large file is read on demand and stays open as long as the image exists; reading it raises `ChangedError` when it
-    was truncated meanwhile. Raises `FileError` when the file cannot be opened or read, which is also the `OSError` for
-    that (`FileNotFoundError` if there is none), and `ElfError` when it is no ELF file that SFrame is defined for.
+    was truncated meanwhile. Raises `OSError` when the file cannot be opened or read, and `ElfError` when it is no ELF
+    file that SFrame is defined for.
     """
     if isinstance(source, bytes):
         shown = name or "<bytes>"
@@ -75,37 +75,32 @@ def is_section(data: FileData) -> bool:
 
 
 def read_file(path: str) -> memoryview | FileBytes:
-    """Return a file's bytes; those of a large one are read on demand. Raises `FileError` when it cannot be read."""
-    try:
+    """Return a file's bytes; those of a large one are read on demand. Raises `OSError` with the path."""
+    with naming_path(path):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise FileError.of(error) from None
-    try:
-        return read_open(descriptor)
-    finally:
-        os.close(descriptor)
+        try:
+            return read_open(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def read_open(descriptor: int) -> memoryview | FileBytes:
     """Return the bytes of an open file as `read_file` does; the caller closes the descriptor.
 
-    For pipes and devices see `read_stream`. Raises `FileError` when it cannot be read.
+    For pipes and devices see `read_stream`. Raises `OSError` when it cannot be read.
     """
-    try:
-        status = os.fstat(descriptor)
-        if stat.S_ISREG(status.st_mode) and status.st_size >= _LARGE_SIZE:
-            from cfi2sframe.elf.contents import FileBytes, OpenFile
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_size >= _LARGE_SIZE:
+        from cfi2sframe.elf.contents import FileBytes, OpenFile
 
-            stored = _stored_size(descriptor, status)
-            return FileBytes(OpenFile(os.dup(descriptor)), 0, status.st_size, stored)
-        with open(descriptor, "rb", closefd=False) as file:
-            if not stat.S_ISREG(status.st_mode):
-                return memoryview(read_stream(file))
-            # If this process wrote the file through this descriptor, its position is at the end.
-            file.seek(0)
-            return memoryview(file.read())
-    except OSError as error:
-        raise FileError.of(error) from None
+        stored = _stored_size(descriptor, status)
+        return FileBytes(OpenFile(os.dup(descriptor)), 0, status.st_size, stored)
+    with open(descriptor, "rb", closefd=False) as file:
+        if not stat.S_ISREG(status.st_mode):
+            return memoryview(read_stream(file))
+        # If this process wrote the file through this descriptor, its position is at the end.
+        file.seek(0)
+        return memoryview(file.read())
 
 
 def _stored_size(descriptor: int, status: os.stat_result) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.elf.constants import ELF_MAGIC
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.load import open_unfollowed, read_file, read_open, read_stream
-from cfi2sframe.errors import ChangedError, ErrorKind, InputError
+from cfi2sframe.errors import ChangedError, ErrorKind
 from cfi2sframe.files.write import TEMPORARY_PREFIX
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Unusable(NamedTuple):
 
     name: str
     reason: str
-    kind: ErrorKind = ErrorKind.UNUSABLE
+    kind: ErrorKind = ErrorKind.SYSTEM
 
 
 class TreeFile(NamedTuple):
@@ -177,11 +177,8 @@ def open_source(source: Source) -> Iterator[FileData]:
 
 
 def _read_unfollowed(path: str) -> FileData:
-    """Return the bytes of a file found in a folder. Raises `InputError` when something else has its name now."""
-    try:
-        descriptor = open_unfollowed(path)
-    except OSError as error:
-        raise InputError(error.strerror or str(error)) from None
+    """Return the bytes of a file found in a folder. Raises `ChangedError` when something else has its name now."""
+    descriptor = open_unfollowed(path)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ChangedError("no longer a regular file")

@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.load import open_unfollowed, read_open, read_stream
-from cfi2sframe.errors import ChangedError, EmbedError, FileError, OutputError, UnfitError, reason_of
+from cfi2sframe.errors import ChangedError, EmbedError, OutputError, UnfitError, naming_path, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -77,27 +77,26 @@ class InputFile(NamedTuple):
 def open_input(path: str, *, in_place: bool) -> Iterator[tuple[FileData, InputFile | None]]:
     """Open a file, a device, a pipe, or `-` for standard input; give its bytes, and the file if it is a regular one.
 
-    `in_place`: it has to be one, at an absolute resolved path. Raises `FileError` when it cannot be read, `UnfitError`
-    when it is no file, `OSError` when standard input cannot be read.
+    `in_place`: it has to be one, at an absolute resolved path. Raises `OSError` when it cannot be read,
+    `UnfitError` when it is no file.
     """
     if path == "-":
         yield read_stream(sys.stdin.buffer), None
         return
     with ExitStack() as stack:
-        try:
+        with naming_path(path):
             if in_place:
                 folder, name = os.path.split(path)
                 descriptor = open_unfollowed(name, _open_folder(folder, stack))
             else:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise FileError.of(error) from None
-        stack.callback(os.close, descriptor)
-        status = os.fstat(descriptor)
-        is_regular = stat.S_ISREG(status.st_mode)
-        if in_place and not is_regular and not stat.S_ISDIR(status.st_mode):
-            raise UnfitError("not a regular file")
-        yield read_open(descriptor), InputFile(descriptor, status) if is_regular else None
+            stack.callback(os.close, descriptor)
+            status = os.fstat(descriptor)
+            is_regular = stat.S_ISREG(status.st_mode)
+            if in_place and not is_regular and not stat.S_ISDIR(status.st_mode):
+                raise UnfitError("not a regular file")
+            data = read_open(descriptor)
+        yield data, InputFile(descriptor, status) if is_regular else None
 
 
 def _open_folder(path: str, stack: ExitStack) -> int:

@@ -26,7 +26,6 @@ from cfi2sframe.errors import (
     ForeignError,
     IncompleteError,
     InputError,
-    IsFolderError,
     OutputError,
     ReaderError,
     kind_of,
@@ -85,7 +84,7 @@ def _failed(job: Job, error: Exception, known: Outcome) -> Outcome:
         if isinstance(error, ReaderError | ForeignError):
             skip_kind = SkipKind.READER if isinstance(error, ReaderError) else SkipKind.FOREIGN
         return Outcome(job.name, job.other_names, "skipped", reason=reason, skip_kind=skip_kind)
-    if isinstance(error, IsFolderError):
+    if isinstance(error, IsADirectoryError):
         reason += " (with --in-place or --check, -r processes the ELF files in it)"
     if isinstance(error, OutputError):
         return known._replace(name=error.where, other_names=(), kind=kind, reason=error.reason)

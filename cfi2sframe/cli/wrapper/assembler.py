@@ -63,7 +63,7 @@ def _plan(version: int | None, program: str, output: str) -> tuple[str, ...] | N
 
     try:
         image = load(output)
-    except Cfi2SFrameError:
+    except (Cfi2SFrameError, OSError):
         # The conversion will report it or skip it.
         return ()
     if image.sframe_section is not None:
