@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import os
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe.cli.wrapper.words import expand_response_files, split_words
+from cfi2sframe.cli.wrapper.words import expand_response_files
 from cfi2sframe.errors import RequestError
 from cfi2sframe.files.words import names_from
 from tests.support.cli import run
@@ -17,26 +16,6 @@ from tests.support.jobs import OBJECT
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", []),
-        (" \n\t ", []),
-        ("one two\nthree\r\n", ["one", "two", "three"]),
-        ("'one two' \"three  four\"", ["one two", "three  four"]),
-        ("a'b c'd\"e f\"g", ["ab cde fg"]),
-        (r"one\ two \'three \\ \"", ["one two", "'three", "\\", '"']),
-        ("'' \"\"", ["", ""]),
-        ("'it\"s' \"it's\"", ['it"s', "it's"]),
-        ("'never ended\n", ["never ended\n"]),
-        ("ends with \\", ["ends", "with", ""]),
-        ('a\td\\ e "f\'g" h\\\ni "j\\"k"', ["a", "d e", "f'g", "h\ni", 'j"k']),
-    ],
-)
-def test_words(text: str, words: list[str]) -> None:
-    assert split_words(text) == words
 
 
 def expanded(*words: str) -> list[str]:
@@ -59,25 +38,28 @@ def test_names_are_bytes(tmp_path: Path) -> None:
     assert expanded(f"@{listed}") == [os.fsdecode(b"latin-\xe9")]
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", []),
+        ("one two\nthree\r\n", ["one", "two", "three"]),
+        ("'one two' \"three  four\"", ["one two", "three  four"]),
+        ("a'b c'd\"e f\"g", ["ab cde fg"]),
+        (r"one\ two \'three \\ \"", ["one two", "'three", "\\", '"']),
+        ("'' #no-comment", ["", "#no-comment"]),
+        ("'never ended\n", None),
+    ],
+)
+def test_words_of_a_file(text: str, words: list[str] | None, tmp_path: Path) -> None:
+    listed = tmp_path / "list"
+    listed.write_text(text)
+    assert expanded(f"@{listed}") == ([f"@{listed}"] if words is None else words)
+
+
 def test_files_that_name_themselves_come_to_an_end(tmp_path: Path) -> None:
     loop = tmp_path / "loop"
     loop.write_text(f"@{loop} word")
-    assert expanded(f"@{loop}") == [f"@{loop}", *["word"] * 32]
-
-
-def test_lists_that_name_one_another_over_and_over(tmp_path: Path) -> None:
-    """Five files of some bytes stand for a million words."""
-    for number in range(5):
-        (tmp_path / f"{number}").write_text(f"@{tmp_path}/{number + 1} " * 20)
-    (tmp_path / "5").write_text("word " * 20)
-    size = sum(path.stat().st_size for path in tmp_path.iterdir())
-    assert len(list(islice(expand_response_files([f"@{tmp_path}/0"]), 1 << 20))) < (1 << 12) + 2 * size
-
-
-def test_a_list_may_be_named_in_proportion_to_its_size(tmp_path: Path) -> None:
-    listed = tmp_path / "list"
-    listed.write_text("a-name-of-some-length " * 10_000)
-    assert expanded(*[f"@{listed}"] * 20) == ["a-name-of-some-length"] * 200_000
+    assert expanded(f"@{loop}") == [f"@{loop}", "word"]
 
 
 def test_no_word_has_a_nul_byte(tmp_path: Path) -> None:

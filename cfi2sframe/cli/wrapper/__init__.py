@@ -32,7 +32,7 @@ from cfi2sframe.cli.wrapper.programs import (
     without_section,
     write,
 )
-from cfi2sframe.cli.wrapper.words import link_request
+from cfi2sframe.cli.wrapper.words import must_write, output_of, output_of_driver
 from cfi2sframe.interrupts import keep_interrupts
 
 if TYPE_CHECKING:
@@ -99,15 +99,15 @@ def link(role: Role, program: str, words: Sequence[str], variables: dict[str, st
 
     A section that the linker has merged from some of its inputs is replaced by one that describes all code.
     """
-    output, is_link = link_request(words, is_driver=role.kind == DRIVER)
+    output = output_of_driver(words) if role.kind == DRIVER else output_of(words)
     before = identity_of(output)
     status = spawn(role, [program, *words], variables)
     if status != 0:
         return status
     if identity_of(output) != before:
         return insert(role, output, lambda: ("--replace",)) if is_elf_of_type(output, _ET_EXEC, _ET_DYN) else status
-    # Nobody keeps /dev/null.
+    # A driver may have compiled only. Nobody keeps /dev/null.
     is_device = os.path.exists(output) and before is None
-    if is_device or not is_link or os.path.exists(output + _WINDOWS_SUFFIX):
+    if role.kind == DRIVER or is_device or os.path.exists(output + _WINDOWS_SUFFIX) or not must_write(words):
         return status
     return without_section(role, output, "the linker has not written this file, and no argument names another")

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the command line of a linker or a compiler driver: whether it links, and which file it writes."""
+"""Read the command line of a linker or a compiler driver: which file it writes."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -14,50 +15,33 @@ if TYPE_CHECKING:
 _DEFAULT_OUTPUT: Final = "a.out"
 #: GNU ld takes shorter ones for --out-implib.
 _MIN_ABBREVIATION: Final = len("--outp")
-#: Words with which a driver prints, or stops before the link; and with which a linker prints, or writes an index.
-_NO_LINK: Final = re.compile(
-    r"-[cSE]|-MM?|-###|-cc1.*|-fsyntax-only|-emit-.*|.*-header"
-    r"|-?-(version|help|target-help|print-|analyze|precompile|dump(version|fullversion|machine|specs)).*"
-)
+#: Words with which a linker only prints, or writes an index.
 _NO_OUTPUT: Final = re.compile(r"--?(version|help|target-help|print-.*)|.*thinlto-index-only.*")
-#: Headers, which a driver precompiles.
-_HEADERS: Final = (".h", ".hh", ".hpp", ".hxx")
-#: More levels of response files than this are a circle.
-_MAX_DEPTH: Final = 32
-#: Words that files may expand to, however small the files are; each byte of a file allows one more.
-_BASE_WORDS: Final = 1 << 12
-#: The largest file (bytes): more than any real one, because some devices never end.
+#: The largest response file (bytes): more than any real one, because some devices never end.
 _MAX_FILE_SIZE: Final = 1 << 26
-_SPACE: Final = " \t\n\r\v\f"
 
 
-def link_request(words: Sequence[str], *, is_driver: bool) -> tuple[str, bool]:
-    """Return the output that a command line names, and whether it is a link that has to write one."""
-    for_driver, for_linker = _sorted_words(words) if is_driver else ([], list(expand_response_files(words)))
-    # A driver's own output comes before what it passes on.
-    output = output_of([*for_driver, *for_linker])
-    prints = any(map(_NO_LINK.fullmatch, for_driver)) or any(map(_NO_OUTPUT.fullmatch, for_linker))
+def must_write(words: Sequence[str]) -> bool:
+    """Whether a linker with these words writes something: it has an input, and is not only asked to print."""
+    expanded = list(expand_response_files(words))
     # A word may be the value of an option; only files that exist count as inputs.
-    inputs = (word for word in (*for_driver, *for_linker) if word != output and not word.endswith(_HEADERS))
-    has_input = any(word == "-" or word.startswith("-l") or os.path.isfile(word) for word in inputs)
-    return output, has_input and not prints
+    has_input = any(word.startswith("-l") or os.path.isfile(word) for word in expanded)
+    return has_input and not any(map(_NO_OUTPUT.fullmatch, expanded))
 
 
-def _sorted_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words that a driver keeps, and those that it passes to the linker."""
-    for_driver: list[str] = []
-    for_linker: list[str] = []
-    expanded = expand_response_files(words)
-    for word in expanded:
-        if word in ("-Xlinker", "--for-linker"):
-            for_linker += [next(expanded, "")]
+def output_of_driver(words: Sequence[str]) -> str:
+    """Return the output that a driver's words name: what it passes to the linker comes after its own."""
+    own: list[str] = []
+    passed_on: list[str] = []
+    each = expand_response_files(words)
+    for word in each:
+        if word == "-Xlinker":
+            passed_on.append(next(each, ""))
         elif word.startswith("-Wl,"):
-            for_linker += word.split(",")[1:]
-        elif word.startswith("--for-linker="):
-            for_linker += [word.partition("=")[2]]
+            passed_on += word.split(",")[1:]
         else:
-            for_driver += [word]
-    return for_driver, list(expand_response_files(for_linker))
+            own.append(word)
+    return output_of([*own, *passed_on])
 
 
 def output_of(words: Iterable[str]) -> str:
@@ -84,67 +68,27 @@ def is_for_driver(words: Sequence[str]) -> bool:
     return any(word.startswith("-Wl,") for word in expand_response_files(words))
 
 
-def expand_response_files(words: Iterable[str]) -> Iterator[str]:
-    """Yield the words of a linker's command line, each `@FILE` replaced by the words in that file.
+def expand_response_files(words: Iterable[str], within: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield words, each `@FILE` replaced by the words in that file, as a shell would split them.
 
-    White space separates words; either quote keeps white space in a word, and a backslash takes the next character as
-    it is. As in GNU ld, the word stays if the file cannot be read; also if files nest too deeply or have too many
-    words, where GNU ld gives up. Raises nothing.
+    The word stays if the file cannot be read, or is one of those that it stands in. Raises nothing.
     """
-    files: dict[str, list[str] | None] = {}
-    words_left = _BASE_WORDS
-    levels = [iter(words)]
-    while levels:
-        word = next(levels[-1], None)
-        if word is None:
-            levels.pop()
-            continue
-        inner = None
-        if word.startswith("@") and len(levels) <= _MAX_DEPTH:
-            if word not in files:
-                text = _text_of(word[1:])
-                files[word] = None if text is None else split_words(text)
-                words_left += len(text or "")
-            inner = files[word]
-        if inner is not None:
-            words_left -= 1 + len(inner)
-        if inner is None or words_left < 0:
+    for word in words:
+        path = word.removeprefix("@")
+        inner = _words_in(path) if path != word and path not in within else None
+        if inner is None:
             yield word
         else:
-            levels.append(iter(inner))
+            yield from expand_response_files(inner, (*within, path))
 
 
-def _text_of(path: str) -> str | None:
-    """Return the text of a response file; None of what cannot be one."""
+def _words_in(path: str) -> list[str] | None:
+    """Return the words in a response file; None for what cannot be one."""
     try:
         # File names are bytes.
         with open(path, "rb") as file:
             text = os.fsdecode(file.read(_MAX_FILE_SIZE))
+        return None if "\0" in text else shlex.split(text)
     except (OSError, ValueError):
-        # Also for a NUL byte in the name.
+        # Also for a NUL byte in the name, or a quote without an end.
         return None
-    return None if "\0" in text else text
-
-
-def split_words(text: str) -> list[str]:
-    """Split the text of a response file."""
-    words: list[str] = []
-    word: list[str] | None = None
-    quote = ""
-    characters = iter(text)
-    for character in characters:
-        if not quote and character in _SPACE:
-            if word is not None:
-                words.append("".join(word))
-            word = None
-            continue
-        word = word or []
-        if character == "\\":
-            word.append(next(characters, ""))
-        elif character == quote:
-            quote = ""
-        elif not quote and character in "'\"":
-            quote = character
-        else:
-            word.append(character)
-    return words if word is None else [*words, "".join(word)]
