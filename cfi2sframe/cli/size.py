@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from operator import add
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.cli.answers import Collected, collect, publish
 from cfi2sframe.cli.messages import PROGRAM
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 _TEXT_LINE_COUNT: Final = 25
 #: `--top` where nothing is said.
 _BY_FORMAT: Final = -1
-#: What files and folders can be sorted by: fields in descending order, or the name.
+#: What files can be sorted by: fields in descending order, or the name.
 ORDERS: Final = {"sframe": "sframe_size", "ratio": "ratio", "name": None}
 _NOTHING: Final = "there is nothing to measure"
 
@@ -49,14 +48,13 @@ _NOTHING: Final = "there is nothing to measure"
 class SizeRequest(NamedTuple):
     """Files to measure with these options, or two trees to compare.
 
-    `line` is what a line of the table is about, `order` a field of it, and `top` the number of lines (None: all).
+    `order` is the field that lines are sorted by (None: the name), and `top` their number (None: all).
     """
 
     inputs: Inputs
     printing: Printing
     options: Options
     compared: tuple[str, ...] = ()
-    line: Literal["file", "folder"] = "file"
     order: str | None = "sframe_size"
     top: int | None = None
 
@@ -67,8 +65,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser,
         f"{PROGRAM} size FILE... [OPTION]...\n       {PROGRAM} size --compare OLD NEW [OPTION]...",
         "Measure what an SFrame section costs or would cost, as this program writes it and, estimated, as GNU as and\n"
-        "ld would: in one sentence, and for each file or folder. No file is changed.",
-        f"examples:\n  {PROGRAM} size /bin/ls\n  {PROGRAM} size /usr/bin --by folder --top 10\n"
+        "ld would: in one sentence, and for each file. No file is changed.",
+        f"examples:\n  {PROGRAM} size /bin/ls\n  {PROGRAM} size /usr/bin --top 10\n"
         f"  {PROGRAM} size /usr/lib -j 4 -o report.html\n"
         f"  {PROGRAM} size --compare old/ new/ --format markdown\n",
     )
@@ -79,8 +77,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_level(group)
     add_source(group, ("code",))
     group = add_output(parser, FORMATS)
-    text = "one line per file (the default) or folder"
-    add_option(group, "--by {file,folder}", text, choices=("file", "folder"), default="file")
     add_option(group, "--sort COLUMN", f"{', '.join(ORDERS)} (default sframe)", choices=ORDERS, default="sframe")
     text = f"list N lines, or all (default: {_TEXT_LINE_COUNT} in text and markdown, else all); totals count all"
     add_option(group, "--top N", text, type=count_or_all, default=_BY_FORMAT)
@@ -94,8 +90,6 @@ def request_of(arguments: argparse.Namespace) -> SizeRequest:
     if compared:
         if arguments.inputs or arguments.files_from:
             raise RequestError("--compare OLD NEW takes no other files")
-        if arguments.by != "file":
-            raise RequestError("--by is not valid with --compare")
         inputs = Inputs((), tuple(arguments.exclude), process_count(arguments.jobs))
     else:
         inputs = inputs_of(arguments)
@@ -104,7 +98,7 @@ def request_of(arguments: argparse.Namespace) -> SizeRequest:
     top = arguments.top
     if top == _BY_FORMAT:
         top = _TEXT_LINE_COUNT if printing.format in ("text", "markdown") else None
-    return SizeRequest(inputs, printing, options, compared, arguments.by, ORDERS[arguments.sort], top)
+    return SizeRequest(inputs, printing, options, compared, ORDERS[arguments.sort], top)
 
 
 def run(request: SizeRequest) -> int:
@@ -114,15 +108,7 @@ def run(request: SizeRequest) -> int:
     if request.compared:
         return _compare(request)
     collected = _collect(request.inputs.find(), request)
-    by_folder = [os.path.dirname(source.name) or "." for source in collected.sources]
-    report = partial(
-        size_report,
-        collected.answers,
-        level=request.options.level,
-        order=request.order,
-        top=request.top,
-        folders=by_folder if request.line == "folder" else None,
-    )
+    report = partial(size_report, collected.answers, level=request.options.level, order=request.order, top=request.top)
     return publish(collected, report, request.printing, _NOTHING)
 
 

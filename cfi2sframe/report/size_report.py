@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reports of `size`: the cost of sections by file or folder, and the changes between two sets of files."""
+"""The reports of `size`: the cost of sections by file, and the changes between two sets of files."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.printable import counted
@@ -28,36 +27,21 @@ _COMPARED: Final = ("file_count", "file_size", "cfi_size", "eh_frame_hdr_size", 
 
 
 def size_report(
-    files: Sequence[FileSize],
-    *,
-    level: int | None = None,
-    order: str | None = "sframe_size",
-    top: int | None = None,
-    folders: Sequence[str] | None = None,
+    files: Sequence[FileSize], *, level: int | None = None, order: str | None = "sframe_size", top: int | None = None
 ) -> Report:
-    """Return the report of files. Lines descend by the field `order`, and then ascend by name.
-
-    `folders` has the folder of each file, where a line is about a folder.
-    """
-    lines, noun, columns = list(files), "file", _COLUMNS
-    if folders is not None:
-        groups = defaultdict[str, list[FileSize]](list)
-        for file, name in zip(files, folders, strict=True):
-            groups[name].append(file)
-        lines = [add_up(group, name) for name, group in groups.items()]
-        noun, columns = "folder", {**_COLUMNS, Column("files", ","): "file_count"}
-    total = add_up(lines, counted(len(lines), noun))
-    lines.sort(key=lambda file: (-(getattr(file, order) or 0) if order else 0, file.file))
+    """Return the report of files. Lines descend by the field `order`, and then ascend by name."""
+    total = add_up(files, counted(len(files), "file"))
+    lines = sorted(files, key=lambda file: (-(getattr(file, order) or 0) if order else 0, file.file))
     shown, rest = lines[:top], lines[len(lines[:top]) :]
-    sums = [add_up(rest, f"{counted(len(rest), f'more {noun}')} (--top all)")] if rest else []
-    folder = common_folder([file.file for file in shown]) if folders is None else ""
-    rows = [[*cells_of(file, columns), file.file.removeprefix(folder)] for file in (*shown, *sums, total)]
-    name_column = Column(f"{noun}, in {folder}" if folder else noun)
-    table = Table("", (*columns, name_column), rows[:-1], None if len(shown) == len(rows) - 1 == 1 else rows[-1])
+    sums = [add_up(rest, f"{counted(len(rest), 'more file')} (--top all)")] if rest else []
+    folder = common_folder([file.file for file in shown])
+    rows = [[*cells_of(file, _COLUMNS), file.file.removeprefix(folder)] for file in (*shown, *sums, total)]
+    columns = (*_COLUMNS, Column(f"file, in {folder}" if folder else "file"))
+    table = Table("", columns, rows[:-1], None if len(shown) == len(rows) - 1 == 1 else rows[-1])
     data = {
         "schema": SCHEMA_VERSION,
         "totals": [total._asdict()],
-        "files": [file._asdict() for file in (files if folders is None else lines)],
+        "files": [file._asdict() for file in files],
     }
     return Report(_headline(total, level), [table], _notes(total), data)
 

@@ -121,18 +121,6 @@ def test_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("version 3 at -O0 adds ")
 
 
-def test_by_folder(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["size", str(tree), "--by", "folder"]) == EXIT_SUCCESS
-    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[3:6]] == [
-        f"{tree}/sub",
-        str(tree),
-        "folders",
-    ]
-    assert main(["size", str(tree), "--by", "folder", "--format", "csv"]) == EXIT_SUCCESS
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split(",")[0] for line in lines] == ['"file"', f'"{tree}/sub"', f'"{tree}"']
-
-
 def test_compare(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "other"
     (other / "sub").mkdir(parents=True)

@@ -106,7 +106,6 @@ dump with --section-address 0
 trace core --pid 1
 trace --pid 1 --executable prog
 size --compare tree tree prog
-size --compare tree tree --by folder
 size --compare tree
 size prog --top -1
 size prog --format xml

@@ -40,7 +40,7 @@ def reports(name: str) -> list[Report]:
     """Reports of each kind that have a name wherever names are."""
     file = measured("a.so", library(2))._replace(file=name)
     return [
-        size_report([file, measured("b.so", library(1))], folders=[name, name]),
+        size_report([file, measured("b.so", library(1))]),
         size_report([file]),
         comparison_report([file], [file._replace(sframe_size=1), measured("b.so", library(1))], top=None),
         coverage_report([covered(name, name)]),

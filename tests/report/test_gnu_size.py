@@ -12,7 +12,7 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.conversion import Options, convert_image
-from cfi2sframe.report.gnu_size import gnu_size
+from cfi2sframe.report.size import gnu_size
 from tests.support.needs import need, run
 from tests.support.oracle.tools import BinutilsVersion, Target
 

@@ -97,16 +97,6 @@ def test_orders(order: str | None) -> None:
     assert names == sorted(keys, key=lambda name: (keys[name], name))
 
 
-def test_folders() -> None:
-    files = sample_files()
-    folders = [file.file.rpartition("/")[0] or "." for file in files]
-    report = size_report(files, folders=folders)
-    check_table(report.tables[0], (*COLUMNS, "files"))
-    assert [(row[-1], row[-2]) for row in report.tables[0].rows] == [("lib", 4), (".", 2)]
-    by_file = size_report(files).tables[0].total or ()
-    assert report.tables[0].total == [*by_file[:4], 6, "2 folders"]
-
-
 def test_the_headline() -> None:
     report = size_report(sample_files(), level=1)
     assert report.headline.startswith("version 3 at -O1 adds ")
