@@ -117,7 +117,7 @@ def test_what_is_not_there_is_a_job_that_fails(tmp_path: Path) -> None:
         outcome = run_job(job)
         assert (outcome.status, outcome.kind, outcome.reason) == (
             "failed",
-            ErrorKind.UNUSABLE,
+            ErrorKind.SYSTEM,
             "No such file or directory",
         )
 
