@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CORPUS: Final = Path(__file__).resolve().parents[2] / "testdata/fuzz"
 #: A module in this package each, and a folder in `CORPUS` where fuzzing has found something.
-TARGETS: Final = ("file", "cfi", "gopclntab", "sframe", "verification", "core", "command", "derive")
+TARGETS: Final = ("file", "cfi", "sframe", "core", "derive")
 FINDING_PREFIX: Final = "finding-"
 MAX_SIZE: Final = 1 << 16
 #: Bytes of memory: some for the program itself, and a multiple of the input.
