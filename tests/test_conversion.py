@@ -14,14 +14,18 @@ import pytest
 
 import cfi2sframe
 from cfi2sframe import Conversion, load
-from cfi2sframe.abi import AMD64, ARCHES, S390X, Arch
+from cfi2sframe.abi import AARCH64_LE, AMD64, ARCHES, S390X, Arch
 from cfi2sframe.api import convert, verify
 from cfi2sframe.conversion import Options
 from cfi2sframe.errors import CfiError, RequestError
 from cfi2sframe.lower import Skip
 from cfi2sframe.reasons import SkipReason
+from cfi2sframe.report.coverage import account
+from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.read import read_section
+from cfi2sframe.sframe.write import RowStore, store_rows
 from tests.support import cfi_asm as asm
+from tests.support.bodies import with_functions
 from tests.support.samples import TEXT_VADDR, Code, cie_of, linked, linked_file, object_file, push_fp
 from tests.support.sums import check_sums, convert_checked
 
@@ -171,9 +175,7 @@ def test_rows_after_the_end_do_not_count() -> None:
     image = linked(AMD64, leaf(0, 0x10, *after_end), leaf(0x20, 0x11, *after_end))
     conversion = convert_checked(image)
     assert places(conversion) == [(0, 0x10), (0x20, 0x10)]
-    ((_, parts),) = conversion.in_parts
-    assert parts.starts == (0, 0x10)
-    assert [piece.reason for piece in parts.pieces if isinstance(piece, Skip)] == [SkipReason.CFA_EXPRESSION]
+    assert [(why.reason, why.start_delta) for why in why_not(conversion)] == [(SkipReason.CFA_EXPRESSION, 0x10)]
     assert verify(convert(image)).is_clean
 
 
@@ -191,6 +193,54 @@ def test_set_loc_is_interpreted_for_each_function() -> None:
     assert [[row.start_delta for row in f.rows] for f in functions] == [[0], [0, 4]]
     # The first function is cut where the second starts.
     assert places(conversion) == [(0, 4), (4, 0x20)]
+
+
+# CFI that standards leave open
+
+
+def why_not(conversion: Conversion) -> list[Skip]:
+    """Return why functions and parts of them are left out: the reason, the detail, and where."""
+    holes = [why for _, parts in conversion.in_parts for why in parts.pieces if isinstance(why, Skip)]
+    return [*(why for _, why in conversion.skips), *holes]
+
+
+def converted(arch: Arch, cie: asm.Cie, *instructions: asm.Instruction, size: int = 32) -> Conversion:
+    image = linked(arch, asm.Fde(cie, TEXT_VADDR, size, instructions))
+    conversion = convert_checked(image)
+    assert not conversion.data or verify(image, decoded(conversion)).is_clean
+    return conversion
+
+
+def test_a_register_after_an_expression() -> None:
+    """clang: the CFA is SP + 16 + 8 * VG, and SP + 16 to unwinders after the last instruction."""
+    vectors = asm.def_cfa_expression(b"\x8f\x10\x92\x2e\x00\x38\x1e\x22")
+    code = (asm.advance(4), asm.def_cfa_offset(16), asm.advance(4), vectors, asm.advance(4), asm.def_cfa_register(31))
+    conversion = converted(AARCH64_LE, cie_of(AARCH64_LE), *code)
+    text = "breg31 16; bregx 46 0; lit8; mul; plus"
+    assert why_not(conversion) == [(SkipReason.CFA_EXPRESSION, text, 8), (SkipReason.CFA_OFFSET_UNKNOWN, "", 12)]
+    assert places(conversion) == [(0, 8)]
+    # The CIE's only rule of the CFA is an expression.
+    cie = cie_of(AMD64)._replace(instructions=(asm.def_cfa_expression(b"\x77\x08"), asm.offset(16, 1)))
+    conversion = converted(AMD64, cie, asm.advance(4), asm.def_cfa_register(6))
+    assert why_not(conversion) == [(SkipReason.CFA_OFFSET_UNKNOWN, "", 4)]
+    assert [str(row.state) for row in decoded(conversion).functions[0]] == ["cfa=r7+8 ra=c-8 fp=u"]
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_an_fde_that_is_longer_than_its_section(in_parts: bool) -> None:  # noqa: FBT001
+    unsaid = asm.def_cfa_expression(b"\x77\x08\x06\x06")
+    code = (*((unsaid, asm.advance(4), asm.def_cfa(7, 24)) if in_parts else ()), asm.advance(4), asm.def_cfa_offset(16))
+    conversion = converted(AMD64, cie_of(AMD64), *code, size=0x1001)
+    assert why_not(conversion)[-1] == (SkipReason.PAST_CODE, "", 0x1000)
+    assert len(why_not(conversion)) == 1 + in_parts
+    assert [start + size for start, size in places(conversion)][-1] == 0x1000
+    assert not conversion.is_whole
+    found = account(conversion).of_kind("in part")[-1]
+    assert (found.function_size, found.address, found.size) == (0x1001, TEXT_VADDR + 0x1000, 1)
+    # One that ends with its section is whole, and one that cannot be expressed has that for its reason.
+    assert converted(AMD64, cie_of(AMD64), *code, size=0x1000).is_whole is not in_parts
+    skips = why_not(converted(AMD64, cie_of(AMD64), unsaid, size=0x1001))
+    assert [skip.reason for skip in skips] == [SkipReason.CFA_EXPRESSION]
 
 
 # Sizes
@@ -232,6 +282,23 @@ def test_the_largest_function() -> None:
     assert entry.fde.pc_range == limit
     assert skip == (SkipReason.FUNCTION_TOO_LARGE, "4,294,967,296 bytes", 0)
     assert verify(image, decoded(conversion)).is_clean
+
+
+def test_the_rows_of_all_functions_have_32_bits_of_offset() -> None:
+    """One body with many starts counts many times, and is stored once."""
+    count = 1 << 14
+    state = FrameState(Rule(7, 8, deref=False), Rule(None, -8, deref=True), None)
+    body = FunctionBody(tuple(range(count)), (state,) * count)
+
+    def rows(times: int) -> RowStore:
+        functions = tuple(Function(count * number, count, body) for number in range(times))
+        return store_rows(with_functions(Section(2, AMD64.abi_id), functions), AMD64, share=False)
+
+    # Two bytes of start, one of information, one word.
+    assert len(rows(1).stored[0]) == 1 << 16
+    assert rows((1 << 16) - 1).offsets[-1] == ((1 << 16) - 2) << 16
+    with pytest.raises(RequestError, match="more than 4 GiB"):
+        rows(1 << 16)
 
 
 def test_nothing_to_describe() -> None:
