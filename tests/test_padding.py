@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from typing import TYPE_CHECKING, Final
 
+import capstone
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,8 +19,8 @@ from cfi2sframe.report.coverage import account
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, Rule, Section
 from tests.support import cfi_asm as asm
 from tests.support.bodies import body_of_rows, section_bytes, with_functions
-from tests.support.cli import run_process
 from tests.support.samples import CODE, TEXT_VADDR, Code, linked_file, push_fp
+from tests.support.stubs.linked import Variant, link
 from tests.support.sums import check_sums
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ FILLS: Final = {
     " 2e660f1f840000000000 6666666666662e0f1f840000000000 cccccc 000000 90cc0000"
     # gold's jump over the nops after it
     " e90100000090",
-    AARCH64_LE: "1f2003d500000000200020d4",
+    AARCH64_LE: "1f2003d5 00000000 200020d4",
     AARCH64_BE: "1f2003d5",
     S390X: "0700 07070707 47000000 c004000000000000 a7040000",
 }
@@ -124,6 +124,80 @@ def test_bytes_that_fill_space(arch: Arch) -> None:
         assert padding_of(two_functions(gap, arch)) == [(SIZE, SIZE + len(gap))]
     for gap in map(bytes.fromhex, OTHERS.get(arch, "").split()):
         assert not is_fill(arch, gap), gap.hex()
+
+
+#: Instructions of s390x that branch if the first operand says so; it never does.
+CONDITIONAL: Final = ("bcr", "bc", "brc", "brcl")
+MODES: Final = {
+    AMD64: (1, capstone.CS_ARCH_X86, capstone.CS_MODE_64),
+    AARCH64_LE: (4, capstone.CS_ARCH_ARM64, capstone.CS_MODE_LITTLE_ENDIAN),
+    S390X: (2, capstone.CS_ARCH_SYSZ, capstone.CS_MODE_BIG_ENDIAN),
+}
+
+
+def does_nothing(instruction: capstone.CsInsn) -> bool:
+    name, operands = instruction.mnemonic, instruction.op_str
+    return (
+        name in ("nop", "int3", "nopr", "jnop", "jgnop")
+        or (name in CONDITIONAL and operands.startswith("0,"))
+        or (name == "brk" and operands in ("#0", "#1", "#0x1"))
+    )
+
+
+@given(st.sampled_from(list(MODES)), st.data())
+def test_capstone_reads_nothing_else_in_what_fills_space(arch: Arch, data: st.DataObject) -> None:
+    fills, others = ([piece for piece in table[arch].split() if piece[:2] != "e9"] for table in (FILLS, OTHERS))
+    pieces = data.draw(st.lists(st.sampled_from(fills + others), min_size=1, max_size=5))
+    gap = bytes.fromhex("".join(pieces))
+    assert is_fill(arch, gap) or not set(pieces) <= set(fills)
+    if not is_fill(arch, gap):
+        return
+    unit, *mode = MODES[arch]
+    reader, position = capstone.Cs(*mode), 0
+    while position < len(gap):
+        # Zeros are no instruction, or one that no compiler writes.
+        if gap[position : position + unit] == bytes(unit):
+            position += unit
+            continue
+        instruction = next(reader.disasm(gap[position:], 0, 1))
+        assert does_nothing(instruction)
+        position += instruction.size
+
+
+#: Two functions in sections of their own, far from a multiple of 64 bytes in size.
+ALIGNED: Final = """
+__attribute__((aligned(64))) int first(int x) { return x + 1; }
+__attribute__((aligned(64))) int second(int x) { return x + 2; }
+__attribute__((aligned(64))) int third(int x) { return x + 3; }
+"""
+OPTIONS: Final = ("-shared", "-fPIC", "-nostdlib", "-DONE_CALL", "-ffunction-sections")
+#: Since version 2, mold fills with GCC's trap in code of AArch64, which could be code.
+LINKERS: Final = {
+    "gcc": ("2.40", "2.44", "newest", "gold", "lld", "mold-1", "mold-2"),
+    "aarch64-linux-gnu-gcc": ("bfd", "gold", "lld", "mold-1"),
+    "s390x-linux-gnu-gcc": ("bfd", "mold-1", "mold-2"),
+}
+
+
+@pytest.mark.oracle
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("compiler", "linker"), [(name, each) for name, linkers in LINKERS.items() for each in linkers]
+)
+def test_what_linkers_fill_with(compiler: str, linker: str, tmp_path: Path) -> None:
+    """Between input sections, each linker has a pattern of its own."""
+    source = tmp_path / "aligned.c"
+    source.write_text(ALIGNED)
+    image = link(Variant("fill", linker, (*OPTIONS, str(source)), {}, compiler), tmp_path)
+    conversion = convert(image, level=1)
+    padding = dict(conversion.code_map.padding)
+    names = {name: vaddr for vaddr, name in image.names_of(conversion.section.starts).items()}
+    sizes = dict(zip(conversion.section.starts, conversion.section.sizes, strict=True))
+    for name, following in (("first", "second"), ("second", "third")):
+        start, next_start = names[name], names[following]
+        assert next_start % 64 == 0
+        assert start + sizes[start] == next_start
+        assert next_start in padding.values()
 
 
 def test_padding_ends_where_code_with_cfi_starts() -> None:
@@ -371,13 +445,3 @@ def test_raw_sections_of_objects() -> None:
         assert section.sizes == sizes
         assert verify(image, section).is_clean
     assert padding_in_object(image) == [(SIZE, SIZE + 16)]
-
-
-# The command line
-
-
-def test_json_tells_padding_from_code(tmp_path: Path) -> None:
-    path = tmp_path / "in.o"
-    path.write_bytes(bytes(object_with().data[:]))
-    (counts,) = json.loads(run_process("coverage", "--format", "json", path).stdout)["files"]
-    assert (counts["padding_size"], counts["other_padding_size"]) == (16, 0)
