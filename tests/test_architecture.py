@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "cfi2sframe"
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -207,13 +209,15 @@ def test_writer_and_reader_share_constants_and_the_model_only() -> None:
     assert "cfi2sframe.sframe.constants" in shared
 
 
-def test_a_conversion_loads_no_heavy_package() -> None:
+@pytest.mark.parametrize("words", [(), ("--from", "code")])
+def test_a_conversion_loads_nothing_that_it_does_not_need(words: tuple[str, ...]) -> None:
+    """Such as the analysis of code, where all code has CFI."""
     script = (
         # From Python 3.14 on, argparse alone loads some of them, for its colours.
         "import argparse, sys\nargparse.ArgumentParser().add_argument('x')\nbefore = set(sys.modules)\n"
         "from cfi2sframe.cli import main\n"
-        f"status = main([{str(ROOT / 'testdata/golden/amd64-push-rbp.o')!r}, '-o', '/dev/null'])\n"
-        f"names = {HEAVY!r} + ('dataclasses', 'json', 'inspect')\n"
+        f"status = main([{str(ROOT / 'testdata/golden/amd64-push-rbp.o')!r}, '-o', '/dev/null', *{words!r}])\n"
+        f"names = {HEAVY!r} + ('dataclasses', 'json', 'inspect', 'cfi2sframe.instructions.derive')\n"
         "print(status, [name for name in names if name in sys.modules.keys() - before])\n"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -23,26 +23,11 @@ def substitutions(depth: int) -> str:
     return f"_Z1f1AIiiES_IS0_S0_{levels}E" if depth else "_Z1f1AIiiE"
 
 
-def conversions(depth: int) -> str:
-    """Return a name of conversion operators in conversion operators, without a single substitution."""
-    return "_ZN1A" + "cvT_IN1A" * depth + "cvi" + "EE" * depth + "Ev"
-
-
-def packs(depth: int, size: int) -> str:
-    """Return a name whose template parameter packs are expanded within expansions."""
-    return f"_Z1fIJ{'i' * size}EEv" + "DpN1AIJ" * depth + "T_" + "EEE" * depth
-
-
 #: Names that double with each level, and names that are merely long or deep.
 HOSTILE: Final = {
     "substitutions": substitutions(35),
-    "conversions": conversions(40),
-    "packs": packs(40, 40),
     "pointers": "_Z1f" + "P" * 4000 + "i",
-    "nested": "_Z" + "N1A" * 1000 + "E" * 1000,
     "templates": "_Z1f" + "1AI" * 1000 + "i" + "E" * 1000,
-    "expressions": "_Z1fIXpl" + "pl" * 1000 + "Li1E" * 500,
-    "locals": "_ZZ" * 1000 + "1fvE1g",
     "long": "_Z1f" + "1A" * 2000,
     "too long": "_Z9999" + "f" * 9999 + "v",
 }

@@ -63,8 +63,3 @@ def test_there_is_one_root() -> None:
 )
 def test_every_exception_has_a_kind(error: Exception, kind: ErrorKind) -> None:
     assert kind_of(error) is kind
-
-
-def test_a_wrong_request_is_no_damaged_input() -> None:
-    assert not issubclass(RequestError, InputError)
-    assert not issubclass(InputError, RequestError)

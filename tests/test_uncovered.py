@@ -6,9 +6,6 @@ The analysis itself is replaced; `tests/instructions/` has its tests.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,30 +15,41 @@ from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.api import convert, decode_made, verify
 from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.dwarf.programs import read_programs
+from cfi2sframe.dwarf.row_section import RowFunction
+from cfi2sframe.dwarf.rules import CfaRule, NoRule, RaSigning, RowState, table_of_rows
 from cfi2sframe.elf.constants import STT_FUNC
 from cfi2sframe.emit import check as check_emitted
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import ElfError, ErrorKind, UnfitError
+from cfi2sframe.instructions import derive as door
+from cfi2sframe.instructions.derive import Derived
 from cfi2sframe.jobs.job import refusal_of
-from cfi2sframe.reasons import CodeReason, SkipReason, UnreadSource
+from cfi2sframe.reasons import CodeReason, SkipReason, Underived, UnreadSource
 from cfi2sframe.report.coverage import coverage_data
 from cfi2sframe.report.coverage_report import coverage_report
 from cfi2sframe.uncovered import as_cfi
 from tests.support import cfi_asm as asm
-from tests.support.derived import derived, give
+from tests.support.rules import at_cfa, is_expression, register_offset
 from tests.support.samples import CODE, TEXT_VADDR, Code, cie_of, linked_file
 from tests.support.sums import check_sums, convert_checked
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.elf.ranges import Span
+    from cfi2sframe.errors import InputError
 
-ROOT = Path(__file__).resolve().parents[1]
 FROM_CODE = Options(source="code")
 ARCHES = (AMD64, AARCH64_LE, S390X)
 #: An instruction that fills space, and one that does not, both of 4 bytes.
 NOP = {AMD64.name: b"\x0f\x1f\x40\x00", AARCH64_LE.name: b"\x1f\x20\x03\xd5", S390X.name: b"\x47\0\0\0"}
 ADD = {AMD64.name: b"\x48\x83\xc0\x01", AARCH64_LE.name: b"\0\x04\0\x91", S390X.name: b"\xa7\x2a\0\1"}
+
+
+#: The offset of the CFA from SP at a function's entry.
+ENTRY = {"AMD64": 8, "s390x": 160}
 
 
 def code_of(arch: Arch, layout: str) -> bytes:
@@ -63,8 +71,7 @@ def at(letter: int) -> int:
 
 def pushed_at(image: ElfImage, options: Options) -> dict[int, int | None]:
     """Return, for each letter of the code, the bytes that its row says were pushed; None: no row."""
-    lookup = decode_made(image, options)
-    entry = {"AMD64": 8, "s390x": 160}.get(image.arch.name, 0)
+    lookup, entry = decode_made(image, options), ENTRY.get(image.arch.name, 0)
     result: dict[int, int | None] = {}
     for letter in range((image.code_ranges[0].end_vaddr - TEXT_VADDR) // 16):
         state = None if (found := lookup.find(at(letter))) is None else found.state
@@ -72,12 +79,43 @@ def pushed_at(image: ElfImage, options: Options) -> dict[int, int | None]:
     return result
 
 
+def derived(arch: Arch, start: int, end: int, *rows: tuple[int, int | None]) -> RowFunction:
+    """Return a function of rows (start, bytes pushed); without any, of a leaf's. None: what no version can express."""
+    ra = at_cfa(arch.fixed_ra_offset) if arch.fixed_ra_offset else NoRule.UNSPECIFIED
+    states = []
+    for row_start, pushed in rows or ((0, 0),):
+        cfa: CfaRule = is_expression(b"\x30\x31\x1a")
+        if pushed is not None:
+            cfa = register_offset(arch.sp_register, ENTRY.get(arch.name, 0) + pushed)
+        states.append((row_start, RowState(cfa, ra, NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)))
+    return RowFunction(start, end - start, table_of_rows(states))
+
+
+def give(
+    monkeypatch: pytest.MonkeyPatch,
+    *functions: RowFunction,
+    left_out: Sequence[tuple[int, int]] = (),
+    error: InputError | None = None,
+) -> list[tuple[Span, ...]]:
+    """Have the analysis give these functions, or raise an error; return what is covered whenever it is asked."""
+    asked: list[tuple[Span, ...]] = []
+
+    def derive(_: ElfImage, covered: Sequence[Span]) -> Derived:
+        asked.append(tuple(covered))
+        if error is not None:
+            raise error
+        return Derived(functions, tuple(Underived(*gap, CodeReason.NOT_REACHED) for gap in left_out))
+
+    monkeypatch.setattr(door, "derive", derive)
+    return asked
+
+
 @pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
 def test_code_without_cfi_gets_rows(arch: Arch, monkeypatch: pytest.MonkeyPatch) -> None:
     image = file_of(arch, "ccccpcc", (0, 2), (5, 1))
     asked = give(monkeypatch, derived(arch, at(2), at(4), (0, 0), (16, 16)), left_out=[(at(6), at(7))])
     conversion = convert_checked(image, FROM_CODE)
-    assert asked.covered == [((at(0), at(2)), (at(5), at(6)))]
+    assert asked == [((at(0), at(2)), (at(5), at(6)))]
     # Derived functions reach over the padding after them, as others do.
     assert pushed_at(image, FROM_CODE) == {0: 0, 1: 0, 2: 0, 3: 16, 4: 16, 5: 0, 6: None}
     assert verify(conversion).is_clean
@@ -99,9 +137,9 @@ def test_nothing_is_derived_without_need(source: CfiKind | None, layout: str, mo
     asked = give(monkeypatch, derived(AMD64, at(2), at(4)))
     conversion = convert_checked(image, Options(source=source))
     if source == "code":
-        assert (asked.covered != []) == (layout == "cccc") == (account(conversion).from_code_size > 0)
+        assert (asked != []) == (layout == "cccc") == (account(conversion).from_code_size > 0)
     else:
-        assert (asked.covered, conversion.cfi.underived) == ([], None)
+        assert (asked, conversion.cfi.underived) == ([], None)
 
 
 @pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
@@ -196,7 +234,7 @@ def test_verify_compares_with_instructions(monkeypatch: pytest.MonkeyPatch) -> N
     made = decode_made(image())
     asked = give(monkeypatch, derived(AMD64, at(2), at(4)))
     assert differences(Options()) == []
-    assert asked.covered == []
+    assert asked == []
     assert differences(FROM_CODE) == [("missing", at(2))]
 
 
@@ -256,21 +294,3 @@ def test_functions_keep_their_key_and_share_programs() -> None:
     assert [entry.fde.cie.uses_b_key for entry in entries] == [False, True, False]
     assert [entry.program.table for entry in entries] == [each.table for each in made]
     assert len({entry.program.number for entry in entries}) == 2
-
-
-# What it costs those who do not ask for it
-
-
-def test_nothing_is_imported_without_need(tmp_path: Path) -> None:
-    """Neither without the option nor for a file whose CFI covers its code."""
-    script = (
-        "import sys\nfrom cfi2sframe.cli import main\n"
-        "status = main(sys.argv[1:])\n"
-        "loaded = [n for n in sys.modules if n.startswith(('cfi2sframe.instructions.derive', 'capstone'))]\n"
-        "print(status, loaded)\n"
-    )
-    golden = ROOT / "testdata/golden/amd64-push-rbp.o"
-    for more in ((), ("--from", "code")):
-        command = [sys.executable, "-c", script, str(golden), "-o", str(tmp_path / "out.sframe"), *more]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        assert done.stdout == "0 []\n"
