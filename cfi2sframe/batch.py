@@ -3,6 +3,8 @@
 
 The copies are forked, because a new interpreter would look for modules elsewhere, such as in the current directory. So
 they are for the command line, which has no other threads; the caller of a library may have some.
+
+The pool of `concurrent.futures` would be shorter, but it may wait for ever when one of its processes is killed.
 """
 
 from __future__ import annotations
