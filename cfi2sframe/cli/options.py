@@ -83,7 +83,7 @@ def listed_names(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Return the names in the list of `--files-from`. Raises `RequestError` and `OSError`."""
     if arguments.files_from is None:
         return ()
-    from cfi2sframe.files.words import names_from
+    from cfi2sframe.files.find import names_from
 
     return tuple(names_from(arguments.files_from))
 

@@ -10,8 +10,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
-from cfi2sframe.dwarf.leb128 import read_sleb, read_uleb
-from cfi2sframe.dwarf.pointer import PointerBases, fixed_size, read_pointer, read_value
+from cfi2sframe.dwarf.numbers import PointerBases, fixed_size, read_pointer, read_sleb, read_uleb, read_value
 from cfi2sframe.errors import CfiError
 
 if TYPE_CHECKING:

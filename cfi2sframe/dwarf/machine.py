@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.expression import Expression, is_unscaled, signed_word, value_of
 from cfi2sframe.dwarf.instructions import ADVANCES, cut, read_instructions
-from cfi2sframe.dwarf.pointer import fixed_size, read_pointer
+from cfi2sframe.dwarf.numbers import fixed_size, read_pointer
 from cfi2sframe.dwarf.rules import UNKNOWN_CFA, NoRule, RaSigning, Rows, RowState, UnwindTable
 from cfi2sframe.errors import CfiError
 from cfi2sframe.rules import Rule
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.entries import DwarfCie
     from cfi2sframe.dwarf.instructions import Instruction
-    from cfi2sframe.dwarf.pointer import Location
+    from cfi2sframe.dwarf.numbers import Location
     from cfi2sframe.dwarf.rules import CfaRule, RegisterRule
 
 #: AArch64's pseudo-register RA_SIGN_STATE (AADWARF64, 4.1).

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.entries import DwarfCie, DwarfFde, EntryWalk
 from cfi2sframe.dwarf.machine import RowMachine
-from cfi2sframe.dwarf.pointer import Location, PointerBases
+from cfi2sframe.dwarf.numbers import Location, PointerBases
 from cfi2sframe.dwarf.row_section import RowFdes, RowSection
 from cfi2sframe.dwarf.rules import Rows
 from cfi2sframe.errors import CfiError

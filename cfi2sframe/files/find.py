@@ -6,14 +6,14 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.constants import ELF_MAGIC
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.load import open_unfollowed, read_file, read_open, read_stream
-from cfi2sframe.errors import ChangedError, ErrorKind
+from cfi2sframe.errors import ChangedError, ErrorKind, RequestError
 from cfi2sframe.files.write import TEMPORARY_PREFIX
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ _CONTAINERS: Final = (
     (b"!<arch>\n", "a static archive: take the program linked with it, or extract the objects first (ar x)"),
     (b"!<thin>\n", "a thin archive: take the program linked with it, or the objects that it names"),
 )
+#: The largest list (bytes): more than any real one, because some devices never end.
+_MAX_LIST_SIZE: Final = 1 << 28
+_BLOCK_SIZE: Final = 1 << 20
 #: The path that stands for standard input; a file of this name is `./-`.
 STANDARD_INPUT: Final = "-"
 
@@ -198,3 +201,25 @@ def hint_about(path: str) -> str:
     except OSError:
         return ""
     return next((f", but {hint}" for magic, hint in _CONTAINERS if start.startswith(magic)), "")
+
+
+def names_from(path: str) -> list[str]:
+    """Return the names in a list; `-` is standard input.
+
+    Raises `OSError` when it cannot be read, `RequestError` when its names are lines, or when it is no list: an ELF file
+    that is taken for one has strings that name files of the system.
+    """
+    with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:
+        # In blocks: Python allocates all that a call of `read` may return.
+        data = bytearray()
+        while block := file.read(_BLOCK_SIZE):
+            data += block
+            if len(data) > _MAX_LIST_SIZE:
+                raise RequestError(f"--files-from {path}: a list of more than {_MAX_LIST_SIZE >> 20:,} MiB")
+    if b"\0" not in data and b"\n" in data:
+        raise RequestError(
+            f"--files-from {path}: names are to end with NUL bytes, as with find -print0, not with lines"
+        )
+    if b"\0\0" in data:
+        raise RequestError(f"--files-from {path}: not a list of names, because it has an empty one")
+    return [os.fsdecode(bytes(name)) for name in data.split(b"\0") if name]

@@ -12,7 +12,7 @@ import struct
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.dwarf.leb128 import read_uleb
+from cfi2sframe.dwarf.numbers import read_uleb
 from cfi2sframe.dwarf.row_section import RowFunction, RowSection
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState, UnwindTable, table_of_rows
 from cfi2sframe.errors import CfiError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.expression import Expression
-from cfi2sframe.dwarf.leb128 import encode_sleb
+from cfi2sframe.dwarf.numbers import encode_sleb
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState
 from cfi2sframe.instructions.effects import RA_SIGN_STATE
 from cfi2sframe.instructions.states import CALLER_FP, CFA, NO_CALLER, NUMBER, RETURN_ADDRESS, ra_place

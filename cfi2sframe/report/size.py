@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.instructions import ADVANCES, read_instructions
-from cfi2sframe.dwarf.pointer import fixed_size
+from cfi2sframe.dwarf.numbers import fixed_size
 from cfi2sframe.dwarf.row_section import RowSection
 from cfi2sframe.reasons import DropReason
 from cfi2sframe.report.coverage import count_functions, figures

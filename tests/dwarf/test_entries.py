@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe.dwarf import constants as d
-from cfi2sframe.dwarf.pointer import PointerBases
+from cfi2sframe.dwarf.numbers import PointerBases
 from cfi2sframe.elf.cfi import CfiSection
 from cfi2sframe.errors import CfiError
 from tests.support import cfi_asm as asm

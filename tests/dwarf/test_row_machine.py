@@ -16,7 +16,7 @@ from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf import machine
 from cfi2sframe.dwarf.entries import DwarfCie
 from cfi2sframe.dwarf.machine import RowMachine
-from cfi2sframe.dwarf.pointer import Location, PointerBases
+from cfi2sframe.dwarf.numbers import Location, PointerBases
 from cfi2sframe.dwarf.rules import UNKNOWN_CFA, NoRule, RaSigning, Rows, RowState
 from cfi2sframe.errors import CfiError
 from tests.support import cfi_asm as asm

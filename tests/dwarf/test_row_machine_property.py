@@ -16,7 +16,7 @@ from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf import machine as machine_module
 from cfi2sframe.dwarf.entries import DwarfCie, DwarfFde
 from cfi2sframe.dwarf.machine import RowMachine
-from cfi2sframe.dwarf.pointer import Location, PointerBases
+from cfi2sframe.dwarf.numbers import Location, PointerBases
 from cfi2sframe.dwarf.rules import Rows
 from cfi2sframe.elf.cfi import CfiKind, CfiSection
 from cfi2sframe.errors import CfiError

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import pytest
 
 from cfi2sframe.abi.amd64 import R_X86_64_64, R_X86_64_PC32
-from cfi2sframe.dwarf.pointer import PointerBases
+from cfi2sframe.dwarf.numbers import PointerBases
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.cfi import CfiKind, CfiSection, relocated_bytes
 from cfi2sframe.elf.image import ElfImage, SectionOffset

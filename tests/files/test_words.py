@@ -10,7 +10,7 @@ import pytest
 
 from cfi2sframe.cli.wrapper.words import expand_response_files
 from cfi2sframe.errors import RequestError
-from cfi2sframe.files.words import names_from
+from cfi2sframe.files.find import names_from
 from tests.support.cli import run
 from tests.support.jobs import OBJECT
 

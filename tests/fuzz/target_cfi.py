@@ -8,7 +8,7 @@ from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
 from cfi2sframe.dwarf.machine import RowMachine
-from cfi2sframe.dwarf.pointer import Location, PointerBases
+from cfi2sframe.dwarf.numbers import Location, PointerBases
 from cfi2sframe.dwarf.rules import Rows
 from cfi2sframe.elf.cfi import CfiKind, CfiSection
 from cfi2sframe.errors import CfiError

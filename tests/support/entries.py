@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi2sframe.dwarf.entries import DwarfFde, EntryWalk
 
 if TYPE_CHECKING:
-    from cfi2sframe.dwarf.pointer import PointerBases
+    from cfi2sframe.dwarf.numbers import PointerBases
     from cfi2sframe.elf.cfi import CfiSection
     from cfi2sframe.errors import CfiError
 
