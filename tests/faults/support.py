@@ -14,11 +14,13 @@ from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from tests.support import cli
 from tests.support.cli import ROOT
 from tests.support.jobs import object_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from types import FrameType
 
 TIMEOUT_SECONDS = 120
 #: What lies in the place of the output before it is written.
@@ -90,6 +92,28 @@ def start(
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", **variables}
     command = [*prefix, sys.executable, "-m", "cfi2sframe", *arguments]
     return subprocess.Popen(command, cwd=folder, env=environment, stdout=stdout, stderr=subprocess.PIPE)
+
+
+def run_until(
+    functions: frozenset[object], number: int, act: Callable[[], object], *words: str | Path
+) -> tuple[cli.Result, bool]:
+    """Run the program in this process, and act before the call of this number; return whether that came, too."""
+    left = number
+
+    def watch(_: FrameType, event: str, function: object) -> None:
+        nonlocal left
+        if event == "c_call" and function in functions:
+            left -= 1
+            if left == 0:
+                sys.setprofile(None)
+                act()
+
+    sys.setprofile(watch)
+    try:
+        result = cli.run(*words)
+    finally:
+        sys.setprofile(None)
+    return result, left <= 0
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
 from cfi2sframe import convert, load
 from cfi2sframe.emit import emit
+from tests.faults.support import run_until
 from tests.support import cli
 from tests.support.jobs import object_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from types import FrameType
 
 pytestmark = [
     pytest.mark.fuzz,
@@ -74,26 +70,6 @@ def exchange(tree: Path, names: tuple[str, str]) -> None:
     (tree / "aside").rename(second)
 
 
-def run_with(words: Iterable[str | Path], number: int, exchange_names: Callable[[], None]) -> bool:
-    """Run the program, and exchange names before a look-up of this number; return whether that came."""
-    left = number
-
-    def watch(_: FrameType, event: str, function: object) -> None:
-        nonlocal left
-        if event == "c_call" and function in LOOK_UPS:
-            left -= 1
-            if left == 0:
-                sys.setprofile(None)
-                exchange_names()
-
-    sys.setprofile(watch)
-    try:
-        cli.run(*words)
-    finally:
-        sys.setprofile(None)
-    return left <= 0
-
-
 def look(folder: Path) -> list[tuple[object, ...]]:
     """Return all that matters of root's files."""
     found: list[tuple[object, ...]] = []
@@ -131,7 +107,7 @@ def test_a_user_who_exchanges_names(tmp_path: Path, verb: str, names: tuple[str,
         base = tmp_path / str(number)
         tree, system = set_up(base)
         before = look(system)
-        has_come = run_with(words_of(verb, tree), number, partial(exchange, tree, names))
+        _, has_come = run_until(LOOK_UPS, number, partial(exchange, tree, names), *words_of(verb, tree))
         assert with_stolen_rights(base) == [], number
         # A link that root names is followed, because root has asked for its target.
         assert look(system) == before or verb != "tree", number

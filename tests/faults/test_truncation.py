@@ -4,18 +4,16 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 from cfi2sframe.abi import AMD64
-from tests.faults.support import OLD, TIMEOUT_SECONDS, Done, contents
+from cfi2sframe.elf import load
+from tests.faults.support import OLD, contents, run_until
 from tests.support import cfi_asm as asm
-from tests.support.cli import ROOT
 from tests.support.embedded import converted
 from tests.support.jobs import object_of
 from tests.support.samples import TEXT_VADDR, Code, linked_file, push_fp
@@ -25,6 +23,8 @@ from tests.support.trace.stacks import make_stack
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.support.cli import Result
 
 pytestmark = pytest.mark.fuzz
 
@@ -75,19 +75,6 @@ FORMS = {
 }
 
 
-def run_with(folder: Path, form: Form, number: int) -> tuple[Done, bool]:
-    """Run the program with a truncation before a read; return how it ended, and whether the read came."""
-    mark = folder.parent / "mark"
-    mark.unlink(missing_ok=True)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "tests.faults.moment", str(number), form.file, str(mark), *form.arguments]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, check=False, timeout=TIMEOUT_SECONDS
-    )
-    code = done.returncode
-    return Done(code if code >= 0 else 128 - code, done.stdout, done.stderr.decode()), mark.exists()
-
-
 def fill(folder: Path, form: Form) -> dict[str, bytes]:
     """Put the form's files into a folder; return them."""
     files = {form.file: file_of(form.file)}
@@ -100,12 +87,6 @@ def fill(folder: Path, form: Form) -> dict[str, bytes]:
     return files
 
 
-def check_failed(done: Done, form: Form) -> None:
-    assert done.status == 3, done
-    assert done.err.startswith(f"cfi2sframe: {form.file}: error: "), done
-    assert done.err.count("\n") == 1, done
-
-
 def _numbers() -> Iterator[int]:
     """Yield the first numbers, and every fifth of the following ones: those are mostly the self-check's."""
     yield from range(1, 15)
@@ -114,24 +95,27 @@ def _numbers() -> Iterator[int]:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", FORMS)
-def test_truncated_before_any_read(folder: Path, name: str) -> None:
+def test_truncated_before_any_read(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The truncation comes before each of the reads: of small files, which are read here like large ones."""
+    # Of files that are large indeed, blocks of zeros would be most of what is read.
+    monkeypatch.setattr(load, "_LARGE_SIZE", 0)
+    monkeypatch.chdir(folder)
     form = FORMS[name]
     files = fill(folder, form)
-    ends: list[Done] = []
+    ends: list[Result] = []
     for number in _numbers():
-        done, has_come = run_with(folder, form, number)
-        ends.append(done)
+        result, has_come = run_until(frozenset({os.pread}), number, partial(os.truncate, form.file, 0), *form.arguments)
+        ends.append(result)
         if not has_come:
             break
         # When all of a core has been read, the files that it names are left to be read.
-        if done.status or name != "trace":
-            check_failed(done, form)
-        if done.status and "--in-place" not in form.arguments:
+        if result.status or name != "trace":
+            assert result.failed(3, form.file), result
+        if result.status and "--in-place" not in form.arguments:
             # Conversion in place starts over, and finds an empty file.
-            assert done.err.removesuffix("\n").endswith(CHANGED)
+            assert result.err[0].endswith(CHANGED)
         assert contents(folder) == {**files, form.file: b""}
         (folder / form.file).write_bytes(files[form.file])
     assert ends[-1].status == 0
-    assert {done.out for done in ends if not done.status} == {ends[-1].out}
+    assert {result.out for result in ends if not result.status} == {ends[-1].out}
     assert len(ends) > 3
