@@ -17,7 +17,7 @@ from cfi2sframe.conversion import Options
 from cfi2sframe.reasons import SkipReason
 from tests.support import known_wrong
 from tests.support.needs import need
-from tests.support.oracle.gas import Pair, assemble, contradictions, functions_of, pair_of, problems_of
+from tests.support.oracle.gas import Pair, assemble, functions_of, pair_of, problems_of
 from tests.support.oracle.readelf_sframe import check_printed, printed
 from tests.support.targets import TARGETS
 
@@ -48,11 +48,6 @@ class Assembler(NamedTuple):
     def case(self, name: str) -> str:
         """Return what `known_wrong` calls the section of a source."""
         return f"sframe-of-{name}" if self.target == "amd64" else f"sframe-of-{self.target}/{name}"
-
-    def is_listed(self, name: str) -> bool:
-        """Whether the section of a source is known to be wrong."""
-        versions = [v for each in known_wrong.KNOWN_WRONG if each.case == self.case(name) for v in each.versions]
-        return any(v == self.version or (self.version == "newest" and v > "2.44") for v in versions)
 
 
 # Version 2 of 2.44 has neither PC-relative starts nor rows for "RA undefined". It knows no SFrame of s390x.
@@ -145,17 +140,6 @@ def test_our_reading_of_gas_sections_is_readelfs(key: str, name: str, machine: M
     shown = pair.theirs._replace(starts=tuple(starts))
     is_oldest = known_wrong.find("sframe-fixed-ra", "readelf", tools.version) is not None
     check_printed(printed(tools.tool("readelf"), pair.path), shown, is_oldest=is_oldest)
-
-
-@pytest.mark.parametrize(("key", "name"), [(key, name) for key, name in CASES if ASSEMBLERS[key].is_listed(name)])
-def test_differences_are_known_errors_of_gas(key: str, name: str, machine: Machine) -> None:
-    """A third party decides: gas's rows contradict the naive evaluator's, ours do not."""
-    pair = machine.pair(ASSEMBLERS[key], name)
-    assert pair is not None
-    assert pair.theirs is not None
-    assert not verify(pair.image, pair.theirs).is_clean
-    assert contradictions(pair, pair.theirs)
-    assert contradictions(pair, pair.ours) == []
 
 
 @pytest.mark.sampled

@@ -12,8 +12,6 @@ from cfi2sframe.api import decode_existing, decode_raw
 from cfi2sframe.elf.ranges import Span, SpanCount
 from cfi2sframe.errors import InputError
 from cfi2sframe.sframe.model import OUTERMOST
-from tests.support import naive
-from tests.support.evaluation import dwarf_values, sframe_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,21 +115,6 @@ def problems_of(pair: Pair) -> list[str]:
         if any((peer.body.is_signal_frame, peer.body.uses_b_key) != marks for peer in peers):
             problems.append(f"{where}: gas has signal frame and B key {marks}, we have {peers}")
     return problems
-
-
-def contradictions(pair: Pair, section: Section | None) -> list[str]:
-    """Return where a section differs from what the naive evaluator makes of the CFI, in an object with one FDE."""
-    (fde,) = naive.fdes_of(pair.path)
-    arch, found = pair.image.arch, []
-    for function in functions_of(section):
-        assert section is not None
-        for pc in _points(function, None):
-            # The object's own relocations say where the function starts; the evaluator reads none of them.
-            state, row = _state_at(section, pc), fde.row_at(pair.image.place(pc).offset)
-            assert state is not None
-            if sframe_values(state, arch) != dwarf_values(row, arch, fde.ra_column):
-                found.append(f"{row}, SFrame says {state}")
-    return found
 
 
 def differences_in_meaning(theirs: Section, ours: Section, image: ElfImage) -> list[str]:
