@@ -66,7 +66,7 @@ def check_conversion(conversion: Conversion, options: Options) -> None:
     decoded = decode(conversion.data, conversion.section_vaddr)
     check_decoded(decoded)
     if not image.is_relocatable:
-        wrong = complaints(conversion.data, conversion.section_vaddr, code_of(image), limit=1 << 30)
+        wrong = complaints(conversion.data, conversion.section_vaddr, code_of(image))
         # What Linux would refuse or misread comes with a warning, and there is nothing else.
         warnings = " ".join(reader_warnings(conversion))
         expected = {
