@@ -6,16 +6,18 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from tests import tiers
+from tests.support.needs import need
 from tests.support.oracle import tools
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
 # Programs that a shell starts in the background ignore SIGINT, and those that the tests start would inherit that.
@@ -82,6 +84,25 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark what hypothesis runs, in whichever file it is."""
     if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj):
         item.add_marker(pytest.mark.property)
+
+
+@pytest.fixture
+def mount() -> Iterator[Callable[..., Path]]:
+    """Give a function that calls mount(8) for a folder, with words, and returns the folder; at the end, unmount all."""
+    made: list[Path] = []
+
+    def mounted(point: Path, *words: str | Path) -> Path:
+        point.mkdir(exist_ok=True)
+        done = subprocess.run(["mount", *map(str, words), point], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+        made.append(point)
+        return point
+
+    need("mount")
+    yield mounted
+    for point in reversed(made):
+        subprocess.run(["umount", point], check=True)
 
 
 @pytest.fixture(scope="session")

@@ -6,18 +6,16 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.faults.support import Faults
-from tests.support.mounts import mounting
 from tests.support.needs import need
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 HERE = Path(__file__).resolve().parent
 
@@ -54,17 +52,3 @@ def folder(tmp_path: Path) -> Path:
     path = tmp_path / "folder"
     path.mkdir()
     return path
-
-
-@pytest.fixture
-def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """`mounted("size=16k")`: an empty file system in memory."""
-    points = (tmp_path / f"mounted{number}" for number in count())
-    with mounting() as mount:
-
-        def mount_memory(options: str) -> Path:
-            point = next(points)
-            mount(point, "-t", "tmpfs", "-o", options, "tmpfs")
-            return point
-
-        yield mount_memory

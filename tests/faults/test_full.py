@@ -47,9 +47,9 @@ def fill_up(path: Path) -> None:
         (("--in-place", "out.o", "in.o"), "out.o"),
     ],
 )
-def test_a_full_disk(mounted: Callable[[str], Path], arguments: tuple[str, ...], target: str) -> None:
+def test_a_full_disk(mount: Callable[..., Path], tmp_path: Path, arguments: tuple[str, ...], target: str) -> None:
     """Not a single page is left for anything new."""
-    folder = mounted("size=512k")
+    folder = mount(tmp_path / "full", "-t", "tmpfs", "-o", "size=512k", "tmpfs")
     (folder / "in.o").write_bytes(LARGE)
     is_input = "--in-place" in arguments
     (folder / target).write_bytes(LARGE + b"\0" if is_input else OLD)
@@ -81,9 +81,9 @@ def test_a_limit_of_file_size(folder: Path, form: Form) -> None:
 
 
 @ALL
-def test_a_read_only_file_system(mounted: Callable[[str], Path], form: Form) -> None:
+def test_a_read_only_file_system(mount: Callable[..., Path], tmp_path: Path, form: Form) -> None:
     """Permissions do not bind root; a mount does."""
-    folder = mounted("size=1m")
+    folder = mount(tmp_path / "read-only", "-t", "tmpfs", "-o", "size=1m", "tmpfs")
     fill(form, folder)
     subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
     done = run(folder, *form.arguments)

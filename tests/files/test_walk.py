@@ -10,10 +10,9 @@ import pytest
 from cfi2sframe.files.find import elf_files_under, find_sources
 from cfi2sframe.jobs.listing import work_list
 from tests.support.jobs import OBJECT
-from tests.support.mounts import mounting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 FILES = ("bin/tool", "lib/debug/tool.debug", "lib/tool.so", "share/lib/debug/x", "tool")
@@ -27,12 +26,6 @@ def root(tmp_path: Path) -> Path:
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(OBJECT)
     return path
-
-
-@pytest.fixture
-def mount() -> Iterator[Callable[..., None]]:
-    with mounting() as function:
-        yield function
 
 
 def found(root: Path, *patterns: str) -> list[str]:

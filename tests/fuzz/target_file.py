@@ -16,7 +16,6 @@ from tests.fuzz.checks import LEVELS, check_conversions, check_existing
 from tests.fuzz.harness import FindingError, expect
 from tests.support import cfi_asm as asm
 from tests.support.go_table import GoFunction, GoTable, go_file
-from tests.support.linked_by_hand import static_file
 from tests.support.samples import FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, cie_of
 
 if TYPE_CHECKING:
@@ -126,7 +125,6 @@ def seeds() -> Iterator[tuple[str, bytes]]:
         for kind, data in (("linked", make.linked_file(arch)), ("object", make.small_object(arch))):
             yield f"{name}-{kind}", data
             yield f"{name}-{kind}-with-section", b"".join(emit(convert(load(data))).chunks)
-    yield "static", static_file()
     yield "no-section-headers", make.linked_file(make.ARCHES[0], section_headers=False)
     yield "debug-frame", make.linked_file(make.ARCHES[0], debug_frame=True)
     yield "all-sources", _all_sources()

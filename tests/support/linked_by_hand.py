@@ -20,7 +20,6 @@ BASE_VADDR: Final = 0x400000
 PT_LOAD, PT_NOTE = 1, 4
 SHF_ALLOC, SHF_EXECINSTR = 2, 4
 SHT_NOTE: Final = 7
-ET_EXEC: Final = 2
 ET_DYN: Final = 3
 _CODE_SIZE: Final = 0x40
 
@@ -64,35 +63,6 @@ def noted_file(notes: Sequence[bytes], *, names: Iterable[str] = (), symbols: tu
         symbols=symbols,
     )
     return with_names(data, {f"n{number}": name for number, name in enumerate(chosen)})
-
-
-def static_file() -> bytes:
-    """Return a static program at fixed addresses, with a build-id that is all that may move after its program headers.
-
-    Its `.rodata` follows at once, as the relocations of a static program of GNU ld do.
-    """
-    content = note(b"GNU", 3, bytes(range(20)))
-    vaddr = BASE_VADDR + FILE_HEADER_SIZE + PROGRAM_HEADER_SIZE * 3
-    data_vaddr = (vaddr + len(content) + 7) // 8 * 8
-    frame_vaddr = data_vaddr + 0x40
-    code_vaddr = frame_vaddr + 0x1000
-    frame = asm.EhFrame((push_fp(AMD64, code_vaddr, _CODE_SIZE), asm.Terminator()), frame_vaddr).assemble()
-    return asm.elf_file(
-        AMD64.elf_machine,
-        (
-            asm.Section(".note.gnu.build-id", content, SHT_NOTE, SHF_ALLOC, vaddr, align=4),
-            asm.Section(".rodata", b"\2" * 0x40, 1, SHF_ALLOC, data_vaddr, align=8),
-            asm.Section(".eh_frame", frame, 1, SHF_ALLOC, frame_vaddr, align=8),
-            asm.Section(".text", b"\x90" * _CODE_SIZE, 1, SHF_ALLOC | SHF_EXECINSTR, code_vaddr),
-        ),
-        file_type=ET_EXEC,
-        segments=(
-            asm.Segment(PT_LOAD, 4, (".note.gnu.build-id", ".eh_frame"), headers=True),
-            asm.Segment(PT_LOAD, 5, (".text",)),
-            asm.Segment(PT_NOTE, 4, (".note.gnu.build-id",), align=4),
-        ),
-        entry_vaddr=code_vaddr,
-    )
 
 
 def with_names(data: bytes, names: dict[str, str]) -> bytes:
