@@ -88,7 +88,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.fixture
 def mount() -> Iterator[Callable[..., Path]]:
-    """Give a function that calls mount(8) for a folder, with words, and returns the folder; at the end, unmount all."""
+    """Give a function that runs mount for a folder, with words, and returns the folder; at the end, unmount all."""
     made: list[Path] = []
 
     def mounted(point: Path, *words: str | Path) -> Path:
