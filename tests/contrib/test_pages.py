@@ -75,16 +75,6 @@ def test_a_session_goes_as_the_page_shows(name: str, programs: Path, tmp_path: P
         assert agrees(shown, said), "\n".join([f"$ {command}", *said])
 
 
-def test_the_tutorial_has_no_commands_that_are_not_run() -> None:
-    text = (ROOT / "docs" / "tutorial.md").read_text()
-    blocks = blocks_of(text)
-    assert {block.language for block in blocks} == {"c", "console"}
-    # Code is in blocks, and every block is one of these.
-    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
-    assert text.count("\n```") == 2 * len(blocks)
-    assert not re.search(r"^ {4}", prose, re.MULTILINE)
-
-
 def faults() -> dict[str, tuple[str, list[Block]]]:
     """Return the sections of the page that have a session: its label, the page's files, and the section's sessions."""
     text = UPSTREAM.read_text()
