@@ -5,7 +5,9 @@ from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from hypothesis import strategies as st
 
+from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from tests.support import cfi_asm as asm
+from tests.support.samples import cie_of
 
 Operation: TypeAlias = Literal[
     "advance",
@@ -29,41 +31,33 @@ Operation: TypeAlias = Literal[
 OPERATIONS: Final[frozenset[Operation]] = frozenset(get_args(Operation))
 
 
-class Machine(NamedTuple):
-    """What a program of one architecture may use; the registers are DWARF numbers."""
-
-    name: Literal["amd64", "aarch64", "s390x"]
-    sp: int
-    fp: int
-    ra: int
-    others: tuple[int, ...]
-    code_align: int
-    data_align: int
-    initial_cfa_offset: int
-    ra_is_saved_at_entry: bool
-    little_endian: bool
-    has_ra_state: bool
+#: Registers beside SP, FP and RA that programs use, as DWARF numbers.
+OTHERS: Final = {
+    AMD64.name: (0, 3, 10, 12, 15, 17, 66),
+    **dict.fromkeys((AARCH64_LE.name, AARCH64_BE.name), (0, 9, 16, 19, 28, 72, 79)),
+    S390X.name: (0, 1, 6, 12, 16, 24, 31, 68),
+}
+DATA_ALIGN: Final = -8
 
 
-AMD64 = Machine("amd64", 7, 6, 16, (0, 3, 10, 12, 15, 17, 66), 1, -8, 8, True, True, False)
-AARCH64 = Machine("aarch64", 31, 29, 30, (0, 9, 16, 19, 28, 72, 79), 4, -8, 0, False, True, True)
-S390X = Machine("s390x", 15, 11, 14, (0, 1, 6, 12, 16, 24, 31, 68), 1, -8, 160, False, False, False)
-MACHINES = (AMD64, AARCH64, S390X)
+def code_align(arch: Arch) -> int:
+    """Return the size of an instruction, at least."""
+    return 4 if arch in (AARCH64_LE, AARCH64_BE) else 1
 
 
 class Program(NamedTuple):
     """A drawn program."""
 
-    machine: Machine
+    arch: Arch
     cie: asm.Cie
     fde: asm.Fde
 
     def section(self, address: int = 0, *, debug_frame: bool = False) -> asm.EhFrame:
-        """Return a section of this CIE and FDE alone, in the machine's byte order."""
+        """Return a section of this CIE and FDE alone, in the byte order of the ABI."""
         entries: tuple[asm.Entry, ...] = (self.cie, self.fde)
         if not debug_frame:
             entries = (*entries, asm.Terminator())
-        return asm.EhFrame(entries, address, little_endian=self.machine.little_endian, debug_frame=debug_frame)
+        return asm.EhFrame(entries, address, little_endian=self.arch.byte_order == "<", debug_frame=debug_frame)
 
 
 def _breg(register: int, offset: int) -> bytes:
@@ -83,22 +77,24 @@ def _save_offsets() -> st.SearchStrategy[int]:
     return st.sampled_from(edges) | st.integers(-64, 64).map(lambda words: 8 * words)
 
 
-def expressions(machine: Machine) -> st.SearchStrategy[bytes]:
+def expressions(arch: Arch) -> st.SearchStrategy[bytes]:
     """Expressions of shapes that compilers and linkers emit, and some that only a fuzzer would."""
-    register = st.sampled_from((machine.sp, machine.fp, *machine.others))
+    register = st.sampled_from((arch.sp_register, arch.fp_register, *OTHERS[arch.name]))
     small = st.integers(-40, 40).map(lambda words: 8 * words)
     shape = st.sampled_from((b"", b"\x06", b"\x06\x23\x08", b"\x06\x06", b"\x23\x10", b"\x96", b"\x06\x38\x1c"))
     based = st.builds(lambda reg, off, tail: _breg(reg, off) + tail, register, small, shape)
     plt = st.sampled_from(
         tuple(b"\x77\x08\x80\x00\x3f\x1a" + bytes((0x30 + limit,)) + b"\x2a\x33\x24\x22" for limit in (9, 10, 11))
     )
-    vg_scaled = st.builds(lambda off: _breg(machine.sp, off) + b"\x92\x2e\x00\x38\x1e\x22", small)
+    vg_scaled = st.builds(lambda off: _breg(arch.sp_register, off) + b"\x92\x2e\x00\x38\x1e\x22", small)
     odd = st.sampled_from((b"", b"\x30", b"\x9c", b"\x12", b"\x22", b"\xff", b"\x03" + bytes(8), b"\x08"))
     return based | plt | vg_scaled | odd
 
 
-def _registers(machine: Machine) -> st.SearchStrategy[int]:
-    return st.sampled_from((machine.fp, machine.ra)) | st.sampled_from((machine.sp, *machine.others))
+def _registers(arch: Arch) -> st.SearchStrategy[int]:
+    return st.sampled_from((arch.fp_register, arch.ra_register)) | st.sampled_from(
+        (arch.sp_register, *OTHERS[arch.name])
+    )
 
 
 @st.composite
@@ -110,10 +106,10 @@ def _advances(draw: st.DrawFn) -> tuple[int, asm.Instruction]:
 
 
 @st.composite
-def _instructions(draw: st.DrawFn, machine: Machine, operation: Operation) -> asm.Instruction:
+def _instructions(draw: st.DrawFn, arch: Arch, operation: Operation) -> asm.Instruction:
     """Draw an instruction of a kind, in any form that has room for its numbers."""
-    register = draw(_registers(machine))
-    base = draw(st.sampled_from((machine.sp, machine.fp)) | st.sampled_from(machine.others))
+    register = draw(_registers(arch))
+    base = draw(st.sampled_from((arch.sp_register, arch.fp_register)) | st.sampled_from(OTHERS[arch.name]))
     plain: dict[Operation, list[asm.Instruction]] = {
         "def_cfa_register": [asm.def_cfa_register(base)],
         "undefined": [asm.undefined(register)],
@@ -129,19 +125,19 @@ def _instructions(draw: st.DrawFn, machine: Machine, operation: Operation) -> as
         case "def_cfa" | "def_cfa_offset":
             offset, registers = draw(cfa_offsets()), (base,) if operation == "def_cfa" else ()
             forms = [(asm.def_cfa if registers else asm.def_cfa_offset)(*registers, offset)]
-            if offset % machine.data_align == 0:
+            if offset % DATA_ALIGN == 0:
                 factored = asm.def_cfa_sf if registers else asm.def_cfa_offset_sf
-                forms.append(factored(*registers, offset // machine.data_align))
+                forms.append(factored(*registers, offset // DATA_ALIGN))
         case "def_cfa_expression":
-            forms = [asm.def_cfa_expression(draw(expressions(machine)))]
+            forms = [asm.def_cfa_expression(draw(expressions(arch)))]
         case "offset" | "val_offset":
-            forms = _saves(register, draw(_save_offsets()) // machine.data_align, is_value=operation == "val_offset")
+            forms = _saves(register, draw(_save_offsets()) // DATA_ALIGN, is_value=operation == "val_offset")
         case "register":
-            forms = [asm.register(register, draw(_registers(machine)))]
+            forms = [asm.register(register, draw(_registers(arch)))]
         case "expression":
-            forms = [asm.expression(register, draw(expressions(machine)))]
+            forms = [asm.expression(register, draw(expressions(arch)))]
         case "val_expression":
-            forms = [asm.val_expression(register, draw(expressions(machine)))]
+            forms = [asm.val_expression(register, draw(expressions(arch)))]
     return draw(st.sampled_from(forms))
 
 
@@ -160,24 +156,16 @@ def _saves(register: int, factored: int, *, is_value: bool) -> list[asm.Instruct
 
 
 @st.composite
-def _cies(draw: st.DrawFn, machine: Machine) -> asm.Cie:
-    usual = [asm.def_cfa(machine.sp, machine.initial_cfa_offset)]
-    if machine.ra_is_saved_at_entry:
-        usual.append(asm.offset(machine.ra, -8 // machine.data_align))
+def _cies(draw: st.DrawFn, arch: Arch) -> asm.Cie:
     extra: list[Operation] = draw(st.lists(st.sampled_from(("same_value", "undefined", "offset")), max_size=2))
-    return asm.Cie(
-        version=draw(st.sampled_from((1, 3))),
-        code_align=machine.code_align,
-        data_align=machine.data_align,
-        ra_register=machine.ra,
-        instructions=(*usual, *(draw(_instructions(machine, operation)) for operation in extra)),
-    )
+    cie = cie_of(arch, *(draw(_instructions(arch, operation)) for operation in extra))
+    return cie._replace(version=draw(st.sampled_from((1, 3))), code_align=code_align(arch), data_align=DATA_ALIGN)
 
 
 @st.composite
 def programs(
     draw: st.DrawFn,
-    machine: Machine | None = None,
+    arch: Arch,
     max_steps: int = 24,
     operations: frozenset[Operation] = OPERATIONS,
 ) -> Program:
@@ -186,7 +174,6 @@ def programs(
     Remembered states are all restored by the end, the advances fit in the function (a last row may be
     empty), and a register's number fits the opcode that names it.
     """
-    machine = draw(st.sampled_from(MACHINES)) if machine is None else machine
     cfa_is_expression, remembered = False, list[bool]()
     length, code = 0, list[asm.Instruction]()
     for _ in range(draw(st.integers(0, max_steps))):
@@ -195,7 +182,7 @@ def programs(
             barred |= {"def_cfa_register", "def_cfa_offset"}
         if not remembered:
             barred.add("restore_state")
-        if not machine.has_ra_state:
+        if not arch.ra_may_be_signed:
             barred.add("negate_ra_state")
         # Row ends matter more than any single rule: without them a program has one row only.
         if draw(st.booleans()):
@@ -204,7 +191,7 @@ def programs(
             code.append(advance)
             continue
         operation = draw(st.sampled_from(sorted(operations - barred)))
-        code.append(draw(_instructions(machine, operation)))
+        code.append(draw(_instructions(arch, operation)))
         if operation in ("def_cfa", "def_cfa_expression"):
             cfa_is_expression = operation == "def_cfa_expression"
         elif operation == "remember_state":
@@ -214,5 +201,5 @@ def programs(
     code += [asm.restore_state(), asm.advance(1)] * len(remembered)
     length += len(remembered)
     tail = draw(st.sampled_from((0, 1, 1, 5, 300))) if length else draw(st.integers(1, 300))
-    cie = draw(_cies(machine))
-    return Program(machine, cie, asm.Fde(cie, 0x1000, (length + tail) * machine.code_align, tuple(code)))
+    cie = draw(_cies(arch))
+    return Program(arch, cie, asm.Fde(cie, 0x1000, (length + tail) * code_align(arch), tuple(code)))
