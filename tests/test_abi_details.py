@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -95,24 +94,3 @@ def test_relocations_of_objects(
         offsets.append(found.row.state.cfa.offset)
     assert offsets == [numbers["entry"], numbers["offset"]]
     assert verify(image, decode_existing(image)).is_clean
-
-
-@pytest.mark.parametrize("target", TARGETS, ids=label)
-def test_a_kernel_module(target: Target, binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path) -> None:
-    """Objects joined by `ld -r`, without the program's own start-up code: converted, and found right."""
-    tools = binutils("newest")
-    parts = []
-    for number, name in enumerate(("leaf.s", "frame-record.s", "large-frame.s")):
-        renamed = tmp_path / f"{number}.s"
-        text = target.source(name).read_text().replace("\t.text\n", f'\t.section .text.{number}, "ax"\n')
-        renamed.write_text(re.sub(r"\bf\b", f"f{number}", text))
-        run(tools.tool("as", target.name), renamed, "-o", tmp_path / f"{number}.o")
-        parts.append(tmp_path / f"{number}.o")
-    module = tmp_path / "module.ko"
-    run(tools.tool("ld", target.name), "-r", "--unique=.text.*", "-o", module, *parts)
-    assert main(["--in-place", str(module)]) == 0
-    assert main(["verify", str(module)]) == 0
-    image = load(str(module))
-    functions = decode_existing(image).functions
-    names = [image.place(function.start_vaddr).section_name for function in functions]
-    assert sorted(names) == [".text.0", ".text.1", ".text.2"]
