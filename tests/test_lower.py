@@ -112,6 +112,7 @@ LEFT_OUT = {
     SkipReason.CFA_EXPRESSION: (
         Case(AMD64, state(AMD64, is_expression(DEREF_PLUS)), "breg7 40; deref; plus_uconst 8", ALL),
         Case(AMD64, state(AMD64, is_expression(DAMAGED)), "bytes 77", ALL),
+        Case(AMD64, state(AMD64, is_expression(b"")), "", ALL),
         Case(AMD64, state(AMD64, is_expression(RSP_16_DEREF)), "*(rsp+16)", OLD, FrameState(load(7, 16), RA8)),
     ),
     SkipReason.CFA_BASE_REGISTER: (

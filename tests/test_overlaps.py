@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cfi2sframe.overlaps import Ranges, Resolved, resolve_overlaps
+from cfi2sframe.overlaps import Pieces, Ranges, Resolved, resolve_overlaps
 from cfi2sframe.reasons import DropReason
 from cfi2sframe.sframe.model import FrameRow, FrameState, FunctionBody, Rule
 from tests.support.bodies import body_of_rows
@@ -75,6 +75,17 @@ def loss(ranges: Sequence[Range], number: int, *, is_better: bool) -> DropReason
     return DropReason.BETTER_SOURCE if is_better else DropReason.SHADOWED
 
 
+def holders(pieces: Pieces) -> dict[int, int]:
+    """Return the number at each address, checking that pieces ascend and hold something."""
+    held: dict[int, int] = {}
+    position = 0
+    for number, start, end in pieces.records:
+        assert position <= start < end
+        position = end
+        held |= dict.fromkeys(range(start, end), number)
+    return held
+
+
 @given(RANGES, st.lists(st.integers(0, 12), max_size=3))
 @example([Range(100, 30, 5), Range(110, 10, 6), Range(100, 30, 5)], [])
 @example([Range(100, 10, 0), Range(100, 10, 0), Range(105, 10, 1)], [1])
@@ -89,16 +100,19 @@ def test_every_address_has_one_holder_and_every_range_one_outcome(ranges: list[R
             reasons[first + n] = loss(mine, n, is_better=expected.keys() >= {*range(start, start + size)})
         expected = {vaddr: number + first for vaddr, number in winners(mine).items()} | expected
     resolved = arranged(ranges, starts)
-    held: dict[int, int] = {}
-    ends = 0
-    for number, start, end in resolved.pieces.records:
-        assert ends <= start < end
-        ends = end
-        held |= dict.fromkeys(range(start, end), number)
+    held = holders(resolved.pieces)
     assert held == expected
     sizes = Counter(held.values())
     assert resolved.dropped == {number: reason for number, reason in reasons.items() if number not in sizes}
     assert resolved.overlapped == {number for number, size in sizes.items() if size != ranges[number].size}
+
+
+@given(RANGES, st.lists(st.tuples(st.integers(90, 160), st.integers(1, 40)), max_size=3))
+def test_what_is_left_outside_of_ranges(ranges: list[Range], taken: list[tuple[int, int]]) -> None:
+    pieces, held = arranged(ranges).pieces, holders(arranged(ranges).pieces)
+    for start, size in taken:
+        held = {vaddr: number for vaddr, number in held.items() if not start <= vaddr < start + size}
+    assert holders(pieces.without([(start, start + size) for start, size in taken])) == held
 
 
 # Bodies
