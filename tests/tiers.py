@@ -6,7 +6,7 @@ The first tier (`make test`) leaves to the second (`make test-all`):
 - tests marked `slow`;
 - of each test marked `sampled` all cases but the first;
 - of a test with several lists of parameters the combinations that add no value: each value of each list is in a
-  case that stays. A test marked `product` keeps all, because its combinations are the point, and cheap.
+  case that stays.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ def split(items: Sequence[pytest.Item]) -> Tiers:
 
 
 def _kept(cases: Sequence[pytest.Item]) -> Iterable[pytest.Item]:
-    if cases[0].get_closest_marker("product") is not None:
-        return cases
     if cases[0].get_closest_marker("sampled") is not None:
         return cases[:1]
     return [cases[number] for number in corners([frozenset(_values(case)) for case in cases])]

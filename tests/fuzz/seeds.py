@@ -34,77 +34,29 @@ _STUBS: Final = {
 }
 
 
+def _in_rows(*instructions: asm.Instruction) -> tuple[asm.Instruction, ...]:
+    """Return instructions with a byte of code after each."""
+    return tuple(each for instruction in instructions for each in (instruction, asm.advance(1)))
+
+
 def instruction_lists(arch: Arch) -> Iterator[tuple[str, tuple[asm.Instruction, ...]]]:
     """Yield named lists of instructions, which together use every opcode."""
     fp, sp, ra = arch.fp_register, arch.sp_register, arch.ra_register
     yield "plain", push_fp(arch).instructions  # type: ignore[misc]  # its instructions are records here
-    yield (
-        "defs",
-        (
-            asm.advance(1),
-            asm.def_cfa(fp, 16),
-            asm.advance1(70),
-            asm.def_cfa_sf(sp, -2),
-            asm.advance2(1),
-            asm.def_cfa_offset_sf(-4),
-            asm.advance4(1),
-            asm.def_cfa_register(3),
-            asm.advance8(1),
-            asm.gnu_args_size(16),
-            asm.nop(),
-        ),
-    )
-    yield (
-        "rules",
-        (
-            asm.offset_extended(fp, 3),
-            asm.advance(1),
-            asm.offset_extended_sf(fp, -2),
-            asm.advance(1),
-            asm.gnu_negative_offset_extended(fp, 2),
-            asm.advance(1),
-            asm.val_offset(sp, 0),
-            asm.advance(1),
-            asm.val_offset_sf(fp, 1),
-            asm.advance(1),
-            asm.register(ra, 3),
-            asm.advance(1),
-            asm.same_value(fp),
-            asm.advance(1),
-            asm.undefined(ra),
-            asm.advance(1),
-            asm.restore(min(ra, 63)),
-            asm.restore_extended(fp),
-        ),
-    )
-    yield (
-        "expressions",
-        (
-            asm.def_cfa_expression(b"\x77\x28\x06"),
-            asm.expression(fp, b"\x76\x00"),
-            asm.advance(2),
-            asm.def_cfa_expression(b"\x77\x28\x06\x23\x08"),
-            asm.val_expression(fp, b"\x77\x08"),
-            asm.advance(2),
-            asm.def_cfa(sp, 16),
-        ),
-    )
-    yield (
-        "states",
-        (
-            asm.remember_state(),
-            asm.advance(1),
-            asm.def_cfa_offset(32),
-            asm.remember_state(),
-            asm.advance(1),
-            asm.def_cfa_offset(48),
-            asm.aarch64_negate_ra_state(),
-            asm.restore_state(),
-            asm.advance(1),
-            asm.restore_state(),
-            asm.set_loc(BASE_VADDR + 0x1010),
-        ),
-    )
+    first = (asm.advance(1), asm.def_cfa(fp, 16), asm.advance1(70), asm.def_cfa_sf(sp, -2), asm.advance2(1))
+    second = (asm.def_cfa_offset_sf(-4), asm.advance4(1), asm.def_cfa_register(3), asm.advance8(1))
+    yield "defs", (*first, *second, asm.gnu_args_size(16), asm.nop())
+    saved = (asm.offset_extended(fp, 3), asm.offset_extended_sf(fp, -2), asm.gnu_negative_offset_extended(fp, 2))
+    values = (asm.val_offset(sp, 0), asm.val_offset_sf(fp, 1), asm.register(ra, 3))
+    none = (asm.same_value(fp), asm.undefined(ra))
+    yield "rules", (*_in_rows(*saved, *values, *none), asm.restore(min(ra, 63)), asm.restore_extended(fp))
+    loaded = (asm.def_cfa_expression(b"\x77\x28\x06"), asm.expression(fp, b"\x76\x00"), asm.advance(2))
+    summed = (asm.def_cfa_expression(b"\x77\x28\x06\x23\x08"), asm.val_expression(fp, b"\x77\x08"), asm.advance(2))
+    yield "expressions", (*loaded, *summed, asm.def_cfa(sp, 16))
+    remembered = (asm.remember_state(), asm.advance(1), asm.def_cfa_offset(32))
+    again = (asm.remember_state(), asm.advance(1), asm.def_cfa_offset(48), asm.aarch64_negate_ra_state())
+    restored = (asm.restore_state(), asm.advance(1), asm.restore_state(), asm.set_loc(BASE_VADDR + 0x1010))
+    yield "states", (*remembered, *again, *restored)
 
 
 def _functions(arch: Arch, code_vaddr: int) -> list[asm.Fde]:

@@ -67,7 +67,6 @@ def two_functions(arch: Arch) -> bytes:
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.product
 def test_all_that_was_there_stays(name: str, version: int) -> None:
     old = (GOLDEN / name).read_bytes()
     image = load(old)
@@ -89,7 +88,6 @@ def test_all_that_was_there_stays(name: str, version: int) -> None:
     assert section.file_offset % 8 == rela.file_offset % 8 == 0
 
 
-@pytest.mark.product
 @pytest.mark.parametrize("version", [1, 2, 3])
 @pytest.mark.parametrize("arch", RELOCATION_TYPES, ids=lambda arch: arch.name)
 def test_one_relocation_for_each_function_in_order(arch: Arch, version: int) -> None:

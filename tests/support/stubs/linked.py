@@ -66,23 +66,15 @@ def _gnu(version: str) -> list[Variant]:
 
 _MOLD_1: Final = {".plt": Shape(32, 16), ".plt.got": Shape(0, 16)}
 _MOLD_2: Final = {".plt": Shape(32, 16), ".plt.got": Shape(0, 8)}
+_LLD: Final = {".plt": Shape(16, 16), ".iplt": Shape(0, 16)}
+_RETPOLINE: Final = {".plt": Shape(48, 32), ".iplt": Shape(0, 32)}
 VARIANTS: Final = (
     *(variant for version in GNU_VERSIONS for variant in _gnu(version)),
-    Variant("lazy", "lld", ("-Wl,-z,lazy",), {".plt": Shape(16, 16), ".iplt": Shape(0, 16)}),
-    Variant("now", "lld", ("-Wl,-z,now",), {".plt": Shape(16, 16), ".iplt": Shape(0, 16)}),
-    Variant(
-        "ibt",
-        "lld",
-        ("-fcf-protection", "-Wl,-z,force-ibt"),
-        {".plt": Shape(16, 16), ".plt.sec": Shape(0, 16), ".iplt": Shape(0, 16)},
-    ),
-    Variant("retpoline", "lld", ("-Wl,-z,retpolineplt",), {".plt": Shape(48, 32), ".iplt": Shape(0, 32)}),
-    Variant(
-        "retpoline-now",
-        "lld",
-        ("-Wl,-z,retpolineplt", "-Wl,-z,now"),
-        {".plt": Shape(32, 16), ".iplt": Shape(0, 16)},
-    ),
+    Variant("lazy", "lld", ("-Wl,-z,lazy",), _LLD),
+    Variant("now", "lld", ("-Wl,-z,now",), _LLD),
+    Variant("ibt", "lld", ("-fcf-protection", "-Wl,-z,force-ibt"), {**_LLD, ".plt.sec": Shape(0, 16)}),
+    Variant("retpoline", "lld", ("-Wl,-z,retpolineplt",), _RETPOLINE),
+    Variant("retpoline-now", "lld", ("-Wl,-z,retpolineplt", "-Wl,-z,now"), {**_LLD, ".plt": Shape(32, 16)}),
     Variant("static", "lld", ("-static",), {".iplt": Shape(0, 16)}),
     Variant("lazy", "mold-1", (), _MOLD_1),
     Variant("now", "mold-1", ("-Wl,-z,now",), _MOLD_1),
@@ -93,39 +85,30 @@ VARIANTS: Final = (
     Variant("static", "gold", ("-static",), {".plt": Shape(16, 16)}),
 )
 
+AARCH64_GCC, S390X_GCC = "aarch64-linux-gnu-gcc", "s390x-linux-gnu-gcc"
 _BTI: Final = ("-mbranch-protection=standard", "-Wl,-z,force-bti")
+_PAC: Final = "-Wl,-z,pac-plt"
+_SHORT: Final = {".plt": Shape(32, 16)}
 _LONG: Final = {".plt": Shape(32, 24), ".iplt": Shape(0, 24)}
 FOREIGN_VARIANTS: Final = (
-    Variant("lazy", "bfd", (), {".plt": Shape(32, 16)}, "aarch64-linux-gnu-gcc"),
-    Variant("bti", "bfd", _BTI, {".plt": Shape(32, 16)}, "aarch64-linux-gnu-gcc"),
-    Variant("pac", "bfd", (*_BTI, "-Wl,-z,pac-plt"), {".plt": Shape(32, 24)}, "aarch64-linux-gnu-gcc"),
-    Variant(
-        "bti-library",
-        "bfd",
-        (*_BTI, "-shared", "-fPIC", "-DONE_CALL", "-nostdlib"),
-        {".plt": Shape(32, 16)},
-        "aarch64-linux-gnu-gcc",
-    ),
-    Variant("static", "bfd", ("-static",), {".plt": Shape(0, 16)}, "aarch64-linux-gnu-gcc"),
-    Variant("lazy", "gold", (), {".plt": Shape(32, 16)}, "aarch64-linux-gnu-gcc"),
-    Variant("pac-only", "bfd", ("-Wl,-z,pac-plt",), {".plt": Shape(32, 24)}, "aarch64-linux-gnu-gcc"),
-    Variant("lazy", "lld", (), {".plt": Shape(32, 16), ".iplt": Shape(0, 16)}, "aarch64-linux-gnu-gcc"),
-    Variant("static", "lld", ("-static",), {".iplt": Shape(0, 16)}, "aarch64-linux-gnu-gcc"),
-    Variant("bti", "lld", _BTI, _LONG, "aarch64-linux-gnu-gcc"),
-    Variant("pac-only", "lld", ("-Wl,-z,pac-plt",), _LONG, "aarch64-linux-gnu-gcc"),
-    Variant("pac", "lld", (*_BTI, "-Wl,-z,pac-plt"), _LONG, "aarch64-linux-gnu-gcc"),
-    *(
-        variant
-        for mold in ("mold-1", "mold-2")
-        for variant in (
-            Variant("lazy", mold, (), _MOLD_1, "aarch64-linux-gnu-gcc"),
-            Variant("static", mold, ("-static",), {".plt.got": Shape(0, 16)}, "aarch64-linux-gnu-gcc"),
-        )
-    ),
-    Variant("lazy", "mold-1", (), {".plt": Shape(32, 32), ".plt.got": Shape(0, 16)}, "s390x-linux-gnu-gcc"),
-    Variant("lazy", "mold-2", (), {".plt": Shape(48, 16), ".plt.got": Shape(0, 16)}, "s390x-linux-gnu-gcc"),
-    Variant("lazy", "bfd", (), {".plt": Shape(32, 32)}, "s390x-linux-gnu-gcc"),
-    Variant("static", "bfd", ("-static",), {".plt": Shape(0, 32)}, "s390x-linux-gnu-gcc"),
+    Variant("lazy", "bfd", (), _SHORT, AARCH64_GCC),
+    Variant("bti", "bfd", _BTI, _SHORT, AARCH64_GCC),
+    Variant("pac", "bfd", (*_BTI, _PAC), {".plt": Shape(32, 24)}, AARCH64_GCC),
+    Variant("bti-library", "bfd", (*_BTI, *_ONE), _SHORT, AARCH64_GCC),
+    Variant("static", "bfd", ("-static",), {".plt": Shape(0, 16)}, AARCH64_GCC),
+    Variant("lazy", "gold", (), _SHORT, AARCH64_GCC),
+    Variant("pac-only", "bfd", (_PAC,), {".plt": Shape(32, 24)}, AARCH64_GCC),
+    Variant("lazy", "lld", (), {**_SHORT, ".iplt": Shape(0, 16)}, AARCH64_GCC),
+    Variant("static", "lld", ("-static",), {".iplt": Shape(0, 16)}, AARCH64_GCC),
+    Variant("bti", "lld", _BTI, _LONG, AARCH64_GCC),
+    Variant("pac-only", "lld", (_PAC,), _LONG, AARCH64_GCC),
+    Variant("pac", "lld", (*_BTI, _PAC), _LONG, AARCH64_GCC),
+    *(Variant("lazy", mold, (), _MOLD_1, AARCH64_GCC) for mold in ("mold-1", "mold-2")),
+    *(Variant("static", mold, ("-static",), {".plt.got": Shape(0, 16)}, AARCH64_GCC) for mold in ("mold-1", "mold-2")),
+    Variant("lazy", "mold-1", (), {".plt": Shape(32, 32), ".plt.got": Shape(0, 16)}, S390X_GCC),
+    Variant("lazy", "mold-2", (), {".plt": Shape(48, 16), ".plt.got": Shape(0, 16)}, S390X_GCC),
+    Variant("lazy", "bfd", (), {".plt": Shape(32, 32)}, S390X_GCC),
+    Variant("static", "bfd", ("-static",), {".plt": Shape(0, 32)}, S390X_GCC),
 )
 
 
