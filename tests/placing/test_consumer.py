@@ -8,7 +8,6 @@ their stacks both ways. ld.so stays as it is, since the program names it by its 
 from __future__ import annotations
 
 import platform
-import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -220,25 +219,3 @@ def _is_return_code(place: Place) -> bool:
     fdes = [entry.fde for entry in convert(load(place.module)).cfi.entries if entry.fde.cie.is_signal_frame]
     (start,) = (fde.pc_begin_vaddr for fde in fdes if fde.pc_range < 32)
     return start <= place.vaddr < start + 32
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seconds", SECONDS)
-def test_python(converter: Converter, seconds: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Python with its libraries and its extension modules."""
-    found = shutil.which("python3", path="/usr/bin")
-    if found is None:
-        pytest.skip("no /usr/bin/python3")
-    python, script = Path(found).resolve(), CONSUMER.parent / "python_workload.py"
-    result, modules = run(python, "-s", script, "0", "modules").splitlines()
-    program, extensions = converter.program(python), converter.folder / "extensions"
-    for path in map(Path, modules.split()):
-        for soname, library in libraries_of(path).items():
-            converter.convert(library, converter.folder / "lib" / soname)
-        converter.convert(path, extensions / path.name)
-    monkeypatch.setenv("PYTHONPATH", str(extensions))
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    report = converter.sample(program, "-s", script, seconds, expected=f"{result}\n", interval_us=499)
-    converter.check(report, SAMPLES_PER_SECOND * int(seconds))
-    assert any(Path(module.path).parent == extensions for module in report.modules)
-    assert report.count("equal") > 0.85 * report.in_converted_code

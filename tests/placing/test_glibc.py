@@ -12,9 +12,8 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pytest
 
@@ -23,15 +22,8 @@ from cfi2sframe.conversion import Options, convert_image
 from tests.support.embedded import emitted
 from tests.support.known_wrong import expect_failure
 from tests.support.needs import need
-from tests.support.places import IN_C, IN_CPP, PAST_NORETURN_CALLS, build, program_of
-from tests.support.variants import convert_unpadded
+from tests.support.places import IN_C, IN_CPP, build, program_of
 from tests.support.walk import libraries_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cfi2sframe.conversion import Conversion, Level
-    from cfi2sframe.elf.image import ElfImage
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow, pytest.mark.sampled]
 
@@ -111,44 +103,23 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(folder, (glibc / "version").read_text().strip())
 
 
-def convert_all(built: World, folder: Path, make: Callable[[ElfImage], Conversion], left: str = "") -> World:
-    """Return a copy with every file converted, but for one of this name."""
+@pytest.fixture(scope="module", params=[1, 2])
+def converted(request: pytest.FixtureRequest, built: World, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """A copy with every file converted, at a level."""
+    folder, options = tmp_path_factory.mktemp("converted"), Options(version=2, level=request.param)
     shutil.copytree(built.folder, folder, dirs_exist_ok=True)
     for path in (folder / "places", folder / "places_cc", *(folder / "lib").iterdir()):
-        if path.name not in (LIBGCC_OF_THE_JUDGE, left):
-            path.write_bytes(emitted(make(load(path.read_bytes()))))
+        if path.name != LIBGCC_OF_THE_JUDGE:
+            path.write_bytes(emitted(convert_image(load(path.read_bytes()), options)))
     return World(folder, built.glibc)
 
 
-@pytest.fixture(scope="module")
-def converted(built: World, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Options, str], World]:
-    """`converted(options, left="")`: a copy with every file converted, but for one of this name."""
-
-    @cache
-    def make(options: Options, left: str = "") -> World:
-        return convert_all(built, tmp_path_factory.mktemp("converted"), partial(convert_image, options=options), left)
-
-    return make
-
-
-VERSION_2 = Options(version=2)
-
-
-@pytest.fixture(scope="module")
-def unpadded(built: World, tmp_path_factory: pytest.TempPathFactory) -> World:
-    """A copy with every file converted, without padding."""
-    make = partial(convert_unpadded, options=VERSION_2)
-    return convert_all(built, tmp_path_factory.mktemp("unpadded"), make)
-
-
-@pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize("place", IN_C + IN_CPP)
 def test_backtrace_finds_the_frames_that_dwarf_finds(
-    place: str, level: Level, converted: Callable[[Options], World], request: pytest.FixtureRequest
+    place: str, converted: World, request: pytest.FixtureRequest
 ) -> None:
-    world = converted(VERSION_2._replace(level=level))
-    expect_failure(request, f"backtrace-{place}", "glibc", world.glibc)
-    answer = world.answer(place)
+    expect_failure(request, f"backtrace-{place}", "glibc", converted.glibc)
+    answer = converted.answer(place)
     match = SAME.fullmatch(answer)
     assert match, answer
     # At least `here`, its caller, and what calls that.
@@ -159,9 +130,3 @@ def test_backtrace_finds_the_frames_that_dwarf_finds(
 def test_without_sections_nothing_is_found(place: str, built: World) -> None:
     """The other tests can fail: there is no way around the rows."""
     assert NONE.fullmatch(built.answer(place))
-
-
-@pytest.mark.parametrize("place", PAST_NORETURN_CALLS)
-def test_return_addresses_in_padding(place: str, unpadded: World) -> None:
-    """The reader looks up the return address itself, so without padding these stacks are lost."""
-    assert NONE.fullmatch(unpadded.answer(place))

@@ -8,19 +8,22 @@ whose functions have rows of their own: `-O0`. One that runs on s390x itself (in
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from cfi2sframe import convert, load
+from cfi2sframe import convert, load, verify
 from cfi2sframe.abi import AARCH64_BE, S390X
 from cfi2sframe.conversion import Options
 from cfi2sframe.errors import InputError
+from tests.support.kernel_reader import SPREAD, code_of, complaints
 from tests.support.known_wrong import expect_failure
 from tests.support.needs import need, run
 from tests.support.oracle.readelf_sframe import check_readelf, printed, wrapped
+from tests.support.oracle.tools import find_llvm_readelf
 from tests.support.samples import TEXT_VADDR, linked_file, push_fp
 
 if TYPE_CHECKING:
@@ -110,6 +113,36 @@ def test_a_foreign_readelf_gives_up_on_shared_rows_only(
         expect_failure(request, "sframe-shared-rows-of-the-other-byte-order", "readelf", binutils(release).version)
     path, options = _library(AARCH64_BE, tmp_path), options._replace(level=level)
     assert check_readelf(path, options, binutils(release), tmp_path, target="aarch64") == 60
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", ["libgcc_s.so.1", "libm.so.6", "libstdc++.so.6"])
+@pytest.mark.parametrize("reader", ["version 2 errata 0", "version 2 errata 1", "version 3"])
+@pytest.mark.parametrize("folder", ["lib/x86_64-linux-gnu", "usr/aarch64-linux-gnu/lib", "usr/s390x-linux-gnu/lib"])
+def test_functions_of_libraries_are_cut_and_joined(
+    folder: str,
+    reader: str,
+    name: str,
+    binutils: Callable[[BinutilsVersion], Binutils],
+    s390x_binutils: Binutils,
+    tmp_path: Path,
+) -> None:
+    """The default level. LLVM does not know the ABI of s390x, nor Binutils 2.44, and reads no other errata than 1."""
+    path, (release, options) = Path("/", folder, name), READERS[reader]
+    target: Target = "s390x" if "s390x" in folder else "aarch64" if "aarch64" in folder else "amd64"
+    if not path.exists() or (target, release) == ("s390x", "2.44"):
+        pytest.skip(f"no {path}, or no readelf for its sections")
+    readelf = s390x_binutils.tool("readelf") if target == "s390x" else ""
+    count = check_readelf(path, options, binutils(release), tmp_path, target=target, readelf=readelf)
+    image = load(path)
+    conversion = convert(image, **options._asdict())
+    assert verify(conversion).is_clean
+    strict = complaints(conversion.data, conversion.section_vaddr, code_of(image))
+    assert [text for text in strict if text != SPREAD] == []
+    if reader == "version 2 errata 1" and target != "s390x":
+        words = [find_llvm_readelf(), "--sframe", tmp_path / "wrapped"]
+        shown = subprocess.run(words, capture_output=True, check=True).stdout
+        assert shown.count(b"Frame Row Entry {") == count
 
 
 @pytest.mark.parametrize("level", [1, 2])
