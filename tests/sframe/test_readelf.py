@@ -140,7 +140,7 @@ def test_functions_of_libraries_are_cut_and_joined(
     strict = complaints(conversion.data, conversion.section_vaddr, code_of(image))
     assert [text for text in strict if text != SPREAD] == []
     if reader == "version 2 errata 1" and target != "s390x":
-        words = [find_llvm_readelf(), "--sframe", tmp_path / "wrapped"]
+        words: list[str | Path] = [find_llvm_readelf(), "--sframe", tmp_path / "wrapped"]
         shown = subprocess.run(words, capture_output=True, check=True).stdout
         assert shown.count(b"Frame Row Entry {") == count
 

@@ -214,44 +214,34 @@ def start_fields(version: int, *starts: int, vaddr: int, start_is_pcrel: bool) -
     return [struct.unpack_from(code, data, 28 + size * index)[0] for index in range(len(starts))]
 
 
-# Words of default rows
+# Words
 
 
-@pytest.mark.parametrize("offset", [BIG, -BIG - 1])
-def test_a_number_of_33_bits_is_refused(offset: int) -> None:
-    with pytest.raises(RequestError, match=f"^{offset} does not fit a data word of 32 bits$"):
-        row_tail(FrameState(at(7, offset), RA8), AMD64, is_flexible=False)
+@pytest.mark.parametrize(
+    ("register", "offset", "word"), [(7, BIG, BIG), (7, -BIG - 1, -BIG - 1), (1 << 29, 0, (1 << 32) + 1)]
+)
+def test_a_number_of_33_bits_is_refused(register: int, offset: int, word: int) -> None:
+    with pytest.raises(RequestError, match=f"^{word} does not fit a data word of 32 bits$"):
+        row_tail(FrameState(at(register, offset), RA8), AMD64, is_flexible=register != 7)
 
 
 @pytest.mark.parametrize(
     ("arch", "state", "info", "words"),
     [
-        (AMD64, FrameState(at(7, 8), RA8), 0x03, (8,)),
-        (AMD64, FrameState(at(6, 16), RA8), 0x02, (16,)),
-        (AMD64, FrameState(at(7, 16), RA8, saved(-16)), 0x05, (16, -16)),
-        (AMD64, OUTERMOST, 0x00, ()),
-        (AARCH64_LE, FrameState(at(31, 0)), 0x03, (0,)),
         (AARCH64_LE, FrameState(at(31, 16), RA8), 0x05, (16, -8)),
         (AARCH64_LE, FrameState(at(29, 16), RA8, saved(-16)), 0x06, (16, -8, -16)),
         (AARCH64_LE, FrameState(at(31, 0), mangled_ra=True), 0x83, (0,)),
         (AARCH64_LE, OUTERMOST, 0x00, ()),
-        (S390X, FrameState(at(15, 160)), 0x03, (0,)),
-        (S390X, FrameState(at(15, 320)), 0x03, (20,)),
         (S390X, FrameState(at(15, 0)), 0x03, (-20,)),
         (S390X, FrameState(at(15, 1176)), 0x03, (127,)),
-        (S390X, FrameState(at(15, 1184)), 0x23, (128,)),
         (S390X, FrameState(at(11, 160), saved(-48), saved(-72)), 0x06, (0, -48, -72)),
         (S390X, FrameState(at(15, 160), None, saved(-72)), 0x07, (0, 0, -72)),
-        (S390X, FrameState(at(15, 160), saved(-48)), 0x05, (0, -48)),
-        (S390X, FrameState(at(15, 160), at(17, 0), at(16, 0)), 0x07, (0, 35, 33)),
         (S390X, FrameState(at(15, 160), at(14, 0)), 0x05, (0, 29)),
     ],
 )
 def test_default_words(arch: Arch, state: FrameState, info: int, words: tuple[int, ...]) -> None:
+    """Those that no section above has."""
     check_tail(arch, state, info, words, is_flexible=False)
-
-
-# Words of flexible rows
 
 
 @pytest.mark.parametrize(
@@ -263,31 +253,18 @@ def test_default_words(arch: Arch, state: FrameState, info: int, words: tuple[in
         (AMD64, FrameState(at(7, 8), RA8, saved(-16)), 0x0A, (0x39, 8, 0, 2, -16)),
         (AMD64, FrameState(at(7, 8), at(2, 0)), 0x08, (0x39, 8, 0x11, 0)),
         (AMD64, FrameState(at(7, 8), saved(-16), load(6, 0)), 0x0C, (0x39, 8, 2, -16, 0x33, 0)),
-        (AMD64, FrameState(load(7, 120), load(7, 112), load(7, 80)), 0x0C, (0x3B, 120, 0x3B, 112, 0x3B, 80)),
-        (AMD64, FrameState(load(7, 160), load(7, 168), load(7, 120)), 0x2C, (0x3B, 160, 0x3B, 168, 0x3B, 120)),
         (AMD64, OUTERMOST, 0x00, ()),
         # Registers of 16 and more need the eighth bit of an unsigned byte, of 32 and more a second byte.
-        (AMD64, FrameState(at(15, 0), RA8), 0x04, (0x79, 0)),
         (AMD64, FrameState(at(16, 0), RA8), 0x04, (0x81 - 0x100, 0)),
-        (AMD64, FrameState(at(31, 0), RA8), 0x04, (0xF9 - 0x100, 0)),
         (AMD64, FrameState(at(32, 0), RA8), 0x24, (0x101, 0)),
-        (AMD64, FrameState(at(8191, 0), RA8), 0x24, (0xFFF9 - 0x10000, 0)),
-        (AMD64, FrameState(at(8192, 0), RA8), 0x44, (0x10001, 0)),
         (AMD64, FrameState(at((1 << 29) - 1, 0), RA8), 0x44, (0xFFFFFFF9 - (1 << 32), 0)),
         (AARCH64_LE, FrameState(at(31, 0), None, saved(-16)), 0x0A, (0xF9 - 0x100, 0, 0, 2, -16)),
-        (AARCH64_LE, FrameState(at(19, 16)), 0x04, (0x99 - 0x100, 16)),
         (AARCH64_LE, FrameState(at(31, 0), at(9, 0), mangled_ra=True), 0x88, (0xF9 - 0x100, 0, 0x49, 0)),
-        (S390X, FrameState(at(10, 160)), 0x04, (0x51, 0)),
         (S390X, FrameState(at(10, 320), at(17, 0), at(16, 0)), 0x0C, (0x51, 20, 0x89 - 0x100, 0, 0x81 - 0x100, 0)),
     ],
 )
 def test_flexible_words(arch: Arch, state: FrameState, info: int, words: tuple[int, ...]) -> None:
     check_tail(arch, state, info, words, is_flexible=True)
-
-
-def test_a_register_of_30_bits_is_refused() -> None:
-    with pytest.raises(RequestError, match=r"^4294967297 does not fit a data word of 32 bits$"):
-        row_tail(FrameState(at(1 << 29, 0), RA8), AMD64, is_flexible=True)
 
 
 # Places
