@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import pytest
 
-from cfi2sframe.abi.amd64 import R_X86_64_64, R_X86_64_PC32
+from cfi2sframe.abi.amd64 import R_X86_64_PC32
 from cfi2sframe.dwarf.numbers import PointerBases
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.cfi import CfiKind, CfiSection, relocated_bytes
@@ -173,39 +173,15 @@ def test_relocations_of_a_linked_file_are_not_applied() -> None:
 # --- FDEs of objects ----------------------------------------------------------------------------------------
 
 
-def object_frame(target: Target, name: str, count: int) -> tuple[asm.Section, list[int]]:
-    """A section of .eh_frame with `count` FDEs whose starts are for relocations to fill in, and where those are."""
-    frame = asm.EhFrame(tuple(asm.Fde(CIE, 0, 8, BODY) for _ in range(count)), little_endian=target.little_endian)
-    section = asm.Section(name, frame.assemble(), flags=c.SHF_ALLOC, align=8)
-    return section, [offset + 8 for offset in frame.offsets()[1:]]
-
-
-@each_target
-def test_functions_of_an_object_are_found_in_their_sections(target: Target) -> None:
-    frame, fields = object_frame(target, ".eh_frame", 3)
-    relative = target.relative[4][0]
-    relocations = (
-        asm.Relocation(".eh_frame", fields[0], ".text", relative, 0x10),
-        asm.Relocation(".eh_frame", fields[1], "function", relative, 0),
-        asm.Relocation(".eh_frame", fields[2], ".text.b", relative, 0),
-    )
-    image = relocatable(target, frame.data, *relocations)
-    assert places(image) == [
-        SectionOffset(1, ".text", 0x10),
-        SectionOffset(1, ".text", 8),
-        SectionOffset(2, ".text.b", 0),
-    ]
-
-
 def test_several_sections_of_eh_frame() -> None:
     """Objects with COMDAT groups have one for each; the relocations of each are its own."""
-    first, (field,) = object_frame(AMD64, ".eh_frame", 1)
-    second, (other_field,) = object_frame(AMD64, ".eh_frame", 1)
+    frame = asm.EhFrame((asm.Fde(CIE, 0, 8, BODY),))
+    first = asm.Section(".eh_frame", frame.assemble(), flags=c.SHF_ALLOC, align=8)
     # The writer knows sections by name: one gets its real name when the file is there.
-    second = second._replace(name=".eh_framX", type=c.SHT_X86_64_UNWIND)
-    relocations = (
-        asm.Relocation(".eh_frame", field, ".text", R_X86_64_PC32, 4),
-        asm.Relocation(".eh_framX", other_field, ".text.b", R_X86_64_PC32, 8),
+    second = first._replace(name=".eh_framX", type=c.SHT_X86_64_UNWIND)
+    relocations = tuple(
+        asm.Relocation(section.name, frame.offsets()[1] + 8, symbol, R_X86_64_PC32, addend)
+        for section, symbol, addend in ((first, ".text", 4), (second, ".text.b", 8))
     )
     sections = (TEXT, first, TEXT_B, second)
     data = asm.elf_file(c.EM_X86_64, sections, symbols=SYMBOLS, relocations=relocations)
@@ -326,21 +302,14 @@ def compressed(packed: bytes, size: int, *, method: int = c.ELFCOMPRESS_ZLIB, or
 
 @each_target
 def test_zlib(target: Target) -> None:
-    order = "<" if target.little_endian else ">"
-    section = compressed(zlib.compress(DEBUG_BYTES), len(DEBUG_BYTES), order=order)
-    data = asm.elf_file(target.machine, (TEXT, section), little_endian=target.little_endian)
-    found = only(sections_of(image_of(data)))
-    assert (found.data, found.kind) == (DEBUG_BYTES, "debug_frame")
-
-
-def test_a_compressed_section_is_relocated_in_its_plain_form() -> None:
-    plain = bytes(64)
-    packed = struct.pack("<IIQQ", c.ELFCOMPRESS_ZLIB, 0, 64, 8) + zlib.compress(plain)
+    """The plain form is relocated."""
+    packed = compressed(zlib.compress(bytes(64)), 64, order="<" if target.little_endian else ">").data
     assert len(packed) < 56
-    relocation = asm.Relocation(".debug_frame", 56, "function", R_X86_64_64)
-    image = relocatable(AMD64, packed, relocation, name=".debug_frame", flags=c.SHF_COMPRESSED)
-    section = only(sections_of(image))
-    assert section.data == bytes(56) + (image.sections[1].vaddr + 8).to_bytes(8, "little")
+    relocation = asm.Relocation(".debug_frame", 56, "function", target.absolute[8][0])
+    image = relocatable(target, packed, relocation, name=".debug_frame", flags=c.SHF_COMPRESSED)
+    found = only(sections_of(image))
+    assert found.kind == "debug_frame"
+    assert found.data == bytes(56) + (image.sections[1].vaddr + 8).to_bytes(8, target.order)
 
 
 @pytest.mark.parametrize("lie", [-1, 1, -len(DEBUG_BYTES), 1000])

@@ -29,14 +29,7 @@ def linked() -> bytes:
         asm.Section(".text", b"\xc3" * 0x80, flags=ALLOC_CODE, addr=TEXT_VADDR, align=16),
         asm.Section(".fini", b"\xc3" * 0x10, flags=ALLOC_CODE, addr=TEXT_VADDR + 0x100, align=4),
         asm.Section(".data", b"DATA" * 4, flags=c.SHF_ALLOC | c.SHF_WRITE, addr=DATA_VADDR, align=8),
-        asm.Section(
-            ".bss",
-            type=c.SHT_NOBITS,
-            flags=c.SHF_ALLOC | c.SHF_WRITE,
-            addr=DATA_VADDR + 0x10,
-            align=8,
-            nobits_size=0x40,
-        ),
+        asm.Section(".bss", b"", c.SHT_NOBITS, c.SHF_ALLOC | c.SHF_WRITE, DATA_VADDR + 0x10, align=8, nobits_size=0x40),
         asm.Section(".comment", b"nothing"),
     )
     return asm.elf_file(

@@ -77,20 +77,6 @@ def test_frames_are_those_of_gdb_and_eu_stack(core_of: Callable[[Program], Core]
     assert rows_in(core.program, traced) <= {("3", "converted")}
 
 
-def test_the_search_for_a_symbol_ends_at_the_resolver(core_of: Callable[[Program], Core]) -> None:
-    """What the search is called from cannot be found by rows alone, for a reason that is named."""
-    search, resolver = (core_of(named(name)) for name in ("lazy-search", "lazy-resolver"))
-    traced = trace_core(str(search.core), executable=str(search.program))
-    last, ending = traced.threads[0].entries[-1], traced.threads[0].ending
-    assert (ending.kind, "rbx" in ending.detail) == ("unknown-register", True)
-    assert last.found is not None
-    assert last.found.function.body.is_flexible
-    # The resolver itself, stopped at its entry in a process of the same layout: it is all in the topmost frame.
-    stopped = trace_core(str(resolver.core), executable=str(resolver.program))
-    assert 0 < last.frame.pc - stopped.threads[0].entries[0].frame.pc < 0x100
-    assert stopped.threads[0].ending.kind == "outermost"
-
-
 @pytest.mark.parametrize(
     ("number", "errata", "ending"),
     [(2, (), "no-row"), (2, ("--errata", "2"), "outermost"), (3, (), "outermost")],

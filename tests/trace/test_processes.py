@@ -54,21 +54,6 @@ static int dive(int depth) {
 }
 int main(void) { return dive(5000) & 1; }
 """
-ALTERNATE = """
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
-static void handler(int number) { char c; puts("ready"); fflush(stdout); if (read(0, &c, 1)) return; }
-static int inner(int x) { raise(SIGUSR1); return x + 1; }
-int main(void) {
-  stack_t stack = {.ss_sp = malloc(1 << 17), .ss_size = 1 << 17};
-  struct sigaction action = {.sa_handler = handler, .sa_flags = SA_ONSTACK};
-  sigaltstack(&stack, NULL);
-  sigaction(SIGUSR1, &action, NULL);
-  return inner(5) & 1;
-}
-"""
 #: A function without CFI: it pushes, calls, subtracts, and calls again.
 WITHOUT_CFI = """
 #include <stdio.h>
@@ -205,15 +190,6 @@ def test_a_stack_larger_than_a_copy(tmp_path: Path, store: FileStore) -> None:
     names = functions_of(traced, traced.threads[0])
     assert (names.count("dive"), names[-1]) == (5001, "_start")
     assert traced.threads[0].ending.kind == "outermost"
-
-
-def test_an_alternate_signal_stack(tmp_path: Path, store: FileStore) -> None:
-    """It is not in the first copy, nor is what is below it."""
-    with running(compiled(ALTERNATE, tmp_path)) as process:
-        traced = traced_or_skip(process.pid, store)
-    names = functions_of(traced, traced.threads[0])
-    assert traced.threads[0].ending.kind == "outermost"
-    assert names.index("handler") < names.index("main") < names.index("_start")
 
 
 def test_the_vdso_is_read_from_memory(sleeper: subprocess.Popen[bytes], store: FileStore) -> None:

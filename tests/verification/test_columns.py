@@ -159,18 +159,6 @@ def test_columns_find_what_every_address_shows(case: Case) -> None:
     check(case)
 
 
-@pytest.mark.parametrize("level", _LEVELS)
-@pytest.mark.parametrize("gap_size", [0, 8])
-def test_what_is_right_has_no_differences(gap_size: int, level: Level) -> None:
-    """At any level, with and without gaps between functions."""
-    fdes = [asm.Fde(_CIES[0], TEXT_VADDR + (16 + gap_size) * n, 16, _PROGRAMS[n % 4]) for n in range(40)]
-    image = load(linked_file(AMD64, fdes))
-    conversion = convert(image, level=level)
-    found = verify_section(image, truth_of(conversion), read_section(conversion.data, conversion.section_vaddr))
-    assert found.is_clean
-    assert (found.function_count, found.left_out_count) == (40, 0)
-
-
 #: What a section may say of 8 bytes of padding: ranges from the start of an FDE of 16 bytes that they follow.
 _IN_PADDING: Final = {
     "nothing": ((7, 16),),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verification finds whatever is wrong, missing, extra, or against what readers demand.
+"""Verification finds whatever is wrong, missing, extra, or against what readers demand, and says so.
 
-Sections are put together by hand: nothing of the writer is trusted.
+Sections are put together by hand: nothing of the writer is trusted. `test_columns` has differences at any addresses.
 """
 
 from __future__ import annotations
@@ -71,12 +71,10 @@ def at(start: int, size: int, function: RawFunction = LEAF) -> RawFunction:
     return function._replace(start=TEXT_VADDR + start, size=size)
 
 
-FLEX = {"info2": 1}
 # fmt: off
 WRONG: dict[str, tuple[RawSection, *tuple[str, ...]]] = {
     "CFA offset": (with_rows("00 03 08  04 05 18 f0  08 04 10 f0"), "wrong +0x4 CFA is rsp+16, the row has rsp+24"),
     "CFA base": (with_rows("00 02 08  04 05 10 f0  08 04 10 f0"), "wrong +0x0 CFA is rsp+8, the row has rbp+8"),
-    "FP offset": (with_rows("00 03 08  04 05 10 e8  08 04 10 f0"), "wrong +0x4 FP is *(c-16), the row has *(c-24)"),
     "FP missing": (with_rows("00 03 08  04 05 10 f0  08 02 10"), "wrong +0x8 FP is *(c-16), the row has unchanged"),
     "FP extra": (with_rows("00 05 08 f0  04 05 10 f0  08 04 10 f0"),
                  "wrong +0x0 FP is unspecified, the row has *(c-16)"),
@@ -84,19 +82,11 @@ WRONG: dict[str, tuple[RawSection, *tuple[str, ...]]] = {
     "outermost": (with_rows("00 00  04 05 10 f0  08 04 10 f0"),
                   "wrong +0x0 the row is an outermost frame, but RA is defined"),
     "a row too late": (with_rows("00 03 08  05 05 10 f0  08 04 10 f0"), "wrong +0x4 CFA is rsp+16, the row has rsp+8"),
-    "a row too early": (with_rows("00 03 08  03 05 10 f0  08 04 10 f0"), "wrong +0x3 CFA is rsp+8, the row has rsp+16"),
-    "a row missing": (with_rows("00 03 08  04 05 10 f0", 2), "wrong +0x8 CFA is rbp+16, the row has rsp+16"),
-    "a row extra": (with_rows(ROWS + " 0c 03 08", 4), "wrong +0xc CFA is rbp+16, the row has rsp+8"),
     "the first row missing": (with_rows("04 05 10 f0  08 04 10 f0", 2),
                               "invariant +0x0 the first row starts at 4", "wrong +0x0 no row is in force"),
     "a function missing": (RawSection((PUSH,)), f"missing +0x40 {MISSING}"),
-    "the first function missing": (RawSection((LEAF,)), f"missing +0x0 {MISSING}"),
     "a function extra": (RawSection((PUSH, LEAF, at(0x60, 8))), "extra +0x60 no CFI for 8 bytes of a function"),
-    "one in between": (RawSection((PUSH, at(0x30, 8), LEAF)), "extra +0x30 no CFI for 8 bytes of a function"),
     "a function too long": (RawSection((at(0, 0x24, PUSH), LEAF)), "extra +0x20 no CFI for 4 bytes of a function"),
-    "a function too short": (RawSection((at(0, 0x1F, PUSH), LEAF)), f"missing +0x0 {MISSING}"),
-    "a function too early": (RawSection((PUSH, at(0x3F, 0x11))), "extra +0x3f no CFI for 1 bytes of a function"),
-    "a function too late": (RawSection((PUSH, at(0x41, 0xF))), f"missing +0x40 {MISSING}"),
     "one function over two": (RawSection((at(0, 0x50, PUSH),)), "extra +0x20 no CFI for 32 bytes of a function",
                               "wrong +0x40 CFA is rsp+8, the row has rbp+16"),
     "PCMASK": (RawSection((PUSH._replace(info=0x10, repeat_size=16), LEAF)),
@@ -109,15 +99,6 @@ WRONG: dict[str, tuple[RawSection, *tuple[str, ...]]] = {
 def test_what_is_wrong_is_found(image: ElfImage, name: str) -> None:
     section, *found = WRONG[name]
     assert said(image, section) == found
-
-
-@pytest.mark.parametrize(
-    "name", ["CFA offset", "FP missing", "a row too late", "a function missing", "a function extra"]
-)
-@pytest.mark.parametrize("version", [1, 2])
-def test_it_is_found_in_every_version(image: ElfImage, name: str, version: int) -> None:
-    section, *found = WRONG[name]
-    assert said(image, section._replace(version=version)) == found
 
 
 # Truths of other kinds
@@ -313,22 +294,6 @@ def test_the_first_and_the_last_addresses() -> None:
     ]
 
 
-def test_split_functions() -> None:
-    """An FDE may be described by several functions that follow one another."""
-    image = linked(AMD64, push_fp(AMD64))
-    parts = (
-        RawFunction(TEXT_VADDR, 6, bytes.fromhex("00 03 08 04 05 10 f0"), 2),
-        RawFunction(TEXT_VADDR + 6, 0x1A, bytes.fromhex("00 05 10 f0 02 04 10 f0"), 2),
-    )
-    assert said(image, RawSection(parts)) == []
-    late = parts[1]._replace(rows=bytes.fromhex("00 05 10 f0 03 04 10 f0"))
-    assert said(image, RawSection((parts[0], late))) == ["wrong +0x8 CFA is rbp+16, the row has rsp+16"]
-    gap = parts[1]._replace(start=TEXT_VADDR + 7, size=0x19, rows=bytes.fromhex("00 05 10 f0 01 04 10 f0"))
-    assert said(image, RawSection((parts[0], gap))) == [
-        "missing +0x0 no SFrame FDE, though this version can express it"
-    ]
-
-
 def test_repeating_blocks() -> None:
     """A PCMASK function is compared in each of its blocks."""
     steps = [asm.def_cfa_offset(16), asm.advance(10), asm.def_cfa_offset(8), asm.advance(6)]
@@ -360,19 +325,6 @@ def test_a_cfa_that_depends_on_the_pc() -> None:
         assert said(image, RawSection((first, early), version)) == [
             f"wrong +{at:#x} CFA is rsp+8, the row has rsp+16" for at in (0x19, 0x29, 0x39)
         ]
-        # At another phase, each block has the same two differences.
-        late = right._replace(start=TEXT_VADDR + 20, size=0x2C)
-        assert (
-            said(image, RawSection((first._replace(size=20), late), version))
-            == [
-                line
-                for block in (0x10, 0x20, 0x30)
-                for line in (
-                    f"wrong +{block:#x} CFA is rsp+8, the row has rsp+16",
-                    f"wrong +{block + 11:#x} CFA is rsp+16, the row has rsp+8",
-                )
-            ][1:]
-        )
     # Version 1's mask test: a row holds where the PC has all bits of its start, so not at 12 to 14.
     for section, delta in ((RawSection((first, blocks), 1), 12), (RawSection((RawFunction(TEXT_VADDR, 0x40),)), 11)):
         assert said(image, section) == [
@@ -429,11 +381,6 @@ def test_objects_are_compared_where_the_image_puts_them() -> None:
         assert check(image, RawSection(order, flags=4, vaddr=0)).differences == ()
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_its_own_conversion_is_clean(image: ElfImage, version: int) -> None:
-    assert verify(convert(image, version=version)).is_clean
-
-
 # Invariants
 
 
@@ -459,7 +406,6 @@ INVARIANTS: dict[str, tuple[RawSection, *tuple[str, ...]]] = {
                         "wrong +0x0 FP is unspecified, the row has *(c-16)",
                         "wrong +0x40 FP is unspecified, the row has *(c-16)"),
     "starts that do not ascend": (RawSection((LEAF, PUSH)), "invariant +0x0 starts do not ascend"),
-    "two functions at one start": (RawSection((PUSH, LEAF, LEAF)), "invariant +0x40 starts do not ascend"),
     "an overlap": (RawSection((PUSH, RawFunction(TEXT_VADDR + 0x1C, 4, b"\0\4\x10\xf0"), LEAF)),
                    "invariant +0x1c overlaps the function before it"),
     "a function outside the code": (RawSection((RawFunction(0x1000, 8), PUSH, LEAF)),
