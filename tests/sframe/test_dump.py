@@ -153,7 +153,7 @@ def test_data() -> None:
         "fre_count": 3,
         "fre_size": 5 + 6 + 5 + 11,
     }
-    end = {"start": 4, "outermost": True, "cfa": None, "ra": None, "fp": None, "mangled_ra": False}
+    end: dict[str, object] = {"start": 4, "outermost": True, "cfa": None, "ra": None, "fp": None, "mangled_ra": False}
     end |= {"word_size": 1, "words": []}
     first = end | {
         "start": 0,
