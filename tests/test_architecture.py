@@ -44,22 +44,19 @@ def name_of(path: Path) -> str:
 
 @cache
 def imports_of(path: Path) -> list[Import]:
+    tree = ast.parse(path.read_text())
+    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    for_types = {node for block in blocks for node in ast.walk(block)}
     found: list[Import] = []
-
-    def visit(node: ast.AST, *, is_for_types: bool) -> None:
-        for child in ast.iter_child_nodes(node):
-            types = is_for_types or (
-                isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING"
-            )
-            if isinstance(child, ast.Import):
-                found.extend(Import(child.lineno, a.name, is_for_types) for a in child.names)
-            elif isinstance(child, ast.ImportFrom):
-                base = child.module or ""
-                names = [f"{base}.{a.name}" for a in child.names]
-                found.extend(Import(child.lineno, n if is_module(n) else base, is_for_types) for n in names)
-            visit(child, is_for_types=types)
-
-    visit(ast.parse(path.read_text()), is_for_types=False)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            names = [name if is_module(name := f"{base}.{alias.name}") else base for alias in node.names]
+        else:
+            continue
+        found.extend(Import(node.lineno, name, node in for_types) for name in names)
     return found
 
 
