@@ -19,7 +19,7 @@ from cfi2sframe.report.coverage import account
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, Rule, Section
 from tests.support import cfi_asm as asm
 from tests.support.bodies import body_of_rows, section_bytes, with_functions
-from tests.support.samples import CODE, TEXT_VADDR, Code, linked_file, push_fp
+from tests.support.samples import TEXT_VADDR, Code, linked_file, object_file, push_fp
 from tests.support.stubs.linked import Variant, link
 from tests.support.sums import check_sums
 
@@ -312,32 +312,14 @@ def test_functions_and_gaps_at_any_places(parts: list[tuple[int, tuple[bytes, bo
 
 def object_with(*relocations: asm.Relocation, gap: bytes = bytes(16), arch: Arch = AMD64) -> ElfImage:
     """Return an object of two functions, these bytes in between, and a section of data."""
-    little = arch.byte_order == "<"
     text = code_of(arch, SIZE) + gap + code_of(arch, SIZE)
     fdes = (push_fp(arch, 0, SIZE), push_fp(arch, SIZE + len(gap), SIZE))
-    frame = asm.EhFrame(fdes, little_endian=little)
-    starts = [o for o, e in zip(frame.offsets(), frame.all_entries(), strict=True) if isinstance(e, asm.Fde)]
-    of_frame = tuple(
-        asm.Relocation(".eh_frame", start + 8, "text", PC32[arch], fde.pc_begin)
-        for start, fde in zip(starts, fdes, strict=True)
-    )
-    data = asm.elf_file(
-        arch.elf_machine,
-        (
-            asm.Section(".text", text, 1, CODE, align=16),
-            asm.Section(".data", bytes(16), 1, ALLOC, align=8),
-            asm.Section(".debug_info", bytes(16)),
-            asm.Section(".eh_frame", frame.assemble(), 1, ALLOC, align=8),
-        ),
-        little_endian=little,
-        symbols=(asm.Symbol("text", info=3, section=".text"),),
-        relocations=(*of_frame, *relocations),
-    )
-    return load(data, "in.o")
+    more = (asm.Section(".data", bytes(16), 1, ALLOC, align=8), asm.Section(".debug_info", bytes(16)))
+    return load(object_file(arch, {".text": fdes}, text=text, more=more, relocations=relocations), "in.o")
 
 
-PC32: Final = {AMD64: 2, AARCH64_LE: 261, S390X: 5}
-PLT32, ABS64 = 4, 1
+START: Final = ".text.start"
+PC32, PLT32, ABS64 = 2, 4, 1
 S390_PC32DBL, S390_ABS64 = 19, 22
 AARCH64_CALL26 = 283
 
@@ -352,26 +334,26 @@ def padding_in_object(image: ElfImage) -> list[tuple[int, int]]:
 @pytest.mark.parametrize(
     ("arch", "relocation", "is_padding"),
     [
-        (AMD64, asm.Relocation(".data", 0, "text", ABS64, SIZE), False),
-        (AMD64, asm.Relocation(".data", 0, "text", ABS64, SIZE + 15), False),
-        (AMD64, asm.Relocation(".data", 0, "text", ABS64, SIZE - 1), True),
-        (AMD64, asm.Relocation(".data", 0, "text", ABS64, SIZE + 16), True),
-        (AMD64, asm.Relocation(".data", 0, "text", PC32[AMD64], SIZE + 12), False),
+        (AMD64, asm.Relocation(".data", 0, START, ABS64, SIZE), False),
+        (AMD64, asm.Relocation(".data", 0, START, ABS64, SIZE + 15), False),
+        (AMD64, asm.Relocation(".data", 0, START, ABS64, SIZE - 1), True),
+        (AMD64, asm.Relocation(".data", 0, START, ABS64, SIZE + 16), True),
+        (AMD64, asm.Relocation(".data", 0, START, PC32, SIZE + 12), False),
         # A call or jump of code: the field is four bytes before the address that the distance counts from.
-        (AMD64, asm.Relocation(".text", 4, "text", PLT32, SIZE + 16 - 4), True),
-        (AMD64, asm.Relocation(".text", 4, "text", PLT32, SIZE + 12 - 4), False),
-        (AMD64, asm.Relocation(".text", 4, "text", PLT32, SIZE - 4), False),
-        (AMD64, asm.Relocation(".text", 4, "text", ABS64, SIZE + 16), True),
-        (AMD64, asm.Relocation(".text", 4, "text", ABS64, SIZE + 8), False),
-        (AARCH64_LE, asm.Relocation(".text", 4, "text", AARCH64_CALL26, SIZE + 16), True),
-        (AARCH64_LE, asm.Relocation(".text", 4, "text", AARCH64_CALL26, SIZE + 12), False),
-        (S390X, asm.Relocation(".text", 2, "text", S390_PC32DBL, SIZE + 16 + 2), True),
-        (S390X, asm.Relocation(".text", 2, "text", S390_PC32DBL, SIZE + 14 + 2), False),
-        (S390X, asm.Relocation(".data", 0, "text", S390_ABS64, SIZE), False),
+        (AMD64, asm.Relocation(".text", 4, START, PLT32, SIZE + 16 - 4), True),
+        (AMD64, asm.Relocation(".text", 4, START, PLT32, SIZE + 12 - 4), False),
+        (AMD64, asm.Relocation(".text", 4, START, PLT32, SIZE - 4), False),
+        (AMD64, asm.Relocation(".text", 4, START, ABS64, SIZE + 16), True),
+        (AMD64, asm.Relocation(".text", 4, START, ABS64, SIZE + 8), False),
+        (AARCH64_LE, asm.Relocation(".text", 4, START, AARCH64_CALL26, SIZE + 16), True),
+        (AARCH64_LE, asm.Relocation(".text", 4, START, AARCH64_CALL26, SIZE + 12), False),
+        (S390X, asm.Relocation(".text", 2, START, S390_PC32DBL, SIZE + 16 + 2), True),
+        (S390X, asm.Relocation(".text", 2, START, S390_PC32DBL, SIZE + 14 + 2), False),
+        (S390X, asm.Relocation(".data", 0, START, S390_ABS64, SIZE), False),
         # These bytes are filled in later: they are no padding.
-        (AMD64, asm.Relocation(".text", SIZE + 4, "text", ABS64, 0), False),
+        (AMD64, asm.Relocation(".text", SIZE + 4, START, ABS64, 0), False),
         # End addresses of functions, for a debugger; nothing jumps there.
-        (AMD64, asm.Relocation(".debug_info", 0, "text", ABS64, SIZE), True),
+        (AMD64, asm.Relocation(".debug_info", 0, START, ABS64, SIZE), True),
     ],
 )
 def test_relocations_of_an_object(arch: Arch, relocation: asm.Relocation, is_padding: bool) -> None:  # noqa: FBT001

@@ -72,11 +72,8 @@ def _unwind_tables(arch: Arch, code_vaddr: int, *, debug_frame: bool) -> tuple[b
     entries: tuple[asm.Entry, ...] = (*_functions(arch, code_vaddr), asm.Terminator())
     section = asm.EhFrame(entries, _FRAME_VADDR, little_endian=little, debug_frame=debug_frame)
     frame = section.assemble()
-    table = tuple(
-        (entry.pc_begin, _FRAME_VADDR + offset)
-        for entry, offset in zip(section.all_entries(), section.offsets(), strict=True)
-        if isinstance(entry, asm.Fde)
-    )
+    starts = [fde.pc_begin for fde in _functions(arch, code_vaddr)]
+    table = tuple(zip(starts, (_FRAME_VADDR + offset for offset in section.fde_offsets()), strict=True))
     return frame, asm.eh_frame_hdr(_FRAME_VADDR + len(frame), _FRAME_VADDR, table, little_endian=little)
 
 

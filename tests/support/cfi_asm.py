@@ -227,6 +227,11 @@ class EhFrame(NamedTuple):
             position += len(chunk)
         return tuple(starts)
 
+    def fde_offsets(self) -> tuple[int, ...]:
+        """Return where each FDE starts."""
+        places = zip(self.offsets(), self.all_entries(), strict=True)
+        return tuple(start for start, entry in places if isinstance(entry, Fde))
+
     def all_entries(self) -> tuple[Entry, ...]:
         """Return the entries together with the CIEs that are not listed."""
         complete: list[Entry] = []

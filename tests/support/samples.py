@@ -91,25 +91,36 @@ def linked_file(
 
 
 def object_file(
-    arch: Arch, fdes: Mapping[str, tuple[asm.Fde, ...]], *, code_size: int = 0x100, symbols: tuple[asm.Symbol, ...] = ()
+    arch: Arch,
+    fdes: Mapping[str, tuple[asm.Fde, ...]],
+    *,
+    code_size: int = 0x100,
+    text: bytes = b"",
+    symbols: tuple[asm.Symbol, ...] = (),
+    more: tuple[asm.Section, ...] = (),
+    relocations: tuple[asm.Relocation, ...] = (),
 ) -> bytes:
-    """Return a relocatable object; `fdes` by executable section, their `pc_begin` counted from its start."""
+    """Return a relocatable object; `fdes` by executable section, their `pc_begin` counted from its start.
+
+    Executable sections have `code_size` bytes that do not matter, or `text`; `NAME.start` is the symbol of each.
+    """
     ordered = [(name, fde) for name, group in fdes.items() for fde in group]
     frame = asm.EhFrame(tuple(fde for _, fde in ordered), little_endian=arch.byte_order == "<")
-    starts = [start for start, e in zip(frame.offsets(), frame.all_entries(), strict=True) if isinstance(e, asm.Fde)]
-    relocations = tuple(
+    of_frame = tuple(
         asm.Relocation(".eh_frame", start + 8, f"{name}.start", _PC32[arch.elf_machine], fde.pc_begin)
-        for start, (name, fde) in zip(starts, ordered, strict=True)
+        for start, (name, fde) in zip(frame.fde_offsets(), ordered, strict=True)
     )
+    code = asm.Section("", text, 1 if text else SHT_NOBITS, CODE, align=16, nobits_size=0 if text else code_size)
     return asm.elf_file(
         arch.elf_machine,
         (
-            *(asm.Section(name, b"", SHT_NOBITS, CODE, align=16, nobits_size=code_size) for name in fdes),
+            *(code._replace(name=name) for name in fdes),
+            *more,
             asm.Section(".eh_frame", frame.assemble(), 1, SHF_ALLOC, align=8),
         ),
         little_endian=arch.byte_order == "<",
         symbols=(*symbols, *(asm.Symbol(f"{name}.start", info=3, section=name) for name in fdes)),
-        relocations=relocations,
+        relocations=(*of_frame, *relocations),
     )
 
 

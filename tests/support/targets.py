@@ -14,8 +14,6 @@ from tests.support.needs import need
 from tests.support.oracle.tools import CorpusArch  # noqa: TC001 - fields of a record
 from tests.support.oracle.tools import Target as ArchName  # noqa: TC001
 
-TESTDATA: Final = Path(__file__).resolve().parents[2] / "testdata/src"
-
 
 class Target(NamedTuple):
     """An architecture; `triplet` is what its tools and its libraries' folder are called."""
@@ -24,15 +22,6 @@ class Target(NamedTuple):
     corpus: CorpusArch
     triplet: str
     arch: AbiRecord
-
-    @property
-    def sources(self) -> list[str]:
-        """The names of its hand-written sources."""
-        return sorted(path.name for path in (TESTDATA / self.name).iterdir() if path.suffix == ".s")
-
-    def source(self, name: str) -> Path:
-        """One of them."""
-        return TESTDATA / self.name / name
 
     @property
     def compiler(self) -> str:
