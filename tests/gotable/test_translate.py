@@ -40,6 +40,7 @@ from tests.support.sums import convert_checked
 
 if TYPE_CHECKING:
     from cfi2sframe.dwarf.programs import Cfi, CfiEntry
+    from cfi2sframe.elf.image import ElfImage
 
 ARCHES = (AMD64, AARCH64_LE, S390X)
 DEPTHS = ((4, 0), (24, 16), (4, 0))
@@ -66,21 +67,16 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
-@pytest.mark.parametrize("magic", [GO_1_18, GO_1_20])
-def test_rows(arch: Arch, magic: int) -> None:
-    (entry,) = cfi_of(arch, GoFunction(16, DEPTHS), magic=magic).entries
-    assert (entry.fde.pc_begin_vaddr, entry.fde.pc_range) == (TEXT_VADDR + 16, 32)
-    assert rows(entry) == EXPECTED[arch.name]
-    assert entry.fde.cie.ra_register == arch.ra_register
-
-
-@given(st.sampled_from(ARCHES), st.lists(st.tuples(st.integers(1, 40), st.integers(0, 400)), min_size=1, max_size=9))
-def test_any_depths(arch: Arch, steps: list[tuple[int, int]]) -> None:
+@given(
+    st.sampled_from(ARCHES),
+    st.sampled_from((GO_1_18, GO_1_20)),
+    st.lists(st.tuples(st.integers(1, 40), st.integers(0, 400)), min_size=1, max_size=9),
+)
+def test_any_depths(arch: Arch, magic: int, steps: list[tuple[int, int]]) -> None:
     # The format has no two equal depths next to one another.
     steps = [step for step, before in zip(steps, [(0, -1), *steps], strict=False) if step[1] != before[1]]
     depths = tuple((size * QUANTA[arch.name] * 37, 8 * depth) for size, depth in steps)
-    (entry,) = cfi_of(arch, GoFunction(0, depths), end=1 << 20).entries
+    (entry,) = cfi_of(arch, GoFunction(16, depths), end=1 << 20, magic=magic).entries
     base = EXPECTED[arch.name][0][1]
     assert isinstance(base, int)
     expected: list[tuple[int, object, object]] = []
@@ -90,7 +86,8 @@ def test_any_depths(arch: Arch, steps: list[tuple[int, int]]) -> None:
         expected.append((delta, depth + base, ra))
         delta += size
     assert rows(entry) == expected
-    assert entry.fde.pc_range == delta
+    assert (entry.fde.pc_begin_vaddr, entry.fde.pc_range) == (TEXT_VADDR + 16, delta)
+    assert entry.fde.cie.ra_register == arch.ra_register
 
 
 @pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
@@ -191,24 +188,25 @@ def test_a_damaged_function_costs_itself(name: str) -> None:
     assert verify(convert(image)).is_clean
 
 
+def with_c_code(table: GoTable | bytes, *instructions: asm.Instruction) -> ElfImage:
+    """Return the image of a file whose .eh_frame describes eight bytes of the code, too."""
+    frame = asm.EhFrame((asm.Fde(cie_of(AMD64), TEXT_VADDR + 16, 8, instructions), asm.Terminator()), FRAME_VADDR)
+    eh_frame = asm.Section(".eh_frame", frame.assemble(), 1, SHF_ALLOC, FRAME_VADDR, align=8)
+    return load(go_file(AMD64, table, eh_frame), "both")
+
+
 def test_c_code_comes_first() -> None:
     """Where .eh_frame describes code inside of the table's functions, it holds."""
-    fde = asm.Fde(cie_of(AMD64), TEXT_VADDR + 16, 8, (asm.def_cfa_offset(64),))
-    frame = asm.EhFrame((fde, asm.Terminator()), FRAME_VADDR).assemble()
-    eh_frame = asm.Section(".eh_frame", frame, 1, SHF_ALLOC, FRAME_VADDR, align=8)
-    image = load(go_file(AMD64, GoTable((GoFunction(0, DEPTHS),), 32), eh_frame), "both")
+    image = with_c_code(GoTable((GoFunction(0, DEPTHS),), 32), asm.def_cfa_offset(64))
     conversion = convert_checked(image)
     assert account(conversion).sources == {".eh_frame": 1, ".gopclntab": 1}
     assert verify(convert(image)).is_clean
 
 
 def test_a_damaged_table_costs_nothing_else() -> None:
-    fde = asm.Fde(cie_of(AMD64), TEXT_VADDR, 8)
-    frame = asm.EhFrame((fde, asm.Terminator()), FRAME_VADDR).assemble()
-    eh_frame = asm.Section(".eh_frame", frame, 1, SHF_ALLOC, FRAME_VADDR, align=8)
     whole = GoTable((GoFunction(0, DEPTHS),), 32).assemble(AMD64)
     for data in (whole[:90], whole[:40], b"\xfb" + whole[1:], bytes(80)):
-        conversion = convert_checked(load(go_file(AMD64, data, eh_frame), "both"))
+        conversion = convert_checked(with_c_code(data))
         (unread,) = conversion.cfi.unread
         assert isinstance(unread, UnreadSource)
         assert unread.name == ".gopclntab"

@@ -9,17 +9,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import pytest
 
-from cfi2sframe import load
-from cfi2sframe.elf.constants import PT_PHDR
-from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing import head
 from tests.support.embedded import (
     KINDS,
     LARGE,
     LINKERS,
     SMALL,
     checksum,
-    compiled,
     embed,
     linked_program,
     mapped,
@@ -33,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from cfi2sframe.placing.place import Placement
     from tests.support.oracle.tools import Binutils, BinutilsVersion
 
 pytestmark = pytest.mark.oracle
@@ -66,62 +60,31 @@ COMMANDS = (
     Command(("patchelf", "--set-rpath", "/opt/some/rather/long/directory/of/libraries", "--output", "OUT", "IN")),
     Command(("patchelf", "--set-interpreter", "/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "--output", "OUT", "IN")),
 )
-each_command = pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 #: patchelf puts a growing .dynamic of a program at fixed addresses into room after the program headers, and that is
 #: read-only: the program crashes. Where .dynsym moved away there is such room.
 PATCHELF_WRONG = "patchelf writes .dynamic into a read-only segment when there is room after the program headers"
-EU_STRIP_WRONG = "eu-strip writes zeros or section headers over program headers that do not follow the ELF header"
-GNU_WRONG = "GNU strip and objcopy 2.40 put the program headers at the start of their segment, and .sframe elsewhere"
 
 
-class Case(NamedTuple):
-    """What a command is applied to: a program, or a library that a program loads."""
+@pytest.fixture
+def change(binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path) -> Callable[[Command, Path], Path | None]:
+    """`change(command, source)`: apply the tool; what it makes, None where it fails. Skips when it is not here."""
 
-    original: Path
-    command: Command
-    folder: Path
-    binutils: Callable[[BinutilsVersion], Binutils]
-    main: tuple[Path, ...] = ()
-
-    def changed(self, source: Path) -> Path | None:
-        """Apply the tool; return what it makes, None where it fails. Skips when it is not here."""
-        tool, *words = self.command.words
-        if self.command.version == "machine":
-            need(tool)
-        else:
-            tool = self.binutils(self.command.version).tool(tool)
-        target = self.folder / f"changed-{source.name}"
+    def change(command: Command, source: Path) -> Path | None:
+        tool, *words = command.words
+        tool = need(tool) if command.version == "machine" else binutils(command.version).tool(tool)
+        target = tmp_path / f"changed-{source.name}"
         places = {"IN": str(source), "OUT": str(target), "OUT.debug": f"{target}.debug"}
         return target if attempt(tool, *(places.get(word, word) for word in words)).status == 0 else None
 
-    def embed(self, size: int) -> Placement:
-        """Put a section in; skips where the unmodified file does not survive the tool either."""
-        plain = self.changed(self.original)
-        if not plain or attempt(*self.main, plain) != attempt(*self.main, self.original):
-            pytest.skip("the unmodified file does not survive this either")
-        return embed(self.original, self.folder / "converted.so", size)
-
-    def check(self, size: int) -> Path:
-        """Check that the converted file survives the tool; return it."""
-        changed = self.changed(self.folder / "converted.so")
-        assert changed
-        assert attempt(*self.main, changed) == attempt(*self.main, self.original)
-        name = changed.name if self.main else "main"
-        assert mapped(*self.main, changed) == [(name, size, checksum(sframe(size)))]
-        return changed
-
-    def check_removal(self, changed: Path) -> None:
-        """Check that a file works without its section, too."""
-        removed = write(self.folder / "removed.so", take_out(changed.read_bytes()))
-        assert attempt(*self.main, removed) == attempt(*self.main, self.original)
+    return change
 
 
-@each_command
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 @pytest.mark.parametrize("link", [*product(LINKERS, KINDS)])
 @pytest.mark.parametrize("variant", ["plain", "noseparate"])
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 def test_survives(
-    binutils: Callable[[BinutilsVersion], Binutils],
+    change: Callable[[Command, Path], Path | None],
     tmp_path: Path,
     request: pytest.FixtureRequest,
     link: tuple[str, str],
@@ -132,47 +95,20 @@ def test_survives(
     linker, kind = link
     if kind == "static" and size == LARGE and linker in ("bfd", "gold"):
         pytest.skip("refused: it has to be stripped first")
-    case = Case(linked_program(linker, kind, variant), command, tmp_path, binutils)
-    plan = case.embed(size)
+    original = linked_program(linker, kind, variant)
+    plain = change(command, original)
+    if not plain or attempt(plain) != attempt(original):
+        pytest.skip("the unmodified file does not survive this either")
+    plan = embed(original, tmp_path / "converted", size)
     dynsym_moved = ".dynsym" in plan.moved and linker != "mold"
     if command.words[:2] == ("patchelf", "--set-rpath") and kind == "nopie" and dynsym_moved:
         request.applymarker(pytest.mark.xfail(reason=PATCHELF_WRONG, strict=True))
-    case.check_removal(case.check(size))
-
-
-@each_command
-@pytest.mark.parametrize(
-    "kind",
-    ["pie", "static", "library", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("nopie", "static-pie"))],
-)
-def test_a_table_at_the_end_survives(
-    monkeypatch: pytest.MonkeyPatch,
-    binutils: Callable[[BinutilsVersion], Binutils],
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
-    kind: str,
-    command: Command,
-) -> None:
-    """The file runs after all of them but eu-strip, and has its section after all but GNU strip 2.40."""
-    monkeypatch.setattr(head, "movable_sections", lambda *_words: frozenset())
-    if kind == "library":
-        library = compiled("library.cpp", "-shared", "-fPIC", "-s")
-        case = Case(library, command, tmp_path, binutils, (linked_program(),))
-    else:
-        case = Case(linked_program("bfd", kind, "stripped"), command, tmp_path, binutils)
-    case.embed(LARGE)
-    if command.words[0] == "eu-strip":
-        request.applymarker(pytest.mark.xfail(reason=EU_STRIP_WRONG, strict=True))
-    elif command.version in ("2.40", "machine") and command.words[0] in ("strip", "objcopy"):
-        wrong = any(segment.type == PT_PHDR for segment in load(str(case.original)).segments)
-        request.applymarker(pytest.mark.xfail(wrong, reason=GNU_WRONG, strict=True))
-    changed = case.check(LARGE)
-    if command.version == "2.40":
-        # It gives the new segment a physical address of its own, as kernels have them.
-        with pytest.raises(EmbedError, match="physical addresses"):
-            take_out(changed.read_bytes())
-    else:
-        case.check_removal(changed)
+    changed = change(command, tmp_path / "converted")
+    assert changed
+    assert attempt(changed) == attempt(original)
+    assert mapped(changed) == [("main", size, checksum(sframe(size)))]
+    # It works without its section, too.
+    assert attempt(write(tmp_path / "removed", take_out(changed.read_bytes()))) == attempt(original)
 
 
 @pytest.mark.parametrize("kind", ["pie", "nopie", "static-pie"])
