@@ -138,51 +138,31 @@ def _compare(theirs_path: Path, ours_path: Path) -> tuple[ElfImage, Section]:
     return our_image, ours
 
 
-def _located(image: ElfImage, section: Section) -> list[tuple[str, str, Difference]]:
-    """Compare a section with the CFI; return each difference with the section and the function that it is in."""
-    found = verify(image, section).differences
-    names = image.names_of({difference.vaddr for difference in found})
-    return [(image.place(d.vaddr).section_name, names.get(d.vaddr, ""), d) for d in found]
-
-
 def _problems_of_functions(image: ElfImage, section: Section) -> list[Difference]:
     """Return how a section differs from the CFI: but for stubs, and for start-up code that has no SFrame."""
+    found = verify(image, section).differences
+    names = image.names_of({difference.vaddr for difference in found})
     return [
         difference
-        for code, function, difference in _located(image, section)
-        if not code.startswith(".plt") and not (difference.kind == "missing" and function in STARTUP)
+        for difference in found
+        if not image.place(difference.vaddr).section_name.startswith(".plt")
+        and not (difference.kind == "missing" and names.get(difference.vaddr) in STARTUP)
     ]
 
 
-def _problems_of_stubs(image: ElfImage, section: Section) -> list[Difference]:
-    return [difference for code, _, difference in _located(image, section) if code.startswith(".plt")]
-
-
-@pytest.fixture(params=list(LINKS))
-def linked(request: pytest.FixtureRequest, objects: Objects, tmp_path: Path) -> tuple[str, Path, Path]:
-    """The name of a way to link, and the program linked so with the assembler's sections and with ours."""
-    flags = LINKS[request.param]
-    theirs = _link(objects, objects.program.theirs, tmp_path / "theirs", *flags)
-    ours = _link(objects, objects.program.ours, tmp_path / "ours", *flags)
-    known_wrong.expect_failure(request, f"sframe-kept-{request.param}", "ld", objects.tools.version)
-    return request.param, theirs, ours
-
-
-def test_linked_sections_mean_the_same(linked: tuple[str, Path, Path]) -> None:
-    link, theirs, ours = linked
+@pytest.mark.parametrize("link", LINKS)
+def test_linked_sections_mean_the_same(
+    link: str, objects: Objects, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Rows of stubs are the linker's own: `tests/stubs/test_linked.py` compares them."""
+    theirs = _link(objects, objects.program.theirs, tmp_path / "theirs", *LINKS[link])
+    ours = _link(objects, objects.program.ours, tmp_path / "ours", *LINKS[link])
+    known_wrong.expect_failure(request, f"sframe-kept-{link}", "ld", objects.tools.version)
     image, section = _compare(theirs, ours)
     assert len(section.functions) > FEWEST_FUNCTIONS
     assert _problems_of_functions(image, section) == []
     if link != "shared":
         assert run(ours) == run(theirs)
-
-
-def test_the_linkers_own_rows_are_right(
-    linked: tuple[str, Path, Path], objects: Objects, request: pytest.FixtureRequest
-) -> None:
-    link, _, ours = linked
-    known_wrong.expect_failure(request, f"sframe-of-stubs-{link}", "ld", objects.tools.version)
-    assert _problems_of_stubs(*_sections(ours)) == []
 
 
 def test_partial_links(objects: Objects, tmp_path: Path, request: pytest.FixtureRequest) -> None:
