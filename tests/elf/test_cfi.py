@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 import pytest
 
+from cfi2sframe import load
 from cfi2sframe.abi.amd64 import R_X86_64_PC32
 from cfi2sframe.dwarf.numbers import PointerBases
 from cfi2sframe.elf import constants as c
@@ -66,11 +67,7 @@ def relocatable(
     """An object with one section of CFI and relocations of it."""
     sections = (TEXT, TEXT_B, asm.Section(name, data, flags=flags, align=8))
     machine, little = target.machine, target.little_endian
-    return image_of(asm.elf_file(machine, sections, little_endian=little, symbols=SYMBOLS, relocations=relocations))
-
-
-def image_of(data: bytes) -> ElfImage:
-    return ElfImage(data, "test.elf")
+    return load(asm.elf_file(machine, sections, little_endian=little, symbols=SYMBOLS, relocations=relocations))
 
 
 def only(sections: tuple[CfiSection, ...]) -> CfiSection:
@@ -164,9 +161,9 @@ def test_relocations_of_a_linked_file_are_not_applied() -> None:
     symbols = (asm.Symbol("function", 0x401200, 16),)
     relocations = (asm.Relocation(".eh_frame", 0, "function", R_X86_64_PC32),)
     data = asm.elf_file(c.EM_X86_64, sections, file_type=c.ET_EXEC, symbols=symbols, relocations=relocations)
-    section = only(sections_of(image_of(data)))
+    section = only(sections_of(load(data)))
     assert (section.data, section.vaddr, section.relocations) == (b"\xee" * 8, 0x402300, {})
-    image = image_of(data)
+    image = load(data)
     assert relocated_bytes(image, image.sections[2]) == b"\xee" * 8
 
 
@@ -185,7 +182,7 @@ def test_several_sections_of_eh_frame() -> None:
     )
     sections = (TEXT, first, TEXT_B, second)
     data = asm.elf_file(c.EM_X86_64, sections, symbols=SYMBOLS, relocations=relocations)
-    image = image_of(data.replace(b".eh_framX", b".eh_frame"))
+    image = load(data.replace(b".eh_framX", b".eh_frame"))
     found = sections_of(image)
     assert [section.vaddr for section in found] == [image.sections[2].vaddr, image.sections[4].vaddr]
     assert places(image) == [SectionOffset(1, ".text", 4), SectionOffset(3, ".text.b", 8)]
@@ -207,7 +204,7 @@ def test_debug_frame_of_an_object(target: Target) -> None:
             asm.Relocation(".debug_frame", fde_offset + 8, ".text", target.absolute[8][0], addend),
         ]
     sections = (TEXT, TEXT_B, asm.Section(".debug_frame", bytes(data), align=8))
-    image = image_of(
+    image = load(
         asm.elf_file(
             target.machine,
             sections,
@@ -233,7 +230,7 @@ DEBUG_FRAME = asm.Section(".debug_frame", DEBUG_BYTES)
 
 
 def with_sections(*sections: asm.Section) -> ElfImage:
-    return image_of(asm.elf_file(c.EM_X86_64, (TEXT, *sections)))
+    return load(asm.elf_file(c.EM_X86_64, (TEXT, *sections)))
 
 
 def kinds(image: ElfImage, kind: CfiKind | None = None) -> list[str]:
@@ -289,7 +286,7 @@ def test_a_section_that_leaves_the_file() -> None:
     image = with_sections(EH_FRAME)
     data = bytes(image.data)
     with pytest.raises(ElfError, match=r"^\.eh_frame: truncated"):
-        sections_of(image_of(patched(data, header_of_section(data, 2) + SH_SIZE, "Q", 1 << 20)))
+        sections_of(load(patched(data, header_of_section(data, 2) + SH_SIZE, "Q", 1 << 20)))
 
 
 # --- Compression --------------------------------------------------------------------------------------------
@@ -382,7 +379,7 @@ def headerless(*, hdr: bytes | None = None, with_segment: bool = True) -> bytes:
 
 
 def test_eh_frame_without_section_headers() -> None:
-    image = image_of(headerless())
+    image = load(headerless())
     section = only(sections_of(image))
     assert (section.name, section.kind, section.vaddr) == (".eh_frame", "eh_frame", FRAME_VADDR)
     assert [fde.pc_begin_vaddr for fde in parse(image, section).fdes] == [TEXT_VADDR, TEXT_VADDR + 8]
@@ -403,7 +400,7 @@ def test_eh_frame_without_section_headers() -> None:
     ids=["none", "form", "empty", "cut"],
 )
 def test_a_header_without_a_table_ends_at_the_first_terminator(hdr: bytes) -> None:
-    image = image_of(headerless(hdr=hdr))
+    image = load(headerless(hdr=hdr))
     section = only(sections_of(image))
     assert section.must_find_offset == 0
     assert len(parse(image, section).fdes) == 2
@@ -425,10 +422,10 @@ OUTSIDE = "PT_GNU_EH_FRAME points to an .eh_frame outside the file's segments"
 )
 def test_frame_headers_that_cannot_be_used(hdr: bytes, message: str) -> None:
     with pytest.raises(ElfError) as caught:
-        sections_of(image_of(headerless(hdr=hdr)))
+        sections_of(load(headerless(hdr=hdr)))
     assert str(caught.value) == message
 
 
 def test_neither_section_headers_nor_a_frame_header() -> None:
     with pytest.raises(ElfError, match="no call frame information"):
-        sections_of(image_of(headerless(with_segment=False)))
+        sections_of(load(headerless(with_segment=False)))

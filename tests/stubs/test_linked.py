@@ -10,11 +10,9 @@ import pytest
 from cfi2sframe import convert, load, verify
 from cfi2sframe.abi import AMD64
 from cfi2sframe.api import decode, decode_existing
-from cfi2sframe.elf.constants import EM_X86_64, ET_DYN, PF_R, PT_LOAD, SHT_GNU_SFRAME, SHT_PROGBITS
 from cfi2sframe.stubs.records import StubReason
 from cfi2sframe.stubs.scan import scan_stubs
-from tests.support import elf_asm, known_wrong
-from tests.support.oracle.readelf_sframe import check_printed, printed
+from tests.support import known_wrong
 from tests.support.stubs.emulate import measure
 from tests.support.stubs.handmade import depth_at
 from tests.support.stubs.linked import FOREIGN_VARIANTS, VARIANTS, Shape, Variant, label, link
@@ -118,22 +116,6 @@ def test_every_byte_of_every_stub_has_a_row(image: ElfImage, conversion: Convers
     )
 
 
-def test_equal_blocks_are_one_pcmask_function(conversion: Conversion, variant: Variant, image: ElfImage) -> None:
-    stubs = conversion.code_map.stubs.functions
-    for name, covered in _ranges(image).items():
-        shape = variant.shapes[name]
-        rows = [f for f in stubs if f.start_vaddr in covered and f.body.repeat_size]
-        assert [f.body.repeat_size for f in rows] == [shape.block_size]
-        end = rows[0].start_vaddr + rows[0].size
-        # A row of several starts begins on a multiple of the block size, inside the first block if need be.
-        assert (
-            covered.start + shape.header_size
-            <= rows[0].start_vaddr
-            < covered.start + shape.header_size + shape.block_size
-        )
-        assert end == covered.stop
-
-
 def test_without_section_headers_the_same_is_found(image: ElfImage, conversion: Conversion, variant: Variant) -> None:
     if "static" in variant.name:
         pytest.skip("nothing in a static program without section headers leads to its stubs")
@@ -199,23 +181,3 @@ def test_rows_of_stubs_equal_those_of_gnu_ld(
         if f.start_vaddr in covered
     ]
     assert theirs == ours
-
-
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_readelf_prints_our_pcmask_functions(
-    version: int, image: ElfImage, binutils: Callable[[str], Binutils], tmp_path: Path
-) -> None:
-    tools = binutils({1: "2.40", 2: "2.44", 3: "newest"}[version])
-    # At -O2, stubs of a few blocks are joined with their neighbour.
-    ours = convert(image, version=version, errata=0 if version == 2 else None, level=1)
-    carrier = tmp_path / "carrier"
-    kind = SHT_GNU_SFRAME if version == 3 else SHT_PROGBITS
-    stored = elf_asm.Section(".sframe", ours.data, kind, elf_asm.SHF_ALLOC, ours.section_vaddr, align=8)
-    segment = elf_asm.Segment(PT_LOAD, PF_R, (".sframe",))
-    carrier.write_bytes(elf_asm.elf_file(EM_X86_64, (stored,), file_type=ET_DYN, segments=(segment,)))
-    section = decode(ours.data, ours.section_vaddr)
-    stubs = [f for f in section.functions if f.body.is_pcmask]
-    assert len(stubs) == sum(body.repeat_size > 0 for body in ours.section.bodies)
-    assert [list(f) for f in stubs] == [list(f.body.rows) for f in ours.code_map.stubs.functions if f.body.repeat_size]
-    is_oldest = known_wrong.find("sframe-fixed-ra", "readelf", tools.version) is not None
-    check_printed(printed(tools.tool("readelf"), carrier), section, is_oldest=is_oldest)

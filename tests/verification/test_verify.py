@@ -117,7 +117,7 @@ def one_row(text: str, **changes: int) -> RawSection:
 
 
 AARCH64 = {"abi": 2, "fixed_ra": 0}
-BIG_ENDIAN_S390X = RawSection((RawFunction(TEXT_VADDR, 0x10, bytes.fromhex("00 03 00")),), order=">", abi=4, fixed_ra=0)
+SIGNED_WITH_PC = asm.aarch64_negate_ra_state_with_pc()
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,6 @@ BIG_ENDIAN_S390X = RawSection((RawFunction(TEXT_VADDR, 0x10, bytes.fromhex("00 0
     [
         (asm.undefined(16), "00 00", 0, []),
         (asm.undefined(16), "00 03 08", 0, ["wrong +0x0 RA is undefined, but the row has a caller"]),
-        (asm.same_value(16), "00 03 08", 0, ["wrong +0x0 RA is same value, the row has *(c-8)"]),
         (asm.register(16, 2), "00 08 39 08 11 00", 1, []),
         (asm.expression(16, b"\x08"), "00 03 08", 0, ["wrong +0x0 RA is *(bytes 08), the row has *(c-8)"]),
         (asm.undefined(6), "00 03 08", 0, ["wrong +0x0 FP is undefined, the row has unchanged"]),
@@ -136,52 +135,31 @@ BIG_ENDIAN_S390X = RawSection((RawFunction(TEXT_VADDR, 0x10, bytes.fromhex("00 0
             ["wrong +0x0 CFA is (breg7 40; deref; plus_uconst 8), the row has rsp+8"],
         ),
         # SFrame's CFA is the caller's SP: where that is not DWARF's CFA, RA and FP count from elsewhere.
-        (asm.val_offset(7, 0), "00 03 08", 0, []),
         (asm.register(7, 10), "00 03 08", 0, ["wrong +0x0 SP is r10, the row has rsp+8"]),
         (asm.offset(7, 3), "00 08 3b f0 3b 00", 1, []),
         (asm.offset(7, 3), "00 08 3b e8 3b 00", 1, ["wrong +0x0 SP is *(c-24), the row has *(rsp-24)"]),
         (asm.offset(7, 3), "00 08 3b f0 02 f8", 1, ["wrong +0x0 RA is *(c-8), the row has *(c-8)"]),
     ],
 )
-def test_amd64_rules(instruction: asm.Instruction, row: str, info2: int, found: list[str]) -> None:
-    """What is printed; which rows differ is for `tests/test_reduce.py`, with all rules."""
+def test_rules_of_amd64(instruction: asm.Instruction, row: str, info2: int, found: list[str]) -> None:
+    """What is printed; which rows differ is for `tests/test_reduce.py`, with all rules of all ABIs."""
     assert said(truth(AMD64, instruction), one_row(row, info2=info2)) == found
 
 
 @pytest.mark.parametrize(
-    ("instructions", "row", "found"),
+    ("arch", "instruction", "row", "found"),
     [
-        ((), "00 03 00", []),
-        ((asm.offset(30, 1),), "00 05 00 f8", []),
-        ((asm.offset(30, 1),), "00 03 00", ["wrong +0x0 RA is *(c-8), the row has unchanged"]),
-        ((), "00 05 00 f8", ["wrong +0x0 RA is unspecified, the row has *(c-8)"]),
-        ((asm.aarch64_negate_ra_state(),), "00 83 00", []),
-        ((asm.aarch64_negate_ra_state(),), "00 03 00", ["wrong +0x0 RA is signed, the row has none"]),
-        ((), "00 83 00", ["wrong +0x0 RA is none, the row has signed"]),
-        (
-            (asm.aarch64_negate_ra_state_with_pc(),),
-            "00 83 00",
-            ["wrong +0x0 RA is signed_with_pc, the row has signed"],
-        ),
-        ((asm.aarch64_negate_ra_state_with_pc(),), "00 03 00", ["wrong +0x0 RA is signed_with_pc, the row has none"]),
+        (AARCH64_LE, asm.offset(30, 1), "00 03 00", ["wrong +0x0 RA is *(c-8), the row has unchanged"]),
+        (AARCH64_LE, asm.nop(), "00 83 00", ["wrong +0x0 RA is none, the row has signed"]),
+        (AARCH64_LE, SIGNED_WITH_PC, "00 83 00", ["wrong +0x0 RA is signed_with_pc, the row has signed"]),
+        (S390X, asm.offset(15, 5), "00 03 00", []),
+        (S390X, asm.val_offset(15, 1), "00 03 00", ["wrong +0x0 SP is c-8, the row has r15+160-160"]),
+        (S390X, asm.def_cfa_offset(168), "00 03 00", ["wrong +0x0 CFA is r15+168, the row has r15+160"]),
     ],
 )
-def test_aarch64_rules(instructions: tuple[asm.Instruction, ...], row: str, found: list[str]) -> None:
-    assert said(truth(AARCH64_LE, *instructions), one_row(row, **AARCH64)) == found
-
-
-@pytest.mark.parametrize(
-    ("instruction", "found"),
-    [
-        (asm.val_offset(15, 20), []),
-        (asm.offset(15, 5), []),
-        (asm.val_offset(15, 1), ["wrong +0x0 SP is c-8, the row has r15+160-160"]),
-        (asm.register(15, 16), []),
-        (asm.def_cfa_offset(168), ["wrong +0x0 CFA is r15+168, the row has r15+160"]),
-    ],
-)
-def test_s390x_rules(instruction: asm.Instruction, found: list[str]) -> None:
-    assert said(truth(S390X, instruction), BIG_ENDIAN_S390X) == found
+def test_rules_of_other_abis(arch: Arch, instruction: asm.Instruction, row: str, found: list[str]) -> None:
+    section = one_row(row, abi=arch.abi_id, fixed_ra=0)._replace(order=arch.byte_order)
+    assert said(truth(arch, instruction), section) == found
 
 
 # What a version cannot express
