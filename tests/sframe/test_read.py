@@ -14,17 +14,11 @@ from cfi2sframe.sframe.read import Header, read_header, read_section
 from tests.fuzz.harness import timed
 from tests.support.bodies import section_bytes, with_functions
 from tests.support.raw_sframe import RawFunction, RawSection
+from tests.support.rules import at_cfa as saved
+from tests.support.rules import register_offset as at
 
 RA8 = Rule(None, -8, deref=True)
 SP8 = FrameState(Rule(7, 8, deref=False), RA8)
-
-
-def at(register: int, offset: int) -> Rule:
-    return Rule(register, offset, deref=False)
-
-
-def saved(offset: int) -> Rule:
-    return Rule(None, offset, deref=True)
 
 
 def function_of(raw: RawSection) -> Function:

@@ -17,9 +17,10 @@ from cfi2sframe.sframe.read import read_section
 from cfi2sframe.sframe.write import row_tail
 from tests.support.bodies import body_of_rows, section_bytes, with_functions
 from tests.support.raw_sframe import RawFunction, RawSection
+from tests.support.rules import at_cfa as saved
+from tests.support.rules import register_offset as at
 
-RA8 = Rule(None, -8, deref=True)
-FP16 = Rule(None, -16, deref=True)
+RA8, FP16 = saved(-8), saved(-16)
 
 
 def bytes_of(text: str) -> bytes:
@@ -34,9 +35,9 @@ def encode(arch: Arch, version: int, *functions: Function, vaddr: int = 0, is_so
 
 def amd64_function(start: int) -> Function:
     rows = (
-        FrameRow(0, FrameState(Rule(7, 8, deref=False), RA8)),
-        FrameRow(1, FrameState(Rule(7, 16, deref=False), RA8, FP16)),
-        FrameRow(4, FrameState(Rule(6, 16, deref=False), RA8, FP16)),
+        FrameRow(0, FrameState(at(7, 8), RA8)),
+        FrameRow(1, FrameState(at(7, 16), RA8, FP16)),
+        FrameRow(4, FrameState(at(6, 16), RA8, FP16)),
         FrameRow(0x120, OUTERMOST),
     )
     return Function(start, 0x130, body_of_rows(rows))
@@ -92,8 +93,8 @@ def test_amd64(version: int) -> None:
 
 def aarch64_function() -> Function:
     rows = (
-        FrameRow(0, FrameState(Rule(31, 0, deref=False))),
-        FrameRow(4, FrameState(Rule(31, 0x1000, deref=False), RA8, FP16, mangled_ra=True)),
+        FrameRow(0, FrameState(at(31, 0))),
+        FrameRow(4, FrameState(at(31, 0x1000), RA8, FP16, mangled_ra=True)),
     )
     return Function(0x100, 8, body_of_rows(rows, uses_b_key=True))
 
@@ -127,9 +128,9 @@ def test_aarch64(arch: Arch) -> None:
 
 def test_s390x_version_2() -> None:
     rows = (
-        FrameRow(0, FrameState(Rule(15, 160, deref=False))),
-        FrameRow(6, FrameState(Rule(15, 1184, deref=False), Rule(17, 0, deref=False), Rule(16, 0, deref=False))),
-        FrameRow(0x10000, FrameState(Rule(11, 320, deref=False), None, Rule(None, -72, deref=True))),
+        FrameRow(0, FrameState(at(15, 160))),
+        FrameRow(6, FrameState(at(15, 1184), at(17, 0), at(16, 0))),
+        FrameRow(0x10000, FrameState(at(11, 320), None, Rule(None, -72, deref=True))),
     )
     data = encode(S390X, 2, Function(0x40, 0x10010, body_of_rows(rows)))
     assert data == bytes_of("""
@@ -159,8 +160,8 @@ def test_flexible_rows_and_signal_frames() -> None:
 
 def test_pcmask() -> None:
     rows = (
-        FrameRow(0, FrameState(Rule(7, 8, deref=False), RA8)),
-        FrameRow(11, FrameState(Rule(7, 16, deref=False), RA8)),
+        FrameRow(0, FrameState(at(7, 8), RA8)),
+        FrameRow(11, FrameState(at(7, 16), RA8)),
     )
     function = Function(0x1010, 0x40, body_of_rows(rows, repeat_size=16))
     for version in (1, 2, 3):
@@ -181,16 +182,8 @@ def test_pcmask() -> None:
 BIG = 1 << 31
 
 
-def at(register: int, offset: int) -> Rule:
-    return Rule(register, offset, deref=False)
-
-
 def load(register: int, offset: int) -> Rule:
     return Rule(register, offset, deref=True)
-
-
-def saved(offset: int) -> Rule:
-    return Rule(None, offset, deref=True)
 
 
 def check_tail(arch: Arch, state: FrameState, info: int, words: tuple[int, ...], *, is_flexible: bool) -> None:
