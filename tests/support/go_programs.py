@@ -51,20 +51,16 @@ def go_build(folder: Path, source: str, *flags: str, arch: str = "amd64", cgo: b
 
 
 class TableVerdict(NamedTuple):
-    """Go's table against `.debug_frame`: functions compared, addresses compared, differences.
+    """Go's table against `.debug_frame`: functions and addresses that were compared, and differences.
 
-    `without_rules` are the names of the functions for which the table has no rule here, `outermost` of those whose RA
-    is undefined here, `ended` of those where only `.debug_frame` has an undefined RA, and `absent` of those that only
-    `.debug_frame` has.
+    `others` are the names of functions that were not compared: "without rules" or "outermost" here, "ended" where only
+    `.debug_frame` has an undefined RA, and "absent" of those that only `.debug_frame` has. Assembly's end in `.abi0`.
     """
 
     function_count: int
     point_count: int
-    differences: tuple[str, ...]
-    without_rules: frozenset[str]
-    outermost: frozenset[str]
-    ended: frozenset[str]
-    absent: frozenset[str]
+    differences: list[str]
+    others: dict[str, set[str]]
 
 
 def judge_table(image: ElfImage) -> TableVerdict:
@@ -72,43 +68,33 @@ def judge_table(image: ElfImage) -> TableVerdict:
     judge = {e.fde.pc_begin_vaddr: e for e in read_programs(image, *find_cfi(image, "debug_frame")).entries}
     cfi = read_programs(image, *find_cfi(image, "gopclntab"))
     differences = [f"damaged: {damaged.error}" for damaged in cfi.damaged]
-    names = image.names_of(judge)
-    without_rules, outermost, ended, point_count, count = set(), set(), set(), 0, 0
-    seen = set()
+    names = {vaddr: name.removesuffix(".abi0") for vaddr, name in image.names_of(judge).items()}
+    others: dict[str, set[str]] = {kind: set() for kind in ("without rules", "outermost", "ended")}
+    point_count = count = 0
     for entry in cfi.entries:
-        start = entry.fde.pc_begin_vaddr
-        seen.add(start)
-        name = names.get(start, f"0x{start:x}")
-        if start not in judge:
+        other = judge.pop(entry.fde.pc_begin_vaddr, None)
+        name = names.get(entry.fde.pc_begin_vaddr, f"0x{entry.fde.pc_begin_vaddr:x}")
+        state = entry.program.table.states[0]
+        if other is None:
             differences.append(f"{name}: not in .debug_frame")
-            continue
-        if entry.program.table.states[0].cfa is None:
-            without_rules.add(name)
-            continue
-        if entry.program.table.states[0].ra is NoRule.UNDEFINED:
-            outermost.add(name)
-            continue
-        if judge[start].program.table.states[0].ra is NoRule.UNDEFINED:
-            ended.add(name)
-            continue
-        count += 1
-        if entry.fde.pc_range != judge[start].fde.pc_range:
-            differences.append(f"{name}: {entry.fde.pc_range} bytes, not {judge[start].fde.pc_range}")
-        points = sorted({*entry.program.table.starts, *judge[start].program.table.starts})
-        for delta in points:
-            if delta >= entry.fde.pc_range:
-                continue
-            point_count += 1
-            mine, theirs = _meaning(entry, delta, image), _meaning(judge[start], delta, image)
-            if mine != theirs:
-                differences.append(f"{name}+{delta}: {mine}, not {theirs}")
-    absent = {names.get(start, "") for start in judge.keys() - seen}
-    return TableVerdict(
-        count,
-        point_count,
-        tuple(differences),
-        *map(frozenset, (without_rules, outermost, ended, absent)),
-    )
+        elif state.cfa is None:
+            others["without rules"].add(name)
+        elif state.ra is NoRule.UNDEFINED:
+            others["outermost"].add(name)
+        elif other.program.table.states[0].ra is NoRule.UNDEFINED:
+            others["ended"].add(name)
+        else:
+            count += 1
+            if entry.fde.pc_range != other.fde.pc_range:
+                differences.append(f"{name}: {entry.fde.pc_range} bytes, not {other.fde.pc_range}")
+            points = {*entry.program.table.starts, *other.program.table.starts}
+            for delta in sorted(point for point in points if point < entry.fde.pc_range):
+                point_count += 1
+                mine, theirs = _meaning(entry, delta, image), _meaning(other, delta, image)
+                if mine != theirs:
+                    differences.append(f"{name}+{delta}: {mine}, not {theirs}")
+    others["absent"] = {names.get(start, "") for start in judge}
+    return TableVerdict(count, point_count, differences, others)
 
 
 def _meaning(entry: CfiEntry, delta: int, image: ElfImage) -> tuple[object, ...]:
