@@ -6,8 +6,9 @@ grows, if it is read-only, or a new one follows. The program headers grow where 
 strip, want them near the start of the file. The sections in the way move to the end of the section's segment, except
 for what fits into the room that is left, the build-id first: core dumps have only the first page of each file.
 
-Where that gives too little room, the PT_NOTE that repeats PT_GNU_PROPERTY goes; where nothing can move, a stripped file
-gets its program headers at the start of the new segment.
+Where that gives too little room, the PT_NOTE that repeats PT_GNU_PROPERTY goes; where there is room for one program
+header only, and strip may still come, the section goes after the .bss of the last segment. Where nothing can move, a
+stripped file gets its program headers at the start of the new segment.
 """
 
 from __future__ import annotations
@@ -124,16 +125,19 @@ class Placement(NamedTuple):
 
 def place_section(file: LinkedFile, section_size: int) -> Placement:
     """Return the placement of a section, the least intrusive that is possible. Raises `EmbedError` when none is."""
-    ways = ((_in_slack, 1), (_after_bss, 1)) if _may_be_interpreter(file) else _WAYS
-    repeated = repeated_note(file)
+    is_interpreter, repeated = _may_be_interpreter(file), repeated_note(file)
     heads = [Head(file), *([Head(file, repeated)] if repeated else [])]
-    for head, (makes_block, added) in product(heads, ways):
+    ways = [way for way in _WAYS if not (is_interpreter and way is _NEW_SEGMENT)]
+    # Strip, which may still come, would damage a file whose program headers are at its end.
+    has_symbols = any(section.type == c.SHT_SYMTAB for section in file.sections)
+    last_ways = [(_after_bss, 1)] if is_interpreter or has_symbols else []
+    for head, (makes_block, added) in (*product(heads, ways), *product(heads, last_ways)):
         rearranged = head.rearranged(added)
         if rearranged and (block := makes_block(rearranged.file, section_size, rearranged.leaving)):
             return _placement(head, rearranged, block, section_size)
-    if ways is not _WAYS:
+    if is_interpreter:
         raise EmbedError("a program interpreter (ld.so) without room for a program header")
-    if any(section.type == c.SHT_SYMTAB for section in file.sections):
+    if has_symbols:
         raise EmbedError(
             "the program headers cannot grow: what follows them cannot move (strip the file first: those of a stripped "
             "file may move to its end)"
@@ -203,23 +207,23 @@ def _after_bss(file: LinkedFile, section_size: int, groups: list[MovableGroup]) 
     """Return a block in the last segment, on the page after its .bss, which becomes zeros of the file.
 
     Kernels before 6.7 map the .bss of an interpreter only after its last segment, which therefore has to stay the last.
-    The rest of the page of .bss stays free: glibc's first `malloc` takes it. Raises `EmbedError` for too many zeros.
+    The rest of the page of .bss stays free: there, the first `malloc` of glibc's interpreter takes it.
     """
     last = file.loads[-1]
-    if last.file_span.end != file.loaded_end or last.flags & c.PF_X:
-        return None
     vaddr = round_up(last.end_vaddr, alignment_of(file))
     start = vaddr - last.vaddr + last.file_offset
-    _refuse_padding(file, start - file.loaded_end)
+    if last.file_span.end != file.loaded_end or last.flags & c.PF_X or start - file.loaded_end > _most_padding(file):
+        return None
     return _inserted(_filled(start, vaddr, section_size, groups, len(file.loads) - 1))
 
 
-def _refuse_padding(file: LinkedFile, size: int) -> None:
-    if size > max(_LARGEST_PADDING, len(file.data) // 4):
-        raise EmbedError(f"{size} zero bytes would be needed in the file in place of .bss")
+def _most_padding(file: LinkedFile) -> int:
+    return max(_LARGEST_PADDING, len(file.data) // 4)
 
 
-_WAYS: Final = ((_in_hole, 1), (_in_slack, 1), (_into_last, 1), (_after_last, 2))
+#: What makes a block, and how many program headers it adds.
+_NEW_SEGMENT: Final = (_after_last, 2)
+_WAYS: Final = ((_in_hole, 1), (_in_slack, 1), (_into_last, 1), _NEW_SEGMENT)
 
 
 def _inserted(block: AddedBlock) -> AddedBlock:
@@ -308,7 +312,8 @@ def _with_table_at_end(file: LinkedFile, head: Head, size: int) -> Placement:
     # After GNU strip 2.40, a start on a page of 4 KiB has been seen to crash.
     page = max(_LARGEST_PAGE_SIZE, alignment_of(file))
     start = round_up(max(*(load.end_vaddr - bias for load in file.loads), file.loaded_end), page)
-    _refuse_padding(file, start - file.loaded_end)
+    if start - file.loaded_end > _most_padding(file):
+        raise EmbedError(f"{start - file.loaded_end} zero bytes would be needed in the file in place of .bss")
     table = start + (_GAP_WITH_ENTRY if any(s.type == c.PT_PHDR for s in head.kept) else 0)
     section = table + PROGRAM_HEADER_SIZE * (len(head.kept) + 2)
     block = _inserted(AddedBlock(start, start + bias, section, section + size, {}, None, is_inserted=True))

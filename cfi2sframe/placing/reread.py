@@ -2,14 +2,14 @@
 """Read a rewritten file back with pyelftools, and compare it with the original: nothing but the section changed.
 
 1. The file header is equal, except for counts and the places of tables.
-2. Each segment keeps its place and rights; a read-only PT_LOAD may grow, and one may be new, after all others.
+2. Each segment keeps its place and rights; a read-only PT_LOAD may grow, or the last, and one may be new, after all.
    PT_INTERP, PT_NOTE and PT_GNU_PROPERTY may be elsewhere, with the same bytes. A PT_NOTE that repeats PT_GNU_PROPERTY
    may be missing.
 3. Each section keeps everything but its index; read-only data may be elsewhere, with the same bytes.
 4. The dynamic entries are equal, except for the addresses of tables that are elsewhere.
 5. Symbols are equal, except for section indices, and values in sections that are elsewhere.
 6. Every other loaded byte is equal. What is new in a segment is the section, what moved, or zeros.
-7. Section header, PT_GNU_SFRAME and a read-only PT_LOAD lead to the same bytes, those of the section.
+7. Section header, PT_GNU_SFRAME and a PT_LOAD, read-only or the last, lead to the same bytes, those of the section.
 8. Nothing overlaps, in the file or in memory, and kernels and PT_PHDR find the program headers.
 
 Of the program's own code only readers of bytes and sets of spans are used.
@@ -150,7 +150,7 @@ def _check_section(full: FileView, section: Buffer | None) -> Span:
     expect(full.maps(vaddr, place.start, size), "the section is not mapped")
     holders = [s for s in full.loads if common([place], [span_of(s)])]
     has_rights = len(holders) == 1 and holders[0]["p_flags"] & 6 == c.PF_R
-    is_last = full.may_be_interpreter and holders == full.loads[-1:]
+    is_last = holders == full.loads[-1:]
     expect(has_rights or is_last, "the section's segment is not read-only")
     expect(section is None or full.bytes_of(place) == bytes(section), "the bytes of .sframe differ")
     return place
@@ -236,8 +236,8 @@ def _check_loads(bare: FileView, full: FileView, place: Span) -> None:
     expect(len(full.loads) - len(bare.loads) in (0, 1), "more or fewer PT_LOAD segments")
     for old, new in zip(bare.loads, full.loads, strict=False):
         growth = new["p_filesz"] - old["p_filesz"]
-        # The .bss of an interpreter is zeros of the file then, up to the end of its page.
-        is_after_bss = bool(growth) and bare.may_be_interpreter and old is bare.loads[-1]
+        # Its .bss is zeros of the file then, up to the end of its page.
+        is_after_bss = bool(growth) and old["p_flags"] & c.PF_W and old is bare.loads[-1]
         in_memory = new["p_filesz"] if is_after_bss else old["p_memsz"] + growth
         same = {**old, "p_filesz": new["p_filesz"], "p_memsz": in_memory} == new
         expect(same, f"the segment at 0x{old['p_vaddr']:x} changed")

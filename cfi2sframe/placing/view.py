@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import EmbedError
 
@@ -68,13 +67,6 @@ class FileView:
         self.is_static = self.header.e_type == "ET_EXEC" and not any(
             s["p_type"] in ("PT_INTERP", "PT_DYNAMIC") for s in self.segments
         )
-
-    @property
-    def may_be_interpreter(self) -> bool:
-        """Whether a library has an entry, and needs no other."""
-        tags = {tag for tag, _ in self.dynamic}
-        is_library = self.header.e_type == "ET_DYN" and not any(s["p_type"] == "PT_INTERP" for s in self.segments)
-        return is_library and bool(self.header.e_entry) and c.DT_NEEDED not in tags
 
     def _items(self, table: str, size: int) -> list[bytes]:
         """Return the bytes of each header of a table."""

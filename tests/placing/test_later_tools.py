@@ -93,8 +93,6 @@ def test_survives(
     command: Command,
 ) -> None:
     linker, kind = link
-    if kind == "static" and size == LARGE and linker in ("bfd", "gold"):
-        pytest.skip("refused: it has to be stripped first")
     original = linked_program(linker, kind, variant)
     plain = change(command, original)
     if not plain or attempt(plain) != attempt(original):

@@ -93,23 +93,31 @@ def test_symbols_of_sections_in_the_way(kind: int) -> None:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("options", [(), ("-Wl,-z,x86-64-v2",)], ids=["plain", "v2"])
+@pytest.mark.parametrize(
+    ("options", "has_gone", "is_after_bss"),
+    [((), True, False), (("-Wl,-z,x86-64-v2",), False, True), (("-Wl,--rosegment",), True, True)],
+)
 def test_a_note_that_repeats_the_properties(
-    options: tuple[str, ...], binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path
+    options: tuple[str, ...],
+    binutils: Callable[[BinutilsVersion], Binutils],
+    tmp_path: Path,
+    *,
+    has_gone: bool,
+    is_after_bss: bool,
 ) -> None:
-    """It goes where nothing else gives room, as in static programs of GNU ld 2.44, unless it asks for a processor."""
+    """It goes where nothing else gives room, as in static programs of GNU ld 2.44, unless it asks for a processor.
+
+    Where that gives too little, as where code follows the build-id (`--rosegment`), the section goes after .bss.
+    """
     need("gcc")
     (tmp_path / "main.c").write_text("int main(void) { return 42; }\n")
     program = tmp_path / "program"
     tools = f"-B{binutils('2.44').directory}/"
     run("gcc", "-static", tools, *options, "-o", program, tmp_path / "main.c")
     assert attempt(program).status == 42
-    if options:
-        with pytest.raises(EmbedError, match="cannot grow"):
-            embed(program, tmp_path / "converted", LARGE)
-        return
     plan = embed(program, tmp_path / "converted", LARGE)
-    assert "the PT_NOTE that repeats PT_GNU_PROPERTY is gone" in plan.description
+    assert ("the PT_NOTE that repeats PT_GNU_PROPERTY is gone" in plan.description) == has_gone
+    assert ("on the page after .bss" in plan.description) == is_after_bss
     assert attempt(tmp_path / "converted").status == 42
     assert take_out((tmp_path / "converted").read_bytes()) == program.read_bytes()
 

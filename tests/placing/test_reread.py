@@ -148,8 +148,7 @@ def test_a_table_moves_only_as_a_whole() -> None:
     data = bytearray(linked_program("lld").read_bytes())
     assert ".dynsym" in embedded(bytes(data), LARGE)[0].moved
     struct.pack_into("<Q", data, section_header(load(bytes(data)), ".dynsym") + SH_SIZE, 24 * 4)
-    with pytest.raises(EmbedError, match="what follows them cannot move"):
-        plan_embedding(bytes(data), LARGE)
+    assert ".dynsym" not in plan_embedding(bytes(data), LARGE).moved
 
 
 def with_rights(data: bytes, rights: int) -> bytes:

@@ -118,7 +118,7 @@ def write(path: Path, data: bytes) -> Path:
 
 
 def mapped(program: Path, *libraries: Path) -> list[tuple[str, int, str]]:
-    """Name, size and checksum of each PT_GNU_SFRAME segment of a running program and libraries, which are read-only."""
+    """Name, size and checksum of each PT_GNU_SFRAME segment of a running program and libraries."""
     result = attempt(program, "--segments", *libraries)
     assert result.status == 0, result
     found = []
@@ -126,7 +126,7 @@ def mapped(program: Path, *libraries: Path) -> list[tuple[str, int, str]]:
         words = line.split()
         # The machine's own libraries may have sections, too.
         if len(words) == 4 and words[0] in ("main", *(library.name for library in libraries)):
-            assert words[3] in ("r--p", "r-xp"), line
+            assert words[3] in ("r--p", "r-xp", "rw-p"), line
             found.append((words[0], int(words[1]), words[2]))
     return found
 
