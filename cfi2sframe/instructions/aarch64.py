@@ -26,7 +26,6 @@ from cfi2sframe.instructions.effects import (
     Op,
     Step,
     Storage,
-    StubForms,
     address,
     bits,
     forget,
@@ -214,8 +213,6 @@ def _value(name: str, ops: list[str], register: int, size: int) -> tuple[Step, .
         return (Step(Op.NUMBER, register, offset=vaddr, size=8 if name == "adr" else 1),)
     if name in ("add", "sub", "adds", "subs") and source != NOTHING and len(ops) > 2:
         return _sum(ops, register, source, -1 if name.startswith("sub") else 1)
-    if name in ("sxtw", "sxth", "sxtb", "uxtb", "uxth", "uxtw") and source != NOTHING:
-        return (Step(Op.EXTEND, register, source, 0, _SIZES[name[-1]], is_signed=name[0] == "s"),)
     return None
 
 
@@ -325,17 +322,10 @@ ABI: Final = Abi(
     clobbered=bits((*range(19), RA)),
     callee_area=0,
     red_zone=0,
-    # exit, exit_group, rt_sigreturn; clone, clone3 (asm-generic/unistd.h)
-    last_calls=frozenset({93, 94, 139}),
-    clone_calls=frozenset({220, 435}),
+    # exit, exit_group, rt_sigreturn, clone, clone3 (asm-generic/unistd.h)
+    last_calls=frozenset({93, 94, 139, 220, 435}),
     effect_of=effect_of,
     references=_references,
     # Instructions are little-endian, whatever data is. Texts have addresses, not distances.
     disassembler=("CS_ARCH_AARCH64", "CS_ARCH_ARM64", "CS_MODE_LITTLE_ENDIAN"),
-    stubs=StubForms(
-        words("nop brk autia1716 autib1716 bti hint br b stp adr adrp ldr add"),
-        blocks=(16, 24, 32),
-        headers=(0, 32, 48),
-        tails=(0, 32),
-    ),
 )

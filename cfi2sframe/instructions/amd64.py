@@ -24,7 +24,6 @@ from cfi2sframe.instructions.effects import (
     Op,
     Step,
     Storage,
-    StubForms,
     address,
     bits,
     forget,
@@ -77,7 +76,7 @@ _RETURN: Final = (Step(Op.LOAD, JUMP, RSP), _SP_UP)
 #: What leaves for another privilege level or code segment, or does with SP what is not said here.
 _UNKNOWN: Final = words(
     "iret iretd iretq retf retfq ljmp lcall sysret sysretq sysexit sysexitq sysenter rsm eretu erets uiret pushal"
-    " popal pushaw popaw pushf popf pushfd popfd vmlaunch vmresume skinit pop2 push2"
+    " popal pushaw popaw enter pushf popf pushfd popfd vmlaunch vmresume skinit pop2 push2"
 )
 _BRANCHES: Final = words("jo jno js jns jp jnp jl jge jle jg ja jae jb jbe je jne jrcxz jecxz xbegin loop loope loopne")
 _READS_ONLY: Final = words(
@@ -88,9 +87,9 @@ _READS_ONLY: Final = words(
 _FIXED: Final = {
     **dict.fromkeys(("int3", "hlt", "ud2", "ud0", "ud1", "ud2b", "int1"), TRAP),
     "nop": PADDING,
+    "cdqe": Effect((Step(Op.SIGN_EXTEND, RAX),)),
     "pause": NO_EFFECT,
     "syscall": Effect((Step(Op.MOVE, JUMP, RAX), *forget(RAX, RCX, R11)), Flow.SYSTEM_CALL),
-    "cdqe": Effect((Step(Op.EXTEND, RAX, RAX, 0, 4, is_signed=True),)),
 }
 #: The registers that instructions change without naming them.
 _IMPLICIT: Final = {
@@ -177,18 +176,13 @@ def _flow(name: str, ops: list[str], end: int) -> Effect | None:
     return Effect((memory.loaded(JUMP, 8),), flow) if ops[0].startswith("qword") else None
 
 
-_STACK: Final = words("push pop leave enter pushfq popfq")
+_STACK: Final = words("push pop leave pushfq popfq")
 
 
 def _stack(name: str, ops: list[str], end: int) -> Effect | None:
     """Return the effect of what moves SP without naming it; None where it moves it by other than 8 bytes."""
     if name == "leave":
         return Effect((Step(Op.MOVE, RSP, RBP), Step(Op.LOAD, RBP, RSP), _SP_UP))
-    if name == "enter":
-        size, level = number(ops[0]), number(ops[1])
-        frame = (Step(Op.STORE, RSP, RBP, -8), _SP_DOWN, Step(Op.MOVE, RBP, RSP))
-        # With a level, it copies the frame pointers of callers.
-        return None if size is None or level != 0 else Effect((*frame, Step(Op.MOVE, RSP, RSP, -size)))
     if name in ("pushfq", "popfq"):
         return Effect((Step(Op.STORE, RSP, NOTHING, -8), _SP_DOWN) if name == "pushfq" else (_SP_UP,))
     # Segment registers are pushed and popped as 8 bytes, too.
@@ -217,12 +211,8 @@ def _value(name: str, ops: list[str], end: int) -> tuple[Step, ...] | None:
         return _mov(first, register, size, _FULL.get(second, NOTHING), value, memory, end)
     if name == "xor" and first == second and size >= 4:
         return (Step(Op.NUMBER, register),)
-    if name in ("movzx", "movsx", "movsxd") and size >= 4:
-        is_signed = name != "movzx"
-        if memory is not None:
-            return (memory.loaded(register, memory.size, is_signed=is_signed),)
-        if size == 8 or not is_signed:
-            return (Step(Op.EXTEND, register, source, 0, source_size, is_signed=is_signed),)
+    if name in ("movzx", "movsx", "movsxd") and size >= 4 and memory is not None:
+        return (memory.loaded(register, memory.size, is_signed=name != "movzx"),)
     if size != 8 or not second:
         return None
     sign = {"add": 1, "sub": -1}.get(name)
@@ -298,16 +288,10 @@ ABI: Final = Abi(
     clobbered=bits((RAX, RDX, RCX, RSI, RDI, 8, 9, 10, R11)),
     callee_area=0,
     red_zone=128,
-    last_calls=frozenset({15, 60, 231}),
-    clone_calls=frozenset({56, 435}),
+    # rt_sigreturn, clone, exit, exit_group, clone3
+    last_calls=frozenset({15, 56, 60, 231, 435}),
     effect_of=effect_of,
     references=_references,
     disassembler=("CS_ARCH_X86", "CS_ARCH_X86", "CS_MODE_64"),
-    stubs=StubForms(
-        words("endbr64 pause lfence nop int3 hlt ud2 jmp call ret push pop mov movabs add sub"),
-        blocks=(8, 16, 24, 32, 48, 64),
-        headers=(0, 16, 32, 48, 64),
-        tails=(0, 16),
-    ),
     depends_on_address=lambda _mnemonic, operands: "rip" in operands,
 )

@@ -29,8 +29,6 @@ _STUB_SIZE: Final = 96
 _STUB_LENGTH: Final = 6
 #: Words of a table that are tried at most.
 _MAX_WORDS: Final = 512
-#: Words at a table's start that no index leads to: what counts bits, or sizes, does not begin with 0.
-_MAX_UNUSED: Final = 8
 _ADDRESS_MASK: Final = (1 << 64) - 1
 
 
@@ -60,10 +58,6 @@ class Code(Decoder):
         """Whether a function may have code at an address."""
         return True
 
-    def fits(self, vaddr: int, state: State) -> bool:  # noqa: ARG002
-        """Whether a label may be reached with a state."""
-        return True
-
     def in_table(self, jump: int, targets: Sequence[int]) -> Iterable[int]:  # noqa: ARG002
         """Return those of a table's targets to which a jump may lead."""
         return targets
@@ -88,11 +82,10 @@ class Code(Decoder):
         return never_returns(self._dynamic_words[0].get(vaddr, ""))
 
     def _read_table(self, table: TableWord) -> Iterator[int]:
-        """Read a table up to the next address that code loads, or to a word that leads nowhere after others."""
+        """Read a table up to the next address that code loads, or to a word that leads nowhere."""
         index = bisect_right(self._loaded, table.vaddr)
         end = self._loaded[index] if index < len(self._loaded) else _ADDRESS_MASK
         order: Final = "little" if self.image.byte_order == "<" else "big"
-        is_begun = False
         for place in range(table.vaddr, min(end, table.vaddr + _MAX_WORDS * table.size), table.size):
             data = self.code.data_at(place, table.size)
             if data is None:
@@ -101,11 +94,9 @@ class Code(Decoder):
             if table.size == 8:
                 word = self._dynamic_words[1].get(place, word)
             target = word * table.factor + table.added & _ADDRESS_MASK
-            if self.holds(target):
-                is_begun = True
-                yield target
-            elif is_begun or place >= table.vaddr + _MAX_UNUSED * table.size:
+            if not self.holds(target):
                 return
+            yield target
 
     @cached_property
     def _loaded(self) -> list[int]:

@@ -41,8 +41,8 @@ class Op(IntEnum):
     """register = register + source * scale: of the source, the low `size` bytes, signed where `is_signed`"""
     INDEX = 7
     """register = a word of the table at source or index, plus offset: `size` bytes, signed where `is_signed`"""
-    EXTEND = 8
-    """register = the low `size` bytes of source, signed where `is_signed`"""
+    SIGN_EXTEND = 8
+    """register = its low 4 bytes, signed"""
     COMPARE = 9
     """the next instruction knows whether register and source are equal"""
 
@@ -108,26 +108,12 @@ PADDING: Final = Effect(is_padding=True)
 TRAP: Final = Effect(flow=Flow.STOP, is_padding=True)
 
 
-class StubForms(NamedTuple):
-    """The PLT stubs that linkers make: the mnemonics in them, and sizes in bytes.
-
-    Blocks have one of the sizes `blocks`; before the first there may be one of `headers`, after the last one of `tails`
-    (the trampoline of lazy TLS descriptors), after a direct jump a number of `literal_size`.
-    """
-
-    names: frozenset[str]
-    blocks: tuple[int, ...]
-    headers: tuple[int, ...]
-    tails: tuple[int, ...] = (0,)
-    literal_size: int = 0
-
-
 class Abi(NamedTuple):
     """What the machine has to know of an ABI beside its registers and offsets, which `arch` has.
 
     Calls change `clobbered` registers (bits), and the `callee_area` bytes from SP on. Handlers of signals spare the
-    `red_zone` bytes below SP. `last_calls` are the numbers of Linux's system calls that do not come back, `clone_calls`
-    those after which a thread has another stack.
+    `red_zone` bytes below SP. `last_calls` are the numbers of Linux's system calls that do not come back, or may do so
+    with another stack.
 
     `effect_of(address, size, mnemonic, operands)` returns the effect of an instruction from capstone's text; None: it
     may do anything to SP or to the flow. `depends_on_address(mnemonic, operands)`: equal texts may have other effects
@@ -138,6 +124,8 @@ class Abi(NamedTuple):
     address, each with an address that it calls, jumps to or loads. Where instructions have several sizes, some are in
     the midst of an instruction, or data. `is_fixed`: numbers in instructions may be addresses.
 
+    `stub_literal_size`: the bytes of a number after each direct jump in PLT stubs.
+
     `disassembler`: the names that capstone has for the machine, which version 6 has changed, and for its mode.
     """
 
@@ -146,11 +134,10 @@ class Abi(NamedTuple):
     callee_area: int
     red_zone: int
     last_calls: frozenset[int]
-    clone_calls: frozenset[int]
     effect_of: Callable[[int, int, str, str], Effect | None]
     references: Callable[[bytes, int, bool], Iterator[tuple[int, int]]]
     disassembler: tuple[str, str, str]
-    stubs: StubForms
+    stub_literal_size: int = 0
     depends_on_address: Callable[[str, str], bool] = lambda _mnemonic, _operands: False
     executed: Callable[[str, str, str], Effect | None] = lambda _executing, _mnemonic, _operands: None
 

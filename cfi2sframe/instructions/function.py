@@ -27,7 +27,7 @@ class CodePiece(NamedTuple):
     """Something to follow, from `vaddr` on.
 
     Where it is accepted, control gets there from `origin` (None: no proof passes back). `is_guess`: it is, or follows a
-    call in, what a word of a table or a label led to; `is_label`: it is a label.
+    call in, what a word of a table led to.
     """
 
     vaddr: int
@@ -35,7 +35,6 @@ class CodePiece(NamedTuple):
     origin: int | None
     is_after_call: bool = False
     is_guess: bool = False
-    is_label: bool = False
 
 
 class Followed:
@@ -55,7 +54,7 @@ class Followed:
         self.proven: set[int] = set()
         self.calls: set[int] = set()
         self.call_sites: set[int] = set()
-        self.labels: dict[int, None] = {}
+        self.labels: set[int] = set()
         self.changed = 0
         self.spoils_fp = False
         #: Whether control may leave on ways that are not known.
@@ -63,28 +62,11 @@ class Followed:
         self.refusal: CodeReason | None = None
         #: What the addresses are that were followed in a piece that was refused.
         self.refused: dict[int, CodeReason] = {}
-        self._dispatch: State | None = None
 
     def leave(self, clobbered: int) -> None:
         """Note that control may leave on a way that is not known, which changes what calls do."""
         self.is_open = True
         self.changed |= clobbered
-
-    def dispatch(self, state: State, sp: int) -> list[CodePiece]:
-        """Return what to try after an unresolved jump: all labels, with what all such jumps agree on."""
-        known = self._dispatch
-        if known is not None:
-            state = {key: value for key, value in known.items() if state.get(key) == value}
-            if sp not in state or len(state) == len(known):
-                return []
-        self._dispatch = state
-        return self.pieces_of_labels()
-
-    def pieces_of_labels(self, first: int = 0) -> list[CodePiece]:
-        """Return what to try for the labels from a number on, once there is an unresolved jump."""
-        state = self._dispatch
-        labels = () if state is None else list(self.labels)[first:]
-        return [CodePiece(vaddr, state or {}, None, is_guess=True, is_label=True) for vaddr in labels]
 
     def prove(self) -> None:
         """Find the addresses from which control reaches a return."""

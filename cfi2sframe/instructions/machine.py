@@ -7,12 +7,11 @@ a return finds SP, the RA and FP as the caller had them, all distances on the wa
 counted from the same entry. What reaches no such return is not kept, whatever else speaks for it.
 
 Control is followed in pieces: the entry up to calls and jumps whose targets are not known, then what follows each call,
-each word of a table of jumps, each label that the function loads where nothing tells where a jump leads. A piece is
-refused as a whole when it contains something unknown, when it disagrees with what is known about an address, or when it
-returns with another frame. Of a function whose first piece is refused nothing is kept, and neither if what follows a
-call is refused after it has met code that was accepted: that may have arrived there with another frame. Any other
-piece, such as the bytes after a call that never returns, or a word after the end of a table with the calls in what it
-leads to, only refuses itself.
+and each word of a table of jumps. A piece is refused as a whole when it contains something unknown, when it disagrees
+with what is known about an address, or when it returns with another frame. Of a function whose first piece is refused
+nothing is kept, and neither if what follows a call is refused after it has met code that was accepted: that may have
+arrived there with another frame. Any other piece, such as the bytes after a call that never returns, or a word after
+the end of a table with the calls in what it leads to, only refuses itself.
 
 A proof passes back through a call, but not where SP is as at the entry: that call may be the last instruction of one
 function, and what follows it the next one. There, and for a jump to another entry, the other function has to be
@@ -33,7 +32,7 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf.load import stored_size
 from cfi2sframe.guard import grant_for_code
-from cfi2sframe.instructions.effects import BETWEEN, JUMP, RA_SIGN_STATE, Effect, Flow, Op, Step
+from cfi2sframe.instructions.effects import JUMP, RA_SIGN_STATE, Effect, Flow, Op, Step
 from cfi2sframe.instructions.function import CodePiece, Followed, Summary
 from cfi2sframe.instructions.states import (
     CALLER_FP,
@@ -102,7 +101,6 @@ class Machine:
         is_first = True
         while waiting:
             piece = waiting.popleft()
-            labels = len(function.labels)
             walk = _Walk(self, function, piece)
             try:
                 waiting += walk.run()
@@ -116,8 +114,6 @@ class Machine:
                 is_first = False
             if piece.origin is not None:
                 function.edges[piece.origin] = (*function.edges.get(piece.origin, ()), piece.vaddr)
-            if len(function.labels) > labels:
-                waiting += function.pieces_of_labels(labels)
         if function.refusal is None and self.code.needs_proof:
             function.prove()
         self._active.discard(entry)
@@ -169,8 +165,6 @@ class _Walk:
         """Follow the piece; return what it leads to. Raises `RefusedError`."""
         function, piece = self.function, self.piece
         if piece.is_after_call and self._begins_function(piece.vaddr):
-            return []
-        if piece.is_label and not self.code.fits(piece.vaddr, piece.state):
             return []
         while self.work:
             try:
@@ -252,7 +246,7 @@ class _Walk:
                 value = state.get(step.register)
                 is_address = step.op is Op.MOVE or step.size == 8 or (step.size == 4 and self.code.is_fixed)
                 if value is not None and value[0] == NUMBER and is_address and self._may_be_label(value[1]):
-                    self.function.labels[value[1]] = None
+                    self.function.labels.add(value[1])
 
     def _may_be_label(self, vaddr: int) -> bool:
         """Whether a jump may lead to an address within the function; without proof, another function is not tried."""
@@ -291,10 +285,8 @@ class _Walk:
         if flow is Flow.CALL:
             return self._call(vaddr, end, target, value, state)
         if flow is Flow.SYSTEM_CALL:
-            call = value[1] if value is not None and value[0] == NUMBER else None
-            if call in self.machine.abi.clone_calls:
-                raise RefusedError(CodeReason.UNKNOWN)
-            if call not in self.machine.abi.last_calls:
+            is_last = value is not None and value[0] == NUMBER and value[1] in self.machine.abi.last_calls
+            if not is_last:
                 return end, state
         if flow is Flow.JUMP and target is not None:
             self.edges[vaddr] = (target,)
@@ -328,14 +320,6 @@ class _Walk:
     ) -> tuple[int, State] | None:
         """Follow a call of a function, or of the one at a value."""
         machine, function, code = self.machine, self.function, self.code
-        if target == end and machine.abi.arch.fixed_ra_offset and end not in code.entries:
-            # It pushes its own address, to be popped.
-            push = (
-                Step(Op.NUMBER, BETWEEN, offset=end),
-                Step(Op.STORE, machine.sp, BETWEEN, -8),
-                Step(Op.MOVE, machine.sp, machine.sp, -8),
-            )
-            return end, after(state, push, vaddr, machine.sp, machine.kept)
         function.call_sites.add(vaddr)
         self.edges.setdefault(vaddr, ())
         summary = None
@@ -389,4 +373,3 @@ class _Walk:
             self.work.append((value[1], state))
         elif not self._is_import_of_no_return(value):
             self._leave_function()
-            self.found += function.dispatch(state, machine.sp)

@@ -27,7 +27,6 @@ from cfi2sframe.instructions.effects import (
     Op,
     Step,
     Storage,
-    StubForms,
     address,
     bits,
     forget,
@@ -231,8 +230,6 @@ def _value(text: S390xText) -> tuple[Step, ...] | None:
     value = number(text.operands[text.last])
     if name in ("lgr", "ldgr", "lgdr", "ldr", "ltgr"):
         return (Step(Op.MOVE, target, source),)
-    if name in ("lgfr", "llgfr", "ltgfr"):
-        return (Step(Op.EXTEND, target, source, 0, 4, is_signed=name != "llgfr"),)
     if value is not None and (name in ("lghi", "lgfi") or (name in ("llill", "llilf") and value >= 0)):
         return (Step(Op.NUMBER, target, offset=value, size=4),)
     if name == "larl" and value is not None:
@@ -353,18 +350,12 @@ ABI: Final = Abi(
     clobbered=bits((0, 1, 2, 3, 4, 5, RA, *FLOATS[:8])),
     callee_area=160,
     red_zone=0,
-    # exit, exit_group, sigreturn, rt_sigreturn; clone, clone3
-    last_calls=frozenset({1, 119, 173, 248}),
-    clone_calls=frozenset({120, 435}),
+    # exit, sigreturn, clone, rt_sigreturn, exit_group, clone3
+    last_calls=frozenset({1, 119, 120, 173, 248, 435}),
     effect_of=effect_of,
     references=_references,
     disassembler=("CS_ARCH_SYSTEMZ", "CS_ARCH_SYSZ", "CS_MODE_BIG_ENDIAN"),
-    stubs=StubForms(
-        words("larl lgfi jg brcl bcr bc nop nopr br basr lg lgf stg mvc sgr agr aghi srlg"),
-        blocks=(16, 32),
-        headers=(0, 32, 48),
-        literal_size=4,
-    ),
+    stub_literal_size=4,
     depends_on_address=lambda mnemonic, _operands: mnemonic[:1] in "bjc" or mnemonic in ("larl", "exrl"),
     executed=_executed,
 )

@@ -192,11 +192,9 @@ def _result(state: State, step: Step) -> Value | TableWord | None:
         numbers = [each[1] for each in (value, state.get(step.index)) if each is not None and each[0] == NUMBER]
         if numbers or step.source == NOTHING:
             return TableWord(_TABLE, sum(numbers[:1], step.offset), step.size, step.is_signed)
-    if op is Op.EXTEND:
-        if isinstance(value, TableWord) and value.size <= step.size and value.added == 0:
-            return value._replace(is_signed=step.is_signed) if value.size == step.size else value
-        if value is not None and value[0] == NUMBER and 0 <= value[1] < 1 << 8 * step.size - 1:
-            return value
+    if op is Op.SIGN_EXTEND:
+        word = state.get(step.register)
+        return word._replace(is_signed=True) if isinstance(word, TableWord) and word.size == 4 else None
     return None
 
 
@@ -227,11 +225,10 @@ def _store(state: State, step: Step) -> None:
 
 
 def _drop_popped(state: State, sp: Value | TableWord, kept: int) -> None:
-    """Forget what is below SP, and what other alignments of SP have saved."""
+    """Forget what is below SP."""
     base, offset = sp[:2]
-    for key in [key for key in state if isinstance(key, tuple)]:
-        if key[1] < offset - kept if key[0] == base else key[0] != CFA:
-            del state[key]
+    for key in [key for key in state if isinstance(key, tuple) and key[0] == base and key[1] < offset - kept]:
+        del state[key]
 
 
 def _forget_base(state: State, base: int, sp: int) -> None:

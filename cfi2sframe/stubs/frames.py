@@ -10,30 +10,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.instructions.effects import Effect, Flow, Op, words
+from cfi2sframe.instructions.effects import NOTHING, Effect, Flow, Op, Step
+from cfi2sframe.instructions.rows import row_of
+from cfi2sframe.instructions.states import CALLER_FP, CFA, RefusedError, after, entry_state
+from cfi2sframe.rules import Rule
+from cfi2sframe.sframe.model import FrameState
 from cfi2sframe.stubs.records import StubReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from cfi2sframe.instructions.decoder import Decoder
+    from cfi2sframe.instructions.states import State
 
-_WRITERS: Final = words("pop mov movabs add sub")
 _ENDS: Final = (Flow.JUMP, Flow.JUMP_INDIRECT, Flow.RETURN, Flow.STOP)
 _WORD_SIZE: Final = 8
 #: In place of an instruction's text, bytes that are no instruction, after the flow has ended.
 _NO_CODE: Final = "number"
-#: Steps of a return that only pops what it jumps to, or has that in a register.
-_RETURN_STEPS: Final = 2
 #: Frames with which an instruction is reached at most: more are those of a loop that pushes.
 _MAX_FRAMES: Final = 4
-
-
-class StubFrame(NamedTuple):
-    """CFA = SP + `depth`; RA is saved at CFA + `ra_offset` (None: it is where it was at entry). Both count bytes."""
-
-    depth: int
-    ra_offset: int | None = None
 
 
 class Problem(NamedTuple):
@@ -72,7 +67,6 @@ class Stubs:
 
     def __init__(self, decoder: Decoder, ranges: Iterable[tuple[int, int]]) -> None:
         self.decoder = decoder
-        self.entry = StubFrame(decoder.abi.arch.entry_cfa_offset)
         by_range = [dict(decoded(decoder, start, end)) for start, end in ranges]
         self.instructions = {vaddr: found for inside in by_range for vaddr, found in inside.items()}
         self._targets = {
@@ -91,67 +85,68 @@ class Stubs:
         pushes = any(step.op is Op.MOVE and step.register == sp for effect in effects for step in effect.steps)
         return pushes and sum(effect.flow in _ENDS for effect in effects) == 1 and self._targets.isdisjoint(inside)
 
-    def _follow(self, entries: Iterable[int]) -> dict[int, StubFrame | Problem]:
+    def _follow(self, entries: Iterable[int]) -> dict[int, FrameState | Problem]:
         """Let all frames reach each instruction; an instruction has one where only that does."""
-        reached: dict[int, set[StubFrame]] = {}
-        frames: dict[int, StubFrame | Problem] = {}
-        work = [(vaddr, self.entry) for vaddr in sorted(entries)]
+        reached: dict[int, dict[FrameState, int]] = {}
+        frames: dict[int, FrameState | Problem] = {}
+        entry = entry_state(self.decoder.abi.arch)
+        work = [(vaddr, entry, self._frame(entry)) for vaddr in sorted(entries)]
         while work:
-            vaddr, frame = work.pop()
-            found, known = self.instructions.get(vaddr), reached.setdefault(vaddr, set())
-            if found is None or frame in known or len(known) > _MAX_FRAMES:
+            vaddr, state, frame = work.pop()
+            found, known = self.instructions.get(vaddr), reached.setdefault(vaddr, {})
+            if found is None or frame is None or frame in known or len(known) > _MAX_FRAMES:
                 continue
-            known.add(frame)
-            after = self._after(found, frame)
-            if isinstance(after, Problem) or found.effect is None:
-                frames[vaddr] = after
+            known[frame] = -state[self.decoder.abi.arch.sp_register][1]
+            effect = found.effect
+            new = None if effect is None else self._after(vaddr, effect, state)
+            after_frame = None if new is None else self._frame(new)
+            if effect is None or new is None or after_frame is None:
+                frames[vaddr] = Problem(StubReason.UNKNOWN_INSTRUCTION, found.text)
                 continue
-            flow, target = found.effect.flow, found.effect.target
-            if target is not None:
-                work.append((target, after._replace(depth=after.depth + _WORD_SIZE) if flow is Flow.CALL else after))
-            if flow is Flow.NEXT:
-                work.append((vaddr + found.size, after))
+            if effect.target is not None:
+                work.append((effect.target, new, after_frame))
+            if effect.flow is Flow.NEXT:
+                work.append((vaddr + found.size, new, after_frame))
         for vaddr, known in reached.items():
             if len(known) == 1:
                 frames.setdefault(vaddr, *known)
             else:
-                depths = " or ".join(str(depth) for depth in sorted(frame.depth for frame in known))
+                depths = " or ".join(map(str, sorted(known.values())))
                 frames.setdefault(vaddr, Problem(StubReason.DEPTH_CONFLICT, f"CFA is SP plus {depths}"))
         return frames
 
-    def _after(self, found: StubInstruction, frame: StubFrame) -> StubFrame | Problem:
-        """Return the frame after an instruction.
+    def _after(self, vaddr: int, effect: Effect, state: State) -> State | None:
+        """Return the state after an instruction; None where it is not known."""
+        sp = self.decoder.abi.arch.sp_register
+        if effect.flow is Flow.CALL:
+            if effect.target not in self.instructions:
+                return None
+            steps: tuple[Step, ...] = (Step(Op.STORE, sp, NOTHING, -_WORD_SIZE), Step(Op.MOVE, sp, sp, -_WORD_SIZE))
+        else:
+            # A return pops what it jumps to, and nothing follows.
+            steps = effect.steps if effect.flow is not Flow.RETURN else ()
+        try:
+            return after(state, steps, vaddr, sp, 0)
+        except RefusedError:
+            return None
 
-        A stub moves SP by words, saves the RA in what it pushes, and leaves FP alone. It stores nothing where a
-        caller's frame may be.
+    def _frame(self, state: State) -> FrameState | None:
+        """Return the frame of a state.
+
+        None where the CFA is not SP plus words, where the RA or FP is lost, or where more has been popped than pushed.
         """
-        abi, effect = self.decoder.abi, found.effect
-        sp, entry_depth = abi.arch.sp_register, self.entry.depth
-        unknown = Problem(StubReason.UNKNOWN_INSTRUCTION, found.text)
-        if effect is None or (effect.flow is Flow.CALL and effect.target not in self.instructions):
-            return unknown
-        depth, ra_offset = frame
-        # A return pops what it jumps to.
-        for step in effect.steps if effect.flow is not Flow.RETURN else ():
-            if step.op is Op.STORE:
-                # Counted from SP at the entry.
-                start = entry_depth - depth + step.offset
-                if step.register != sp or not (start <= -step.size or 0 <= start <= abi.callee_area - step.size):
-                    return unknown
-                if step.source == abi.arch.ra_register:
-                    ra_offset = start - entry_depth
-            elif step.op is Op.MOVE and step.register == step.source == sp:
-                depth -= step.offset
-            elif step.register in (sp, abi.arch.fp_register, abi.arch.ra_register):
-                return unknown
-        if depth < entry_depth:
-            return Problem(StubReason.UNBALANCED, found.text)
-        return unknown if depth % _WORD_SIZE else StubFrame(depth, ra_offset)
+        arch = self.decoder.abi.arch
+        sp, row = state[arch.sp_register], row_of(state, self.decoder.abi)
+        if sp[0] != CFA or sp[1] > -arch.entry_cfa_offset or sp[1] % _WORD_SIZE:
+            return None
+        if row is None or not isinstance(row.cfa, Rule) or state.get(arch.fp_register) != (CALLER_FP, 0):
+            return None
+        return FrameState(row.cfa, row.ra if isinstance(row.ra, Rule) else None)
 
-    def at_each_byte(self, start: int, end: int) -> list[StubFrame | Problem]:
+    def at_each_byte(self, start: int, end: int) -> list[FrameState | Problem]:
         """Return the frame at each byte of a range of stubs."""
-        frames: list[StubFrame | Problem] = []
-        frame: StubFrame | Problem = Problem(StubReason.ENTRY_UNKNOWN, "a first block")
+        frames: list[FrameState | Problem] = []
+        frame: FrameState | Problem = Problem(StubReason.ENTRY_UNKNOWN, "a first block")
         while start < end:
             found = self.instructions[start]
             frame = self.frames.get(start, frame)
@@ -164,7 +159,7 @@ class Stubs:
 
 def decoded(decoder: Decoder, vaddr: int, end: int) -> Iterator[tuple[int, StubInstruction]]:
     """Decode a range from end to end."""
-    literal_size, has_ended = decoder.abi.stubs.literal_size, False
+    literal_size, has_ended = decoder.abi.stub_literal_size, False
     while vaddr < end:
         size = decoder.abi.arch.instruction_alignment
         for at, length, name, operands in decoder.disassemble(vaddr, end):
@@ -182,15 +177,11 @@ def decoded(decoder: Decoder, vaddr: int, end: int) -> Iterator[tuple[int, StubI
 
 def _understood(decoder: Decoder, vaddr: int, size: int, name: str, operands: str) -> StubInstruction:
     """Return an instruction, with its effect where stubs have such a one."""
-    bare, target = name.removeprefix("bnd ").removeprefix("notrack "), operands.partition(",")[0]
-    # The only word in memory that stubs of AMD64 write to.
-    is_other_word = "[" in target and bare in _WRITERS and target != "qword ptr [rsp]"
-    is_known = bare in decoder.abi.stubs.names and not is_other_word
-    effect = decoder.effect_of(vaddr, size, name, operands) if is_known else None
-    if effect is not None:
-        is_direct = effect.flow in (*_ENDS, Flow.NEXT) or (effect.flow is Flow.CALL and effect.target is not None)
-        is_plain = effect.flow is not Flow.RETURN or len(effect.steps) <= _RETURN_STEPS
-        effect = effect if is_direct and is_plain else None
+    effect = decoder.effect_of(vaddr, size, name, operands)
+    if effect is not None and not (
+        effect.flow in (*_ENDS, Flow.NEXT) or (effect.flow is Flow.CALL and effect.target is not None)
+    ):
+        effect = None
     return StubInstruction(size, f"{name} {operands}".strip(), effect)
 
 

@@ -2,8 +2,8 @@
 """Where stubs are in a linked file: sections of certain names or, without sections, what dynamic relocations lead to.
 
 GOT slots of lazy binding hold an address among the stubs: of the second half of a stub, which jumps to the first block,
-or of the first block itself. From the first block on, rows of blocks are stubs as long as each block reads a slot that
-the dynamic loader fills, or jumps to the first block.
+or of the first block itself. From the first block on, rows of blocks are stubs as long as each block jumps to where a
+slot leads that the dynamic loader fills, or to the first block.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from cfi2sframe.elf.ranges import Span
 from cfi2sframe.elf.references import dynamic_entries
 from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.decoder import Decoder
+from cfi2sframe.instructions.effects import JUMP
 from cfi2sframe.instructions.states import apply, word_of
 from cfi2sframe.stubs.frames import decoded
 from cfi2sframe.stubs.records import StubReason, StubSkip
@@ -126,7 +127,7 @@ def _known(decoder: Decoder, vaddr: int) -> Iterator[tuple[int, StubInstruction]
 def _end_of_row(decoder: Decoder, vaddr: int, headers: Iterable[int], slots: set[int], first: int) -> int:
     """Return where the row of stubs at an address ends, cut into the most blocks; its own address without any.
 
-    Blocks have the same mnemonics, and each reads one of the `slots` or jumps to the `first` block.
+    Blocks have the same mnemonics, and each jumps to where one of the `slots` leads, or to the `first` block.
     """
     inside = dict(_known(decoder, vaddr))
     leading = set(_leading(decoder, inside, slots, first))
@@ -142,13 +143,13 @@ def _end_of_row(decoder: Decoder, vaddr: int, headers: Iterable[int], slots: set
 
 
 def _leading(decoder: Decoder, inside: dict[int, StubInstruction], slots: set[int], first: int) -> Iterator[int]:
-    """Yield the addresses of the instructions that read one of the slots, or jump to the first block."""
+    """Yield the addresses of the instructions that jump to where one of the slots leads, or to the first block."""
     state: State = {}
     for vaddr, found in inside.items():
         if found.effect is None:
             continue
         apply(state, [step for step in found.effect.steps if step.register != decoder.abi.arch.sp_register])
-        if found.effect.target == first or not slots.isdisjoint(map(word_of, state.values())):
+        if found.effect.target == first or word_of(state.get(JUMP)) in slots:
             yield vaddr
         if found.ends_flow:
             state = {}

@@ -16,7 +16,6 @@ class StubReason(Enum):
     NOT_IN_FILE = "its bytes are not in the file"
     OVERLAP = "stub sections overlap"
     UNKNOWN_INSTRUCTION = "an instruction whose effect on the stack is not known"
-    UNBALANCED = "more is popped than was pushed"
     DEPTH_CONFLICT = "code that is reached with different stack depths"
     ENTRY_UNKNOWN = "nothing is known to enter it"
     VERSION_1_MASK = "version 1's mask test cannot express where the rows start"

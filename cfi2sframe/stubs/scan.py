@@ -8,21 +8,26 @@ linkers have for stubs is not asked, but for a first block without stubs.
 from __future__ import annotations
 
 from itertools import groupby, product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.instructions.decoder import Decoder
 from cfi2sframe.sframe.constants import SFRAME_VERSION_1
-from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule
-from cfi2sframe.stubs.frames import Problem, StubFrame, Stubs
+from cfi2sframe.sframe.model import FrameState, Function, FunctionBody
+from cfi2sframe.stubs.frames import Problem, Stubs
 from cfi2sframe.stubs.ranges import StubRange, find_stubs
 from cfi2sframe.stubs.records import StubReason, StubScan, StubSkip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cfi2sframe.abi import Arch
     from cfi2sframe.elf.image import ElfImage
+
+#: Sizes of blocks, of what is before the first one, and of what may follow the last (the trampoline of lazy TLS
+#: descriptors), as linkers make them.
+_BLOCKS: Final = range(8, 65, 8)
+_HEADERS: Final = range(0, 65, 16)
+_TAILS: Final = (0, 16, 32)
 
 
 def scan_stubs(image: ElfImage, version: int) -> StubScan:
@@ -38,7 +43,7 @@ def scan_stubs(image: ElfImage, version: int) -> StubScan:
     functions: list[Function] = []
     left_out = list(unread)
     for part in [part for each in ranges for part in _parts(stubs, each)]:
-        made = _describe(image.arch, version, part)
+        made = _describe(version, part)
         if isinstance(made, StubSkip):
             left_out.append(made)
         else:
@@ -52,7 +57,7 @@ class _Part(NamedTuple):
     section_name: str
     start_vaddr: int
     size: int
-    frames: Sequence[StubFrame | Problem]
+    frames: Sequence[FrameState | Problem]
     block_size: int = 0
 
 
@@ -67,7 +72,7 @@ def _parts(stubs: Stubs, whole: StubRange) -> Iterator[_Part]:
     yield from _unlike(whole, tail_start, frames[tail_start:])
 
 
-def _unlike(whole: StubRange, offset: int, frames: list[StubFrame | Problem]) -> Iterator[_Part]:
+def _unlike(whole: StubRange, offset: int, frames: list[FrameState | Problem]) -> Iterator[_Part]:
     """Yield the parts of some bytes of which nothing repeats, those with frames and those without."""
     for _, group in groupby(frames, lambda frame: isinstance(frame, Problem)):
         inside = list(group)
@@ -75,11 +80,10 @@ def _unlike(whole: StubRange, offset: int, frames: list[StubFrame | Problem]) ->
         offset += len(inside)
 
 
-def _shape_of(stubs: Stubs, whole: StubRange, frames: list[StubFrame | Problem]) -> tuple[int, int, int] | None:
+def _shape_of(stubs: Stubs, whole: StubRange, frames: list[FrameState | Problem]) -> tuple[int, int, int] | None:
     """Return where the blocks of a range begin, the size of each, the smallest possible, and where they end."""
-    forms = stubs.decoder.abi.stubs
     entries = {vaddr - whole.start_vaddr for vaddr in stubs.entries if whole.start_vaddr <= vaddr < whole.end_vaddr}
-    for block_size, tail_size, header_size in product(forms.blocks, forms.tails, forms.headers):
+    for block_size, tail_size, header_size in product(_BLOCKS, _TAILS, _HEADERS):
         end = len(frames) - tail_size
         starts = range(header_size, end, block_size)
         if not starts or (end - header_size) % block_size:
@@ -94,13 +98,13 @@ def _shape_of(stubs: Stubs, whole: StubRange, frames: list[StubFrame | Problem])
     return None
 
 
-def _describe(arch: Arch, version: int, part: _Part) -> tuple[Function, ...] | StubSkip:
+def _describe(version: int, part: _Part) -> tuple[Function, ...] | StubSkip:
     start, block_size = part.start_vaddr, part.block_size
     problem = next((frame for frame in part.frames if isinstance(frame, Problem)), None)
     if problem is not None:
         return _skip(part, problem, 0)
-    frames = tuple([frame for frame in part.frames if isinstance(frame, StubFrame)])
-    body = _body(arch, frames)
+    frames = tuple([frame for frame in part.frames if isinstance(frame, FrameState)])
+    body = _body(frames)
     if not block_size:
         return (Function(start, part.size, body),)
     if version == SFRAME_VERSION_1:
@@ -114,9 +118,9 @@ def _describe(arch: Arch, version: int, part: _Part) -> tuple[Function, ...] | S
         return (Function(start, part.size, body._replace(repeat_size=block_size)),)
     if part.size == block_size:
         return (Function(start, part.size, body),)
-    rotated = _body(arch, frames[prefix_size:] + frames[:prefix_size])
+    rotated = _body(frames[prefix_size:] + frames[:prefix_size])
     return (
-        Function(start, prefix_size, _body(arch, frames[:prefix_size])),
+        Function(start, prefix_size, _body(frames[:prefix_size])),
         Function(start + prefix_size, part.size - prefix_size, rotated._replace(repeat_size=block_size)),
     )
 
@@ -126,15 +130,9 @@ def _skip(part: _Part, problem: Problem, offset: int) -> StubSkip:
     return StubSkip(part.start_vaddr, part.size, part.section_name, problem.reason, detail)
 
 
-def _body(arch: Arch, frames: tuple[StubFrame, ...]) -> FunctionBody:
+def _body(frames: tuple[FrameState, ...]) -> FunctionBody:
     starts = tuple(n for n, frame in enumerate(frames) if n == 0 or frame != frames[n - 1])
-    return FunctionBody(starts, tuple(_state(arch, frames[start]) for start in starts))
-
-
-def _state(arch: Arch, frame: StubFrame) -> FrameState:
-    offset = arch.fixed_ra_offset or frame.ra_offset
-    ra = None if offset is None else Rule(None, offset, deref=True)
-    return FrameState(Rule(arch.sp_register, frame.depth, deref=False), ra)
+    return FunctionBody(starts, tuple(frames[start] for start in starts))
 
 
 def first_wrong_mask(starts: tuple[int, ...], start_vaddr: int, block_size: int) -> tuple[int, int] | None:

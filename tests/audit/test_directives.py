@@ -55,7 +55,6 @@ RIGHT = {
         + "add $1024, %rsp; .cfi_def_cfa_offset 16; pop %rbp; .cfi_def_cfa_offset 8; .cfi_restore %rbp; ret"
     ),
     "the end of the stack": ".cfi_undefined %rip; xor %ebp, %ebp; push %rax; call g; hlt",
-    "a call to get its own address": ("call 1f; 1: .cfi_adjust_cfa_offset 8; pop %rax; .cfi_adjust_cfa_offset -8; ret"),
     "RA in a register": (
         "pop %rdx; .cfi_def_cfa_offset 0; .cfi_register %rip, %rdx; push %rdx; .cfi_def_cfa_offset 8; "
         ".cfi_offset %rip, -8; ret"

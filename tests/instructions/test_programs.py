@@ -50,9 +50,9 @@ MISSING: Final = {
     "a function of the same file that never returns, by a word that anything may write": {"fail"},
     "a label that an array names, in a function that never comes back": {".Lcall", ".Lf", ".Lnext"},
     "a mark of a function after a call of which it is not known that it never returns": {".Lfail", "jumps"},
-    "an address in a register": {".Lgo", "f"},
-    "an address of four bytes, at fixed addresses": {".Lgo", "f"},
-    "an address that counts from a label": {"f"},
+    "an address in a register": {".Lgo", ".Lsecond", "f"},
+    "an address of four bytes, at fixed addresses": {".Lgo", ".Lsecond", "f"},
+    "an address that counts from a label": {".Lcases", "f"},
     "an instruction to execute, after a call that never returns": {"f"},
 }
 

@@ -92,7 +92,7 @@ def test_stubs_of_which_the_cfi_is_wrong() -> None:
     # As older versions of GNU ld write them for CET; their CFI puts the end of the push at 10.
     stub = b"\xf3\x0f\x1e\xfa\x68" + rel32(1) + b"\xf2\xe9" + rel32(-48) + b"\x90"
     scan = _plt(push_and_leave() + (stub * 3).replace(rel32(-48), rel32(-31), 1))
-    assert [rows for _, _, _, rows in summary(scan.functions)][-1] == [(0, 8), (9, 16)]
+    assert [rows for _, _, _, rows in summary(scan.functions)][-1][:2] == [(0, 8), (9, 16)]
 
 
 # What is left out
@@ -107,11 +107,9 @@ def _only(scan: StubScan) -> StubSkip:
 @pytest.mark.parametrize(
     ("code", "text"),
     [
-        (b"\x48\x8d\x64\x24\xf8", "lea rsp, [rsp - 8]"),
+        (b"\x48\x83\xec\x04", "sub rsp, 4"),
         (b"\x66\x68\x01\x00", "push 1"),
         (b"\xff\xd0", "call rax"),
-        (b"\x48\x89\x44\x24\x08", "mov qword ptr [rsp + 8], rax"),
-        (b"\xc2\x08\x00", "ret 8"),
         (b"\x74\x00", "je 0x1002"),
         (b"\x66\xe8\x00\x00\x00\x00", "call 0x1006"),
     ],
@@ -136,7 +134,7 @@ def test_code_that_is_reached_with_two_depths_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("block", "reason"),
     [
-        (b"\x58\xff\x25" + rel32(0x3000) + b"\xcc", StubReason.UNBALANCED),
+        (b"\x58\xff\x25" + rel32(0x3000) + b"\xcc", StubReason.UNKNOWN_INSTRUCTION),
         (b"\x48\x89\x04\x24\xc3\xcc\xcc\xcc", StubReason.UNKNOWN_INSTRUCTION),
         (b"\xe8" + rel32(0x10000) + b"\xeb\xfe\xcc", StubReason.UNKNOWN_INSTRUCTION),
         (b"\x50\xeb\xfd" + b"\xcc" * 5, StubReason.ENTRY_UNKNOWN),
@@ -223,16 +221,15 @@ S390X_BR: Final = b"\x07\xf1"
 @pytest.mark.parametrize(
     "code",
     [
-        b"\xe3\x10\xf0\xa0\0\x24",  # stg %r1, 160(%r15)
-        b"\xd2\x08\xf0\x98\x10\x08",  # mvc 152(9, %r15), 8(%r1)
         b"\xe3\xf0\x10\0\0\x04",  # lg %r15, 0(%r1)
         b"\xc0\xe0\0\0\x10\0",  # larl %r14
     ],
 )
-def test_s390x_instructions_that_touch_the_frame_are_left_out(code: bytes) -> None:
+def test_s390x_instructions_that_lose_the_frame_are_left_out(code: bytes) -> None:
     block = code + S390X_LARL + S390X_LG + S390X_BR + b"\x07\0" * 6
     scan = scan_stubs(file_with((".plt", PLT_VADDR, block * 3), arch=S390X), 3)
-    assert _only(scan).reason is StubReason.UNKNOWN_INSTRUCTION
+    assert not scan.functions
+    assert {skip.reason for skip in scan.left_out} == {StubReason.UNKNOWN_INSTRUCTION}
 
 
 # Stubs and CFI

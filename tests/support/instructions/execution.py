@@ -153,13 +153,13 @@ def expect(effect: Effect, before: dict[int, int], read: Callable[[int, int], in
         new = None
         if op is Op.NUMBER:
             new = offset
+        elif op is Op.SIGN_EXTEND and old is not None:
+            new = _extended(old, 4, is_signed=True)
         elif value is not None:
             if op is Op.MOVE:
                 new = value + offset
             elif op is Op.LOAD:
                 new = read(value + offset & _MASK, 8)
-            elif op is Op.EXTEND:
-                new = _extended(value, size, is_signed=is_signed)
             elif op is Op.ADD and old is not None:
                 new = old + _extended(value, size, is_signed=is_signed) * scale
         changed[register] = None if new is None else new & _MASK

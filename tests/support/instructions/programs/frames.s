@@ -35,19 +35,6 @@
     ret
     endf
 
-## enter
-    func f
-    enter 64, 0
-    .cfi_def_cfa_offset 80
-    .cfi_offset rbp, -16
-    mov rsp, rbp
-    .cfi_def_cfa_offset 16
-    pop rbp
-    .cfi_def_cfa_offset 8
-    .cfi_restore rbp
-    ret
-    endf
-
 ## alloca by FP
     func f
     push rbp
@@ -209,22 +196,6 @@
     push rdx
     .cfi_def_cfa_offset 8
     .cfi_offset rip, -8
-    ret
-    endf
-
-## its own address
-    func f
-    push rbp
-    .cfi_def_cfa_offset 16
-    .cfi_offset rbp, -16
-    call .Lnext
-.Lnext:
-    .cfi_def_cfa_offset 24
-    pop rax
-    .cfi_def_cfa_offset 16
-    pop rbp
-    .cfi_def_cfa_offset 8
-    .cfi_restore rbp
     ret
     endf
 

@@ -305,15 +305,6 @@
     distances
     .long 0x7fffffff
 
-## an index that does not begin with 0
-    start
-    bsf edi, edi
-    jump
-    cases
-.section .rodata
-.p2align 4
-.Ltable: .long 0x7fffffff, 0x7fffffff, .Lfirst - .Ltable, .Lsecond - .Ltable
-
 ## a word after a table, to code that calls and meets the function with another frame
     start
     jump
