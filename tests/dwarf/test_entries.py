@@ -351,18 +351,6 @@ def test_augmentation_data_that_leave_the_entry_fail_alone() -> None:
     assert [failure.reason for failure in table.failures] == ["the augmentation data leave the entry"]
 
 
-@pytest.mark.parametrize(("encoding", "complete"), [(0x1B, 17), (0x00, 25)])
-def test_an_fde_cut_at_every_byte(encoding: int, complete: int) -> None:
-    cie = asm.Cie(fde_encoding=encoding)
-    whole = frame_of(cie).assemble()
-    fde = frame_of(asm.Fde(cie, PC, SIZE)).assemble()[len(whole) :]
-    for size in range(4, complete - 4):
-        data = whole + struct.pack("<I", size) + fde[4 : 4 + size]
-        assert "truncated" in failure_of(parse(data)), size
-    data = whole + struct.pack("<I", complete - 4) + fde[4:complete]
-    assert only_fde(parse(data)).instructions == b""
-
-
 @pytest.mark.parametrize("length", [1, 2, 3, 0x40, 0x7FFFFFFF, 0xFFFFFFEF, 0xFFFFFFFE])
 def test_a_length_that_leaves_the_section_ends_the_walk(length: int) -> None:
     _, data, _, second = two_functions()

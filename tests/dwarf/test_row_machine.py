@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 CODE_ALIGN, DATA_ALIGN = 3, -5
 RA = 200  # needs two bytes as LEB128
-OTHER = 300  # a register that no row tells of
 UNSIGNED = 8292  # e4 40: read as signed it is -8092
 SIGNED = -100  # 9c 7f: read as unsigned it is 16284
 EXPRESSION = b"\x77\x08" + b"\x96" * 200

@@ -26,7 +26,6 @@ ALLOC_CODE = c.SHF_ALLOC | c.SHF_EXECINSTR
 CIE = asm.Cie(instructions=(asm.def_cfa(7, 8),))
 BODY = (asm.advance0(1), asm.def_cfa_offset(16), asm.offset(6, 2))
 SH_SIZE = 32
-E_SHOFF = 40
 
 
 class Target(NamedTuple):

@@ -14,7 +14,6 @@ from cfi2sframe.elf.ranges import Span
 from cfi2sframe.rules import Rule
 from cfi2sframe.sframe.model import OUTERMOST, FrameState, FunctionBody, Section
 from cfi2sframe.verification.answers import LostRow, first_lost_row
-from tests.support.embedded import LARGE, embedded, take_out, write
 from tests.support.needs import attempt, need
 
 if TYPE_CHECKING:
@@ -153,10 +152,3 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_the_first_row_that_is_lost(case: Case) -> None:
     assert first_lost_row(section(case.old), section(case.new), case.ends) == case.lost
-
-
-@pytest.mark.oracle
-def test_zeros_are_left_in_its_place(linked: Callable[..., Path], tmp_path: Path) -> None:
-    data = linked("newest").read_bytes()
-    assert take_out(embedded(data, LARGE)[1]) == data
-    assert attempt(write(tmp_path / "removed", take_out(data))) == attempt(tmp_path / "linked")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cfi2sframe.abi import AMD64
 from cfi2sframe.errors import SFrameError
-from cfi2sframe.sframe.model import NO_BLOCK_SIZE, FrameState, Function, FunctionBody, Rule, Section
+from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.read import Header, read_header, read_section
 from tests.fuzz.harness import timed
 from tests.support.bodies import section_bytes, with_functions
@@ -60,31 +60,8 @@ def test_header(version: int, order: str) -> None:
     assert decoded.header == expected
     assert decoded.data == raw.assemble()
     assert decoded.vaddr == 0x30000
-    assert decoded.functions[0].start_vaddr == 0x20000
-
-
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_functions(version: int) -> None:
-    """They lie where the header says, after an auxiliary one."""
-    raw = RawSection(
-        (
-            RawFunction(0x40000, 0x20, b"\x00\x03\x08\x01\x03\x10", 2, 0x00),
-            RawFunction(0x20000, 0x123, b"\0\0\x03\x08", 1, 0x31, repeat_size=16),
-        ),
-        version,
-        auxiliary=b"\xff" * 9,
-        fde_offset=4,
-    )
-    section = read_section(raw.assemble(), raw.vaddr)
-    assert (section.starts, section.sizes) == ((0x40000, 0x20000), (0x20, 0x123))
-    first, second = section.bodies
-    assert first == FunctionBody((0, 1), (SP8, SP8._replace(cfa=at(7, 16))))
-    block = 16 if version > 1 else NO_BLOCK_SIZE
-    assert second == FunctionBody((0,), (SP8,), uses_b_key=True, repeat_size=block)
-    attribute = 5 if version == 3 else 0
-    rows = len(raw.assemble()) - 2 * attribute - 10 + attribute
-    places = [(record.fre_offset, record.rows_offset) for record in section.records]
-    assert places == [(0, rows), (6 + attribute, rows + 6 + attribute)]
+    body = FunctionBody((0,), (SP8._replace(fp=saved(-16)),))
+    assert list(decoded) == [Function(0x20000, 0x10, body)]
 
 
 def test_starts_wrap_at_64_bits() -> None:
