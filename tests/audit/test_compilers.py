@@ -5,20 +5,16 @@ One directive of each function is changed at a time. What is no fault is not mad
 that still has its value, and one that outlives its register where the slot is still the frame's or in the red zone.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pytest
 
 from tests.support.audited import audited, contradicted, said_of
 from tests.support.needs import need
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.oracle
 

@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions whose directives are right or wrong in one way each, assembled by GNU as."""
 
-from __future__ import annotations
-
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cfi2sframe.audit.compare import Undecided
 from tests.support.audited import Said, assembled, audited, function, said_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.oracle
 

@@ -4,16 +4,11 @@
 The registers are those that Intel's manual (volume 2) names. Of operands, `tests/instructions/test_execution.py` tells.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.audited import assembled, audited, contradicted, function, numbers_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.oracle
 

@@ -1,22 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """CIEs and FDEs from section bytes (DWARF 5, 6.4.1; LSB, "The .eh_frame section"): every form, and every damage."""
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING
 
 import pytest
 
 from cfi2sframe.dwarf import constants as d
+from cfi2sframe.dwarf.entries import DwarfFde
 from cfi2sframe.dwarf.numbers import PointerBases
 from cfi2sframe.elf.cfi import CfiSection
 from cfi2sframe.errors import CfiError
 from tests.support import cfi_asm as asm
 from tests.support.entries import CfiTable, parse_entries
-
-if TYPE_CHECKING:
-    from cfi2sframe.dwarf.entries import DwarfFde
 
 VADDR, PC, SIZE = 0x20000, 0x11000, 0x123
 TABLE_VADDR = 0x30000

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """DWARF expressions (DWARF 5, 2.5): operands of every operation, shapes, and text."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import pytest

@@ -4,8 +4,6 @@
 `test_entries` has pointers of each form with each base.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The FDEs of an image and their distinct programs: records on demand, damage, ends, indirect pointers."""
 
-from __future__ import annotations
+from pathlib import Path
 
 import pytest
 
@@ -9,16 +9,11 @@ from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_BE, AMD64, Arch
 from cfi2sframe.dwarf.programs import Cfi, read_programs
 from cfi2sframe.elf.cfi import CfiSection
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.sources import find_cfi
 from tests.golden.expected import objects
 from tests.support import cfi_asm as asm
 from tests.support.samples import FRAME_VADDR, TEXT_VADDR, cie_of, linked
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cfi2sframe.elf.image import ElfImage
 
 UNKNOWN = b"\x3f"
 

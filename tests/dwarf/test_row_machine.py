@@ -5,19 +5,17 @@ The CIE's factors are 3 and -5: with the usual 1 and -8 a factor that is forgott
 Operands have the sign bit of their last LEB128 byte set, which makes signed and unsigned readings differ.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import pytest
 
-from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
+from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X, Arch
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf import machine
 from cfi2sframe.dwarf.entries import DwarfCie
 from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.numbers import Location, PointerBases
-from cfi2sframe.dwarf.rules import UNKNOWN_CFA, NoRule, RaSigning, Rows, RowState
+from cfi2sframe.dwarf.rules import UNKNOWN_CFA, CfaRule, NoRule, RaSigning, Rows, RowState, UnwindTable
 from cfi2sframe.errors import CfiError
 from tests.support import cfi_asm as asm
 from tests.support.rules import (
@@ -30,10 +28,6 @@ from tests.support.rules import (
     value_at_cfa,
 )
 from tests.support.rules import rows_of as table_rows
-
-if TYPE_CHECKING:
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.dwarf.rules import CfaRule, UnwindTable
 
 CODE_ALIGN, DATA_ALIGN = 3, -5
 RA = 200  # needs two bytes as LEB128

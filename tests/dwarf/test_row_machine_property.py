@@ -1,33 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Properties of reading and interpreting CFI: drawn programs, as the naive evaluator and pyelftools read them."""
 
-from __future__ import annotations
-
 from functools import cache
 from operator import ne
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, ARCHES
+from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, Arch
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf import machine as machine_module
 from cfi2sframe.dwarf.entries import DwarfCie, DwarfFde
 from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.numbers import Location, PointerBases
-from cfi2sframe.dwarf.rules import Rows
+from cfi2sframe.dwarf.rules import Rows, UnwindTable
 from cfi2sframe.elf.cfi import CfiKind, CfiSection
 from cfi2sframe.errors import CfiError
 from tests.support import cfi_strategies as cfi
 from tests.support import naive
 from tests.support.entries import CfiTable, parse_entries
 from tests.support.naive_compare import problems_of
-
-if TYPE_CHECKING:
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.dwarf.rules import UnwindTable
 
 SECTION_VADDR = 0x2000
 KINDS: st.SearchStrategy[CfiKind] = st.sampled_from(("eh_frame", "debug_frame"))

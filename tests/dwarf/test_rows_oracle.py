@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The naive evaluator judges: its rows of large libraries are ours and pyelftools', and have a conversion's values."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from elftools.dwarf.callframe import FDE, CallFrameInfo
@@ -19,12 +18,8 @@ from cfi2sframe.sources import find_cfi
 from tests.support import naive
 from tests.support.compare_rows import compare_rows
 from tests.support.naive_compare import problems_of
+from tests.support.oracle.tools import CorpusArch
 from tests.support.targets import AARCH64, S390, Target, label
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.support.oracle.tools import CorpusArch
 
 pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where CFI lies in a file: sections of each kind, relocated, compressed, or found through PT_GNU_EH_FRAME."""
 
-from __future__ import annotations
-
 import struct
 import sys
 import zlib

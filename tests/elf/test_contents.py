@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bytes that are read when they are asked for are those that reading all at once gives."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import os
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -18,9 +15,6 @@ from cfi2sframe import convert, load
 from cfi2sframe.elf.contents import FileBytes, Joined, OpenFile, Splice, spliced
 from cfi2sframe.errors import ChangedError, EmbedError, InputError
 from tests.support.embedded import emitted, take_out
-
-if TYPE_CHECKING:
-    from cfi2sframe.elf.contents import FileData
 
 GOLDEN = sorted((Path(__file__).resolve().parents[2] / "testdata" / "golden").glob("*.o"))
 DATA = bytes(range(1, 101))
@@ -55,7 +49,7 @@ def test_ranges(
     """Reads of a file, and of its pieces put together again, in memory or not."""
     whole = opened(shared_file)
     bounds = [0, *cuts, 100]
-    pieces: list[FileData] = [whole.part(a, b) for a, b in pairwise(bounds)]
+    pieces: list[bytes | FileBytes] = [whole.part(a, b) for a, b in pairwise(bounds)]
     mixed = [bytes(piece) if n % 2 else piece for n, piece in enumerate(pieces)]
     for data in (whole, Joined(pieces), Joined(mixed), Joined([Joined(mixed[:1]), Joined(mixed[1:])])):
         assert data[start:end] == DATA[start:end]

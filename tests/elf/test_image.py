@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ELF images: headers that cannot be used, sections, the layout of objects, addresses, symbols."""
 
-from __future__ import annotations
-
 import re
 import struct
 from itertools import pairwise

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which section is the SFrame section, for whoever reads, replaces or removes it."""
 
-from __future__ import annotations
-
 import pytest
 
 from cfi2sframe import convert, load

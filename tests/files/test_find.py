@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """ELF files are found in folders; one that cannot be opened is reported, and loses no other."""
 
-from __future__ import annotations
-
 import os
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +13,6 @@ from cfi2sframe.errors import ErrorKind
 from cfi2sframe.files.find import Source, Unusable, find_sources
 from tests.support.cli import run
 from tests.support.sizes import library
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ELF = library(1)
 

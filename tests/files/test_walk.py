@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What of a folder is walked into, and what patterns leave out."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from cfi2sframe.files.find import elf_files_under, find_sources
 from cfi2sframe.jobs.listing import work_list
 from tests.support.jobs import OBJECT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 FILES = ("bin/tool", "lib/debug/tool.debug", "lib/tool.so", "share/lib/debug/x", "tool")
 

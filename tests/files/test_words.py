@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Response files as GNU programs read them, and lists of names."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +11,6 @@ from cfi2sframe.errors import RequestError
 from cfi2sframe.files.find import names_from
 from tests.support.cli import run
 from tests.support.jobs import OBJECT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def expanded(*words: str) -> list[str]:

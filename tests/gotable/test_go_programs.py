@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Go's table says of programs that Go built: against Go's own `.debug_frame`, and against runtime.Callers."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -16,10 +16,6 @@ from cfi2sframe import account, load
 from cfi2sframe.api import convert, verify
 from tests.support.go_programs import GO_ARCHES, go_build, judge_table
 from tests.support.sums import convert_checked
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 

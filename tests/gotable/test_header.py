@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where Go's table of functions is, which versions are read, and where the code is that it describes."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions of Go's table as rows: depths, the outermost ones, those without true depths, and damage."""
 
-from __future__ import annotations
-
 import struct
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -15,8 +12,9 @@ from cfi2sframe import account, load
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.api import convert, verify
 from cfi2sframe.conversion import convert_image
-from cfi2sframe.dwarf.programs import read_programs
+from cfi2sframe.dwarf.programs import Cfi, CfiEntry, read_programs
 from cfi2sframe.dwarf.rules import NoRule
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import CostError
 from cfi2sframe.guard import limited
 from cfi2sframe.reasons import SkipReason, UnreadSource
@@ -37,10 +35,6 @@ from tests.support.go_table import (
 )
 from tests.support.samples import FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, cie_of
 from tests.support.sums import convert_checked
-
-if TYPE_CHECKING:
-    from cfi2sframe.dwarf.programs import Cfi, CfiEntry
-    from cfi2sframe.elf.image import ElfImage
 
 ARCHES = (AMD64, AARCH64_LE, S390X)
 DEPTHS = ((4, 0), (24, 16), (4, 0))

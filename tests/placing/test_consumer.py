@@ -5,19 +5,20 @@ The programs of tests/support/consumer, and a Python, run with converted copies 
 their stacks both ways. ld.so stays as it is, since the program names it by its path.
 """
 
-from __future__ import annotations
-
 import platform
 import subprocess
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from cfi2sframe import convert, load
-from cfi2sframe.conversion import Options, convert_image
+from cfi2sframe.conversion import Conversion, Options, convert_image
 from cfi2sframe.dwarf.expression import Expression
+from cfi2sframe.dwarf.rules import RowState
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import emit
 from cfi2sframe.rules import Rule
 from tests.support.embedded import write
@@ -37,13 +38,6 @@ from tests.support.walk import (
     read_report,
     variables_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cfi2sframe.conversion import Conversion
-    from cfi2sframe.dwarf.rules import RowState
-    from cfi2sframe.elf.image import ElfImage
 
 pytestmark = pytest.mark.oracle
 

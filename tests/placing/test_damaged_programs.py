@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Damaged programs that still run: they run after conversion and after removal, or are refused."""
 
-from __future__ import annotations
-
 import random
 import subprocess
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -14,9 +13,6 @@ from cfi2sframe.elf.constants import SHT_NOTE
 from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE
 from cfi2sframe.errors import Cfi2SFrameError
 from tests.support.embedded import compiled, converted, take_out, write
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.fuzz
 

@@ -1,28 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rewritten AArch64 and s390x programs run in an emulator, and a walker in C finds their stacks by .sframe there."""
 
-from __future__ import annotations
-
 import shutil
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import pytest
 
 from cfi2sframe import load
 from cfi2sframe.cli import main
 from cfi2sframe.elf.constants import PF_W, PT_GNU_SFRAME, PT_LOAD
+from cfi2sframe.elf.image import ElfImage
 from tests.support.embedded import SOURCES
 from tests.support.needs import run
+from tests.support.oracle.tools import Binutils, BinutilsVersion
 from tests.support.targets import AARCH64, S390, TARGETS, Target, label
 from tests.support.walk import CONSUMER, Place, compile_sampler, read_report, variables_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cfi2sframe.elf.image import ElfImage
-    from tests.support.oracle.tools import Binutils, BinutilsVersion
 
 pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 

@@ -7,8 +7,6 @@ backtrace() falls back to, _Unwind_Backtrace is overwritten and finds no frame: 
 rows.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

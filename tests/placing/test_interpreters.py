@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Program interpreters and libraries like them get no new last segment, and work as before."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What pipelines do to a file afterwards: it runs, and `.sframe` is mapped with the same bytes."""
 
-from __future__ import annotations
-
 import shutil
+from collections.abc import Callable
 from itertools import product
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 import pytest
 
@@ -23,12 +23,7 @@ from tests.support.embedded import (
     write,
 )
 from tests.support.needs import attempt, need
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.oracle.tools import Binutils, BinutilsVersion
+from tests.support.oracle.tools import Binutils, BinutilsVersion
 
 pytestmark = pytest.mark.oracle
 

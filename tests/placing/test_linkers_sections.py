@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A section of a few rows that a linker made of start files and PLT: what may take its place, and what comes back."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -15,12 +15,7 @@ from cfi2sframe.rules import Rule
 from cfi2sframe.sframe.model import OUTERMOST, FrameState, FunctionBody, Section
 from cfi2sframe.verification.answers import LostRow, first_lost_row
 from tests.support.needs import attempt, need
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.oracle.tools import Binutils, BinutilsVersion
+from tests.support.oracle.tools import Binutils, BinutilsVersion
 
 #: As a start file that was assembled with --gsframe; the second function is the outermost frame.
 START = """\

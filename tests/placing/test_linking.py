@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A linker merges converted objects into what it makes of the assembler's own SFrame sections."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -12,23 +11,17 @@ from cfi2sframe import convert, load
 from cfi2sframe.api import decode_existing, verify
 from cfi2sframe.conversion import Options
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_PROGBITS
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.sframe.model import Section
+from cfi2sframe.verification import Difference
 from tests.support import known_wrong
 from tests.support.embedded import emitted
 from tests.support.emitted import TESTDATA
 from tests.support.needs import need, run
 from tests.support.oracle.gas import differences_in_meaning
-from tests.support.oracle.tools import tool_version
+from tests.support.oracle.tools import Binutils, BinutilsVersion, tool_version
 from tests.support.project import units
-from tests.support.targets import AARCH64, S390
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.model import Section
-    from cfi2sframe.verification import Difference
-    from tests.support.oracle.tools import Binutils, BinutilsVersion
-    from tests.support.targets import Target
+from tests.support.targets import AARCH64, S390, Target
 
 pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 

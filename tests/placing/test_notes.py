@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Notes of any owner move to make room for program headers, unless something in them depends on their place."""
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
 import pytest
 
 from cfi2sframe import load
 from cfi2sframe.elf.constants import PT_NOTE
+from cfi2sframe.elf.headers import ByteOrder
 from cfi2sframe.elf.notes import may_be_elsewhere
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.linked import plan_embedding
@@ -18,13 +19,7 @@ from tests.support.elf_asm import note
 from tests.support.embedded import LARGE, LINKERS, compiled, converted, embed, embedded, take_out
 from tests.support.linked_by_hand import noted_file, notes_of
 from tests.support.needs import attempt, need, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from cfi2sframe.elf.headers import ByteOrder
-    from tests.support.oracle.tools import Binutils, BinutilsVersion
+from tests.support.oracle.tools import Binutils, BinutilsVersion
 
 IMAGE: Final = range(0x400000, 0x500000)
 VADDR: Final = 0x400300

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects with a section and its relocations: all that was there stays in its place, and can come back."""
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING
 
 import pytest
 
 from cfi2sframe import convert, load
-from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.elf.constants import SHT_GROUP, SHT_SYMTAB
 from cfi2sframe.elf.headers import ElfSection, FileHeader, parse_file_header, parse_section_headers
 from cfi2sframe.emit import check, emit
@@ -28,9 +25,6 @@ from tests.support.emitted import (
     relas_of,
 )
 from tests.support.samples import object_file, push_fp
-
-if TYPE_CHECKING:
-    from cfi2sframe.abi import Arch
 
 SHN_LORESERVE, SHN_XINDEX = 0xFF00, 0xFFFF
 SHF_ALLOC, SHF_INFO_LINK = 0x2, 0x40

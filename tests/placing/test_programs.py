@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs with an embedded section: they run as before, find it mapped, and are restored by removal."""
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +10,7 @@ from cfi2sframe import load, verify
 from cfi2sframe.api import decode_existing
 from cfi2sframe.elf.constants import PF_R, PF_X, PT_PHDR
 from cfi2sframe.placing import head
+from cfi2sframe.placing.place import Placement
 from tests.support.embedded import (
     KINDS,
     LARGE,
@@ -30,11 +29,6 @@ from tests.support.embedded import (
     write,
 )
 from tests.support.needs import attempt, need
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cfi2sframe.placing.place import Placement
 
 #: Only the table of a stripped program may move to the end of the file, and most programs have a better way.
 AT_END = "table at end"

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that must not be rewritten are refused with a reason, and files that are only unusual are not."""
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -31,9 +29,6 @@ from tests.support.embedded import (
     write,
 )
 from tests.support.needs import attempt, need
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def _refusal(data: bytes | bytearray) -> str:

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A file that is written is compared with what was there: whatever else has changed is noticed, and not written."""
 
-from __future__ import annotations
-
 import struct
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -14,8 +13,10 @@ from cfi2sframe import load
 from cfi2sframe.cli import main
 from cfi2sframe.elf.constants import PF_R, PF_W, PF_X, PT_PHDR, SHT_GNU_SFRAME, SHT_NULL
 from cfi2sframe.elf.contents import Joined
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.linked import check_removal, plan_embedding, self_check
+from cfi2sframe.placing.place import Placement
 from cfi2sframe.placing.remove import remove_section
 from tests.support.embedded import (
     LARGE,
@@ -39,12 +40,6 @@ from tests.support.embedded import (
     take_out,
     write,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.placing.place import Placement
 
 
 class Edit(NamedTuple):

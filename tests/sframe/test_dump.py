@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dump: every line in the form of `readelf --sframe`, and the same as data."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

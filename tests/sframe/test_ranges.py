@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions cut and joined into ranges (-O2): the same answer at every PC, in fewer bytes."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from random import Random
 

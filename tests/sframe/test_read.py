@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reader of sections: every field of every version and byte order, and one clear error for every kind of damage."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -5,33 +5,25 @@ Of a foreign byte order, one on a little-endian machine flips rows in place, fun
 whose functions have rows of their own: `-O0`. One that runs on s390x itself (in an emulator) reads every level.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
 from cfi2sframe import convert, load, verify
-from cfi2sframe.abi import AARCH64_BE, S390X
-from cfi2sframe.conversion import Options
+from cfi2sframe.abi import AARCH64_BE, S390X, Arch
+from cfi2sframe.conversion import Level, Options
 from cfi2sframe.errors import InputError
 from tests.support.kernel_reader import SPREAD, code_of, complaints
 from tests.support.known_wrong import expect_failure
 from tests.support.needs import need, run
 from tests.support.oracle.readelf_sframe import check_readelf, printed, wrapped
-from tests.support.oracle.tools import find_llvm_readelf
+from tests.support.oracle.tools import Binutils, BinutilsVersion, Target, find_llvm_readelf
 from tests.support.samples import TEXT_VADDR, linked_file, push_fp
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.conversion import Level
-    from tests.support.oracle.tools import Binutils, BinutilsVersion, Target
 
 pytestmark = pytest.mark.oracle
 

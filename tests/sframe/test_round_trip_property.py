@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Any section of any version survives encoding and decoding. Docstrings quote what the format promises."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from hypothesis import given

@@ -4,8 +4,6 @@
 Widths and offsets are the smallest that hold their numbers; where none does, the message says so.
 """
 
-from __future__ import annotations
-
 import struct
 
 import pytest

@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stubs spelled out byte by byte: what is described, what is left out, and why."""
 
-from __future__ import annotations
-
 import random
 import struct
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
 from cfi2sframe import load
-from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.conversion import convert_image
-from cfi2sframe.stubs.records import StubReason
+from cfi2sframe.stubs.records import StubReason, StubScan, StubSkip
 from cfi2sframe.stubs.scan import scan_stubs
 from tests.support import cfi_asm as asm
 from tests.support.samples import CODE, PT_LOAD, TEXT_VADDR, cie_of, linked_file
@@ -30,10 +28,6 @@ from tests.support.stubs.handmade import (
     rel32,
     summary,
 )
-
-if TYPE_CHECKING:
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.stubs.records import StubScan, StubSkip
 
 LAZY_ROWS: Final = [(0, 8), (11, 16)]
 FIRST_ROWS: Final = [(0, 16), (6, 24)]

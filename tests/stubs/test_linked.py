@@ -1,29 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stubs that linkers write: at every byte, the row found is the stack depth measured and the one the CFI gives."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
 
 import pytest
 
 from cfi2sframe import convert, load, verify
 from cfi2sframe.abi import AMD64
 from cfi2sframe.api import decode, decode_existing
+from cfi2sframe.conversion import Conversion
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.stubs.records import StubReason
 from cfi2sframe.stubs.scan import scan_stubs
 from tests.support import known_wrong
+from tests.support.oracle.tools import Binutils
 from tests.support.stubs.emulate import measure
 from tests.support.stubs.handmade import depth_at
 from tests.support.stubs.linked import FOREIGN_VARIANTS, VARIANTS, Shape, Variant, label, link
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from cfi2sframe.conversion import Conversion
-    from cfi2sframe.elf.image import ElfImage
-    from tests.support.oracle.tools import Binutils
 
 pytestmark = pytest.mark.oracle
 

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.dwarf.expression import Expression
-from cfi2sframe.dwarf.rules import RowState  # noqa: TC001 - part of a NamedTuple's fields
+from cfi2sframe.dwarf.rules import RowState
 from cfi2sframe.rules import Rule
 
 if TYPE_CHECKING:

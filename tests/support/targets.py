@@ -11,8 +11,8 @@ import pytest
 from cfi2sframe.abi import AARCH64_LE, S390X
 from cfi2sframe.abi import Arch as AbiRecord
 from tests.support.needs import need
-from tests.support.oracle.tools import CorpusArch  # noqa: TC001 - fields of a record
-from tests.support.oracle.tools import Target as ArchName  # noqa: TC001
+from tests.support.oracle.tools import CorpusArch
+from tests.support.oracle.tools import Target as ArchName
 
 
 class Target(NamedTuple):

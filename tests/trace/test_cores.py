@@ -1,30 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces of AMD64 cores have the frames that gdb and eu-stack find in them, PC by PC."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import signal
 import subprocess
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from cfi2sframe.trace import FileStore, trace_core
+from cfi2sframe.trace import FileStore, Traced, trace_core
 from tests.support import cli
 from tests.support.needs import need
-from tests.support.trace.build import PROGRAMS, allow_cores, compile_program, is_core_name_plain, named
-from tests.support.trace.judges import check, eu_stack_chains, gdb_chains, make_core
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from cfi2sframe.trace import Traced
-    from tests.support.trace.build import Program
-    from tests.support.trace.judges import Chain
+from tests.support.trace.build import PROGRAMS, Program, allow_cores, compile_program, is_core_name_plain, named
+from tests.support.trace.judges import Chain, check, eu_stack_chains, gdb_chains, make_core
 
 pytestmark = [
     pytest.mark.oracle,

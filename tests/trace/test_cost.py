@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """`trace` on cores that claim more than they hold: each run keeps to the bound, and reports what it left out."""
 
-from __future__ import annotations
-
 import os
 import struct
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
 
 import pytest
 
 from cfi2sframe.abi import AMD64
 from cfi2sframe.elf import constants as c
 from cfi2sframe.trace import Frame
-from tests.support.bounds import run_within_bound
+from tests.support.bounds import BoundedRun, run_within_bound
 from tests.support.raw_sframe import RawFunction
 from tests.support.trace.core_files import (
     BIAS,
@@ -25,12 +25,6 @@ from tests.support.trace.core_files import (
     with_headers,
 )
 from tests.support.trace.stacks import STACK, raw_section, words_row
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from tests.support.bounds import BoundedRun
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.sampled]
 

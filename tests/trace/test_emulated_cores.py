@@ -1,25 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces of AArch64 and s390x cores, which qemu wrote, have the frames that gdb saw in the living process."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cfi2sframe.trace import trace_core
 from tests.support import known_wrong
 from tests.support.needs import need
-from tests.support.targets import AARCH64, TARGETS
+from tests.support.targets import AARCH64, TARGETS, Target
 from tests.support.trace.build import compile_program, named
 from tests.support.trace.emulated import CPU_WITHOUT_PAC, die_under_gdb
 from tests.support.trace.judges import check
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.targets import Target
 
 pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 

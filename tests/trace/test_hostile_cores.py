@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Damaged and hostile cores, files and sections: every one ends in a named ending or a clear error, and soon."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, get_args
+from typing import Final, get_args
 
 import pytest
 
-from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.elf import constants as c
 from cfi2sframe.errors import InputError
-from cfi2sframe.trace import AddressSpace, FileStore, trace_core
+from cfi2sframe.sframe.model import Found
+from cfi2sframe.trace import AddressSpace, Ending, FileStore, trace_core
 from cfi2sframe.trace.frames import EndingKind
+from cfi2sframe.trace.space import ModuleFile
 from tests.support import cli
 from tests.support.elf_asm import Section, Segment, Symbol, elf_file, note
 from tests.support.needs import need
@@ -33,13 +33,6 @@ from tests.support.trace.core_files import (
     program_mappings,
 )
 from tests.support.trace.stacks import PAC, make_stack
-
-if TYPE_CHECKING:
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.elf.contents import FileData
-    from cfi2sframe.sframe.model import Found
-    from cfi2sframe.trace import Ending
-    from cfi2sframe.trace.space import ModuleFile
 
 pytestmark = pytest.mark.fuzz
 
@@ -241,7 +234,7 @@ def test_an_unforeseen_error_costs_one_module(tmp_path: Path, path: str, monkeyp
     assert endings_of(core)[1:] == OUTERMOST
     read = FileStore.read
 
-    def failing(store: FileStore, data: FileData, name: str) -> ModuleFile:
+    def failing(store: FileStore, data: bytes, name: str) -> ModuleFile:
         if name == bad:
             raise OverflowError("too wild")
         return read(store, data, name)

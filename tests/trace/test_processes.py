@@ -4,33 +4,26 @@
 Files are found where the process sees them, also from another root directory or in a container.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cfi2sframe.abi import AMD64
 from cfi2sframe.errors import InputError
-from cfi2sframe.trace import AddressSpace, Ending, FileStore, trace_process
+from cfi2sframe.trace import AddressSpace, Ending, FileStore, Traced, trace_process
 from cfi2sframe.trace.snapshot import Process, stopped_threads
 from cfi2sframe.trace.space import ModuleFile
 from tests.support import cli
 from tests.support.needs import need, run
 from tests.support.trace.core_files import program
 from tests.support.trace.judges import functions_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from cfi2sframe.trace import Traced
 
 pytestmark = [
     pytest.mark.fuzz,

@@ -1,24 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """One step and whole walks, per ABI and version, on stacks whose right trace is known."""
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.sframe.model import Found, FrameRow, FrameState, Function, FunctionBody, Rule
 from cfi2sframe.trace import Ending, Frame, caller_of, frames, walk
 from cfi2sframe.trace.frames import strip_pac
 from tests.support.raw_sframe import RawFunction
 from tests.support.trace.stacks import Model, find_row, make_stack, raw_section, words_row
-
-if TYPE_CHECKING:
-    from cfi2sframe.abi import Arch
 
 VERSIONS_BY_ARCH: Final = [
     pytest.param(arch, version, id=f"{arch.name}-{version}")

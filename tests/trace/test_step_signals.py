@@ -1,23 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Returns from signal handlers, with the kernel's records laid out as in the C library's headers."""
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple
 
 import pytest
 
-from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.elf.load import load
 from cfi2sframe.trace import Frame, Memory
 from cfi2sframe.trace.frames import NT_PRFPREG, NT_PRSTATUS, interrupted_frame, topmost_frame
 from tests.support.needs import need, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cfi2sframe.abi import Arch
 
 SP: Final = 0x7000_0000
 PC: Final = 0x40_0000

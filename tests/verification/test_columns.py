@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a walk over two columns finds is what looking at every single address finds."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pytest
 from hypothesis import assume, given, settings
@@ -14,21 +12,17 @@ from hypothesis import strategies as st
 from cfi2sframe import convert, load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.api import truth_of
+from cfi2sframe.conversion import Level
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import SFrameError
-from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule
+from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.read import read_section
-from cfi2sframe.verification import verify_section
+from cfi2sframe.verification import Truth, verify_section
 from cfi2sframe.verification.row_difference import row_difference
 from tests.support import cfi_asm as asm
 from tests.support.bodies import section_bytes, with_functions
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file
-
-if TYPE_CHECKING:
-    from cfi2sframe.conversion import Level
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.model import Section
-    from cfi2sframe.verification import Truth
 
 pytestmark = pytest.mark.property
 

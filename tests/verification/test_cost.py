@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verification of FDEs and functions that overlap, nest or repeat: time is in proportion to their number."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 import pytest
 
@@ -11,18 +10,14 @@ from cfi2sframe import load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.api import convert, decode, judge, verify
 from cfi2sframe.readers import READERS
+from cfi2sframe.verification import Verification
+from cfi2sframe.verification.readers import Verdict
 from cfi2sframe.verification.truth import MAX_CANDIDATES
 from tests.fuzz import target_file
 from tests.fuzz.harness import measured, timed
 from tests.support import cfi_asm as asm
 from tests.support.raw_sframe import RawFunction, RawSection
 from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cfi2sframe.verification import Verification
-    from cfi2sframe.verification.readers import Verdict
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.sampled]
 

@@ -1,24 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each reader would do with a section: each rule is broken once, and an independent reader of Linux's agrees."""
 
-from __future__ import annotations
-
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
 from cfi2sframe import load
 from cfi2sframe.api import decode, decode_existing, judge
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import RequestError
 from cfi2sframe.readers import READERS
+from cfi2sframe.verification.readers import Verdict
 from tests.support import elf_asm as asm
 from tests.support.kernel_reader import complaints
 from tests.support.raw_sframe import RawFunction, RawSection
-
-if TYPE_CHECKING:
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.verification.readers import Verdict
 
 EM_X86_64, EM_S390, EM_AARCH64 = 62, 22, 183
 ET_DYN, PT_LOAD, PT_PHDR, PT_GNU_SFRAME = 3, 1, 6, 0x6474E554

@@ -1,27 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever is made is read by the readers of its version; what one of them would refuse comes with a warning."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
 from cfi2sframe import convert, load
-from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.api import decode_made, judge
-from cfi2sframe.conversion import Options
+from cfi2sframe.conversion import Level, Options
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import reader_warnings
 from cfi2sframe.errors import Cfi2SFrameError
 from tests.fuzz import seeds
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file
-
-if TYPE_CHECKING:
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.conversion import Level
-    from cfi2sframe.elf.image import ElfImage
 
 GOLDEN: Final = sorted((Path(__file__).resolve().parents[2] / "testdata/golden").glob("*.o"))
 #: Version, errata, level.

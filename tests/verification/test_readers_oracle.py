@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """GNU readelf and ld, three releases of each, read the sections that `judge` says they read, and no others."""
 
-from __future__ import annotations
-
 import subprocess
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -15,14 +15,9 @@ from cfi2sframe.elf.constants import SHT_PROGBITS
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import InputError
 from tests.support.needs import need
+from tests.support.oracle.tools import Binutils, BinutilsVersion
 from tests.support.raw_sframe import RawFunction, RawSection
 from tests.verification.test_readers import linked_image
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.oracle.tools import Binutils, BinutilsVersion
 
 pytestmark = pytest.mark.oracle
 

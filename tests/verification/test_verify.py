@@ -4,8 +4,6 @@
 Sections are put together by hand: nothing of the writer is trusted. `test_columns` has differences at any addresses.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from cfi2sframe import load
@@ -13,19 +11,15 @@ from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.api import convert, truth_of, verify
 from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.dwarf.programs import read_programs
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule
 from cfi2sframe.sframe.read import read_section
 from cfi2sframe.sources import find_cfi
 from cfi2sframe.stubs.records import StubScan
-from cfi2sframe.verification import Difference, Truth, verify_section
+from cfi2sframe.verification import Difference, Truth, Verification, verify_section
 from tests.support import cfi_asm as asm
 from tests.support.raw_sframe import RawFunction, RawSection
 from tests.support.samples import TEXT_VADDR, Code, cie_of, linked, linked_file, object_file, push_fp
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.verification import Verification
 
 ROWS = "00 03 08  04 05 10 f0  08 04 10 f0"
 PUSH = RawFunction(TEXT_VADDR, 0x20, bytes.fromhex(ROWS), 3)
