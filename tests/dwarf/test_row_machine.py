@@ -28,6 +28,7 @@ from tests.support.rules import (
     value_at_cfa,
 )
 from tests.support.rules import rows_of as table_rows
+from tests.support.samples import parsed_cie
 
 CODE_ALIGN, DATA_ALIGN = 3, -5
 RA = 200  # needs two bytes as LEB128
@@ -50,36 +51,14 @@ def run(cie: DwarfCie, instructions: bytes, arch: Arch, location: Location | Non
 
 
 def encode(arch: Arch, *instructions: asm.Instruction) -> bytes:
-    """The bytes of instructions; the address of DW_CFA_set_loc as 8 absolute bytes."""
-    order: Literal["little", "big"] = "little" if arch.byte_order == "<" else "big"
-    out = bytearray()
-    for instruction in instructions:
-        out.append(instruction.opcode)
-        for kind, value in instruction.operands:
-            if kind in {"uleb", "sleb"}:
-                out += asm.uleb128(value) if kind == "uleb" else asm.sleb128(value)
-            else:
-                out += value.to_bytes(8 if kind == "address" else int(kind[1:]) // 8, order)
-        out += instruction.tail
-    return bytes(out)
+    return asm.code_of(*instructions, little_endian=arch.byte_order == "<")
 
 
 def make_cie(
     arch: Arch, *instructions: asm.Instruction, fde_encoding: int = d.DW_EH_PE_absptr, ra_register: int = RA
 ) -> DwarfCie:
-    code = encode(arch, *instructions)
-    return DwarfCie(
-        version=3,
-        augmentation="zR",
-        code_alignment=CODE_ALIGN,
-        data_alignment=DATA_ALIGN,
-        ra_register=ra_register,
-        fde_encoding=fde_encoding,
-        lsda_encoding=d.DW_EH_PE_omit,
-        is_signal_frame=False,
-        uses_b_key=False,
-        instructions=code,
-    )
+    cie = parsed_cie(arch, ra_register=ra_register)._replace(code_alignment=CODE_ALIGN, data_alignment=DATA_ALIGN)
+    return cie._replace(fde_encoding=fde_encoding, instructions=encode(arch, *instructions))
 
 
 def usual_cie(arch: Arch, fde_encoding: int = d.DW_EH_PE_absptr) -> DwarfCie:

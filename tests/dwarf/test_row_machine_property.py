@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, Arch
-from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf import machine as machine_module
 from cfi2sframe.dwarf.entries import DwarfCie, DwarfFde
 from cfi2sframe.dwarf.machine import RowMachine
@@ -22,23 +21,19 @@ from tests.support import cfi_strategies as cfi
 from tests.support import naive
 from tests.support.entries import CfiTable, parse_entries
 from tests.support.naive_compare import problems_of
+from tests.support.samples import parsed_cie
 
 SECTION_VADDR = 0x2000
 KINDS: st.SearchStrategy[CfiKind] = st.sampled_from(("eh_frame", "debug_frame"))
 each_arch = pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
 
 
-def evaluate(section: bytes, arch: Arch) -> naive.Fde:
-    """Return the only FDE of a section as the naive evaluator reads it."""
-    is_little = arch.byte_order == "<"
+def evaluate(program: cfi.Program) -> naive.Fde:
+    """Return the FDE of a program as the naive evaluator reads it."""
+    data, arch = program.section(SECTION_VADDR).assemble(), program.arch
     is_aarch64 = arch in (AARCH64_LE, AARCH64_BE)
-    (fde,) = naive.fdes_in(section, SECTION_VADDR, little=is_little, is_aarch64=is_aarch64)
+    (fde,) = naive.fdes_in(data, SECTION_VADDR, little=arch.byte_order == "<", is_aarch64=is_aarch64)
     return fde
-
-
-def check_table(table: UnwindTable, told: naive.Fde, arch: Arch) -> None:
-    assert list(problems_of(table, told.rows, told.ra_column, arch)) == []
-    _check_rows(table)
 
 
 # --- Reading ------------------------------------------------------------------------------------------------
@@ -61,10 +56,6 @@ def _read(program: cfi.Program, arch: Arch, kind: CfiKind) -> DwarfFde:
     assert table.failures == ()
     (fde,) = table.fdes
     return fde
-
-
-def _location(fde: DwarfFde, arch: Arch) -> Location:
-    return Location(fde.pc_begin_vaddr, SECTION_VADDR + fde.instructions_offset, _bases(arch))
 
 
 class _Run(Protocol):
@@ -105,28 +96,26 @@ def test_rows_are_what_the_steps_mean(arch: Arch, data: st.DataObject, kind: Cfi
     One machine for all programs of a file gives the rows of a new one for each, however often it is asked.
     """
     programs = data.draw(st.lists(cfi.programs(arch), min_size=1, max_size=3))
-    told = [evaluate(program.section(SECTION_VADDR).assemble(), arch) for program in programs]
+    told = [evaluate(program) for program in programs]
     fdes = [_read(program, arch, kind) for program in programs]
     # Twice: what was interpreted once is looked up the second time.
     for row_machine in _machines(arch) * 2:
         for program, each, fde in zip(programs, told, fdes, strict=True):
             assert (fde.pc_begin_vaddr, fde.pc_range) == (program.fde.pc_begin, program.fde.size)
-            found = row_machine(fde.cie, fde.instructions, _location(fde, arch))
-            check_table(found, each, arch)
+            location = Location(fde.pc_begin_vaddr, SECTION_VADDR + fde.instructions_offset, _bases(arch))
+            found = row_machine(fde.cie, fde.instructions, location)
+            assert list(problems_of(found, each.rows, each.ra_column, arch)) == []
+            _check_rows(found)
             assert not found.depends_on_location
 
 
 # --- Garbage ------------------------------------------------------------------------------------------------
 
 
-def _cie(code: bytes) -> DwarfCie:
-    return DwarfCie(1, "", 1, -8, 16, d.DW_EH_PE_absptr, d.DW_EH_PE_omit, False, False, code)
-
-
 @settings(max_examples=150)
 @given(st.sampled_from(ARCHES), st.binary(max_size=12), st.binary(max_size=40), st.sampled_from((0, 1, 4)))
 def test_garbage_gives_rows_or_an_error(arch: Arch, initial: bytes, code: bytes, code_alignment: int) -> None:
-    cie = _cie(initial)._replace(code_alignment=code_alignment)
+    cie = parsed_cie(AMD64)._replace(instructions=initial, code_alignment=code_alignment)
     location = Location(0x1000, 0x2000, _bases(arch))
     outcomes: list[object] = []
     for machine in _machines(arch) * 2:

@@ -289,6 +289,13 @@ class EhFrame(NamedTuple):
         return (value & ((1 << 8 * size) - 1)).to_bytes(size, order)
 
 
+def code_of(*instructions: Instruction, little_endian: bool = True) -> bytes:
+    """Return the bytes of instructions alone, with absolute addresses of 8 bytes."""
+    body = _Body(EhFrame((), little_endian=little_endian), 0)
+    body.instructions(instructions, Cie(fde_encoding=DW_EH_PE_ABSPTR))
+    return bytes(body.out)
+
+
 def _cie_index(entries: tuple[Entry, ...], cie: Cie) -> int:
     for index, entry in enumerate(entries):
         if entry is cie:
