@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from cfi2sframe import convert, load, verify
-from cfi2sframe.abi import AARCH64_BE, S390X, Arch
+from cfi2sframe.abi import AARCH64_BE, Arch
 from cfi2sframe.conversion import Level, Options
 from cfi2sframe.errors import InputError
 from tests.support.kernel_reader import SPREAD, code_of, complaints
@@ -40,12 +40,11 @@ READERS: Final[dict[str, tuple[BinutilsVersion, Options]]] = {
     "version 2 errata 0": ("2.44", Options(version=2, errata=0)),
     "version 1": ("2.40", Options(version=1)),
 }
-NEWEST: Final = [name for name, (release, _) in READERS.items() if release == "newest"]
 #: Version 1 of the other ABIs, and 2.44, which has no SFrame for s390x, read nothing here.
 CASES: Final[list[tuple[Target, str]]] = [
     *(("amd64", name) for name in READERS),
     *(("aarch64", name) for name in READERS if name != "version 1"),
-    *(("s390x", name) for name in NEWEST),
+    *(("s390x", name) for name, (release, _) in READERS.items() if release == "newest"),
 ]
 LIBRARIES: Final[dict[Target, Path]] = {
     "amd64": Path("/lib/x86_64-linux-gnu"),
@@ -138,21 +137,3 @@ def test_functions_of_libraries_are_cut_and_joined(
         words: list[str | Path] = [find_llvm_readelf(), "--sframe", tmp_path / "wrapped"]
         shown = subprocess.run(words, capture_output=True, check=True).stdout
         assert shown.count(b"Frame Row Entry {") == count
-
-
-@pytest.mark.parametrize("level", [1, 2])
-@pytest.mark.parametrize("name", NEWEST)
-@pytest.mark.parametrize(("arch", "target"), [(AARCH64_BE, "aarch64"), (S390X, "s390x")])
-def test_a_native_readelf_takes_shared_rows(
-    arch: Arch,
-    target: Target,
-    name: str,
-    level: Level,
-    s390x_binutils: Binutils,
-    binutils: Callable[[BinutilsVersion], Binutils],
-    tmp_path: Path,
-) -> None:
-    """Sections of both big-endian ABIs: the byte order is what matters."""
-    options, readelf = READERS[name][1]._replace(level=level), s390x_binutils.tool("readelf")
-    path = _library(arch, tmp_path)
-    assert check_readelf(path, options, binutils("newest"), tmp_path, target=target, readelf=readelf) > 0

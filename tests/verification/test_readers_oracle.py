@@ -27,7 +27,6 @@ RELEASES: Final[dict[str, BinutilsVersion]] = {"2.40": "2.40", "2.44": "2.44", "
 NAMES: Final = {"2.40": "ld-2.40", "2.44": "ld-2.41", "2.47": "ld"}
 #: CFA = *(rbp - 8), FP = *(rbp + 0).
 FLEXIBLE: Final = b"\x00\x0a\x33\xf8\x00\x33\x00"
-S390X: Final = RawSection((RawFunction(rows=b"\x00\x03\x00"),), 2, order=">", abi=4, fixed_ra=0)
 SECTIONS: Final = {
     "version 1": RawSection(version=1),
     "version 1, unsorted": RawSection(version=1, flags=0),
@@ -67,19 +66,6 @@ def test_readelf(name: str, release: str, tmp_path: Path, binutils: Callable[[Bi
     path.write_bytes(bytes(image.data[:]))
     verdicts = {v.releases: v for v in judge(image, decode(data, section.vaddr), "libsframe")}
     assert verdicts[release].reads_it == is_shown(tools, path, section), verdicts[release]
-
-
-@pytest.mark.parametrize("release", ["2.44", "2.47"])
-def test_readelf_of_s390x(release: str, tmp_path: Path, binutils: Callable[[BinutilsVersion], Binutils]) -> None:
-    """The release that does not know the ABI shows a CFA of its own."""
-    data = S390X._replace(flags=1).assemble()
-    image = linked_image(abi=4, section=data)
-    path = tmp_path / "file"
-    path.write_bytes(bytes(image.data[:]))
-    command = [binutils(RELEASES[release]).tool("readelf"), "--sframe=.sframe", str(path)]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    verdicts = {v.releases: v for v in judge(image, decode(data, S390X.vaddr), "libsframe")}
-    assert verdicts[release].reads_it == ("sp+160" in shown), shown
 
 
 SOURCE: Final = """

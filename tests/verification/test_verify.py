@@ -361,6 +361,7 @@ HEADER = "invariant +0x10000"
 # fmt: off
 INVARIANTS: dict[str, tuple[RawSection, *tuple[str, ...]]] = {
     "flags": (GOOD._replace(flags=0x0D), f"{HEADER} flags 0xd are not of this version"),
+    "not sorted": (GOOD._replace(flags=4), f"{HEADER} not sorted, in a linked file"),
     "frame pointer flag of version 3": (GOOD._replace(flags=7), f"{HEADER} flags 0x7 are not of this version"),
     "PC-relative flag of version 1": (GOOD._replace(version=1, flags=5),
                                       f"{HEADER} flags 0x5 are not of this version"),
@@ -439,20 +440,6 @@ def test_the_pointer_authentication_key() -> None:
         assert said(key_b, a) == ["wrong +0x0 RA is signed with key B, the function has A"]
 
 
-def test_another_return_column() -> None:
-    """RA has the rule of the CIE's column; without a rule it is in the column's register."""
-    in_column, saved = (asm.def_cfa(7, 8),), (asm.def_cfa(7, 8), asm.offset(3, 1))
-    for code, row, found in (
-        (saved, "00 03 08", []),
-        (in_column, "00 03 08", ["wrong +0x0 RA is rbx, the row has *(c-8)"]),
-        ((*in_column, asm.same_value(3)), "00 03 08", ["wrong +0x0 RA is rbx, the row has *(c-8)"]),
-    ):
-        cie = cie_of(AMD64)._replace(ra_register=3, instructions=code)
-        assert said(linked(AMD64, asm.Fde(cie, TEXT_VADDR, 0x10)), one_row(row)) == found
-    cie = cie_of(AMD64)._replace(ra_register=3, instructions=in_column)
-    assert said(linked(AMD64, asm.Fde(cie, TEXT_VADDR, 0x10)), one_row("00 08 39 08 19 00", info2=1)) == []
-
-
 def test_the_key_of_an_unsigned_ra_is_no_difference() -> None:
     """GNU as marks every function whose CIE names the key; ours only where it matters."""
     image = truth(AARCH64_LE, augmentation="zRB")
@@ -471,10 +458,6 @@ def test_the_key_matters_where_ra_is_signed() -> None:
         for info, found in ((0, []), (0x20, ["wrong +0x0 RA is signed with key A, the function has B"])):
             joined = RawFunction(TEXT_VADDR, 0x20, bytes.fromhex("00 83 00 10 03 00"), 2, info)
             assert said(both, RawSection((joined,), version=version, abi=2, fixed_ra=0)) == found
-
-
-def test_a_linked_file_is_sorted(image: ElfImage) -> None:
-    assert said(image, GOOD._replace(flags=4)) == ["invariant +0x10000 not sorted, in a linked file"]
 
 
 def test_the_abi() -> None:
