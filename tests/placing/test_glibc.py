@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from cfi2sframe import load
+from cfi2sframe.abi import AARCH64_LE, AMD64
 from cfi2sframe.conversion import Options, convert_image
 from tests.support.embedded import emitted
 from tests.support.known_wrong import expect_failure
@@ -30,8 +31,8 @@ GLIBC = ROOT / "build/glibc"
 LIBGCC: Final = "libgcc_s.so.1"
 #: The same library for the judgement, under a name of the same length.
 LIBGCC_OF_THE_JUDGE: Final = "libgcc_r.so.1"
-#: return _URC_END_OF_STACK, by machine.
-FINDS_NOTHING: Final = {"EM_X86_64": "b8 05 00 00 00 c3", "EM_AARCH64": "a0 00 80 52 c0 03 5f d6"}
+#: return _URC_END_OF_STACK.
+FINDS_NOTHING: Final = {AMD64: bytes.fromhex("b805000000c3"), AARCH64_LE: bytes.fromhex("a0008052c0035fd6")}
 SAME = re.compile(r"same (\d+)")
 NONE = re.compile(r"none of (\d+)")
 
@@ -68,18 +69,12 @@ def glibc_folder() -> Path:
 
 def without_backtrace(data: bytes) -> bytes:
     """Return a libgcc_s whose _Unwind_Backtrace finds no frame."""
-    from io import BytesIO
-
-    from elftools.elf.elffile import ELFFile
-    from elftools.elf.sections import SymbolTableSection
-
-    file = ELFFile(BytesIO(data))
-    symbols = file.get_section_by_name(".dynsym")
-    assert isinstance(symbols, SymbolTableSection)
-    found = symbols.get_symbol_by_name("_Unwind_Backtrace")
-    assert found
-    (offset,) = file.address_offsets(found[0]["st_value"])
-    code = bytes.fromhex(FINDS_NOTHING[file["e_machine"]])
+    image = load(data)
+    symbols = (symbol for table in image.symbol_tables for symbol in image.symbols(table))
+    vaddr = next(symbol.vaddr for symbol in symbols if symbol.name == "_Unwind_Backtrace" and symbol.vaddr)
+    section = image.section_at(vaddr)
+    assert section
+    offset, code = vaddr - section.vaddr + section.file_offset, FINDS_NOTHING[image.arch]
     return data[:offset] + code + data[offset + len(code) :]
 
 
