@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import pytest
 
-from cfi2sframe import load
+from cfi2sframe import abi, load
 from cfi2sframe.abi.amd64 import R_X86_64_PC32
 from cfi2sframe.dwarf.numbers import PointerBases
 from cfi2sframe.elf import constants as c
@@ -19,6 +19,7 @@ from cfi2sframe.sources import find_cfi
 from tests.support import cfi_asm as asm
 from tests.support.elf_asm import header_of_section, patched
 from tests.support.entries import CfiTable, parse_entries
+from tests.support.samples import FRAME_VADDR, TEXT_VADDR, linked_file
 
 ALLOC_CODE = c.SHF_ALLOC | c.SHF_EXECINSTR
 CIE = asm.Cie(instructions=(asm.def_cfa(7, 8),))
@@ -343,33 +344,25 @@ def test_zstd() -> None:
 
 # --- Without section headers --------------------------------------------------------------------------------
 
-# Congruent to their file offsets, so that the file has no padding: it is read once for each of its bytes.
-TEXT_VADDR, HDR_VADDR, FRAME_VADDR = 0x400200, 0x400240, 0x400280
+HDR_VADDR = FRAME_VADDR + 0x1000
 
 
 def headerless(*, hdr: bytes | None = None, with_segment: bool = True) -> bytes:
     """A program with .eh_frame found through its header alone; other bytes follow the frames."""
-    functions = (asm.Fde(CIE, TEXT_VADDR, 8, BODY), asm.Fde(CIE, TEXT_VADDR + 8, 8, BODY))
-    frame = asm.EhFrame(functions, FRAME_VADDR)
-    offsets = [
-        offset for offset, entry in zip(frame.offsets(), frame.all_entries(), strict=True) if isinstance(entry, asm.Fde)
-    ]
-    table = tuple((TEXT_VADDR + 8 * index, FRAME_VADDR + offset) for index, offset in enumerate(offsets))
-    header = asm.eh_frame_hdr(HDR_VADDR, FRAME_VADDR, table) if hdr is None else hdr
-    end = bytes(4) + b"\xff" * 24
-    sections = (
-        asm.Section(".text", b"\xc3" * 0x40, flags=ALLOC_CODE, addr=TEXT_VADDR, align=16),
-        asm.Section(".eh_frame_hdr", header, flags=c.SHF_ALLOC, addr=HDR_VADDR, align=4),
-        asm.Section(".eh_frame", frame.assemble() + end, flags=c.SHF_ALLOC, addr=FRAME_VADDR, align=8),
-    )
+    fdes = tuple(asm.Fde(CIE, TEXT_VADDR + 8 * n, 8, BODY) for n in range(2))
+    offsets = asm.EhFrame(fdes, FRAME_VADDR).offsets()[1:]
+    if hdr is None:
+        table = tuple((fde.pc_begin, FRAME_VADDR + at) for fde, at in zip(fdes, offsets, strict=True))
+        hdr = asm.eh_frame_hdr(HDR_VADDR, FRAME_VADDR, table)
+    section = asm.Section(".eh_frame_hdr", hdr, flags=c.SHF_ALLOC, addr=HDR_VADDR, align=4)
     segments = (
-        asm.Segment(c.PT_LOAD, c.PF_R | c.PF_X, (".text", ".eh_frame")),
-        asm.Segment(c.PT_GNU_EH_FRAME, c.PF_R, (".eh_frame_hdr",), align=4),
+        asm.Segment(c.PT_LOAD, c.PF_R, (".eh_frame_hdr",)),
+        asm.Segment(c.PT_GNU_EH_FRAME, c.PF_R, (".eh_frame_hdr",)),
     )
-    return asm.elf_file(
-        c.EM_X86_64,
-        sections,
-        file_type=c.ET_DYN,
+    return linked_file(
+        abi.AMD64,
+        (*fdes, asm.Terminator(), asm.Raw(b"\xff" * 24)),
+        more=(section,),
         segments=segments if with_segment else segments[:1],
         section_headers=False,
     )
