@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures that every test may ask for; one that is missing skips the test with how to get it."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
@@ -15,10 +14,6 @@ from hypothesis import HealthCheck, is_hypothesis_test, settings
 from tests import tiers
 from tests.support.needs import need
 from tests.support.oracle import tools
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
-    from pathlib import Path
 
 # Programs that a shell starts in the background ignore SIGINT, and those that the tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layout of the house: who may import whom, and what each module owes its readers."""
 
-from __future__ import annotations
-
 import ast
 import graphlib
 import itertools

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls of a function in processes: each item has its result, whatever becomes of the processes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a file to a section: places, order, cutting, splitting, sharing, and what becomes of damage."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import pytest
 
@@ -22,15 +20,12 @@ from cfi2sframe.lower import Skip
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.report.coverage import account
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule, Section
-from cfi2sframe.sframe.read import read_section
+from cfi2sframe.sframe.read import DecodedSection, read_section
 from cfi2sframe.sframe.write import RowStore, store_rows
 from tests.support import cfi_asm as asm
 from tests.support.bodies import with_functions
 from tests.support.samples import TEXT_VADDR, Code, cie_of, linked, linked_file, object_file, push_fp
 from tests.support.sums import check_sums, convert_checked
-
-if TYPE_CHECKING:
-    from cfi2sframe.sframe.read import DecodedSection
 
 ROOT = Path(__file__).resolve().parents[1]
 GOLDEN = ROOT / "testdata" / "golden"

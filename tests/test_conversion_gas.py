@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The section of an object has the rules of GNU as for the same source, at every PC and in no more rows."""
 
-from __future__ import annotations
-
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pytest
 
@@ -19,12 +18,8 @@ from tests.support import known_wrong
 from tests.support.needs import need
 from tests.support.oracle.gas import Pair, assemble, functions_of, pair_of, problems_of
 from tests.support.oracle.readelf_sframe import check_printed, printed
+from tests.support.oracle.tools import Binutils, BinutilsVersion, Target
 from tests.support.targets import TARGETS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.oracle.tools import Binutils, BinutilsVersion, Target
 
 pytestmark = pytest.mark.oracle
 

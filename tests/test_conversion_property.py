@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random CFI through the whole program: the section agrees with it, and verification notices any damage."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cfi2sframe import convert, load
+from cfi2sframe import Conversion, convert, load
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch, arch_of_abi
 from cfi2sframe.api import verify
 from cfi2sframe.conversion import Options
 from cfi2sframe.dwarf.rules import UnwindTable
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import SFrameError
 from cfi2sframe.lower import InParts, Lowering, Skip, pieces_within
 from cfi2sframe.sframe.model import Function, FunctionBody, Section
@@ -26,9 +25,6 @@ from tests.support.samples import TEXT_VADDR, Code, linked_file
 from tests.support.sums import convert_checked
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cfi2sframe import Conversion
-    from cfi2sframe.elf.image import ElfImage
 
 #: Steps after which every row can be expressed: with others, most sections would be empty.
 PLAIN: frozenset[cfi.Operation] = frozenset(

@@ -4,22 +4,16 @@
 What a hostile file may cost is bounded as a class: `test_guard`.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
 from cfi2sframe.abi import AMD64
 from tests.support import cfi_asm as asm
 from tests.support.audited import assembled
-from tests.support.bounds import run_within_bound
+from tests.support.bounds import BoundedRun, run_within_bound
 from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file, object_file, push_fp
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.bounds import BoundedRun
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.sampled]
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """C++ names in readable form: whatever a symbol table holds, the program's own process is safe, and soon done."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Final

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The limits of a job: what ends it, what they leave alone, and every verb on files whose headers share their bytes."""
 
-from __future__ import annotations
-
 import resource
 import signal
 import struct
@@ -11,7 +9,8 @@ import sys
 import time
 import weakref
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -23,9 +22,6 @@ from cfi2sframe.guard import grant_for_code, limited, part
 from tests.support import cfi_asm as asm
 from tests.support.bounds import ROOT, run_within_bound
 from tests.support.samples import CODE, FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, push_fp
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def state() -> tuple[object, tuple[int, int], tuple[float, float]]:

@@ -1,20 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Look-up by identity, and each row of the table in `intern.py`: which equal objects are one object."""
 
-from __future__ import annotations
-
 import gc
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from cfi2sframe import load
 from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.intern import IdentityMap
 from cfi2sframe.sframe.read import read_section
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 # The look-up itself
 

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The library as a person meets it at a prompt: names, answers that fit a line, errors that name their file."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
@@ -17,15 +16,11 @@ import cfi2sframe
 from cfi2sframe import errors, trace
 from cfi2sframe.abi import AMD64
 from cfi2sframe.emit import emit
+from cfi2sframe.sframe.model import Found
 from cfi2sframe.sframe.read import read_section
 from tests.support import cfi_asm as asm
 from tests.support.raw_sframe import RawFunction, RawSection
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cfi2sframe.sframe.model import Found
 
 PACKAGES: Final = [cfi2sframe, trace]
 #: push %rbp; mov %rsp, %rbp; ...; leave; ret.

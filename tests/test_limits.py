@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Headers and bytes of any value, in time and memory: a clear error, or a right conversion."""
 
-from __future__ import annotations
-
 import struct
 import zlib
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -19,10 +19,6 @@ from tests.support import cfi_asm as asm
 from tests.support import cli
 from tests.support.elf_asm import header_of_section, patched
 from tests.support.samples import CODE, TEXT_VADDR, cie_of, object_file, push_fp
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.fuzz
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranges that every reader accepts: nothing empty, discarded, repeated or overlapping; and bodies cut to size."""
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -14,9 +13,6 @@ from cfi2sframe.overlaps import Pieces, Ranges, Resolved, resolve_overlaps
 from cfi2sframe.reasons import DropReason
 from cfi2sframe.sframe.model import FrameRow, FrameState, FunctionBody, Rule
 from tests.support.bodies import body_of_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def is_code(start: int, end: int) -> bool:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which bytes after functions are padding, and what a section says there."""
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
 
 import capstone
 import pytest
@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe import convert, load, verify
-from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
+from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X, Arch
 from cfi2sframe.api import decode, decode_raw
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.padding import find_padding, is_fill
 from cfi2sframe.report.coverage import account
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, Rule, Section
@@ -22,13 +23,6 @@ from tests.support.bodies import body_of_rows, section_bytes, with_functions
 from tests.support.samples import TEXT_VADDR, Code, linked_file, object_file, push_fp
 from tests.support.stubs.linked import Variant, link
 from tests.support.sums import check_sums
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.elf.image import ElfImage
 
 #: An instruction that does something, and one that fills space, for each ABI.
 RET: Final = {AMD64: b"\xc3", AARCH64_LE: b"\xc0\x03\x5f\xd6", AARCH64_BE: b"\xc0\x03\x5f\xd6", S390X: b"\x07\xfe"}

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever rules a row of the DWARF table has: its SFrame row gives the same values, or there is no such row."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import pytest

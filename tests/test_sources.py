@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files with several sources of CFI: who holds an address, and what cannot be read."""
 
-from __future__ import annotations
-
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe import account, load
-from cfi2sframe.abi import AMD64
+from cfi2sframe.abi import AMD64, Arch
 from cfi2sframe.api import convert, decode_made, truth_of, verify
 from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.elf.constants import EM_X86_64
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import CfiError
 from cfi2sframe.jobs.job import refusal_of, warnings_of
@@ -34,12 +33,6 @@ from tests.support.samples import (
     linked_file,
 )
 from tests.support.sums import check_sums, convert_checked
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.elf.image import ElfImage
 
 CODE_SIZE = 0x100
 

@@ -4,9 +4,7 @@
 The analysis itself is replaced; `tests/instructions/` has its tests.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 
@@ -17,10 +15,13 @@ from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.dwarf.row_section import RowFunction
 from cfi2sframe.dwarf.rules import CfaRule, NoRule, RaSigning, RowState, table_of_rows
+from cfi2sframe.elf.cfi import CfiKind
 from cfi2sframe.elf.constants import STT_FUNC
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.elf.ranges import Span
 from cfi2sframe.emit import check as check_emitted
 from cfi2sframe.emit import emit
-from cfi2sframe.errors import ElfError, ErrorKind, UnfitError
+from cfi2sframe.errors import ElfError, ErrorKind, InputError, UnfitError
 from cfi2sframe.instructions import derive as door
 from cfi2sframe.instructions.derive import Derived
 from cfi2sframe.jobs.job import refusal_of
@@ -32,14 +33,6 @@ from tests.support import cfi_asm as asm
 from tests.support.rules import at_cfa, is_expression, register_offset
 from tests.support.samples import CODE, TEXT_VADDR, Code, cie_of, linked_file
 from tests.support.sums import check_sums, convert_checked
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cfi2sframe.elf.cfi import CfiKind
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.ranges import Span
-    from cfi2sframe.errors import InputError
 
 FROM_CODE = Options(source="code")
 ARCHES = (AMD64, AARCH64_LE, S390X)

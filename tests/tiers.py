@@ -9,15 +9,11 @@ The first tier (`make test`) leaves to the second (`make test-all`):
   case that stays.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    import pytest
+import pytest
 
 #: The choices of pytest's option --tier.
 TIERS: Final = ("first", "second", "all")

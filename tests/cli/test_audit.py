@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verb `audit`: text, JSON, exit statuses, several files."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.audited import assembled, function
 from tests.support.cli import run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.oracle
 

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Readers that have closed their pipe: the program ends without a message, on either stream."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -17,9 +16,6 @@ from tests.support.cli import ROOT, run
 from tests.support.jobs import TRUNCATED, object_of
 from tests.support.needs import need
 from tests.support.trace.core_files import plain_core
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SIGPIPE_STATUS: Final = 128 + signal.SIGPIPE
 #: What writes to standard output.

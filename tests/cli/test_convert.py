@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verb `convert`: bytes, messages and exit statuses, each as a user sees them."""
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +13,6 @@ from tests.support import cfi_asm as asm
 from tests.support.cli import run, run_process
 from tests.support.raw_sframe import RawFunction, RawSection
 from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file, push_fp
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ROWS = bytes.fromhex("00 03 08  04 05 10 f0  08 04 10 f0")
 PUSH = RawFunction(TEXT_VADDR, 32, ROWS, 3)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Damaged real files on the command line: exit status, messages and files are as promised."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -26,9 +25,6 @@ from tests.fuzz.damage import Change, Damage, Seed, damages, seeds_of_this_machi
 from tests.support import cli
 from tests.support.compare_rows import compare, compare_rows, fdes_of
 from tests.support.variants import convert_without_stubs
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.oracle]
 

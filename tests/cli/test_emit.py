@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line's ways to write a file: whole or not at all, with the rights that it had."""
 
-from __future__ import annotations
-
 import gc
 import os
 import stat
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,16 +14,11 @@ from cfi2sframe import load
 from cfi2sframe.api import decode_raw
 from cfi2sframe.cli import main
 from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import VerificationError
 from tests.support.cli import run as run_cli
 from tests.support.emitted import GOLDEN, headers_of, named
 from tests.support.jobs import snapshot
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from cfi2sframe.elf.image import ElfImage
 
 OBJECT = GOLDEN / "amd64-push-rbp.o"
 NOTHING_IN_VERSION_1 = GOLDEN / "amd64-ra-undefined.o"

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`--for NAME`: what is written for a reader, what is left out for it, and that the reader then reads it."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +13,6 @@ from cfi2sframe.readers import READERS
 from tests.support import cfi_asm as asm
 from tests.support.cli import run
 from tests.support.samples import cie_of, object_file, push_fp
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: CFA = *(x9 + 8): flexible rows in version 3.
 FLEXIBLE = asm.Fde(cie_of(AARCH64_LE, asm.def_cfa_expression(b"\x79\x08\x06")), 0x40, 16)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`--from code` on the command line: a program with one function that has CFI and calls one that has none."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

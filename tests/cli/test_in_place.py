@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches as users see them: messages, reports, statuses, and what is in the files afterwards."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -19,9 +17,6 @@ from tests.support.jobs import (
     object_with_gap,
     tree,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: Small files are converted in one process; this many bytes are not.
 POOL_SIZE = 1 << 20

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is printed about many files, and while a run takes long."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
 import sys
 import termios
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +14,6 @@ from cfi2sframe.cli.outcomes import few_lines
 from cfi2sframe.cli.progress import Files
 from tests.support.cli import ROOT
 from tests.support.jobs import OBJECT, object_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: The program, whose runs are long after a tenth of a second, and in which files called "slow" take half a second.
 SLOW = """

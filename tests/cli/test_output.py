@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where output is written, with which mode; that a failure leaves nothing half written; odd names and streams."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

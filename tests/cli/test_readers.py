@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`verify --reader`, and the warning about a reader that would refuse what is written."""
 
-from __future__ import annotations
-
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +11,6 @@ from cfi2sframe.abi import AMD64
 from tests.fuzz import seeds
 from tests.support.cli import run
 from tests.support.kernel_reader import SPREAD, code_of, complaints
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SOURCE = """
 __attribute__((section(".far"), noinline)) int far(int x) { __asm__ volatile(""); return x + 1; }

@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cfi2sframe size` from the command line: formats, exit codes, what is read and what is written."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cfi2sframe.cli import main
 from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE
 from tests.support.sizes import library
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(name="tree")

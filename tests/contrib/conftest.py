@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the recipes' tests."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.contrib.support import install_programs
 from tests.support.walk import Sampler, build_sampler
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(scope="session")

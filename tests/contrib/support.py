@@ -1,22 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of recipes share: clean folders, the programs of this package in PATH, and what a result owes."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tests.support.needs import Result, attempt, need
-from tests.support.walk import check_walks
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tests.support.walk import Sampler
+from tests.support.walk import Sampler, check_walks
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CONTRIB: Final = ROOT / "contrib"

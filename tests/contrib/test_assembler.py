@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The assembler's wrapper: what it hands on, which form the section has, and that linkers merge it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -15,14 +14,8 @@ from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_PROGBITS
 from tests.contrib.support import PROJECT, check_section, environment, run, shell_script, wrapper_folder
 from tests.support.needs import attempt, need
 from tests.support.oracle.gas import assemble, pair_of, problems_of
-from tests.support.walk import check_walks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.oracle.tools import Binutils, BinutilsVersion
-    from tests.support.walk import Sampler
+from tests.support.oracle.tools import Binutils, BinutilsVersion
+from tests.support.walk import Sampler, check_walks
 
 pytestmark = pytest.mark.sampled
 

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The documents: links lead somewhere, tests exist, examples run, the JSON that is explained is written."""
 
-from __future__ import annotations
-
 import doctest
 import json
 import os
 import re
 import subprocess
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -23,9 +22,6 @@ from cfi2sframe.trace.snapshot import Process
 from tests.contrib.support import PROJECT, ROOT, check_section, environment, has_section, run
 from tests.support.cli import run as run_cli
 from tests.support.needs import need
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DOCS = ROOT / "docs"
 NOTES = DOCS / "format-notes.md"

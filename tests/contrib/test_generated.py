@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is made from the parsers and the package: the man page, the completions, the site. Each has every option."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os
@@ -10,16 +8,14 @@ import re
 import runpy
 import sys
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cfi2sframe.cli.parsers import VERBS, verb_parser
 from tests.contrib.support import ROOT, run
 from tests.support.needs import attempt, need
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MAN_PAGE = "man/man1/cfi2sframe.1"
 #: The completion of each shell.

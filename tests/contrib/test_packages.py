@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Debian and rpm packages built with the recipes: what they hold, and what stops a build."""
 
-from __future__ import annotations
-
 import os
 import shutil
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -22,11 +21,7 @@ from tests.contrib.support import (
     shell_script,
 )
 from tests.support.needs import Result, attempt, need
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.walk import Sampler
+from tests.support.walk import Sampler
 
 pytestmark = pytest.mark.sampled
 

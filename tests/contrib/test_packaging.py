@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The archives: the same bytes wherever they are built, whole, and what they install works. Nothing is fetched."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

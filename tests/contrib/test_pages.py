@@ -5,8 +5,6 @@ A block `c NAME` or `asm NAME` of a page is a file. A block `console` is a sessi
 tools that it needs: each line that starts with `$ ` is a command, and the lines after it are what it prints.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re
@@ -14,18 +12,16 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pytest
 
 from tests.contrib.support import ROOT, environment, run
 from tests.support.needs import attempt, need
 from tests.support.oracle.tools import find_binutils, oracles_directory, tool_version
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 pytestmark = [
     pytest.mark.oracle,

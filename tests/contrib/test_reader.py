@@ -1,22 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reader in C that docs/writing-a-reader.md is enough for: its answer is the library's, at every PC."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
 from cfi2sframe import Section, convert, load
 from cfi2sframe.api import decode
+from cfi2sframe.conversion import Level
+from cfi2sframe.sframe.model import Found, Rule
 from tests.contrib.support import ROOT, run
 from tests.support.needs import need
-
-if TYPE_CHECKING:
-    from cfi2sframe.conversion import Level
-    from cfi2sframe.sframe.model import Found, Rule
 
 pytestmark = pytest.mark.sampled
 

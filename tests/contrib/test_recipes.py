@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The recipes of contrib/, each in a clean folder: sections agree with the CFI, and stacks with backtrace()'s."""
 
-from __future__ import annotations
-
 import os
 import re
 import runpy
 import shutil
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -28,12 +27,7 @@ from tests.contrib.support import (
 )
 from tests.support import jobs
 from tests.support.needs import attempt, need
-from tests.support.walk import check_walks
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.walk import Sampler
+from tests.support.walk import Sampler, check_walks
 
 pytestmark = pytest.mark.sampled
 

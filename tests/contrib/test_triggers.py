@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The triggers of dpkg and rpm: a system with a database of its own is converted, and stays so."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wrappers of linker and driver: what they convert, what they leave alone, and that they never break a link."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -27,10 +24,7 @@ from tests.contrib.support import (
     wrapper_folder,
 )
 from tests.support.needs import Result, attempt, need
-from tests.support.walk import check_walks
-
-if TYPE_CHECKING:
-    from tests.support.walk import Sampler
+from tests.support.walk import Sampler, check_walks
 
 pytestmark = pytest.mark.sampled
 

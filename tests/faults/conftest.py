@@ -1,21 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Folders, file systems and the shim; a test skips with a reason if they are not available."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.faults.support import Faults
 from tests.support.needs import need
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 HERE = Path(__file__).resolve().parent
 

@@ -1,26 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of the command line in a folder of their own, with faults, and what may be left in the folder afterwards."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from types import FrameType, MappingProxyType
+from typing import NamedTuple
 
 from tests.support import cli
 from tests.support.cli import ROOT
 from tests.support.jobs import object_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from types import FrameType
 
 TIMEOUT_SECONDS = 120
 #: What lies in the place of the output before it is written.

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that change while they are converted, and several runs at once."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -20,9 +18,6 @@ from tests.faults.support import (
     start,
 )
 from tests.support.jobs import has_section, object_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CHANGED = "the file was changed while it was being converted"
 OTHER = object_of(5)

@@ -1,23 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writing that fails: full disks, limits, read-only file systems, errors of every call. Only the old file is left."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.faults.support import BY_NAME, FORMS, OLD, Faults, Form, check_left, contents, expected, fill, run
 from tests.support.jobs import object_of
 from tests.support.needs import need
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 #: Larger than the pages that the file systems here have left.
 LARGE = object_of(400)

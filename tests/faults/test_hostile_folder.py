@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program run in another user's folder, with a file there for every module that could be imported."""
 
-from __future__ import annotations
-
 import shutil
 import sys
-from typing import TYPE_CHECKING, Final, NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple
 
 import pytest
 
@@ -14,9 +13,6 @@ from tests.contrib.support import ROOT, environment, install_programs, run, shel
 from tests.faults.test_truncation import file_of
 from tests.support.jobs import object_of
 from tests.support.needs import Result, attempt, need
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.sampled]
 

@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """SECURITY.md names all tests of faults, and the package imports nothing that could break its word."""
 
-from __future__ import annotations
-
 import ast
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 from tests.support.cli import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 MODULES = sorted((ROOT / "cfi2sframe").rglob("*.py"))
 TEXT = (ROOT / "SECURITY.md").read_text(encoding="utf-8")

@@ -5,8 +5,6 @@ The user has a file with bytes of his own, and can lead its name to a file that 
 root's may change, and no file may have the user's bytes and root's rights.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from functools import partial

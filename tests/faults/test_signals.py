@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signals right before and right after each system call of the writing."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -26,9 +24,6 @@ from tests.faults.support import (
     run,
 )
 from tests.support.cli import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.sampled
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Outputs of every kind: the input itself, links, folders, devices, odd names; and a file's attributes."""
 
-from __future__ import annotations
-
 import os
 import stat
 import struct

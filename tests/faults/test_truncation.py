@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Large files that are truncated while they are read: an error, at every moment, and nothing else."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator
 from functools import cache, partial
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -14,17 +14,12 @@ from cfi2sframe.abi import AMD64
 from cfi2sframe.elf import load
 from tests.faults.support import OLD, contents, run_until
 from tests.support import cfi_asm as asm
+from tests.support.cli import Result
 from tests.support.embedded import converted
 from tests.support.jobs import object_of
 from tests.support.samples import TEXT_VADDR, Code, linked_file, push_fp
 from tests.support.trace.core_files import MODELS, plain_core, program
 from tests.support.trace.stacks import make_stack
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.cli import Result
 
 pytestmark = pytest.mark.fuzz
 

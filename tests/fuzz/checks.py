@@ -1,28 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """What has to hold of whatever was read or made, for any input."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cfi2sframe import Conversion, account, convert, verify
 from cfi2sframe.api import decode, decode_existing
-from cfi2sframe.conversion import Options
+from cfi2sframe.conversion import Level, Options
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import reader_warnings
 from cfi2sframe.errors import Cfi2SFrameError, CostError, RequestError
 from cfi2sframe.report.coverage_report import headline, missing_sentences
 from cfi2sframe.sframe.dump import dump_json, dump_text
+from cfi2sframe.sframe.model import FrameRow, Function
+from cfi2sframe.sframe.read import DecodedSection
 from tests.fuzz.harness import FindingError, expect
 from tests.support.kernel_reader import LARGE_REGISTER, OUTSIDE, SPREAD, code_of, complaints
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cfi2sframe.conversion import Level
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.model import FrameRow, Function
-    from cfi2sframe.sframe.read import DecodedSection
 
 VERSIONS: Final = (1, 2, 3)
 #: As two bits of an input choose them, 2 twice: the first is what most of the kept ones stand for.

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real files and what may happen to them: cut, bytes changed, fields of headers, of CFI and of `.sframe` rewritten."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -10,16 +8,14 @@ from typing import Final, NamedTuple
 from hypothesis import strategies as st
 
 from cfi2sframe import convert, load
-from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import Cfi2SFrameError
 from tests.fuzz import seeds
 from tests.support.samples import TEXT_VADDR, Code, linked_file, push_fp
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.elf.image import ElfImage
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 #: Small programs that nearly every machine has; those that are larger or missing are passed over.

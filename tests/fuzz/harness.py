@@ -5,22 +5,18 @@ A target is a module with `run(data)` and `seeds()`. `run` returns for whatever 
 must never be raised: any exception outside the project's own tree. Nothing here needs a fuzzing engine.
 """
 
-from __future__ import annotations
-
 import gc
 import time
 import tracemalloc
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from cfi2sframe.errors import CostError
 from cfi2sframe.guard import limited
 from tests.support.bounds import BASE_SECONDS, MARGIN, MIB, SECONDS_PER_MIB
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 CORPUS: Final = Path(__file__).resolve().parents[2] / "testdata/fuzz"
 #: A module in this package each, and a folder in `CORPUS` where fuzzing has found something.

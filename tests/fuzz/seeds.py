@@ -1,19 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inputs to start from, made by the tests' own assemblers: small files with a bit of everything in them."""
 
-from __future__ import annotations
+from collections.abc import Iterator
+from typing import Final
 
-from typing import TYPE_CHECKING, Final
-
-from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from tests.support import cfi_asm as asm
 from tests.support.raw_sframe import RawFunction, RawSection
 from tests.support.samples import CODE, cie_of, object_file, push_fp
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cfi2sframe.abi import Arch
 
 ARCHES: Final = (AMD64, AARCH64_LE, S390X, AARCH64_BE)
 #: Addresses as a linker gives them to a small file: one page of headers and CFI, one of code.

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fuzz target: any bytes as `.eh_frame` or `.debug_frame`, through the parser of entries and the row machine."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING
 
+from cfi2sframe.dwarf.entries import DwarfFde
 from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.numbers import Location, PointerBases
 from cfi2sframe.dwarf.rules import Rows
@@ -17,11 +16,6 @@ from tests.fuzz.harness import expect
 from tests.support import cfi_asm as asm
 from tests.support.entries import parse_entries
 from tests.support.samples import cie_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from cfi2sframe.dwarf.entries import DwarfFde
 
 _VADDR = 0x400000
 

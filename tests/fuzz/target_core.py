@@ -1,25 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fuzz target: any bytes as a core file, whose threads are traced and printed."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator
 from functools import cache
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final, NamedTuple, get_args
+from typing import Final, NamedTuple, get_args
 
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
 from cfi2sframe.errors import Cfi2SFrameError
 from cfi2sframe.trace import FileStore, trace_core
 from cfi2sframe.trace.frames import EndingKind
+from cfi2sframe.trace.space import ModuleFile
 from tests.fuzz.harness import expect
 from tests.support.trace.core_files import MODELS, plain_core, program
 from tests.support.trace.stacks import make_stack
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cfi2sframe.trace.space import ModuleFile
 
 ARCHES: Final = {"amd64": AMD64, "aarch64": AARCH64_LE, "s390x": S390X}
 

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fuzz target: any bytes as code with symbols, or as a whole file: records of what is derived, and their conversion."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from cfi2sframe import convert, load
-from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.conversion import Options
 from cfi2sframe.elf.ranges import Span, united
 from cfi2sframe.errors import Cfi2SFrameError
@@ -15,11 +14,6 @@ from tests.fuzz import seeds as make
 from tests.fuzz.checks import LEVELS, check_conversion
 from tests.fuzz.harness import FindingError, expect
 from tests.support.instructions.handmade import code_file, problems_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cfi2sframe.abi import Arch
 
 _ARCHES: Final = (AMD64, AARCH64_LE, S390X)
 _ELF: Final = b"\x7fELF"

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fuzz target: any bytes as an ELF file: it is read, converted, given a section, and has it taken out again."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from cfi2sframe import Conversion, convert, load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.elf.constants import SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import check, check_removal, emit, remove
 from cfi2sframe.errors import Cfi2SFrameError, InputError, RequestError, VerificationError
 from tests.fuzz import seeds as make
@@ -17,11 +16,6 @@ from tests.fuzz.harness import FindingError, expect
 from tests.support import cfi_asm as asm
 from tests.support.go_table import GoFunction, GoTable, go_file
 from tests.support.samples import FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, cie_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cfi2sframe.elf.image import ElfImage
 
 _SOME = 64
 

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fuzz target: any bytes as the section that somebody claims for a file: decoded, dumped, looked up in, verified."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 from cfi2sframe import convert, load, verify
-from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.api import decode_raw
 from cfi2sframe.conversion import default_section_vaddr
 from cfi2sframe.errors import Cfi2SFrameError, SFrameError
@@ -14,11 +13,6 @@ from cfi2sframe.sframe.read import read_section
 from tests.fuzz import seeds as make
 from tests.fuzz.checks import LEVELS, check_decoded
 from tests.fuzz.harness import expect
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cfi2sframe.abi import Arch
 
 _VADDR: Final = 0x30000
 #: The files by the ABI that a section names in its header; others are verified against the first.

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every seed and every kept fuzz input again. No fuzzing engine is needed."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.fuzz.harness import TARGETS, FindingError, inputs, measured, target, timed

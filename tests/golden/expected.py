@@ -4,9 +4,8 @@
 `python -m tests.golden.expected` rewrites all. Other tests ask for kinds, places and exit statuses only.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 from cfi2sframe import load
 from cfi2sframe.conversion import Options
@@ -16,10 +15,6 @@ from cfi2sframe.sframe.dump import dump_text
 from cfi2sframe.sframe.read import read_section
 from tests.golden.messages import FOLDER, text_of_messages
 from tests.support.sums import check_sums, convert_checked
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 MESSAGES = FOLDER / "messages.txt"
 

@@ -5,17 +5,16 @@ Each line of `SESSIONS` runs in a folder of its own.
 `python -m tests.golden.expected` rewrites `messages.txt`; whoever reviews its difference sees what a user will see.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from cfi2sframe.abi import AMD64, S390X
+from cfi2sframe.abi import AMD64, S390X, Arch
 from cfi2sframe.trace import Frame
 from tests.support import cfi_asm as asm
 from tests.support.cli import run
@@ -26,11 +25,6 @@ from tests.support.trace.core_files import BIAS, CoreFile, Load, program_mapping
 from tests.support.trace.core_files import TEXT_VADDR as PROGRAM_TEXT
 from tests.support.trace.core_files import program as traced_program
 from tests.support.trace.stacks import STACK, raw_section, words_row
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cfi2sframe.abi import Arch
 
 #: Lines of commands; those joined by "&&" run in one folder, one after the other whatever their exit statuses.
 SESSIONS: Final = """\

@@ -4,17 +4,12 @@
 After a wanted change: `make golden`, and read the difference.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.golden.expected import MESSAGES, expected_path, objects, text_of
 from tests.golden.messages import FOLDER, text_of_messages
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("path", objects(), ids=lambda path: path.stem)

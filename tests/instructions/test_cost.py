@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small files of code that could make the analysis of instructions expensive: whole runs within the bound."""
 
-from __future__ import annotations
-
 import random
 import struct
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -14,10 +14,6 @@ from tests.support import elf_asm
 from tests.support.bounds import run_within_bound
 from tests.support.instructions.handmade import DATA_VADDR, code_file
 from tests.support.samples import CODE, SHT_NOBITS, TEXT_VADDR
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.sampled]
 

@@ -1,26 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The effects of instructions, held to their execution by an emulator: real ones, and any others."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe import load
-from cfi2sframe.instructions.effects import Op
+from cfi2sframe.instructions.effects import Op, Step
 from tests.support.instructions.execution import TARGETS, Checker, examples
+from tests.support.oracle.tools import CorpusArch
 from tests.support.targets import S390
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from cfi2sframe.instructions.effects import Step
-    from tests.support.oracle.tools import CorpusArch
 
 #: Bytes of a file's code that are looked at.
 _MOST_BYTES: Final = 200_000

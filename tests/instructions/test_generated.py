@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from cfi2sframe import load
 from cfi2sframe.abi import AMD64
-from cfi2sframe.dwarf.rules import NoRule
+from cfi2sframe.dwarf.rules import NoRule, RowState
 from cfi2sframe.instructions.derive import derive
 from cfi2sframe.rules import Rule
 from tests.support.instructions.assembled import rows_of, shown
@@ -18,9 +16,6 @@ from tests.support.instructions.generated import Body, Generated, Statement, bod
 from tests.support.instructions.handmade import code_file, problems_of
 from tests.support.rules import register_offset
 from tests.support.samples import TEXT_VADDR
-
-if TYPE_CHECKING:
-    from cfi2sframe.dwarf.rules import RowState
 
 pytestmark = pytest.mark.property
 

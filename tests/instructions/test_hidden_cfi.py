@@ -1,22 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows from instructions against the CFI of compilers, which is hidden from the analysis: none is wrong."""
 
-from __future__ import annotations
-
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
 from cfi2sframe import load
 from tests.support.instructions.hidden import compare
 from tests.support.needs import need
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.oracle.tools import CorpusArch
+from tests.support.oracle.tools import CorpusArch
 
 pytestmark = pytest.mark.oracle
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a process begins there is no caller; an entry point of a library is no such place."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

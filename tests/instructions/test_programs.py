@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs in assembly whose instructions have to give what their CFI, written by hand, says, or nothing."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.reasons import CodeReason
 from tests.support.instructions.assembled import assembled, sources
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.oracle
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The effects of s390x instructions that the assembler writes and capstone reads, held to their execution, too."""
 
-from __future__ import annotations
-
 import random
 import re
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -13,9 +12,6 @@ from cfi2sframe.instructions.s390x import ABI
 from tests.support.instructions.execution import TARGETS, Checker
 from tests.support.needs import need, run
 from tests.support.targets import S390
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.oracle
 

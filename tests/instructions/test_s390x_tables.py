@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of jumps on s390x, as compilers write them: all of their targets are found, and agree with the CFI."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -11,9 +10,6 @@ from cfi2sframe import load
 from cfi2sframe.audit.compare import audit
 from tests.support.needs import need, run
 from tests.support.targets import S390
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.oracle
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows from instructions held to execution: each instruction of programs whose CFI is not read."""
 
-from __future__ import annotations
-
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
@@ -13,9 +12,6 @@ from cfi2sframe import load
 from cfi2sframe.instructions.derive import derive
 from tests.support.instructions.stepped import step
 from tests.support.needs import need
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 pytestmark = pytest.mark.oracle
 

@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What happens where capstone, the one dependency with native code, cannot be had."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.support.cli import run_process
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def without_capstone(tmp_path: Path) -> dict[str, str]:

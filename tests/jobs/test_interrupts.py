@@ -1,23 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches that are interrupted: every file is the old one or the new one, nothing else is left, nothing is printed."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.cli import ROOT
 from tests.support.jobs import has_section, object_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FUNCTIONS = 500
 #: Enough for processes, and for the run to last longer than the test looks.

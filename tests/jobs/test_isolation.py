@@ -1,23 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """One bad file among good ones, whatever is bad about it: it alone fails, and every other file is done."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import subprocess
 import sys
 from itertools import product
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.cli import ROOT
 from tests.support.jobs import has_section, object_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COUNT = 5
 #: So much that processes are started.

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One file converted in place: what it becomes, when it is left alone, and what is kept in any case."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -30,10 +28,6 @@ from tests.support.jobs import (
     snapshot,
 )
 from tests.support.needs import need
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 NO_CFI = (
     "no call frame information: no .eh_frame, .debug_frame or .gopclntab; a separate debug file may have some, "

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From names to jobs: order, folders, and names of the same file."""
 
-from __future__ import annotations
-
 import os
 import pickle
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +12,6 @@ from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.listing import work_list
 from cfi2sframe.jobs.records import Settings
 from tests.support.jobs import OBJECT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def fill(folder: Path, *names: str, data: bytes = OBJECT) -> list[str]:

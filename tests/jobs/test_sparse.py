@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sparse files: holes stay holes, and add nothing to the size of the input."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +9,6 @@ from cfi2sframe.elf.headers import parse_file_header
 from cfi2sframe.elf.load import read_file, stored_size
 from tests.support.bounds import TOO_COSTLY, run_within_bound
 from tests.support.jobs import object_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.fuzz
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a folder has that is not for this program is skipped, and told by kind; what is named is not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

@@ -1,25 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The account of a conversion, and its report: shares, ratios, sums, and what is missing."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
 from cfi2sframe import account, convert, load
 from cfi2sframe.abi import AMD64
-from cfi2sframe.report.coverage import share
+from cfi2sframe.report.coverage import Coverage, share
 from cfi2sframe.report.coverage_report import add_up, coverage_report, headline, missing_sentences
 from cfi2sframe.report.tables import render
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file, push_fp
 from tests.support.sizes import check_table
 from tests.support.sums import check_sums, convert_checked
-
-if TYPE_CHECKING:
-    from cfi2sframe.report.coverage import Coverage
 
 UNSAYABLE = asm.def_cfa_expression(b"\x30")
 

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every format of a report has the same numbers, and names in it are harmless."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
 import re
 import sys
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,15 +14,13 @@ from cfi2sframe import account, convert, load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.errors import RequestError
 from cfi2sframe.printable import printable
+from cfi2sframe.report.coverage import Coverage
 from cfi2sframe.report.coverage_report import coverage_report
 from cfi2sframe.report.size_report import comparison_report, size_report
 from cfi2sframe.report.tables import FORMATS, Column, Report, Table, render
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file, push_fp
 from tests.support.sizes import library, measured, sample_files
-
-if TYPE_CHECKING:
-    from cfi2sframe.report.coverage import Coverage
 
 
 def covered(name: str, function: str = "") -> Coverage:

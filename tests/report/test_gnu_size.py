@@ -1,26 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The estimate of what GNU as and ld would make is near the section that they make of compiled code."""
 
-from __future__ import annotations
-
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, get_args
+from typing import Final, get_args
 
 import pytest
 
 from cfi2sframe import load
 from cfi2sframe.conversion import Options, convert_image
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.report.size import gnu_size
 from tests.support.needs import need, run
-from tests.support.oracle.tools import BinutilsVersion, Target
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cfi2sframe.elf.image import ElfImage
-    from tests.support.oracle.tools import Binutils
+from tests.support.oracle.tools import Binutils, BinutilsVersion, Target
 
 pytestmark = pytest.mark.oracle
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sizes of files are right, and they add up, whatever a report lists."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

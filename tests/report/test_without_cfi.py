@@ -1,22 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Code that no CFI covers: its functions by name, stretches without one, and the padding between."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
 from cfi2sframe import load
 from cfi2sframe.abi import AMD64
-from cfi2sframe.report.coverage import NAMED_COUNT
+from cfi2sframe.report.coverage import NAMED_COUNT, Coverage
 from cfi2sframe.report.coverage_report import coverage_report
 from tests.support import cfi_asm as asm
 from tests.support.samples import CODE, FRAME_VADDR, PT_LOAD, SHF_ALLOC, TEXT_VADDR, object_file, push_fp
 from tests.support.sums import check_sums, convert_checked
-
-if TYPE_CHECKING:
-    from cfi2sframe.report.coverage import Coverage
 
 STT_NOTYPE: Final = 0x10
 STT_GNU_IFUNC: Final = 0x1A

@@ -1,22 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions with CFI directives, assembled and audited."""
 
-from __future__ import annotations
-
 import subprocess
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
 
 from cfi2sframe import load
-from cfi2sframe.audit.compare import audit
+from cfi2sframe.audit.compare import Audit, audit
 from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.sources import find_cfi
 from tests.support.needs import need
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from cfi2sframe.audit.compare import Audit
 
 
 class Said(NamedTuple):

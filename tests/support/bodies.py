@@ -1,18 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Function bodies written row by row, and sections of functions that are given as records; their bytes."""
 
-from __future__ import annotations
+from collections.abc import Iterable
 
-from typing import TYPE_CHECKING
-
-from cfi2sframe.sframe.model import FrameRow, FunctionBody
+from cfi2sframe.abi import Arch
+from cfi2sframe.sframe.model import FrameRow, Function, FunctionBody, Section
 from cfi2sframe.sframe.write import store_rows, write
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.sframe.model import Function, Section
 
 
 def body_of_rows(

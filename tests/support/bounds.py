@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The promise about cost, held to whole runs: time and memory in proportion to the input, and a plain answer."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

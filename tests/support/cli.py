@@ -1,27 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the command line in this process, with its streams caught and the sums of each conversion checked."""
 
-from __future__ import annotations
-
 import gc
 import io
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
 from cfi2sframe import conversion
 from cfi2sframe.cli import main
+from cfi2sframe.conversion import Conversion, Options
+from cfi2sframe.elf.image import ElfImage
 from tests.support.sums import check_sums, may_join
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cfi2sframe.conversion import Conversion, Options
-    from cfi2sframe.elf.image import ElfImage
 
 ROOT = Path(__file__).resolve().parents[2]
 

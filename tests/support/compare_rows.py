@@ -1,27 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """A conversion against what the naive evaluator makes of the same CFI, at every boundary of either."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
-from cfi2sframe import account, load
-from cfi2sframe.abi import AARCH64_BE, AARCH64_LE
+from cfi2sframe import Conversion, account, load
+from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, Arch
 from cfi2sframe.api import decode
+from cfi2sframe.conversion import Options
 from cfi2sframe.elf.cfi import CfiSection
+from cfi2sframe.sframe.model import Section
 from tests.support import naive
 from tests.support.evaluation import dwarf_values, sframe_values
 from tests.support.variants import convert_without_stubs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from cfi2sframe import Conversion
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.conversion import Options
-    from cfi2sframe.sframe.model import Section
 
 
 class Comparison(NamedTuple):

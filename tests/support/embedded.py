@@ -1,28 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Building programs, putting a section into them, running them, and asking them what is mapped."""
 
-from __future__ import annotations
-
 import struct
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
 from cfi2sframe import convert, load
+from cfi2sframe.conversion import Conversion
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME
 from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, SECTION_HEADER_SIZE
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import check, check_removal, emit, remove
 from cfi2sframe.placing.insert import inserted
 from cfi2sframe.placing.linked import plan_embedding, self_check
+from cfi2sframe.placing.place import Placement
 from tests.support.needs import attempt, need
-
-if TYPE_CHECKING:
-    from cfi2sframe.conversion import Conversion
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.placing.place import Placement
 
 SOURCES = Path(__file__).parent / "programs"
 HEADER_SIZE = 28

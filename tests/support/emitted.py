@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading rewritten files with another reader than the package's, and starting tools."""
 
-from __future__ import annotations
-
 import io
 import struct
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import NamedTuple
 
 TESTDATA = Path(__file__).resolve().parents[2] / "testdata"
 GOLDEN = TESTDATA / "golden"

@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """All entries of a CFI section at once."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cfi2sframe.dwarf.entries import DwarfFde, EntryWalk
-
-if TYPE_CHECKING:
-    from cfi2sframe.dwarf.numbers import PointerBases
-    from cfi2sframe.elf.cfi import CfiSection
-    from cfi2sframe.errors import CfiError
+from cfi2sframe.dwarf.numbers import PointerBases
+from cfi2sframe.elf.cfi import CfiSection
+from cfi2sframe.errors import CfiError
 
 
 class CfiTable(NamedTuple):

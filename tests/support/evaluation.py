@@ -4,21 +4,14 @@
 The rows of the DWARF table are those of the naive evaluator; of the package, only the records of SFrame are used.
 """
 
-from __future__ import annotations
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-from cfi2sframe.abi import S390X
-from tests.support.naive import RA_SIGN_STATE, Reader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.rules import Rule
-    from cfi2sframe.sframe.model import FrameState
-    from tests.support.naive import Row
-    from tests.support.naive import Rule as DwarfRule
+from cfi2sframe.abi import S390X, Arch
+from cfi2sframe.rules import Rule
+from cfi2sframe.sframe.model import FrameState
+from tests.support.naive import RA_SIGN_STATE, Reader, Row
+from tests.support.naive import Rule as DwarfRule
 
 WORD: Final = 1 << 64
 _INCREMENT: Final = 0x9E3779B97F4A7C15

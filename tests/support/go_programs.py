@@ -1,27 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs that Go builds, and Go's own `.debug_frame` as the judge of what its table of functions says."""
 
-from __future__ import annotations
-
 import os
 import subprocess
-from typing import TYPE_CHECKING, Final, NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple
 
 import pytest
 
-from cfi2sframe.dwarf.programs import read_programs
-from cfi2sframe.dwarf.rules import NoRule
+from cfi2sframe.dwarf.programs import CfiEntry, read_programs
+from cfi2sframe.dwarf.rules import NoRule, RowState
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.rules import Rule
 from cfi2sframe.sources import find_cfi
 from tests.support.needs import need
 from tests.support.rules import in_register
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cfi2sframe.dwarf.programs import CfiEntry
-    from cfi2sframe.dwarf.rules import RowState
-    from cfi2sframe.elf.image import ElfImage
 
 #: Go's names of the ABIs.
 GO_ARCHES: Final = ("amd64", "arm64", "s390x")

@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """An assembler of Go's table of functions: records in, a linked file with `.gopclntab` out."""
 
-from __future__ import annotations
-
 import struct
 from typing import Final, NamedTuple
 
-from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from tests.support import cfi_asm as asm
 from tests.support.samples import CODE, ET_DYN, PT_LOAD, SHF_ALLOC, SHT_NOBITS, TEXT_VADDR
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cfi2sframe.abi import Arch
 
 TABLE_VADDR: Final = 0x40000
 MODULE_VADDR: Final = 0x60000

@@ -1,20 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small files to convert in place, and their state afterwards."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from cfi2sframe.abi import AMD64, S390X
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.listing import work_list
+from cfi2sframe.jobs.records import Outcome, Settings
 from tests.support import cfi_asm as asm
 from tests.support.samples import cie_of, object_file, push_fp
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cfi2sframe.jobs.records import Outcome, Settings
 
 #: An object with one function, and what it becomes is not the same for each size.
 OBJECT = object_file(AMD64, {".text": (push_fp(AMD64, 0),)})

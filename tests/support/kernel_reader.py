@@ -9,17 +9,13 @@ functions there. Words are decoded to make sure that all of them have a meaning;
 compare.
 """
 
-from __future__ import annotations
-
 import struct
 from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.elf.image import ElfImage
 
 _MAGIC: Final = 0xDEE2
 _PT_LOAD, _PF_X = 1, 1

@@ -5,8 +5,6 @@ A test that compares with such a tool marks the case as a strict expected failur
 mended, or a list that has grown old, turns the run red.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import pytest

@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linked files spelled out header by header: many notes, many segments, long names, and all of them damaged at will."""
 
-from __future__ import annotations
-
 import struct
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cfi2sframe.abi import AMD64
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE, SECTION_HEADER_SIZE
 from tests.support import cfi_asm as asm
 from tests.support.elf_asm import note
 from tests.support.samples import push_fp
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 BASE_VADDR: Final = 0x400000
 PT_LOAD, PT_NOTE = 1, 4

@@ -5,16 +5,12 @@ It shares nothing with the package, remembers nothing, and keeps the rules of ev
 section's bytes in a linked file, and reads none of them.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 from elftools.elf.elffile import ELFFile
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 #: The name of a rule, and its operands: ("offset", -16), ("register", 3), ("expression", b"..."), ("undefined",).
 Rule = tuple[object, ...]

@@ -1,21 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The package's rows as the naive evaluator has them, and beside its own."""
 
-from __future__ import annotations
+from collections.abc import Iterator, Sequence
+from typing import Final
 
-from typing import TYPE_CHECKING, Final
-
-from cfi2sframe.dwarf.rules import UNKNOWN_CFA, NoRule, RaSigning
+from cfi2sframe.abi import Arch
+from cfi2sframe.dwarf.rules import UNKNOWN_CFA, CfaRule, NoRule, RaSigning, RegisterRule, RowState, UnwindTable
 from cfi2sframe.rules import Rule
 from tests.support.naive import RA_SIGN_STATE, Row
+from tests.support.naive import Rule as NaiveRule
 from tests.support.rules import state_at
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.dwarf.rules import CfaRule, RegisterRule, RowState, UnwindTable
-    from tests.support.naive import Rule as NaiveRule
 
 _SIGNING: Final[dict[RaSigning, NaiveRule]] = {
     RaSigning.SIGNED: ("state", 1),

@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs that tests run."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 
 def need(*programs: str) -> str:

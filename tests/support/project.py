@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A C and C++ program of some size: the sources of `programs/project`, some of them compiled several times."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final, NamedTuple
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """SFrame sections put together field by field, right ones and wrong ones, without the package's encoder."""
 
-from __future__ import annotations
-
 import struct
 from typing import Literal, NamedTuple
 

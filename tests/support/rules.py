@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """DWARF's rules under DWARF's names (DWARF 5, 6.4.1), as the package's rows have them."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cfi2sframe.dwarf.expression import Expression
-from cfi2sframe.dwarf.rules import RowState
+from cfi2sframe.dwarf.rules import RowState, UnwindTable
 from cfi2sframe.rules import Rule
-
-if TYPE_CHECKING:
-    from cfi2sframe.dwarf.rules import UnwindTable
 
 
 def register_offset(register: int, offset: int) -> Rule:

@@ -4,21 +4,16 @@
 Code is SHT_NOBITS where its size matters and its bytes do not, so a function of a megabyte costs nothing.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from cfi2sframe import load
-from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.dwarf.entries import DwarfCie
+from cfi2sframe.elf.image import ElfImage
 from tests.support import cfi_asm as asm
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.elf.image import ElfImage
 
 ET_DYN: Final = 3
 PT_LOAD: Final = 1

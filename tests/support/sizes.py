@@ -1,20 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small files to measure, and the sums that hold in every report."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 from cfi2sframe import convert, load
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
 from cfi2sframe.report.size import FileSize, measure
+from cfi2sframe.report.tables import Table
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file, object_file, push_fp
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from cfi2sframe.report.tables import Table
 
 FUNCTION_SIZE = 32
 

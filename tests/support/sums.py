@@ -1,22 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sums of every account add up, whatever was converted: tests convert through `convert_checked`."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from itertools import groupby
 
 from cfi2sframe import Conversion, account, convert
 from cfi2sframe.conversion import Options
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.lower import InParts, Skip
-from cfi2sframe.report.coverage import NAMED_COUNT
+from cfi2sframe.report.coverage import NAMED_COUNT, Coverage
 from cfi2sframe.sframe.constants import FDE_SIZE, HEADER_SIZE
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.report.coverage import Coverage
 
 
 DEFAULTS = Options()

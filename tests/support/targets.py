@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The architectures other than AMD64, and the names that their tools and files go by."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final, NamedTuple
 

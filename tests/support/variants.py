@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sections that lack what ours have beyond the CFI, as those of other producers: padding, and stubs' own rows."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from cfi2sframe import convert
+from cfi2sframe.conversion import Conversion, Options
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.sframe.write import write
 from cfi2sframe.stubs import scan as scan_stubs
 from cfi2sframe.stubs.records import StubScan
-
-if TYPE_CHECKING:
-    from cfi2sframe.conversion import Conversion, Options
-    from cfi2sframe.elf.image import ElfImage
 
 
 def convert_unpadded(image: ElfImage, options: Options) -> Conversion:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Walk the stacks of a running program by its .sframe and by glibc's backtrace(): the sampler of `consumer/`."""
 
-from __future__ import annotations
-
 import re
 from itertools import takewhile
 from pathlib import Path

@@ -12,31 +12,23 @@ Code outside of the CFI must get no row. Rows that no return proves are missing.
 Labels with `.L` are in neither file's symbols, but are known here.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cfi2sframe import load
-from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
+from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.dwarf.programs import read_programs
-from cfi2sframe.dwarf.rules import NoRule
+from cfi2sframe.dwarf.rules import NoRule, RowState, UnwindTable
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.ranges import Span
-from cfi2sframe.instructions.derive import derive
+from cfi2sframe.instructions.derive import Derived, derive
+from cfi2sframe.reasons import CodeReason
 from cfi2sframe.rules import Rule
 from cfi2sframe.sources import find_cfi
 from tests.support.needs import need
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.dwarf.rules import RowState, UnwindTable
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.instructions.derive import Derived
-    from cfi2sframe.reasons import CodeReason
 
 _PREFIXES: Final = {AMD64.name: "x86_64-linux-gnu", AARCH64_LE.name: "aarch64-linux-gnu", S390X.name: "s390x-linux-gnu"}
 _HEADS: Final = {AMD64.name: ".intel_syntax noprefix\n"}

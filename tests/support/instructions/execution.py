@@ -1,25 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Effects of instructions held to an emulator, which executes them one by one: one harness for all ABIs."""
 
-from __future__ import annotations
-
+import random
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
 
 import pytest
 
 from cfi2sframe.abi import AMD64, S390X
 from cfi2sframe.instructions import aarch64, amd64, s390x
 from cfi2sframe.instructions.decoder import open_disassembler
-from cfi2sframe.instructions.effects import JUMP, NOTHING, Effect, Flow, Op
+from cfi2sframe.instructions.effects import JUMP, NOTHING, Abi, Effect, Flow, Op
 from cfi2sframe.instructions.s390x_text import FLOATS
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Iterable, Iterator
-
-    from cfi2sframe.instructions.effects import Abi
 
 #: All memory that there is; registers point to the window in its midst.
 _MEMORY_SIZE: Final = 1 << 28

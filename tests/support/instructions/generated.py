@@ -7,15 +7,13 @@ The maker of a program knows the stack depth and where FP is saved, because it h
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from hypothesis import strategies as st
 
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState
 from tests.support.rules import at_cfa, register_offset
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _RBP, _RSP = 6, 7
 _PUSHES: Final = {"rbx": (b"\x53", b"\x5b"), "r12": (b"\x41\x54", b"\x41\x5c"), "r15": (b"\x41\x57", b"\x41\x5f")}

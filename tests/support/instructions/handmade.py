@@ -1,25 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of plain code bytes, with symbols and some data, and what has to hold of whatever is derived from them."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from cfi2sframe.abi import Arch
 from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.dwarf.rules import NoRule
-from cfi2sframe.elf.ranges import without
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.elf.ranges import Span, without
+from cfi2sframe.instructions.derive import Derived
 from cfi2sframe.uncovered import as_cfi
 from tests.support import elf_asm
 from tests.support.samples import CODE, ET_DYN, PT_LOAD, SHF_ALLOC, TEXT_VADDR
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.ranges import Span
-    from cfi2sframe.instructions.derive import Derived
 
 STT_FUNC: Final = 0x12
 STT_NOTYPE: Final = 0x10

@@ -1,25 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CFI of a file hidden from the analysis, all of it or a random part: rows from instructions, compared with it."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cfi2sframe.audit.flow import CfiFlow
 from cfi2sframe.code_map import map_code
 from cfi2sframe.dwarf.programs import read_programs
-from cfi2sframe.dwarf.rules import NoRule, RaSigning
+from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.instructions.derive import derive
 from cfi2sframe.rules import Rule
 from cfi2sframe.sources import find_cfi
 from tests.support.instructions.assembled import row_spans
-
-if TYPE_CHECKING:
-    from cfi2sframe.dwarf.rules import RegisterRule, RowState
-    from cfi2sframe.elf.image import ElfImage
 
 
 class Comparison(NamedTuple):

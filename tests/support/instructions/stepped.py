@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows from instructions held to execution in an emulator, one instruction at a time."""
 
-from __future__ import annotations
-
 import re
 import socket
 import struct
@@ -10,22 +8,18 @@ import subprocess
 import tempfile
 import time
 import weakref
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cfi2sframe import load
-from cfi2sframe.dwarf.rules import NoRule, RaSigning
+from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState
 from cfi2sframe.elf.constants import SHT_SYMTAB
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.instructions.derive import derive
 from cfi2sframe.rules import Rule
 from tests.support.instructions.assembled import rows_of
 from tests.support.needs import need
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cfi2sframe.dwarf.rules import RegisterRule, RowState
-    from cfi2sframe.elf.image import ElfImage
 
 
 class _Debugger(NamedTuple):

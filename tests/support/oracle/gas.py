@@ -1,26 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects of GNU as with SFrame sections of its own, beside the sections made of the same CFI."""
 
-from __future__ import annotations
-
 import subprocess
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from cfi2sframe import convert, load
 from cfi2sframe.api import decode_existing, decode_raw
+from cfi2sframe.conversion import Options
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.ranges import Span, SpanCount
 from cfi2sframe.errors import InputError
-from cfi2sframe.sframe.model import OUTERMOST
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from cfi2sframe.conversion import Options
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.model import FrameState, Function, Section
-    from cfi2sframe.sframe.read import DecodedSection
+from cfi2sframe.sframe.model import OUTERMOST, FrameState, Function, Section
+from cfi2sframe.sframe.read import DecodedSection
 
 # A fatal error of these assemblers, with a message of their own and no object.
 FATAL = ("SFrame unsupported offset value", "Internal error in sframe_xlate_do_restore")

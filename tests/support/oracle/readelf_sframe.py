@@ -1,24 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `readelf --sframe` prints (binutils 2.40: version 1, to 2.45: version 2, later: 2 and 3), against our dump."""
 
-from __future__ import annotations
-
 import re
 import subprocess
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
 
 from cfi2sframe import convert, load
 from cfi2sframe.api import decode
+from cfi2sframe.conversion import Options
 from cfi2sframe.sframe.dump import dump_text
+from cfi2sframe.sframe.read import DecodedSection
 from tests.support import known_wrong
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from cfi2sframe.conversion import Options
-    from cfi2sframe.sframe.read import DecodedSection
-    from tests.support.oracle.tools import Binutils, Target
+from tests.support.oracle.tools import Binutils, Target
 
 _ROW: Final = re.compile(r"    [0-9a-f]{16}  ")
 _HEADER: Final = ("Version:", "Flags:", "SFRAME_F", "Num F")

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the outside tools and files of the tests are; a test whose tools are missing is skipped."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A C and a C++ program that call compare() in places of their lives where stacks are hard to walk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stack depth at the instructions of stubs, measured: an emulator executes them as the file has them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 
 import pytest
 
 from cfi2sframe.abi import AMD64, S390X
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.elf.image import ElfImage
 
 _PAGE: Final = 0x1000
 _STACK_VADDR: Final = 0x7F00_0000_0000

@@ -1,21 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stubs spelled out byte by byte, in files that have nothing else: what no linker here writes, or none should."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from cfi2sframe import load
-from cfi2sframe.abi import AMD64
+from cfi2sframe.abi import AMD64, Arch
 from cfi2sframe.elf.constants import ET_DYN, PF_R, PF_X, PT_DYNAMIC, PT_LOAD, SHF_ALLOC, SHF_EXECINSTR
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.sframe.model import Function
 from tests.support import elf_asm
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.model import Function
 
 PLT_VADDR: Final = 0x1000
 GOT_VADDR: Final = 0x3000

@@ -1,23 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs with stubs of every kind, linked by the linkers that are here."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pytest
 
 from cfi2sframe import load
+from cfi2sframe.elf.image import ElfImage
 from tests.support.needs import need
 from tests.support.oracle import tools
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cfi2sframe.elf.image import ElfImage
 
 SOURCE: Final = Path(__file__).resolve().parents[3] / "testdata/src/plt/calls.c"
 

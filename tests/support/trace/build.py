@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The test programs: what they are made of, how they are compiled, and where they are looked at."""
 
-from __future__ import annotations
-
 import resource
 from pathlib import Path
 from typing import Final, NamedTuple

@@ -1,23 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Core files made field by field, right ones and wrong ones, and programs that they may be of."""
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from cfi2sframe.abi import AMD64, S390X, Arch
 from cfi2sframe.elf import constants as c
-from cfi2sframe.trace import FileMapping
+from cfi2sframe.trace import FileMapping, Frame
 from tests.support import elf_asm
 from tests.support.elf_asm import note
-from tests.support.trace.stacks import SECTION_VADDR, STACK, Model, make_stack
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cfi2sframe.trace import Frame
-    from tests.support.trace.stacks import Stack
+from tests.support.trace.stacks import SECTION_VADDR, STACK, Model, Stack, make_stack
 
 NT_PRSTATUS, NT_AUXV, NT_FILE = 1, 6, 0x46494C45
 PAGE: Final = 0x1000

@@ -1,29 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs of other architectures under qemu's user emulation, which a gdb watches until they leave a core."""
 
-from __future__ import annotations
-
 import os
 import re
 import struct
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.load import load
 from cfi2sframe.trace import FileMapping
 from tests.support.elf_asm import note
+from tests.support.targets import Target
 from tests.support.trace.build import allow_cores
 from tests.support.trace.core_files import NT_FILE, PAGE, mapped_files, with_headers
 from tests.support.trace.judges import GDB_FRAMES, TIMEOUT, Chain, chains_in, gdb
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.support.targets import Target
 
 #: Without SVE, whose signal frames gdb 13 takes for damaged; with pointer authentication, where programs use it.
 CPUS: Final = {"aarch64": "max,sve=off,sme=off", "s390x": "max"}

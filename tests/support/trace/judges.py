@@ -1,21 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The second opinions on a stack: gdb and eu-stack, asked for the same core with the same files."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cfi2sframe.demangle import readable_names
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cfi2sframe.trace import Trace, Traced
-    from tests.support.trace.build import Program
+from cfi2sframe.trace import Trace, Traced
+from tests.support.trace.build import Program
 
 HERE: Final = Path(__file__).resolve().parent
 GDB_FRAMES: Final = HERE / "gdb_frames.py"

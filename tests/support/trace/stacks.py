@@ -4,18 +4,14 @@
 The section is put together from the specification's tables, without the package's encoder.
 """
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cfi2sframe.abi import AMD64, S390X, Arch
 from cfi2sframe.api import decode
+from cfi2sframe.sframe.model import Found
 from cfi2sframe.trace import Ending, Frame
 from tests.support.raw_sframe import RawFunction, RawSection
-
-if TYPE_CHECKING:
-    from cfi2sframe.sframe.model import Found
 
 SECTION_VADDR: Final = 0x30000
 FUNCTION_SIZE: Final = 0x100
