@@ -133,7 +133,8 @@ class Stubs:
     def _frame(self, state: State) -> FrameState | None:
         """Return the frame of a state.
 
-        None where the CFA is not SP plus words, where the RA or FP is lost, or where more has been popped than pushed.
+        None where the CFA is not SP plus words, where the RA or FP is not where rows of stubs can have it, or where
+        more has been popped than pushed.
         """
         arch = self.decoder.abi.arch
         sp, row = state[arch.sp_register], row_of(state, self.decoder.abi)
@@ -141,7 +142,8 @@ class Stubs:
             return None
         if row is None or not isinstance(row.cfa, Rule) or state.get(arch.fp_register) != (CALLER_FP, 0):
             return None
-        return FrameState(row.cfa, row.ra if isinstance(row.ra, Rule) else None)
+        ra = row.ra if isinstance(row.ra, Rule) else None
+        return FrameState(row.cfa, ra) if ra is None or ra.is_saved_at_cfa else None
 
     def at_each_byte(self, start: int, end: int) -> list[FrameState | Problem]:
         """Return the frame at each byte of a range of stubs."""

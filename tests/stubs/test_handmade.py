@@ -130,6 +130,8 @@ def test_code_that_is_reached_with_two_depths_is_left_out() -> None:
     [
         (b"\x58\xff\x25" + rel32(0x3000) + b"\xcc", StubReason.UNKNOWN_INSTRUCTION),
         (b"\x48\x89\x04\x24\xc3\xcc\xcc\xcc", StubReason.UNKNOWN_INSTRUCTION),
+        # mov rax, [rsp]; mov [rsp], r11: the RA is in rax.
+        (b"\x48\x8b\x04\x24\x4c\x89\x1c\x24\xff\x25" + rel32(0x3000) + b"\xcc\xcc", StubReason.UNKNOWN_INSTRUCTION),
         (b"\xe8" + rel32(0x10000) + b"\xeb\xfe\xcc", StubReason.UNKNOWN_INSTRUCTION),
         (b"\x50\xeb\xfd" + b"\xcc" * 5, StubReason.ENTRY_UNKNOWN),
     ],
