@@ -57,6 +57,17 @@ def test_files_that_name_themselves_come_to_an_end(tmp_path: Path) -> None:
     assert expanded(f"@{loop}") == [f"@{loop}", "word"]
 
 
+def test_lists_that_name_one_another_over_and_over(tmp_path: Path) -> None:
+    """Five files of some bytes stand for a million words, and 3,000 for a stack that is as deep."""
+    for number in range(5):
+        (tmp_path / f"{number}").write_text(f"@{tmp_path}/{number + 1} " * 20)
+    (tmp_path / "5").write_text("word " * 20)
+    assert len(expanded(f"@{tmp_path}/0")) < 2000 * 20
+    for number in range(3000):
+        (tmp_path / f"deep{number}").write_text(f"@{tmp_path}/deep{number + 1}")
+    assert len(expanded(f"@{tmp_path}/deep0")) == 1
+
+
 def test_no_word_has_a_nul_byte(tmp_path: Path) -> None:
     """GNU ld opens no such file either, and /dev/zero is not read to its end."""
     listed = tmp_path / "list"

@@ -17,6 +17,8 @@ _DEFAULT_OUTPUT: Final = "a.out"
 _MIN_ABBREVIATION: Final = len("--outp")
 #: Words with which a linker only prints, or writes an index.
 _NO_OUTPUT: Final = re.compile(r"--?(version|help|target-help|print-.*)|.*thinlto-index-only.*")
+#: After so many response files, GNU programs give up.
+_MAX_FILES: Final = 2000
 #: The largest response file (bytes): more than any real one, because some devices never end.
 _MAX_FILE_SIZE: Final = 1 << 26
 
@@ -68,18 +70,27 @@ def is_for_driver(words: Sequence[str]) -> bool:
     return any(word.startswith("-Wl,") for word in expand_response_files(words))
 
 
-def expand_response_files(words: Iterable[str], within: tuple[str, ...] = ()) -> Iterator[str]:
+def expand_response_files(words: Iterable[str]) -> Iterator[str]:
     """Yield words, each `@FILE` replaced by the words in that file, as a shell would split them.
 
-    The word stays if the file cannot be read, or is one of those that it stands in. Raises nothing.
+    The word stays if the file cannot be read, is one of those that it stands in, or comes after too many. Raises
+    nothing.
     """
-    for word in words:
+    files_left = _MAX_FILES
+    levels = [("", iter(words))]
+    while levels:
+        word = next(levels[-1][1], None)
+        if word is None:
+            levels.pop()
+            continue
         path = word.removeprefix("@")
-        inner = _words_in(path) if path != word and path not in within else None
+        is_file = path != word and files_left > 0 and all(path != outer for outer, _ in levels)
+        inner = _words_in(path) if is_file else None
         if inner is None:
             yield word
         else:
-            yield from expand_response_files(inner, (*within, path))
+            files_left -= 1
+            levels.append((path, iter(inner)))
 
 
 def _words_in(path: str) -> list[str] | None:
