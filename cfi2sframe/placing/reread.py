@@ -9,7 +9,8 @@
 4. The dynamic entries are equal, except for the addresses of tables that are elsewhere.
 5. Symbols are equal, except for section indices, and values in sections that are elsewhere.
 6. Every other loaded byte is equal. What is new in a segment is the section, what moved, or zeros.
-7. Section header, PT_GNU_SFRAME and a PT_LOAD, read-only or the last, lead to the same bytes, those of the section.
+7. Section header, PT_GNU_SFRAME and a PT_LOAD lead to the same bytes, those of the section. That is read-only, or it is
+   the last, which has grown past its .bss.
 8. Nothing overlaps, in the file or in memory, and kernels and PT_PHDR find the program headers.
 
 Of the program's own code only readers of bytes and sets of spans are used.
@@ -136,7 +137,7 @@ def _check_header(before: FileView, after: FileView) -> None:
 
 
 def _check_section(full: FileView, section: Buffer | None) -> Span:
-    """Check that PT_GNU_SFRAME, the section header and a read-only segment lead to the section; return its place."""
+    """Check that PT_GNU_SFRAME, the section header and a segment lead to the section; return its place."""
     entries = [s for s in full.segments if is_sframe(s)]
     expect(len(entries) == 1, "not one PT_GNU_SFRAME")
     entry, place = entries[0], span_of(entries[0])
@@ -149,9 +150,7 @@ def _check_section(full: FileView, section: Buffer | None) -> Span:
     expect(all({**header, **fields} == header for header in headers), "the header of .sframe has other fields")
     expect(full.maps(vaddr, place.start, size), "the section is not mapped")
     holders = [s for s in full.loads if common([place], [span_of(s)])]
-    has_rights = len(holders) == 1 and holders[0]["p_flags"] & 6 == c.PF_R
-    is_last = holders == full.loads[-1:]
-    expect(has_rights or is_last, "the section's segment is not read-only")
+    expect(len(holders) == 1 and holders[0]["p_flags"] & c.PF_R, "the section's segment cannot be read")
     expect(section is None or full.bytes_of(place) == bytes(section), "the bytes of .sframe differ")
     return place
 
@@ -243,6 +242,8 @@ def _check_loads(bare: FileView, full: FileView, place: Span) -> None:
         expect(same, f"the segment at 0x{old['p_vaddr']:x} changed")
         may_grow = is_after_bss or (not old["p_flags"] & c.PF_W and old["p_filesz"] == old["p_memsz"])
         expect(not growth or (growth > 0 and may_grow), "a segment has another size")
+        may_change = new["p_flags"] & c.PF_W and not is_after_bss
+        expect(not (may_change and common([place], [span_of(new)])), "the section's segment is not read-only")
         if is_after_bss:
             page = max(old["p_align"], 4096)
             page_end = (old["p_vaddr"] + old["p_memsz"] + page - 1) // page * page

@@ -14,10 +14,13 @@ from cfi2sframe.cli import main
 from cfi2sframe.elf.constants import PF_R, PF_W, PF_X, PT_PHDR, SHT_GNU_SFRAME, SHT_NULL
 from cfi2sframe.elf.contents import Joined
 from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.linked import check_removal, plan_embedding, self_check
 from cfi2sframe.placing.place import Placement
 from cfi2sframe.placing.remove import remove_section
+from cfi2sframe.placing.reread import _check_loads
+from cfi2sframe.placing.view import FileView
 from tests.support.embedded import (
     LARGE,
     P_ALIGN,
@@ -144,6 +147,14 @@ def test_a_table_moves_only_as_a_whole() -> None:
     assert ".dynsym" in embedded(bytes(data), LARGE)[0].moved
     struct.pack_into("<Q", data, section_header(load(bytes(data)), ".dynsym") + SH_SIZE, 24 * 4)
     assert ".dynsym" not in plan_embedding(bytes(data), LARGE).moved
+
+
+def test_the_section_is_not_among_data(edit: Edit) -> None:
+    """A writable segment has it only past its .bss."""
+    bare, full = FileView(edit.bare), FileView(edit.full)
+    (data,) = (load for load in full.loads if load["p_flags"] & PF_W)
+    with pytest.raises(EmbedError, match="not read-only"):
+        _check_loads(bare, full, Span(data["p_offset"], data["p_offset"] + 8))
 
 
 def with_rights(data: bytes, rights: int) -> bytes:
