@@ -19,10 +19,10 @@ from cfi2sframe.conversion import (
     read_cfi,
 )
 from cfi2sframe.dwarf.programs import read_programs
-from cfi2sframe.elf.cfi import relocated_bytes
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import load
-from cfi2sframe.errors import ChangedError, InputError, ReaderError, RequestError, UnfitError, naming
+from cfi2sframe.errors import ChangedError, InputError, ReaderError, RequestError, naming
+from cfi2sframe.existing import existing_section
 from cfi2sframe.functions import outcomes_of
 from cfi2sframe.lower import Target, check_target, lower_programs
 from cfi2sframe.sframe.constants import ERRATA, SFRAME_VERSION_2, SFRAME_VERSION_3
@@ -77,6 +77,12 @@ def convert_for(image: ElfImage, options: Options, reader: str | None) -> Conver
     what `convert` raises.
     """
     with naming(image.name):
+        if reader is not None:
+            from cfi2sframe.verification.readers import refusal_of_file
+
+            refusal = refusal_of_file(reader, image)
+            if refusal is not None:
+                raise ReaderError(f"{reader} {refusal.consequence}: {refusal.message}")
         conversion = convert_image(image, options)
         if reader is None or not conversion.data or _broken(reader, conversion) == ():
             return conversion
@@ -124,15 +130,8 @@ def decode_existing(image: ElfImage | bytes | str | PathLike[str]) -> DecodedSec
     the file has no section or a damaged one, and what `load` raises.
     """
     image = _image(image)
-    section, segment = image.sframe_section, image.sframe_segment
     with naming(image.name):
-        if section is not None and section.size:
-            return read_section(relocated_bytes(image, section), section.vaddr, is_object=image.is_relocatable)
-        if segment is not None:
-            data = image.bytes_at(segment.vaddr, segment.file_size)
-            if data is not None:
-                return read_section(data, segment.vaddr)
-        raise UnfitError("no .sframe section")
+        return existing_section(image).required()
 
 
 def decode_made(image: ElfImage, options: Options = Options(), reader: str | None = None) -> DecodedSection:

@@ -10,6 +10,8 @@ from cfi2sframe.conversion import place_again
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_SYMTAB
 from cfi2sframe.elf.headers import SYMBOL_SIZE
 from cfi2sframe.errors import EmbedError, VerificationError, naming
+from cfi2sframe.placing import remove as placing
+from cfi2sframe.placing.remove import Removal
 from cfi2sframe.printable import counted
 from cfi2sframe.sframe.constants import FDE_SIZE, HEADER_SIZE, SFRAME_VERSION_3
 from cfi2sframe.sframe.write import write
@@ -47,6 +49,19 @@ class Emitted(NamedTuple):
         return f"<Emitted: {self.conversion.image.name} with .sframe{where}, {len(self.chunks):,} bytes>"
 
 
+def check_placeable(image: ElfImage) -> None:
+    """Raise `EmbedError` where no section can be put into a file, whatever its CFI says."""
+    with naming(image.name):
+        if image.is_relocatable:
+            from cfi2sframe.placing.objects import check_object
+
+            check_object(image)
+        else:
+            from cfi2sframe.placing.gate import open_linked
+
+            open_linked(image.data)
+
+
 def emit(conversion: Conversion, section_type: int = SHT_GNU_SFRAME) -> Emitted:
     """Insert the section into a copy of the file, in place of one that is there already.
 
@@ -70,7 +85,7 @@ def _emit_object(conversion: Conversion, section_type: int) -> Emitted:
 def _relocations(conversion: Conversion) -> list[ObjectRelocation]:
     """Return a relocation for each function, with the symbol and addend of the FDE's own relocation.
 
-    Raises `EmbedError` when an FDE has none, or when the sum may wrap around.
+    Raises `EmbedError` when the sum may wrap around.
     """
     from cfi2sframe.placing.objects import ObjectRelocation
 
@@ -86,10 +101,9 @@ def _relocations(conversion: Conversion) -> list[ObjectRelocation]:
         if number is None:
             raise EmbedError("an object has no stubs")
         entry = conversion.cfi.entries[number]
-        fde, name = entry.fde, entry.section.name
-        relocation = entry.section.relocations.get(fde.pc_offset)
-        if relocation is None:
-            raise EmbedError(f"{name}+0x{fde.pc_offset:x}: there is no relocation for the function's start")
+        fde = entry.fde
+        # Without one, the FDE would be damaged.
+        relocation = entry.section.relocations[fde.pc_offset]
         # A function may be a later part of its FDE's range.
         addend = relocation.addend + function.start_vaddr - fde.pc_begin_vaddr
         # In the FDE's narrow field, the sum may wrap around into the code; in a wider field it would not.
@@ -118,10 +132,10 @@ def _symbols_of(image: ElfImage) -> Callable[[int], tuple[int, int | None]]:
 
 def _emit_linked(conversion: Conversion, section_type: int) -> Emitted:
     from cfi2sframe.placing.insert import inserted
-    from cfi2sframe.placing.linked import plan_embedding
+    from cfi2sframe.placing.linked import plan_insertion
 
     size = HEADER_SIZE + FDE_SIZE[conversion.target.version] * len(conversion.section.starts) + conversion.rows.size
-    plan = plan_embedding(conversion.image.data, size)
+    plan = plan_insertion(conversion.image.data, size)
     placed = place_again(conversion, plan.section_vaddr)
     chunks = inserted(plan, placed.data, section_type)
     warnings = (*plan.warnings, *reader_warnings(placed))
@@ -178,7 +192,7 @@ def _check(emitted: Emitted, rewritten: ElfImage) -> None:
         )
 
 
-def remove(image: ElfImage) -> Joined:
+def remove(image: ElfImage) -> Removal:
     """Return a copy of a file without its SFrame section; the caller checks it with `check_removal`.
 
     Raises `EmbedError` when the file has no such section, or when it cannot be removed safely.
@@ -187,10 +201,8 @@ def remove(image: ElfImage) -> Joined:
         if image.is_relocatable:
             from cfi2sframe.placing.objects import remove_from_object
 
-            return remove_from_object(image.data)
-        from cfi2sframe.placing.remove import remove_section
-
-        return remove_section(image.data)
+            return Removal(remove_from_object(image.data))
+        return placing.remove_section(image.data)
 
 
 def check_removal(original: ElfImage, rewritten: ElfImage) -> None:
@@ -205,6 +217,4 @@ def check_removal(original: ElfImage, rewritten: ElfImage) -> None:
 
             check_object_without(original, rewritten)
         else:
-            from cfi2sframe.placing import linked
-
-            linked.check_removal(original.data, rewritten.data)
+            placing.check_removal(original.data, rewritten.data)

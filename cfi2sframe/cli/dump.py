@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import argparse
 
     from cfi2sframe.elf.contents import FileData
+    from cfi2sframe.errors import InputError
 
 
 class DumpRequest(NamedTuple):
@@ -62,7 +63,7 @@ def run(request: DumpRequest) -> int:
     statuses, count = [EXIT_SUCCESS], 0
     with request.printing.open() as out:
         for item in found:
-            result = item if isinstance(item, Unusable) else read_source(item, partial(_text_in, request))[1]
+            result = item if isinstance(item, Unusable) else read_source(item, partial(_dump_of, request))[1]
             if isinstance(result, Unusable):
                 if not is_skipped(item, result):
                     say("error", result.reason, result.name)
@@ -73,8 +74,12 @@ def run(request: DumpRequest) -> int:
                 before, after = f'{"," if count else "["}\n{{"file": {json.dumps(item.name)}, "section": ', "}"
             elif is_list:
                 before = f"\nFile: {printable(item.name)}\n"
-            out.write(f"{before}{result}{after}")
+            out.write(f"{before}{result.text}{after}")
             count += 1
+            if result.error is not None:
+                out.flush()
+                say("error", result.error.detail, item.name)
+                statuses.append(EXIT_UNUSABLE)
         if is_json and is_list:
             out.write("\n]\n" if count else "[]\n")
         if not count and statuses == [EXIT_SUCCESS]:
@@ -83,25 +88,37 @@ def run(request: DumpRequest) -> int:
     return worst(statuses)
 
 
-def _text_in(request: DumpRequest, data: FileData, name: str) -> str:
+class _Dump(NamedTuple):
+    """The text of a section, as far as it can be read, and what is wrong after that."""
+
+    text: str
+    error: InputError | None
+
+
+def _dump_of(request: DumpRequest, data: FileData, name: str) -> _Dump:
     """Return the section of a file, or the raw bytes of one, as text.
 
-    In an object, addresses are offsets in sections.
+    In an object, addresses are offsets in sections. Raises `UnfitError` when there is no section, and `InputError` when
+    nothing of it can be read.
     """
-    from cfi2sframe.api import decode, decode_existing
+    from cfi2sframe.existing import existing_section
     from cfi2sframe.sframe.dump import dump_json, dump_text
+    from cfi2sframe.sframe.read import read_damaged
 
     image = None if is_section(data) else ElfImage(data, name)
+    error: InputError | None
     if image is None:
-        section = decode(bytes(data), request.section_vaddr or 0)
+        section, error = read_damaged(bytes(data), request.section_vaddr or 0)
     elif request.section_vaddr is not None:
         raise RequestError("--section-address is only valid for raw bytes; an ELF file has its section's address")
     else:
-        section = decode_existing(image)
+        existing = existing_section(image)
+        error = existing.error
+        section = existing.required() if existing.section is None else existing.section
 
     def show_address(vaddr: int) -> int:
         return vaddr if image is None else image.place(vaddr).offset
 
     if request.printing.format == "json":
-        return "".join(dump_json(section, show_address))
-    return "".join(f"{line}\n" for line in dump_text(section, show_address=show_address))
+        return _Dump("".join(dump_json(section, show_address)), error)
+    return _Dump("".join(f"{line}\n" for line in dump_text(section, show_address=show_address)), error)

@@ -35,6 +35,7 @@ from cfi2sframe.cli.parsers import describe
 from cfi2sframe.conversion import Options
 from cfi2sframe.elf.load import is_section, read_file
 from cfi2sframe.errors import InputError, RequestError, SFrameError, UnfitError
+from cfi2sframe.existing import Presence, existing_section
 from cfi2sframe.printable import counted, printable
 from cfi2sframe.readers import READERS
 
@@ -209,7 +210,7 @@ def check(image: ElfImage, request: VerifyRequest) -> Checked:
 
     Raises `UnfitError` when the file has none, and otherwise what `decode_existing`, `convert` and `verify` raise.
     """
-    if not (request.section or request.is_conversion or image.sframe_section or image.sframe_segment):
+    if not (request.section or request.is_conversion) and existing_section(image).presence is Presence.ABSENT:
         raise UnfitError("no .sframe section; --would-be checks the one that convert would write")
     return _judged(image, request) if request.readers else _compared(image, request)
 

@@ -96,6 +96,7 @@ class EntryWalk:
         word = struct.Struct(order + "I").unpack_from
         common_fde = struct.Struct(order + "IIiIB").unpack_from
         section_vaddr, must_find = self.section.vaddr, self.section.must_find_offset
+        relocated = self.section.relocations if self.section.is_of_object else None
         common_cies = self._common_cies
         self.failures = []
         offset = 0
@@ -106,7 +107,8 @@ class EntryWalk:
                 length, cie_field, pc, pc_range, augmentation_size = common_fde(data, offset)
                 cie = common_cies.get(offset + 4 - cie_field)
                 body, end = offset + 17 + augmentation_size, offset + 4 + length
-                if cie is not None and cie_field and augmentation_size < 0x80 and body <= end <= size:
+                is_common = cie is not None and cie_field and augmentation_size < 0x80 and body <= end <= size
+                if is_common and cie is not None and (relocated is None or offset + 8 in relocated):
                     pc_begin = (section_vaddr + offset + 8 + pc) & 0xFFFFFFFFFFFFFFFF
                     yield DwarfFde(offset, cie, pc_begin, pc_range, data[body:end], body, offset + 8)
                     offset = end
@@ -194,6 +196,8 @@ class EntryWalk:
         body, data, order = entry.body, self.data[entry.body : entry.end], self.bases.byte_order
         if body in self.section.unresolved:
             raise CfiError("its function is in no section of this file")
+        if self.section.is_of_object and body not in self.section.relocations:
+            raise CfiError("there is no relocation for the function's start")
         pc_begin, position = read_pointer(data, 0, cie.fde_encoding, self.bases, self.section.vaddr + body)
         pc_range, position = read_value(data, position, cie.fde_encoding, order)
         if pc_range < 0:

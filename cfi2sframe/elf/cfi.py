@@ -52,9 +52,9 @@ class CfiSection(NamedTuple):
 
     `vaddr` is the address of the first byte (0 for `.debug_frame`, which is never loaded). `relocations` maps
     offsets in `data` to the relocations that were applied there; `unresolved` are the offsets of relocations that could
-    not be applied. `table_vaddr` is the address of the global offset table, None without one. `must_find_offset` is
-    set where no section header gives the section's size: the section ends at the first terminator after that offset in
-    `data`.
+    not be applied. `is_of_object`: only a relocation tells where something is. `table_vaddr` is the address of the
+    global offset table, None without one. `must_find_offset` is set where no section header gives the section's size:
+    the section ends at the first terminator after that offset in `data`.
     """
 
     name: str
@@ -65,6 +65,7 @@ class CfiSection(NamedTuple):
     unresolved: frozenset[int]
     table_vaddr: int | None
     must_find_offset: int | None = None
+    is_of_object: bool = False
 
     @property
     def size(self) -> int:
@@ -134,7 +135,8 @@ def _section(
     vaddr = section.vaddr if kind == "eh_frame" else 0
     if image.is_relocatable:
         data, relocations, unresolved = _relocate(image, tables, data, vaddr)
-    return CfiSection(section.name, kind, data, vaddr, relocations, unresolved, table_vaddr)
+    place = (section.name, kind, data, vaddr, relocations, unresolved, table_vaddr)
+    return CfiSection(*place, is_of_object=image.is_relocatable)
 
 
 def _table_vaddr(image: ElfImage) -> int | None:

@@ -180,6 +180,11 @@ class ElfImage:
         return next((segment for segment in self.segments if segment.type == c.PT_GNU_SFRAME), None)
 
     @property
+    def is_debug_file(self) -> bool:
+        """Whether this is a separate debug file, in which code has no bytes."""
+        return any(section.is_code and section.type == c.SHT_NOBITS for section in self.sections)
+
+    @property
     def has_sframe(self) -> bool:
         """Whether there is an SFrame section, or a program header for one."""
         return self.sframe_section is not None or self.sframe_segment is not None

@@ -6,7 +6,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.constants import PT_LOAD, SHF_EXECINSTR, SHT_NOBITS
+from cfi2sframe.elf.constants import PT_LOAD
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
@@ -28,6 +28,7 @@ class SkipKind(Enum):
     MODULE = "kernel module"
     DEBUG_FILE = "separate debug file"
     KERNEL = "kernel image"
+    SECTION = "another section"
 
 
 class LeftAlone(NamedTuple):
@@ -49,7 +50,7 @@ def skip_of(image: ElfImage, *, takes_objects: bool) -> LeftAlone | None:
         is_module = any(section.name in _MODULE_SECTIONS for section in image.sections)
         kind = SkipKind.MODULE if is_module else SkipKind.OBJECT
         return LeftAlone(kind, f"a {kind.value}; --for ld or kernel-arm64 takes those in folders, too")
-    if any(section.flags & SHF_EXECINSTR and section.type == SHT_NOBITS for section in image.sections):
+    if image.is_debug_file:
         return LeftAlone(SkipKind.DEBUG_FILE, "a separate debug file: its code is in another file")
     if any(segment.type == PT_LOAD and segment.vaddr >= _KERNEL_VADDR for segment in image.segments):
         return LeftAlone(SkipKind.KERNEL, "a kernel image")

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the section that a file already has may be replaced without --replace."""
+"""What convert does with a file that has a section: one decision, which `--check` prints and a run carries out.
+
+Bytes decide nothing: other tools, other producers and other releases write other bytes that say the same.
+"""
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.ranges import Span, touches, united
-from cfi2sframe.errors import InputError
+from cfi2sframe.elf.ranges import united
+from cfi2sframe.existing import Presence
+from cfi2sframe.placing.record import original_of
 from cfi2sframe.printable import counted
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.sframe.constants import DEFAULT_ERRATA, SFRAME_VERSION_2
@@ -14,68 +19,101 @@ from cfi2sframe.sframe.constants import DEFAULT_ERRATA, SFRAME_VERSION_2
 if TYPE_CHECKING:
     from cfi2sframe.conversion import Conversion, Options
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.model import Section
-
-#: Start files and what else a linker adds have no more functions than these, beside stubs.
-_FEW_FUNCTIONS: Final = 16
+    from cfi2sframe.existing import Existing
+    from cfi2sframe.jobs.records import Settings
 
 
-def options_for(image: ElfImage, options: Options) -> Options:
+class Action(Enum):
+    """What becomes of the file's section."""
+
+    WRITE = "the new section is written, in place of the old one if there is one"
+    KEEP = "the file stays as it is"
+    REFUSE = "an error; in a folder, the file is skipped"
+
+
+class Decision(NamedTuple):
+    """An action and its reason; without one, there is nothing to say."""
+
+    action: Action
+    reason: str = ""
+
+
+_WRITE: Final = Decision(Action.WRITE)
+
+
+def options_for(existing: Existing, options: Options) -> Options:
     """Return the options for a file that has a section: in version 2, its errata level if that is newer.
 
     The caller's choice of an errata level stays.
     """
-    if options.version != SFRAME_VERSION_2 or options.errata is not None or (existing := _existing(image)) is None:
+    if options.version != SFRAME_VERSION_2 or options.errata is not None or existing.section is None:
         return options
-    return options._replace(errata=max(DEFAULT_ERRATA, existing.errata))
+    return options._replace(errata=max(DEFAULT_ERRATA, existing.section.errata))
 
 
-def _existing(image: ElfImage) -> Section | None:
-    """Return the section that a file has; None where it is damaged."""
-    from cfi2sframe.api import decode_existing
-
-    try:
-        return decode_existing(image)
-    except InputError:
-        return None
-
-
-class Existing(NamedTuple):
-    """Whether to replace the section, and why or why not. `is_kept`: in a tree, keeping it is no error."""
-
-    is_replaced: bool
-    reason: str
-    is_kept: bool = False
+def decide_early(image: ElfImage, existing: Existing, *, replaces: bool) -> Decision | None:
+    """Return what is decided before the file is converted; None where that depends on the new section."""
+    if existing.presence is Presence.WITHOUT_BYTES:
+        return Decision(Action.REFUSE, existing.presence.value)
+    if existing.presence is Presence.SEVERAL:
+        return Decision(Action.REFUSE, f"{existing.presence.value} (cfi2sframe remove takes them all out)")
+    if existing.presence is Presence.DAMAGED and not (replaces or _is_own(image)):
+        return Decision(Action.REFUSE, f"{existing.error}; use --replace to write a new section")
+    return None
 
 
-def compare_existing(conversion: Conversion) -> Existing:
-    """Compare the section that a file has with a new one: a linker's few rows for start files and PLT are replaced.
+def decide(conversion: Conversion, existing: Existing, settings: Settings) -> Decision:
+    """Return whether the new section is written.
 
-    The new section must have a row wherever the old one has, and end walks wherever that ends them. Rows may differ:
-    GNU ld (2.44 to 2.47) describes .plt.got with a CFA that is 8 bytes too far.
+    Not if the old one gives the same answers at every PC. A section that this program inserted, one that nobody can
+    read, and one that loses no answer are replaced; one of another producer that is right and complete is kept.
     """
-    from cfi2sframe.placing.linked import is_inserted
-    from cfi2sframe.verification.answers import first_lost_row
+    image, old, new = conversion.image, existing.section, conversion.section
+    if old is None or existing.presence is not Presence.READABLE:
+        return _WRITE
+    from cfi2sframe.verification.answers import first_lost_row, have_same_answers
+    from cfi2sframe.verification.readers import unmet_demands
 
-    different = Existing(is_replaced=False, reason="the file already has a different .sframe section (use --replace)")
-    image = conversion.image
-    old = None if image.is_relocatable or is_inserted(image.data) else _existing(image)
-    if old is None:
-        return different
-    stubs = united((stub.start_vaddr, stub.end_vaddr) for stub in conversion.code_map.stubs.functions)
-    others = sum(not touches(stubs, Span(start, start + 1)) for start in old.starts)
-    if others > _FEW_FUNCTIONS or sum(old.sizes) >= sum(conversion.section.sizes):
-        return different
+    # What leads readers to it; linkers tell the sections of objects by their type, too.
+    header = image.sframe_section
+    is_found = existing.is_loaded
+    if image.is_relocatable:
+        is_found = header is not None and header.type == settings.section_type
+    is_fit = is_found and (old.version, old.errata) == (new.version, new.errata) and not unmet_demands(old, image)
+    if is_fit and have_same_answers(old, new):
+        return Decision(Action.KEEP)
+    if settings.replaces or _is_own(image):
+        return _WRITE
+    if is_fit and _is_right(conversion, existing, settings.reader):
+        return Decision(Action.KEEP, "another producer's .sframe section is right and complete")
     # GNU as up to 2.45 gives these functions a caller.
     ends = united(
         (entry.fde.pc_begin_vaddr, entry.fde.pc_begin_vaddr + entry.fde.pc_range)
         for entry, why in conversion.skips
         if why.reason is SkipReason.RA_UNDEFINED
     )
-    lost = first_lost_row(old, conversion.section, ends)
+    lost = first_lost_row(old, new, ends)
     if lost is None:
-        return Existing(is_replaced=True, reason=f"takes the place of a section of {counted(old.row_count, 'row')}")
-    if not lost.is_outermost:
-        return different
-    reason = f"the file has an .sframe section that ends walks at 0x{lost.vaddr:x}, which this version or errata cannot"
-    return Existing(is_replaced=False, reason=f"{reason} (use --replace)", is_kept=True)
+        what = f"version {old.version} with {counted(len(old.starts), 'function')}"
+        return Decision(Action.WRITE, f"takes the place of a section of {what}")
+    place = image.place_text(lost.vaddr)
+    reason = f"the file has an .sframe section with a row at {place}, where a new one has none"
+    if lost.is_outermost:
+        reason = f"the file has an .sframe section that ends walks at {place}, which this version or errata cannot"
+    return Decision(Action.REFUSE, f"{reason} (use --replace)")
+
+
+def _is_own(image: ElfImage) -> bool:
+    """Whether this program inserted the section, as the record for removal tells."""
+    return original_of(image.data) is not None
+
+
+def _is_right(conversion: Conversion, existing: Existing, reader: str | None) -> bool:
+    """Whether another producer's section says all that the new one does, and the wanted reader reads it."""
+    from cfi2sframe.api import judge, verify
+
+    section = existing.section
+    if section is None or not verify(conversion, section).is_clean:
+        return False
+    verdicts = judge(conversion.image, section, reader, is_in_file=True) if reader else ()
+    return not verdicts or any(verdict.reads_it for verdict in verdicts)

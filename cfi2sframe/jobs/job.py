@@ -14,7 +14,6 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe import emit
-from cfi2sframe.elf.contents import is_equal
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import stored_size
 from cfi2sframe.errors import (
@@ -31,13 +30,15 @@ from cfi2sframe.errors import (
     kind_of,
     reason_of,
 )
+from cfi2sframe.existing import Existing, Presence, existing_section
 from cfi2sframe.files.kinds import SkipKind, skip_of
 from cfi2sframe.files.write import open_input, write_file, write_output
 from cfi2sframe.guard import limited, unlimited
-from cfi2sframe.jobs.existing import compare_existing, options_for
+from cfi2sframe.jobs.existing import Action, decide, decide_early, options_for
 from cfi2sframe.jobs.records import Job, Outcome
 from cfi2sframe.printable import counted
 from cfi2sframe.reasons import SkipReason
+from cfi2sframe.sources import find_cfi
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,12 +46,12 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion import Conversion
     from cfi2sframe.elf.contents import FileData
     from cfi2sframe.files.write import InputFile
+    from cfi2sframe.jobs.existing import Decision
     from cfi2sframe.report.coverage import Coverage
 
 #: How often to try a file that others change in the meantime.
 _ATTEMPT_COUNT: Final = 3
 _MAX_WARNINGS: Final = 10
-_SECTION_NAMES: Final = (".sframe", ".rela.sframe")
 
 
 def run_job(job: Job) -> Outcome:
@@ -108,25 +109,40 @@ def _run(job: Job) -> Outcome:
 
 
 def _remove(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
-    """Write the file without its section. A file that was found in a folder need not have one."""
-    if job.settings.is_in_tree and not image.has_sframe:
-        return Outcome(job.name, job.other_names, "unchanged", reason="no .sframe section")
-    section = image.sframe_section
-    size = 0 if section is None else section.size
-    content = emit.remove(image)
+    """Write the file without its section, or as it is if it has none."""
+    if not image.has_sframe:
+        warnings = _copy(job, image, file)
+        return Outcome(job.name, job.other_names, "unchanged", reason=Presence.ABSENT.value, warnings=warnings)
+    section, segment = image.sframe_section, image.sframe_segment
+    size = section.size if section is not None else segment.file_size if segment is not None else 0
+    removal = emit.remove(image)
+    lost = (removal.lost,) if removal.lost else ()
     placement = f".sframe of {size:,} bytes"
-    known = Outcome(job.name, job.other_names, "would remove", section_size=size, placement=placement)
+    known = Outcome(job.name, job.other_names, "would remove", section_size=size, placement=placement, warnings=lost)
     if job.settings.only_checks:
+        # What the check of the written file refuses is refused now.
+        emit.check_removal(image, ElfImage(removal.content, job.name))
         return known
-    warnings = _write_elf(job, content, file, partial(emit.check_removal, image))
-    return known._replace(status="removed", warnings=warnings)
+    warnings = _write_elf(job, removal.content, file, partial(emit.check_removal, image))
+    return known._replace(status="removed", warnings=(*lost, *warnings))
 
 
 def _convert(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
     settings = job.settings
     options = settings.options
-    if image.has_sframe and not settings.replaces:
-        options = options_for(image, options)
+    existing = Existing(Presence.ABSENT)
+    if not settings.is_raw:
+        existing = existing_section(image)
+        early = decide_early(image, existing, replaces=settings.replaces)
+        if early is not None:
+            return _refused(job, Outcome(job.name, job.other_names, "failed"), early)
+        try:
+            emit.check_placeable(image)
+        except EmbedError:
+            # Of a file with nothing to convert, that is said first.
+            find_cfi(image, options.source)
+            raise
+        options = options_for(existing, options)
     if settings.reader is None:
         from cfi2sframe.conversion import convert_image
 
@@ -146,7 +162,7 @@ def _convert(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
         refusal = refusal_of(conversion, coverage, is_strict=settings.is_strict, fail_under=settings.fail_under)
         if refusal is not None:
             raise refusal
-        return _write(job, conversion, file, known)
+        return _write(job, conversion, existing, file, known)
     except (ChangedError, BrokenPipeError):
         raise
     except (Cfi2SFrameError, OSError) as error:
@@ -221,7 +237,7 @@ def refusal_of(
     return None
 
 
-def _write(job: Job, conversion: Conversion, file: InputFile | None, known: Outcome) -> Outcome:
+def _write(job: Job, conversion: Conversion, existing: Existing, file: InputFile | None, known: Outcome) -> Outcome:
     """Write what the job asks for, unless the file has it already."""
     image, settings = conversion.image, job.settings
     if not conversion.data:
@@ -239,22 +255,20 @@ def _write(job: Job, conversion: Conversion, file: InputFile | None, known: Outc
             placement="" if image.is_relocatable else placement,
             warnings=(*known.warnings, *warnings),
         )
-    exists = image.has_sframe
+    decision = decide(conversion, existing, settings)
+    if decision.action is Action.REFUSE:
+        return _refused(job, known, decision)
+    if decision.action is Action.KEEP:
+        warnings = (*known.warnings, *_copy(job, image, file))
+        return known._replace(status="unchanged", reason=decision.reason, warnings=warnings)
     emitted = emit.emit(conversion, settings.section_type)
-    if exists and _is_same(image, emitted):
-        return known._replace(status="unchanged", warnings=(*known.warnings, *_copy(job, image, file)))
     where = "" if emitted.plan is None else f" at 0x{emitted.plan.section_vaddr:x}"
     placement, warnings = f".sframe{where}: {emitted.placement}", (*known.warnings, *emitted.warnings)
-    if exists and not settings.replaces:
-        verdict = compare_existing(conversion)
-        if not verdict.is_replaced and not (verdict.is_kept and settings.is_in_tree):
-            raise EmbedError(verdict.reason)
-        if not verdict.is_replaced:
-            return known._replace(status="skipped", reason=verdict.reason)
-        placement += f"; {verdict.reason}"
+    if decision.reason:
+        placement += f"; {decision.reason}"
         # Of a tree, only the report has these.
         if not settings.is_in_tree:
-            warnings = (*warnings, f".sframe {verdict.reason}")
+            warnings = (*warnings, f".sframe {decision.reason}")
     known = known._replace(status="would convert", placement=placement, warnings=warnings)
     if settings.only_checks:
         return known
@@ -262,20 +276,14 @@ def _write(job: Job, conversion: Conversion, file: InputFile | None, known: Outc
     return known._replace(status="converted", warnings=warnings)
 
 
-def _is_same(image: ElfImage, emitted: emit.Emitted) -> bool:
-    """Whether a file already has the section that it would get.
+def _refused(job: Job, known: Outcome, decision: Decision) -> Outcome:
+    """Return the outcome for a file whose section stays: a failure, unless the file was found in a folder.
 
-    A linked file must be the same to the byte. In an object, the new sections go to the end of the file, so only the
-    contents of `.sframe` and `.rela.sframe` and the headers of all sections, without their file offsets, must agree.
+    Raises `EmbedError` if the job asks for that.
     """
-    if emitted.plan is not None:
-        return is_equal(image.data, emitted.chunks)
-    rewritten = ElfImage(emitted.chunks, image.name)
-    return len(image.sections) == len(rewritten.sections) and all(
-        old._replace(file_offset=0) == new._replace(file_offset=0)
-        and (old.name not in _SECTION_NAMES or image.section_bytes(old) == rewritten.section_bytes(new))
-        for old, new in zip(image.sections, rewritten.sections, strict=True)
-    )
+    if job.settings.is_in_tree:
+        return known._replace(status="skipped", reason=decision.reason, skip_kind=SkipKind.SECTION)
+    return _failed(job, EmbedError(decision.reason), known)
 
 
 def _copy(job: Job, image: ElfImage, file: InputFile | None) -> tuple[str, ...]:

@@ -7,18 +7,20 @@ multiples of its alignment, as long as the headers are updated.
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_left, bisect_right
-from itertools import pairwise
+from itertools import count, pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.contents import is_zero
+from cfi2sframe.elf.contents import is_zero, part_of
 from cfi2sframe.elf.headers import (
     FILE_HEADER_SIZE,
     PROGRAM_HEADER_SIZE,
     SECTION_HEADER_SIZE,
     SFRAME_NAME,
+    SYMBOL_SIZE,
     ElfSection,
     FileHeader,
     Headers,
@@ -27,9 +29,12 @@ from cfi2sframe.elf.headers import (
 )
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import ElfError, EmbedError
+from cfi2sframe.placing.record import record_span
 from cfi2sframe.printable import shown_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.headers import ByteOrder
 
@@ -129,6 +134,23 @@ class LinkedFile(NamedTuple):
 _start_of = attrgetter("file_offset")
 
 
+def symbols_of(file: LinkedFile, table: ElfSection) -> Iterator[tuple[int, tuple[int, int, int]]]:
+    """Yield the offset of each symbol in its table, with st_info, st_shndx and st_value."""
+    content = file.section_bytes(table.index)
+    whole = content[: len(content) // SYMBOL_SIZE * SYMBOL_SIZE]
+    return zip(count(0, SYMBOL_SIZE), struct.iter_unpack(file.order + "4xBxHQ8x", whole))
+
+
+def with_own_entry(segments: list[ProgramHeader]) -> tuple[ProgramHeader, ...]:
+    """Return the program headers with PT_PHDR set to their size, and without its PF_X.
+
+    Loaders never read its flags; but the SFrame code proposed for Linux takes it with PF_X for a segment with code.
+    """
+    size = PROGRAM_HEADER_SIZE * len(segments)
+    own = {"file_size": size, "memory_size": size}
+    return tuple(s._replace(flags=s.flags & ~c.PF_X, **own) if s.type == c.PT_PHDR else s for s in segments)
+
+
 def round_up(value: int, alignment: int) -> int:
     """Return the smallest multiple of `alignment` (0 counts as 1) that is not below `value`."""
     alignment = max(alignment, 1)
@@ -136,10 +158,12 @@ def round_up(value: int, alignment: int) -> int:
 
 
 def open_linked(data: FileData) -> LinkedFile:
-    """Parse a linked ELF64 file that can be rewritten without risk.
+    """Parse a linked ELF64 file that can be rewritten without risk; the record of a conversion is no part of it.
 
     Raises `EmbedError` with the reason for any other file, also when its headers are damaged.
     """
+    record = record_span(data)
+    data = data if record is None else part_of(data, 0, record.start)
     try:
         headers = parse_headers(data)
         _refuse_names(data, headers)

@@ -3,30 +3,32 @@
 
 What is loaded keeps its file offset, except for the sections that the placement moves. What follows the loaded part
 (debug sections, symbols) moves to make room for a new segment: the loaded part comes first, as linkers have it. New
-section names, the undo record and the new section headers follow at the end of the file. They replace the old ones
-where these end the file; elsewhere the old ones stay, unused.
+section names and section headers follow at the end of the file. They replace the old ones where these end the file;
+elsewhere the old ones stay, unused. The record for removal comes last.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.elf.constants import SHF_ALLOC, SHT_GNU_SFRAME
 from cfi2sframe.elf.contents import Splice, is_zero, overwrite, spliced
-from cfi2sframe.elf.headers import ElfSection
-from cfi2sframe.elf.ranges import Span
+from cfi2sframe.elf.headers import FILE_HEADER_SIZE, SECTION_HEADER_SIZE, SFRAME_NAME, ElfSection
+from cfi2sframe.elf.ranges import Span, without
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import round_up
-from cfi2sframe.placing.movable import SectionPlace
 from cfi2sframe.placing.place import SECTION_ALIGNMENT
+from cfi2sframe.placing.record import Kept, with_record
 from cfi2sframe.placing.section_indices import changed_contents, numbering_with, renumbered_header
-from cfi2sframe.placing.undo import NAME, Undo
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.contents import Joined
     from cfi2sframe.elf.headers import Buffer
     from cfi2sframe.placing.gate import LinkedFile
     from cfi2sframe.placing.place import Placement
+
+_NAME = SFRAME_NAME.encode() + b"\0"
 
 
 def inserted(placement: Placement, section: Buffer, section_type: int = SHT_GNU_SFRAME) -> Joined:
@@ -44,42 +46,76 @@ def inserted(placement: Placement, section: Buffer, section_type: int = SHT_GNU_
     moved = {index: changed.get(index) or file.section_bytes(index) for index in placement.places}
     table = b"".join(segment.pack(file.order) for segment in placement.segments)
     header = file.header._replace(program_header_count=len(placement.segments))
-    splices = [
-        overwrite(file.sections[index].file_offset, content)
-        for index, content in changed.items()
-        if index not in placement.places
-    ]
-    old_head = b""
+    block = _block(placement, table, moved, section)
+    splices = [block]
+    splices += [overwrite(file.sections[n].file_offset, content) for n, content in changed.items() if n not in moved]
     if placement.table_file_offset is None:
-        new_head, old_head = _head(placement, table, moved)
-        splices.append(new_head)
+        splices.append(_head(placement, table, moved))
     else:
         header = header._replace(program_headers_offset=placement.table_file_offset)
-    block = _block(placement, table, moved, section)
-    splices.append(block)
+    end = None
     if file.sections:
-        names, kept_size = _names(file)
-        undo = Undo(
-            header=file.header.pack(),
-            head=old_head,
-            numbering=tuple(numbering),
-            places={i: SectionPlace(file.sections[i].vaddr, file.sections[i].file_offset) for i in placement.places},
-            is_inserted=placement.block.is_inserted,
-            file_size=len(file.data),
-            kept_size=kept_size,
-            names_file_offset=file.sections[file.names_index].file_offset if names else 0,
-            added_start=block.file_offset,
-            added_size=len(block.content),
-            old=placement.old,
-        )
-        end, headers_offset = _end(placement, section_type, names, undo)
-        splices.append(Splice(kept_size, len(file.data) - kept_size, end))
+        end = _end(placement, section_type, numbering, len(block.content) - block.removed_size)
+        splices.append(Splice(end.kept_size, len(file.data) - end.kept_size, end.content))
         header = header._replace(
-            section_headers_offset=headers_offset,
+            section_headers_offset=end.headers_offset,
             section_header_count=len(numbering) + 1,
             section_names_index=numbering[file.names_index],
         )
-    return spliced(file.data, [*splices, overwrite(0, header.pack())])
+    rewritten = spliced(file.data, [*splices, overwrite(0, header.pack())])
+    return _recorded(placement, rewritten, splices, numbering, end)
+
+
+class _End(NamedTuple):
+    """The new end of a file, which follows its first `kept_size` bytes, and where in the file some of it is.
+
+    `names_offset` is None where the old section names stay.
+    """
+
+    kept_size: int
+    content: bytes
+    names_offset: int | None
+    headers_offset: int
+
+
+def _recorded(
+    placement: Placement, rewritten: Joined, splices: list[Splice], numbering: list[int], end: _End | None
+) -> Joined:
+    """Return the new file with its record. The first of the splices is the block."""
+    file, block = placement.file, splices[0]
+    kept_size = len(file.data) if end is None else end.kept_size
+    # The block itself has no source: what it replaces was zeros.
+    block_end = block.file_offset + block.removed_size
+    rest = kept_size - block_end
+    sources = [Kept(0, block.file_offset, 0), Kept(block_end, rest, block.file_offset + len(block.content))]
+    olds = {file.sections[index]: place for index, place in placement.places.items()}
+    sources += [Kept(old.file_offset, old.size, place.file_offset) for old, place in olds.items()]
+    if end is not None:
+        sources += _sources_of_end(file, numbering, end)
+    table = Span(file.header.program_headers_offset, file.table_end)
+    if placement.table_file_offset is not None:
+        sources.append(Kept(table.start, table.end - table.start, placement.table_file_offset))
+    whole = [Span(0, FILE_HEADER_SIZE), table]
+    changed = [*placement.cleared, *(old.file_span for old in olds)]
+    changed += [Span(s.file_offset, s.file_offset + s.removed_size) for s in splices]
+    is_renumbered = any(old != new for old, new in enumerate(numbering))
+    tables = [table.file_span for table in file.symbol_tables] if is_renumbered else []
+    return with_record(placement.original, rewritten, sources, whole, without(changed, whole), tables, numbering)
+
+
+def _sources_of_end(file: LinkedFile, numbering: list[int], end: _End) -> list[Kept]:
+    """Return where section names and headers are that were in the part of the file that is written anew."""
+    names, table = file.sections[file.names_index], file.section_table
+    sources = []
+    if end.names_offset is not None and names.file_offset >= end.kept_size:
+        sources.append(Kept(names.file_offset, names.size, end.names_offset))
+    if table.start >= end.kept_size:
+        for shift, run in groupby(range(len(numbering)), key=lambda index: numbering[index] - index):
+            first, *others = run
+            at, new_at = SECTION_HEADER_SIZE * first, SECTION_HEADER_SIZE * (first + shift)
+            size = SECTION_HEADER_SIZE * (1 + len(others))
+            sources.append(Kept(table.start + at, size, end.headers_offset + new_at))
+    return sources
 
 
 def _block(placement: Placement, table: bytes, moved: dict[int, bytes], section: Buffer) -> Splice:
@@ -96,25 +132,24 @@ def _block(placement: Placement, table: bytes, moved: dict[int, bytes], section:
     return Splice(start, 0 if block.is_inserted else size, bytes(content))
 
 
-def _head(placement: Placement, table: bytes, moved: dict[int, bytes]) -> tuple[Splice, bytes]:
-    """Return the splice for the program headers and what has moved from there or is near them, and what to keep.
+def _head(placement: Placement, table: bytes, moved: dict[int, bytes]) -> Splice:
+    """Return the splice for the program headers and what has moved from there or is near them.
 
-    Zeros are left where sections were. To be kept is what was in the place of anything that is new.
+    Zeros are left where sections were.
     """
     file = placement.file
     start = file.header.program_headers_offset
     old_table_size = file.table_end - start
     staying = {i: placement.places[i].file_offset for i in moved if i not in placement.block.placed}
-    changed_end = max([start + max(len(table), old_table_size), *(at + len(moved[i]) for i, at in staying.items())])
     olds = [file.sections[index].file_span for index in moved]
-    head = bytearray(file.data[start : max([changed_end, *(old.end for old in olds)])])
-    saved = bytes(head[: changed_end - start])
+    ends = [start + max(len(table), old_table_size), *(at + len(moved[index]) for index, at in staying.items())]
+    head = bytearray(file.data[start : max([*ends, *(old.end for old in olds)])])
     for old in olds:
         head[old.start - start : old.end - start] = bytes(old.end - old.start)
     head[: max(len(table), old_table_size)] = table.ljust(old_table_size, b"\0")
     for index, at in staying.items():
         head[at - start : at - start + len(moved[index])] = moved[index]
-    return overwrite(start, bytes(head)), saved
+    return overwrite(start, bytes(head))
 
 
 def _names(file: LinkedFile) -> tuple[bytes, int]:
@@ -124,7 +159,7 @@ def _names(file: LinkedFile) -> tuple[bytes, int]:
     anew.
     """
     names, table, kept_size = file.section_bytes(file.names_index), file.section_table, len(file.data)
-    names = b"" if NAME in names else names + NAME
+    names = b"" if _NAME in names else names + _NAME
     if table.end == kept_size and table.start >= file.loaded_end:
         kept_size, last = table.start, file.stored[-1]
         is_last = last.index == file.names_index and last.file_offset >= file.loaded_end
@@ -133,15 +168,15 @@ def _names(file: LinkedFile) -> tuple[bytes, int]:
     return names, kept_size
 
 
-def _end(placement: Placement, section_type: int, names: bytes, undo: Undo) -> tuple[bytes, int]:
-    """Return the new end of the file, and the file offset of the section headers, which are the last of it."""
-    file, growth = placement.file, undo.added_size if undo.is_inserted else 0
-    start = undo.kept_size + growth
-    end = bytearray(-start % 8)
-    names_place = start + len(end)
-    end += names
+def _end(placement: Placement, section_type: int, numbering: list[int], growth: int) -> _End:
+    """Return the new end of the file, before which `growth` bytes have been inserted: section names, then headers."""
+    file = placement.file
+    names, kept_size = _names(file)
+    start = kept_size + growth
+    names_offset = round_up(start, 8)
+    headers_offset = round_up(names_offset + len(names), 8)
     added = ElfSection(
-        name_offset=(names or file.section_bytes(file.names_index)).index(NAME),
+        name_offset=(names or file.section_bytes(file.names_index)).index(_NAME),
         type=section_type,
         flags=SHF_ALLOC,
         vaddr=placement.section_vaddr,
@@ -154,7 +189,6 @@ def _end(placement: Placement, section_type: int, names: bytes, undo: Undo) -> t
     )
     # The new header has the one index that is in no item of `numbering`.
     headers = [added] * (len(file.sections) + 1)
-    numbering = list(undo.numbering)
     for index, old in enumerate(file.sections):
         entry = renumbered_header(old, numbering)
         if index in placement.places:
@@ -162,9 +196,8 @@ def _end(placement: Placement, section_type: int, names: bytes, undo: Undo) -> t
         elif not entry.flags & SHF_ALLOC and entry.file_offset >= file.loaded_end:
             entry = entry._replace(file_offset=entry.file_offset + growth)
         if index == file.names_index and names:
-            entry = entry._replace(file_offset=names_place, size=len(names))
+            entry = entry._replace(file_offset=names_offset, size=len(names))
         headers[numbering[index]] = entry
-    record = undo.pack()
-    end += bytes(-(start + len(end) + len(record)) % 8) + record
-    headers_offset = start + len(end)
-    return bytes(end) + b"".join(entry.pack(file.order) for entry in headers), headers_offset
+    content = (bytes(names_offset - start) + names).ljust(headers_offset - start, b"\0")
+    content += b"".join(entry.pack(file.order) for entry in headers)
+    return _End(kept_size, content, names_offset if names else None, headers_offset)

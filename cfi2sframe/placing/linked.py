@@ -3,7 +3,7 @@
 
 The section's address depends on its size, and its bytes depend on its address. So the plan is made first:
 
-    plan = plan_embedding(data, section_size)        # plan.section_vaddr is known from here on
+    plan = plan_insertion(data, section_size)        # plan.section_vaddr is known from here on
     chunks = inserted(plan, section)                 # buffers, mostly ranges of `data`
     self_check(data, rewritten, plan)                # rereads the result, with independent code
 
@@ -14,21 +14,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe.elf.contents import spliced
+from cfi2sframe.elf.contents import is_equal, spliced
+from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import open_linked
 from cfi2sframe.placing.place import place_section
-from cfi2sframe.placing.remove import original_of, zeroing_splices
-from cfi2sframe.placing.undo import undo_of
+from cfi2sframe.placing.record import original_of
+from cfi2sframe.placing.remove import zeroing_splices
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.headers import Buffer
     from cfi2sframe.placing.place import Placement
-    from cfi2sframe.placing.undo import OldBytes
 
 
-def plan_embedding(data: FileData, section_size: int) -> Placement:
+def plan_insertion(data: FileData, section_size: int) -> Placement:
     """Plan to put a section of `section_size` bytes into the linked file `data`.
 
     A section that is there is removed first. Raises `EmbedError` with the reason when the file cannot be rewritten
@@ -36,48 +36,34 @@ def plan_embedding(data: FileData, section_size: int) -> Placement:
     """
     if section_size <= 0:
         raise EmbedError("an empty section is never written")
-    file = open_linked(data)
+    known = original_of(data)
+    original = data if known is None else known.content
+    file = open_linked(original)
     if not file.has_sframe:
-        return place_section(file, section_size)
-    if (original := original_of(file)) is not None:
-        file = open_linked(original)
-    old: OldBytes = ()
-    if file.has_sframe:
-        splices = zeroing_splices(file)
-        # To be written back by whoever takes the new section out.
-        old = tuple((s.file_offset, bytes(file.data[s.file_offset : s.file_offset + s.removed_size])) for s in splices)
-        file = open_linked(spliced(file.data, splices))
-    return place_section(file, section_size)._replace(is_replacement=True, old=old)
+        return place_section(file, section_size)._replace(original=original)
+    splices = zeroing_splices(file)
+    cleared = tuple(Span(splice.file_offset, splice.file_offset + splice.removed_size) for splice in splices)
+    bare = open_linked(spliced(file.data, splices))
+    return place_section(bare, section_size)._replace(original=original, cleared=cleared)
 
 
 def self_check(original: FileData, rewritten: FileData, plan: Placement, section: Buffer | None = None) -> None:
     """Reread the rewritten file with independent code and compare it with the original.
 
-    Raises `EmbedError` when anything differs but the section and what `reread` allows, or when `.sframe` is not at the
-    planned address with the bytes `section` (unless that is None); `InputError` when one of the files cannot be read.
+    Raises `EmbedError` when anything differs but the section and what `reread` allows, when `.sframe` is not at the
+    planned address with the bytes `section` (unless that is None), or when the record does not restore the file;
+    `InputError` when one of the files cannot be read.
     """
-    from cfi2sframe.placing.reread import check_inserted
+    from cfi2sframe.placing.reread import check_inserted, check_removed
 
-    if plan.is_replacement:
-        check_removal(original, plan.file.data)
-        original = plan.file.data
-    check_inserted(original, rewritten, plan.section_vaddr, section)
-
-
-def check_removal(original: FileData, rewritten: FileData) -> None:
-    """Compare a file that `remove_section` has made with the original, as `self_check` does."""
-    from cfi2sframe.placing.reread import check_removed
-
-    file = open_linked(rewritten)
-    if file.has_sframe and is_inserted(original) and not is_inserted(rewritten):
-        # The section had taken the place of another one, which is back.
-        bare = spliced(rewritten, zeroing_splices(file))
-        check_removed(rewritten, bare)
-        rewritten = bare
-    check_removed(original, rewritten)
-
-
-def is_inserted(data: FileData) -> bool:
-    """Whether a file has a section that was inserted, as far as its record tells: strip removes that."""
-    file = open_linked(data)
-    return bool(file.sections) and undo_of(data, file.section_table.start) is not None
+    known = original_of(original)
+    if known is not None and not known.is_exact:
+        check_removed(open_linked(original).data, plan.original)
+    if plan.cleared:
+        check_removed(open_linked(plan.original).data, plan.file.data)
+    check_inserted(plan.file.data, rewritten, plan.section_vaddr, section)
+    # What is written has to pass the gate again, at the next conversion.
+    open_linked(rewritten)
+    restored = original_of(rewritten)
+    if restored is None or not restored.is_exact or not is_equal(restored.content, plan.original):
+        raise EmbedError("the rewritten file fails its re-read: its record does not restore the original")

@@ -11,15 +11,16 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections import Counter
-from itertools import count, takewhile
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.abi import ARCHES
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.headers import DYNAMIC_ENTRY_SIZE, SYMBOL_SIZE
+from cfi2sframe.elf.headers import DYNAMIC_ENTRY_SIZE
 from cfi2sframe.elf.notes import may_be_elsewhere
 from cfi2sframe.elf.ranges import Span, touches, united
 from cfi2sframe.elf.references import packed_words, words_of
+from cfi2sframe.placing.gate import symbols_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -84,13 +85,6 @@ def dynamic_entries(file: LinkedFile) -> tuple[DynamicEntry, ...]:
             numbered = enumerate(pairs)
             return tuple(DynamicEntry(tag, value, start + DYNAMIC_ENTRY_SIZE * n + 8) for n, (tag, value) in numbered)
     return ()
-
-
-def symbols_of(file: LinkedFile, table: ElfSection) -> Iterator[tuple[int, tuple[int, int, int]]]:
-    """Yield the offset of each symbol in its table, with st_info, st_shndx and st_value."""
-    content = file.section_bytes(table.index)
-    whole = content[: len(content) // SYMBOL_SIZE * SYMBOL_SIZE]
-    return zip(count(0, SYMBOL_SIZE), struct.iter_unpack(file.order + "4xBxHQ8x", whole))
 
 
 def is_inside(section: ElfSection, value: int) -> bool:

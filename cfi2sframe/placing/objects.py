@@ -1,32 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """The door for relocatable objects: add a section and its relocations to a copy of one, or remove them.
 
-All other sections keep their bytes, file offsets and indices: new contents, a record for removal and the new section
-table are appended, and the file header is updated. Knows nothing of what the section's bytes mean.
+All other sections keep their bytes, file offsets and indices. What is added is appended: contents, a new section table,
+and the record for removal. Knows nothing of what the section's bytes mean.
 """
 
 from __future__ import annotations
 
 import struct
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.contents import Joined, have_same, is_equal, part_of
+from cfi2sframe.elf.contents import Joined, have_same, is_equal, is_zero, overwrite, part_of, spliced
 from cfi2sframe.elf.headers import (
     FILE_HEADER_SIZE,
     RELA_SIZE,
+    SECTION_HEADER_SIZE,
     SFRAME_NAME,
     SYMBOL_SIZE,
     ElfSection,
 )
-from cfi2sframe.elf.ranges import Span
-from cfi2sframe.errors import ElfError, EmbedError
-from cfi2sframe.placing.undo import Undo, undo_of
+from cfi2sframe.elf.ranges import Span, without
+from cfi2sframe.errors import EmbedError
+from cfi2sframe.placing.record import Kept, digest_of, original_of, record_span, with_record
 from cfi2sframe.printable import shown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.headers import Buffer
@@ -53,19 +53,21 @@ def add_to_object(
     """Return a copy of an object with `.sframe` and `.rela.sframe`: buffers to be written one after the other.
 
     An SFrame section that was added is taken out first; that of an assembler is replaced, and it and its relocations
-    keep their indices. Raises `EmbedError` when the object does not have exactly one symbol table, or cannot be changed
-    without risk.
+    keep their indices. Raises `EmbedError` when the object does not have exactly one symbol table, has several SFrame
+    sections, or cannot be changed without risk.
     """
-    old = _read(data)
-    if (original := _original(old)) is not None:
-        old = _read(original)
+    known = original_of(data)
+    original = data if known is None else known.content
+    old = _read(original)
     tables = [section.index for section in old.sections if section.type == c.SHT_SYMTAB]
     if len(tables) != 1:
         raise EmbedError(f"{len(tables)} symbol tables; relocations need exactly one")
     headers = list(old.headers.sections)
     tail = _FileTail(len(old.data))
     name_offset, rela_name_offset = _add_names(old, headers, tail)
-    found = _indices(old)
+    found = _sframe_indices(old)
+    if len(found) > 2:
+        raise EmbedError("several SFrame sections, or relocations of one; remove them first")
     if len(found) < 2 and (last := max(_symbol_sections(old), default=0)) >= len(headers):
         raise EmbedError(f"a symbol is in section {last}, which does not exist; the new section could get that index")
     new = range(len(headers), len(headers) + 2 - len(found))
@@ -95,36 +97,67 @@ def add_to_object(
         alignment=8,
         entry_size=RELA_SIZE,
     )
-    if not found:
-        # It ends where the section table starts.
-        size = len(old.data)
-        undo = Undo(old.header.pack(), b"", (), {}, False, size, size, 0, 0, 0)
-        tail.add(undo.pack(), 8)
-    return _finish(old, headers, tail)
+    size = len(original)
+    header = [Span(0, FILE_HEADER_SIZE)]
+    return with_record(original, _finish(old, headers, tail), [Kept(0, size, 0)], header, ())
 
 
 def remove_from_object(data: FileData) -> Joined:
     """Return a copy of an object without `.sframe` and `.rela.sframe`.
 
-    That is the original, if the section was added and nothing else has written the file since. Otherwise their headers
-    are removed when they are the last ones, and made inactive (SHT_NULL) when they are not: other sections keep their
-    indices. Raises `EmbedError` when there is no `.sframe`, or a symbol or a group refers to it.
+    That is the original, if its record fits. Otherwise their bytes become zeros, symbols of theirs become null symbols,
+    and section groups lose them; their headers are removed where they are the last ones, and made inactive (SHT_NULL)
+    where they are not, because other sections keep their indices. Raises `EmbedError` when there is no `.sframe`, or
+    when a relocation of another section needs a symbol of it.
     """
+    known = original_of(data)
+    if known is not None and known.is_exact:
+        return known.content
     old = _read(data)
-    if (original := _original(old)) is not None:
-        return original
-    if not (found := _indices(old)):
+    removed = set(_sframe_indices(old))
+    if not removed:
         raise EmbedError("no .sframe section")
-    if not all(map(set(found).isdisjoint, _index_lists(old, c.SHT_GROUP))):
-        raise EmbedError("a section group holds .sframe; the section cannot be removed")
-    if found[0] in _symbol_sections(old):
-        raise EmbedError("a symbol is in .sframe; the section cannot be removed")
-    headers = list(old.headers.sections)
-    for index in found:
-        headers[index] = _INACTIVE
-    while headers[-1].type == c.SHT_NULL and len(headers) > 1:
-        headers.pop()
-    return _finish(old, headers, _FileTail(len(data)))
+    headers = [_INACTIVE if header.index in removed else header for header in old.headers.sections]
+    splices = [overwrite(s.file_offset, bytes(s.size)) for s in old.sections if s.index in removed and s.is_stored]
+    for section in old.sections:
+        if section.type == c.SHT_SYMTAB:
+            splices.append(overwrite(section.file_offset, _without_symbols(old, section, removed)))
+        elif section.type == c.SHT_GROUP and (content := _without_members(old, section, removed)):
+            headers[section.index] = headers[section.index]._replace(size=len(content))
+            splices.append(overwrite(section.file_offset, content.ljust(section.size, b"\0")))
+    last = max(header.index for header in headers if header.type != c.SHT_NULL)
+    table = b"".join(header.pack(old.byte_order) for header in headers[: last + 1])
+    splices.append(overwrite(old.header.section_headers_offset, table.ljust(SECTION_HEADER_SIZE * len(headers), b"\0")))
+    if old.header.section_header_count:
+        splices.append(overwrite(0, old.header._replace(section_header_count=last + 1).pack()))
+    record = record_span(data)
+    return spliced(data if record is None else part_of(data, 0, record.start), splices)
+
+
+def _without_symbols(image: ElfImage, table: ElfSection, removed: set[int]) -> bytes:
+    """Return a symbol table in which the symbols of some sections are null symbols.
+
+    Raises `EmbedError` where one of them is not local, or a relocation of another section needs it.
+    """
+    content = bytearray(image.section_bytes(table))
+    numbers = {number for number, symbol in enumerate(image.symbols(table)) if symbol.section_index in removed}
+    for number in numbers:
+        at = SYMBOL_SIZE * number
+        if content[at + 4] >> 4 != c.STB_LOCAL:
+            raise EmbedError("a global symbol is in .sframe; the section cannot be removed")
+        content[at : at + SYMBOL_SIZE] = bytes(SYMBOL_SIZE)
+    tables = [s for s in image.sections if s.type == c.SHT_RELA and s.link == table.index and s.index not in removed]
+    for section in tables if numbers else ():
+        if any(info >> 32 in numbers for _, info, _ in image.records(section, "QQq")):
+            raise EmbedError(f"{shown_name(section.name)} refers to .sframe; the section cannot be removed")
+    return bytes(content)
+
+
+def _without_members(image: ElfImage, group: ElfSection, removed: set[int]) -> bytes:
+    """Return the words of a section group (gABI, "Section Groups") without some sections."""
+    flags, *members = [word for (word,) in image.records(group, "I")] or [0]
+    kept = [flags, *(member for member in members if member not in removed)]
+    return struct.pack(f"{image.byte_order}{len(kept)}I", *kept)
 
 
 def _read(data: FileData) -> ElfImage:
@@ -132,59 +165,30 @@ def _read(data: FileData) -> ElfImage:
     from cfi2sframe.elf.image import ElfImage
 
     image = ElfImage(data, "object")
-    if not image.sections:
-        raise EmbedError("an object without section headers has no place for a section")
-    if bytes(data[-len(_MODULE_SIGNATURE) :]) == _MODULE_SIGNATURE:
-        raise EmbedError("a signed kernel module: any change breaks its signature; convert before signing")
+    check_object(image)
     return image
 
 
-def _indices(image: ElfImage) -> list[int]:
-    """Return the indices of `.sframe` and of the section that relocates it; empty, or shorter, without one."""
-    section = image.sframe_section
-    if section is None:
-        return []
-    relocating = (s.index for s in image.sections if s.type in (c.SHT_RELA, c.SHT_REL) and s.info == section.index)
-    return [section.index, *islice(relocating, 1)]
+def check_object(image: ElfImage) -> None:
+    """Raise `EmbedError` for an object that must not be changed."""
+    if not image.sections:
+        raise EmbedError("an object without section headers has no place for a section")
+    if bytes(image.data[-len(_MODULE_SIGNATURE) :]) == _MODULE_SIGNATURE:
+        raise EmbedError("a signed kernel module: any change breaks its signature; convert before signing")
+
+
+def _sframe_indices(image: ElfImage) -> list[int]:
+    """Return the indices of all SFrame sections, and then of the sections that relocate them."""
+    found = [section.index for section in image.sections if section.is_sframe]
+    return [*found, *(s.index for s in image.sections if s.type in (c.SHT_RELA, c.SHT_REL) and s.info in found)]
 
 
 def _symbol_sections(image: ElfImage) -> set[int]:
     """Return the indices of the sections in which symbols are."""
-    found = set[int]()
-    for table in image.sections:
-        if table.type == c.SHT_SYMTAB:
-            symbols = image.section_bytes(table)
-            usable = symbols[: len(symbols) // SYMBOL_SIZE * SYMBOL_SIZE]
-            found.update(n for (n,) in struct.iter_unpack(image.byte_order + "6xH16x", usable) if n < c.SHN_LORESERVE)
-    return found.union(*_index_lists(image, c.SHT_SYMTAB_SHNDX))
-
-
-def _index_lists(image: ElfImage, kind: int) -> Iterator[tuple[int, ...]]:
-    """Yield the words of each list of section indices. Raises `EmbedError` where all are larger than the file."""
-    lists = [section for section in image.sections if section.type == kind]
-    if sum(section.size for section in lists) > len(image.data):
-        raise EmbedError("the lists of section indices overlap one another")
-    for section in lists:
-        data = image.section_bytes(section)
-        yield struct.unpack_from(f"{image.byte_order}{len(data) // 4}I", data)
-
-
-def _original(old: ElfImage) -> Joined | None:
-    """Return the original of an object to which a section was added, if adding it again gives the object; else None."""
-    undo, found = undo_of(old.data, old.header.section_headers_offset), _indices(old)
-    if undo is None or len(found) < 2 or not FILE_HEADER_SIZE <= undo.file_size <= len(old.data):
-        return None
-    section, rela = (old.sections[index] for index in found)
-    original = Joined([undo.header, part_of(old.data, FILE_HEADER_SIZE, undo.file_size)])
-    try:
-        if _indices(_read(original)):
-            return None
-        fields = struct.iter_unpack(old.byte_order + "QQq", old.section_bytes(rela))
-        relocations = [ObjectRelocation(at, info & 0xFFFFFFFF, info >> 32, addend) for at, info, addend in fields]
-        again = add_to_object(original, old.section_bytes(section), relocations, section.type)
-    except (EmbedError, ElfError, struct.error):
-        return None
-    return original if is_equal(again, old.data) else None
+    tables = [section for section in image.sections if section.type == c.SHT_SYMTAB]
+    return {symbol.section_index for table in tables for symbol in image.symbols(table)} - {
+        *range(c.SHN_LORESERVE, 1 << 16)
+    }
 
 
 class _FileTail:
@@ -232,39 +236,62 @@ def _finish(old: ElfImage, headers: list[ElfSection], tail: _FileTail) -> Joined
 
 
 def check_object_with(original: ElfImage, rewritten: ElfImage) -> None:
-    """Raise `EmbedError` unless `rewritten` is `original` with `.sframe`, and all other sections are unchanged."""
-    if (bare := _original(original)) is not None:
-        without = _read(bare)
-        check_object_without(original, without)
-        original = without
-    _check_kept(original, rewritten, set(_indices(original)))
+    """Raise `EmbedError` unless `rewritten` is `original` with `.sframe`, and all other sections are unchanged.
+
+    A section that `original` has is replaced; the record has to restore what was there before this program added any.
+    """
+    known = original_of(original.data)
+    before = original if known is None else _read(known.content)
+    restored = original_of(rewritten.data)
+    is_restored = restored is not None and restored.is_exact and is_equal(restored.content, before.data)
+    _expect(is_restored, "its record does not restore the original")
+    _check_kept(before, rewritten, set(_sframe_indices(before)))
     found = {s.index for s in rewritten.sections if s.is_sframe}
     _expect(len(found) == 1, f"there are {len(found)} SFrame sections")
-    added = [s for s in rewritten.sections[len(original.sections) :] if s.index not in found]
+    added = [s for s in rewritten.sections[len(before.sections) :] if s.index not in found]
     _expect(all(s.type == c.SHT_RELA and s.info in found for s in added), "there are other new sections")
 
 
 def check_object_without(original: ElfImage, rewritten: ElfImage) -> None:
     """Raise `EmbedError` unless `rewritten` is `original` without `.sframe`, and all other sections are unchanged."""
-    if len(rewritten.data) < len(original.data):
-        _expect(not any(section.is_sframe for section in rewritten.sections), "the section is still there")
-        check_object_with(rewritten, original)
+    known = original_of(original.data)
+    if known is not None and known.is_exact:
+        _expect(digest_of(rewritten.data) == digest_of(known.content), "it is not the original")
         return
-    removed = set(_indices(original))
-    _check_kept(original, rewritten, removed)
-    for section in rewritten.sections:
-        header = rewritten.headers.sections[section.index]
-        is_as_expected = section.index not in removed or header._replace(name_offset=0) == _INACTIVE
-        _expect(is_as_expected and not section.is_sframe, "the section is still there")
+    _expect(not any(section.is_sframe for section in rewritten.sections), "the section is still there")
+    removed = set(_sframe_indices(original))
+    edited = [s for s in original.sections if s.type in (c.SHT_SYMTAB, c.SHT_GROUP)]
+    gone = [s.file_span for s in original.sections if s.index in removed and s.is_stored]
+    start = original.header.section_headers_offset
+    table = Span(start, start + SECTION_HEADER_SIZE * len(original.sections))
+    groups = {section.index for section in edited if section.type == c.SHT_GROUP}
+    _check_kept(original, rewritten, removed | groups, [*gone, table, *(section.file_span for section in edited)])
+    _expect(all(is_zero(rewritten.data, span) for span in gone), "something is left of the section")
+    for section in edited:
+        before, after = (
+            list(i.records(i.sections[section.index], "6I" if section.type == c.SHT_SYMTAB else "I"))
+            for i in (original, rewritten)
+        )
+        if section.type == c.SHT_GROUP:
+            _expect(after == [word for word in before if word[0] not in removed], "a group has lost other sections")
+            continue
+        nulled = {n for n, symbol in enumerate(original.symbols(section)) if symbol.section_index in removed}
+        wanted = [(0,) * 6 if number in nulled else words for number, words in enumerate(before)]
+        _expect(after == wanted, "other symbols changed")
+    for header in rewritten.headers.sections:
+        is_gone = header._replace(name_offset=0, name="", index=0) == _INACTIVE
+        _expect(header.index not in removed or is_gone, "a header of the section is still there")
 
 
-def _check_kept(original: ElfImage, rewritten: ElfImage, other: set[int]) -> None:
-    """Raise `EmbedError` unless all sections except those with the indices `other` are unchanged.
+def _check_kept(original: ElfImage, rewritten: ElfImage, other: set[int], changed: Sequence[Span] = ()) -> None:
+    """Raise `EmbedError` unless all bytes are unchanged except in some spans, and all headers except of some sections.
 
     Inactive ones at the end may be missing. Sections may overlap, so the whole file is compared at once.
     """
-    same = have_same(original.data, rewritten.data, Span(FILE_HEADER_SIZE, len(original.data)))
-    _expect(same, "the bytes of the old file changed")
+    record = record_span(original.data)
+    end = len(original.data) if record is None else record.start
+    kept = without([Span(FILE_HEADER_SIZE, end)], changed)
+    _expect(all(have_same(original.data, rewritten.data, span) for span in kept), "the bytes of the old file changed")
     before, after = original.header, rewritten.header
     # Where the section table is, and how many headers it has, may change.
     table: dict[str, Any] = {"section_headers_offset": 0, "section_header_count": 0}

@@ -21,14 +21,14 @@ from cfi2sframe.elf.contents import is_zero
 from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, ProgramHeader
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.gate import round_up
+from cfi2sframe.placing.gate import round_up, with_own_entry
 from cfi2sframe.placing.head import Head, MovableGroup, Rearranged, alignment_of, repeated_note, slack_end
 from cfi2sframe.placing.movable import FOLLOWING_TYPES, SectionPlace, dynamic_entries
 from cfi2sframe.printable import shown_name
 
 if TYPE_CHECKING:
+    from cfi2sframe.elf.contents import FileData
     from cfi2sframe.placing.gate import LinkedFile
-    from cfi2sframe.placing.undo import OldBytes
 
 SECTION_ALIGNMENT: Final = 8
 #: Bytes of the largest page of the supported architectures (AArch64).
@@ -75,7 +75,8 @@ class Placement(NamedTuple):
 
     `segments` are the new program headers, at `table_file_offset` where they do not stay; `places` are the new places
     of other sections, by their indices. `moved_size` counts the bytes of those that leave the head of the file.
-    `is_replacement`: the file had a section before, of which `old` are the bytes, unless this program inserted it.
+    `original` is the file that removal restores: `file`, or with the section of another producer that had bytes in the
+    spans `cleared`.
     """
 
     file: LinkedFile
@@ -85,9 +86,9 @@ class Placement(NamedTuple):
     places: dict[int, SectionPlace]
     moved_size: int
     warnings: tuple[str, ...]
+    original: FileData
+    cleared: tuple[Span, ...] = ()
     table_file_offset: int | None = None
-    is_replacement: bool = False
-    old: OldBytes = ()
 
     @property
     def section_vaddr(self) -> int:
@@ -259,7 +260,7 @@ def _placement(head: Head, rearranged: Rearranged, block: AddedBlock, size: int)
     has_left = any(group.has_build_id for group in rearranged.leaving)
     warning = "the build-id note leaves the first page of the file: core dumps no longer name the build-id"
     moved_size = sum(group.size for group in rearranged.leaving)
-    return Placement(file, block, size, segments, moved, moved_size, (warning,) if has_left else ())
+    return Placement(file, block, size, segments, moved, moved_size, (warning,) if has_left else (), file.data)
 
 
 def _followed(file: LinkedFile, segment: ProgramHeader, moved: dict[int, SectionPlace]) -> ProgramHeader:
@@ -292,16 +293,6 @@ def _with_section(
     return with_own_entry([*segments, entry])
 
 
-def with_own_entry(segments: list[ProgramHeader]) -> tuple[ProgramHeader, ...]:
-    """Return the program headers with PT_PHDR set to their size, and without its PF_X.
-
-    Loaders never read its flags; but the SFrame code proposed for Linux takes it with PF_X for a segment with code.
-    """
-    size = PROGRAM_HEADER_SIZE * len(segments)
-    own = {"file_size": size, "memory_size": size}
-    return tuple(s._replace(flags=s.flags & ~c.PF_X, **own) if s.type == c.PT_PHDR else s for s in segments)
-
-
 def _with_table_at_end(file: LinkedFile, head: Head, size: int) -> Placement:
     """Return the placement in a new segment that starts with the program headers. The old ones stay, unused.
 
@@ -326,4 +317,4 @@ def _with_table_at_end(file: LinkedFile, head: Head, size: int) -> Placement:
         if is_program
         else "the file)"
     )
-    return Placement(file, block, size, tuple(segments), {}, 0, (warning,), table)
+    return Placement(file, block, size, tuple(segments), {}, 0, (warning,), file.data, table_file_offset=table)

@@ -1,102 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take the `.sframe` section out of a linked file.
+"""Take the `.sframe` section out of a linked file, and check that nothing else has changed.
 
-Before the section headers of a file that `insert` has made is an undo record. With it, the original is put together
-again, byte for byte, unless another tool has written the file since. Where there is no record, or it does not fit, the
-section's bytes become zeros, its headers go, and everything else stays.
+The record of a conversion restores the original, byte for byte, unless another tool has written the file since. Where
+there is no record, or one for another file, the section's bytes become zeros, its headers go, and all else stays. What
+a later release has to do is in the record: how sections get their places is not known here.
 """
 
 from __future__ import annotations
 
-import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.elf.constants import PT_GNU_SFRAME, SHF_ALLOC
-from cfi2sframe.elf.contents import Splice, is_equal, overwrite, spliced
-from cfi2sframe.elf.headers import SECTION_HEADER_SIZE, ElfSection, parse_file_header
-from cfi2sframe.errors import ElfError, EmbedError
-from cfi2sframe.placing.gate import open_linked
-from cfi2sframe.placing.insert import inserted
-from cfi2sframe.placing.movable import symbols_of
-from cfi2sframe.placing.place import place_section, with_own_entry
-from cfi2sframe.placing.section_indices import changed_contents, renumbered_header
-from cfi2sframe.placing.undo import NAME, Undo, undo_of
+from cfi2sframe.elf.constants import PT_GNU_SFRAME
+from cfi2sframe.elf.contents import Splice, overwrite, spliced
+from cfi2sframe.elf.headers import SECTION_HEADER_SIZE, ElfSection
+from cfi2sframe.errors import EmbedError
+from cfi2sframe.placing.gate import open_linked, symbols_of, with_own_entry
+from cfi2sframe.placing.record import digest_of, original_of
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.contents import FileData, Joined
     from cfi2sframe.placing.gate import LinkedFile
 
 
-def remove_section(data: FileData) -> Joined:
-    """Return the file without its `.sframe` section and PT_GNU_SFRAME.
+class Removal(NamedTuple):
+    """A file without its section. `lost` says what could not be restored; it is empty for the original's bytes."""
 
-    That is the original, if the section was inserted and nothing else has written the file since, also where it took
-    the place of another section. Otherwise the section's bytes become zeros, and all other bytes stay where they are.
-    Raises `EmbedError` when there is no section, or when the file cannot be rewritten safely.
+    content: Joined
+    lost: str = ""
+
+
+def remove_section(data: FileData) -> Removal:
+    """Return a linked file without its `.sframe` section and PT_GNU_SFRAME.
+
+    If the section took the place of another one, that is back. Raises `EmbedError` when there is no section, or when
+    the file cannot be rewritten safely.
     """
+    original = original_of(data)
+    if original is not None and original.is_exact:
+        return Removal(original.content)
+    if original is not None and not open_linked(original.content).has_sframe:
+        return Removal(original.content, "the file was changed after the conversion; the changes are kept")
     file = open_linked(data)
-    original = original_of(file)
-    return spliced(file.data, zeroing_splices(file)) if original is None else original
+    content = spliced(file.data, zeroing_splices(file))
+    return Removal(
+        content, "no record of a conversion fits the file; .sframe is zeroed, and all else stays in its place"
+    )
 
 
-def original_of(file: LinkedFile) -> Joined | None:
-    """Return the original of a file into which a section was inserted, if inserting again gives the file; else None."""
-    undo = undo_of(file.data, file.section_table.start) if file.sections else None
-    if undo is None or file.sframe_index is None:
-        return None
-    section, content = file.sections[file.sframe_index], file.section_bytes(file.sframe_index)
-    try:
-        bare = _restored(file, undo)
-        original = spliced(bare, [overwrite(*piece) for piece in undo.old])
-        before = open_linked(bare)
-        again = inserted(place_section(before, section.size)._replace(old=undo.old), content, section.type)
-    except (ElfError, EmbedError, LookupError, struct.error):
-        # The record is for another file.
-        return None
-    return original if len(original) == len(bare) and is_equal(again, file.data) else None
+def check_removal(data: FileData, rewritten: FileData) -> None:
+    """Raise `EmbedError` unless `rewritten` is `data` without its section: the original, or else equal in all else."""
+    original = original_of(data)
+    if original is None or not original.is_exact:
+        from cfi2sframe.placing.reread import check_removed
 
-
-def _restored(file: LinkedFile, undo: Undo) -> Joined:
-    """Return the file as the record says that it was. Raises what a record for another file leads to."""
-    end = undo.kept_size + (undo.added_size if undo.is_inserted else 0)
-    if max(end, undo.file_size, undo.added_start + undo.added_size) > len(file.data):
-        raise EmbedError("the undo record is for another file")
-    inverse = [-1] * len(file.sections)
-    for index, number in enumerate(undo.numbering):
-        inverse[number] = index
-    header, headers = parse_file_header(undo.header), _old_headers(file, undo, inverse)
-    tail = bytearray(max(undo.file_size - undo.kept_size, 0))
-    if tail:
-        names = file.section_bytes(file.names_index)[: -len(NAME)]
-        for start, content in (
-            (undo.names_file_offset, names),
-            (header.section_headers_offset, b"".join(entry.pack(file.order) for entry in headers)),
-        ):
-            if start >= undo.kept_size:
-                tail[start - undo.kept_size : start - undo.kept_size + len(content)] = content
-    added = bytes(0 if undo.is_inserted else undo.added_size)
-    splices = [overwrite(0, undo.header), Splice(undo.added_start, undo.added_size, added)]
-    splices += [overwrite(file.header.program_headers_offset, undo.head)] if undo.head else []
-    bare = spliced(file.data, [*splices, Splice(end, len(file.data) - end, bytes(tail))])
-    vaddrs = {undo.numbering[index]: place.vaddr for index, place in undo.places.items()}
-    changed = changed_contents(file, inverse, vaddrs)
-    contents = {number: changed.get(number) or file.section_bytes(number) for number in {*vaddrs, *changed}}
-    return spliced(bare, [overwrite(headers[inverse[n]].file_offset, content) for n, content in contents.items()])
-
-
-def _old_headers(file: LinkedFile, undo: Undo, inverse: list[int]) -> list[ElfSection]:
-    """Return the section headers of the original."""
-    headers = []
-    for number in undo.numbering:
-        entry = renumbered_header(file.sections[number], inverse)
-        if undo.is_inserted and not entry.flags & SHF_ALLOC and entry.file_offset >= undo.added_start:
-            entry = entry._replace(file_offset=entry.file_offset - undo.added_size)
-        if number == file.names_index and undo.names_file_offset:
-            entry = entry._replace(file_offset=undo.names_file_offset, size=entry.size - len(NAME))
-        headers.append(entry)
-    for index, place in undo.places.items():
-        headers[index] = headers[index]._replace(**place._asdict())
-    return headers
+        check_removed(open_linked(data).data, rewritten)
+    elif digest_of(rewritten) != digest_of(original.content):
+        raise EmbedError("the rewritten file fails its re-read: it is not the original")
 
 
 def zeroing_splices(file: LinkedFile) -> list[Splice]:

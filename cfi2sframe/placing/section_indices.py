@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from cfi2sframe.elf import constants as c
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.movable import TAG_OF_NAME, dynamic_entries, is_inside, symbols_of
+from cfi2sframe.placing.gate import symbols_of
+from cfi2sframe.placing.movable import TAG_OF_NAME, dynamic_entries, is_inside
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,8 +57,8 @@ def renumbered_header(entry: ElfSection, numbering: list[int]) -> ElfSection:
     """
     is_index = entry.flags & c.SHF_INFO_LINK or entry.type in (c.SHT_REL, c.SHT_RELA)
     try:
-        link = max(numbering[entry.link], 0)
-        return entry._replace(link=link, info=max(numbering[entry.info], 0) if is_index else entry.info)
+        link = numbering[entry.link]
+        return entry._replace(link=link, info=numbering[entry.info] if is_index else entry.info)
     except IndexError as error:
         raise EmbedError(f"a section is linked to section {entry.link}, which is not in the table") from error
 
@@ -65,9 +66,9 @@ def renumbered_header(entry: ElfSection, numbering: list[int]) -> ElfSection:
 def changed_contents(file: LinkedFile, numbering: list[int], new_vaddrs: Mapping[int, int]) -> dict[int, bytes]:
     """Return the new bytes of the sections that hold section indices or the addresses of moved sections.
 
-    Symbol tables hold both, `.dynamic` holds addresses. `numbering` is -1 for a section that is removed; its symbols
-    become absolute. `new_vaddrs` maps the indices of moved sections to their new addresses. Raises `EmbedError` when
-    the file has an SHT_SYMTAB_SHNDX, which is for more sections than st_shndx can hold.
+    Symbol tables hold both, `.dynamic` holds addresses. `new_vaddrs` maps the indices of moved sections to their new
+    addresses. Raises `EmbedError` when the file has an SHT_SYMTAB_SHNDX, which is for more sections than st_shndx can
+    hold.
     """
     if numbering == list(range(len(numbering))) and not new_vaddrs:
         return {}
@@ -93,7 +94,7 @@ def _changed_symbols(
     for at, (info, index, value) in symbols_of(file, table):
         if index >= min(len(numbering), c.SHN_LORESERVE):
             continue
-        number = c.SHN_ABS if numbering[index] < 0 else numbering[index]
+        number = numbering[index]
         new_value = value
         if index in new_vaddrs and info >> 4 == c.STB_LOCAL and is_inside(file.sections[index], value):
             new_value += new_vaddrs[index] - file.sections[index].vaddr

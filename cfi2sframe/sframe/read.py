@@ -161,6 +161,19 @@ def read_section(
 
     Raises `SFrameError`, its offset that of the first field or row that exceeds its bounds or has no meaning.
     """
+    section, error = read_damaged(data, section_vaddr, is_object=is_object)
+    if error is not None:
+        raise error
+    return section
+
+
+def read_damaged(
+    data: bytes | bytearray | memoryview, section_vaddr: int = 0, *, is_object: bool = False
+) -> tuple[DecodedSection, SFrameError | None]:
+    """Read a section up to the first function that is damaged; return the error that `read_section` raises, too.
+
+    Raises `SFrameError` where the header itself is damaged.
+    """
     data = bytes(data)
     header = read_header(data)
     arch = arch_of_abi(header.abi_id)
@@ -169,19 +182,26 @@ def read_section(
     header_end, record_size = s.HEADER_SIZE + header.auxhdr_size, s.FDE_SIZE[header.version]
     table, rows_offset = header_end + header.fde_offset, header_end + header.fre_offset
     table_end = table + record_size * header.fde_count
+    error: SFrameError | None = None
     if table_end > len(data):
-        raise SFrameError(f"{header.fde_count} functions leave the section", _WHERE, table)
-    if rows_offset + header.fre_size > len(data):
-        raise SFrameError(f"the rows' {header.fre_size} bytes leave the section", _WHERE, rows_offset)
+        error = SFrameError(f"{header.fde_count} functions leave the section", _WHERE, table)
+        table_end = table + max(len(data) - table, 0) // record_size * record_size
+    elif rows_offset + header.fre_size > len(data):
+        error = SFrameError(f"the rows' {header.fre_size} bytes leave the section", _WHERE, rows_offset)
     reader = _BodyReader(data, header, arch, rows_offset)
     fdes = list(struct.iter_unpack(header.byte_order + _RECORD_CODES[header.version], data[table:table_end]))
     known: dict[tuple[int, ...], tuple[Record, FunctionBody]] = {}
     for index, fde in enumerate(fdes):
         if fde[2:] not in known:
-            known[fde[2:]] = reader.read(fde[2:], table + index * record_size)
+            try:
+                known[fde[2:]] = reader.read(fde[2:], table + index * record_size)
+            except SFrameError as found_error:
+                error = error or found_error
+                del fdes[index:]
+                break
     found = [known[fde[2:]] for fde in fdes]
     base, step = (section_vaddr + table, record_size) if header.start_is_pcrel or is_object else (section_vaddr, 0)
-    return DecodedSection(
+    section = DecodedSection(
         data,
         section_vaddr,
         header,
@@ -190,6 +210,7 @@ def read_section(
         tuple([fde[1] for fde in fdes]),
         tuple([body for _, body in found]),
     )
+    return section, error
 
 
 class _BodyReader:
@@ -201,7 +222,7 @@ class _BodyReader:
     def __init__(self, data: bytes, header: Header, arch: Arch, rows_offset: int) -> None:
         self.data, self.header, self.arch = data, header, arch
         self.order = header.byte_order
-        self.begin, self.end = rows_offset, rows_offset + header.fre_size
+        self.begin, self.end = rows_offset, min(rows_offset + header.fre_size, len(data))
         # Of all distinct lists, which never exceed this unless they overlap: the time is bound by the section's size.
         self.rows_left = _ROWS_READ_AGAIN + header.fre_size // _LEAST_ROW_SIZE
         # A fixed offset (from the CFA) of 0 means that there is none.

@@ -12,13 +12,14 @@ import stat
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from cfi2sframe.api import decode_existing, decode_made
+from cfi2sframe.api import decode_made
 from cfi2sframe.conversion import Options
 from cfi2sframe.elf.constants import PT_LOAD, PT_NOTE
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, parse_file_header
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import read_file, stored_size
 from cfi2sframe.errors import CostError, InputError, reason_of
+from cfi2sframe.existing import Presence, existing_section
 from cfi2sframe.guard import part
 from cfi2sframe.trace.frames import ADDRESS_MASK, Ending, walk
 from cfi2sframe.trace.snapshot import PAGE_SIZE, FileMapping, last_from
@@ -104,11 +105,11 @@ class FileStore:
         image = ElfImage(data, name)
         if image.is_relocatable:
             raise InputError("an object, which is never mapped")
-        section = image.sframe_section
-        has_section = (section is not None and section.size > 0) or image.sframe_segment is not None
+        existing = existing_section(image)
+        has_section = existing.presence not in (Presence.ABSENT, Presence.EMPTY)
         rows: Section | str
         try:
-            rows = decode_existing(image) if has_section else decode_made(image, self._options)
+            rows = existing.required() if has_section else decode_made(image, self._options)
             if rows.arch != image.arch:
                 rows = f"the section is for {rows.arch.name}"
         except InputError as error:

@@ -104,14 +104,37 @@ class LostRow(NamedTuple):
     is_outermost: bool
 
 
+def have_same_answers(one: Section, other: Section) -> bool:
+    """Whether two sections of one version give the same answer at every PC: state, signal frame and signing key.
+
+    Where RA is not signed, the key has no effect. Neither has the form of rows, nor how functions are cut.
+    """
+    columns = _columns(one, other)
+    pairs = {(number, other_number) for _, _, number, other_number in steps(*columns)}
+    found = ((columns[0].answers[here], columns[1].answers[there]) for here, there in pairs)
+    return all(_effect(first) == _effect(second) for first, second in found)
+
+
+def _effect(answer: FoundState | None) -> tuple[object, ...] | None:
+    if answer is None:
+        return None
+    (_, is_signal_frame, uses_b_key), state = answer
+    return state, is_signal_frame, uses_b_key and state is not None and state.mangled_ra
+
+
+def _columns(one: Section, other: Section) -> tuple[AddressColumn[FoundState | None], AddressColumn[FoundState | None]]:
+    """Return what each of two sections says; both columns list the rows of PCMASK functions where the other changes."""
+    found = section_column(other, section_column(one, ()).addresses)
+    return section_column(one, found.addresses), found
+
+
 def first_lost_row(old: Section, new: Section, ends: Sequence[Span] = ()) -> LostRow | None:
     """Return the first address at which `old` has a row, and `new` has none; None where it has all.
 
     Where the row of `old` ends the walk (RA is undefined), that of `new` has to do so, too. Otherwise they may differ:
     each is compared with the CFI for itself. In `ends`, walks end, and a row of `old` that goes on is none to be kept.
     """
-    found = section_column(new, section_column(old, ()).addresses)
-    wanted = section_column(old, found.addresses)
+    wanted, found = _columns(old, new)
     for vaddr, _, number, other_number in steps(wanted, found):
         state, other = (answer and answer.state for answer in (wanted.answers[number], found.answers[other_number]))
         is_lost = state is not None and (other is None or (state.cfa is None and other.cfa is not None))

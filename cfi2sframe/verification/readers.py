@@ -33,6 +33,8 @@ from cfi2sframe.verification import reader_checks as c
 from cfi2sframe.verification.reader_checks import Breaches, Check, Edition, Subject, each, each_body
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.read import DecodedSection
 
@@ -76,6 +78,18 @@ class _Rule(NamedTuple):
         return [(None, found)] if isinstance(found, str) else found if isinstance(found, list) else []
 
 
+class _FileRule(NamedTuple):
+    """A decisive demand on the file alone."""
+
+    name: str
+    editions: dict[str, Consequence]
+    check: Callable[[ElfImage, Edition], object]
+
+    def of_section(self) -> _Rule:
+        """Return the demand as one on a section of the file."""
+        return _Rule(self.name, self.editions, lambda it: self.check(it.image, it.edition), is_decisive=True)
+
+
 #: By the names that the rules give them; of each reader, the oldest first.
 _EDITIONS: Final = {
     "verify": Edition("verify", "", tuple(FLAGS_BY_VERSION)),
@@ -99,12 +113,18 @@ def _by(editions: str, consequence: Consequence = "refuses it", **others: Conseq
 
 # fmt: off
 _DECISIVE: Final = True
+#: Rules of a file, whatever section it has.
+_FILE_RULES: Final = (
+    _FileRule("linked file", _by("kernel glibc"),
+              lambda image, _: image.is_relocatable and "it reads sections of linked files, and this is an object"),
+    _FileRule("object", _by(_LD),
+              lambda image, _: not image.is_relocatable and "it reads sections of objects, and this is a linked file"),
+    _FileRule("ABI", _by("arm64 glibc"),
+              lambda image, edition: image.arch.elf_machine not in edition.machines
+              and f"it is not written for {image.arch.name}"),
+)
 _RULES: Final = (
-    _Rule("linked file", _by("kernel glibc"),
-          lambda it: it.image.is_relocatable and "it reads sections of linked files, and this is an object", _DECISIVE),
-    _Rule("object", _by(_LD),
-          lambda it: not it.image.is_relocatable and "it reads sections of objects, and this is a linked file",
-          _DECISIVE),
+    *map(_FileRule.of_section, _FILE_RULES),
     _Rule("PT_GNU_SFRAME", _by("kernel glibc", "does not find it"), c.segment),
     _Rule("section type", _by("ld47"),
           lambda it: it.is_in_file and (found := it.image.sframe_section) is not None
@@ -130,9 +150,6 @@ _RULES: Final = (
     _Rule("byte order", _by("verify kernel arm64 glibc"),
           lambda it: it.header.byte_order != it.section.arch.byte_order
           and f"not in the byte order of {it.section.arch.name}", _DECISIVE),
-    _Rule("ABI", _by("arm64 glibc"),
-          lambda it: it.section.arch.elf_machine not in it.edition.machines
-          and f"it is not written for {it.section.arch.name}", _DECISIVE),
     _Rule("ABI", _by("lib44 ld44 ld45", "reads it wrongly"),
           lambda it: it.section.arch.elf_machine == EM_S390
           and f"it does not know how {it.section.arch.name} stores the CFA's offset; 2.46 does", _DECISIVE),
@@ -198,6 +215,16 @@ def judge(name: str, section: DecodedSection, image: ElfImage, *, is_in_file: bo
         for key, edition in _EDITIONS.items()
         if edition.reader == name
     )
+
+
+def refusal_of_file(name: str, image: ElfImage) -> Broken | None:
+    """Return why the newest edition of the reader called `name` would read no section of a file, whatever it says."""
+    key, edition = next((key, edition) for key, edition in reversed(_EDITIONS.items()) if edition.reader == name)
+    for rule in _FILE_RULES:
+        message = rule.check(image, edition) if key in rule.editions else None
+        if isinstance(message, str):
+            return Broken(rule.name, rule.editions[key], message)
+    return None
 
 
 def _verdict(key: str, it: Subject) -> Verdict:

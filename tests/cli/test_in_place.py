@@ -63,12 +63,12 @@ def test_the_exit_status_is_the_worst_files(
 
 def test_a_file_that_is_refused_after_its_conversion_has_an_account(folder: Path, tmp_path: Path) -> None:
     path, report = folder / "0.o", tmp_path / "report"
-    run("--in-place", path, "--sframe-version", "2")
-    assert run("--in-place", path, "--report", report).status == 3
+    path.write_bytes(object_with_gap())
+    assert run("--in-place", path, "--strict", "--report", report).status == 4
     line = json.loads(report.read_text())
     assert (line["status"], line["account"]["sframe_version"]) == ("failed", 3)
     report.unlink()
-    assert run(path, "-o", tmp_path / "out.o", "--report", report).status == 3
+    assert run(path, "-o", tmp_path / "out.o", "--strict", "--report", report).status == 4
     assert json.loads(report.read_text()) == line["account"]
 
 

@@ -42,10 +42,10 @@ def test_by_its_type_and_name(name: str, kind: int, is_one: bool) -> None:  # no
     assert image.has_sframe == is_one == (image.sframe_section is not None)
     plan = emit(convert(image)).plan
     assert plan is not None
-    assert plan.is_replacement == is_one
+    assert bool(plan.cleared) == is_one
     if is_one:
         assert decode_existing(image).functions
-        assert remove_section(image.data)
+        assert remove_section(image.data).content
         return
     for work in (lambda: decode_existing(image), lambda: remove_section(image.data)):
         with pytest.raises((EmbedError, InputError), match=r"no \.sframe section"):

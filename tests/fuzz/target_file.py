@@ -92,7 +92,7 @@ def _take_out(full: ElfImage, *, had_one: bool = False) -> None:
     A file that `had_one` before gets it back.
     """
     try:
-        out = b"".join(remove(full))
+        out = b"".join(remove(full).content)
         bare = load(out)
         check_removal(full, bare)
     except Cfi2SFrameError:

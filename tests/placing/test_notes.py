@@ -13,7 +13,7 @@ from cfi2sframe.elf.constants import PT_NOTE
 from cfi2sframe.elf.headers import ByteOrder
 from cfi2sframe.elf.notes import may_be_elsewhere
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.linked import plan_embedding
+from cfi2sframe.placing.linked import plan_insertion
 from tests.support import cfi_asm as asm
 from tests.support.elf_asm import note
 from tests.support.embedded import LARGE, LINKERS, compiled, converted, embed, embedded, take_out
@@ -53,10 +53,10 @@ def test_unknown_names_move_and_return() -> None:
 def test_a_relative_address_stays() -> None:
     text = note(b"Go\0", 1, b"text" * 30)
     data = _noted(text)
-    plan = plan_embedding(data, LARGE)
+    plan = plan_insertion(data, LARGE)
     assert plan.moved == [".note.test.0"]
     content = struct.pack("<q", plan.file.loads[1].vaddr - plan.file.sections[1].vaddr - 16)
-    assert not plan_embedding(data.replace(text, text[:16] + content + text[24:]), LARGE).moved
+    assert not plan_insertion(data.replace(text, text[:16] + content + text[24:]), LARGE).moved
 
 
 def test_sections_of_one_name_move() -> None:

@@ -12,7 +12,7 @@ from cfi2sframe.elf.headers import ElfSection, FileHeader, parse_file_header, pa
 from cfi2sframe.emit import check, emit
 from cfi2sframe.errors import EmbedError, VerificationError
 from cfi2sframe.placing.objects import ObjectRelocation, add_to_object, remove_from_object
-from tests.support.elf_asm import Section, Symbol, elf_file
+from tests.support.elf_asm import Relocation, Section, Symbol, elf_file
 from tests.support.embedded import SH_TYPE, converted, emitted, section_header, take_out
 from tests.support.emitted import (
     FILE_HEADER_SIZE,
@@ -131,22 +131,33 @@ def test_removal_restores_the_object(name: str) -> None:
             take_out(bare)
 
 
-def test_removal_is_refused_when_a_group_has_the_section() -> None:
+def test_a_section_group_loses_the_section() -> None:
+    """As any other member whose header becomes inactive."""
     out = bytearray(converted(object_file(AMD64, {".text": (push_fp(AMD64, 0),), ".group": (push_fp(AMD64, 0),)})))
     image = load(bytes(out))
     number = next(s.index for s in image.sections if s.is_sframe)
     out += bytes(-len(out) % 4)
-    struct.pack_into("<IQQQQ", out, section_header(image, ".group") + SH_TYPE, SHT_GROUP, 0, 0, len(out), 8)
-    out += struct.pack("<II", 1, number)
-    with pytest.raises(EmbedError, match="section group"):
-        take_out(bytes(out))
+    struct.pack_into("<IQQQQ", out, section_header(image, ".group") + SH_TYPE, SHT_GROUP, 0, 0, len(out), 12)
+    out += struct.pack("<III", 1, number, 1)
+    bare = load(take_out(bytes(out)))
+    group = next(section for section in bare.sections if section.type == SHT_GROUP)
+    assert struct.unpack("<2I", bare.section_bytes(group)) == (1, 1)
 
 
-def test_removal_is_refused_when_a_symbol_is_in_the_section() -> None:
-    sections = (Section(".text", b"\x90"), Section(".sframe", SECTION))
-    old = elf_file(AMD64.elf_machine, sections, symbols=(Symbol("inside", section=".sframe"),))
-    with pytest.raises(EmbedError, match="a symbol is in"):
-        remove_from_object(old)
+@pytest.mark.parametrize(("is_local", "has_relocation"), [(True, False), (True, True), (False, False)])
+def test_a_symbol_in_the_section_goes_with_it(*, is_local: bool, has_relocation: bool) -> None:
+    """Unless something needs it: it is global, or a relocation of another section names it."""
+    sections = (Section(".text", b"\x90" * 8), Section(".sframe", SECTION))
+    symbols = (Symbol("inside", section=".sframe", info=0 if is_local else 0x10),)
+    relocations = (Relocation(".text", 0, "inside", 1),) if has_relocation else ()
+    old = elf_file(AMD64.elf_machine, sections, symbols=symbols, relocations=relocations)
+    if has_relocation or not is_local:
+        with pytest.raises(EmbedError, match=r"cannot be removed"):
+            remove_from_object(old)
+        return
+    bare = load(take_out(old))
+    assert not bare.has_sframe
+    assert [symbol.name for symbol in bare.symbols(bare.symbol_tables[0])] == ["", ""]
 
 
 def test_a_symbol_with_the_index_of_the_new_section_is_refused() -> None:

@@ -10,7 +10,7 @@ from cfi2sframe import load
 from cfi2sframe.elf.constants import PT_LOAD, PT_NOTE
 from cfi2sframe.elf.headers import parse_file_header, parse_program_headers
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.linked import plan_embedding
+from cfi2sframe.placing.linked import plan_insertion
 from tests.support.embedded import (
     LARGE,
     P_ALIGN,
@@ -33,7 +33,7 @@ from tests.support.needs import attempt, need
 
 def _refusal(data: bytes | bytearray) -> str:
     with pytest.raises(EmbedError) as caught:
-        plan_embedding(data, LARGE)
+        plan_insertion(data, LARGE)
     return str(caught.value)
 
 

@@ -16,10 +16,11 @@ from cfi2sframe.elf.contents import Joined
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.linked import check_removal, plan_embedding, self_check
+from cfi2sframe.placing.linked import plan_insertion, self_check
 from cfi2sframe.placing.place import Placement
-from cfi2sframe.placing.remove import remove_section
-from cfi2sframe.placing.reread import _check_loads
+from cfi2sframe.placing.record import record_span
+from cfi2sframe.placing.remove import Removal, check_removal, remove_section
+from cfi2sframe.placing.reread import _check_loads, check_removed
 from cfi2sframe.placing.view import FileView
 from tests.support.embedded import (
     LARGE,
@@ -55,7 +56,8 @@ class Edit(NamedTuple):
     def check(self, written: bytes, *, is_removal: bool) -> None:
         """Check what is written in place of one of them."""
         if is_removal:
-            check_removal(self.full, written)
+            # Without its record, which would tell at once that this is not the original.
+            check_removed(without_record(self.full), written)
         else:
             self_check(self.bare, written, self.plan, sframe(self.plan.section_size))
 
@@ -64,6 +66,12 @@ class Edit(NamedTuple):
 def edit(request: pytest.FixtureRequest) -> Edit:
     data = linked_program().read_bytes()
     return Edit(data, *embedded(data, request.param))
+
+
+def without_record(data: bytes) -> bytes:
+    span = record_span(data)
+    assert span is not None
+    return data[: span.start]
 
 
 def flipped(data: bytes, place: int) -> bytes:
@@ -106,27 +114,33 @@ def test_changed_section_headers_are_noticed(edit: Edit, *, is_removal: bool) ->
 
 @pytest.mark.parametrize("bit", [0, 7])
 def test_a_damaged_record_is_not_followed(edit: Edit, bit: int) -> None:
-    """The section becomes zeros, except with the record of another original that would give the same file.
-
-    That differs in bytes that nothing has, or in PT_PHDR, which is written anew; a wrong one is refused.
-    """
-    end = load(edit.full).header.section_headers_offset
-    start = edit.full.rindex(edit.bare[:24], 0, end)
-    sizes = Counter[int]()
-    for place in range(start, end, 7):
+    """The section becomes zeros; without the magic number, there are bytes that no header describes."""
+    span = record_span(edit.full)
+    assert span is not None
+    found = Counter[int]()
+    for place in range(*span, 7):
         data = bytearray(edit.full)
         data[place] ^= 1 << bit
         try:
-            sizes[len(take_out(bytes(data)))] += 1
+            bare = take_out(bytes(data))
         except EmbedError:
-            sizes[0] += 1
-    assert set(sizes) <= {len(edit.bare), len(edit.full), 0}
-    assert sizes[len(edit.full)] > 0.9 * (end - start) / 7
+            bare = b""
+        # Of the indices, symbols need some only; of the digests, one has no effect on what is restored.
+        assert bare == edit.bare or len(bare) in (0, span.start)
+        found[len(bare)] += 1
+    assert found[span.start] > 4 * found[len(edit.bare)]
 
 
 def test_what_is_still_there_is_noticed(edit: Edit) -> None:
     with pytest.raises(EmbedError, match="still there"):
+        check_removed(edit.full, edit.full)
+    with pytest.raises(EmbedError, match="it is not the original"):
         check_removal(edit.full, edit.full)
+
+
+def test_one_byte_less_is_noticed(edit: Edit) -> None:
+    with pytest.raises(EmbedError, match="it is not the original"):
+        check_removal(edit.full, edit.bare[:-1])
 
 
 def test_another_section_is_not_mistaken_for_it(edit: Edit) -> None:
@@ -146,7 +160,7 @@ def test_a_table_moves_only_as_a_whole() -> None:
     data = bytearray(linked_program("lld").read_bytes())
     assert ".dynsym" in embedded(bytes(data), LARGE)[0].moved
     struct.pack_into("<Q", data, section_header(load(bytes(data)), ".dynsym") + SH_SIZE, 24 * 4)
-    assert ".dynsym" not in plan_embedding(bytes(data), LARGE).moved
+    assert ".dynsym" not in plan_insertion(bytes(data), LARGE).moved
 
 
 def test_the_section_is_not_among_data(edit: Edit) -> None:
@@ -171,17 +185,17 @@ def test_no_other_rights_of_the_program_headers_are_allowed(edit: Edit) -> None:
         with pytest.raises(EmbedError, match="PT_PHDR changed"):
             edit.check(with_rights(written, rights), is_removal=is_removal)
     with pytest.raises(EmbedError, match="PT_PHDR changed"):
-        check_removal(with_rights(edit.full, PF_R | PF_X), with_rights(edit.bare, PF_R))
+        check_removed(with_rights(edit.full, PF_R | PF_X), with_rights(edit.bare, PF_R))
 
 
 @pytest.mark.parametrize("verifies", [True, False])
 def test_the_command_compares_before_it_writes(
     edit: Edit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, verifies: bool
 ) -> None:
-    def remove_wrongly(image: ElfImage) -> Joined:
-        bare = b"".join(remove_section(image.data))
+    def remove_wrongly(image: ElfImage) -> Removal:
+        bare = b"".join(remove_section(image.data).content)
         text = next(s for s in load(bare).sections if s.name == ".text")
-        return Joined([flipped(bare, text.file_offset)])
+        return Removal(Joined([flipped(bare, text.file_offset)]))
 
     monkeypatch.setattr(emitting, "remove", remove_wrongly)
     path = write(tmp_path / "program", edit.full)

@@ -16,7 +16,7 @@ from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, SECTION_HEADER_SIZE
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import check, check_removal, emit, remove
 from cfi2sframe.placing.insert import inserted
-from cfi2sframe.placing.linked import plan_embedding, self_check
+from cfi2sframe.placing.linked import plan_insertion, self_check
 from cfi2sframe.placing.place import Placement
 from tests.support.needs import attempt, need
 
@@ -60,7 +60,7 @@ def checksum(data: bytes) -> str:
 
 def embedded(data: bytes, size: int) -> tuple[Placement, bytes]:
     """Return how a section of `size` bytes goes into a linked file, and the file with it, which is checked."""
-    plan = plan_embedding(data, size)
+    plan = plan_insertion(data, size)
     rewritten = b"".join(inserted(plan, sframe(size)))
     self_check(data, rewritten, plan, sframe(size))
     return plan, rewritten
@@ -76,7 +76,7 @@ def embed(source: Path, target: Path, size: int) -> Placement:
 def take_out(data: bytes) -> bytes:
     """Return a file without its section, which is checked on the way."""
     image = load(data)
-    bare = b"".join(remove(image))
+    bare = b"".join(remove(image).content)
     check_removal(image, load(bare))
     return bare
 

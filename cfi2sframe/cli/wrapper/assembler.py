@@ -66,7 +66,7 @@ def _plan(version: int | None, program: str, output: str) -> tuple[str, ...] | N
     except (Cfi2SFrameError, OSError):
         # The conversion will report it or skip it.
         return ()
-    if image.sframe_section is not None:
+    if image.sframe_section is not None and image.sframe_section.size:
         return None
     if version is None and re.search("--(sframe-version|for)", os.environ.get("CFI2SFRAME_FLAGS", "")):
         return ()

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What SFrame section a file has: one answer, which every verb reads.
+
+In: an image. Out: an `Existing`. What a verb does with it, docs/deploying.md has as a table.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi2sframe.elf.cfi import relocated_bytes
+from cfi2sframe.elf.constants import SHT_NOBITS
+from cfi2sframe.elf.headers import SFRAME_NAME
+from cfi2sframe.errors import ElfError, InputError, SFrameError, UnfitError
+from cfi2sframe.sframe.read import read_damaged
+
+if TYPE_CHECKING:
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.sframe.read import DecodedSection
+
+
+class Presence(Enum):
+    """How much of a section is there."""
+
+    ABSENT = "no .sframe section"
+    EMPTY = "the .sframe section is empty"
+    WITHOUT_BYTES = "a separate debug file: the bytes of its .sframe section are in the program"
+    DAMAGED = "the .sframe section is damaged"
+    SEVERAL = "several .sframe sections"
+    READABLE = "an .sframe section"
+
+
+class Existing(NamedTuple):
+    """The section of a file: READABLE, EMPTY but for its header, or up to where it is DAMAGED, as `error` says.
+
+    `is_loaded`: PT_GNU_SFRAME leads readers of a running program to it; an object's section is for a linker.
+    """
+
+    presence: Presence
+    section: DecodedSection | None = None
+    error: InputError | None = None
+    is_loaded: bool = False
+
+    def required(self) -> DecodedSection:
+        """Return the section. Raises `UnfitError` when the file has none, `InputError` when it cannot be read."""
+        if self.error is not None:
+            raise self.error
+        if self.section is not None:
+            return self.section
+        if self.presence is Presence.SEVERAL:
+            raise InputError(self.presence.value)
+        raise UnfitError(self.presence.value)
+
+
+def existing_section(image: ElfImage) -> Existing:
+    """Return what section a file has; that of an object with its relocations applied.
+
+    Functions of an object start at addresses of the image's layout (see `ElfImage.place`).
+    """
+    sections = [section for section in image.sections if section.is_sframe]
+    segment = image.sframe_segment
+    if len(sections) > 1:
+        return Existing(Presence.SEVERAL)
+    if image.is_debug_file and any(s.name == SFRAME_NAME and s.type == SHT_NOBITS for s in image.sections):
+        return Existing(Presence.WITHOUT_BYTES)
+    if not sections and segment is None:
+        return Existing(Presence.ABSENT)
+    vaddr = sections[0].vaddr if sections else segment.vaddr if segment else 0
+    try:
+        data = (
+            relocated_bytes(image, sections[0])
+            if sections
+            else image.bytes_at(vaddr, segment.file_size if segment else 0)
+        )
+        if data is None:
+            raise ElfError("PT_GNU_SFRAME leads to bytes that are not in the file")
+        if not data:
+            return Existing(Presence.EMPTY)
+        section, damage = read_damaged(data, vaddr, is_object=image.is_relocatable)
+    except (ElfError, SFrameError) as error:
+        return Existing(Presence.DAMAGED, error=error)
+    if damage is not None:
+        return Existing(Presence.DAMAGED, section, damage)
+    if not section.starts:
+        return Existing(Presence.EMPTY, section)
+    is_loaded = segment is not None and segment.vaddr == vaddr and image.bytes_at(vaddr, len(data)) is not None
+    return Existing(Presence.READABLE, section, is_loaded=is_loaded)

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a rewritten file keeps of its original, in a form that does not depend on how a section gets its place.
+
+The record is the last of the file's bytes. It restores the original in three steps, which a later release can do
+whatever it does differently when it inserts a section:
+
+1. `pieces` of the rewritten file, and zeros, one after the other;
+2. the symbols in `tables` get back the section indices that they had;
+3. `patches`.
+
+One digest tells whether the patches fit: that of the bytes which they replace. The other one tells whether the result
+is the original.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from hashlib import sha256
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.elf.contents import Joined, LazyBytes, overwrite, part_of, spliced
+from cfi2sframe.elf.headers import SYMBOL_SIZE, parse_file_header
+from cfi2sframe.elf.ranges import Span
+from cfi2sframe.errors import ElfError, EmbedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from cfi2sframe.elf.contents import FileData
+    from cfi2sframe.elf.headers import ByteOrder
+
+_MAGIC: Final = b"c2sfrec1"
+#: After the parts of variable size: the sizes of both files, the digests, how many items the parts have, the size of
+#: the record, and the magic number.
+_FIXED: Final = struct.Struct("<QQ32s32sIIIIQ8s")
+_PAIR: Final = struct.Struct("<QQ")
+#: The `start` of a piece of zeros.
+NOWHERE: Final = (1 << 64) - 1
+#: Bytes that differ, with up to 15 in between that do not: a patch of its own would take more.
+_DIFFERENT: Final = re.compile(rb"[^\0](?:.{0,15}[^\0])*", re.DOTALL)
+
+
+class Extract(NamedTuple):
+    """`size` bytes from the file offset `start` of the rewritten file on, or zeros where that is `NOWHERE`."""
+
+    start: int
+    size: int
+
+
+class Patch(NamedTuple):
+    """Bytes of the original, and their file offset."""
+
+    file_offset: int
+    content: bytes
+
+    @property
+    def span(self) -> Span:
+        """The file offsets of the bytes."""
+        return Span(self.file_offset, self.file_offset + len(self.content))
+
+
+class UndoRecord(NamedTuple):
+    """What restores an original of `original_size` bytes from a file of `rewritten_size` bytes, itself not counted.
+
+    `tables` are the places of symbol tables in the original. Section `n` of the rewritten file is section `indices[n]`
+    of the original; where `indices` is empty, each has the index that it had.
+    """
+
+    rewritten_size: int
+    original_size: int
+    original_digest: bytes
+    replaced_digest: bytes
+    pieces: tuple[Extract, ...]
+    tables: tuple[Span, ...]
+    indices: tuple[int, ...]
+    patches: tuple[Patch, ...]
+
+    def pack(self) -> bytes:
+        """Return the bytes of the record; all numbers are little-endian."""
+        pairs = [*self.pieces, *self.tables, *((patch.file_offset, len(patch.content)) for patch in self.patches)]
+        parts = [_PAIR.pack(*pair) for pair in pairs]
+        parts.append(struct.pack(f"<{len(self.indices)}I", *self.indices))
+        body = b"".join([*parts, *(patch.content for patch in self.patches)])
+        counts = (len(self.pieces), len(self.tables), len(self.patches), len(self.indices))
+        sizes, digests = (self.rewritten_size, self.original_size), (self.original_digest, self.replaced_digest)
+        return body + _FIXED.pack(*sizes, *digests, *counts, len(body) + _FIXED.size, _MAGIC)
+
+
+class Original(NamedTuple):
+    """A file as its record restores it, and the digest that it should have."""
+
+    content: Joined
+    digest: bytes
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether these are the original's bytes; not so if somebody has changed any that no patch replaces."""
+        return digest_of(self.content) == self.digest
+
+
+# Restoring
+
+
+def record_span(data: FileData) -> Span | None:
+    """Return the file offsets of a file's record; None without one."""
+    end = len(data)
+    if end < _FIXED.size:
+        return None
+    *_, size, magic = _FIXED.unpack(data[end - _FIXED.size :])
+    return Span(end - size, end) if magic == _MAGIC and _FIXED.size <= size <= end else None
+
+
+def original_of(data: FileData) -> Original | None:
+    """Return the original of a rewritten file; None where it has no record, or one for another file."""
+    span = record_span(data)
+    record = None if span is None else _unpacked(bytes(data[span.start : span.end]))
+    if span is None or record is None or not _is_for(record, span.start):
+        return None
+    try:
+        order = parse_file_header(data).byte_order
+        body = _unpatched(data, order, record.pieces, record.tables, record.indices)
+        if _replaced_digest(body, record.patches) != record.replaced_digest:
+            return None
+        content = spliced(body, [overwrite(*patch) for patch in record.patches])
+    except (ElfError, EmbedError):
+        # It is no ELF file any more, or parts of the record overlap.
+        return None
+    return Original(content, record.original_digest)
+
+
+def _unpacked(data: bytes) -> UndoRecord | None:
+    """Return the record that some bytes are; None where its numbers of items do not fit its size."""
+    new_size, size, digest, replaced_digest, pieces, tables, patches, indices, _, _ = _FIXED.unpack(
+        data[-_FIXED.size :]
+    )
+    pairs_end = _PAIR.size * (pieces + tables + patches)
+    contents_start = pairs_end + 4 * indices
+    if contents_start > len(data) - _FIXED.size:
+        return None
+    pairs = list(_PAIR.iter_unpack(data[:pairs_end]))
+    places = pairs[pieces + tables :]
+    ends = list(accumulate((length for _, length in places), initial=contents_start))
+    if ends[-1] != len(data) - _FIXED.size:
+        return None
+    contents = (data[start:end] for start, end in pairwise(ends))
+    return UndoRecord(
+        new_size,
+        size,
+        digest,
+        replaced_digest,
+        tuple([Extract(*pair) for pair in pairs[:pieces]]),
+        tuple([Span(*pair) for pair in pairs[pieces : pieces + tables]]),
+        struct.unpack_from(f"<{indices}I", data, pairs_end),
+        tuple([Patch(start, content) for (start, _), content in zip(places, contents, strict=True)]),
+    )
+
+
+def _is_for(record: UndoRecord, size: int) -> bool:
+    """Whether a record is for a file of this size, and all of its parts are inside. No original is larger."""
+    end = record.original_size
+    return (
+        record.rewritten_size == size >= end == sum(piece.size for piece in record.pieces)
+        and all(piece.start == NOWHERE or piece.start + piece.size <= size for piece in record.pieces)
+        and all(first <= last <= end for first, last in (*record.tables, *(patch.span for patch in record.patches)))
+    )
+
+
+def _unpatched(
+    data: FileData, order: ByteOrder, pieces: Iterable[Extract], tables: Iterable[Span], indices: Sequence[int]
+) -> Joined:
+    """Return what the first two steps make of a rewritten file. Raises `EmbedError` where tables overlap."""
+    body = Joined(
+        bytes(piece.size) if piece.start == NOWHERE else part_of(data, piece.start, piece.start + piece.size)
+        for piece in pieces
+    )
+    if not indices:
+        return body
+    return spliced(body, [overwrite(start, _renumbered(body[start:end], order, indices)) for start, end in tables])
+
+
+def _renumbered(symbols: bytes, order: ByteOrder, indices: Sequence[int]) -> bytes:
+    """Return a symbol table with other section indices."""
+    content = bytearray(symbols)
+    field = struct.Struct(order + "H")
+    for at in range(6, len(content) - SYMBOL_SIZE + 7, SYMBOL_SIZE):
+        (index,) = field.unpack_from(content, at)
+        if index < len(indices):
+            field.pack_into(content, at, indices[index] & 0xFFFF)
+    return bytes(content)
+
+
+def _replaced_digest(body: Joined, patches: Iterable[Patch]) -> bytes:
+    return sha256(b"".join(body[patch.span.start : patch.span.end] for patch in patches)).digest()
+
+
+def digest_of(data: FileData) -> bytes:
+    """Return the SHA-256 of a file."""
+    digest = sha256()
+    for block in data if isinstance(data, LazyBytes) else (data,):
+        digest.update(block)
+    return digest.digest()
+
+
+# Recording
+
+
+class Kept(NamedTuple):
+    """`size` bytes at `file_offset` of the original, which are at `new_offset` of the rewritten file, or nearly so."""
+
+    file_offset: int
+    size: int
+    new_offset: int
+
+
+def with_record(
+    original: FileData,
+    rewritten: FileData,
+    sources: Sequence[Kept],
+    whole: Sequence[Span],
+    changed: Iterable[Span],
+    tables: Sequence[Span] = (),
+    numbering: Sequence[int] = (),
+) -> Joined:
+    """Return a rewritten file with its record at the end.
+
+    Of several `sources` for a byte, the last counts. Only in the spans `whole` and `changed` of the original may bytes
+    differ from their sources; of the first all bytes are recorded, of the others those that differ. The symbols in
+    `tables` of the original had other section indices: `numbering` has the new one for each old one.
+    """
+    order = parse_file_header(original).byte_order
+    indices = [0] * (max(numbering) + 1) if tables else []
+    for old, new in enumerate(numbering if tables else ()):
+        indices[new] = old
+    pieces = tuple(_pieces(sources, len(original)))
+    body = _unpatched(rewritten, order, pieces, tables, indices)
+    patches = [Patch(start, bytes(original[start:end])) for start, end in whole]
+    for start, end in changed:
+        wanted = bytes(original[start:end])
+        difference = int.from_bytes(wanted, "little") ^ int.from_bytes(body[start:end], "little")
+        patches += [
+            Patch(start + match.start(), wanted[match.start() : match.end()])
+            for match in _DIFFERENT.finditer(difference.to_bytes(len(wanted), "little"))
+        ]
+    digests = (digest_of(original), _replaced_digest(body, patches))
+    record = UndoRecord(len(rewritten), len(original), *digests, pieces, tuple(tables), tuple(indices), tuple(patches))
+    return Joined([rewritten, record.pack()])
+
+
+def _pieces(sources: Sequence[Kept], size: int) -> Iterator[Extract]:
+    """Yield the pieces that sources give an original of `size` bytes; zeros where there is no source."""
+    edges = {0, size, *(edge for start, count, _ in sources for edge in (start, start + count))}
+    last: Extract | None = None
+    for start, end in pairwise(sorted(edges)):
+        holder = next((s for s in reversed(sources) if s.file_offset <= start < s.file_offset + s.size), None)
+        piece = Extract(NOWHERE if holder is None else holder.new_offset + start - holder.file_offset, end - start)
+        if last is not None and last.start != NOWHERE and piece.start == last.start + last.size:
+            last = last._replace(size=last.size + piece.size)
+            continue
+        if last is not None:
+            yield last
+        last = piece
+    if last is not None:
+        yield last
