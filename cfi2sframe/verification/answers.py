@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from functools import reduce
-from itertools import pairwise
+from itertools import islice, pairwise
 from operator import lt, or_
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.ranges import Span, touches
 from cfi2sframe.intern import distinct
@@ -16,9 +16,13 @@ from cfi2sframe.sframe.model import NO_BLOCK_SIZE, Function, no_row_state
 from cfi2sframe.verification.column import ADDRESS_END, AddressColumn, steps
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from cfi2sframe.sframe.model import Attributes, FrameState, FunctionBody, Section
+
+
+#: Of PCMASK functions in sections whose answers are compared: PLTs of real files have some ten thousand.
+_MAX_BLOCK_EDGES: Final = 1 << 20
 
 
 class FoundState(NamedTuple):
@@ -109,10 +113,30 @@ def have_same_answers(one: Section, other: Section) -> bool:
 
     Where RA is not signed, the key has no effect. Neither has the form of rows, nor how functions are cut.
     """
-    columns = _columns(one, other)
+    edges = [*_block_edges(one), *_block_edges(other)]
+    if len(edges) > _MAX_BLOCK_EDGES:
+        return False
+    points = sorted(set(edges))
+    columns = section_column(one, points), section_column(other, points)
     pairs = {(number, other_number) for _, _, number, other_number in steps(*columns)}
     found = ((columns[0].answers[here], columns[1].answers[there]) for here, there in pairs)
     return all(_effect(first) == _effect(second) for first, second in found)
+
+
+def _block_edges(section: Section) -> Iterator[int]:
+    """Yield where rows of PCMASK functions may start, block by block: more than `_MAX_BLOCK_EDGES` are cut."""
+    for function in section:
+        start, body = function.start_vaddr, function.body
+        size = body.repeat_size
+        if size == NO_BLOCK_SIZE:
+            # Version 1 tests bits of the PC: only multiples of the lowest one are edges.
+            bits = reduce(or_, body.starts, 0)
+            size = bits & -bits or function.size
+            start -= start % max(size, 1)
+        if size:
+            blocks = range(start, function.end_vaddr, size)
+            deltas = [delta for delta in body.starts if delta < size] or [0]
+            yield from islice((block + delta for block in blocks for delta in deltas), _MAX_BLOCK_EDGES)
 
 
 def _effect(answer: FoundState | None) -> tuple[object, ...] | None:
@@ -134,7 +158,8 @@ def first_lost_row(old: Section, new: Section, ends: Sequence[Span] = ()) -> Los
     Where the row of `old` ends the walk (RA is undefined), that of `new` has to do so, too. Otherwise they may differ:
     each is compared with the CFI for itself. In `ends`, walks end, and a row of `old` that goes on is none to be kept.
     """
-    wanted, found = _columns(old, new)
+    found = section_column(new, section_column(old, ()).addresses)
+    wanted = section_column(old, found.addresses)
     for vaddr, _, number, other_number in steps(wanted, found):
         state, other = (answer and answer.state for answer in (wanted.answers[number], found.answers[other_number]))
         is_lost = state is not None and (other is None or (state.cfa is None and other.cfa is not None))

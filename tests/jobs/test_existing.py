@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of docs/deploying.md, row by row: what each verb does with a file that has a section."""
+
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cfi2sframe import convert, load
+from cfi2sframe.cli import main
+from cfi2sframe.elf.constants import SHF_ALLOC, SHT_GNU_SFRAME
+from cfi2sframe.existing import Presence, existing_section
+from cfi2sframe.jobs.records import Settings
+from cfi2sframe.placing.record import record_span
+from cfi2sframe.trace.space import FileStore
+from tests.support.cli import ROOT
+from tests.support.embedded import converted, emitted, linked_program
+from tests.support.jobs import OBJECT, convert_one
+from tests.support.needs import attempt
+from tests.support.oracle.tools import find_binutils
+
+HEADING = "## A file that has a section\n"
+HEADER_ALONE = struct.pack("<HBBBbbBIIIII", 0xDEE2, 3, 5, 3, 0, -8, 0, 0, 0, 0, 0, 0)
+COLUMNS = ("convert", "in a folder", "remove", "verify", "dump", "trace")
+#: With a wrong CFA for the old row at its end: GNU as has the offset of the row before (2.40 to 2.47).
+WRONG = """\
+f:      .cfi_startproc
+        push    %rbp
+        .cfi_def_cfa rbp, 32
+        .cfi_adjust_cfa_offset -16
+        .cfi_def_cfa_register rsp
+        ret
+        .cfi_endproc
+"""
+RIGHT = """\
+f:      .cfi_startproc
+        push    %rbx
+        .cfi_def_cfa_offset 16
+        pop     %rbx
+        .cfi_def_cfa_offset 8
+        ret
+        .cfi_endproc
+"""
+
+
+def rows_of_the_table() -> dict[str, tuple[str, ...]]:
+    _, _, text = (ROOT / "docs/deploying.md").read_text().partition(HEADING)
+    lines = [line for line in text.partition("\n## ")[0].splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert [cell.replace("`", "") for cell in cells[0][1:]] == list(COLUMNS)
+    return {first: tuple(rest) for first, *rest in cells[1:]}
+
+
+def without_record(data: bytes) -> bytes:
+    span = record_span(data)
+    assert span is not None
+    return data[: span.start]
+
+
+def assembled(source: str) -> bytes:
+    tools, path = find_binutils("newest"), Path("f.o")
+    Path("f.s").write_text(source)
+    assert attempt(tools.tool("as"), "--gsframe", "-o", path, "f.s").status == 0
+    return path.read_bytes()
+
+
+def with_more_rows(data: bytes) -> bytes:
+    """Rows from instructions, too, for start-up code without CFI; nothing tells that they are this program's."""
+    return without_record(emitted(convert(load(data), source="code")))
+
+
+def damaged(data: bytes) -> bytes:
+    image = load(converted(data))
+    (section,) = (section for section in image.sections if section.is_sframe)
+    changed = bytearray(without_record(bytes(image.data)))
+    changed[section.file_offset + 2] = 9
+    return bytes(changed)
+
+
+def debug_file(data: bytes) -> bytes:
+    Path("full").write_bytes(converted(data))
+    assert attempt("objcopy", "--only-keep-debug", "full", "full.debug").status == 0
+    return Path("full.debug").read_bytes()
+
+
+#: By row of the table: files of that kind, as functions of a linked program without a section.
+KINDS: dict[str, tuple[Callable[[bytes], bytes], ...]] = {
+    "none": (lambda data: data, lambda _: OBJECT),
+    "no bytes (some start files)": (lambda _: with_sections(b""),),
+    "a header without functions": (lambda _: with_sections(HEADER_ALONE),),
+    "the same answers at every PC, whoever wrote or moved it": (
+        converted,
+        lambda data: without_record(emitted(convert(load(data), level=0))),
+        lambda _: without_record(converted(OBJECT)),
+    ),
+    "this program's, of another version, errata or release": (
+        lambda data: converted(data, 2),
+        lambda data: emitted(convert(load(data), source="code")),
+        lambda _: converted(OBJECT, 2),
+    ),
+    "another producer's, right and complete": (lambda _: assembled(RIGHT),),
+    "another producer's, of another version or wrong; the new one has a row wherever it has one": (
+        lambda data: without_record(converted(data, 2)),
+        lambda _: assembled(WRONG),
+    ),
+    "another producer's, with a row where the new one has none": (with_more_rows,),
+    "damaged, or of a version that is not known": (damaged, lambda _: with_sections(b"\xe2\xde\x04\0")),
+    "several (objects)": (lambda _: with_sections(HEADER_ALONE, HEADER_ALONE),),
+    "in a separate debug file, without its bytes": (debug_file,),
+}
+CASES = [(kind, number) for kind, makers in KINDS.items() for number in range(len(makers))]
+
+
+def with_sections(*sections: bytes) -> bytes:
+    """Return an object with CFI and SFrame sections of these bytes."""
+    data = bytearray(converted(OBJECT))
+    del data[len(without_record(bytes(data))) :]
+    image = load(bytes(data))
+    places = [section.index for section in image.sections if "sframe" in section.name]
+    for index, content in zip(places, (*sections, None), strict=False):
+        at = image.header.section_headers_offset + 64 * index
+        data += bytes(-len(data) % 8)
+        header = struct.unpack_from("<IIQQQQIIQQ", data, at)
+        # The relocations go, or become another section of this kind.
+        kind = 0 if content is None else SHT_GNU_SFRAME
+        place, size = len(data), len(content or b"")
+        struct.pack_into("<IIQQQQIIQQ", data, at, header[0], kind, SHF_ALLOC, 0, place, size, 0, 0, 8, 0)
+        data += content or b""
+    return bytes(data)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_table_has_all_kinds() -> None:
+    assert list(rows_of_the_table()) == list(KINDS)
+
+
+def converting(data: bytes, *, in_folder: bool = False, replaces: bool = False) -> str:
+    """Convert a file, and see that --check tells what happens."""
+    os.makedirs("tree", exist_ok=True)
+    path = Path("tree/file")
+    path.write_bytes(data)
+    reader = "ld" if load(data).is_relocatable else None
+    settings = Settings(reader=reader, replaces=replaces)
+    if in_folder:
+        settings = settings._replace(is_in_tree=True, skips_unfit=True)
+    told = convert_one(path, settings._replace(only_checks=True))
+    assert path.read_bytes() == data
+    done = convert_one(path, settings)
+    assert (done.status, done.reason) == (told.status.replace("would convert", "converted"), told.reason)
+    assert (path.read_bytes() == data) == (done.status != "converted")
+    if done.status == "converted":
+        assert convert_one(path, settings).status == "unchanged"
+        assert convert_one(path, Settings(removes=True)).status == "removed"
+        # A section of this program is not brought back.
+        known = record_span(data) is not None
+        assert path.read_bytes() == data or (known and not load(path).has_sframe)
+    return {"converted": "written", "failed": "error"}.get(done.status, done.status)
+
+
+def removing(data: bytes) -> str:
+    path = Path("file")
+    path.write_bytes(data)
+    status = main(["remove", "--in-place", "file"])
+    assert main(["remove", "--in-place", "file"]) == status
+    assert status in (0, 3)
+    if status:
+        return "error"
+    return "unchanged" if path.read_bytes() == data else "removed"
+
+
+def printing(verb: str, data: bytes, names: dict[int, str]) -> str:
+    Path("file").write_bytes(data)
+    return names[main([verb, "file"])]
+
+
+def tracing(data: bytes) -> str:
+    if existing_section(load(data)).presence in (Presence.SEVERAL, Presence.WITHOUT_BYTES):
+        return "none"
+    if load(data).is_relocatable:
+        return ""
+    module = FileStore().read(data, "file")
+    return "error" if isinstance(module.rows, str) else {"file": "used", "converted": "converted"}[module.source]
+
+
+@pytest.mark.parametrize(("kind", "number"), CASES)
+def test_row(kind: str, number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    data = KINDS[kind][number](linked_program().read_bytes())
+    wanted = dict(zip(COLUMNS, rows_of_the_table()[kind], strict=True))
+    assert converting(data) == wanted["convert"]
+    assert converting(data, in_folder=True) == wanted["in a folder"]
+    assert removing(data) == wanted["remove"]
+    assert printing("verify", data, {0: "clean", 1: "different", 3: "error"}) in wanted["verify"]
+    assert printing("dump", data, {0: "printed", 3: "error"}) == wanted["dump"]
+    assert tracing(data) in (wanted["trace"], "")
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    "kind", ["another producer's, with a row where the new one has none", "damaged, or of a version that is not known"]
+)
+def test_replacing_on_request(kind: str) -> None:
+    data = KINDS[kind][0](linked_program().read_bytes())
+    assert converting(data, replaces=True) == "written"
+
+
+def test_a_damaged_section_is_printed_up_to_the_damage(capsys: pytest.CaptureFixture[str]) -> None:
+    image = load(converted(linked_program().read_bytes()))
+    (section,) = (section for section in image.sections if section.is_sframe)
+    data = bytearray(bytes(image.data))
+    # The offset of the third function's rows.
+    struct.pack_into("<I", data, section.file_offset + 28 + 16 * 2 + 12, 1 << 20)
+    Path("file").write_bytes(data)
+    assert main(["dump", "file"]) == 3
+    printed = capsys.readouterr()
+    assert "func idx [1]" in printed.out
+    assert "func idx [2]" not in printed.out
+    assert "the function's attribute leaves the rows" in printed.err
