@@ -184,11 +184,11 @@ def _check(emitted: Emitted, rewritten: ElfImage) -> None:
         check_object_with(conversion.image, rewritten)
     # Everything else has just been found unchanged, so the CFI need not be read again.
     found = verify_section(conversion.image, truth_of(conversion), decode_existing(rewritten))
-    if not found.is_clean:
-        first = found.differences[0]
+    wrong = (*found.differences, *found.notes)
+    if wrong:
+        first = wrong[0]
         raise VerificationError(
-            f"the written section is wrong in {len(found.differences)} places, first at 0x{first.vaddr:x}: "
-            f"{first.message}"
+            f"the written section is wrong in {len(wrong)} places, first at 0x{first.vaddr:x}: {first.message}"
         )
 
 

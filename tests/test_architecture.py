@@ -204,6 +204,14 @@ def test_writer_and_reader_share_constants_and_the_model_only() -> None:
     assert "cfi2sframe.sframe.constants" in shared
 
 
+def test_removal_knows_nothing_of_insertion() -> None:
+    """A later release, which places sections elsewhere, has to restore what an earlier one has written."""
+    needed = closure("cfi2sframe.placing.remove")
+    insertion = {"insert", "place", "head", "movable", "section_indices", "linked"}
+    assert needed.isdisjoint(f"cfi2sframe.placing.{name}" for name in insertion)
+    assert {"cfi2sframe.placing.record", "cfi2sframe.placing.gate"} <= needed
+
+
 @pytest.mark.parametrize("words", [(), ("--from", "code")])
 def test_a_conversion_loads_nothing_that_it_does_not_need(words: tuple[str, ...]) -> None:
     """Such as the analysis of code, where all code has CFI."""

@@ -42,7 +42,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         of_report="; with -o, one object",
     )
     group = add_conversion_options(parser)
-    add_option(group, "--replace", "replace a different .sframe section of the file")
+    add_option(
+        group, "--replace", "also replace an .sframe section that is damaged, or has rows that the new one lacks"
+    )
     group = parser.add_argument_group("failure conditions")
     add_option(group, "--strict", "fail (4) if a function is left out, even in part, (3) if an FDE is damaged")
     text = "fail (4) if less of the code is described, counted in bytes without padding"

@@ -153,7 +153,7 @@ def run(request: VerifyRequest) -> int:
         if isinstance(result, Checked):
             name, status, own, data = result.file, result.status, _STATUSES[result.status], result._asdict()
             checks.append(result)
-            for line in result.lines:
+            for line in (*result.lines, *(result.note_lines if request.is_verbose else ())):
                 sys.stdout.write(f"{printable(f'{name}: {line}')}\n")
             if request.is_verbose and is_single and not request.readers:
                 say("info", _comparison([result]), name)
@@ -195,6 +195,7 @@ class Checked(NamedTuple):
     rows: int = 0
     left_out: int = 0
     differences: tuple[dict[str, str], ...] = ()
+    notes: tuple[dict[str, str], ...] = ()
     readers: tuple[str, ...] = ()
     reason: str = ""
 
@@ -203,6 +204,11 @@ class Checked(NamedTuple):
         """What is printed after the file's name."""
         differences = [": ".join(each.values()) for each in self.differences]
         return (*self.readers, *differences, *([self.reason] if self.reason else []))
+
+    @property
+    def note_lines(self) -> tuple[str, ...]:
+        """What -v prints, too: what the specification allows and some readers do not take."""
+        return tuple([": ".join(each.values()) for each in self.notes])
 
 
 def check(image: ElfImage, request: VerifyRequest) -> Checked:
@@ -240,13 +246,13 @@ def _compared(image: ElfImage, request: VerifyRequest) -> Checked:
         result = api.verify(api.convert_for(image, request.options, request.reader), _section(image, request))
     else:
         result = api.verify(image, _section(image, request), source=request.options.source)
-    differences = tuple(
-        {"place": image.place_text(vaddr), "kind": kind, "message": message}
-        for kind, vaddr, message in result.differences
+    differences, notes = (
+        tuple({"place": image.place_text(vaddr), "kind": kind, "message": text} for kind, vaddr, text in found)
+        for found in (result.differences, result.notes)
     )
     status = "different" if differences else "clean" if result.is_compared else "uncompared"
     counts = (result.function_count, result.point_count, result.left_out_count)
-    return Checked(image.name, status, *counts, differences, reason="" if result.is_compared else _NOT_COMPARED)
+    return Checked(image.name, status, *counts, differences, notes, reason="" if result.is_compared else _NOT_COMPARED)
 
 
 def _section(image: ElfImage, request: VerifyRequest) -> DecodedSection:

@@ -79,7 +79,8 @@ def decide(conversion: Conversion, existing: Existing, settings: Settings) -> De
     is_found = existing.is_loaded
     if image.is_relocatable:
         is_found = header is not None and header.type == settings.section_type
-    is_fit = is_found and (old.version, old.errata) == (new.version, new.errata) and not unmet_demands(old, image)
+    is_fit = is_found and (old.version, old.errata) == (new.version, new.errata)
+    is_fit = is_fit and not (unmet_demands(old, image, "verify") or unmet_demands(old, image, "unusual"))
     if is_fit and have_same_answers(old, new):
         return Decision(Action.KEEP)
     if settings.replaces or _is_own(image):

@@ -33,8 +33,9 @@ def convert_file(
     """Write a copy of a file with a section made from its CFI or, with `in_place`, rewrite the file itself.
 
     The new file is written beside its destination, read back, verified and renamed. A file that already has this
-    section does not change (status "unchanged"); a different section is replaced only with `replace`. The other
-    parameters are those of `convert`. Arguments and outcome can be pickled, for an executor that converts many files.
+    section does not change (status "unchanged"); one with rows that the new one lacks is replaced only with `replace`.
+    The other parameters are those of `convert`. Arguments and outcome can be pickled, for an executor that converts
+    many files.
 
     Raises what `load` and `convert` raise; `EmbedError` when the file cannot be rewritten without risk;
     `VerificationError` when the result is wrong; `OutputError` when it cannot be written; `RequestError` unless one of

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.elf.constants import PT_GNU_SFRAME
+from cfi2sframe.elf.constants import PF_W, PT_GNU_SFRAME, PT_LOAD
 from cfi2sframe.elf.contents import Splice, overwrite, spliced
 from cfi2sframe.elf.headers import SECTION_HEADER_SIZE, ElfSection
+from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import open_linked, symbols_of, with_own_entry
 from cfi2sframe.placing.record import digest_of, original_of
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.contents import FileData, Joined
+    from cfi2sframe.elf.headers import ProgramHeader
     from cfi2sframe.placing.gate import LinkedFile
 
 
@@ -61,8 +63,9 @@ def check_removal(data: FileData, rewritten: FileData) -> None:
 def zeroing_splices(file: LinkedFile) -> list[Splice]:
     """Return the splices, by file offset, that overwrite `.sframe` with zeros and remove its headers.
 
-    Other sections keep their indices: a header that is not the last one, or that symbols refer to, becomes inactive.
-    Raises `EmbedError` when there is no section.
+    Other sections keep their indices: a header that is not the last one, or that symbols refer to, becomes inactive. A
+    segment that ends with the section ends before it afterwards, so that there is room for the next one. Raises
+    `EmbedError` when there is no section.
     """
     index, entry = file.sframe_index, file.sframe_segment
     if index is not None:
@@ -71,7 +74,8 @@ def zeroing_splices(file: LinkedFile) -> list[Splice]:
         start, end = entry.file_span
     else:
         raise EmbedError("the file has no .sframe section")
-    segments = with_own_entry([segment for segment in file.segments if segment.type != PT_GNU_SFRAME])
+    kept = [segment for segment in file.segments if segment.type != PT_GNU_SFRAME]
+    segments = with_own_entry([_without_end(segment, Span(start, end)) for segment in kept])
     table = b"".join(segment.pack(file.order) for segment in segments)
     table_start = file.header.program_headers_offset
     header = file.header._replace(program_header_count=len(segments))
@@ -86,3 +90,16 @@ def zeroing_splices(file: LinkedFile) -> list[Splice]:
         if index == len(file.sections) - 1 and all(section != index for _, section, _ in symbols):
             header = header._replace(section_header_count=index)
     return sorted([*splices, overwrite(0, header.pack())])
+
+
+def _without_end(segment: ProgramHeader, place: Span) -> ProgramHeader:
+    """Return a read-only PT_LOAD that something else begins and the section ends, without the section's place."""
+    is_fixed = segment.flags & PF_W or segment.file_size != segment.memory_size
+    if (
+        segment.type != PT_LOAD
+        or is_fixed
+        or not segment.file_offset < place.start < place.end == segment.file_span.end
+    ):
+        return segment
+    size = place.start - segment.file_offset
+    return segment._replace(file_size=size, memory_size=size)

@@ -103,11 +103,20 @@ def large_register(body: FunctionBody) -> str | None:
 
 def row_outside(function: StoredFunction) -> str | None:
     """Say that the last row starts past the function's end, or past the end of its block."""
+    last, limit = _last_row(function)
+    return f"the last row starts at {last}, past the end at {limit}" if last > limit else None
+
+
+def row_at_end(function: StoredFunction) -> str | None:
+    """Say that the last row starts at the function's end, or at the end of its block: it is never in force."""
+    last, limit = _last_row(function)
+    return f"the last row starts at the end, {limit}" if last == limit else None
+
+
+def _last_row(function: StoredFunction) -> tuple[int, int]:
+    """Return the start of the last row (-1: there is none), and the size of the function or of its block."""
     body = function.body
-    limit = body.repeat_size if body.repeat_size > 0 else function.size
-    if not body.starts or body.starts[-1] < limit:
-        return None
-    return f"the last row starts at {body.starts[-1]}, past the end at {limit}"
+    return max([-1, *body.starts[-1:]]), body.repeat_size if body.repeat_size > 0 else function.size
 
 
 def missing_block_sizes(it: Subject) -> Breaches:

@@ -4,7 +4,8 @@
 `judge` says what a reader would do with a section, `unmet_demands` what `verify` has against it. Each rule was seen in
 the releases that its editions name: in the reader's source, or by running it.
 
-- verify: what the strictest readers rely on, whatever the rows mean.
+- verify: what the specification demands, whatever the rows mean.
+- unusual: what it allows, and the strictest readers do not take: this program never writes it.
 - kernel: Linux's unwinder of user-space stacks, a series of patches. With CONFIG_SFRAME_VALIDATION it reads the whole
   section when it registers it; without, it drops a section at the first look-up that meets an error. Its demands on
   bits and words that no producer writes (reserved ones, words left over) are not here.
@@ -93,6 +94,7 @@ class _FileRule(NamedTuple):
 #: By the names that the rules give them; of each reader, the oldest first.
 _EDITIONS: Final = {
     "verify": Edition("verify", "", tuple(FLAGS_BY_VERSION)),
+    "unusual": Edition("unusual", "", tuple(FLAGS_BY_VERSION)),
     "kernel": Edition("kernel", "patches of 2026, in no release", (3,)),
     "arm64": Edition("kernel-arm64", "patches of 2026 (v6 to v8), in no release", (3,), machines=(EM_AARCH64,)),
     "glibc": Edition("glibc", "2.42 to 2.44", (2,), machines=(EM_X86_64, EM_AARCH64)),
@@ -104,7 +106,8 @@ _EDITIONS: Final = {
     "ld45": Edition("ld-2.45", "2.45", (2,)),
     "ld47": Edition("ld", "2.47", (3,)),
 }
-_LIB, _LD, _ALL = "lib40 lib44 lib47", "ld40 ld44 ld45 ld47", " ".join(_EDITIONS)
+_LIB, _LD = "lib40 lib44 lib47", "ld40 ld44 ld45 ld47"
+_ALL = " ".join(_EDITIONS)
 
 
 def _by(editions: str, consequence: Consequence = "refuses it", **others: Consequence) -> dict[str, Consequence]:
@@ -135,7 +138,7 @@ _RULES: Final = (
           _DECISIVE),
     _Rule("flags", _by("kernel"),
           lambda it: it.header.flags != _SORTED | _PCREL and f"flags 0x{it.header.flags:x}", _DECISIVE),
-    _Rule("flags", _by("verify arm64"),
+    _Rule("flags", _by("unusual arm64"),
           lambda it: it.section.version == 3 and not it.header.flags & _PCREL
           and "version 3 without SFRAME_F_FDE_FUNC_START_PCREL", _DECISIVE),
     _Rule("flags", _by(f"glibc {_LIB} {_LD}"),
@@ -153,13 +156,14 @@ _RULES: Final = (
     _Rule("ABI", _by("lib44 ld44 ld45", "reads it wrongly"),
           lambda it: it.section.arch.elf_machine == EM_S390
           and f"it does not know how {it.section.arch.name} stores the CFA's offset; 2.46 does", _DECISIVE),
-    _Rule("auxiliary header", _by("verify kernel arm64"),
+    _Rule("auxiliary header", _by("unusual kernel arm64"),
           lambda it: it.header.auxhdr_size and f"an auxiliary header of {it.header.auxhdr_size} bytes", _DECISIVE),
-    _Rule("functions and rows", _by("verify kernel"), lambda it: not it.header.fde_count and "no functions", _DECISIVE),
-    _Rule("functions and rows", _by("verify kernel"), lambda it: not it.header.fre_count and "no rows", _DECISIVE),
-    _Rule("layout", _by("verify glibc", "reads it wrongly"),
+    _Rule("functions and rows", _by("unusual kernel"),
+          lambda it: not it.header.fde_count and "no functions", _DECISIVE),
+    _Rule("functions and rows", _by("unusual kernel"), lambda it: not it.header.fre_count and "no rows", _DECISIVE),
+    _Rule("layout", _by("unusual glibc", "reads it wrongly"),
           lambda it: it.header.fde_offset and f"sfh_fdeoff is {it.header.fde_offset}, not 0", _DECISIVE),
-    _Rule("layout", _by("verify glibc", "reads it wrongly"),
+    _Rule("layout", _by("unusual glibc", "reads it wrongly"),
           lambda it: it.header.fre_offset != it.table_size
           and f"sfh_freoff is {it.header.fre_offset}, the table's size {it.table_size}", _DECISIVE),
     _Rule("number of rows", _by("verify"),
@@ -171,9 +175,9 @@ _RULES: Final = (
     _Rule("fixed offsets", _by("verify"),
           lambda it: it.header.fixed_ra_offset != it.section.arch.fixed_ra_offset
           and f"fixed RA offset {it.header.fixed_ra_offset}"),
-    _Rule("fixed offsets", _by("verify"),
+    _Rule("fixed offsets", _by("unusual"),
           lambda it: it.header.fixed_fp_offset and f"fixed FP offset {it.header.fixed_fp_offset}"),
-    _Rule("SFRAME_F_FDE_SORTED", _by("verify glibc", "leaves traces to DWARF"),
+    _Rule("SFRAME_F_FDE_SORTED", _by("unusual glibc", "leaves traces to DWARF"),
           lambda it: not (it.image.is_relocatable or it.section.is_sorted) and "not sorted, in a linked file",
           _DECISIVE),
     _Rule("executable segments", _by("kernel"),
@@ -183,16 +187,18 @@ _RULES: Final = (
     _Rule("order of functions", _by("verify kernel", glibc="reads it wrongly"), c.descents),
     _Rule("overlap", _by("verify glibc", "reads it wrongly"), c.overlaps),
     _Rule("block size", _by("verify kernel", glibc="crashes"), c.missing_block_sizes),
-    _Rule("block size", _by("verify"), each(
+    _Rule("block size", _by("unusual"), each(
         lambda f: not f.record.is_pcmask and f.record.repeat_size
         and f"block size {f.record.repeat_size} of a PCINC function")),
-    _Rule("number of rows", _by("verify kernel"), each_body(lambda body: not body.starts and "no rows")),
-    _Rule("size", _by("verify"), each(lambda f: f.body.starts and not f.size and "no size")),
+    _Rule("number of rows", _by("unusual kernel"), each_body(lambda body: not body.starts and "no rows")),
+    _Rule("size", _by("unusual"), each(lambda f: f.body.starts and not f.size and "no size")),
     _Rule("first row", _by("verify"), each_body(
         lambda body: body.starts[:1] > (0,) and f"the first row starts at {body.starts[0]}")),
     _Rule("order of rows", _by("verify kernel", glibc="reads it wrongly"), each_body(
         lambda body: not all(map(lt, body.starts, body.starts[1:])) and "row starts do not ascend")),
     _Rule("rows outside", _by("verify kernel", glibc="reads it wrongly"), each(c.row_outside)),
+    # As GNU as and LLVM write it, where CFI has a row at the end of a function.
+    _Rule("rows outside", _by("unusual kernel", glibc="reads it wrongly"), each(c.row_at_end)),
     _Rule("rows without data words", _by("arm64", glibc="leaves traces to DWARF"), each_body(
         lambda body: any(state.cfa is None for state in body.states)
         and "a row without data words is an error to it")),
@@ -239,7 +245,10 @@ def _verdict(key: str, it: Subject) -> Verdict:
     return Verdict(it.edition.reader, it.edition.releases, tuple(broken))
 
 
-def unmet_demands(section: DecodedSection, image: ElfImage) -> Breaches:
-    """Return what `verify` has against a section, with the starts of the functions, or None for the section."""
-    it = Subject(_EDITIONS["verify"], section, image, c.stored_functions(section))
-    return [breach for rule in _RULES if "verify" in rule.editions for breach in rule.breaches(it)]
+def unmet_demands(section: DecodedSection, image: ElfImage, demands: Literal["verify", "unusual"]) -> Breaches:
+    """Return what the specification has against a section, or what is unusual in it, with the starts of the functions.
+
+    The start is None for the section as a whole.
+    """
+    it = Subject(_EDITIONS[demands], section, image, c.stored_functions(section))
+    return [breach for rule in _RULES if demands in rule.editions for breach in rule.breaches(it)]

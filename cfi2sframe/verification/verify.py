@@ -22,7 +22,7 @@ from cfi2sframe.verification.row_difference import attribute_difference, row_dif
 from cfi2sframe.verification.truth import NOTHING, fdes_with_code, truth_column
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.elf.image import ElfImage
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cfi2sframe.verification.answers import FoundState
     from cfi2sframe.verification.truth import Claim, Fde, Truth
 
-Kind = Literal["wrong", "missing", "extra", "invariant"]
+Kind = Literal["wrong", "missing", "extra", "invariant", "unusual"]
 
 
 class Difference(NamedTuple):
@@ -39,7 +39,8 @@ class Difference(NamedTuple):
 
     `vaddr` is a virtual address in the code; of an `invariant`, the function's start or the section's address. `wrong`:
     a row or an attribute differs. `missing`: there is no function, though the version can express it. `extra`: neither
-    CFI nor stubs describe the address. `invariant`: readers require something else.
+    CFI nor stubs describe the address. `invariant`: the specification demands something else. `unusual`: it allows
+    this, and some readers do not take it.
     """
 
     kind: Kind
@@ -55,7 +56,8 @@ class Verification(NamedTuple):
 
     `function_count` FDEs, without those of PLT stubs, were compared at `point_count` addresses. `left_out_count` FDEs
     are absent, or in part, because the version cannot express them, which is no difference. Not `is_compared`: the
-    file has no CFI for its section, and only what readers require was checked.
+    file has no CFI for its section, and only what readers require was checked. `notes` are what is unusual, and no
+    difference.
     """
 
     function_count: int
@@ -63,6 +65,7 @@ class Verification(NamedTuple):
     left_out_count: int
     differences: tuple[Difference, ...]
     is_compared: bool = True
+    notes: tuple[Difference, ...] = ()
 
     def __repr__(self) -> str:
         found = counted(len(self.differences), "difference") if self.differences else "no difference"
@@ -119,15 +122,21 @@ def verify_section(image: ElfImage, truth: Truth, section: Section) -> Verificat
     absent, left_out_count = _absences([m for m in found if m.answer is None], fdes, truth, section)
     extra = _extra([m for m in found if m.claim is NOTHING], section)
     wrong = _wrong([m for m in found if m.answer is not None and m.claim is not NOTHING], fdes, section)
-    differences = {*_invariants(section, image), *absent, *extra, *wrong}
-    ordered = sorted(differences, key=lambda d: (d.vaddr, d.kind, d.message))
-    return Verification(_function_count(fdes, truth.stubs), point_count, left_out_count, tuple(ordered))
+    differences = _ordered([*_of_bytes(section, image, "invariant"), *absent, *extra, *wrong])
+    notes = _ordered(_of_bytes(section, image, "unusual"))
+    function_count = _function_count(fdes, truth.stubs)
+    return Verification(function_count, point_count, left_out_count, differences, notes=notes)
 
 
-def _invariants(section: Section, image: ElfImage) -> Iterator[Difference]:
+def _ordered(differences: Iterable[Difference]) -> tuple[Difference, ...]:
+    return tuple(sorted(set(differences), key=lambda d: (d.vaddr, d.kind, d.message)))
+
+
+def _of_bytes(section: Section, image: ElfImage, kind: Literal["invariant", "unusual"]) -> Iterator[Difference]:
+    """Yield what the bytes of a section that was read break, or have that is unusual."""
     if isinstance(section, DecodedSection):
-        for vaddr, message in unmet_demands(section, image):
-            yield Difference("invariant", section.vaddr if vaddr is None else vaddr, message)
+        for vaddr, message in unmet_demands(section, image, "unusual" if kind == "unusual" else "verify"):
+            yield Difference(kind, section.vaddr if vaddr is None else vaddr, message)
 
 
 def _function_count(fdes: Sequence[Fde], stubs: StubScan) -> int:

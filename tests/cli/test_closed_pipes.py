@@ -48,7 +48,7 @@ coverage BAD BAD
 coverage BAD GOOD
 verify -v --would-be GOOD
 verify BAD
-remove GOOD -o -
+remove BAD -o -
 trace BAD
 size BAD
 size TREE BAD -j 2

@@ -122,7 +122,7 @@ def test_right_sections_are_read(reader: str, section: RawSection) -> None:
         (
             function(rows=b"\x00\x03\x08\x10\x03\x10", row_count=2),
             "rows outside",
-            "the last row starts at 16, past the end at 16",
+            "the last row starts at the end, 16",
         ),
         (
             function(rows=b"\x00\x03\x08\x0b\x03\x10", row_count=2, info=0x10, repeat_size=8, size=64),

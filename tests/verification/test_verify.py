@@ -38,7 +38,10 @@ def check(image: ElfImage, raw: RawSection) -> Verification:
 
 def said(image: ElfImage, raw: RawSection) -> list[str]:
     """Return the differences as lines; addresses count from the start of the code."""
-    return [f"{d.kind} +{d.vaddr - TEXT_VADDR:#x} {d.message}" for d in check(image, raw).differences]
+    return [
+        f"{d.kind} +{d.vaddr - TEXT_VADDR:#x} {d.message}"
+        for d in (*check(image, raw).differences, *check(image, raw).notes)
+    ]
 
 
 def with_rows(text: str, count: int = 3, **changes: int) -> RawSection:
@@ -50,7 +53,7 @@ def with_rows(text: str, count: int = 3, **changes: int) -> RawSection:
 def test_a_good_section(image: ElfImage, version: int) -> None:
     result = check(image, GOOD._replace(version=version))
     assert result.is_clean
-    assert result == (2, 4, 0, (), True)
+    assert result == (2, 4, 0, (), True, ())
 
 
 def test_rows_may_repeat(image: ElfImage) -> None:
@@ -255,7 +258,7 @@ def test_the_first_and_the_last_addresses() -> None:
     vaddr = (1 << 64) - 0x10
     image = load(linked_file(AMD64, (asm.Fde(cie_of(AMD64), vaddr, 0x10),), codes=(Code(vaddr, 0x10),)))
     function = RawFunction(-0x10)
-    assert check(image, RawSection((function,))) == (1, 1, 0, (), True)
+    assert check(image, RawSection((function,))) == (1, 1, 0, (), True, ())
     assert [d.message for d in check(image, RawSection((function._replace(rows=b"\0\3\x10"),))).differences] == [
         "CFA is rsp+8, the row has rsp+16"
     ]
@@ -347,7 +350,7 @@ def test_stubs(fdes: tuple[asm.Fde, ...]) -> None:
 def test_objects_are_compared_where_the_image_puts_them() -> None:
     data = object_file(AMD64, {".text": (push_fp(AMD64, 0),), ".text.other": (push_fp(AMD64, 0x10),)})
     image = load(data, "in.o")
-    assert verify(convert(image)) == (2, 6, 0, (), True)
+    assert verify(convert(image)) == (2, 6, 0, (), True, ())
     vaddrs = {s.name: s.vaddr for s in image.sections}
     functions = (PUSH._replace(start=vaddrs[".text"]), PUSH._replace(start=vaddrs[".text.other"] + 0x10))
     for order in (functions[::-1], (*functions, functions[0])):
@@ -358,25 +361,25 @@ def test_objects_are_compared_where_the_image_puts_them() -> None:
 
 
 #: What is in the address of the section.
-HEADER = "invariant +0x10000"
+HEADER, UNUSUAL = "invariant +0x10000", "unusual +0x10000"
 # fmt: off
 INVARIANTS: dict[str, tuple[RawSection, *tuple[str, ...]]] = {
     "flags": (GOOD._replace(flags=0x0D), f"{HEADER} flags 0xd are not of this version"),
-    "not sorted": (GOOD._replace(flags=4), f"{HEADER} not sorted, in a linked file"),
+    "not sorted": (GOOD._replace(flags=4), f"{UNUSUAL} not sorted, in a linked file"),
     "frame pointer flag of version 3": (GOOD._replace(flags=7), f"{HEADER} flags 0x7 are not of this version"),
     "PC-relative flag of version 1": (GOOD._replace(version=1, flags=5),
                                       f"{HEADER} flags 0x5 are not of this version"),
     "version 3 without PC-relative starts": (GOOD._replace(flags=1),
-                                             f"{HEADER} version 3 without SFRAME_F_FDE_FUNC_START_PCREL"),
+                                             f"{UNUSUAL} version 3 without SFRAME_F_FDE_FUNC_START_PCREL"),
     "byte order": (GOOD._replace(order=">"), f"{HEADER} not in the byte order of AMD64"),
-    "auxiliary header": (GOOD._replace(auxiliary=b"\0" * 8), f"{HEADER} an auxiliary header of 8 bytes"),
-    "place of functions": (GOOD._replace(fde_offset=4), f"{HEADER} sfh_fdeoff is 4, not 0",
-                           f"{HEADER} sfh_freoff is 36, the table's size 32"),
-    "place of rows": (GOOD._replace(fre_offset=36), f"{HEADER} sfh_freoff is 36, the table's size 32"),
+    "auxiliary header": (GOOD._replace(auxiliary=b"\0" * 8), f"{UNUSUAL} an auxiliary header of 8 bytes"),
+    "place of functions": (GOOD._replace(fde_offset=4), f"{UNUSUAL} sfh_fdeoff is 4, not 0",
+                           f"{UNUSUAL} sfh_freoff is 36, the table's size 32"),
+    "place of rows": (GOOD._replace(fre_offset=36), f"{UNUSUAL} sfh_freoff is 36, the table's size 32"),
     "count of rows": (GOOD._replace(fre_count=5), f"{HEADER} sfh_num_fres is 5, the functions have 4 rows"),
     "bytes after the rows": (GOOD._replace(tail=b"\0"), f"{HEADER} sfh_fre_len does not reach the section's end"),
     "fixed FP offset": (with_rows("00 03 08 04 03 10 08 02 10")._replace(fixed_fp=-16),
-                        f"{HEADER} fixed FP offset -16",
+                        f"{UNUSUAL} fixed FP offset -16",
                         "wrong +0x0 FP is unspecified, the row has *(c-16)",
                         "wrong +0x40 FP is unspecified, the row has *(c-16)"),
     "starts that do not ascend": (RawSection((LEAF, PUSH)), "invariant +0x0 starts do not ascend"),
@@ -387,22 +390,23 @@ INVARIANTS: dict[str, tuple[RawSection, *tuple[str, ...]]] = {
                                     "extra -0x1f000 no CFI for 8 bytes of a function",
                                     "invariant -0x1f000 starts outside the executable sections and segments"),
     "a function without rows": (RawSection((PUSH, LEAF._replace(rows=b"", row_count=0))),
-                                "invariant +0x40 no rows",
+                                "unusual +0x40 no rows",
                                 "wrong +0x40 the row is an outermost frame, but RA is defined"),
-    "a function without size": (RawSection((PUSH, LEAF, at(0x60, 0))), "invariant +0x60 no size",
-                                "invariant +0x60 the last row starts at 0, past the end at 0"),
+    "a function without size": (RawSection((PUSH, LEAF, at(0x60, 0))), "unusual +0x60 no size",
+                                "unusual +0x60 the last row starts at the end, 0"),
     "row starts that do not ascend": (with_rows("00 03 08  00 03 08  04 05 10 f0  08 04 10 f0", 4),
                                       "invariant +0x0 row starts do not ascend"),
-    "a row past the end": (with_rows(ROWS + "20 03 08", 4),
-                           "invariant +0x0 the last row starts at 32, past the end at 32"),
+    "a row at the end": (with_rows(ROWS + "20 03 08", 4), "unusual +0x0 the last row starts at the end, 32"),
+    "a row past the end": (with_rows(ROWS + "21 03 08", 4),
+                           "invariant +0x0 the last row starts at 33, past the end at 32"),
     "a block size of a PCINC function": (RawSection((PUSH, LEAF._replace(repeat_size=8))),
-                                         "invariant +0x40 block size 8 of a PCINC function"),
+                                         "unusual +0x40 block size 8 of a PCINC function"),
     "no block size of a PCMASK function": (RawSection((PUSH, LEAF._replace(info=0x10))),
                                            "invariant +0x40 block size 0 of a PCMASK function",
                                            "wrong +0x40 no row is in force"),
     "a row past the block's end": (
-        RawSection((PUSH, LEAF._replace(rows=b"\0\3\x08\x08\3\x08", row_count=2, info=0x10, repeat_size=8))),
-        "invariant +0x40 the last row starts at 8, past the end at 8"),
+        RawSection((PUSH, LEAF._replace(rows=b"\0\3\x08\x09\3\x08", row_count=2, info=0x10, repeat_size=8))),
+        "invariant +0x40 the last row starts at 9, past the end at 8"),
 }
 # fmt: on
 
