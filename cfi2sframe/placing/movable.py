@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.abi import ARCHES
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.headers import DYNAMIC_ENTRY_SIZE
+from cfi2sframe.elf.headers import DYNAMIC_ENTRY_SIZE, SYMBOL_SIZE
 from cfi2sframe.elf.notes import may_be_elsewhere
 from cfi2sframe.elf.ranges import Span, touches, united
 from cfi2sframe.elf.references import packed_words, words_of
@@ -85,6 +85,18 @@ def dynamic_entries(file: LinkedFile) -> tuple[DynamicEntry, ...]:
             numbered = enumerate(pairs)
             return tuple(DynamicEntry(tag, value, start + DYNAMIC_ENTRY_SIZE * n + 8) for n, (tag, value) in numbered)
     return ()
+
+
+def symbols_among(file: LinkedFile, names: Iterable[bytes]) -> set[bytes]:
+    """Return those of some names that symbols have."""
+    wanted, found = tuple(name + b"\0" for name in names), set[bytes]()
+    for table in file.symbol_tables:
+        strings = file.section_bytes(table.link) if table.link < len(file.sections) else b""
+        content = file.section_bytes(table.index)
+        whole = content[: len(content) // SYMBOL_SIZE * SYMBOL_SIZE]
+        offsets = (offset for (offset,) in struct.iter_unpack(file.order + "I20x", whole))
+        found.update(strings[at : strings.index(b"\0", at)] for at in offsets if strings.startswith(wanted, at))
+    return found
 
 
 def is_inside(section: ElfSection, value: int) -> bool:

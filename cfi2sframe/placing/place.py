@@ -9,6 +9,8 @@ for what fits into the room that is left, the build-id first: core dumps have on
 Where that gives too little room, the PT_NOTE that repeats PT_GNU_PROPERTY goes; where there is room for one program
 header only, and strip may still come, the section goes after the .bss of the last segment. Where nothing can move, a
 stripped file gets its program headers at the start of the new segment.
+
+Linux starts the heap (brk) after the highest segment. A program that may rely on this address gets no section there.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import round_up, with_own_entry
 from cfi2sframe.placing.head import Head, MovableGroup, Rearranged, alignment_of, repeated_note, slack_end
-from cfi2sframe.placing.movable import FOLLOWING_TYPES, SectionPlace, dynamic_entries
+from cfi2sframe.placing.movable import FOLLOWING_TYPES, SectionPlace, dynamic_entries, symbols_among
 from cfi2sframe.printable import shown_name
 
 if TYPE_CHECKING:
@@ -63,6 +65,11 @@ class AddedBlock(NamedTuple):
     def bias(self) -> int:
         """The distance of addresses from file offsets."""
         return self.vaddr - self.file_offset
+
+    @property
+    def end_vaddr(self) -> int:
+        """The first address after the block."""
+        return self.end + self.bias
 
     @property
     def section_vaddr(self) -> int:
@@ -126,7 +133,7 @@ class Placement(NamedTuple):
 
 def place_section(file: LinkedFile, section_size: int) -> Placement:
     """Return the placement of a section, the least intrusive that is possible. Raises `EmbedError` when none is."""
-    is_interpreter, repeated = _may_be_interpreter(file), repeated_note(file)
+    is_interpreter, is_end_fixed, repeated = _may_be_interpreter(file), _is_end_fixed(file), repeated_note(file)
     heads = [Head(file), *([Head(file, repeated)] if repeated else [])]
     ways = [way for way in _WAYS if not (is_interpreter and way is _NEW_SEGMENT)]
     # Strip, which may still come, would damage a file whose program headers are at its end.
@@ -134,8 +141,14 @@ def place_section(file: LinkedFile, section_size: int) -> Placement:
     last_ways = [(_after_bss, 1)] if is_interpreter or has_symbols else []
     for head, (makes_block, added) in (*product(heads, ways), *product(heads, last_ways)):
         rearranged = head.rearranged(added)
-        if rearranged and (block := makes_block(rearranged.file, section_size, rearranged.leaving)):
+        block = rearranged and makes_block(rearranged.file, section_size, rearranged.leaving)
+        if rearranged and block and not (is_end_fixed and block.end_vaddr > file.loads[-1].end_vaddr):
             return _placement(head, rearranged, block, section_size)
+    if is_end_fixed:
+        raise EmbedError(
+            "a program that calls personality and sbrk or brk may need its heap right after its data, as GCL's images "
+            "do, and the section fits nowhere else"
+        )
     if is_interpreter:
         raise EmbedError("a program interpreter (ld.so) without room for a program header")
     if has_symbols:
@@ -204,6 +217,18 @@ def _may_be_interpreter(file: LinkedFile) -> bool:
     return not is_program and not any(entry.tag == c.DT_NEEDED for entry in entries)
 
 
+def _is_end_fixed(file: LinkedFile) -> bool:
+    """Whether a program may rely on the address of its heap, which Linux starts after the highest segment.
+
+    Without address randomization, which `personality` turns off, `sbrk` and `brk` find the heap there. Images that were
+    saved with their heap (GCL's, those of older Emacs) go on at that address, and are not position-independent.
+    """
+    if file.header.type != c.ET_EXEC:
+        return False
+    found = symbols_among(file, (b"personality", b"brk", b"sbrk"))
+    return b"personality" in found and len(found) > 1
+
+
 def _after_bss(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock | None:
     """Return a block in the last segment, on the page after its .bss, which becomes zeros of the file.
 
@@ -228,7 +253,7 @@ _WAYS: Final = ((_in_hole, 1), (_in_slack, 1), (_into_last, 1), _NEW_SEGMENT)
 
 
 def _inserted(block: AddedBlock) -> AddedBlock:
-    if block.end + block.bias > _ADDRESS_END:
+    if block.end_vaddr > _ADDRESS_END:
         raise EmbedError("no addresses are left after the last segment")
     return block._replace(is_inserted=True)
 
