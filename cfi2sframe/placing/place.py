@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 SECTION_ALIGNMENT: Final = 8
 #: Bytes of the largest page of the supported architectures (AArch64).
 _LARGEST_PAGE_SIZE: Final = 1 << 16
-_BLOCK_ALIGNMENT: Final = 16
+#: Bytes of the usual page. OpenJDK's reader of core dumps expects the mapping of a segment to have as many pages as the
+#: segment's size, so a new segment begins on a page.
+_PAGE_SIZE: Final = 1 << 12
 _ADDRESS_END: Final = 1 << 64
 #: Of segments that start at one file offset, llvm-objcopy regards the first as the parent of the others. This must not
 #: be PT_PHDR, hence the gap before a table at the end. Without PT_PHDR, GNU strip before 2.44 wants the table first.
@@ -200,8 +202,8 @@ def _into_last(file: LinkedFile, section_size: int, groups: list[MovableGroup]) 
 
 
 def _after_last(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock:
-    """Return a block in a new segment. Its address is congruent to its file offset, which needs no padding there."""
-    start, page = round_up(file.loaded_end, _BLOCK_ALIGNMENT), max(_LARGEST_PAGE_SIZE, alignment_of(file))
+    """Return a block in a new segment on the next page of the file. Its address is chosen to be congruent to that."""
+    start, page = round_up(file.loaded_end, _PAGE_SIZE), max(_LARGEST_PAGE_SIZE, alignment_of(file))
     vaddr = round_up(max(load.end_vaddr for load in file.loads), page) + start % page
     return _inserted(_filled(start, vaddr, section_size, groups, None))
 
