@@ -141,7 +141,7 @@ def place_section(file: LinkedFile, section_size: int) -> Placement:
     # Strip, which may still come, would damage a file whose program headers are at its end.
     has_symbols = any(section.type == c.SHT_SYMTAB for section in file.sections)
     last_ways = [(_after_bss, 1)] if is_interpreter or has_symbols else []
-    for head, (makes_block, added) in (*product(heads, ways), *product(heads, last_ways)):
+    for (makes_block, added), head in (*product(ways, heads), *product(last_ways, heads)):
         rearranged = head.rearranged(added)
         block = rearranged and makes_block(rearranged.file, section_size, rearranged.leaving)
         if rearranged and block and not (is_end_fixed and block.end_vaddr > file.loads[-1].end_vaddr):

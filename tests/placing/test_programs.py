@@ -10,6 +10,7 @@ from cfi2sframe import load, verify
 from cfi2sframe.api import decode_existing
 from cfi2sframe.elf.constants import PF_R, PF_X, PT_LOAD, PT_PHDR
 from cfi2sframe.placing import head
+from cfi2sframe.placing.linked import plan_embedding
 from cfi2sframe.placing.place import Placement
 from tests.support.embedded import (
     KINDS,
@@ -82,6 +83,17 @@ def test_a_new_segment_begins_on_a_page(tmp_path: Path, linker: str, kind: str) 
     )
     assert len(after) == len(before) + 1
     assert after[-1].file_offset % 4096 == after[-1].vaddr % 4096 == 0
+
+
+def test_unused_bytes_rather_than_a_new_segment(tmp_path: Path) -> None:
+    """What would move does not fit there too; without the PT_NOTE that repeats PT_GNU_PROPERTY, nothing moves."""
+    original = linked_program()
+    data = original.read_bytes()
+    sizes = range(4096, 0, -32)
+    size = next(size for size in sizes if "unused bytes" in plan_embedding(data, size).description)
+    plan = check_program(original, tmp_path, size)
+    assert not plan.moved
+    assert "the PT_NOTE that repeats PT_GNU_PROPERTY is gone" in plan.description
 
 
 SIZES = [(LARGE, SMALL), (LARGE, LARGE), (SMALL, LARGE), (LARGE, 2 * LARGE)]
