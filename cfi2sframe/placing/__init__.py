@@ -8,8 +8,8 @@ Insertion into a linked file, in the order of the work:
     gate             refuses what cannot be rewritten safely; a file that passes is a `LinkedFile`
     place            decides where the section goes
     head, movable    make room for program headers, by moving sections that may move
-    insert           edits the file (section_indices), and leaves a record of how to undo that (undo)
+    insert           edits the file (section_indices), and leaves a record of the original at its end (record)
     reread           parses the result with pyelftools (view), and compares it with the original
 
-`remove` removes the section, by that record if there is one.
+`remove` removes the section, by that record if it fits. It knows none of these steps but the gate.
 """

@@ -98,6 +98,8 @@ def _recorded(
     whole = [Span(0, FILE_HEADER_SIZE), table]
     changed = [*placement.cleared, *(old.file_span for old in olds)]
     changed += [Span(s.file_offset, s.file_offset + s.removed_size) for s in splices]
+    # A record of another file, which a tool has left at the end.
+    changed.append(Span(len(file.data), len(placement.original)))
     is_renumbered = any(old != new for old, new in enumerate(numbering))
     tables = [table.file_span for table in file.symbol_tables] if is_renumbered else []
     return with_record(placement.original, rewritten, sources, whole, without(changed, whole), tables, numbering)

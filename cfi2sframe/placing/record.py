@@ -158,10 +158,11 @@ def _unpacked(data: bytes) -> UndoRecord | None:
 
 
 def _is_for(record: UndoRecord, size: int) -> bool:
-    """Whether a record is for a file of this size, and all of its parts are inside. No original is larger."""
+    """Whether a record is for a file of this size, all of its parts are inside, and zeros are no more than the file."""
     end = record.original_size
     return (
-        record.rewritten_size == size >= end == sum(piece.size for piece in record.pieces)
+        record.rewritten_size == size
+        and 2 * size >= end == sum(piece.size for piece in record.pieces)
         and all(piece.start == NOWHERE or piece.start + piece.size <= size for piece in record.pieces)
         and all(first <= last <= end for first, last in (*record.tables, *(patch.span for patch in record.patches)))
     )

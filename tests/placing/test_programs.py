@@ -10,7 +10,7 @@ from cfi2sframe import load, verify
 from cfi2sframe.api import decode_existing
 from cfi2sframe.elf.constants import PF_R, PF_X, PT_LOAD, PT_PHDR
 from cfi2sframe.placing import head
-from cfi2sframe.placing.linked import plan_embedding
+from cfi2sframe.placing.linked import plan_insertion
 from cfi2sframe.placing.place import Placement
 from tests.support.embedded import (
     KINDS,
@@ -90,7 +90,7 @@ def test_unused_bytes_rather_than_a_new_segment(tmp_path: Path) -> None:
     original = linked_program()
     data = original.read_bytes()
     sizes = range(4096, 0, -32)
-    size = next(size for size in sizes if "unused bytes" in plan_embedding(data, size).description)
+    size = next(size for size in sizes if "unused bytes" in plan_insertion(data, size).description)
     plan = check_program(original, tmp_path, size)
     assert not plan.moved
     assert "the PT_NOTE that repeats PT_GNU_PROPERTY is gone" in plan.description

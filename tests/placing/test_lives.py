@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A section's life: who wrote it, which kind of file has it, which tool came in between, and what is done then.
+
+Each cell does all of these, in the order of a user who comes back to a file: `--check` and a second conversion, another
+version, `verify`, `dump`, a run of the program, and removal, twice.
+"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import pytest
+
+from cfi2sframe import convert, load
+from cfi2sframe.api import decode_existing, verify
+from cfi2sframe.cli import main
+from cfi2sframe.conversion import Options
+from cfi2sframe.jobs.records import Settings
+from cfi2sframe.placing.record import original_of
+from cfi2sframe.readers import READERS
+from tests.support.embedded import KINDS, emitted, linked_program, write
+from tests.support.jobs import convert_one
+from tests.support.needs import attempt, need
+from tests.support.oracle.tools import Binutils, BinutilsVersion
+
+pytestmark = pytest.mark.oracle
+
+SOURCE = """\
+        .section .text.one,"axG",@progbits,one,comdat
+        .weak   one
+        .type   one, @function
+one:    .cfi_startproc
+        push    %rbp
+        .cfi_def_cfa_offset 16
+        .cfi_offset 6, -16
+        mov     %rsp, %rbp
+        .cfi_def_cfa_register 6
+        pop     %rbp
+        .cfi_def_cfa 7, 8
+        ret
+        .cfi_endproc
+        .size   one, .-one
+        .text
+        .globl  two
+        .type   two, @function
+two:    .cfi_startproc
+        sub     $24, %rsp
+        .cfi_def_cfa_offset 32
+        call    one@PLT
+        add     $24, %rsp
+        .cfi_def_cfa_offset 8
+        xor     %eax, %eax
+        ret
+        .cfi_endproc
+        .size   two, .-two
+        .section .note.GNU-stack,"",@progbits
+"""
+#: Which linker reads objects of a version.
+READER_OF = {1: "ld-2.40", 2: "ld-2.45", 3: "ld"}
+CALLER = "int two(void);\nint main(void) { return two(); }\n"
+
+#: Who writes the section of an object: an assembler, or this program for a version.
+Producer = Literal["as 2.40", "as 2.44", "as newest", "llvm-mc", "ld -r", "ours 1", "ours 2", "ours 3"]
+OBJECT_PRODUCERS: tuple[Producer, ...] = (
+    "as 2.40", "as 2.44", "as newest", "llvm-mc", "ld -r", "ours 1", "ours 2", "ours 3",
+)  # fmt: skip
+#: In linked files: GNU ld's merge of such objects, lld's concatenation, mold's merge, or this program.
+LINKED_PRODUCERS = ("ld 2.44", "ld newest", "lld", "mold", "ours 1", "ours 2", "ours 3")
+LINKED_KINDS = ("pie", "nopie", "static", "library", "no section headers")
+#: "TOOL VERSION WORDS": what is done to IN.
+TOOLS = (
+    "none",
+    "2.40 strip", "2.44 strip", "newest strip", "2.40 strip -g", "newest strip -g",
+    "2.40 objcopy", "newest objcopy", "machine llvm-objcopy", "machine llvm-strip", "machine eu-strip",
+    "machine patchelf",
+)  # fmt: skip
+
+
+class Life(NamedTuple):
+    """A file with a section, before and after a tool; `is_own`: this program inserted it."""
+
+    path: Path
+    is_own: bool
+    version: int
+
+
+@pytest.fixture
+def tools(binutils: Callable[[BinutilsVersion], Binutils]) -> Callable[[str, str], str]:
+    """`tools("newest", "as")`: the path of a program."""
+
+    def find(version: str, name: str) -> str:
+        return need(name) if version == "machine" else binutils(version).tool(name)  # type: ignore[arg-type]
+
+    return find
+
+
+def assembled(tools: Callable[[str, str], str], version: str, folder: Path) -> Path:
+    source, target = folder / "two.s", folder / "two.o"
+    source.write_text(SOURCE)
+    assert attempt(tools(version, "as"), "--gsframe", "-o", target, source).status == 0
+    return target
+
+
+def object_of(producer: Producer, tools: Callable[[str, str], str], folder: Path) -> Life:
+    who, _, version = producer.partition(" ")
+    if who == "as":
+        path = assembled(tools, version, folder)
+    elif producer == "ld -r":
+        path = folder / "r.o"
+        assert attempt(tools("newest", "ld"), "-r", "-o", path, assembled(tools, "newest", folder)).status == 0
+    elif who == "llvm-mc":
+        path = folder / "two.o"
+        (folder / "two.s").write_text(SOURCE)
+        words = ("-filetype=obj", "-triple=x86_64-linux-gnu", "--gsframe", "-o", path, folder / "two.s")
+        assert attempt(tools("newest", "llvm-mc"), *words).status == 0
+    else:
+        path = folder / "two.o"
+        (folder / "two.s").write_text(SOURCE)
+        assert attempt(tools("2.40", "as"), "-o", path, folder / "two.s").status == 0
+        section_type = READERS[READER_OF[int(version)]].section_type
+        path.write_bytes(emitted(convert(load(path), version=int(version)), section_type))
+    return Life(path, who == "ours", decode_existing(path).version)
+
+
+def linked_of(producer: str, kind: str, tools: Callable[[str, str], str], folder: Path) -> Life:
+    who, _, version = producer.partition(" ")
+    path = folder / "program"
+    flags = {"library": ("-shared", "-fPIC"), **KINDS}.get(kind, ())
+    if who == "ours":
+        data = linked_program(kind=kind).read_bytes() if kind in KINDS else b""
+        if kind == "library":
+            assert (
+                attempt("gcc", "-O1", *flags, "-o", path, source_in(folder, "int two(void) { return 0; }\n")).status
+                == 0
+            )
+            data = path.read_bytes()
+        elif kind == "no section headers":
+            data = without_section_headers(linked_program().read_bytes())
+        write(path, emitted(convert(load(data), version=int(version))))
+        return Life(path, is_own=True, version=int(version))
+    if kind == "no section headers":
+        pytest.skip("no linker writes a section into such a file")
+    use = [f"-fuse-ld={'bfd' if who == 'ld' else who}"]
+    if who == "lld":
+        need("ld.lld")
+    else:
+        use.append(f"-B{Path(tools(version or 'newest', who)).parent}")
+    made = assembled(tools, version if who == "ld" else "newest", folder)
+    inputs = [made] if kind == "library" else [made, source_in(folder, CALLER)]
+    done = attempt("gcc", "-O1", *use, *flags, "-o", path, *inputs)
+    assert done.status == 0, done
+    if not load(path).has_sframe:
+        pytest.skip(f"{who} writes no section here")
+    return Life(path, is_own=False, version=decode_existing(path).version)
+
+
+def source_in(folder: Path, text: str) -> Path:
+    path = folder / "main.c"
+    path.write_text(text)
+    return path
+
+
+def without_section_headers(data: bytes) -> bytes:
+    """Return a linked file as `ld -z nosectionheader` writes it."""
+    image = load(data)
+    header = image.header._replace(section_headers_offset=0, section_header_count=0, section_names_index=0)
+    return header.pack() + data[64 : max(segment.file_span.end for segment in image.segments)]
+
+
+def through(tool: str, tools: Callable[[str, str], str], path: Path) -> bool:
+    """Apply a tool to a file; whether it can."""
+    if tool == "none":
+        return True
+    version, name, *words = tool.split()
+    if name == "patchelf":
+        words = ["--set-rpath", "/opt/lib"]
+    target = path.with_suffix(".out")
+    arguments: list[str | Path] = [*words, "-o", target, path] if "strip" in name else [*words, path, target]
+    if name == "patchelf":
+        arguments = [*words, "--output", target, path]
+    if attempt(tools(version, name), *arguments).status or target.read_bytes()[:4] != b"\x7fELF":
+        return False
+    shutil.move(target, path)
+    return True
+
+
+def live(life: Life, tool: str, tools: Callable[[str, str], str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Do all that is done to a file, and see that each step holds."""
+    path = life.path
+    runs = attempt(path).status == 0 if load(path).header.type == 3 and path.name == "program" else None
+    if not through(tool, tools, path):
+        pytest.skip("the tool refuses this file")
+    if not load(path).has_sframe:
+        pytest.skip("the tool drops the section")
+    data = path.read_bytes()
+    is_known = original_of(data) is not None
+    if load(data).is_relocatable and "strip" in tool and "-g" not in tool:
+        pytest.skip("strip without -g takes the relocations out of an object, so nothing is at an address")
+    reader = READER_OF[life.version] if load(data).is_relocatable else None
+    same = Settings(Options(life.version), reader)
+    # A second conversion: nothing to do for what this program wrote; --check and the run agree.
+    for wanted in (same, Settings(Options(3 if life.version < 3 else 2))):
+        settings = wanted
+        path.write_bytes(data)
+        told, done = (convert_one(path, settings._replace(only_checks=checks)) for checks in (True, False))
+        assert told.status.replace("would convert", "converted") == done.status, (told, done)
+        if "use --replace" in done.reason:
+            # After the tool, nothing tells that it is this program's; version 2 cannot say all that version 3 can.
+            assert not (is_known and life.is_own)
+            settings = settings._replace(replaces=True)
+            done = convert_one(path, settings)
+        if "strip the file first" in done.reason:
+            assert path.read_bytes() == data
+            continue
+        assert done.status in ("converted", "unchanged"), done
+        if wanted is same and life.is_own and tool != "machine patchelf":
+            assert done.status == "unchanged", done
+        assert convert_one(path, settings).status == "unchanged"
+        assert verify(path).is_clean
+        if runs is not None:
+            assert attempt(path).status == 0 or not runs
+    # What was there can be read, and removed: a second removal does nothing.
+    path.write_bytes(data)
+    assert main(["dump", str(path), "-o", str(path.with_suffix(".txt"))]) == 0
+    assert convert_one(path, Settings(removes=True)).status == "removed"
+    assert not load(path).has_sframe
+    bare = path.read_bytes()
+    assert convert_one(path, Settings(removes=True)).status == "unchanged"
+    assert path.read_bytes() == bare
+    if runs:
+        assert attempt(path).status == 0
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("producer", OBJECT_PRODUCERS)
+def test_life_of_an_object(
+    producer: Producer,
+    tool: str,
+    tools: Callable[[str, str], str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    need("gcc")
+    life = object_of(producer, tools, tmp_path)
+    live(life, tool, tools, capsys)
+    # GNU ld takes what is left.
+    assert attempt("gcc", "-o", tmp_path / "linked", life.path, source_in(tmp_path, CALLER)).status == 0
+    assert attempt(tmp_path / "linked").status == 0
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("kind", LINKED_KINDS)
+@pytest.mark.parametrize("producer", LINKED_PRODUCERS)
+def test_life_of_a_linked_file(
+    producer: str,
+    kind: str,
+    tool: str,
+    tools: Callable[[str, str], str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    need("gcc", "g++")
+    live(linked_of(producer, kind, tools, tmp_path), tool, tools, capsys)
