@@ -61,8 +61,8 @@ test-lowest: ## run unit tests with the oldest dependencies that pyproject.toml 
 	$(PYTHON) -m venv --clear build/lowest
 	build/lowest/bin/$(PIP_INSTALL) requirements/lowest.txt
 	build/lowest/bin/$(PIP_SOURCES)
-	build/lowest/bin/pytest -n auto tests/dwarf tests/sframe tests/elf tests/verification tests/golden \
-	  tests/instructions tests/stubs $(wildcard tests/test_*.py)
+	build/lowest/bin/pytest -n auto tests/abi tests/dwarf tests/sframe tests/elf tests/conversion tests/verification \
+	  tests/golden tests/instructions tests/process tests/stubs $(wildcard tests/test_*.py)
 
 lint: venv types ## check style, formatting and types
 	$(BIN)/ruff check .

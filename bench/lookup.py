@@ -29,7 +29,7 @@ from cfi2sframe import Section, convert
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cfi2sframe.conversion import Conversion
+    from cfi2sframe.conversion.convert import Conversion
 
 HERE: Final = Path(__file__).resolve().parent
 COMPILE: Final = ("cc", "-O2", "-Wall", "-Wextra", "-Wno-sign-compare")

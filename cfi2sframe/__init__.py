@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cfi2sframe import errors, trace
     from cfi2sframe.api import convert, verify
-    from cfi2sframe.api import decode as decode
-    from cfi2sframe.api import decode_existing as decode_existing
-    from cfi2sframe.conversion import Conversion
+    from cfi2sframe.conversion.convert import Conversion
     from cfi2sframe.elf.load import load
     from cfi2sframe.errors import Cfi2SFrameError
     from cfi2sframe.jobs.single import convert_file
+    from cfi2sframe.process import guard as guard
     from cfi2sframe.report.coverage import account
     from cfi2sframe.sframe.model import Section
-    from cfi2sframe.verification import Verification
+    from cfi2sframe.verification.verify import Verification
 
 __version__ = "0.1.0"
 
@@ -45,33 +44,32 @@ __all__ = [
     "verify",
 ]
 
-#: The module of each name; empty: the name is a module itself.
+#: The module of each name.
 _HOMES = {
     "Cfi2SFrameError": "errors",
-    "Conversion": "conversion",
-    "Section": "sframe.model",
-    "Verification": "verification",
+    "Conversion": "conversion.convert",
+    # Which also gives the class its readers.
+    "Section": "api",
+    "Verification": "verification.verify",
     "account": "report.coverage",
     "convert": "api",
-    # By way of `Section.from_bytes` and `Section.from_file`: the model does not know its reader.
-    "decode": "api",
-    "decode_existing": "api",
     "convert_file": "jobs.single",
-    "errors": "",
     "load": "elf.load",
-    "trace": "",
     "verify": "api",
 }
+#: The names that are modules themselves.
+_MODULES = {"errors": "errors", "guard": "process.guard", "trace": "trace"}
 
 
 def __getattr__(name: str) -> object:
     # Imported when first asked for: the command line must not load what it does not use.
-    home = _HOMES.get(name)
+    home = _HOMES.get(name) or _MODULES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{home}"), name) if home else import_module(f"{__name__}.{name}")
+    module = import_module(f"{__name__}.{home}")
+    return getattr(module, name) if name in _HOMES else module
 
 
 def __dir__() -> list[str]:

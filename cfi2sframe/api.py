@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe.code_map import map_code
-from cfi2sframe.conversion import (
+from cfi2sframe.conversion.code_map import map_code
+from cfi2sframe.conversion.convert import (
     Conversion,
     Options,
     check_options,
@@ -18,28 +18,30 @@ from cfi2sframe.conversion import (
     place_again,
     read_cfi,
 )
-from cfi2sframe.dwarf.programs import read_programs
+from cfi2sframe.conversion.functions import outcomes_of
+from cfi2sframe.conversion.lower import Target, check_target, lower_programs
+from cfi2sframe.conversion.rows import read_programs
+from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import load
 from cfi2sframe.errors import ChangedError, InputError, ReaderError, RequestError, naming
 from cfi2sframe.existing import existing_section
-from cfi2sframe.functions import outcomes_of
-from cfi2sframe.lower import Target, check_target, lower_programs
 from cfi2sframe.sframe.constants import ERRATA, SFRAME_VERSION_2, SFRAME_VERSION_3
+from cfi2sframe.sframe.model import Section
 from cfi2sframe.sframe.read import read_header, read_section
-from cfi2sframe.sources import find_cfi
-from cfi2sframe.verification import Truth, Verification, verify_section
+from cfi2sframe.verification.truth import Truth
+from cfi2sframe.verification.verify import Verification, verify_section
 
 if TYPE_CHECKING:
     from collections.abc import Container
     from os import PathLike
 
-    from cfi2sframe.code_map import CodeMap
-    from cfi2sframe.conversion import Level
-    from cfi2sframe.dwarf.programs import Cfi, CfiEntries
+    from cfi2sframe.conversion.code_map import CodeMap
+    from cfi2sframe.conversion.convert import Level
+    from cfi2sframe.conversion.functions import Outcomes
+    from cfi2sframe.conversion.rows import Cfi
+    from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.elf.cfi import CfiKind
-    from cfi2sframe.functions import Outcomes
-    from cfi2sframe.sframe.model import Section
     from cfi2sframe.sframe.read import DecodedSection
     from cfi2sframe.verification.readers import Broken, Verdict
 
@@ -55,7 +57,7 @@ def convert(
 ) -> Conversion:
     """Convert the CFI of a file, given by its path, its bytes or its loaded image, and write nothing.
 
-    `Conversion.data` is the section; the keywords are the fields of `conversion.Options`. `account` counts what became
+    `Conversion.data` is the section; the keywords are the fields of `Options`. `account` counts what became
     of each function, and `convert_file` writes a file. Raises `InputError` when the CFI cannot be used, `RequestError`
     when an option does not exist or does not fit the file, and what `load` raises.
     """
@@ -71,7 +73,7 @@ def _image(file: ElfImage | bytes | str | PathLike[str]) -> ElfImage:
 
 
 def convert_for(image: ElfImage, options: Options, reader: str | None) -> Conversion:
-    """Convert for a reader of `readers.READERS`, and leave out the functions for which it would refuse the section.
+    """Convert for a reader of `READERS`, and leave out the functions for which it would refuse the section.
 
     `options` has the reader's version. Raises `ReaderError` when the reader would refuse any section of this file, and
     what `convert` raises.
@@ -197,7 +199,7 @@ def _verify(image: ElfImage, section: Section, source: CfiKind | None) -> Verifi
 
 def _compare_with_code(image: ElfImage, cfi: Cfi, section: Section, target: Target) -> Verification | None:
     """Compare with rows from instructions, too; None where there are none."""
-    from cfi2sframe.uncovered import with_derived
+    from cfi2sframe.conversion.uncovered import with_derived
 
     try:
         cfi = with_derived(image, cfi, lambda vaddr: section.holder_of(vaddr) is not None)
@@ -266,13 +268,16 @@ def _places(conversion: Conversion) -> dict[tuple[int, int], list[int]]:
 def judge(image: ElfImage, section: DecodedSection, reader: str, *, is_in_file: bool = False) -> tuple[Verdict, ...]:
     """Return what each edition of a reader, the oldest first, would do with a section for an image.
 
-    `reader` is a name of `readers.READERS`; for any other, raises `RequestError`. `is_in_file`: the file has this
+    `reader` is a name of `READERS`; for any other, raises `RequestError`. `is_in_file`: the file has this
     section, so that the headers which lead to it are judged, too.
     """
-    from cfi2sframe.readers import READERS
+    from cfi2sframe.verification.reader_names import READERS
     from cfi2sframe.verification.readers import judge as judge_section
 
     if reader not in READERS:
         raise RequestError(f"reader {reader!r} is none of {', '.join(READERS)}")
     with naming(image.name):
         return judge_section(reader, section, image, is_in_file=is_in_file)
+
+
+Section._read_bytes, Section._read_file = decode, decode_existing  # noqa: SLF001 - the model does not know its readers

@@ -6,20 +6,20 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.conversion import place_again
+from cfi2sframe.conversion.convert import place_again
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_SYMTAB
 from cfi2sframe.elf.headers import SYMBOL_SIZE
 from cfi2sframe.errors import EmbedError, VerificationError, naming
 from cfi2sframe.placing import remove as placing
 from cfi2sframe.placing.remove import Removal
-from cfi2sframe.printable import counted
 from cfi2sframe.sframe.constants import FDE_SIZE, HEADER_SIZE, SFRAME_VERSION_3
 from cfi2sframe.sframe.write import write
+from cfi2sframe.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cfi2sframe.conversion import Conversion
+    from cfi2sframe.conversion.convert import Conversion
     from cfi2sframe.elf.contents import Joined
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.placing.objects import ObjectRelocation
@@ -171,7 +171,7 @@ def check(emitted: Emitted, rewritten: ElfImage) -> None:
 
 def _check(emitted: Emitted, rewritten: ElfImage) -> None:
     from cfi2sframe.api import decode_existing, truth_of
-    from cfi2sframe.verification import verify_section
+    from cfi2sframe.verification.verify import verify_section
 
     conversion = emitted.conversion
     if emitted.plan is not None:

@@ -2,7 +2,7 @@
 """The exceptions: the bytes or the request are wrong.
 
 The kind of an exception decides the exit status and what reports count as a failure; its wording decides nothing. Valid
-CFI that an SFrame version cannot express is no error but a value (`cfi2sframe.reasons`).
+CFI that an SFrame version cannot express is no error but a value (`cfi2sframe.conversion.reasons`).
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class NotElfError(UnfitError):
 
 
 class CostError(Cfi2SFrameError):
-    """The input asks for time or memory out of proportion to its size (`cfi2sframe.guard`).
+    """The input asks for time or memory out of proportion to its size (`cfi2sframe.process.guard`).
 
     No `InputError`: it ends the whole job, also where a part that cannot be read would be left out.
     """

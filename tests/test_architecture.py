@@ -16,19 +16,19 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "cfi2sframe"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-#: The table of rooms: "| `room/`, `module.py` | its job | what it must not know | `what`, `it`, `imports` |".
+#: The table of rooms: "| `room/`, `file.py` | its job | in | out | what it must not know | `what`, `it`, `imports` |".
 TABLE = ROOT / "CONTRIBUTING.md"
 TABLE_HEAD = "| room of `cfi2sframe/` |"
 #: The last rows of the table, which every room may import.
 FREE_ROWS = 3
-#: The package's face knows the names of everything, and imports them when asked: of types, nothing is below it.
+#: The library's face, which imports what it hands on when it is asked for that.
 FACE = "cfi2sframe"
 HEAVY = ("capstone", "elftools", "zstandard")
 MAX_LINES = 400
 
 
 class Import(NamedTuple):
-    """An import statement: the full name of what is imported."""
+    """An import statement: the full name of the module that is imported, also by way of the face."""
 
     line: int
     target: str
@@ -50,12 +50,19 @@ def imports_of(path: Path) -> list[Import]:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            names = [name if is_module(name := f"{base}.{alias.name}") else base for alias in node.names]
+            names = [module_of(node.module or "", alias.name) for alias in node.names]
         else:
             continue
         found.extend(Import(node.lineno, name, node in for_types) for name in names)
     return found
+
+
+def module_of(base: str, name: str) -> str:
+    """Return the module that `from BASE import NAME` loads: of the face, that is the home of the name."""
+    if base == FACE and name in FACE_HOMES:
+        return f"{FACE}.{FACE_HOMES[name]}"
+    full = f"{base}.{name}"
+    return full if is_module(full) else base
 
 
 def is_module(name: str) -> bool:
@@ -63,10 +70,25 @@ def is_module(name: str) -> bool:
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
 
+def homes_of_the_face() -> dict[str, str]:
+    """Return the module of each name that the face hands on, from its source."""
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    tables = [node.value for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)]
+    return {name: home for table in tables for name, home in ast.literal_eval(table).items()}
+
+
+FACE_HOMES = homes_of_the_face()
+
+
 class Row(NamedTuple):
-    """A row of the table: the rooms, as files or folders of the package, and the rows that they may import."""
+    """A row of the table: the rooms, as files or folders of the package, what goes in and out, and what they import.
+
+    Imports are numbers of rows; what goes in and out are the names in these cells.
+    """
 
     rooms: tuple[str, ...]
+    takes: tuple[str, ...]
+    gives: tuple[str, ...]
     imports: frozenset[int]
 
 
@@ -76,11 +98,11 @@ def read_table() -> tuple[Row, ...]:
     cells = [
         line.strip("|").split("|") for line in itertools.takewhile(lambda line: line.startswith("|"), lines[begin:])
     ]
-    rooms = [tuple(re.findall(r"`([^`]+)`", row[0])) for row in cells]
-    numbers = {names[0].rstrip("/").removesuffix(".py"): number for number, names in enumerate(rooms)}
+    names = [[tuple(re.findall(r"`([^`]+)`", cell)) for cell in row] for row in cells]
+    numbers = {row[0][0].rstrip("/").removesuffix(".py"): number for number, row in enumerate(names)}
     return tuple(
-        Row(names, frozenset(numbers[name] for name in re.findall(r"`([^`]+)`", row[3])))
-        for names, row in zip(rooms, cells, strict=True)
+        Row(rooms, takes, gives, frozenset(map(numbers.__getitem__, imports)))
+        for rooms, _job, takes, gives, _must_not_know, imports in names
     )
 
 
@@ -103,11 +125,22 @@ def row_of(module: str) -> int:
 
 def imported_modules(path: Path) -> dict[str, int]:
     """Return the package's modules that a module imports, also for types only, and the lines where it does."""
-    return {
-        found.target: found.line
-        for found in imports_of(path)
-        if found.target.startswith(f"{FACE}.") and not (found.is_for_types and name_of(path) == FACE)
-    }
+    found = {found.target: found.line for found in imports_of(path) if found.target.startswith(f"{FACE}.")}
+    if name_of(path) == FACE:
+        found |= {f"{FACE}.{home}": 0 for home in FACE_HOMES.values()}
+    return found
+
+
+@cache
+def defined_in(row: int) -> frozenset[str]:
+    """Return the names of the classes and functions that the rooms of a row define."""
+    return frozenset(
+        node.name
+        for path in MODULES
+        if row_of(name_of(path)) == row
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef))
+    )
 
 
 def test_every_room_of_the_table_is_there() -> None:
@@ -139,6 +172,40 @@ def test_modules_import_what_their_rooms_may() -> None:
             if row_of(target) not in allowed or row_of(target) < own
         ]
     assert forbidden == []
+
+
+def test_only_the_version_comes_from_the_face_itself() -> None:
+    """Everything else that the face hands on is imported from its home, where this test sees it."""
+    taken = [
+        (name_of(path), alias.name)
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        for alias in getattr(node, "names", ())
+        if (isinstance(node, ast.ImportFrom) and node.module == FACE and module_of(FACE, alias.name) == FACE)
+        or (isinstance(node, ast.Import) and alias.name == FACE)
+    ]
+    assert taken == [("cfi2sframe.cli", "__version__")]
+
+
+def test_rooms_give_what_is_their_own_and_take_what_they_know() -> None:
+    for number, row in enumerate(ROWS):
+        known = {number, *row.imports, *range(len(ROWS) - FREE_ROWS, len(ROWS))}
+        assert set(row.gives) <= defined_in(number), row.rooms
+        assert set(row.takes) <= frozenset().union(*map(defined_in, known)), row.rooms
+    assert sum(len(row.takes + row.gives) for row in ROWS) > 30
+
+
+def test_no_stage_of_a_conversion_knows_the_next() -> None:
+    """The room's docstring has the stages in their order."""
+    room = PACKAGE / "conversion"
+    text = ast.get_docstring(ast.parse((room / "__init__.py").read_text()))
+    stages = [name for line in re.findall(r"^    (\S.*?)  ", text or "", re.MULTILINE) for name in line.split(", ")]
+    assert sorted(stages) == sorted({path.stem for path in room.glob("*.py")} - {"__init__"})
+    for number, stage in enumerate(stages):
+        modules = imported_modules(room / f"{stage}.py")
+        assert {name.rpartition(".")[2] for name in modules if name.startswith(f"{FACE}.conversion.")} <= set(
+            stages[:number]
+        )
 
 
 def test_the_table_allows_no_unused_import() -> None:
@@ -197,9 +264,9 @@ def test_writer_and_reader_share_constants_and_the_model_only() -> None:
         "cfi2sframe.errors",
         "cfi2sframe.sframe.constants",
         "cfi2sframe.sframe.model",
-        "cfi2sframe.rules",
+        "cfi2sframe.abi.rule",
         "cfi2sframe.elf.constants",
-        "cfi2sframe.printable",
+        "cfi2sframe.text",
     }
     assert "cfi2sframe.sframe.constants" in shared
 

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterable
 
 from cfi2sframe import load
-from cfi2sframe.conversion import Options, convert_image
+from cfi2sframe.conversion.convert import Options, convert_image
 from cfi2sframe.intern import IdentityMap
 from cfi2sframe.sframe.read import read_section
 

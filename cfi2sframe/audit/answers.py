@@ -7,12 +7,12 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from cfi2sframe.abi.rule import Rule
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.expression import Expression, Operation, parse_expression
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.errors import CfiError
 from cfi2sframe.instructions.states import CALLER_FP, CFA, NUMBER, RETURN_ADDRESS, plus
-from cfi2sframe.rules import Rule
 
 if TYPE_CHECKING:
     from cfi2sframe.dwarf.rules import CfaRule, RegisterRule, RowState

@@ -7,16 +7,16 @@ from collections import Counter
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.abi.rule import Rule
 from cfi2sframe.audit.answers import Answer, Answers, answers_of
 from cfi2sframe.audit.findings import Contradiction, Finding, Subject, findings_of
 from cfi2sframe.audit.flow import CfiFlow
-from cfi2sframe.dwarf.programs import read_programs
+from cfi2sframe.conversion.rows import read_programs
+from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.instructions.machine import Machine
 from cfi2sframe.instructions.rows import row_of
 from cfi2sframe.instructions.states import CFA
-from cfi2sframe.rules import Rule
-from cfi2sframe.sources import find_cfi
 
 if TYPE_CHECKING:
     from cfi2sframe.audit.flow import InForce

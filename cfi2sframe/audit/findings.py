@@ -7,9 +7,9 @@ import re
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from cfi2sframe.abi.rule import Rule
 from cfi2sframe.audit.flow import UNCHANGED
 from cfi2sframe.dwarf.rules import NoRule, describe_cfa, describe_rule
-from cfi2sframe.rules import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

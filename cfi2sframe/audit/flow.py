@@ -12,15 +12,15 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.abi.rule import Rule
 from cfi2sframe.audit.answers import Answer, answers_of
+from cfi2sframe.conversion.overlaps import Ranges, resolve_overlaps
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.elf.constants import SHT_DYNSYM, STT_FUNC, STT_GNU_IFUNC
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.code import Code
 from cfi2sframe.instructions.effects import Op
-from cfi2sframe.overlaps import Ranges, resolve_overlaps
-from cfi2sframe.rules import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

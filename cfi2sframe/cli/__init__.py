@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 
 from cfi2sframe import __version__
 from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
-from cfi2sframe.interrupts import keep_interrupts
+from cfi2sframe.process.interrupts import keep_interrupts
 
 #: Values of `signal.SIGINT` and `signal.SIGPIPE`. This module loads little, since nothing can be caught before it.
 _SIGINT: Final = 2

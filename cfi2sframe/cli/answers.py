@@ -14,8 +14,8 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import stored_size
 from cfi2sframe.errors import CostError, ErrorKind, kind_of, reason_of
 from cfi2sframe.files.find import Source, Unusable, hint_about, open_source
-from cfi2sframe.guard import limited
-from cfi2sframe.printable import counted
+from cfi2sframe.process.guard import limited
+from cfi2sframe.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -26,7 +26,7 @@ from cfi2sframe.report.tables import FORMATS
 if TYPE_CHECKING:
     import argparse
 
-    from cfi2sframe.conversion import Options
+    from cfi2sframe.conversion.convert import Options
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.report.coverage import Coverage
 

@@ -15,7 +15,7 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import is_section
 from cfi2sframe.errors import RequestError
 from cfi2sframe.files.find import Unusable
-from cfi2sframe.printable import printable
+from cfi2sframe.text import printable
 
 if TYPE_CHECKING:
     import argparse

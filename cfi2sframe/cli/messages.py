@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.errors import ErrorKind, OutputError, kind_of, reason_of
-from cfi2sframe.printable import printable
+from cfi2sframe.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe.errors import RequestError
-from cfi2sframe.readers import READERS
 from cfi2sframe.sframe.constants import DEFAULT_ERRATA, ERRATA
+from cfi2sframe.verification.reader_names import READERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import TextIO
 
-    from cfi2sframe.conversion import Options
+    from cfi2sframe.conversion.convert import Options
     from cfi2sframe.files.find import Source, Unusable
 
 #: Formats by the suffix of the file that is written.
@@ -142,7 +142,7 @@ def add_level(group: argparse._ActionsContainer) -> None:
 
 def conversion_options(arguments: argparse.Namespace) -> Options:
     """Return the options for the library. Raises `RequestError` when they contradict one another."""
-    from cfi2sframe.conversion import Options
+    from cfi2sframe.conversion.convert import Options
 
     version, errata = arguments.sframe_version or 3, arguments.errata
     if arguments.reader is not None:

@@ -17,7 +17,7 @@ from cfi2sframe.errors import ErrorKind
 from cfi2sframe.files.find import hint_about
 from cfi2sframe.files.kinds import SkipKind
 from cfi2sframe.jobs.records import Status
-from cfi2sframe.printable import counted, printable
+from cfi2sframe.text import counted, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from cfi2sframe.cli.messages import EXIT_USAGE, PROGRAM
-from cfi2sframe.printable import printable
+from cfi2sframe.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

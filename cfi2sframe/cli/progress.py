@@ -11,9 +11,9 @@ from contextlib import closing, contextmanager
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from cfi2sframe.batch import results_of
 from cfi2sframe.cli.messages import PROGRAM
-from cfi2sframe.printable import printable
+from cfi2sframe.process.batch import results_of
+from cfi2sframe.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence

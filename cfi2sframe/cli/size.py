@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from cfi2sframe.conversion import Options
+    from cfi2sframe.conversion.convert import Options
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.files.find import Source, Unusable
     from cfi2sframe.report.size import FileSize
@@ -84,7 +84,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def request_of(arguments: argparse.Namespace) -> SizeRequest:
     """Return what the arguments ask for. Raises `RequestError` when they contradict one another, and `OSError`."""
-    from cfi2sframe.conversion import Options
+    from cfi2sframe.conversion.convert import Options
 
     compared = tuple(arguments.compare or ())
     if compared:
@@ -130,7 +130,7 @@ def _collect(found: Sequence[Source | Unusable], request: SizeRequest) -> Collec
 
 
 def _size_of(image: ElfImage, options: Options) -> FileSize:
-    from cfi2sframe.conversion import convert_image
+    from cfi2sframe.conversion.convert import convert_image
     from cfi2sframe.report.size import measure
 
     return measure(convert_image(image, options))

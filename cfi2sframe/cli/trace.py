@@ -75,7 +75,7 @@ def request_of(arguments: argparse.Namespace) -> TraceRequest:
 def run(request: TraceRequest) -> int:
     """Trace a core or a process; everything that can fail is done before anything is printed."""
     from cfi2sframe.elf.load import read_file, stored_size
-    from cfi2sframe.guard import limited
+    from cfi2sframe.process.guard import limited
     from cfi2sframe.trace import FileStore, trace_core, trace_process
     from cfi2sframe.trace.snapshot import resident_size
 

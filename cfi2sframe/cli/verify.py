@@ -32,12 +32,12 @@ from cfi2sframe.cli.options import (
     write_text,
 )
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.conversion import Options
+from cfi2sframe.conversion.convert import Options
 from cfi2sframe.elf.load import is_section, read_file
 from cfi2sframe.errors import InputError, RequestError, SFrameError, UnfitError
 from cfi2sframe.existing import Presence, existing_section
-from cfi2sframe.printable import counted, printable
-from cfi2sframe.readers import READERS
+from cfi2sframe.text import counted, printable
+from cfi2sframe.verification.reader_names import READERS
 
 if TYPE_CHECKING:
     import argparse

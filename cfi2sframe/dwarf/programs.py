@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All call frame information of an image: its FDEs, and their distinct programs, each run once.
+"""The FDEs of some sections, and their distinct programs, each run once.
 
 Two thirds of a large library's FDEs repeat the instructions of another FDE with the same CIE. A program is a distinct
 pair of CIE and instructions, with its rows. Where functions end before their program's last row starts, those of each
@@ -20,14 +20,12 @@ from cfi2sframe.dwarf.entries import DwarfCie, DwarfFde, EntryWalk
 from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.numbers import Location, PointerBases
 from cfi2sframe.dwarf.row_section import RowFdes, RowSection
-from cfi2sframe.dwarf.rules import Rows
 from cfi2sframe.errors import CfiError
-from cfi2sframe.reasons import Underived, UnreadSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from cfi2sframe.dwarf.rules import UnwindTable
+    from cfi2sframe.dwarf.rules import Rows, UnwindTable
     from cfi2sframe.elf.cfi import CfiKind, CfiSection
     from cfi2sframe.elf.image import ElfImage
 
@@ -145,60 +143,7 @@ class CfiEntries:
         return map(self.__getitem__, range(len(self)))
 
 
-class Cfi(NamedTuple):
-    """All call frame information of an image; `damaged` is sorted by section and offset.
-
-    `sections` are those that were read, `unread` those that could not be; the best source is never among these.
-    `underived` is the code without CFI from whose instructions no rows follow; None where nobody asked for such rows.
-    """
-
-    sections: tuple[CfiSection | RowSection, ...]
-    entries: CfiEntries
-    damaged: tuple[DamagedFde, ...]
-    unread: tuple[UnreadSource, ...] = ()
-    underived: tuple[Underived, ...] | None = None
-
-    @property
-    def derived_numbers(self) -> range:
-        """The numbers of the entries that stand for functions derived from instructions; they come last."""
-        end = len(self.entries)
-        has_derived = bool(self.sections) and self.sections[-1].kind == "code"
-        return range(self.entries.source_starts[-1] if has_derived else end, end)
-
-    def joined(self, other: Cfi) -> Cfi:
-        """Return this CFI with that of lesser sources after it."""
-        entries = self.entries.joined(other.entries)
-        return self._replace(
-            sections=self.sections + other.sections, entries=entries, damaged=self.damaged + other.damaged
-        )
-
-    @property
-    def programs(self) -> Sequence[Program]:
-        """The distinct programs, by their numbers."""
-        return self.entries.programs
-
-
-def read_programs(
-    image: ElfImage, sections: Sequence[CfiSection | RowSection], unread: Sequence[UnreadSource] = ()
-) -> Cfi:
-    """Read the FDEs of an image's CFI sections, the best source first, and run their programs.
-
-    `unread` are sources that are known not to be readable; a section that cannot be walked joins them. Raises
-    `CfiError` when that is one of the best source.
-    """
-    rows = Rows()
-    best = [section for section in sections if section.kind == sections[0].kind]
-    cfi = _Reader(image, rows).cfi(best)
-    not_read = list(unread)
-    for section in sections[len(best) :]:
-        try:
-            cfi = cfi.joined(_Reader(image, rows).cfi([section]))
-        except CfiError as error:
-            not_read.append(UnreadSource.of(section.name, error))
-    return cfi._replace(unread=tuple(not_read))
-
-
-class _Reader:
+class EntriesReader:
     """Collects the FDEs of some sections; runs each distinct pair of CIE and instructions once."""
 
     def __init__(self, image: ElfImage, rows: Rows) -> None:
@@ -278,8 +223,8 @@ class _Reader:
         self.programs.append(Program(len(self.programs), cie, table))
         return len(self.programs) - 1
 
-    def cfi(self, sections: Sequence[CfiSection | RowSection]) -> Cfi:
-        """Read sections. Raises `CfiError` when one cannot be walked."""
+    def read(self, sections: Sequence[CfiSection | RowSection]) -> tuple[CfiEntries, tuple[DamagedFde, ...]]:
+        """Read sections; return their FDEs, sound and damaged. Raises `CfiError` when one cannot be walked."""
         for section in sections:
             if isinstance(section, RowSection):
                 self.read_rows(section)
@@ -290,7 +235,7 @@ class _Reader:
         entries = CfiEntries(
             self.starts, self.sizes, self.offsets, self.program_numbers, tuple(self.programs), self.walks, clipped
         )
-        return Cfi(tuple(sections), entries, tuple(self.damaged))
+        return entries, tuple(self.damaged)
 
     def clip_at_ends_of_code(self) -> dict[int, int]:
         """Take what is past the code from FDEs that reach over its end; return how many bytes each has lost."""

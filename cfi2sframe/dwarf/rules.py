@@ -16,9 +16,9 @@ from bisect import bisect_left
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.abi.rule import Rule
 from cfi2sframe.dwarf.expression import Expression
 from cfi2sframe.intern import identities
-from cfi2sframe.rules import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -29,7 +29,7 @@ from cfi2sframe.elf.headers import (
 )
 from cfi2sframe.elf.sections import CodeRange, assigned_vaddrs, code_ranges
 from cfi2sframe.errors import ElfError, ForeignError
-from cfi2sframe.printable import shown_name
+from cfi2sframe.text import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator

@@ -189,7 +189,7 @@ def _take_back(made: Sequence[_FolderEntry]) -> None:
 
 @contextmanager
 def _signals_held() -> Iterator[None]:
-    """Block the signals that would end the process or the job (`cfi2sframe.guard`), for a few system calls."""
+    """Block the signals that would end the process or the job (`cfi2sframe.process.guard`), for a few system calls."""
     import signal
 
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, ())

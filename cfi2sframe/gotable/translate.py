@@ -12,11 +12,11 @@ import struct
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.abi.rule import Rule
 from cfi2sframe.dwarf.numbers import read_uleb
 from cfi2sframe.dwarf.row_section import RowFunction, RowSection
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState, UnwindTable, table_of_rows
 from cfi2sframe.errors import CfiError
-from cfi2sframe.rules import Rule
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.row_section import RowFunction
 from cfi2sframe.dwarf.rules import NoRule, table_of_rows
+from cfi2sframe.elf.padding import code_outside, fill_size
 from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.candidates import find_candidates, process_entry
 from cfi2sframe.instructions.code import Code
@@ -17,8 +18,7 @@ from cfi2sframe.instructions.effects import RA_SIGN_STATE
 from cfi2sframe.instructions.machine import Machine
 from cfi2sframe.instructions.rows import row_of
 from cfi2sframe.instructions.states import NO_CALLER, NUMBER, ra_place
-from cfi2sframe.padding import code_outside, fill_size
-from cfi2sframe.reasons import CodeReason, Underived
+from cfi2sframe.instructions.underived import CodeReason, Underived
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -31,7 +31,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf.load import stored_size
-from cfi2sframe.guard import grant_for_code
 from cfi2sframe.instructions.effects import JUMP, RA_SIGN_STATE, Effect, Flow, Op, Step
 from cfi2sframe.instructions.function import CodePiece, Followed, Summary
 from cfi2sframe.instructions.states import (
@@ -48,7 +47,8 @@ from cfi2sframe.instructions.states import (
     joined,
     without_numbers,
 )
-from cfi2sframe.reasons import CodeReason
+from cfi2sframe.instructions.underived import CodeReason
+from cfi2sframe.process.guard import grant_for_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable

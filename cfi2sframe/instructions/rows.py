@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from cfi2sframe.abi.rule import Rule
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.expression import Expression
 from cfi2sframe.dwarf.numbers import encode_sleb
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState
 from cfi2sframe.instructions.effects import RA_SIGN_STATE
 from cfi2sframe.instructions.states import CALLER_FP, CFA, NO_CALLER, NUMBER, RETURN_ADDRESS, ra_place
-from cfi2sframe.rules import Rule
 
 if TYPE_CHECKING:
     from cfi2sframe.dwarf.rules import CfaRule, RegisterRule

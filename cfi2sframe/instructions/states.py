@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.instructions.effects import BETWEEN, NOTHING, RA_SIGN_STATE, Op, Step
-from cfi2sframe.reasons import CodeReason
+from cfi2sframe.instructions.underived import CodeReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

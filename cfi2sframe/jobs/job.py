@@ -14,6 +14,8 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe import emit
+from cfi2sframe.conversion.reasons import SkipReason
+from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import stored_size
 from cfi2sframe.errors import (
@@ -33,17 +35,15 @@ from cfi2sframe.errors import (
 from cfi2sframe.existing import Existing, Presence, existing_section
 from cfi2sframe.files.kinds import SkipKind, skip_of
 from cfi2sframe.files.write import open_input, write_file, write_output
-from cfi2sframe.guard import limited, unlimited
 from cfi2sframe.jobs.existing import Action, decide, decide_early, options_for
 from cfi2sframe.jobs.records import Job, Outcome
-from cfi2sframe.printable import counted
-from cfi2sframe.reasons import SkipReason
-from cfi2sframe.sources import find_cfi
+from cfi2sframe.process.guard import limited, unlimited
+from cfi2sframe.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cfi2sframe.conversion import Conversion
+    from cfi2sframe.conversion.convert import Conversion
     from cfi2sframe.elf.contents import FileData
     from cfi2sframe.files.write import InputFile
     from cfi2sframe.jobs.existing import Decision
@@ -144,7 +144,7 @@ def _convert(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
             raise
         options = options_for(existing, options)
     if settings.reader is None:
-        from cfi2sframe.conversion import convert_image
+        from cfi2sframe.conversion.convert import convert_image
 
         conversion = convert_image(image, options)
     else:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from cfi2sframe.conversion import Options
+from cfi2sframe.conversion.convert import Options
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME
-from cfi2sframe.printable import counted
-from cfi2sframe.readers import READERS
+from cfi2sframe.text import counted
+from cfi2sframe.verification.reader_names import READERS
 
 if TYPE_CHECKING:
     import os

@@ -30,7 +30,7 @@ from cfi2sframe.elf.headers import (
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import ElfError, EmbedError
 from cfi2sframe.placing.record import record_span
-from cfi2sframe.printable import shown_name
+from cfi2sframe.text import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,7 +26,7 @@ from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import round_up, with_own_entry
 from cfi2sframe.placing.head import Head, MovableGroup, Rearranged, alignment_of, repeated_note, slack_end
 from cfi2sframe.placing.movable import FOLLOWING_TYPES, SectionPlace, dynamic_entries, symbols_among
-from cfi2sframe.printable import shown_name
+from cfi2sframe.text import shown_name
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.contents import FileData

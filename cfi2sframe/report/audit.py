@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from cfi2sframe.printable import counted
 from cfi2sframe.report.tables import SCHEMA_VERSION, Column, Report, Table
+from cfi2sframe.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,14 +9,14 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.conversion.lower import InParts, Skip, pieces_within
+from cfi2sframe.elf.padding import fill_size, gaps_outside
 from cfi2sframe.elf.ranges import Span, SpanCount, united
-from cfi2sframe.lower import InParts, Skip, pieces_within
-from cfi2sframe.padding import fill_size, gaps_outside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from cfi2sframe.conversion import Conversion
+    from cfi2sframe.conversion.convert import Conversion
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.sections import CodeRange
     from cfi2sframe.sframe.model import FunctionBody

@@ -11,19 +11,19 @@ from heapq import nlargest
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from cfi2sframe.demangle import readable_names
+from cfi2sframe.conversion.lower import InParts, Skip, pieces_within
 from cfi2sframe.dwarf.row_section import RowSection
 from cfi2sframe.elf.cfi import SOURCE_NAMES
-from cfi2sframe.lower import InParts, Skip, pieces_within
+from cfi2sframe.process.demangle import readable_names
 from cfi2sframe.report.code_bytes import DESCRIBED, count_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from cfi2sframe.conversion import Conversion
+    from cfi2sframe.conversion.convert import Conversion
+    from cfi2sframe.conversion.reasons import UnreadSource
     from cfi2sframe.dwarf.programs import CfiEntry
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.reasons import UnreadSource
     from cfi2sframe.report.code_bytes import Stretch
 
 #: How many stretches of code without CFI an account names, the largest ones.

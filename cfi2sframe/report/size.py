@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.conversion.reasons import DropReason
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.instructions import ADVANCES, read_instructions
 from cfi2sframe.dwarf.numbers import fixed_size
 from cfi2sframe.dwarf.row_section import RowSection
-from cfi2sframe.reasons import DropReason
 from cfi2sframe.report.coverage import count_functions, figures
 from cfi2sframe.report.tables import column_sums
 from cfi2sframe.sframe import constants as s
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cfi2sframe.abi import Arch
-    from cfi2sframe.conversion import Conversion
+    from cfi2sframe.conversion.convert import Conversion
     from cfi2sframe.dwarf.entries import DwarfFde
 
 #: FDEs of code that ld discarded, or that a better source describes: the assembler saw no directives for these.

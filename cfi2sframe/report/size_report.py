@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.printable import counted
 from cfi2sframe.report.size import FileSize, add_up
 from cfi2sframe.report.tables import SCHEMA_VERSION, Column, Report, Table, cells_of, common_folder
+from cfi2sframe.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe.errors import RequestError
-from cfi2sframe.printable import printable
+from cfi2sframe.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

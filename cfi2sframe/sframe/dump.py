@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable  # noqa: TC003 - part of a NamedTuple's fields
 from typing import TYPE_CHECKING, Any
 
-from cfi2sframe.rules import rule_text
+from cfi2sframe.abi.rule import rule_text
 from cfi2sframe.sframe import constants as s
 
 if TYPE_CHECKING:

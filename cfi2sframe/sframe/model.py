@@ -13,8 +13,7 @@ from operator import le
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from cfi2sframe.abi import ARCHES, Arch
-from cfi2sframe.printable import counted
-from cfi2sframe.rules import Rule as Rule  # noqa: PLC0414, TC001 - fields of NamedTuples; also for importers
+from cfi2sframe.abi.rule import Rule as Rule  # noqa: PLC0414, TC001 - fields of NamedTuples; also for importers
 from cfi2sframe.sframe.constants import (
     ERRATA,
     ERRATA_OF_OUTERMOST_ROWS,
@@ -22,13 +21,14 @@ from cfi2sframe.sframe.constants import (
     SFRAME_VERSION_1,
     SFRAME_VERSION_3,
 )
+from cfi2sframe.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from os import PathLike
     from typing import Self
 
-    from cfi2sframe.rules import NamedRule
+    from cfi2sframe.abi.rule import NamedRule
 
 #: The block size of a PCMASK function that stores none: always in version 1, whose readers test the bits of a PC.
 NO_BLOCK_SIZE: Final = -1
@@ -295,6 +295,9 @@ class Section(_Container):
     """
 
     _names = ("version", "abi_id", "starts", "sizes", "bodies", "is_sorted", "start_is_pcrel")
+    #: The readers of `from_bytes` and `from_file`, which the library sets: nothing here knows them.
+    _read_bytes: ClassVar[Callable[..., Section]]
+    _read_file: ClassVar[Callable[[str | PathLike[str]], Section]]
     version: int
     abi_id: int
     starts: tuple[int, ...]
@@ -319,16 +322,12 @@ class Section(_Container):
     @classmethod
     def from_bytes(cls, data: bytes, section_vaddr: int = 0, *, is_object: bool = False) -> Section:
         """Read the bytes of a section at a virtual address, as `sframe.read.read_section` does."""
-        from cfi2sframe import decode
-
-        return decode(data, section_vaddr, is_object=is_object)
+        return cls._read_bytes(data, section_vaddr, is_object=is_object)
 
     @classmethod
     def from_file(cls, path: str | PathLike[str]) -> Section:
         """Read the section of an ELF file, as `api.decode_existing` does."""
-        from cfi2sframe import decode_existing
-
-        return decode_existing(path)
+        return cls._read_file(path)
 
     def _meaning(self) -> tuple[Any, ...]:
         return tuple([self.__dict__[name] for name in Section._names])

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.abi.rule import Rule
 from cfi2sframe.instructions.effects import NOTHING, Effect, Flow, Op, Step
 from cfi2sframe.instructions.rows import row_of
 from cfi2sframe.instructions.states import CALLER_FP, CFA, RefusedError, after, entry_state
-from cfi2sframe.rules import Rule
 from cfi2sframe.sframe.model import FrameState
 from cfi2sframe.stubs.records import StubReason
 

@@ -13,14 +13,14 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.api import decode_made
-from cfi2sframe.conversion import Options
+from cfi2sframe.conversion.convert import Options
 from cfi2sframe.elf.constants import PT_LOAD, PT_NOTE
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, parse_file_header
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import read_file, stored_size
 from cfi2sframe.errors import CostError, InputError, reason_of
 from cfi2sframe.existing import Presence, existing_section
-from cfi2sframe.guard import part
+from cfi2sframe.process.guard import part
 from cfi2sframe.trace.frames import ADDRESS_MASK, Ending, walk
 from cfi2sframe.trace.snapshot import PAGE_SIZE, FileMapping, last_from
 

@@ -8,10 +8,10 @@ from contextlib import closing, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from cfi2sframe.demangle import readable_names
 from cfi2sframe.elf.load import read_file
 from cfi2sframe.errors import ChangedError, CostError, InputError, RequestError, naming, reason_of
-from cfi2sframe.printable import counted, printable
+from cfi2sframe.process.demangle import readable_names
+from cfi2sframe.text import counted, printable
 from cfi2sframe.trace.frames import Ending, Trace, TraceEntry
 from cfi2sframe.trace.snapshot import FileMapping, Process, parse_core
 from cfi2sframe.trace.space import AddressSpace, FileStore

@@ -4,8 +4,3 @@
 Each address has a row from two independent sources: the DWARF row table, and the section's bytes, decoded again.
 Nothing here knows how the section was encoded.
 """
-
-from cfi2sframe.verification.truth import Truth
-from cfi2sframe.verification.verify import Difference, Verification, verify_section
-
-__all__ = ["Difference", "Truth", "Verification", "verify_section"]

@@ -13,8 +13,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.elf.ranges import Span, SpanCount, touches, united
-from cfi2sframe.printable import counted
 from cfi2sframe.sframe.read import DecodedSection
+from cfi2sframe.text import counted
 from cfi2sframe.verification.answers import function_ends, section_column
 from cfi2sframe.verification.column import steps
 from cfi2sframe.verification.readers import unmet_demands

@@ -9,7 +9,7 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_LE, AMD64
 from cfi2sframe.api import decode_existing, judge
-from cfi2sframe.readers import READERS
+from cfi2sframe.verification.reader_names import READERS
 from tests.support import cfi_asm as asm
 from tests.support.cli import run
 from tests.support.samples import cie_of, object_file, push_fp

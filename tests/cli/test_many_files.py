@@ -18,18 +18,18 @@ from tests.support.jobs import OBJECT, object_of
 #: The program, whose runs are long after a tenth of a second, and in which files called "slow" take half a second.
 SLOW = """
 import sys, time
-from cfi2sframe import conversion
+from cfi2sframe.conversion import convert
 from cfi2sframe.cli import progress, run
 progress._FIRST_SECONDS = progress._INTERVAL_SECONDS = 0.15
 if {hides_tqdm}:
     sys.modules["tqdm"] = None
-true = conversion.read_cfi
+true = convert.read_cfi
 def slow(image, *arguments):
     end = time.monotonic() + 0.5 * ("slow" in image.name)
     while time.monotonic() < end:
         pass
     return true(image, *arguments)
-conversion.read_cfi = slow
+convert.read_cfi = slow
 run()
 """
 

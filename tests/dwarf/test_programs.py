@@ -7,10 +7,10 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_BE, AMD64, Arch
-from cfi2sframe.dwarf.programs import Cfi, read_programs
+from cfi2sframe.conversion.rows import Cfi, read_programs
+from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.elf.cfi import CfiSection
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.sources import find_cfi
 from tests.golden.expected import objects
 from tests.support import cfi_asm as asm
 from tests.support.samples import FRAME_VADDR, TEXT_VADDR, cie_of, linked

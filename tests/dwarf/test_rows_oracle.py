@@ -12,9 +12,9 @@ from elftools.dwarf.structs import DWARFStructs
 from elftools.elf.elffile import ELFFile
 
 from cfi2sframe import load
-from cfi2sframe.conversion import Options
-from cfi2sframe.dwarf.programs import read_programs
-from cfi2sframe.sources import find_cfi
+from cfi2sframe.conversion.convert import Options
+from cfi2sframe.conversion.rows import read_programs
+from cfi2sframe.conversion.sources import find_cfi
 from tests.support import naive
 from tests.support.compare_rows import compare_rows
 from tests.support.naive_compare import problems_of

@@ -19,10 +19,10 @@ FORBIDDEN = {
 #: `subprocess` starts c++filt and asks a driver what it would run; `multiprocessing` makes the copies.
 ALLOWED = {
     ("trace/snapshot.py", "ctypes"),
-    ("demangle.py", "subprocess"),
+    ("process/demangle.py", "subprocess"),
     ("cli/wrapper/programs.py", "subprocess"),
-    ("batch.py", "ctypes"),
-    ("batch.py", "multiprocessing"),
+    ("process/batch.py", "ctypes"),
+    ("process/batch.py", "multiprocessing"),
 }
 STARTERS = re.compile(r"^(system|popen|fork|forkpty|exec[lv].*|spawn.*|posix_spawn.*|startfile)$")
 #: Copies of this process start no program.

@@ -141,7 +141,7 @@ def test_a_run_ends_while_it_writes(tmp_path: Path, name: str, number: signal.Si
 def test_a_worker_of_a_pool_ends(tmp_path: Path) -> None:
     """A worker may finish its item first, but takes no other one."""
     program = """
-from cfi2sframe.batch import results_of
+from cfi2sframe.process.batch import results_of
 def work(length):
     lose(signal.SIGTERM)
     time.sleep(length)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from cfi2sframe.errors import CostError
-from cfi2sframe.guard import limited
+from cfi2sframe.process.guard import limited
 from tests.support.bounds import BASE_SECONDS, MARGIN, MIB, SECONDS_PER_MIB
 
 CORPUS: Final = Path(__file__).resolve().parents[2] / "testdata/fuzz"

@@ -7,7 +7,7 @@ from typing import Final
 from cfi2sframe import convert, load, verify
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.api import decode_raw
-from cfi2sframe.conversion import default_section_vaddr
+from cfi2sframe.conversion.convert import default_section_vaddr
 from cfi2sframe.errors import Cfi2SFrameError, SFrameError
 from cfi2sframe.sframe.read import read_section
 from tests.fuzz import seeds as make

@@ -10,16 +10,17 @@ from hypothesis import strategies as st
 
 from cfi2sframe import account, load
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
+from cfi2sframe.abi.rule import Rule
 from cfi2sframe.api import convert, verify
-from cfi2sframe.conversion import convert_image
-from cfi2sframe.dwarf.programs import Cfi, CfiEntry, read_programs
+from cfi2sframe.conversion.convert import convert_image
+from cfi2sframe.conversion.reasons import SkipReason, UnreadSource
+from cfi2sframe.conversion.rows import Cfi, read_programs
+from cfi2sframe.conversion.sources import find_cfi
+from cfi2sframe.dwarf.programs import CfiEntry
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import CostError
-from cfi2sframe.guard import limited
-from cfi2sframe.reasons import SkipReason, UnreadSource
-from cfi2sframe.rules import Rule
-from cfi2sframe.sources import find_cfi
+from cfi2sframe.process.guard import limited
 from tests.support import cfi_asm as asm
 from tests.support.go_table import (
     GO_1_18,

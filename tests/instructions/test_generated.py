@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 
 from cfi2sframe import load
 from cfi2sframe.abi import AMD64
+from cfi2sframe.abi.rule import Rule
 from cfi2sframe.dwarf.rules import NoRule, RowState
 from cfi2sframe.instructions.derive import derive
-from cfi2sframe.rules import Rule
 from tests.support.instructions.assembled import rows_of, shown
 from tests.support.instructions.generated import Body, Generated, Statement, bodies, generated
 from tests.support.instructions.handmade import code_file, problems_of

@@ -23,7 +23,8 @@ TIMEOUT_SECONDS = 60
 PROGRAM = """
 import os, resource, signal, sys
 import cfi2sframe.cli
-from cfi2sframe import conversion, guard
+from cfi2sframe.conversion import convert
+from cfi2sframe.process import guard
 
 def act():
     {action}
@@ -35,7 +36,7 @@ def with_bad(true):
         return true(image, *arguments, **options)
     return call
 
-conversion.convert_image = with_bad(conversion.convert_image)
+convert.convert_image = with_bad(convert.convert_image)
 {setup}
 cfi2sframe.cli.run()
 """
@@ -97,7 +98,7 @@ def test_an_unexpected_error(tmp_path: Path, verb: str, jobs: str, position: int
     names = fill(tmp_path, position)
     done = run(UNFORESEEN, *VERBS[verb], *names, "-j", jobs)
     said = f"{names[position]}: {'refuse' if verb == 'check' else 'error'}: internal error: OverflowError: too large"
-    assert f"{said} at __main__:7; please report it\n" in done.stdout + done.stderr
+    assert f"{said} at __main__:8; please report it\n" in done.stdout + done.stderr
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
     check_others(verb, names, done.stdout)

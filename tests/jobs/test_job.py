@@ -10,7 +10,7 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.api import decode_existing, verify
-from cfi2sframe.conversion import Options
+from cfi2sframe.conversion.convert import Options
 from cfi2sframe.errors import ErrorKind
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.listing import work_list

@@ -15,12 +15,12 @@ from typing import NamedTuple
 import pytest
 
 from cfi2sframe import convert, load
-from cfi2sframe.conversion import Conversion, Options, convert_image
+from cfi2sframe.abi.rule import Rule
+from cfi2sframe.conversion.convert import Conversion, Options, convert_image
 from cfi2sframe.dwarf.expression import Expression
 from cfi2sframe.dwarf.rules import RowState
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import emit
-from cfi2sframe.rules import Rule
 from tests.support.embedded import write
 from tests.support.needs import need, run
 from tests.support.places import IN_C, IN_CPP, LIBRARIES, PAST_NORETURN_CALLS, build, program_of

@@ -17,7 +17,7 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_LE, AMD64
-from cfi2sframe.conversion import Options, convert_image
+from cfi2sframe.conversion.convert import Options, convert_image
 from tests.support.embedded import emitted
 from tests.support.known_wrong import expect_failure
 from tests.support.needs import need

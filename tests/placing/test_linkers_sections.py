@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import pytest
 
+from cfi2sframe.abi.rule import Rule
 from cfi2sframe.api import decode_existing, verify
 from cfi2sframe.cli import main
 from cfi2sframe.elf.ranges import Span
-from cfi2sframe.rules import Rule
 from cfi2sframe.sframe.model import OUTERMOST, FrameState, FunctionBody, Section
 from cfi2sframe.verification.answers import LostRow, first_lost_row
 from tests.support.needs import attempt, need

@@ -15,10 +15,10 @@ import pytest
 from cfi2sframe import convert, load
 from cfi2sframe.api import decode_existing, verify
 from cfi2sframe.cli import main
-from cfi2sframe.conversion import Options
+from cfi2sframe.conversion.convert import Options
 from cfi2sframe.jobs.records import Settings
 from cfi2sframe.placing.record import original_of
-from cfi2sframe.readers import READERS
+from cfi2sframe.verification.reader_names import READERS
 from tests.support.embedded import KINDS, emitted, linked_program, write
 from tests.support.jobs import convert_one
 from tests.support.needs import attempt, need

@@ -13,11 +13,11 @@ import pytest
 from cfi2sframe import account, convert, load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.errors import RequestError
-from cfi2sframe.printable import printable
 from cfi2sframe.report.coverage import Coverage
 from cfi2sframe.report.coverage_report import coverage_report
 from cfi2sframe.report.size_report import comparison_report, size_report
 from cfi2sframe.report.tables import FORMATS, Column, Report, Table, render
+from cfi2sframe.text import printable
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file, push_fp
 from tests.support.sizes import library, measured, sample_files

@@ -16,7 +16,7 @@ import pytest
 
 from cfi2sframe import convert, load, verify
 from cfi2sframe.abi import AARCH64_BE, Arch
-from cfi2sframe.conversion import Level, Options
+from cfi2sframe.conversion.convert import Level, Options
 from cfi2sframe.errors import InputError
 from tests.support.kernel_reader import SPREAD, code_of, complaints
 from tests.support.known_wrong import expect_failure

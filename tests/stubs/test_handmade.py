@@ -11,7 +11,7 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
-from cfi2sframe.conversion import convert_image
+from cfi2sframe.conversion.convert import convert_image
 from cfi2sframe.stubs.records import StubReason, StubScan, StubSkip
 from cfi2sframe.stubs.scan import scan_stubs
 from tests.support import cfi_asm as asm

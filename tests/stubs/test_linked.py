@@ -10,7 +10,7 @@ import pytest
 from cfi2sframe import convert, load, verify
 from cfi2sframe.abi import AMD64
 from cfi2sframe.api import decode, decode_existing
-from cfi2sframe.conversion import Conversion
+from cfi2sframe.conversion.convert import Conversion
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.stubs.records import StubReason
 from cfi2sframe.stubs.scan import scan_stubs

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
-from cfi2sframe import conversion
 from cfi2sframe.cli import main
-from cfi2sframe.conversion import Conversion, Options
+from cfi2sframe.conversion import convert
+from cfi2sframe.conversion.convert import Conversion, Options
 from cfi2sframe.elf.image import ElfImage
 from tests.support.sums import check_sums, may_join
 
@@ -37,17 +37,17 @@ class Result(NamedTuple):
 
 def run(*arguments: str | Path, stdin: bytes = b"") -> Result:
     """Run `cfi2sframe ARGUMENTS...`."""
-    convert = conversion.convert_image
+    true = convert.convert_image
 
     def convert_image(image: ElfImage, options: Options) -> Conversion:
-        conversion = convert(image, options)
+        conversion = true(image, options)
         check_sums(conversion, may_join=may_join(options))
         return conversion
 
     out, err = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True), io.StringIO()
     streams = {"stdin": io.TextIOWrapper(io.BytesIO(stdin)), "stdout": out, "stderr": err}
     try:
-        with patch.object(conversion, "convert_image", convert_image), patch.dict(vars(sys), streams):
+        with patch.object(convert, "convert_image", convert_image), patch.dict(vars(sys), streams):
             status = main([str(argument) for argument in arguments])
     finally:
         gc.enable()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from cfi2sframe.abi import S390X, Arch
-from cfi2sframe.rules import Rule
+from cfi2sframe.abi.rule import Rule
 from cfi2sframe.sframe.model import FrameState
 from tests.support.naive import RA_SIGN_STATE, Reader, Row
 from tests.support.naive import Rule as DwarfRule

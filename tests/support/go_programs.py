@@ -8,11 +8,12 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from cfi2sframe.dwarf.programs import CfiEntry, read_programs
+from cfi2sframe.abi.rule import Rule
+from cfi2sframe.conversion.rows import read_programs
+from cfi2sframe.conversion.sources import find_cfi
+from cfi2sframe.dwarf.programs import CfiEntry
 from cfi2sframe.dwarf.rules import NoRule, RowState
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.rules import Rule
-from cfi2sframe.sources import find_cfi
 from tests.support.needs import need
 from tests.support.rules import in_register
 

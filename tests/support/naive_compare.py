@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from cfi2sframe.abi import Arch
+from cfi2sframe.abi.rule import Rule
 from cfi2sframe.dwarf.rules import UNKNOWN_CFA, CfaRule, NoRule, RaSigning, RegisterRule, RowState, UnwindTable
-from cfi2sframe.rules import Rule
 from tests.support.naive import RA_SIGN_STATE, Row
 from tests.support.naive import Rule as NaiveRule
 from tests.support.rules import state_at

@@ -4,9 +4,9 @@
 from bisect import bisect_right
 from typing import NamedTuple
 
+from cfi2sframe.abi.rule import Rule
 from cfi2sframe.dwarf.expression import Expression
 from cfi2sframe.dwarf.rules import RowState, UnwindTable
-from cfi2sframe.rules import Rule
 
 
 def register_offset(register: int, offset: int) -> Rule:

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from cfi2sframe import convert, load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.api import truth_of
-from cfi2sframe.conversion import Level
+from cfi2sframe.conversion.convert import Level
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import SFrameError
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.read import read_section
-from cfi2sframe.verification import Truth, verify_section
 from cfi2sframe.verification.row_difference import row_difference
+from cfi2sframe.verification.truth import Truth
+from cfi2sframe.verification.verify import verify_section
 from tests.support import cfi_asm as asm
 from tests.support.bodies import section_bytes, with_functions
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file

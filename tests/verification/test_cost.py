@@ -9,10 +9,10 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.api import convert, decode, judge, verify
-from cfi2sframe.readers import READERS
-from cfi2sframe.verification import Verification
+from cfi2sframe.verification.reader_names import READERS
 from cfi2sframe.verification.readers import Verdict
 from cfi2sframe.verification.truth import MAX_CANDIDATES
+from cfi2sframe.verification.verify import Verification
 from tests.fuzz import target_file
 from tests.fuzz.harness import measured, timed
 from tests.support import cfi_asm as asm

@@ -9,14 +9,15 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.api import convert, truth_of, verify
-from cfi2sframe.conversion import Options, convert_image
-from cfi2sframe.dwarf.programs import read_programs
+from cfi2sframe.conversion.convert import Options, convert_image
+from cfi2sframe.conversion.rows import read_programs
+from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule
 from cfi2sframe.sframe.read import read_section
-from cfi2sframe.sources import find_cfi
 from cfi2sframe.stubs.records import StubScan
-from cfi2sframe.verification import Difference, Truth, Verification, verify_section
+from cfi2sframe.verification.truth import Truth
+from cfi2sframe.verification.verify import Difference, Verification, verify_section
 from tests.support import cfi_asm as asm
 from tests.support.raw_sframe import RawFunction, RawSection
 from tests.support.samples import TEXT_VADDR, Code, cie_of, linked, linked_file, object_file, push_fp
@@ -139,7 +140,7 @@ SIGNED_WITH_PC = asm.aarch64_negate_ra_state_with_pc()
     ],
 )
 def test_rules_of_amd64(instruction: asm.Instruction, row: str, info2: int, found: list[str]) -> None:
-    """What is printed; which rows differ is for `tests/test_reduce.py`, with all rules of all ABIs."""
+    """What is printed; which rows differ is for `tests/conversion/test_reduce.py`, with all rules of all ABIs."""
     assert said(truth(AMD64, instruction), one_row(row, info2=info2)) == found
 
 

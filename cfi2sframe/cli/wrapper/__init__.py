@@ -33,7 +33,7 @@ from cfi2sframe.cli.wrapper.programs import (
     write,
 )
 from cfi2sframe.cli.wrapper.words import must_write, output_of, output_of_driver
-from cfi2sframe.interrupts import keep_interrupts
+from cfi2sframe.process.interrupts import keep_interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.cli.messages import PROGRAM
 from cfi2sframe.cli.wrapper.words import is_for_driver
-from cfi2sframe.printable import printable
+from cfi2sframe.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

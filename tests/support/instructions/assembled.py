@@ -20,14 +20,14 @@ from typing import Final, NamedTuple
 
 from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
-from cfi2sframe.dwarf.programs import read_programs
+from cfi2sframe.abi.rule import Rule
+from cfi2sframe.conversion.rows import read_programs
+from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.dwarf.rules import NoRule, RowState, UnwindTable
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.instructions.derive import Derived, derive
-from cfi2sframe.reasons import CodeReason
-from cfi2sframe.rules import Rule
-from cfi2sframe.sources import find_cfi
+from cfi2sframe.instructions.underived import CodeReason
 from tests.support.needs import need
 
 _PREFIXES: Final = {AMD64.name: "x86_64-linux-gnu", AARCH64_LE.name: "aarch64-linux-gnu", S390X.name: "s390x-linux-gnu"}

@@ -5,15 +5,15 @@ import random
 from collections import Counter
 from typing import NamedTuple
 
+from cfi2sframe.abi.rule import Rule
 from cfi2sframe.audit.flow import CfiFlow
-from cfi2sframe.code_map import map_code
-from cfi2sframe.dwarf.programs import read_programs
+from cfi2sframe.conversion.code_map import map_code
+from cfi2sframe.conversion.rows import read_programs
+from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.instructions.derive import derive
-from cfi2sframe.rules import Rule
-from cfi2sframe.sources import find_cfi
 from tests.support.instructions.assembled import row_spans
 
 

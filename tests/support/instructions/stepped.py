@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from cfi2sframe import load
+from cfi2sframe.abi.rule import Rule
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState
 from cfi2sframe.elf.constants import SHT_SYMTAB
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.instructions.derive import derive
-from cfi2sframe.rules import Rule
 from tests.support.instructions.assembled import rows_of
 from tests.support.needs import need
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from cfi2sframe.demangle import readable_names
+from cfi2sframe.process.demangle import readable_names
 from cfi2sframe.trace import Trace, Traced
 from tests.support.trace.build import Program
 

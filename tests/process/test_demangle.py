@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from cfi2sframe.demangle import CPU_SECONDS, MAX_RUNS, readable_names
+from cfi2sframe.process.demangle import CPU_SECONDS, MAX_RUNS, readable_names
 from tests.support.needs import need
 
 pytestmark = pytest.mark.fuzz

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cfi2sframe.overlaps import Pieces, Ranges, Resolved, resolve_overlaps
-from cfi2sframe.reasons import DropReason
+from cfi2sframe.conversion.overlaps import Pieces, Ranges, Resolved, resolve_overlaps
+from cfi2sframe.conversion.reasons import DropReason
 from cfi2sframe.sframe.model import FrameRow, FrameState, FunctionBody, Rule
 from tests.support.bodies import body_of_rows
 

@@ -15,7 +15,7 @@ from cfi2sframe import convert, load, verify
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X, Arch
 from cfi2sframe.api import decode, decode_raw
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.padding import find_padding, is_fill
+from cfi2sframe.elf.padding import find_padding, is_fill
 from cfi2sframe.report.coverage import account
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, Rule, Section
 from tests.support import cfi_asm as asm

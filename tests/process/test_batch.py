@@ -13,7 +13,7 @@ from tests.support.cli import ROOT
 PROGRAM = """
 import os, signal, sys, time
 from pathlib import Path
-from cfi2sframe.batch import results_of
+from cfi2sframe.process.batch import results_of
 
 def act(number):
     {action}

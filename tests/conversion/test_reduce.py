@@ -8,9 +8,9 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
+from cfi2sframe.conversion.lower import InParts, Lowering, Skip, Target
 from cfi2sframe.dwarf.expression import Expression
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState, UnwindTable
-from cfi2sframe.lower import InParts, Lowering, Skip, Target
 from cfi2sframe.sframe.model import FrameState, Function, Rule, Section
 from cfi2sframe.sframe.read import read_section
 from cfi2sframe.verification.row_difference import row_difference

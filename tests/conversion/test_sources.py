@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from cfi2sframe import account, load
 from cfi2sframe.abi import AMD64, Arch
 from cfi2sframe.api import convert, decode_made, truth_of, verify
-from cfi2sframe.conversion import Options, convert_image
+from cfi2sframe.conversion.convert import Options, convert_image
+from cfi2sframe.conversion.reasons import DropReason, SkipReason, UnreadSource
 from cfi2sframe.elf.constants import EM_X86_64
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import CfiError
 from cfi2sframe.jobs.job import refusal_of, warnings_of
-from cfi2sframe.reasons import DropReason, SkipReason, UnreadSource
 from cfi2sframe.report.coverage import coverage_data
 from cfi2sframe.report.coverage_report import coverage_report
 from cfi2sframe.sframe.read import read_section
-from cfi2sframe.verification import verify_section
+from cfi2sframe.verification.verify import verify_section
 from tests.support import cfi_asm as asm
 from tests.support.needs import need
 from tests.support.samples import (

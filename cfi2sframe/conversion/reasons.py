@@ -47,24 +47,6 @@ class DropReason(Enum):
     BETTER_SOURCE = "a better source describes its whole range"
 
 
-class CodeReason(Enum):
-    """Why code without CFI gets no rows from its instructions. The value is the text that reports print."""
-
-    NOT_REACHED = "no known entry leads there"
-    UNKNOWN = "an instruction or a value that is not known"
-    PATHS_DISAGREE = "paths disagree on the stack depth"
-    NOT_PROVEN = "no return proves the stack depth"
-    NO_LOCAL_SYMBOL = "no local symbol gives a linker its place"
-
-
-class Underived(NamedTuple):
-    """Code at the virtual addresses `[start_vaddr, end_vaddr)` for which the instructions give no rows, and why."""
-
-    start_vaddr: int
-    end_vaddr: int
-    reason: CodeReason
-
-
 class UnreadSource(NamedTuple):
     """CFI that was left unread, though its file has it: the name of its section, and why, without a full stop."""
 

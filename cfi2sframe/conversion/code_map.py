@@ -9,15 +9,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.overlaps import Pieces, Ranges, resolve_overlaps
-from cfi2sframe.padding import find_padding
+from cfi2sframe.conversion.overlaps import Pieces, Ranges, resolve_overlaps
+from cfi2sframe.elf.padding import find_padding
 from cfi2sframe.stubs.records import StubReason, StubScan
 
 if TYPE_CHECKING:
+    from cfi2sframe.conversion.reasons import DropReason
     from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.ranges import Span
-    from cfi2sframe.reasons import DropReason
     from cfi2sframe.stubs.records import StubSkip
 
 

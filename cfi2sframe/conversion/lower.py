@@ -11,11 +11,11 @@ from bisect import bisect_left, bisect_right
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi2sframe.abi.rule import Rule
+from cfi2sframe.conversion.reasons import SkipReason
+from cfi2sframe.conversion.reduce import InexpressibleError, Unlike, reduce_state
 from cfi2sframe.errors import RequestError
 from cfi2sframe.intern import IdentityMap
-from cfi2sframe.reasons import SkipReason
-from cfi2sframe.reduce import InexpressibleError, Unlike, reduce_state
-from cfi2sframe.rules import Rule
 from cfi2sframe.sframe.constants import (
     DEFAULT_ERRATA,
     ERRATA_OF_OUTERMOST_ROWS,

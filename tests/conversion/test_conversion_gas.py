@@ -12,8 +12,8 @@ import pytest
 from cfi2sframe import convert
 from cfi2sframe.abi import AARCH64_BE
 from cfi2sframe.api import verify
-from cfi2sframe.conversion import Options
-from cfi2sframe.reasons import SkipReason
+from cfi2sframe.conversion.convert import Options
+from cfi2sframe.conversion.reasons import SkipReason
 from tests.support import known_wrong
 from tests.support.needs import need
 from tests.support.oracle.gas import Pair, assemble, functions_of, pair_of, problems_of
@@ -23,7 +23,7 @@ from tests.support.targets import TARGETS
 
 pytestmark = pytest.mark.oracle
 
-SOURCES: Final = Path(__file__).resolve().parents[1] / "testdata/src"
+SOURCES: Final = Path(__file__).resolve().parents[2] / "testdata/src"
 TRIPLETS: Final = {target.name: target.triplet for target in TARGETS}
 
 

@@ -11,8 +11,10 @@ import pytest
 from cfi2sframe import account, load
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.api import convert, decode_made, verify
-from cfi2sframe.conversion import Options, convert_image
-from cfi2sframe.dwarf.programs import read_programs
+from cfi2sframe.conversion.convert import Options, convert_image
+from cfi2sframe.conversion.reasons import SkipReason, UnreadSource
+from cfi2sframe.conversion.rows import read_programs
+from cfi2sframe.conversion.uncovered import as_cfi
 from cfi2sframe.dwarf.row_section import RowFunction
 from cfi2sframe.dwarf.rules import CfaRule, NoRule, RaSigning, RowState, table_of_rows
 from cfi2sframe.elf.cfi import CfiKind
@@ -24,11 +26,10 @@ from cfi2sframe.emit import emit
 from cfi2sframe.errors import ElfError, ErrorKind, InputError, UnfitError
 from cfi2sframe.instructions import derive as door
 from cfi2sframe.instructions.derive import Derived
+from cfi2sframe.instructions.underived import CodeReason, Underived
 from cfi2sframe.jobs.job import refusal_of
-from cfi2sframe.reasons import CodeReason, SkipReason, Underived, UnreadSource
 from cfi2sframe.report.coverage import coverage_data
 from cfi2sframe.report.coverage_report import coverage_report
-from cfi2sframe.uncovered import as_cfi
 from tests.support import cfi_asm as asm
 from tests.support.rules import at_cfa, is_expression, register_offset
 from tests.support.samples import CODE, TEXT_VADDR, Code, cie_of, linked_file

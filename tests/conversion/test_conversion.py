@@ -14,10 +14,10 @@ import cfi2sframe
 from cfi2sframe import Conversion, load
 from cfi2sframe.abi import AARCH64_LE, AMD64, ARCHES, S390X, Arch
 from cfi2sframe.api import convert, verify
-from cfi2sframe.conversion import Options
+from cfi2sframe.conversion.convert import Options
+from cfi2sframe.conversion.lower import Skip
+from cfi2sframe.conversion.reasons import SkipReason
 from cfi2sframe.errors import CfiError, RequestError
-from cfi2sframe.lower import Skip
-from cfi2sframe.reasons import SkipReason
 from cfi2sframe.report.coverage import account
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.read import DecodedSection, read_section
@@ -27,7 +27,7 @@ from tests.support.bodies import with_functions
 from tests.support.samples import TEXT_VADDR, Code, cie_of, linked, linked_file, object_file, push_fp
 from tests.support.sums import check_sums, convert_checked
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "testdata" / "golden"
 
 

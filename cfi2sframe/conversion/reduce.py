@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi2sframe.abi.rule import Rule
+from cfi2sframe.conversion.reasons import SkipReason
 from cfi2sframe.dwarf.expression import Expression, describe, value_of
 from cfi2sframe.dwarf.rules import UNKNOWN_CFA, NoRule, RaSigning, describe_rule
-from cfi2sframe.reasons import SkipReason
-from cfi2sframe.rules import Rule
 from cfi2sframe.sframe.model import OUTERMOST, FrameState
 
 if TYPE_CHECKING:

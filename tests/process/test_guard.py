@@ -14,11 +14,11 @@ from typing import Final
 
 import pytest
 
-from cfi2sframe import guard
 from cfi2sframe.abi import AMD64
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME
 from cfi2sframe.errors import CostError, ErrorKind, InputError, kind_of
-from cfi2sframe.guard import grant_for_code, limited, part
+from cfi2sframe.process import guard
+from cfi2sframe.process.guard import grant_for_code, limited, part
 from tests.support import cfi_asm as asm
 from tests.support.bounds import ROOT, run_within_bound
 from tests.support.samples import CODE, FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, push_fp
@@ -127,7 +127,7 @@ def test_a_limit_of_the_user_stays() -> None:
     """As its own error: that the file is too costly would be wrong."""
     script = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 28, 1 << 28))\n"
-        "from cfi2sframe.guard import limited\n"
+        "from cfi2sframe.process.guard import limited\n"
         "try:\n"
         "    with limited(0): bytearray(1 << 28)\n"
         "except MemoryError: print('memory', resource.getrlimit(resource.RLIMIT_AS)[0] == 1 << 28)\n"

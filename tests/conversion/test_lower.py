@@ -6,6 +6,8 @@ from typing import NamedTuple
 import pytest
 
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X, Arch
+from cfi2sframe.conversion.lower import InParts, Lowering, Skip, Target, check_target, pieces_within
+from cfi2sframe.conversion.reasons import SkipReason
 from cfi2sframe.dwarf.entries import DwarfCie
 from cfi2sframe.dwarf.rules import (
     UNKNOWN_CFA,
@@ -19,8 +21,6 @@ from cfi2sframe.dwarf.rules import (
     describe_rule,
 )
 from cfi2sframe.errors import RequestError
-from cfi2sframe.lower import InParts, Lowering, Skip, Target, check_target, pieces_within
-from cfi2sframe.reasons import SkipReason
 from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, FunctionBody, Rule
 from tests.support.bodies import body_of_rows
 from tests.support.rules import at_cfa, at_expression, in_register, is_expression, register_offset, value_at_cfa

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who reads SFrame sections, by the names that users give them, and what is written for each.
 
-What they demand of a section is in `verification.readers`, which has the same names.
+What they demand of a section is in `readers`, which has the same names.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from itertools import pairwise
 from operator import add, attrgetter, gt
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.reasons import DropReason
+from cfi2sframe.conversion.reasons import DropReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

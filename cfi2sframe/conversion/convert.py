@@ -13,22 +13,23 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from cfi2sframe.code_map import CodeMap, map_code
-from cfi2sframe.dwarf.programs import read_programs
+from cfi2sframe.conversion.code_map import CodeMap, map_code
+from cfi2sframe.conversion.functions import Outcomes, Placed, outcomes_of, place_functions
+from cfi2sframe.conversion.lower import InParts, Skip, Target, check_target, lower_programs
+from cfi2sframe.conversion.rows import read_programs
+from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.elf.cfi import CFI_KINDS
 from cfi2sframe.errors import InputError, RequestError
-from cfi2sframe.functions import Outcomes, Placed, outcomes_of, place_functions
-from cfi2sframe.lower import InParts, Skip, Target, check_target, lower_programs
-from cfi2sframe.printable import counted
 from cfi2sframe.sframe.constants import DEFAULT_ERRATA, ERRATA, SFRAME_VERSION_2, SFRAME_VERSION_3, VERSIONS
 from cfi2sframe.sframe.model import Section
 from cfi2sframe.sframe.write import RowStore, store_rows, write
-from cfi2sframe.sources import find_cfi
+from cfi2sframe.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from cfi2sframe.dwarf.programs import Cfi, CfiEntry
+    from cfi2sframe.conversion.rows import Cfi
+    from cfi2sframe.dwarf.programs import CfiEntry
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
 
@@ -197,7 +198,7 @@ def read_cfi(image: ElfImage, kind: CfiKind | None) -> Cfi:
     """
     cfi = read_programs(image, *find_cfi(image, kind))
     if kind == "code":
-        from cfi2sframe.uncovered import with_derived
+        from cfi2sframe.conversion.uncovered import with_derived
 
         cfi = with_derived(image, cfi)
     return cfi

@@ -17,7 +17,7 @@ from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from cfi2sframe.errors import reason_of
-from cfi2sframe.interrupts import keep_interrupts
+from cfi2sframe.process.interrupts import keep_interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence

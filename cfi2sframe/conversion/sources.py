@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.conversion.reasons import UnreadSource
 from cfi2sframe.dwarf.row_section import RowSection  # noqa: TC001 - part of a NamedTuple's fields
 from cfi2sframe.elf.cfi import SOURCE_NAMES, CfiKind, CfiSection, debug_frames, eh_frames
 from cfi2sframe.errors import CfiError, ElfError, RequestError, UnfitError
 from cfi2sframe.gotable.header import find_table
-from cfi2sframe.reasons import UnreadSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,16 +12,16 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.lower import InParts, Skip, pieces_within
-from cfi2sframe.reasons import SkipReason
+from cfi2sframe.conversion.lower import InParts, Skip, pieces_within
+from cfi2sframe.conversion.reasons import SkipReason
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3, V3_MAX_FRES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from cfi2sframe.code_map import CodeMap
+    from cfi2sframe.conversion.code_map import CodeMap
+    from cfi2sframe.conversion.overlaps import Pieces
     from cfi2sframe.dwarf.programs import CfiEntries
-    from cfi2sframe.overlaps import Pieces
     from cfi2sframe.sframe.model import FunctionBody
 
 #: All versions store a function's size in 32 bits.

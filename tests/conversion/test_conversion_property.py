@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from cfi2sframe import Conversion, convert, load
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch, arch_of_abi
 from cfi2sframe.api import verify
-from cfi2sframe.conversion import Options
+from cfi2sframe.conversion.convert import Options
+from cfi2sframe.conversion.lower import InParts, Lowering, Skip, pieces_within
 from cfi2sframe.dwarf.rules import UnwindTable
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import SFrameError
-from cfi2sframe.lower import InParts, Lowering, Skip, pieces_within
 from cfi2sframe.sframe.model import Function, FunctionBody, Section
 from cfi2sframe.sframe.read import read_section
 from tests.support import cfi_asm as asm

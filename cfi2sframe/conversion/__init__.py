@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an image to a section: one module for each stage, in the order of the line.
+
+    reasons               why a source, or a function, is left out
+    sources               all CFI that an image has, the best source first
+    rows                  the FDEs of the sources, and the rows of their programs
+    overlaps, code_map    who holds an address: an FDE, a stub or padding
+    uncovered             rows from instructions as one more source, for code that nothing holds (`--from code`)
+    reduce, lower         rows become frame rows of an SFrame version, or there is a reason why not
+    functions             functions, and parts of functions, at their addresses
+    convert               the line itself, one stage a line; `sframe/` makes its ranges and bytes
+
+No stage knows the next.
+"""
