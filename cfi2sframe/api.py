@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cfi2sframe.constants.sframe import ERRATA, SFRAME_VERSION_2, SFRAME_VERSION_3
 from cfi2sframe.conversion.code_map import map_code
 from cfi2sframe.conversion.convert import (
     Conversion,
@@ -26,7 +27,6 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import load
 from cfi2sframe.errors import ChangedError, InputError, ReaderError, RequestError, naming
 from cfi2sframe.existing import existing_section
-from cfi2sframe.sframe.constants import ERRATA, SFRAME_VERSION_2, SFRAME_VERSION_3
 from cfi2sframe.sframe.model import Section
 from cfi2sframe.sframe.read import read_header, read_section
 from cfi2sframe.verification.truth import Truth

@@ -6,13 +6,13 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.constants.elf import SHT_GNU_SFRAME, SHT_SYMTAB
+from cfi2sframe.constants.sframe import FDE_SIZE, HEADER_SIZE, SFRAME_VERSION_3
 from cfi2sframe.conversion.convert import place_again
-from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_SYMTAB
 from cfi2sframe.elf.headers import SYMBOL_SIZE
 from cfi2sframe.errors import EmbedError, VerificationError, naming
 from cfi2sframe.placing import remove as placing
 from cfi2sframe.placing.remove import Removal
-from cfi2sframe.sframe.constants import FDE_SIZE, HEADER_SIZE, SFRAME_VERSION_3
 from cfi2sframe.sframe.write import write
 from cfi2sframe.text import counted
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi2sframe.constants.elf import SHT_NOBITS
 from cfi2sframe.elf.cfi import relocated_bytes
-from cfi2sframe.elf.constants import SHT_NOBITS
 from cfi2sframe.elf.headers import SFRAME_NAME
 from cfi2sframe.errors import ElfError, InputError, SFrameError, UnfitError
 from cfi2sframe.sframe.read import read_damaged

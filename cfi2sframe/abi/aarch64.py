@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Final
 
 from cfi2sframe.abi.record import SAVED_PC, Arch, SignalReturn
-from cfi2sframe.elf.constants import EM_AARCH64
-from cfi2sframe.sframe.constants import SFRAME_ABI_AARCH64_ENDIAN_BIG, SFRAME_ABI_AARCH64_ENDIAN_LITTLE
+from cfi2sframe.constants.elf import EM_AARCH64
+from cfi2sframe.constants.sframe import SFRAME_ABI_AARCH64_ENDIAN_BIG, SFRAME_ABI_AARCH64_ENDIAN_LITTLE
 
 R_AARCH64_ABS64: Final = 257
 R_AARCH64_ABS32: Final = 258

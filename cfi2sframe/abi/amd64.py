@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Final
 
 from cfi2sframe.abi.record import SAVED_PC, UNUSED, Arch, SignalReturn
-from cfi2sframe.elf.constants import EM_X86_64
-from cfi2sframe.sframe.constants import SFRAME_ABI_AMD64_ENDIAN_LITTLE
+from cfi2sframe.constants.elf import EM_X86_64
+from cfi2sframe.constants.sframe import SFRAME_ABI_AMD64_ENDIAN_LITTLE
 
 R_X86_64_64: Final = 1
 R_X86_64_PC32: Final = 2

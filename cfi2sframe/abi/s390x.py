@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Final
 
 from cfi2sframe.abi.record import SAVED_PC, UNUSED, Arch, SignalReturn
-from cfi2sframe.elf.constants import EM_S390
-from cfi2sframe.sframe.constants import SFRAME_ABI_S390X_ENDIAN_BIG
+from cfi2sframe.constants.elf import EM_S390
+from cfi2sframe.constants.sframe import SFRAME_ABI_S390X_ENDIAN_BIG
 
 R_390_32: Final = 4
 R_390_PC32: Final = 5

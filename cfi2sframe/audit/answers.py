@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.abi.rule import Rule
-from cfi2sframe.dwarf import constants as d
+from cfi2sframe.constants import dwarf as d
 from cfi2sframe.dwarf.expression import Expression, Operation, parse_expression
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.errors import CfiError

@@ -10,8 +10,8 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from cfi2sframe.constants.sframe import DEFAULT_ERRATA, ERRATA
 from cfi2sframe.errors import RequestError
-from cfi2sframe.sframe.constants import DEFAULT_ERRATA, ERRATA
 from cfi2sframe.verification.reader_names import READERS
 
 if TYPE_CHECKING:

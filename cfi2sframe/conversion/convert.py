@@ -13,6 +13,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from cfi2sframe.constants.sframe import DEFAULT_ERRATA, ERRATA, SFRAME_VERSION_2, SFRAME_VERSION_3, VERSIONS
 from cfi2sframe.conversion.code_map import CodeMap, map_code
 from cfi2sframe.conversion.functions import Outcomes, Placed, outcomes_of, place_functions
 from cfi2sframe.conversion.lower import InParts, Skip, Target, check_target, lower_programs
@@ -20,7 +21,6 @@ from cfi2sframe.conversion.rows import read_programs
 from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.elf.cfi import CFI_KINDS
 from cfi2sframe.errors import InputError, RequestError
-from cfi2sframe.sframe.constants import DEFAULT_ERRATA, ERRATA, SFRAME_VERSION_2, SFRAME_VERSION_3, VERSIONS
 from cfi2sframe.sframe.model import Section
 from cfi2sframe.sframe.write import RowStore, store_rows, write
 from cfi2sframe.text import counted

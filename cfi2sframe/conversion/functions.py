@@ -12,9 +12,9 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.constants.sframe import SFRAME_VERSION_3, V3_MAX_FRES
 from cfi2sframe.conversion.lower import InParts, Skip, pieces_within
 from cfi2sframe.conversion.reasons import SkipReason
-from cfi2sframe.sframe.constants import SFRAME_VERSION_3, V3_MAX_FRES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

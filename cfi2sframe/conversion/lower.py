@@ -12,11 +12,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.abi.rule import Rule
-from cfi2sframe.conversion.reasons import SkipReason
-from cfi2sframe.conversion.reduce import InexpressibleError, Unlike, reduce_state
-from cfi2sframe.errors import RequestError
-from cfi2sframe.intern import IdentityMap
-from cfi2sframe.sframe.constants import (
+from cfi2sframe.constants.sframe import (
     DEFAULT_ERRATA,
     ERRATA_OF_OUTERMOST_ROWS,
     ERRATA_OF_PCREL_STARTS,
@@ -25,6 +21,10 @@ from cfi2sframe.sframe.constants import (
     SFRAME_VERSION_3,
     VERSIONS,
 )
+from cfi2sframe.conversion.reasons import SkipReason
+from cfi2sframe.conversion.reduce import InexpressibleError, Unlike, reduce_state
+from cfi2sframe.errors import RequestError
+from cfi2sframe.intern import IdentityMap
 from cfi2sframe.sframe.model import OUTERMOST, FrameState, FunctionBody
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.dwarf import constants as d
+from cfi2sframe.constants import dwarf as d
 from cfi2sframe.dwarf.numbers import PointerBases, fixed_size, read_pointer, read_sleb, read_uleb, read_value
 from cfi2sframe.errors import CfiError
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.abi.rule import Rule
-from cfi2sframe.dwarf import constants as d
+from cfi2sframe.constants import dwarf as d
 from cfi2sframe.dwarf.numbers import read_sleb, read_uleb
 from cfi2sframe.errors import CfiError
 

@@ -11,7 +11,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from cfi2sframe.dwarf import constants as d
+from cfi2sframe.constants import dwarf as d
 from cfi2sframe.dwarf.numbers import read_sleb, read_uleb
 from cfi2sframe.errors import CfiError
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe.abi.rule import Rule
-from cfi2sframe.dwarf import constants as d
+from cfi2sframe.constants import dwarf as d
 from cfi2sframe.dwarf.expression import Expression, is_unscaled, signed_word, value_of
 from cfi2sframe.dwarf.instructions import ADVANCES, cut, read_instructions
 from cfi2sframe.dwarf.numbers import fixed_size, read_pointer

@@ -10,7 +10,7 @@ import struct
 import sys
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from cfi2sframe.elf import constants as c
+from cfi2sframe.constants import elf as c
 from cfi2sframe.errors import ElfError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Literal, NamedTuple, Protocol
 
-from cfi2sframe.elf.constants import (
+from cfi2sframe.constants.elf import (
     ELF_MAGIC,
     ELFCLASS64,
     ELFDATA2LSB,

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.abi import Arch, arch_of_elf
-from cfi2sframe.elf import constants as c
+from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.headers import (
     SYMBOL_SIZE,
     Buffer,

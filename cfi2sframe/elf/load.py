@@ -8,11 +8,11 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.elf.constants import ELF_MAGIC
+from cfi2sframe.constants.elf import ELF_MAGIC
+from cfi2sframe.constants.sframe import SFRAME_MAGIC
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import naming, naming_path
-from cfi2sframe.sframe.constants import SFRAME_MAGIC
 
 if TYPE_CHECKING:
     from typing import BinaryIO

@@ -11,7 +11,7 @@ import sys
 from array import array
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.elf import constants as c
+from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.headers import RELA_SIZE, SYMBOL_SIZE
 from cfi2sframe.errors import ElfError
 

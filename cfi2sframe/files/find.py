@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.constants import ELF_MAGIC
+from cfi2sframe.constants.elf import ELF_MAGIC
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.load import open_unfollowed, read_file, read_open, read_stream
 from cfi2sframe.errors import ChangedError, ErrorKind, RequestError

@@ -6,7 +6,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.constants import PT_LOAD
+from cfi2sframe.constants.elf import PT_LOAD
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage

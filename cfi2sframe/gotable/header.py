@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf import constants as c
+from cfi2sframe.constants import elf as c
 from cfi2sframe.errors import CfiError, UnfitError
 
 if TYPE_CHECKING:

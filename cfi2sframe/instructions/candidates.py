@@ -10,7 +10,7 @@ from bisect import bisect_right
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.elf import constants as c
+from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.references import dynamic_entries, initializer_vaddrs, referred_addresses
 from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.effects import Flow, Op

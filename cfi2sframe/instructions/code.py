@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.elf import constants as c
+from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.references import dynamic_words
 from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.decoder import Decoder

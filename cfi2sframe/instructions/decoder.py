@@ -7,7 +7,7 @@ from bisect import bisect_right
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64
+from cfi2sframe.constants.elf import EM_AARCH64, EM_S390, EM_X86_64
 from cfi2sframe.elf.object_code import RelocatedCode
 from cfi2sframe.errors import InputError
 from cfi2sframe.instructions.effects import Effect, Flow

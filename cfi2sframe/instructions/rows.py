@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.abi.rule import Rule
-from cfi2sframe.dwarf import constants as d
+from cfi2sframe.constants import dwarf as d
 from cfi2sframe.dwarf.expression import Expression
 from cfi2sframe.dwarf.numbers import encode_sleb
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from cfi2sframe.constants.elf import SHT_GNU_SFRAME
 from cfi2sframe.conversion.convert import Options
-from cfi2sframe.elf.constants import SHT_GNU_SFRAME
 from cfi2sframe.text import counted
 from cfi2sframe.verification.reader_names import READERS
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from cfi2sframe.constants.sframe import SFRAME_VERSION_3
 from cfi2sframe.conversion.convert import Options, check_options
 from cfi2sframe.errors import RequestError, naming
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.listing import work_list
 from cfi2sframe.jobs.records import Job, Settings
-from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 
 if TYPE_CHECKING:
     from cfi2sframe.conversion.convert import Level

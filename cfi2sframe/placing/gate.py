@@ -13,7 +13,7 @@ from itertools import count, pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.elf import constants as c
+from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.contents import is_zero, part_of
 from cfi2sframe.elf.headers import (
     FILE_HEADER_SIZE,

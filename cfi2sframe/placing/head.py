@@ -6,7 +6,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf import constants as c
+from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE
 from cfi2sframe.elf.ranges import united, without
 from cfi2sframe.placing.gate import round_up

@@ -12,7 +12,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.elf.constants import SHF_ALLOC, SHT_GNU_SFRAME
+from cfi2sframe.constants.elf import SHF_ALLOC, SHT_GNU_SFRAME
 from cfi2sframe.elf.contents import Splice, is_zero, overwrite, spliced
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, SECTION_HEADER_SIZE, SFRAME_NAME, ElfSection
 from cfi2sframe.elf.ranges import Span, without

@@ -15,7 +15,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.abi import ARCHES
-from cfi2sframe.elf import constants as c
+from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.headers import DYNAMIC_ENTRY_SIZE, SYMBOL_SIZE
 from cfi2sframe.elf.notes import may_be_elsewhere
 from cfi2sframe.elf.ranges import Span, touches, united

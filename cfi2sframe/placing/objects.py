@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from cfi2sframe.elf import constants as c
+from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.contents import Joined, have_same, is_equal, is_zero, overwrite, part_of, spliced
 from cfi2sframe.elf.headers import (
     FILE_HEADER_SIZE,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.elf.constants import PF_W, PT_GNU_SFRAME, PT_LOAD
+from cfi2sframe.constants.elf import PF_W, PT_GNU_SFRAME, PT_LOAD
 from cfi2sframe.elf.contents import Splice, overwrite, spliced
 from cfi2sframe.elf.headers import SECTION_HEADER_SIZE, ElfSection
 from cfi2sframe.elf.ranges import Span

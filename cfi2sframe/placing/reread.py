@@ -23,7 +23,7 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cfi2sframe.elf import constants as c
+from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.contents import have_same, is_zero
 from cfi2sframe.elf.headers import SECTION_HEADER_SIZE, SYMBOL_SIZE
 from cfi2sframe.elf.ranges import Span, common, holder_of, touches, united, without

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from cfi2sframe.elf import constants as c
+from cfi2sframe.constants import elf as c
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import symbols_of
 from cfi2sframe.placing.movable import TAG_OF_NAME, dynamic_entries, is_inside

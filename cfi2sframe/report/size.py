@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.constants import dwarf as d
+from cfi2sframe.constants import sframe as s
 from cfi2sframe.conversion.reasons import DropReason
-from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.instructions import ADVANCES, read_instructions
 from cfi2sframe.dwarf.numbers import fixed_size
 from cfi2sframe.dwarf.row_section import RowSection
 from cfi2sframe.report.coverage import count_functions, figures
 from cfi2sframe.report.tables import column_sums
-from cfi2sframe.sframe import constants as s
 from cfi2sframe.sframe.model import FunctionBody
 from cfi2sframe.sframe.write import row_tail
 

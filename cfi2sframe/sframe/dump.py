@@ -8,7 +8,7 @@ from collections.abc import Callable  # noqa: TC003 - part of a NamedTuple's fie
 from typing import TYPE_CHECKING, Any
 
 from cfi2sframe.abi.rule import rule_text
-from cfi2sframe.sframe import constants as s
+from cfi2sframe.constants import sframe as s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from cfi2sframe.abi import ARCHES, Arch
 from cfi2sframe.abi.rule import Rule as Rule  # noqa: PLC0414, TC001 - fields of NamedTuples; also for importers
-from cfi2sframe.sframe.constants import (
+from cfi2sframe.constants.sframe import (
     ERRATA,
     ERRATA_OF_OUTERMOST_ROWS,
     ERRATA_OF_PCREL_STARTS,

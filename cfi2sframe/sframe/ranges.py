@@ -43,7 +43,7 @@ from itertools import count
 from operator import sub
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.sframe import constants as s
+from cfi2sframe.constants import sframe as s
 from cfi2sframe.sframe.segments import MAX_ROWS, make_text
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.abi import arch_of_abi
+from cfi2sframe.constants import sframe as s
 from cfi2sframe.errors import SFrameError
-from cfi2sframe.sframe import constants as s
 from cfi2sframe.sframe.model import NO_BLOCK_SIZE, FrameState, FunctionBody, Rule, Section
 
 if TYPE_CHECKING:

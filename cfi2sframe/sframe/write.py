@@ -14,9 +14,9 @@ from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.constants import sframe as s
 from cfi2sframe.errors import RequestError
 from cfi2sframe.intern import IdentityMap
-from cfi2sframe.sframe import constants as s
 from cfi2sframe.sframe.model import Rule
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import struct
 from itertools import product
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf import constants as c
+from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.elf.references import dynamic_entries
 from cfi2sframe.errors import ElfError

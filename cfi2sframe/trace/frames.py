@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.abi.record import SAVED_PC
-from cfi2sframe.elf.constants import EM_X86_64
+from cfi2sframe.constants.elf import EM_X86_64
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

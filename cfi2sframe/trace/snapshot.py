@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from cfi2sframe.abi import Arch, arch_of_elf
-from cfi2sframe.elf.constants import ET_CORE, PT_LOAD, PT_NOTE
+from cfi2sframe.constants.elf import ET_CORE, PT_LOAD, PT_NOTE
 from cfi2sframe.elf.contents import part_of
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, FileHeader, machine_name, parse_file_header, parse_program_headers
 from cfi2sframe.elf.notes import parse_notes

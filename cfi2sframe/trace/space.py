@@ -13,8 +13,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.api import decode_made
+from cfi2sframe.constants.elf import PT_LOAD, PT_NOTE
 from cfi2sframe.conversion.convert import Options
-from cfi2sframe.elf.constants import PT_LOAD, PT_NOTE
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, parse_file_header
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import read_file, stored_size

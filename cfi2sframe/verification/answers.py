@@ -9,9 +9,9 @@ from itertools import islice, pairwise
 from operator import lt, or_
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.constants.sframe import SFRAME_VERSION_1
 from cfi2sframe.elf.ranges import Span, touches
 from cfi2sframe.intern import distinct
-from cfi2sframe.sframe.constants import SFRAME_VERSION_1
 from cfi2sframe.sframe.model import NO_BLOCK_SIZE, Function, no_row_state
 from cfi2sframe.verification.column import ADDRESS_END, AddressColumn, steps
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.constants import PF_X, PT_LOAD
+from cfi2sframe.constants import sframe as s
+from cfi2sframe.constants.elf import PF_X, PT_LOAD
 from cfi2sframe.intern import IdentityMap
-from cfi2sframe.sframe import constants as s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

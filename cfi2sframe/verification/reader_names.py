@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_PROGBITS
+from cfi2sframe.constants.elf import SHT_GNU_SFRAME, SHT_PROGBITS
 
 
 class Reader(NamedTuple):

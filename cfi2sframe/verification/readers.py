@@ -25,11 +25,11 @@ from __future__ import annotations
 from operator import lt
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64, SHT_GNU_SFRAME
-from cfi2sframe.sframe.constants import FLAGS_BY_VERSION, HEADER_SIZE
-from cfi2sframe.sframe.constants import SFRAME_F_FDE_FUNC_START_PCREL as _PCREL
-from cfi2sframe.sframe.constants import SFRAME_F_FDE_SORTED as _SORTED
-from cfi2sframe.sframe.constants import SFRAME_F_FRAME_POINTER as _FRAME_POINTER
+from cfi2sframe.constants.elf import EM_AARCH64, EM_S390, EM_X86_64, SHT_GNU_SFRAME
+from cfi2sframe.constants.sframe import FLAGS_BY_VERSION, HEADER_SIZE
+from cfi2sframe.constants.sframe import SFRAME_F_FDE_FUNC_START_PCREL as _PCREL
+from cfi2sframe.constants.sframe import SFRAME_F_FDE_SORTED as _SORTED
+from cfi2sframe.constants.sframe import SFRAME_F_FRAME_POINTER as _FRAME_POINTER
 from cfi2sframe.verification import reader_checks as c
 from cfi2sframe.verification.reader_checks import Breaches, Check, Edition, Subject, each, each_body
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.abi.rule import Rule
+from cfi2sframe.constants.sframe import SFRAME_VERSION_3
 from cfi2sframe.dwarf.expression import Expression, value_of
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, describe_cfa, describe_rule
-from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 
 if TYPE_CHECKING:
     from cfi2sframe.abi import Arch

@@ -19,8 +19,8 @@ from cfi2sframe.cli.messages import (
     EXIT_UNUSABLE,
     EXIT_USAGE,
 )
+from cfi2sframe.constants.elf import SHT_SYMTAB
 from cfi2sframe.conversion.convert import Options
-from cfi2sframe.elf.constants import SHT_SYMTAB
 from cfi2sframe.placing.record import record_span
 from tests.fuzz.damage import Change, Damage, Seed, damages, seeds_of_this_machine, zones_of
 from tests.support import cli

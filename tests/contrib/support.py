@@ -82,7 +82,7 @@ def check_section(path: Path, *, more_functions_than: int = 1) -> None:
     """Check that a file's section agrees with its CFI, and that a segment leads to it."""
     from cfi2sframe import load, verify
     from cfi2sframe.api import decode_existing
-    from cfi2sframe.elf.constants import PT_GNU_SFRAME
+    from cfi2sframe.constants.elf import PT_GNU_SFRAME
 
     image = load(str(path))
     assert PT_GNU_SFRAME in {segment.type for segment in image.segments}, path
@@ -108,7 +108,7 @@ def has_section(path: Path) -> bool:
 def lists_section(path: Path) -> bool:
     """Whether a file with debug information that was split off has the section's header, without bytes."""
     from cfi2sframe import load
-    from cfi2sframe.elf.constants import SHT_NOBITS
+    from cfi2sframe.constants.elf import SHT_NOBITS
 
     return [section.type for section in load(str(path)).sections if section.name == ".sframe"] == [SHT_NOBITS]
 

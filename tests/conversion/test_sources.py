@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from cfi2sframe import account, load
 from cfi2sframe.abi import AMD64, Arch
 from cfi2sframe.api import convert, decode_made, truth_of, verify
+from cfi2sframe.constants.elf import EM_X86_64
 from cfi2sframe.conversion.convert import Options, convert_image
 from cfi2sframe.conversion.reasons import DropReason, SkipReason, UnreadSource
-from cfi2sframe.elf.constants import EM_X86_64
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import CfiError

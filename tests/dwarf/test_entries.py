@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from cfi2sframe.dwarf import constants as d
+from cfi2sframe.constants import dwarf as d
 from cfi2sframe.dwarf.entries import DwarfFde
 from cfi2sframe.dwarf.numbers import PointerBases
 from cfi2sframe.elf.cfi import CfiSection

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe.abi.rule import Rule
-from cfi2sframe.dwarf import constants as d
+from cfi2sframe.constants import dwarf as d
 from cfi2sframe.dwarf.expression import Operation, describe, parse_expression, value_of
 from cfi2sframe.errors import CfiError
 from tests.support.cfi_asm import sleb128, uleb128

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi2sframe.dwarf import constants as d
+from cfi2sframe.constants import dwarf as d
 from cfi2sframe.dwarf.numbers import PointerBases, read_pointer, read_sleb, read_uleb, read_value
 from cfi2sframe.errors import CfiError
 from tests.support import cfi_asm as asm

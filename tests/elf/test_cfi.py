@@ -10,9 +10,9 @@ import pytest
 
 from cfi2sframe import abi, load
 from cfi2sframe.abi.amd64 import R_X86_64_PC32
+from cfi2sframe.constants import elf as c
 from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.dwarf.numbers import PointerBases
-from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.cfi import CfiKind, CfiSection, relocated_bytes
 from cfi2sframe.elf.image import ElfImage, SectionOffset
 from cfi2sframe.errors import ElfError, RequestError

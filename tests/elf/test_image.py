@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from cfi2sframe import load
-from cfi2sframe.elf import constants as c
+from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.headers import StringTable
 from cfi2sframe.elf.image import ElfImage, SectionOffset
 from cfi2sframe.elf.sections import CodeRange, _without_overlap

@@ -6,7 +6,7 @@ import pytest
 from cfi2sframe import convert, load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.api import decode_existing
-from cfi2sframe.elf import constants as c
+from cfi2sframe.constants import elf as c
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import EmbedError, InputError
 from cfi2sframe.placing.remove import remove_section

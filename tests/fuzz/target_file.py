@@ -6,7 +6,7 @@ from itertools import islice
 
 from cfi2sframe import Conversion, convert, load
 from cfi2sframe.abi import AMD64
-from cfi2sframe.elf.constants import SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB
+from cfi2sframe.constants.elf import SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import check, check_removal, emit, remove
 from cfi2sframe.errors import Cfi2SFrameError, InputError, RequestError, VerificationError

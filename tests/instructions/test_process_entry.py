@@ -7,9 +7,9 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.abi import AMD64
+from cfi2sframe.constants.elf import DF_1_PIE, DT_FLAGS_1
 from cfi2sframe.conversion.convert import Options, convert_image
 from cfi2sframe.dwarf.rules import NoRule
-from cfi2sframe.elf.constants import DF_1_PIE, DT_FLAGS_1
 from tests.support import cfi_asm as asm
 from tests.support.rules import at_cfa
 from tests.support.samples import CODE, SHF_ALLOC, TEXT_VADDR

@@ -10,7 +10,7 @@ import pytest
 
 from cfi2sframe import convert, load
 from cfi2sframe.cli import main
-from cfi2sframe.elf.constants import SHF_ALLOC, SHT_GNU_SFRAME
+from cfi2sframe.constants.elf import SHF_ALLOC, SHT_GNU_SFRAME
 from cfi2sframe.existing import Presence, existing_section
 from cfi2sframe.jobs.records import Settings
 from cfi2sframe.placing.record import record_span

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from cfi2sframe import load
-from cfi2sframe.elf.constants import SHT_NOTE
+from cfi2sframe.constants.elf import SHT_NOTE
 from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE
 from cfi2sframe.errors import Cfi2SFrameError
 from tests.support.embedded import compiled, converted, take_out, write

@@ -11,7 +11,7 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.cli import main
-from cfi2sframe.elf.constants import PF_W, PT_GNU_SFRAME, PT_LOAD
+from cfi2sframe.constants.elf import PF_W, PT_GNU_SFRAME, PT_LOAD
 from cfi2sframe.elf.image import ElfImage
 from tests.support.embedded import SOURCES
 from tests.support.needs import run

@@ -8,7 +8,7 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.cli import main
-from cfi2sframe.elf.constants import PF_W, PT_GNU_SFRAME, PT_LOAD
+from cfi2sframe.constants.elf import PF_W, PT_GNU_SFRAME, PT_LOAD
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing import place
 from tests.support.embedded import LARGE, LINKERS, SMALL, embed, embedded, take_out

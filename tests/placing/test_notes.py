@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from cfi2sframe import load
-from cfi2sframe.elf.constants import PT_NOTE
+from cfi2sframe.constants.elf import PT_NOTE
 from cfi2sframe.elf.headers import ByteOrder
 from cfi2sframe.elf.notes import may_be_elsewhere
 from cfi2sframe.errors import EmbedError

@@ -7,7 +7,7 @@ import pytest
 
 from cfi2sframe import convert, load
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
-from cfi2sframe.elf.constants import SHT_GROUP, SHT_SYMTAB
+from cfi2sframe.constants.elf import SHT_GROUP, SHT_SYMTAB
 from cfi2sframe.elf.headers import ElfSection, FileHeader, parse_file_header, parse_section_headers
 from cfi2sframe.emit import check, emit
 from cfi2sframe.errors import EmbedError, VerificationError

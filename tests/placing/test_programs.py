@@ -8,7 +8,7 @@ import pytest
 
 from cfi2sframe import load, verify
 from cfi2sframe.api import decode_existing
-from cfi2sframe.elf.constants import PF_R, PF_X, PT_LOAD, PT_PHDR
+from cfi2sframe.constants.elf import PF_R, PF_X, PT_LOAD, PT_PHDR
 from cfi2sframe.placing import head
 from cfi2sframe.placing.linked import plan_insertion
 from cfi2sframe.placing.place import Placement

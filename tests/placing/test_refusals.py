@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cfi2sframe import load
-from cfi2sframe.elf.constants import PT_LOAD, PT_NOTE
+from cfi2sframe.constants.elf import PT_LOAD, PT_NOTE
 from cfi2sframe.elf.headers import parse_file_header, parse_program_headers
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.linked import plan_insertion

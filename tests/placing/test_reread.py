@@ -11,7 +11,7 @@ import pytest
 from cfi2sframe import emit as emitting
 from cfi2sframe import load
 from cfi2sframe.cli import main
-from cfi2sframe.elf.constants import PF_R, PF_W, PF_X, PT_PHDR, SHT_GNU_SFRAME, SHT_NULL
+from cfi2sframe.constants.elf import PF_R, PF_W, PF_X, PT_PHDR, SHT_GNU_SFRAME, SHT_NULL
 from cfi2sframe.elf.contents import Joined
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.ranges import Span

@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from cfi2sframe.abi import AMD64
-from cfi2sframe.elf.constants import SHT_GNU_SFRAME
+from cfi2sframe.constants.elf import SHT_GNU_SFRAME
 from cfi2sframe.errors import CostError, ErrorKind, InputError, kind_of
 from cfi2sframe.process import guard
 from cfi2sframe.process.guard import grant_for_code, limited, part

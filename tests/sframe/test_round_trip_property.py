@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cfi2sframe import load
 from cfi2sframe.abi import ARCHES, S390X, Arch
-from cfi2sframe.sframe.constants import SFRAME_F_FRAME_POINTER
+from cfi2sframe.constants.sframe import SFRAME_F_FRAME_POINTER
 from cfi2sframe.sframe.model import (
     NO_BLOCK_SIZE,
     OUTERMOST,

@@ -10,8 +10,8 @@ from typing import Final
 import pytest
 
 from cfi2sframe import convert, load
+from cfi2sframe.constants.elf import SHT_GNU_SFRAME
 from cfi2sframe.conversion.convert import Conversion
-from cfi2sframe.elf.constants import SHT_GNU_SFRAME
 from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, SECTION_HEADER_SIZE
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import check, check_removal, emit, remove

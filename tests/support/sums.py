@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from cfi2sframe import Conversion, account, convert
+from cfi2sframe.constants.sframe import FDE_SIZE, HEADER_SIZE
 from cfi2sframe.conversion.convert import Options
 from cfi2sframe.conversion.lower import InParts, Skip
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.report.coverage import NAMED_COUNT, Coverage
-from cfi2sframe.sframe.constants import FDE_SIZE, HEADER_SIZE
 
 TYPE_CHECKING = False
 

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from cfi2sframe.abi import AMD64
-from cfi2sframe.elf import constants as c
+from cfi2sframe.constants import elf as c
 from cfi2sframe.trace import Frame
 from tests.support.bounds import BoundedRun, run_within_bound
 from tests.support.raw_sframe import RawFunction

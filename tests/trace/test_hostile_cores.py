@@ -11,7 +11,7 @@ from typing import Final, get_args
 import pytest
 
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
-from cfi2sframe.elf import constants as c
+from cfi2sframe.constants import elf as c
 from cfi2sframe.errors import InputError
 from cfi2sframe.sframe.model import Found
 from cfi2sframe.trace import AddressSpace, Ending, FileStore, trace_core

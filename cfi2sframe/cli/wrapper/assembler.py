@@ -58,7 +58,7 @@ def _plan(version: int | None, program: str, output: str) -> tuple[str, ...] | N
 
     Returns None for an object that has a section. Raises `RequestError` if the version is not known.
     """
-    from cfi2sframe.elf.constants import EM_S390
+    from cfi2sframe.constants.elf import EM_S390
     from cfi2sframe.elf.load import load
 
     try:

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from cfi2sframe import load
 from cfi2sframe.abi.rule import Rule
+from cfi2sframe.constants.elf import SHT_SYMTAB
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState
-from cfi2sframe.elf.constants import SHT_SYMTAB
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.instructions.derive import derive
 from tests.support.instructions.assembled import rows_of

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from cfi2sframe.abi import AMD64, S390X, Arch
-from cfi2sframe.elf import constants as c
+from cfi2sframe.constants import elf as c
 from cfi2sframe.trace import FileMapping, Frame
 from tests.support import elf_asm
 from tests.support.elf_asm import note
