@@ -10,11 +10,11 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.conversion.overlaps import Pieces, Ranges, resolve_overlaps
+from cfi2sframe.conversion.reasons import Fate
 from cfi2sframe.elf.padding import find_padding
 from cfi2sframe.stubs.records import StubReason, StubScan
 
 if TYPE_CHECKING:
-    from cfi2sframe.conversion.reasons import DropReason
     from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.ranges import Span
@@ -24,16 +24,13 @@ if TYPE_CHECKING:
 class CodeMap(NamedTuple):
     """The virtual addresses of an image, each given to one FDE or to the stubs at most.
 
-    `pieces` are the ranges of FDEs. The numbers of FDEs without a range are in `dropped`, with the reason, or in
-    `replaced` if stubs have all of it; `overlapped` are those that lost addresses to other FDEs. `padding` follows
-    pieces: the functions before it, if they are described, reach over it.
+    `pieces` are the ranges of FDEs, and `without_code` the fates of those that have none, by their numbers. `padding`
+    follows pieces: the functions before it, if they are described, reach over it.
     """
 
     pieces: Pieces
     stubs: StubScan
-    dropped: dict[int, DropReason]
-    overlapped: frozenset[int]
-    replaced: frozenset[int]
+    without_code: dict[int, Fate]
     padding: tuple[Span, ...]
 
 
@@ -52,12 +49,13 @@ def map_code(image: ElfImage, entries: CfiEntries, version: int) -> CodeMap:
         pieces = pieces.without([(stub.start_vaddr, stub.end_vaddr) for stub in stubs.functions])
     # A stub may leave an FDE a piece elsewhere.
     replaced = frozenset(resolved.pieces.numbers).difference(pieces.numbers)
+    without_code = resolved.dropped | dict.fromkeys(replaced, Fate.STUBS)
     # Padding after a stub ends nothing.
     starts = sorted([*pieces.starts, *[stub.start_vaddr for stub in stubs.functions]])
     stub_ends = {stub.end_vaddr for stub in stubs.functions}
     padding = find_padding(image, starts, sorted([*pieces.ends, *stub_ends]))
     after_pieces = tuple([gap for gap in padding if gap.start not in stub_ends])
-    return CodeMap(pieces, stubs, resolved.dropped, resolved.overlapped, replaced, after_pieces)
+    return CodeMap(pieces, stubs, without_code, after_pieces)
 
 
 def _without_lone_blocks(stubs: StubScan, pieces: Pieces) -> StubScan:

@@ -3,7 +3,7 @@
 
 bytes -> CIEs and FDEs -> rows                                      read_cfi
       -> frame rows, or the reason why not                          lower_programs, outcomes_of
-      -> who holds an address: an FDE, a stub or padding            map_code
+      -> who holds an address: an FDE, a stub or padding            map_code, fates_of
       -> functions at their addresses -> ranges (-O2)               place_functions, make_ranges
       -> bytes                                                      store_rows, write
 """
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.constants.sframe import DEFAULT_ERRATA, ERRATA, SFRAME_VERSION_2, SFRAME_VERSION_3, VERSIONS
 from cfi2sframe.conversion.code_map import CodeMap, map_code
-from cfi2sframe.conversion.functions import Outcomes, Placed, outcomes_of, place_functions
+from cfi2sframe.conversion.functions import Outcomes, Placed, fates_of, outcomes_of, place_functions
 from cfi2sframe.conversion.lower import InParts, Skip, Target, check_target, lower_programs
+from cfi2sframe.conversion.reasons import Fate
 from cfi2sframe.conversion.rows import read_programs
 from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.elf.cfi import CFI_KINDS
@@ -26,7 +27,7 @@ from cfi2sframe.sframe.write import RowStore, store_rows, write
 from cfi2sframe.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from cfi2sframe.conversion.rows import Cfi
     from cfi2sframe.dwarf.programs import CfiEntry
@@ -87,7 +88,8 @@ class Conversion(NamedTuple):
 
     `target` is the ABI and version of the section, and `cfi` what was read; functions derived from instructions are
     its last entries (`Cfi.derived_numbers`), and no count of FDEs includes them. `code_map` gives each address to one
-    FDE or to the stubs. `outcomes` has the result of each FDE in `cfi.entries`, by number. `section` is the logical
+    FDE or to the stubs. `outcomes` has the result of each FDE in `cfi.entries` by number, whoever holds its addresses,
+    and `fates` what became of it: this is what reports and conditions go by. `section` is the logical
     section, `rows` has its functions' rows as bytes, and `data` all of its bytes: none if it would have no function.
     `function_entries` has the number of the FDE in which each function of `section` begins, None for stubs; at level 2,
     a function may reach over several FDEs and stubs. Function starts are relative to `section_vaddr`.
@@ -98,6 +100,7 @@ class Conversion(NamedTuple):
     cfi: Cfi
     code_map: CodeMap
     outcomes: Outcomes
+    fates: tuple[Fate, ...]
     section: Section
     function_entries: tuple[int | None, ...]
     rows: RowStore
@@ -117,35 +120,32 @@ class Conversion(NamedTuple):
     def skips(self) -> tuple[tuple[CfiEntry, Skip], ...]:
         """The FDEs that are left out, in order, each with its reason."""
         entries, skipped = self.cfi.entries, self.outcomes.skipped
-        return tuple([(entries[number], skipped[number]) for number in self._with_code(skipped)])
+        return tuple([(entries[number], skipped[number]) for number in self._numbers_of(Fate.LEFT_OUT)])
 
     @property
     def in_parts(self) -> tuple[tuple[CfiEntry, InParts], ...]:
         """The FDEs that are described in part, in order."""
         entries, in_parts = self.cfi.entries, self.outcomes.in_parts
-        return tuple([(entries[number], in_parts[number]) for number in self._with_code(in_parts)])
+        return tuple([(entries[number], in_parts[number]) for number in self._numbers_of(Fate.IN_PARTS)])
 
     @property
     def described_count(self) -> int:
         """The number of FDEs with code of their own that are described from start to end."""
-        derived, without_code = self.cfi.derived_numbers, self.code_map.dropped.keys() | self.code_map.replaced
-        return derived.start - len(without_code.difference(derived)) - len(self._with_code(self._lost))
+        return self.fde_fates.count(Fate.DESCRIBED)
 
     @property
     def is_whole(self) -> bool:
         """Whether every source was read, and every FDE and stub is described from start to end."""
         unread = self.cfi.damaged or self.cfi.unread or self.code_map.stubs.left_out
-        return not (unread or self._with_code(self._lost))
+        return not unread and {Fate.LEFT_OUT, Fate.IN_PARTS}.isdisjoint(self.fde_fates)
 
     @property
-    def _lost(self) -> set[int]:
-        return self.outcomes.skipped.keys() | self.outcomes.in_parts.keys()
+    def fde_fates(self) -> tuple[Fate, ...]:
+        """The fates of FDEs, without those of derived functions, which come after them."""
+        return self.fates[: self.cfi.derived_numbers.start]
 
-    def _with_code(self, numbers: Iterable[int]) -> list[int]:
-        """Return those of some FDEs that have code of their own: nothing is lost with the others."""
-        # Stubs describe the code of replaced FDEs; derived functions are no FDEs.
-        dropped, replaced, derived = self.code_map.dropped, self.code_map.replaced, self.cfi.derived_numbers
-        return [number for number in numbers if not (number in dropped or number in replaced or number in derived)]
+    def _numbers_of(self, wanted: Fate) -> list[int]:
+        return [number for number, fate in enumerate(self.fde_fates) if fate is wanted]
 
 
 def default_section_vaddr(image: ElfImage) -> int:
@@ -179,6 +179,7 @@ def convert_image(
         raise InputError(f"no usable FDE; the first is damaged: {first.reason}", first.where, first.offset)
     outcomes = outcomes_of(cfi.entries, lower_programs(cfi.programs, target), refused)
     code_map = map_code(image, cfi.entries, target.version)
+    fates = fates_of(outcomes, code_map)
     functions = place_functions(cfi.entries, outcomes, code_map, target.version, in_section_order=image.is_relocatable)
     section, entries = _section_of(functions, image, target, level)
     rows = store_rows(section, image.arch, share=level > 0)
@@ -188,7 +189,7 @@ def convert_image(
         placed = section._replace(starts=tuple([image.place(start).offset for start in section.starts]))
     data = write(placed, image.arch, rows, section_vaddr) if functions else b""
 
-    return Conversion(image, target, cfi, code_map, outcomes, section, entries, rows, section_vaddr, data)
+    return Conversion(image, target, cfi, code_map, outcomes, fates, section, entries, rows, section_vaddr, data)
 
 
 def read_cfi(image: ElfImage, kind: CfiKind | None) -> Cfi:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.constants.sframe import SFRAME_VERSION_3, V3_MAX_FRES
 from cfi2sframe.conversion.lower import InParts, Skip, pieces_within
-from cfi2sframe.conversion.reasons import SkipReason
+from cfi2sframe.conversion.reasons import Fate, SkipReason
+from cfi2sframe.sframe.model import FunctionBody
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion.code_map import CodeMap
     from cfi2sframe.conversion.overlaps import Pieces
     from cfi2sframe.dwarf.programs import CfiEntries
-    from cfi2sframe.sframe.model import FunctionBody
 
 #: All versions store a function's size in 32 bits.
 _MAX_FUNCTION_SIZE: Final = 0xFFFFFFFF
+#: What becomes of an FDE with code of its own.
+_FATES: Final = {FunctionBody: Fate.DESCRIBED, InParts: Fate.IN_PARTS, Skip: Fate.LEFT_OUT}
 
 
 class Outcomes(NamedTuple):
@@ -90,6 +92,14 @@ def outcomes_of(
         {number: result for number, result in enumerate(outcomes) if isinstance(result, Skip)},
         {number: result for number, result in enumerate(outcomes) if isinstance(result, InParts)},
     )
+
+
+def fates_of(outcomes: Outcomes, code_map: CodeMap) -> tuple[Fate, ...]:
+    """Return what became of each FDE, by number."""
+    fates = [_FATES[type(result)] for result in outcomes.results]
+    for number, fate in code_map.without_code.items():
+        fates[number] = fate
+    return tuple(fates)
 
 
 def place_functions(

@@ -8,13 +8,12 @@ search table of `.eh_frame_hdr`; if several do, to the first in the section. FDE
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from heapq import heappop, heappush
 from itertools import pairwise
 from operator import add, attrgetter, gt
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.conversion.reasons import DropReason
+from cfi2sframe.conversion.reasons import Fate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -76,11 +75,10 @@ class Pieces(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """The addresses that FDEs keep, and the numbers of those that are dropped, or have lost some addresses."""
+    """The addresses that FDEs keep, and the numbers of the FDEs that keep none, with the reason as their fate."""
 
     pieces: Pieces
-    dropped: dict[int, DropReason]
-    overlapped: frozenset[int]
+    dropped: dict[int, Fate]
 
 
 def resolve_overlaps(ranges: Ranges, not_code: Callable[[Sequence[int], Sequence[int]], list[int]]) -> Resolved:
@@ -91,27 +89,25 @@ def resolve_overlaps(ranges: Ranges, not_code: Callable[[Sequence[int], Sequence
     order = sorted(range(len(ranges.starts)), key=ranges.starts.__getitem__)
     starts, sizes = tuple(map(ranges.starts.__getitem__, order)), tuple(map(ranges.sizes.__getitem__, order))
     usable = Pieces(tuple(order), starts, tuple(map(add, starts, sizes)))
-    dropped = {order[index]: DropReason.DISCARDED for index in not_code(starts, usable.ends)}
+    dropped = {order[index]: Fate.DISCARDED for index in not_code(starts, usable.ends)}
     if 0 in sizes:
-        dropped.update((number, DropReason.EMPTY) for number, size in zip(order, sizes, strict=True) if size == 0)
+        dropped.update((number, Fate.EMPTY) for number, size in zip(order, sizes, strict=True) if size == 0)
     if dropped:
         usable = Pieces.of(piece for piece in usable.records if piece.number not in dropped)
     if not any(map(gt, usable.ends, usable.starts[1:])):
-        return Resolved(usable, dropped, frozenset())
+        return Resolved(usable, dropped)
     ranks = {number: rank for rank, group in enumerate(ranges.groups) for number in group}
     pieces = Pieces.of(_sweep(usable.records, ranks))
-    held, seen = Counter[int](), set[tuple[int, ...]]()
-    for number, start, end in pieces.records:
-        held[number] += end - start
+    held, seen = frozenset(pieces.numbers), set[tuple[int, ...]]()
     for number, start, end in sorted(usable.records):
         content = ranks[number], start, end, ranges.contents[number]
         if number not in held:
             holders = pieces.numbers[bisect_right(pieces.ends, start) : bisect_left(pieces.starts, end)]
             is_better = all(ranks[holder] < ranks[number] for holder in holders)
-            reason = DropReason.BETTER_SOURCE if is_better else DropReason.SHADOWED
-            dropped[number] = DropReason.DUPLICATE if content in seen else reason
+            reason = Fate.BETTER_SOURCE if is_better else Fate.SHADOWED
+            dropped[number] = Fate.DUPLICATE if content in seen else reason
         seen.add(content)
-    return Resolved(pieces, dropped, frozenset(number for number, size in held.items() if size != ranges.sizes[number]))
+    return Resolved(pieces, dropped)
 
 
 def _sweep(ranges: Sequence[Piece], ranks: Mapping[int, int]) -> list[Piece]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a function is not in the section, as named reasons that reports count, and why a source of CFI was not read."""
+"""What became of each FDE, why a function is not in the section, and why a source of CFI was not read."""
 
 from __future__ import annotations
 
@@ -37,14 +37,29 @@ class SkipReason(Enum):
     PAST_CODE = "its FDE reaches past the end of the code"
 
 
-class DropReason(Enum):
-    """Why an FDE describes no code of its own; nothing is lost without it. The value is the text that reports print."""
+class Fate(Enum):
+    """What became of an FDE, once each address belongs to one FDE or to stubs. The value is the text for reports."""
 
+    DESCRIBED = "described from start to end"
+    IN_PARTS = "described in part"
+    LEFT_OUT = "left out"
+    STUBS = "stubs describe its whole range"
+    # Without code of its own: nothing is lost.
     DISCARDED = "function outside the executable sections"
     EMPTY = "empty range"
     DUPLICATE = "repeats another FDE"
     SHADOWED = "its whole range belongs to other FDEs"
     BETTER_SOURCE = "a better source describes its whole range"
+
+    @property
+    def has_code(self) -> bool:
+        """Whether the FDE has code of its own, which the section describes or lacks."""
+        return self in (Fate.DESCRIBED, Fate.IN_PARTS, Fate.LEFT_OUT)
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether the FDE is of no use, though no stub describes its code."""
+        return not self.has_code and self is not Fate.STUBS
 
 
 class UnreadSource(NamedTuple):

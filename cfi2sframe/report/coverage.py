@@ -12,10 +12,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe.conversion.lower import InParts, Skip, pieces_within
+from cfi2sframe.conversion.reasons import Fate
 from cfi2sframe.dwarf.row_section import RowSection
 from cfi2sframe.elf.cfi import SOURCE_NAMES
 from cfi2sframe.process.demangle import readable_names
 from cfi2sframe.report.code_bytes import DESCRIBED, count_code
+from cfi2sframe.sframe.model import FunctionBody
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -161,15 +163,15 @@ def share(part: int, whole: int) -> str:
 
 def account(conversion: Conversion) -> Coverage:
     """Return the account of a conversion."""
-    image, cfi, target, code_map = conversion.image, conversion.cfi, conversion.target, conversion.code_map
+    image, target = conversion.image, conversion.target
     sizes, uncovered = count_code(conversion)
     of_kind = Counter[str]()
     for (kind, _), size in sizes.items():
         of_kind[kind] += size
     described_size = sum(of_kind[kind] for kind in DESCRIBED)
     code_size = sizes.total()
-    dropped = Counter(why.value for number, why in code_map.dropped.items() if number not in cfi.derived_numbers)
-    counts, sources = count_functions(conversion)
+    fates = Counter(conversion.fde_fates)
+    dropped = {fate.value: count for fate, count in fates.items() if fate.is_dropped}
     named, without_cfi = list(_missing(conversion)), _missing_without_cfi(image, uncovered)
     shown = [*named, *nlargest(NAMED_COUNT, without_cfi, key=lambda each: each.size)]
     readable = readable_names(each.name for each in shown)
@@ -186,26 +188,26 @@ def account(conversion: Conversion) -> Coverage:
         left_out_size=code_size - described_size - of_kind["without CFI"],
         without_cfi_size=of_kind["without CFI"],
         other_padding_size=sum(code.end_vaddr - code.start_vaddr for code in image.code_ranges) - code_size,
-        described_count=counts["default"] + counts["flexible"],
-        flexible_count=counts["flexible"],
-        damaged_count=counts["damaged"],
-        stub_fde_count=counts["stub"],
-        dropped_count=counts["dropped"],
-        sources=sources,
+        described_count=fates[Fate.DESCRIBED],
+        flexible_count=_flexible_count(conversion),
+        damaged_count=len(conversion.cfi.damaged),
+        stub_fde_count=fates[Fate.STUBS],
+        dropped_count=sum(dropped.values()),
+        sources=_sources(conversion),
         missing_sums=_sums([*named, *without_cfi], sizes),
         missing=tuple(each._replace(demangled=readable.get(each.name, each.name)) for each in shown),
         dropped=dict(sorted(dropped.items())),
-        unread=cfi.unread,
-        **figures(conversion, counts),
+        unread=conversion.cfi.unread,
+        **figures(conversion, fates),
     )
 
 
-def figures(conversion: Conversion, counts: Mapping[str, int]) -> dict[str, int]:
-    """Return the fields that an account and a `size.FileSize` have in common."""
+def figures(conversion: Conversion, fates: Counter[Fate]) -> dict[str, int]:
+    """Return the fields that an account and a `size.FileSize` have in common; `fates` counts those of FDEs."""
     return {
-        "function_count": sum(counts[kind] for kind in ("default", "flexible", "in part", "left out", "damaged")),
-        "in_part_count": counts["in part"],
-        "left_out_count": counts["left out"],
+        "function_count": sum(fates[fate] for fate in Fate if fate.has_code) + len(conversion.cfi.damaged),
+        "in_part_count": fates[Fate.IN_PARTS],
+        "left_out_count": fates[Fate.LEFT_OUT],
         "cfi_size": sum(section.size for section in conversion.cfi.sections),
         "eh_frame_hdr_size": sum(section.size for section in conversion.image.sections_named(".eh_frame_hdr")),
         "sframe_size": len(conversion.data),
@@ -214,29 +216,21 @@ def figures(conversion: Conversion, counts: Mapping[str, int]) -> dict[str, int]
     }
 
 
-def count_functions(conversion: Conversion) -> tuple[Counter[str], dict[str, int]]:
-    """Return what became of the FDEs, and `Coverage.sources`."""
-    cfi, code_map, results = conversion.cfi, conversion.code_map, conversion.outcomes.results
+def _flexible_count(conversion: Conversion) -> int:
+    results = zip(conversion.fde_fates, conversion.outcomes.results, strict=False)
+    return sum(
+        fate is Fate.DESCRIBED and isinstance(result, FunctionBody) and result.is_flexible for fate, result in results
+    )
+
+
+def _sources(conversion: Conversion) -> dict[str, int]:
+    """Return `Coverage.sources`."""
+    cfi, sources = conversion.cfi, dict[str, int]()
     kinds = dict.fromkeys(section.kind for section in cfi.sections)
-    counts, sources = Counter[str](damaged=len(cfi.damaged)), {}
-    for kind, edge in zip(kinds, pairwise((*cfi.entries.source_starts, len(cfi.entries))), strict=True):
-        own = Counter[str]()
-        for number in range(*edge):
-            result = results[number]
-            if number in code_map.dropped:
-                own["dropped"] += 1
-            elif number in code_map.replaced:
-                own["stub"] += 1
-            elif isinstance(result, Skip):
-                own["left out"] += 1
-            elif isinstance(result, InParts):
-                own["in part"] += 1
-            else:
-                own["flexible" if result.is_flexible else "default"] += 1
-        sources[SOURCE_NAMES[kind]] = own["default"] + own["flexible"] + own["in part"]
-        if kind != "code":
-            counts += own
-    return counts, sources
+    for kind, (first, end) in zip(kinds, pairwise((*cfi.entries.source_starts, len(cfi.entries))), strict=True):
+        fates = Counter(conversion.fates[first:end])
+        sources[SOURCE_NAMES[kind]] = fates[Fate.DESCRIBED] + fates[Fate.IN_PARTS]
+    return sources
 
 
 def _missing(conversion: Conversion) -> Iterator[Missing]:

@@ -9,15 +9,16 @@ function with a hole is dropped.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.constants import dwarf as d
 from cfi2sframe.constants import sframe as s
-from cfi2sframe.conversion.reasons import DropReason
+from cfi2sframe.conversion.reasons import Fate
 from cfi2sframe.dwarf.instructions import ADVANCES, read_instructions
 from cfi2sframe.dwarf.numbers import fixed_size
 from cfi2sframe.dwarf.row_section import RowSection
-from cfi2sframe.report.coverage import count_functions, figures
+from cfi2sframe.report.coverage import figures
 from cfi2sframe.report.tables import column_sums
 from cfi2sframe.sframe.model import FunctionBody
 from cfi2sframe.sframe.write import row_tail
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion.convert import Conversion
     from cfi2sframe.dwarf.entries import DwarfFde
 
-#: FDEs of code that ld discarded, or that a better source describes: the assembler saw no directives for these.
-_NOT_ASSEMBLED: Final = (DropReason.DISCARDED, DropReason.BETTER_SOURCE)
+#: FDEs of stubs, of code that ld discarded, or that a better source describes: the assembler saw no directives for it.
+_NOT_ASSEMBLED: Final = (Fate.STUBS, Fate.DISCARDED, Fate.BETTER_SOURCE)
 #: Instructions on CFA, RA or FP whatever their operands are.
 _ROW_OPCODES: Final = frozenset((
     *(d.DW_CFA_def_cfa, d.DW_CFA_def_cfa_sf, d.DW_CFA_def_cfa_register, d.DW_CFA_def_cfa_expression),
@@ -95,7 +96,7 @@ def measure(conversion: Conversion) -> FileSize:
         file_size=len(image.data),
         existing_size=0 if image.sframe_section is None else image.sframe_section.size,
         gnu_size=gnu_size(conversion),
-        **figures(conversion, count_functions(conversion)[0]),
+        **figures(conversion, Counter(conversion.fde_fates)),
     )
 
 
@@ -110,12 +111,11 @@ def gnu_size(conversion: Conversion) -> int:
     """Return the estimate in bytes, for the version of a conversion."""
     arch, version = conversion.image.arch, conversion.target.version
     record = s.FDE_SIZE[version] + (s.FDE_ATTRIBUTE_SIZE if version >= s.SFRAME_VERSION_3 else 0)
-    entries, code_map, size = conversion.cfi.entries, conversion.code_map, s.HEADER_SIZE
+    entries, size = conversion.cfi.entries, s.HEADER_SIZE
     #: By program, the sizes of its rows without their starts.
     tails_of: dict[int, list[int]] = {}
-    # What is derived from instructions comes last.
-    for number in range(conversion.cfi.derived_numbers.start):
-        if number in code_map.replaced or code_map.dropped.get(number) in _NOT_ASSEMBLED:
+    for number, fate in enumerate(conversion.fde_fates):
+        if fate in _NOT_ASSEMBLED:
             continue
         program = entries.program_numbers[number]
         if program not in tails_of:
@@ -130,7 +130,8 @@ def gnu_size(conversion: Conversion) -> int:
             size += record + _rows_size(tails_of[program], entries.sizes[number])
     if (arch.fixed_ra_offset or arch.pads_ra) and any(conversion.image.sections_named(".dynamic")):
         # ld describes its stubs as this program does, except for AArch64 and for the IFUNCs of static programs.
-        size += sum(record + _rows_size(_tail_sizes(each.body, arch), each.size) for each in code_map.stubs.functions)
+        stubs = conversion.code_map.stubs.functions
+        size += sum(record + _rows_size(_tail_sizes(each.body, arch), each.size) for each in stubs)
     return size
 
 

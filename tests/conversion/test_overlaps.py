@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cfi2sframe.conversion.overlaps import Pieces, Ranges, Resolved, resolve_overlaps
-from cfi2sframe.conversion.reasons import DropReason
+from cfi2sframe.conversion.reasons import Fate
 from cfi2sframe.sframe.model import FrameRow, FrameState, FunctionBody, Rule
 from tests.support.bodies import body_of_rows
 
@@ -59,16 +59,16 @@ def winners(ranges: Sequence[Range]) -> dict[int, int]:
     return held
 
 
-def loss(ranges: Sequence[Range], number: int, *, is_better: bool) -> DropReason:
+def loss(ranges: Sequence[Range], number: int, *, is_better: bool) -> Fate:
     """Return why an FDE that holds no address is dropped; `is_better`: FDEs of better sources hold all of its own."""
     start, size, _ = ranges[number]
     if size == 0:
-        return DropReason.EMPTY
+        return Fate.EMPTY
     if not is_code(start, start + size):
-        return DropReason.DISCARDED
+        return Fate.DISCARDED
     if ranges[number] in ranges[:number]:
-        return DropReason.DUPLICATE
-    return DropReason.BETTER_SOURCE if is_better else DropReason.SHADOWED
+        return Fate.DUPLICATE
+    return Fate.BETTER_SOURCE if is_better else Fate.SHADOWED
 
 
 def holders(pieces: Pieces) -> dict[int, int]:
@@ -89,7 +89,7 @@ def test_every_address_has_one_holder_and_every_range_one_outcome(ranges: list[R
     """What a source holds is what it holds by itself, without the addresses of better ones."""
     starts = (0, *sorted(min(cut, len(ranges)) for cut in cuts))
     expected: dict[int, int] = {}
-    reasons: dict[int, DropReason] = {}
+    reasons: dict[int, Fate] = {}
     for first, last in pairwise((*starts, len(ranges))):
         mine = ranges[first:last]
         for n, (start, size, _) in enumerate(mine):
@@ -100,7 +100,6 @@ def test_every_address_has_one_holder_and_every_range_one_outcome(ranges: list[R
     assert held == expected
     sizes = Counter(held.values())
     assert resolved.dropped == {number: reason for number, reason in reasons.items() if number not in sizes}
-    assert resolved.overlapped == {number for number, size in sizes.items() if size != ranges[number].size}
 
 
 @given(RANGES, st.lists(st.tuples(st.integers(90, 160), st.integers(1, 40)), max_size=3))

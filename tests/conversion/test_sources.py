@@ -13,7 +13,7 @@ from cfi2sframe.abi import AMD64, Arch
 from cfi2sframe.api import convert, decode_made, truth_of, verify
 from cfi2sframe.constants.elf import EM_X86_64
 from cfi2sframe.conversion.convert import Options, convert_image
-from cfi2sframe.conversion.reasons import DropReason, SkipReason, UnreadSource
+from cfi2sframe.conversion.reasons import Fate, SkipReason, UnreadSource
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import CfiError
@@ -93,8 +93,8 @@ def test_the_best_source_holds_every_address(best: list[tuple[int, int]], other:
     assert held(image) == expected
     assert verify(convert(image)).is_clean
     conversion = convert_checked(image)
-    for number, reason in conversion.code_map.dropped.items():
-        assert reason is not DropReason.BETTER_SOURCE or conversion.cfi.entries.rank_of(number) == 1
+    for number, reason in conversion.code_map.without_code.items():
+        assert reason is not Fate.BETTER_SOURCE or conversion.cfi.entries.rank_of(number) == 1
 
 
 def test_counts_of_each_source() -> None:
@@ -115,7 +115,7 @@ def test_counts_of_each_source() -> None:
     conversion = convert_image(image, Options(level=1))
     coverage = check_sums(conversion)
     assert coverage.sources == {".eh_frame": 2, ".debug_frame": 2}
-    assert coverage.dropped == {DropReason.BETTER_SOURCE.value: 1}
+    assert coverage.dropped == {Fate.BETTER_SOURCE.value: 1}
     assert [(item.reason, item.source) for item in coverage.of_kind("left out")] == [
         (SkipReason.CFA_EXPRESSION.name, ".debug_frame")
     ]
@@ -176,7 +176,7 @@ def test_free_pascal_has_wide_cie_pointers() -> None:
         len(cie),
         "its CIE pointer has 8 bytes, where a 32-bit length asks for 4",
     )
-    assert conversion.code_map.dropped == {}
+    assert conversion.code_map.without_code == {}
 
 
 C_SOURCE = """

@@ -132,7 +132,8 @@ def _points(fde: naive.Fde, section: Section | None) -> list[int]:
 def _undisputed(conversion: Conversion, fdes: Iterable[naive.Fde]) -> Iterator[naive.Fde]:
     """Yield the FDEs that share no address with another one, and that the package has not refused."""
     cfi = conversion.cfi
-    refused = {cfi.entries[number].fde.pc_begin_vaddr for number in conversion.code_map.dropped}
+    fates = enumerate(conversion.fates)
+    refused = {cfi.entries[number].fde.pc_begin_vaddr for number, fate in fates if fate.is_dropped}
     refused |= {failure.start_vaddr for failure in cfi.damaged if failure.start_vaddr is not None}
     # The naive evaluator does not know all FDEs that the package reads.
     ranges = {(start, start + size) for start, size in zip(cfi.entries.starts, cfi.entries.sizes, strict=True)}
