@@ -8,6 +8,7 @@ result, or its flexible rows, or neither.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,7 +25,6 @@ from cfi2sframe.constants.sframe import (
 from cfi2sframe.conversion.reasons import SkipReason
 from cfi2sframe.conversion.reduce import InexpressibleError, Unlike, reduce_state
 from cfi2sframe.errors import RequestError
-from cfi2sframe.intern import IdentityMap
 from cfi2sframe.sframe.model import OUTERMOST, FrameState, FunctionBody
 
 if TYPE_CHECKING:
@@ -145,16 +145,15 @@ class Lowering:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        # By identity: to hash a list of rows costs as much as to reduce them.
-        self._lowered = IdentityMap(self._lower_row)
-        self._runs = IdentityMap(self._runs_of)
+        self._lowered = cache(self._lower_row)
+        self._runs = cache(self._runs_of)
 
     def lower(self, table: UnwindTable, cie: DwarfCie) -> FunctionBody | InParts | Skip:
         """Lower a program's rows: equal neighbours merge, and a body is flexible only if default rows do not suffice.
 
         If the target cannot express some of the rows, those between them become bodies of their own.
         """
-        runs = self._runs[table.states]
+        runs = self._runs(table.states)
         starts = tuple([table.starts[run.kept[0]] for run in runs])
         pieces = tuple(
             [
@@ -174,7 +173,7 @@ class Lowering:
 
     def _runs_of(self, rows: tuple[RowState, ...]) -> list[_RowRun]:
         """Cut a list of rows where the target begins or ceases to express them, or the reason changes."""
-        lowered = list(map(self._lowered.__getitem__, rows))
+        lowered = list(map(self._lowered, rows))
         runs: list[_RowRun] = []
         for limit, group in groupby(range(len(rows)), key=lambda number: lowered[number].limit):
             numbers = list(group)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.conversion.reasons import UnreadSource
 from cfi2sframe.dwarf.programs import EntriesReader
-from cfi2sframe.dwarf.rules import Rows
 from cfi2sframe.errors import CfiError
 
 if TYPE_CHECKING:
@@ -61,13 +60,12 @@ def read_programs(
     `unread` are sources that are known not to be readable; a section that cannot be walked joins them. Raises
     `CfiError` when that is one of the best source.
     """
-    rows = Rows()
     best = [section for section in sections if section.kind == sections[0].kind]
-    cfi = Cfi(tuple(best), *EntriesReader(image, rows).read(best))
+    cfi = Cfi(tuple(best), *EntriesReader(image).read(best))
     not_read = list(unread)
     for section in sections[len(best) :]:
         try:
-            cfi = cfi.joined(Cfi((section,), *EntriesReader(image, rows).read([section])))
+            cfi = cfi.joined(Cfi((section,), *EntriesReader(image).read([section])))
         except CfiError as error:
             not_read.append(UnreadSource.of(section.name, error))
     return cfi._replace(unread=tuple(not_read))

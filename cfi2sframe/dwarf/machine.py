@@ -18,7 +18,7 @@ from cfi2sframe.constants import dwarf as d
 from cfi2sframe.dwarf.expression import Expression, is_unscaled, signed_word, value_of
 from cfi2sframe.dwarf.instructions import ADVANCES, cut, read_instructions
 from cfi2sframe.dwarf.numbers import fixed_size, read_pointer
-from cfi2sframe.dwarf.rules import UNKNOWN_CFA, NoRule, RaSigning, Rows, RowState, UnwindTable
+from cfi2sframe.dwarf.rules import UNKNOWN_CFA, NoRule, RaSigning, RowState, UnwindTable
 from cfi2sframe.errors import CfiError
 
 if TYPE_CHECKING:
@@ -89,10 +89,9 @@ class RowMachine:
     Raises `CfiError`, its offset counted from the CIE's first instruction, when the CIE's instructions are damaged.
     """
 
-    def __init__(self, cie: DwarfCie, arch: Arch, rows: Rows) -> None:
+    def __init__(self, cie: DwarfCie, arch: Arch) -> None:
         self.cie = cie
         self._arch = arch
-        self._rows = rows
         self._sign_register = _RA_SIGN_STATE if arch.ra_may_be_signed else None
         #: The fields of a state that a register's rule is in: two, where the CIE names FP or SP as the column of RA.
         self._fields = {arch.fp_register: ("fp",), arch.sp_register: ("sp",), self._sign_register: _SIGN_FIELDS}
@@ -141,10 +140,10 @@ class RowMachine:
             row = known.row
             if starts[-1] == delta:
                 del starts[-1], rows[-1]
-            if not rows or rows[-1] is not row:
+            if not rows or rows[-1] != row:
                 starts.append(delta)
                 rows.append(row)
-        return UnwindTable(tuple(starts), self._rows.tuple_of(rows), depends_on_location)
+        return UnwindTable(tuple(starts), tuple(rows), depends_on_location)
 
     def _cut_singly(self, instructions: bytes) -> Iterator[bytes]:
         return (instructions[each.offset : each.end] for each in self._read(instructions))
@@ -166,7 +165,7 @@ class RowMachine:
     def _known_of(self, state: MachineState) -> _Known:
         known = self._known.get(state)
         if known is None:
-            known = self._known[state] = _Known(state, self._rows.one(state.row))
+            known = self._known[state] = _Known(state, state.row)
         return known
 
     def _read(self, instructions: bytes) -> Iterator[Instruction]:

@@ -25,7 +25,7 @@ from cfi2sframe.errors import CfiError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from cfi2sframe.dwarf.rules import Rows, UnwindTable
+    from cfi2sframe.dwarf.rules import UnwindTable
     from cfi2sframe.elf.cfi import CfiKind, CfiSection
     from cfi2sframe.elf.image import ElfImage
 
@@ -146,9 +146,8 @@ class CfiEntries:
 class EntriesReader:
     """Collects the FDEs of some sections; runs each distinct pair of CIE and instructions once."""
 
-    def __init__(self, image: ElfImage, rows: Rows) -> None:
+    def __init__(self, image: ElfImage) -> None:
         self.image = image
-        self.rows = rows
         # Arrays, because boxed integers scatter over the heap.
         self.starts: array[int] = array("Q")
         self.sizes: array[int] = array("Q")
@@ -170,7 +169,7 @@ class EntriesReader:
             known = self.known[fde.cie]
             number = known.get(function.table)
             if number is None:
-                number = known[function.table] = self.add_program(fde.cie, self.rows.table(function.table))
+                number = known[function.table] = self.add_program(fde.cie, function.table)
             self.add(fde, number)
         for offset, reason in sorted(section.damaged):
             self.damaged.append(DamagedFde(offset, CfiError(reason, section.name, offset), section))
@@ -210,7 +209,7 @@ class EntriesReader:
         """Return the machine of a CIE. Raises `CfiError` when the CIE is damaged."""
         if cie not in self.machines:
             try:
-                self.machines[cie] = RowMachine(cie, self.image.arch, self.rows)
+                self.machines[cie] = RowMachine(cie, self.image.arch)
             except CfiError as error:
                 self.machines[cie] = error
         machine = self.machines[cie]
@@ -258,7 +257,7 @@ class EntriesReader:
             if last_starts[number] >= max(size, 1):
                 if (number, size) not in cut:
                     program = self.programs[number]
-                    cut[number, size] = self.add_program(program.cie, self.rows.table(program.table.before(size)))
+                    cut[number, size] = self.add_program(program.cie, program.table.before(size))
                 self.program_numbers[entry] = cut[number, size]
 
 

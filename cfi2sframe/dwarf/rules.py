@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.dwarf.expression import Expression
-from cfi2sframe.intern import identities
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,6 +27,9 @@ if TYPE_CHECKING:
 
 class NoRule(IntEnum):
     """Register rules that are complete without an operand, and the absence of a rule."""
+
+    # Rows are hashed often, and the hash of `Enum` is Python's, by the name.
+    __hash__ = int.__hash__
 
     UNSPECIFIED = 0
     """No instruction has given the register a rule: the ABI's default holds."""
@@ -46,6 +48,8 @@ RegisterRule = NoRule | Rule | Expression
 
 class RaSigning(IntEnum):
     """Whether the RA carries a pointer authentication code (AArch64)."""
+
+    __hash__ = int.__hash__
 
     NONE = 0
     SIGNED = 1
@@ -95,27 +99,6 @@ def table_of_rows(rows: Iterable[tuple[int, RowState]]) -> UnwindTable:
             starts.append(start)
             states.append(state)
     return UnwindTable(tuple(starts), tuple(states))
-
-
-class Rows:
-    """The distinct rows of a file, and the lists of them; equal ones are one object."""
-
-    def __init__(self) -> None:
-        self._rows: dict[RowState, RowState] = {}
-        self._lists: dict[tuple[int, ...], tuple[RowState, ...]] = {}
-
-    def one(self, row: RowState) -> RowState:
-        """Return the one object that is equal to a row."""
-        return self._rows.setdefault(row, row)
-
-    def table(self, table: UnwindTable) -> UnwindTable:
-        """Return a table with the file's rows, and its list of them."""
-        return table._replace(states=self.tuple_of(map(self.one, table.states)))
-
-    def tuple_of(self, rows: Iterable[RowState]) -> tuple[RowState, ...]:
-        """Return the one tuple of some rows, each of which `one` has returned."""
-        these = tuple(rows)
-        return self._lists.setdefault(identities(these), these)
 
 
 def describe_cfa(rule: CfaRule | None, arch: Arch) -> str:

@@ -110,6 +110,10 @@ class FunctionBody(NamedTuple):
     uses_b_key: bool = False
     repeat_size: int = 0
 
+    def __hash__(self) -> int:
+        # Bodies are looked up once for each function; to hash all states, too, would cost as much as to encode them.
+        return hash(self.starts)
+
     def __repr__(self) -> str:
         return f"<FunctionBody: {counted(len(self.starts), 'row')}>"
 

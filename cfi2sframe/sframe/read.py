@@ -214,7 +214,7 @@ def read_damaged(
 
 
 class _BodyReader:
-    """Reads the functions of one section. Equal rows become equal objects, which later stages compare once.
+    """Reads the functions of one section; equal rows are read once.
 
     All methods raise `SFrameError` when what they read is damaged.
     """

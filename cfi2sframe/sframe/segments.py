@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from functools import cache
 from itertools import accumulate, pairwise
 from operator import add, eq, mul, sub
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.intern import IdentityMap
 from cfi2sframe.sframe.model import Attributes, FrameState, FunctionBody
 from cfi2sframe.sframe.write import row_tail
 
@@ -156,7 +156,7 @@ def make_text(section: Section, arch: Arch) -> Text:
     Functions of repeating blocks, and those without rows, are not in the text.
     """
     speller = _Speller(arch)
-    spelled = list(map(speller.number_of.__getitem__, section.bodies))
+    spelled = list(map(speller.number_of, section.bodies))
     alphabet, spellings = speller.alphabet, speller.spellings
     starts = section.starts
     groups = _find_stretches(starts, section.sizes, spelled, spellings)
@@ -191,14 +191,12 @@ class _Speller:
         self.alphabet: list[Letter] = []
         self.spellings: list[Spelling] = []
         #: By body, the number of its spelling; None: it is not for the text.
-        self.number_of = IdentityMap(self._spell)
+        self.number_of = cache(self._spell)
         self._arch = arch
         self._kinds: list[RowKind] = []
         #: By row kind, the bytes of its rows with start fields of one byte.
         self._sizes: list[int] = []
-        self._number_of_kind: dict[RowKind, int] = {}
-        #: By attributes and state. Hashing every row of every body would cost more than the rest.
-        self._number_of_state: dict[Attributes, IdentityMap[FrameState, int]] = {}
+        self._number_of_kind = cache(self._number_kind)
         self._number_of_letter: dict[bytes, int] = {}
         self._number_of_rows: dict[bytes, int] = {}
 
@@ -206,9 +204,7 @@ class _Speller:
         starts, attributes = body.starts, body.attributes
         if not starts or (body.repeat_size and len(starts) > 1):
             return None
-        if attributes not in self._number_of_state:
-            self._number_of_state[attributes] = IdentityMap(lambda state: self._number_kind(RowKind(state, attributes)))
-        numbers = list(map(self._number_of_state[attributes].__getitem__, body.states))
+        numbers = [self._number_of_kind(state, attributes) for state in body.states]
         distances = [*map(sub, starts[1:], starts), _LAST_ROW]
         rows = _pack(numbers, distances)
         found = self._number_of_rows.setdefault(rows, len(self.spellings))
@@ -223,12 +219,10 @@ class _Speller:
             self.spellings.append(Spelling(letters, [starts[cut] for cut in cuts], attributes, len(starts), size))
         return found
 
-    def _number_kind(self, kind: RowKind) -> int:
-        number = self._number_of_kind.setdefault(kind, len(self._kinds))
-        if number == len(self._kinds):
-            self._kinds.append(kind)
-            self._sizes.append(1 + len(row_tail(kind.state, self._arch, is_flexible=kind.attributes.is_flexible)))
-        return number
+    def _number_kind(self, state: FrameState, attributes: Attributes) -> int:
+        self._kinds.append(RowKind(state, attributes))
+        self._sizes.append(1 + len(row_tail(state, self._arch, is_flexible=attributes.is_flexible)))
+        return len(self._kinds) - 1
 
     def _letter(self, key: bytes, numbers: Sequence[int], starts: Sequence[int]) -> int:
         letter = self._number_of_letter.setdefault(key, len(self.alphabet))

@@ -10,13 +10,12 @@ that moves keeps the rows that it has (`RowStore`), and only its function table 
 from __future__ import annotations
 
 import struct
-from functools import partial
+from functools import cache, partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.constants import sframe as s
 from cfi2sframe.errors import RequestError
-from cfi2sframe.intern import IdentityMap
 from cfi2sframe.sframe.model import Rule
 
 if TYPE_CHECKING:
@@ -70,9 +69,8 @@ def store_rows(section: Section, arch: Arch, *, share: bool) -> RowStore:
 
     Raises `RequestError` when a data word needs more than 32 bits, or the rows outgrow their 32-bit offsets.
     """
-    # By identity: hashing all rows would cost as much as encoding them.
-    encoded = IdentityMap(_RowEncoder(arch, section.version).encode)
-    lists = tuple([encoded[body] for body in section.bodies])
+    # Most functions repeat the rows of others.
+    lists = tuple(map(cache(_RowEncoder(arch, section.version).encode), section.bodies))
     stored = tuple([rows.data for rows in lists])
     if share:
         stored = tuple(dict.fromkeys(stored))
@@ -170,10 +168,7 @@ class _RowEncoder:
         self._pack_attribute = struct.Struct(order + _ATTRIBUTE).pack
         self._pack_start = [struct.Struct(order + code).pack for code in _CODES]
         #: By whether the function is flexible, and by state.
-        self._tails: tuple[IdentityMap[FrameState, bytes], ...] = (
-            IdentityMap(partial(row_tail, arch=arch, is_flexible=False)),
-            IdentityMap(partial(row_tail, arch=arch, is_flexible=True)),
-        )
+        self._tails = [cache(partial(row_tail, arch=arch, is_flexible=flexible)) for flexible in (False, True)]
 
     def encode(self, body: FunctionBody) -> EncodedRows:
         """Return the rows of a function with the smallest start fields. Raises `RequestError` as `row_tail` does."""
@@ -192,7 +187,7 @@ class _RowEncoder:
             fde_type = s.SFRAME_FDE_TYPE_FLEX if body.is_flexible else s.SFRAME_FDE_TYPE_DEFAULT
             parts[0] = self._pack_attribute(row_count, info, fde_type, body.repeat_size)
         parts[1::2] = map(self._pack_start[fre_type], body.starts)
-        parts[2::2] = map(self._tails[body.is_flexible].__getitem__, body.states)
+        parts[2::2] = map(self._tails[body.is_flexible], body.states)
         return EncodedRows(row_count, info, body.repeat_size, b"".join(parts))
 
 

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from functools import reduce
+from functools import cache, reduce
 from itertools import islice, pairwise
 from operator import lt, or_
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.constants.sframe import SFRAME_VERSION_1
 from cfi2sframe.elf.ranges import Span, touches
-from cfi2sframe.intern import distinct
 from cfi2sframe.sframe.model import NO_BLOCK_SIZE, Function, no_row_state
 from cfi2sframe.verification.column import ADDRESS_END, AddressColumn, steps
 
@@ -46,19 +45,19 @@ def section_column(section: Section, others: Sequence[int]) -> AddressColumn[Fou
     def number_of(body: FunctionBody, state: FrameState | None) -> int:
         return column.number(FoundState(body.attributes, state))
 
-    def is_plain(body: FunctionBody) -> bool:
+    @cache
+    def numbers_of(body: FunctionBody) -> tuple[list[int], bool]:
+        """Return the numbers of a body's states, and whether its rows are in force one after the other."""
         starts = body.starts
-        return not body.repeat_size and starts[:1] == (0,) and all(map(lt, starts, starts[1:]))
+        is_plain = not body.repeat_size and starts[:1] == (0,) and all(map(lt, starts, starts[1:]))
+        return [number_of(body, state) for state in body.states], is_plain
 
     ordered = section.ascending
-    bodies, body_numbers = distinct(ordered.bodies)
-    known = [[number_of(body, state) for state in body.states] for body in bodies]
-    are_plain = list(map(is_plain, bodies))
-    for start, end, body_number in zip(ordered.starts, function_ends(section), body_numbers, strict=True):
+    for start, end, body in zip(ordered.starts, function_ends(section), ordered.bodies, strict=True):
         if end <= start:
             continue
-        body, numbers = bodies[body_number], known[body_number]
-        if are_plain[body_number]:
+        numbers, is_plain = numbers_of(body)
+        if is_plain:
             # Rows past the end never hold.
             row_count = bisect_left(body.starts, end - start)
             column.put([start + delta for delta in body.starts[:row_count]], numbers[:row_count], end)

@@ -6,12 +6,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.constants import sframe as s
 from cfi2sframe.constants.elf import PF_X, PT_LOAD
-from cfi2sframe.intern import IdentityMap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,9 +87,8 @@ def each_body(check: Callable[[FunctionBody], object]) -> Check:
     """Return the same from a function that looks at rows alone. Those that functions share are looked at once."""
 
     def breaches(it: Subject) -> Breaches:
-        found = IdentityMap["FunctionBody", object](check)
-        functions = zip(it.section.starts, it.section.bodies, strict=True)
-        return [(start, message) for start, body in functions if isinstance(message := found[body], str)]
+        found = cache(check)
+        return [(f.start, message) for f in it.functions if isinstance(message := found(f.body), str)]
 
     return breaches
 

@@ -15,7 +15,7 @@ from cfi2sframe.dwarf import machine
 from cfi2sframe.dwarf.entries import DwarfCie
 from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.numbers import Location, PointerBases
-from cfi2sframe.dwarf.rules import UNKNOWN_CFA, CfaRule, NoRule, RaSigning, Rows, RowState, UnwindTable
+from cfi2sframe.dwarf.rules import UNKNOWN_CFA, CfaRule, NoRule, RaSigning, RowState, UnwindTable
 from cfi2sframe.errors import CfiError
 from tests.support import cfi_asm as asm
 from tests.support.rules import (
@@ -47,7 +47,7 @@ def _each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 def run(cie: DwarfCie, instructions: bytes, arch: Arch, location: Location | None = None) -> UnwindTable:
-    return RowMachine(cie, arch, Rows()).run(instructions, location)
+    return RowMachine(cie, arch).run(instructions, location)
 
 
 def encode(arch: Arch, *instructions: asm.Instruction) -> bytes:

@@ -14,7 +14,7 @@ from cfi2sframe.dwarf import machine as machine_module
 from cfi2sframe.dwarf.entries import DwarfCie, DwarfFde
 from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.numbers import Location, PointerBases
-from cfi2sframe.dwarf.rules import Rows, UnwindTable
+from cfi2sframe.dwarf.rules import UnwindTable
 from cfi2sframe.elf.cfi import CfiKind, CfiSection
 from cfi2sframe.errors import CfiError
 from tests.support import cfi_strategies as cfi
@@ -64,10 +64,10 @@ class _Run(Protocol):
 
 def _machines(arch: Arch) -> tuple[_Run, _Run, _Run]:
     """Machines that are made anew for each program, those of a file, and those that take instructions one by one."""
-    of_file = cache(lambda cie: RowMachine(cie, arch, Rows()))
+    of_file = cache(lambda cie: RowMachine(cie, arch))
 
     def anew(cie: DwarfCie, code: bytes, location: Location | None = None) -> UnwindTable:
-        return RowMachine(cie, arch, Rows()).run(code, location)
+        return RowMachine(cie, arch).run(code, location)
 
     def shared(cie: DwarfCie, code: bytes, location: Location | None = None) -> UnwindTable:
         return of_file(cie).run(code, location)

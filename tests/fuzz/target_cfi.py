@@ -8,7 +8,6 @@ from itertools import islice, pairwise
 from cfi2sframe.dwarf.entries import DwarfFde
 from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.numbers import Location, PointerBases
-from cfi2sframe.dwarf.rules import Rows
 from cfi2sframe.elf.cfi import CfiKind, CfiSection
 from cfi2sframe.errors import CfiError
 from tests.fuzz import seeds as make
@@ -37,12 +36,12 @@ def run(data: bytes) -> None:
         table = parse_entries(section, bases)
     except CfiError:
         return
-    machine_of = cache(partial(RowMachine, arch=arch, rows=Rows()))
+    machine_of = cache(partial(RowMachine, arch=arch))
     for fde in table.fdes:
         expect(0 <= fde.pc_begin_vaddr < 1 << 64, f"pc_begin 0x{fde.pc_begin_vaddr:x}")
         expect(0 <= fde.pc_range < 1 << 64, f"pc_range {fde.pc_range}")
         location = Location(fde.pc_begin_vaddr, section.vaddr + fde.instructions_offset, bases)
-        interpreted = _answer(partial(RowMachine, fde.cie, arch, Rows()), fde, location)
+        interpreted = _answer(partial(RowMachine, fde.cie, arch), fde, location)
         looked_up = _answer(partial(machine_of, fde.cie), fde, location)
         both = f"{interpreted}, {looked_up}"
         expect(interpreted == looked_up, f"the two ways differ for {fde.instructions.hex()}: {both}")
