@@ -20,8 +20,8 @@ from cfi2sframe.conversion.convert import (
     read_cfi,
 )
 from cfi2sframe.conversion.functions import outcomes_of
+from cfi2sframe.conversion.image_cfi import read_programs
 from cfi2sframe.conversion.lower import Target, check_target, lower_programs
-from cfi2sframe.conversion.rows import read_programs
 from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import load
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion.code_map import CodeMap
     from cfi2sframe.conversion.convert import Level
     from cfi2sframe.conversion.functions import Outcomes
-    from cfi2sframe.conversion.rows import Cfi
+    from cfi2sframe.conversion.image_cfi import Cfi
     from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.sframe.read import DecodedSection
@@ -57,8 +57,8 @@ def convert(
 ) -> Conversion:
     """Convert the CFI of a file, given by its path, its bytes or its loaded image, and write nothing.
 
-    `Conversion.data` is the section; the keywords are the fields of `Options`. `account` counts what became
-    of each function, and `convert_file` writes a file. Raises `InputError` when the CFI cannot be used, `RequestError`
+    `Conversion.data` is the section; the keywords are the fields of `Options`. `account` counts what became of each
+    function, and `convert_file` writes a file. Raises `InputError` when the CFI cannot be used, `RequestError`
     when an option does not exist or does not fit the file, and what `load` raises.
     """
     options = Options(version, errata, source, section_vaddr, level)

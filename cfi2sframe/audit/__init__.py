@@ -2,5 +2,5 @@
 """Where CFI and instructions contradict each other. The door is `compare`.
 
 In: the CFI of an image, with what it says of control flow (`flow`). Out: rows that contradict the instructions
-(`answers`), and the same as text for people (`findings`). Nothing is changed.
+(`agreement`), and the same as text for people (`findings`). Nothing is changed.
 """

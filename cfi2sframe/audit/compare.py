@@ -8,10 +8,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.abi.rule import Rule
-from cfi2sframe.audit.answers import Answer, Answers, answers_of
+from cfi2sframe.audit.agreement import Answer, Answers, answers_of
 from cfi2sframe.audit.findings import Contradiction, Finding, Subject, findings_of
 from cfi2sframe.audit.flow import CfiFlow
-from cfi2sframe.conversion.rows import read_programs
+from cfi2sframe.conversion.image_cfi import read_programs
 from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.instructions.machine import Machine

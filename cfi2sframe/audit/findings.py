@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.audit.flow import UNCHANGED
-from cfi2sframe.dwarf.rules import NoRule, describe_cfa, describe_rule
+from cfi2sframe.dwarf.rules import NoCfa, NoRule, describe_cfa, describe_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -124,7 +124,7 @@ def _texts(found: Contradiction, arch: Arch) -> tuple[str, str]:
 def _text(subject: Subject, rule: CfaRule | RegisterRule | None, arch: Arch) -> str:
     if rule in UNCHANGED:
         return "unchanged"
-    if rule is None or (subject == "CFA" and not isinstance(rule, NoRule)):
+    if rule is None or isinstance(rule, NoCfa) or (subject == "CFA" and not isinstance(rule, NoRule)):
         return describe_cfa(rule, arch)
     return describe_rule(rule, arch)
 

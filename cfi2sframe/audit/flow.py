@@ -13,11 +13,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.abi.rule import Rule
-from cfi2sframe.audit.answers import Answer, answers_of
+from cfi2sframe.audit.agreement import Answer, answers_of
 from cfi2sframe.constants.elf import SHT_DYNSYM, STT_FUNC, STT_GNU_IFUNC
 from cfi2sframe.conversion.overlaps import Ranges, resolve_overlaps
 from cfi2sframe.dwarf.rules import NoRule
-from cfi2sframe.elf.ranges import Span
+from cfi2sframe.elf.spans import Span
 from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.code import Code
 from cfi2sframe.instructions.effects import Op

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from cfi2sframe.constants.sframe import DEFAULT_ERRATA, ERRATA, SFRAME_VERSION_2, SFRAME_VERSION_3, VERSIONS
 from cfi2sframe.conversion.code_map import CodeMap, map_code
 from cfi2sframe.conversion.functions import Outcomes, Placed, fates_of, outcomes_of, place_functions
+from cfi2sframe.conversion.image_cfi import read_programs
 from cfi2sframe.conversion.lower import InParts, Skip, Target, check_target, lower_programs
 from cfi2sframe.conversion.reasons import Fate
-from cfi2sframe.conversion.rows import read_programs
 from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.elf.cfi import CFI_KINDS
 from cfi2sframe.errors import InputError, RequestError
@@ -29,7 +29,7 @@ from cfi2sframe.text import counted
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cfi2sframe.conversion.rows import Cfi
+    from cfi2sframe.conversion.image_cfi import Cfi
     from cfi2sframe.dwarf.programs import CfiEntry
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
@@ -89,10 +89,10 @@ class Conversion(NamedTuple):
     `target` is the ABI and version of the section, and `cfi` what was read; functions derived from instructions are
     its last entries (`Cfi.derived_numbers`), and no count of FDEs includes them. `code_map` gives each address to one
     FDE or to the stubs. `outcomes` has the result of each FDE in `cfi.entries` by number, whoever holds its addresses,
-    and `fates` what became of it: this is what reports and conditions go by. `section` is the logical
-    section, `rows` has its functions' rows as bytes, and `data` all of its bytes: none if it would have no function.
-    `function_entries` has the number of the FDE in which each function of `section` begins, None for stubs; at level 2,
-    a function may reach over several FDEs and stubs. Function starts are relative to `section_vaddr`.
+    and `fates` what became of it, which reports and conditions go by. `section` is the logical section, `rows` has its
+    functions' rows as bytes, and `data` all of its bytes: none if it would have no function. `function_entries` has the
+    number of the FDE in which each function of `section` begins, None for stubs; at level 2, a function may reach over
+    several FDEs and stubs. Function starts are relative to `section_vaddr`.
     """
 
     image: ElfImage
@@ -136,8 +136,8 @@ class Conversion(NamedTuple):
     @property
     def is_whole(self) -> bool:
         """Whether every source was read, and every FDE and stub is described from start to end."""
-        unread = self.cfi.damaged or self.cfi.unread or self.code_map.stubs.left_out
-        return not unread and {Fate.LEFT_OUT, Fate.IN_PARTS}.isdisjoint(self.fde_fates)
+        unread, fates = self.cfi.damaged or self.cfi.unread or self.code_map.stubs.left_out, self.fde_fates
+        return not (unread or Fate.LEFT_OUT in fates or Fate.IN_PARTS in fates)
 
     @property
     def fde_fates(self) -> tuple[Fate, ...]:

@@ -40,6 +40,9 @@ class SkipReason(Enum):
 class Fate(Enum):
     """What became of an FDE, once each address belongs to one FDE or to stubs. The value is the text for reports."""
 
+    # Fates are counted, one for each FDE, and the hash of `Enum` is Python's, by the name.
+    __hash__ = object.__hash__
+
     DESCRIBED = "described from start to end"
     IN_PARTS = "described in part"
     LEFT_OUT = "left out"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.conversion.reasons import SkipReason
 from cfi2sframe.dwarf.expression import Expression, describe, value_of
-from cfi2sframe.dwarf.rules import UNKNOWN_CFA, NoRule, RaSigning, describe_rule
+from cfi2sframe.dwarf.rules import NoCfa, NoRule, RaSigning, describe_rule
 from cfi2sframe.sframe.model import OUTERMOST, FrameState
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def reduce_state(row: RowState, arch: Arch) -> tuple[FrameState, Unlike | None]:
         raise InexpressibleError(SkipReason.PAUTH_UNKNOWN)
     if row.cfa is None:
         raise InexpressibleError(SkipReason.CFA_UNDEFINED)
-    if row.cfa == UNKNOWN_CFA:
+    if isinstance(row.cfa, NoCfa):
         raise InexpressibleError(SkipReason.CFA_OFFSET_UNKNOWN)
     dwarf_cfa = row.cfa
     if isinstance(dwarf_cfa, Expression):

@@ -18,7 +18,7 @@ from cfi2sframe.constants import dwarf as d
 from cfi2sframe.dwarf.expression import Expression, is_unscaled, signed_word, value_of
 from cfi2sframe.dwarf.instructions import ADVANCES, cut, read_instructions
 from cfi2sframe.dwarf.numbers import fixed_size, read_pointer
-from cfi2sframe.dwarf.rules import UNKNOWN_CFA, NoRule, RaSigning, RowState, UnwindTable
+from cfi2sframe.dwarf.rules import NoCfa, NoRule, RaSigning, RowState, UnwindTable
 from cfi2sframe.errors import CfiError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class MachineState(NamedTuple):
         """The rules of a row that is made in this state."""
         cfa: CfaRule | None = self.expression
         if cfa is None and self.cfa_register is not None:
-            cfa = UNKNOWN_CFA if self.cfa_offset is None else Rule(self.cfa_register, self.cfa_offset, deref=False)
+            cfa = NoCfa.UNKNOWN if self.cfa_offset is None else Rule(self.cfa_register, self.cfa_offset, deref=False)
         signing = _SIGNING[self.sign_bits] if self.sign_rule is None else self.sign_rule
         return RowState(cfa, self.ra, self.fp, self.sp, signing)
 

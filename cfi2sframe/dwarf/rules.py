@@ -13,8 +13,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from enum import IntEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.dwarf.expression import Expression
@@ -39,10 +39,14 @@ class NoRule(IntEnum):
     """The caller's value is still in the register."""
 
 
-#: The CFA counts from a register, and readers differ on the offset: a rule that has no value.
-UNKNOWN_CFA: Final = Rule(None, 0, deref=False)
+class NoCfa(Enum):
+    """A rule of the CFA that gives it no value."""
 
-CfaRule = Rule | Expression
+    UNKNOWN = "unknown"
+    """The CFA counts from a register, and readers differ on the offset."""
+
+
+CfaRule = Rule | Expression | NoCfa
 RegisterRule = NoRule | Rule | Expression
 
 
@@ -61,7 +65,7 @@ class RaSigning(IntEnum):
 class RowState(NamedTuple):
     """The rules of a row, without its start. `cfa` is None before any instruction has given the CFA a rule.
 
-    Where instructions leave its offset open, it is `UNKNOWN_CFA`.
+    Where instructions leave its offset open, it is `NoCfa.UNKNOWN`.
     """
 
     cfa: CfaRule | None
@@ -103,8 +107,8 @@ def table_of_rows(rows: Iterable[tuple[int, RowState]]) -> UnwindTable:
 
 def describe_cfa(rule: CfaRule | None, arch: Arch) -> str:
     """Return a rule of the CFA in readable form, such as `rsp+16`."""
-    if rule == UNKNOWN_CFA:
-        return "unknown"
+    if isinstance(rule, NoCfa):
+        return rule.value
     return "none" if rule is None else rule.equation(arch)
 
 

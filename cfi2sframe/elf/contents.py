@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.headers import Buffer
-from cfi2sframe.elf.ranges import Span
+from cfi2sframe.elf.spans import Span
 from cfi2sframe.errors import ChangedError, EmbedError, InputError
 
 if TYPE_CHECKING:

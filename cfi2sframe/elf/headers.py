@@ -25,7 +25,7 @@ from cfi2sframe.constants.elf import (
     SHT_PROGBITS,
     SHT_STRTAB,
 )
-from cfi2sframe.elf.ranges import Span
+from cfi2sframe.elf.spans import Span
 from cfi2sframe.errors import ElfError, ForeignError, NotElfError
 
 Buffer = bytes | bytearray | memoryview

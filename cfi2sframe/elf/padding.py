@@ -13,8 +13,8 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.constants.elf import EM_X86_64
-from cfi2sframe.elf.ranges import Span, without
 from cfi2sframe.elf.references import referred_addresses
+from cfi2sframe.elf.spans import Span, without
 from cfi2sframe.errors import ElfError
 
 if TYPE_CHECKING:

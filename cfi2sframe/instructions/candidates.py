@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.ranges import Span
+    from cfi2sframe.elf.spans import Span
     from cfi2sframe.instructions.decoder import Decoder
     from cfi2sframe.instructions.effects import Effect
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.ranges import Span
+    from cfi2sframe.elf.spans import Span
     from cfi2sframe.instructions.states import TableWord
 
 #: Bytes of a stub up to its jump, at most.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.ranges import Span
+    from cfi2sframe.elf.spans import Span
     from cfi2sframe.instructions.effects import Abi
 
 #: The modules that have the records of ABIs.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.constants.sframe import DEFAULT_ERRATA, SFRAME_VERSION_2
 from cfi2sframe.conversion.reasons import SkipReason
-from cfi2sframe.elf.ranges import united
+from cfi2sframe.elf.spans import united
 from cfi2sframe.existing import Presence
 from cfi2sframe.placing.record import original_of
 from cfi2sframe.text import counted
@@ -71,8 +71,8 @@ def decide(conversion: Conversion, existing: Existing, settings: Settings) -> De
     image, old, new = conversion.image, existing.section, conversion.section
     if old is None or existing.presence is not Presence.READABLE:
         return _WRITE
-    from cfi2sframe.verification.answers import first_lost_row, have_same_answers
     from cfi2sframe.verification.readers import unmet_demands
+    from cfi2sframe.verification.section_column import first_lost_row, have_same_answers
 
     # What leads readers to it; linkers tell the sections of objects by their type, too.
     header = image.sframe_section

@@ -27,7 +27,7 @@ from cfi2sframe.elf.headers import (
     ProgramHeader,
     parse_headers,
 )
-from cfi2sframe.elf.ranges import Span
+from cfi2sframe.elf.spans import Span
 from cfi2sframe.errors import ElfError, EmbedError
 from cfi2sframe.placing.record import record_span
 from cfi2sframe.text import shown_name

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE
-from cfi2sframe.elf.ranges import united, without
+from cfi2sframe.elf.spans import united, without
 from cfi2sframe.placing.gate import round_up
 from cfi2sframe.placing.movable import (
     BUILD_ID_NAME,

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi2sframe.elf.contents import is_equal, spliced
-from cfi2sframe.elf.ranges import Span
+from cfi2sframe.elf.spans import Span
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import open_linked
 from cfi2sframe.placing.place import place_section

@@ -20,7 +20,7 @@ from cfi2sframe.elf.headers import (
     SYMBOL_SIZE,
     ElfSection,
 )
-from cfi2sframe.elf.ranges import Span, without
+from cfi2sframe.elf.spans import Span, without
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.record import Kept, digest_of, original_of, record_span, with_record
 from cfi2sframe.text import shown_name

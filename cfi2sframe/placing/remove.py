@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi2sframe.constants.elf import PF_W, PT_GNU_SFRAME, PT_LOAD
 from cfi2sframe.elf.contents import Splice, overwrite, spliced
 from cfi2sframe.elf.headers import SECTION_HEADER_SIZE, ElfSection
-from cfi2sframe.elf.ranges import Span
+from cfi2sframe.elf.spans import Span
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import open_linked, symbols_of, with_own_entry
 from cfi2sframe.placing.record import digest_of, original_of

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.conversion.lower import InParts, Skip, pieces_within
 from cfi2sframe.elf.padding import fill_size, gaps_outside
-from cfi2sframe.elf.ranges import Span, SpanCount, united
+from cfi2sframe.elf.spans import Span, SpanCount, united
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.constants.sframe import SFRAME_VERSION_3
 from cfi2sframe.dwarf.expression import Expression, value_of
-from cfi2sframe.dwarf.rules import NoRule, RaSigning, describe_cfa, describe_rule
+from cfi2sframe.dwarf.rules import NoCfa, NoRule, RaSigning, describe_cfa, describe_rule
 
 if TYPE_CHECKING:
     from cfi2sframe.abi import Arch
@@ -50,7 +50,7 @@ def row_difference(truth: RowState, state: FrameState | None, arch: Arch) -> str
         return None if state.cfa is None else "RA is undefined, but the row has a caller"
     if state.cfa is None:
         return "the row is an outermost frame, but RA is defined"
-    cfa = None if truth.cfa is None else _value(truth.cfa, None, arch.sp_register, arch)
+    cfa = None if truth.cfa is None or isinstance(truth.cfa, NoCfa) else _value(truth.cfa, None, arch.sp_register, arch)
     cfa_of_row = _value(state.cfa, None, arch.sp_register, arch)
     text = state.cfa.equation(arch)
     if cfa is None:

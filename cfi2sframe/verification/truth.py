@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.expression import rules_by_pc
-from cfi2sframe.elf.ranges import SpanCount, united
+from cfi2sframe.elf.spans import SpanCount, united
 from cfi2sframe.verification.column import ADDRESS_END, AddressColumn
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.dwarf.rules import RowState
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.ranges import Span
+    from cfi2sframe.elf.spans import Span
     from cfi2sframe.sframe.model import FrameState
     from cfi2sframe.stubs.records import StubScan
 

@@ -12,13 +12,13 @@ from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from cfi2sframe.elf.ranges import Span, SpanCount, touches, united
+from cfi2sframe.elf.spans import Span, SpanCount, touches, united
 from cfi2sframe.sframe.read import DecodedSection
 from cfi2sframe.text import counted
-from cfi2sframe.verification.answers import function_ends, section_column
 from cfi2sframe.verification.column import steps
 from cfi2sframe.verification.readers import unmet_demands
 from cfi2sframe.verification.row_difference import attribute_difference, row_difference
+from cfi2sframe.verification.section_column import function_ends, section_column
 from cfi2sframe.verification.truth import NOTHING, fdes_with_code, truth_column
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.model import FrameState, Section
     from cfi2sframe.stubs.records import StubScan
-    from cfi2sframe.verification.answers import FoundState
+    from cfi2sframe.verification.section_column import FoundState
     from cfi2sframe.verification.truth import Claim, Fde, Truth
 
 Kind = Literal["wrong", "missing", "extra", "invariant", "unusual"]

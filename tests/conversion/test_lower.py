@@ -10,8 +10,8 @@ from cfi2sframe.conversion.lower import InParts, Lowering, Skip, Target, check_t
 from cfi2sframe.conversion.reasons import SkipReason
 from cfi2sframe.dwarf.entries import DwarfCie
 from cfi2sframe.dwarf.rules import (
-    UNKNOWN_CFA,
     CfaRule,
+    NoCfa,
     NoRule,
     RaSigning,
     RegisterRule,
@@ -123,7 +123,7 @@ LEFT_OUT = {
         Case(AMD64, state(AMD64, None), "", ALL),
     ),
     SkipReason.CFA_OFFSET_UNKNOWN: (
-        Case(AMD64, state(AMD64, UNKNOWN_CFA), "", ALL),
+        Case(AMD64, state(AMD64, NoCfa.UNKNOWN), "", ALL),
     ),
     SkipReason.RA_EXPRESSION: (
         Case(AMD64, state(AMD64, ra=at_expression(RBX_8_DEREF)), "breg3 8; deref", ALL),
@@ -427,7 +427,7 @@ def test_rows_before_the_end_of_a_function() -> None:
 
 def test_rules_in_words() -> None:
     assert describe_rule(at_cfa(0), AMD64) == "*(c+0)"
-    rules = (None, UNKNOWN_CFA, register_offset(6, -8), register_offset(6, 0), is_expression(RSP_16))
+    rules = (None, NoCfa.UNKNOWN, register_offset(6, -8), register_offset(6, 0), is_expression(RSP_16))
     assert [describe_cfa(rule, AMD64) for rule in rules] == ["none", "unknown", "rbp-8", "rbp+0", "(breg7 16)"]
 
 

@@ -15,7 +15,7 @@ from cfi2sframe.dwarf import machine
 from cfi2sframe.dwarf.entries import DwarfCie
 from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.numbers import Location, PointerBases
-from cfi2sframe.dwarf.rules import UNKNOWN_CFA, CfaRule, NoRule, RaSigning, RowState, UnwindTable
+from cfi2sframe.dwarf.rules import CfaRule, NoCfa, NoRule, RaSigning, RowState, UnwindTable
 from cfi2sframe.errors import CfiError
 from tests.support import cfi_asm as asm
 from tests.support.rules import (
@@ -331,8 +331,8 @@ SCALED = b"\x8f\x10\x92\x2e\x00\x38\x1e\x22"
 def test_a_register_after_an_expression_that_scales_has_no_offset(expression: bytes) -> None:
     """Clang's functions with a frame of vectors: the old offset is without the vectors."""
     changed = (asm.def_cfa_expression(expression), asm.def_cfa_register(6))
-    assert cfa_after(*changed) == UNKNOWN_CFA
-    assert cfa_after(*changed, asm.def_cfa_register(7)) == UNKNOWN_CFA
+    assert cfa_after(*changed) == NoCfa.UNKNOWN
+    assert cfa_after(*changed, asm.def_cfa_register(7)) == NoCfa.UNKNOWN
     assert cfa_after(*changed, asm.def_cfa_offset(48)) == register_offset(6, 48)
     assert cfa_after(*changed, asm.def_cfa(7, 16)) == register_offset(7, 16)
     between = (changed[0], asm.def_cfa_offset(48), changed[1])
@@ -350,7 +350,7 @@ def test_an_expression_may_be_the_first_rule_of_the_cfa() -> None:
     cie = make_cie(AMD64, asm.def_cfa_expression(EXPRESSION))
     assert rows_of(AMD64, cie=cie)[0].state.cfa == is_expression(EXPRESSION)
     changed = asm.def_cfa_register(6)
-    assert rows_of(AMD64, changed, cie=cie)[0].state.cfa == UNKNOWN_CFA
+    assert rows_of(AMD64, changed, cie=cie)[0].state.cfa == NoCfa.UNKNOWN
     assert rows_of(AMD64, changed, asm.def_cfa_offset(16), cie=cie)[0].state.cfa == register_offset(6, 16)
     assert rows_of(AMD64, asm.def_cfa_offset(16), changed, cie=cie)[0].state.cfa == register_offset(6, 16)
 

@@ -13,7 +13,7 @@ from elftools.elf.elffile import ELFFile
 
 from cfi2sframe import load
 from cfi2sframe.conversion.convert import Options
-from cfi2sframe.conversion.rows import read_programs
+from cfi2sframe.conversion.image_cfi import read_programs
 from cfi2sframe.conversion.sources import find_cfi
 from tests.support import naive
 from tests.support.compare_rows import compare_rows

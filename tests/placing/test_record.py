@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cfi2sframe import load
 from cfi2sframe.elf.contents import Splice, spliced
-from cfi2sframe.elf.ranges import Span
+from cfi2sframe.elf.spans import Span
 from cfi2sframe.placing import place
 from cfi2sframe.placing.record import Kept, original_of, record_span, with_record
 from cfi2sframe.placing.remove import remove_section

@@ -14,7 +14,7 @@ from cfi2sframe.cli import main
 from cfi2sframe.constants.elf import PF_R, PF_W, PF_X, PT_PHDR, SHT_GNU_SFRAME, SHT_NULL
 from cfi2sframe.elf.contents import Joined
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.ranges import Span
+from cfi2sframe.elf.spans import Span
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.linked import plan_insertion, self_check
 from cfi2sframe.placing.place import Placement

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cfi2sframe import load
 from cfi2sframe.audit.compare import Audit, audit
-from cfi2sframe.conversion.rows import read_programs
+from cfi2sframe.conversion.image_cfi import read_programs
 from cfi2sframe.conversion.sources import find_cfi
 from tests.support.needs import need
 

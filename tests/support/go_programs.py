@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from cfi2sframe.abi.rule import Rule
-from cfi2sframe.conversion.rows import read_programs
+from cfi2sframe.conversion.image_cfi import read_programs
 from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.dwarf.programs import CfiEntry
 from cfi2sframe.dwarf.rules import NoRule, RowState

@@ -6,7 +6,7 @@ from typing import Final
 
 from cfi2sframe.abi import Arch
 from cfi2sframe.abi.rule import Rule
-from cfi2sframe.dwarf.rules import UNKNOWN_CFA, CfaRule, NoRule, RaSigning, RegisterRule, RowState, UnwindTable
+from cfi2sframe.dwarf.rules import CfaRule, NoCfa, NoRule, RaSigning, RegisterRule, RowState, UnwindTable
 from tests.support.naive import RA_SIGN_STATE, Row
 from tests.support.naive import Rule as NaiveRule
 from tests.support.rules import state_at
@@ -39,7 +39,7 @@ def _rule_of(rule: RegisterRule) -> NaiveRule:
 
 
 def _cfa_of(rule: CfaRule) -> NaiveRule:
-    if rule == UNKNOWN_CFA:
+    if rule == NoCfa.UNKNOWN:
         return ("unknown",)
     if isinstance(rule, Rule):
         assert not rule.deref

@@ -10,7 +10,7 @@ from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.api import convert, truth_of, verify
 from cfi2sframe.conversion.convert import Options, convert_image
-from cfi2sframe.conversion.rows import read_programs
+from cfi2sframe.conversion.image_cfi import read_programs
 from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule

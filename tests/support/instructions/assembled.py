@@ -21,11 +21,12 @@ from typing import Final, NamedTuple
 from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.abi.rule import Rule
-from cfi2sframe.conversion.rows import read_programs
+from cfi2sframe.conversion.image_cfi import read_programs
 from cfi2sframe.conversion.sources import find_cfi
+from cfi2sframe.dwarf.expression import Expression
 from cfi2sframe.dwarf.rules import NoRule, RowState, UnwindTable
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.ranges import Span
+from cfi2sframe.elf.spans import Span
 from cfi2sframe.instructions.derive import Derived, derive
 from cfi2sframe.instructions.underived import CodeReason
 from tests.support.needs import need
@@ -108,7 +109,7 @@ def shown(row: RowState | None) -> str:
     if isinstance(cfa, Rule):
         text = f"CFA=r{cfa.register}{cfa.offset:+d}"
     else:
-        text = f"CFA={cfa.code.hex()}" if cfa is not None else "no CFA"
+        text = f"CFA={cfa.code.hex()}" if isinstance(cfa, Expression) else "no CFA"
     for name, rule in (("RA", row.ra), ("FP", row.fp)):
         if rule is not NoRule.UNSPECIFIED:
             text += f" {name}={f'c{rule.offset:+d}' if isinstance(rule, Rule) and rule.is_saved_at_cfa else rule}"

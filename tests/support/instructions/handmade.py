@@ -6,11 +6,11 @@ from itertools import pairwise
 from typing import Final
 
 from cfi2sframe.abi import Arch
-from cfi2sframe.conversion.rows import read_programs
+from cfi2sframe.conversion.image_cfi import read_programs
 from cfi2sframe.conversion.uncovered import as_cfi
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.ranges import Span, without
+from cfi2sframe.elf.spans import Span, without
 from cfi2sframe.instructions.derive import Derived
 from tests.support import elf_asm
 from tests.support.samples import CODE, ET_DYN, PT_LOAD, SHF_ALLOC, TEXT_VADDR

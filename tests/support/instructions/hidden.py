@@ -8,11 +8,11 @@ from typing import NamedTuple
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.audit.flow import CfiFlow
 from cfi2sframe.conversion.code_map import map_code
-from cfi2sframe.conversion.rows import read_programs
+from cfi2sframe.conversion.image_cfi import read_programs
 from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.ranges import Span
+from cfi2sframe.elf.spans import Span
 from cfi2sframe.instructions.derive import derive
 from tests.support.instructions.assembled import row_spans
 

@@ -11,7 +11,7 @@ from cfi2sframe import convert, load
 from cfi2sframe.api import decode_existing, decode_raw
 from cfi2sframe.conversion.convert import Options
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.ranges import Span, SpanCount
+from cfi2sframe.elf.spans import Span, SpanCount
 from cfi2sframe.errors import InputError
 from cfi2sframe.sframe.model import OUTERMOST, FrameState, Function, Section
 from cfi2sframe.sframe.read import DecodedSection

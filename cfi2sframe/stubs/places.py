@@ -13,8 +13,8 @@ from itertools import product
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
-from cfi2sframe.elf.ranges import Span
 from cfi2sframe.elf.references import dynamic_entries
+from cfi2sframe.elf.spans import Span
 from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.decoder import Decoder
 from cfi2sframe.instructions.effects import JUMP

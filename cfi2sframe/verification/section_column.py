@@ -10,7 +10,7 @@ from operator import lt, or_
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.constants.sframe import SFRAME_VERSION_1
-from cfi2sframe.elf.ranges import Span, touches
+from cfi2sframe.elf.spans import Span, touches
 from cfi2sframe.sframe.model import NO_BLOCK_SIZE, Function, no_row_state
 from cfi2sframe.verification.column import ADDRESS_END, AddressColumn, steps
 

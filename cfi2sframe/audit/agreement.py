@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.constants import dwarf as d
 from cfi2sframe.dwarf.expression import Expression, Operation, parse_expression
-from cfi2sframe.dwarf.rules import NoRule
+from cfi2sframe.dwarf.rules import NoCfa, NoRule
 from cfi2sframe.errors import CfiError
 from cfi2sframe.instructions.states import CALLER_FP, CFA, NUMBER, RETURN_ADDRESS, plus
 
@@ -57,7 +57,7 @@ def answers_of(row: RowState, state: State, abi: Abi) -> Answers:
 def _cfa(rule: CfaRule, state: State, abi: Abi) -> Answer:
     if isinstance(rule, Expression):
         return _compared(_loaded(rule.code, state), _CFA)
-    if rule.register is None or rule.deref:
+    if isinstance(rule, NoCfa) or rule.register is None or rule.deref:
         return Answer.UNDECIDED
     value = state.get(rule.register)
     if value is None and abi.clobbered >> rule.register & 1:
