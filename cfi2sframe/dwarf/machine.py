@@ -103,6 +103,7 @@ class RowMachine:
         self._remembered: list[MachineState] = []
         self._numbers: dict[MachineState, int] = {}
         self._known: dict[MachineState, _Known] = {}
+        self._rows: dict[RowState, RowState] = {}
         self._chunks: dict[bytes, tuple[int, bytes]] = {}
         # In a CIE, DW_CFA_restore takes a rule away.
         self.initial = MachineState(None, None, None, ra, NoRule.UNSPECIFIED, NoRule.UNSPECIFIED)
@@ -140,7 +141,7 @@ class RowMachine:
             row = known.row
             if starts[-1] == delta:
                 del starts[-1], rows[-1]
-            if not rows or rows[-1] != row:
+            if not rows or rows[-1] is not row:
                 starts.append(delta)
                 rows.append(row)
         return UnwindTable(tuple(starts), tuple(rows), depends_on_location)
@@ -165,7 +166,9 @@ class RowMachine:
     def _known_of(self, state: MachineState) -> _Known:
         known = self._known.get(state)
         if known is None:
-            known = self._known[state] = _Known(state, state.row)
+            # Equal rows of this machine are one object, so that `run` need not compare them by value.
+            row = self._rows.setdefault(state.row, state.row)
+            known = self._known[state] = _Known(state, row)
         return known
 
     def _read(self, instructions: bytes) -> Iterator[Instruction]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable
-from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -48,12 +47,16 @@ class StoredFunction(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """A section that was read, the file it describes, and who looks. `is_in_file`: it is the one that the file has."""
+    """A section that was read, the file it describes, and who looks.
+
+    `bodies` are the distinct ones of its `functions`. `is_in_file`: it is the one that the file has.
+    """
 
     edition: Edition
     section: DecodedSection
     image: ElfImage
     functions: tuple[StoredFunction, ...]
+    bodies: tuple[FunctionBody, ...]
     is_in_file: bool = False
 
     @property
@@ -87,8 +90,8 @@ def each_body(check: Callable[[FunctionBody], object]) -> Check:
     """Return the same from a function that looks at rows alone. Those that functions share are looked at once."""
 
     def breaches(it: Subject) -> Breaches:
-        found = cache(check)
-        return [(f.start, message) for f in it.functions if isinstance(message := found(f.body), str)]
+        found = {body: message for body in it.bodies if isinstance(message := check(body), str)}
+        return [(f.start, found[f.body]) for f in it.functions if f.body in found] if found else []
 
     return breaches
 

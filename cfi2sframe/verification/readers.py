@@ -215,9 +215,9 @@ def judge(name: str, section: DecodedSection, image: ElfImage, *, is_in_file: bo
     `is_in_file`: the section is the one that the file has, so that headers which lead to it count too. There is no
     verdict for a name that `cfi2sframe.verification.reader_names` does not have.
     """
-    functions = c.stored_functions(section)
+    functions, bodies = c.stored_functions(section), tuple(dict.fromkeys(section.bodies))
     return tuple(
-        _verdict(key, Subject(edition, section, image, functions, is_in_file))
+        _verdict(key, Subject(edition, section, image, functions, bodies, is_in_file))
         for key, edition in _EDITIONS.items()
         if edition.reader == name
     )
@@ -250,5 +250,6 @@ def unmet_demands(section: DecodedSection, image: ElfImage, demands: Literal["ve
 
     The start is None for the section as a whole.
     """
-    it = Subject(_EDITIONS[demands], section, image, c.stored_functions(section))
+    bodies = tuple(dict.fromkeys(section.bodies))
+    it = Subject(_EDITIONS[demands], section, image, c.stored_functions(section), bodies)
     return [breach for rule in _RULES if demands in rule.editions for breach in rule.breaches(it)]
