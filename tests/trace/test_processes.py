@@ -291,3 +291,23 @@ def test_a_process_that_has_changed_its_root(tmp_path: Path, store: FileStore) -
         traced = traced_or_skip(process.pid, store)
     assert traced.threads[0].ending.kind == "outermost"
     assert [module.note for module in traced.space.modules if module.name == str(path)] == [""]
+
+
+def test_rows_and_names_of_debug_files(tmp_path: Path) -> None:
+    """A stripped program without `.eh_frame`: its debug file is looked for, named or left alone."""
+    need("objcopy", "strip")
+    flags = ("-g", "-fno-asynchronous-unwind-tables", "-Wl,--build-id=sha1")
+    program = compiled(DEEP.replace("5000", "3"), tmp_path, *flags)
+    debug = tmp_path / "program.debug"
+    run("objcopy", "--only-keep-debug", program, debug)
+    run("objcopy", "--strip-all", f"--add-gnu-debuglink={debug}", program)
+    with running(program) as process:
+        found = str(traced_or_skip(process.pid, FileStore()))
+        assert found.count(" dive+") == 4
+        assert found.endswith("end: outermost: RA is undefined")
+        named = cli.run("trace", "--pid", str(process.pid), "--debug-file", debug).out.decode().strip()
+        assert named.count(" dive+") == 4
+        assert named.endswith("end: outermost: RA is undefined")
+        alone = str(traced_or_skip(process.pid, FileStore(debug_file=None)))
+        assert "dive" not in alone
+        assert "no-row" in alone
