@@ -147,7 +147,7 @@ def debug_file_of(arguments: argparse.Namespace) -> str | None:
     if path is not None:
         if arguments.source not in (None, "code"):
             raise RequestError(f"--from {arguments.source} and --debug-file contradict each other")
-        for option in ("output", "report"):
+        for option in ("output", "report") if path != "auto" else ():
             check_apart(option, getattr(arguments, option, None), [path])
     return path
 

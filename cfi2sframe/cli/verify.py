@@ -52,7 +52,8 @@ if TYPE_CHECKING:
 SCHEMA_VERSION: Final = 1
 #: Said of a file like a module after `strip -g`.
 _NOT_COMPARED: Final = (
-    "not compared: the file has no call frame information for its section; verify it before it is stripped"
+    "not compared: the file has no call frame information for its section; verify it before it is stripped, or with "
+    "--debug-file"
 )
 _STATUSES: Final = {"clean": EXIT_SUCCESS, "different": EXIT_DIFFERENCE, "uncompared": EXIT_UNCOMPARED}
 
