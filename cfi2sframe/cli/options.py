@@ -10,7 +10,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from cfi2sframe.errors import RequestError
+from cfi2sframe.errors import RequestError, naming_path
 from cfi2sframe.readers import READERS
 from cfi2sframe.sframe.constants import DEFAULT_ERRATA, ERRATA
 
@@ -142,12 +142,17 @@ def add_debug_file(group: argparse._ActionsContainer) -> None:
 
 
 def debug_file_of(arguments: argparse.Namespace) -> str | None:
-    """Return the value of `--debug-file`. Raises `RequestError` when `--from` excludes it, or it is an output."""
+    """Return the value of `--debug-file`.
+
+    Raises `RequestError` when `--from` excludes it, or it is an output, and `OSError` when it is not there.
+    """
     path: str | None = arguments.debug_file
-    if path is not None:
-        if arguments.source not in (None, "code"):
-            raise RequestError(f"--from {arguments.source} and --debug-file contradict each other")
-        for option in ("output", "report") if path != "auto" else ():
+    if path is not None and arguments.source not in (None, "code"):
+        raise RequestError(f"--from {arguments.source} and --debug-file contradict each other")
+    if path not in (None, "auto"):
+        with naming_path(path):
+            os.stat(path)
+        for option in ("output", "report"):
             check_apart(option, getattr(arguments, option, None), [path])
     return path
 

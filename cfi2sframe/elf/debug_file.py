@@ -113,8 +113,10 @@ def _open(path: str) -> ElfImage:
 
 def _why_not(image: ElfImage, debug: ElfImage) -> str:
     """Return why a file is not the debug file of an image; empty if it is. Raises `ElfError`, `ChangedError`."""
-    if image.is_relocatable or debug.is_relocatable:
+    if image.is_relocatable:
         return "debug files of relocatable objects are not read"
+    if debug.is_relocatable:
+        return "no debug file of a program: an object, or what dwz or -gsplit-dwarf has split off, which has no CFI"
     if image.arch != debug.arch:
         return f"a file for {debug.arch.name}; the code is for {image.arch.name}"
     own, other = build_id_of(image), build_id_of(debug)

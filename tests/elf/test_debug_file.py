@@ -169,6 +169,19 @@ def convert_id(program: Path) -> str:
     return run_tool(need("readelf"), "-n", program).partition("Build ID: ")[2].split()[0]
 
 
+def test_dwz_and_split_dwarf(tmp_path: Path) -> None:
+    """The CFI stays in the debug file; what is split off from it has none, and is named for what it is."""
+    program = built(tmp_path, None, "-gsplit-dwarf", "-gdwarf-4")
+    stripped, debug = separated(tmp_path, program)
+    (split,) = (path for path in tmp_path.glob("*.dwo"))
+    other, common = tmp_path / "other", tmp_path / "common"
+    shutil.copy(debug, other)
+    assert attempt(need("dwz"), "-m", common, debug, other).status in (0, 1)
+    assert run("coverage", stripped, "--debug-file", debug).status == 0
+    for path in (split, *([common] if common.exists() else [])):
+        assert "what dwz or -gsplit-dwarf has split off" in run("coverage", stripped, "--debug-file", path).err[0]
+
+
 def test_go_after_the_fact(tmp_path: Path) -> None:
     """Go's own table stays, and is better than its `.debug_frame`."""
     program = go_build(tmp_path, 'package main\nfunc main() { println("x") }\n')
@@ -274,7 +287,7 @@ def test_only_for_code_that_the_file_leaves_undescribed(tmp_path: Path, arch: Ar
         (debug_file(S390X), "a file for s390x; the code is for AMD64"),
         (debug_file(vaddr=TEXT_VADDR + 16), "the code is at other addresses than in this debug file: it was rewritten"),
         (debug_file(build_id=b""), "nothing shows whether it belongs to the code: there are neither two build-ids nor"),
-        (debug_file(file_type=1), "debug files of relocatable objects are not read"),
+        (debug_file(file_type=1), "no debug file of a program: an object, or what dwz or -gsplit-dwarf has split off"),
         (debug_file()[:100], "truncated"),
         (b"text", "not an ELF file"),
     ],
@@ -355,6 +368,8 @@ def test_requests_that_make_no_sense(tmp_path: Path) -> None:
     debug.write_bytes(debug_file(AMD64, (fde(AMD64, 0, 16, 16),)))
     result = run("coverage", binary, "--from", "eh_frame", "--debug-file", debug)
     assert result.err == ("cfi2sframe: error: --from eh_frame and --debug-file contradict each other",)
+    result = run("trace", "--pid", "1", "--debug-file", tmp_path / "nosuch")
+    assert result.err == (f"cfi2sframe: {tmp_path / 'nosuch'}: error: No such file or directory",)
     for option in ("-o", "--report"):
         target = ("-o", debug) if option == "-o" else ("--check", "--report", debug)
         result = run("convert", binary, *target, "--debug-file", debug)
