@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import stat
 import struct
-import zlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -168,6 +167,8 @@ def _debug_link(image: ElfImage) -> _DebugLink | None:
 
 
 def _crc_of(data: FileData) -> int:
+    import zlib
+
     crc = 0
     for start in range(0, len(data), _BLOCK_SIZE):
         crc = zlib.crc32(data[start : start + _BLOCK_SIZE], crc)
