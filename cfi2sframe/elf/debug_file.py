@@ -176,7 +176,7 @@ def _crc_of(data: FileData) -> int:
 
 
 def refuse_debug_file(image: ElfImage) -> None:
-    """Raise `UnfitError` for a separate debug file: of what is loaded, it has no bytes but those of notes."""
-    loaded = [s for s in image.sections if s.flags & c.SHF_ALLOC and s.size]
-    if any(s.is_code for s in loaded) and all(s.type in (c.SHT_NOBITS, c.SHT_NOTE) for s in loaded):
+    """Raise `UnfitError` for a debug file: of what is loaded, it has no bytes but those of notes."""
+    loaded = [section for section in image.sections if section.flags & c.SHF_ALLOC and section.size]
+    if image.is_debug_file and all(section.type in (c.SHT_NOBITS, c.SHT_NOTE) for section in loaded):
         raise UnfitError("a separate debug file: name the file that has the code, and this one with --debug-file")
