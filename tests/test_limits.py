@@ -155,7 +155,7 @@ def test_names_are_escaped(verb: str, tmp_path: Path) -> None:
     target = ["-o", str(tmp_path / "out")] if verb in ("convert", "remove") else []
     result = cli.run(verb, *(["--would-be"] if verb == "verify" else []), str(path), *target)
     shown = "\n".join(result.err) + result.out.decode("utf-8", "backslashreplace")
-    assert shown or verb in ("convert", "verify")
+    assert shown or verb in ("convert", "verify", "remove")
     assert not [c for c in shown if c in "\x1b\x07\x9b\u202e"]
     if verb in ("convert", "coverage"):
         assert "\\x1b]0;owned" in shown, "the name is shown, escaped"

@@ -11,10 +11,12 @@ from cfi2sframe.cli.messages import EXIT_DIFFERENCE, EXIT_SUCCESS, PROGRAM, wors
 from cfi2sframe.cli.options import (
     Inputs,
     Printing,
+    add_debug_file,
     add_inputs,
     add_option,
     add_output,
     add_source,
+    debug_file_of,
     inputs_of,
     printing_of,
 )
@@ -36,6 +38,7 @@ class AuditRequest(NamedTuple):
     printing: Printing = Printing()
     source: CfiKind | None = None
     is_verbose: bool = False
+    debug_file: str | None = None
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +53,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"  {PROGRAM} audit -j 4 build -o audit.json\n",
     )
     add_inputs(parser, "ELF file or folder; - is standard input")
-    add_source(parser.add_argument_group("what to compare"), ("eh_frame", "debug_frame", "gopclntab"))
+    group = parser.add_argument_group("what to compare")
+    add_source(group, ("eh_frame", "debug_frame", "gopclntab"))
+    add_debug_file(group)
     group = add_output(parser, FORMATS)
     add_option(group, "-v, --verbose", "name functions that could not be compared, and why")
 
@@ -58,21 +63,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def request_of(arguments: argparse.Namespace) -> AuditRequest:
     """Return what the arguments ask for. Raises `RequestError` when they contradict one another, and `OSError`."""
     inputs = inputs_of(arguments)
-    return AuditRequest(inputs, printing_of(arguments, inputs.names), arguments.source, arguments.verbose)
+    printing, debug_file = printing_of(arguments, inputs.names), debug_file_of(arguments)
+    return AuditRequest(inputs, printing, arguments.source, arguments.verbose, debug_file)
 
 
 def run(request: AuditRequest) -> int:
     """Audit all files; return the worst file's exit status."""
     from cfi2sframe.report.audit import audit_report
 
-    question = partial(_audit, kind=request.source)
+    question = partial(_audit, kind=request.source, debug_file=request.debug_file)
     collected = collect(request.inputs.find(), question, request.inputs.process_count)
     report = partial(audit_report, collected.answers, with_undecided=request.is_verbose)
     status = publish(collected, report, request.printing, "none of these files has CFI")
     return worst((status, EXIT_DIFFERENCE if any(each.findings for each in collected.answers) else EXIT_SUCCESS))
 
 
-def _audit(image: ElfImage, kind: CfiKind | None) -> Audit:
+def _audit(image: ElfImage, kind: CfiKind | None, debug_file: str | None) -> Audit:
     from cfi2sframe.audit.compare import audit
+    from cfi2sframe.elf.debug_file import with_debug_file
 
-    return audit(image, kind)
+    with with_debug_file(image, debug_file):
+        return audit(image, kind)

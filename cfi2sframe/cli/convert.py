@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi2sframe.cli.messages import PROGRAM
-from cfi2sframe.cli.options import add_conversion_options, add_option, conversion_options, percentage
+from cfi2sframe.cli.options import add_conversion_options, add_option, conversion_options, debug_file_of, percentage
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.cli.rewriting import add_write_options, refuse, run, write_request
 from cfi2sframe.errors import RequestError
@@ -60,6 +60,7 @@ def request_of(arguments: argparse.Namespace) -> WriteRequest:
         replaces=arguments.replace,
         is_strict=arguments.strict,
         fail_under=arguments.fail_under,
+        debug_file=debug_file_of(arguments),
     )
     request = write_request(arguments, settings)
     if request.settings.is_raw:

@@ -17,6 +17,7 @@ from cfi2sframe.cli.options import (
     add_output,
     conversion_options,
     count_or_all,
+    debug_file_of,
     inputs_of,
     printing_of,
 )
@@ -42,6 +43,7 @@ class CoverageRequest(NamedTuple):
     options: Options
     reader: str | None = None
     top: int | None = _DEFAULT_TOP
+    debug_file: str | None = None
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +70,8 @@ def request_of(arguments: argparse.Namespace) -> CoverageRequest:
     printing = printing_of(arguments, inputs.names)
     # Programs get everything.
     top = None if printing.format in ("json", "csv") else arguments.top
-    return CoverageRequest(inputs, printing, conversion_options(arguments), arguments.reader, top)
+    options, debug_file = conversion_options(arguments), debug_file_of(arguments)
+    return CoverageRequest(inputs, printing, options, arguments.reader, top, debug_file)
 
 
 def run(request: CoverageRequest) -> int:
@@ -83,7 +86,9 @@ def run(request: CoverageRequest) -> int:
 def _account(image: ElfImage, request: CoverageRequest) -> Coverage:
     """Return what the report needs of an account: those of thousands of files would not fit into memory."""
     from cfi2sframe.api import convert_for
+    from cfi2sframe.elf.debug_file import with_debug_file
     from cfi2sframe.report.coverage import account
 
-    coverage = account(convert_for(image, request.options, request.reader))
+    with with_debug_file(image, request.debug_file):
+        coverage = account(convert_for(image, request.options, request.reader))
     return coverage if request.top is None else coverage._replace(missing=coverage.largest(request.top))

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe.constants.sframe import DEFAULT_ERRATA, ERRATA
-from cfi2sframe.errors import RequestError
+from cfi2sframe.errors import RequestError, naming_path
 from cfi2sframe.verification.reader_names import READERS
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> argparse._Argumen
     text = f"errata level of version 2 to write: {levels}; default {DEFAULT_ERRATA}"
     add_option(group, "--errata N", text, type=int, choices=tuple(ERRATA))
     add_source(group, ("eh_frame", "debug_frame", "gopclntab", "code"))
+    add_debug_file(group)
     add_level(group)
     text = "load address of raw bytes (default: first 64 KiB boundary past PT_LOAD)"
     add_option(group, "--section-address ADDR", text, type=address)
@@ -132,6 +133,28 @@ def add_source(group: argparse._ActionsContainer, choices: tuple[str, ...]) -> N
         only = f"only this CFI: {', '.join(choice for choice in choices if choice != 'code')}"
         text = f"{only}; {text}" if "code" in choices else only
     add_option(group, "--from CFI", text, dest="source", choices=choices)
+
+
+def add_debug_file(group: argparse._ActionsContainer) -> None:
+    """Add `--debug-file`."""
+    text = "also use the CFI of this separate debug file, or auto: where gdb looks, or in a folder like /usr/lib/debug"
+    add_option(group, "--debug-file FILE", text)
+
+
+def debug_file_of(arguments: argparse.Namespace) -> str | None:
+    """Return the value of `--debug-file`.
+
+    Raises `RequestError` when `--from` excludes it, or it is an output, and `OSError` when it is not there.
+    """
+    path: str | None = arguments.debug_file
+    if path is not None and arguments.source not in (None, "code"):
+        raise RequestError(f"--from {arguments.source} and --debug-file contradict each other")
+    if path not in (None, "auto"):
+        with naming_path(path):
+            os.stat(path)
+        for option in ("output", "report"):
+            check_apart(option, getattr(arguments, option, None), [path])
+    return path
 
 
 def add_level(group: argparse._ActionsContainer) -> None:

@@ -6,7 +6,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.cli.messages import EXIT_SUCCESS, PROGRAM
-from cfi2sframe.cli.options import Printing, add_option, add_output, add_source, add_version, positive, printing_of
+from cfi2sframe.cli.options import (
+    Printing,
+    add_option,
+    add_output,
+    add_source,
+    add_version,
+    debug_file_of,
+    positive,
+    printing_of,
+)
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import RequestError, naming
 
@@ -26,6 +35,7 @@ class TraceRequest(NamedTuple):
     version: int = 3
     source: CfiKind | None = None
     printing: Printing = Printing()
+    debug_file: str = "auto"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +56,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "--thread N", "id of a thread, or all (default all)", type=_thread)
     add_version(parser)
     add_source(parser, ("code",))
+    text = "separate debug file, or a folder like /usr/lib/debug (default: where gdb looks)"
+    add_option(parser, "--debug-file FILE", text, default="auto")
     add_output(parser, ("text", "json"))
 
 
@@ -69,6 +81,7 @@ def request_of(arguments: argparse.Namespace) -> TraceRequest:
         arguments.sframe_version or 3,
         arguments.source,
         printing_of(arguments, () if arguments.core is None else (arguments.core,)),
+        debug_file_of(arguments) or "auto",
     )
 
 
@@ -85,7 +98,7 @@ def run(request: TraceRequest) -> int:
         data = None if core is None else read_file(core)
         # Memory of a process that was never touched costs it nothing.
         with limited(resident_size(pid) if data is None else stored_size(data)):
-            store = FileStore(request.version, request.source)
+            store = FileStore(request.version, request.source, request.debug_file)
             if data is None:
                 traced = trace_process(pid, store=store, thread=request.thread)
             else:

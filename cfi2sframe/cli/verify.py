@@ -28,6 +28,7 @@ from cfi2sframe.cli.options import (
     add_option,
     check_apart,
     conversion_options,
+    debug_file_of,
     inputs_of,
     write_text,
 )
@@ -51,7 +52,8 @@ if TYPE_CHECKING:
 SCHEMA_VERSION: Final = 1
 #: Said of a file like a module after `strip -g`.
 _NOT_COMPARED: Final = (
-    "not compared: the file has no call frame information for its section; verify it before it is stripped"
+    "not compared: the file has no call frame information for its section; verify it before it is stripped, or with "
+    "--debug-file"
 )
 _STATUSES: Final = {"clean": EXIT_SUCCESS, "different": EXIT_DIFFERENCE, "uncompared": EXIT_UNCOMPARED}
 
@@ -73,6 +75,7 @@ class VerifyRequest(NamedTuple):
     reader: str | None = None
     report: str | None = None
     is_verbose: bool = False
+    debug_file: str | None = None
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -129,6 +132,7 @@ def request_of(arguments: argparse.Namespace) -> VerifyRequest:
         arguments.reader,
         arguments.report,
         arguments.verbose,
+        debug_file_of(arguments),
     )
 
 
@@ -156,7 +160,8 @@ def run(request: VerifyRequest) -> int:
             for line in (*result.lines, *(result.note_lines if request.is_verbose else ())):
                 sys.stdout.write(f"{printable(f'{name}: {line}')}\n")
             if request.is_verbose and is_single and not request.readers:
-                say("info", _comparison([result]), name)
+                debug_file = f"; with {result.debug_file}" if result.debug_file else ""
+                say("info", f"{_comparison([result])}{debug_file}", name)
         elif is_skipped(source, result):
             name, status, own, reason = result.name, "skipped", EXIT_SUCCESS, result.reason
         else:
@@ -187,7 +192,10 @@ def _comparison(checks: Sequence[Checked]) -> str:
 
 
 class Checked(NamedTuple):
-    """What a report has of a file: a key of `_STATUSES`, how much was compared, what differs, what readers would do."""
+    """What a report has of a file: a key of `_STATUSES`, how much was compared, what differs, what readers would do.
+
+    `debug_file` is the separate debug file whose CFI counted, too.
+    """
 
     file: str
     status: str
@@ -198,6 +206,7 @@ class Checked(NamedTuple):
     notes: tuple[dict[str, str], ...] = ()
     readers: tuple[str, ...] = ()
     reason: str = ""
+    debug_file: str = ""
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -218,7 +227,11 @@ def check(image: ElfImage, request: VerifyRequest) -> Checked:
     """
     if not (request.section or request.is_conversion) and existing_section(image).presence is Presence.ABSENT:
         raise UnfitError("no .sframe section; --would-be checks the one that convert would write")
-    return _judged(image, request) if request.readers else _compared(image, request)
+    from cfi2sframe.elf.debug_file import with_debug_file
+
+    with with_debug_file(image, request.debug_file):
+        checked = _judged(image, request) if request.readers else _compared(image, request)
+        return checked._replace(debug_file="" if image.debug_file is None else image.debug_file.name)
 
 
 def _judged(image: ElfImage, request: VerifyRequest) -> Checked:

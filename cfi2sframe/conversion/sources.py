@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.conversion.reasons import UnreadSource
 from cfi2sframe.dwarf.row_section import RowSection  # noqa: TC001 - part of a NamedTuple's fields
-from cfi2sframe.elf.cfi import SOURCE_NAMES, CfiKind, CfiSection, debug_frames, eh_frames
+from cfi2sframe.elf.cfi import SOURCE_NAMES, CfiKind, CfiSection, debug_file_frames, debug_frames, eh_frames
+from cfi2sframe.elf.debug_file import refuse_debug_file
 from cfi2sframe.errors import CfiError, ElfError, RequestError, UnfitError
 from cfi2sframe.gotable.header import find_table
 
@@ -32,6 +33,7 @@ _FINDERS: Final[dict[CfiKind, Callable[[ElfImage], Sequence[CfiSection | RowSect
     "eh_frame": eh_frames,
     "debug_frame": debug_frames,
     "gopclntab": _go_table_cfi,
+    "debug_file": debug_file_frames,
 }
 
 
@@ -46,13 +48,14 @@ def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> FoundCfi:
     """Return the image's CFI sections: of the kind asked for, or of all kinds in the order of `CFI_KINDS`.
 
     The kind "code" takes all that the file has, which may be none. Otherwise raises `RequestError` when there is none
-    of the kind asked for, and `UnfitError` when there is no CFI at all. Raises `ElfError` or `CfiError` when the best
-    source cannot be read; a lesser source that cannot be read is `unread`.
+    of the kind asked for, and `UnfitError` when there is no CFI at all. Raises `UnfitError` for a separate debug file,
+    `ElfError` or `CfiError` when the best source cannot be read; a lesser source that cannot be read is `unread`.
     """
+    refuse_debug_file(image)
     if kind is not None and kind != "code":
         found = _FINDERS[kind](image)
         if not found:
-            raise RequestError(f"no .{kind} section")
+            raise RequestError("no debug file" if kind == "debug_file" else f"no .{kind} section")
         return FoundCfi(tuple(found))
     sections: list[CfiSection | RowSection] = []
     unread: list[UnreadSource] = []
@@ -65,6 +68,6 @@ def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> FoundCfi:
         except (ElfError, CfiError) as error:
             unread.append(UnreadSource.of(SOURCE_NAMES[each], error))
     if not sections and kind is None:
-        hint = "a separate debug file may have some, and convert --from code needs none"
+        hint = "a separate debug file (--debug-file) may have some, and convert --from code needs none"
         raise UnfitError(f"no call frame information: no .eh_frame, .debug_frame or .gopclntab; {hint}")
     return FoundCfi(tuple(sections), tuple(unread))

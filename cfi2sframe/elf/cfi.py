@@ -19,16 +19,18 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.headers import ElfSection
     from cfi2sframe.elf.image import ElfImage
 
-CfiKind = Literal["eh_frame", "debug_frame", "gopclntab", "code"]
+CfiKind = Literal["eh_frame", "debug_frame", "gopclntab", "debug_file", "code"]
 
-#: The sources of CFI, the best one first: an address belongs to the best source that has an FDE there. "code" is what
-#: instructions say of code that no other source has; it is read only when asked for.
-CFI_KINDS: Final[tuple[CfiKind, ...]] = ("eh_frame", "debug_frame", "gopclntab", "code")
+#: The sources of CFI, the best one first: an address belongs to the best source that has an FDE there. "debug_file" is
+#: the `.debug_frame` of the separate debug file; "code" is what instructions say of code that no other source has. Both
+#: are read only when asked for.
+CFI_KINDS: Final[tuple[CfiKind, ...]] = ("eh_frame", "debug_frame", "gopclntab", "debug_file", "code")
 #: The names of the sources in reports.
 SOURCE_NAMES: Final[dict[CfiKind, str]] = {
     "eh_frame": ".eh_frame",
     "debug_frame": ".debug_frame",
     "gopclntab": ".gopclntab",
+    "debug_file": ".debug_frame of the debug file",
     "code": "code",
 }
 
@@ -96,6 +98,17 @@ def debug_frames(image: ElfImage) -> tuple[CfiSection, ...]:
     Raises `ElfError` when one cannot be read.
     """
     return _sections(image, list(image.sections_named(".debug_frame")), "debug_frame")
+
+
+def debug_file_frames(image: ElfImage) -> tuple[CfiSection, ...]:
+    """Return the sections named `.debug_frame` of the image's debug file, named after it; none without a debug file.
+
+    Addresses are those of the image. Raises `ElfError` when one cannot be read.
+    """
+    debug = image.debug_file
+    if debug is None:
+        return ()
+    return tuple(f._replace(name=f"{debug.name}({f.name})", kind="debug_file") for f in debug_frames(debug))
 
 
 def _sections(image: ElfImage, sections: list[ElfSection], kind: CfiKind) -> tuple[CfiSection, ...]:

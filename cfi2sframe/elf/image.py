@@ -70,6 +70,8 @@ class ElfImage:
     def __init__(self, data: FileData, name: str) -> None:
         self.name = name
         self.data = data
+        #: The separate debug file, once `debug_file.find_debug_file` has found it: one more source of CFI.
+        self.debug_file: ElfImage | None = None
         self.header: FileHeader = parse_file_header(data)
         self.byte_order = self.header.byte_order
         self.arch: Arch = self._find_arch()

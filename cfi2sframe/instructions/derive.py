@@ -17,6 +17,7 @@ from cfi2sframe.instructions.code import Code
 from cfi2sframe.instructions.effects import RA_SIGN_STATE
 from cfi2sframe.instructions.machine import Machine
 from cfi2sframe.instructions.rows import row_of
+from cfi2sframe.instructions.signal_returns import signal_code
 from cfi2sframe.instructions.states import NO_CALLER, NUMBER, ra_place
 from cfi2sframe.instructions.underived import CodeReason, Underived
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.spans import Span
     from cfi2sframe.instructions.effects import Abi
     from cfi2sframe.instructions.function import Followed
+    from cfi2sframe.instructions.signal_returns import SignalCode
     from cfi2sframe.instructions.states import State
 
 _REASONS: Final = (
@@ -51,10 +53,11 @@ class Derived(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A row, and whether the RA is signed with the B key."""
+    """A row, whether the RA is signed with the B key, and whether a signal has interrupted the caller."""
 
     state: RowState
-    uses_b_key: bool
+    uses_b_key: bool = False
+    is_signal_frame: bool = False
 
 
 def derive(image: ElfImage, covered: Sequence[Span]) -> Derived:
@@ -99,6 +102,8 @@ def derive(image: ElfImage, covered: Sequence[Span]) -> Derived:
     if first is not None:
         canvas.paint_outermost(first)
         starts.add(first.entry)
+    for found in signal_code(code, sorted(entries)):
+        canvas.paint_signal_return(found)
     return canvas.derived(sorted(starts))
 
 
@@ -141,7 +146,14 @@ class _Canvas:
         for vaddr, state in function.states.items():
             row = row_of(state, self.abi)
             if row is not None and not self.has_row(vaddr):
-                self._mark(vaddr, vaddr + function.sizes.get(vaddr, 0), self._number(_Row(row, uses_b_key=False)))
+                self._mark(vaddr, vaddr + function.sizes.get(vaddr, 0), self._number(_Row(row)))
+
+    def paint_signal_return(self, found: SignalCode) -> None:
+        """Mark code that returns from a signal handler, where no function has it."""
+        mark = self._number(_Row(found.state, is_signal_frame=True))
+        for vaddr in range(found.start, found.end):
+            if not self.has_row(vaddr):
+                self._mark(vaddr, vaddr + 1, mark)
 
     def _number(self, row: _Row) -> int:
         number = self._numbers.get(row)
@@ -189,7 +201,8 @@ class _Canvas:
                     row = self._rows[mark - _FIRST_ROW]
                     inner = starts[bisect_right(starts, vaddr - 1) : bisect_right(starts, end - 1)]
                     for start, stop in pairwise(sorted({vaddr, *inner, end})):
-                        if group and (start in inner or group[-1][1] != start):
+                        is_other = group and group[-1][2].is_signal_frame != row.is_signal_frame
+                        if group and (start in inner or group[-1][1] != start or is_other):
                             functions.append(_function(group))
                             group = []
                         group.append((start, stop, row))
@@ -212,4 +225,4 @@ def _function(group: list[tuple[int, int, _Row]]) -> RowFunction:
     start = group[0][0]
     table = table_of_rows((first - start, row.state) for first, _, row in group)
     uses_b_key = any(row.uses_b_key for _, _, row in group)
-    return RowFunction(start, group[-1][1] - start, table, uses_b_key=uses_b_key)
+    return RowFunction(start, group[-1][1] - start, table, group[0][2].is_signal_frame, uses_b_key)

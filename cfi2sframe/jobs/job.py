@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe import emit
 from cfi2sframe.conversion.reasons import SkipReason
 from cfi2sframe.conversion.sources import find_cfi
+from cfi2sframe.elf.debug_file import with_debug_file
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import stored_size
 from cfi2sframe.errors import (
@@ -103,7 +104,8 @@ def _run(job: Job) -> Outcome:
                 return Outcome(job.name, job.other_names, "skipped", reason=skip.reason, skip_kind=skip.kind)
             if settings.removes:
                 return _remove(job, image, file)
-            return _convert(job, image, file)
+            with with_debug_file(image, settings.debug_file):
+                return _convert(job, image, file)
         finally:
             image.close()
 
@@ -180,6 +182,8 @@ def _known_of(job: Job, conversion: Conversion, coverage: Coverage | None) -> Ou
         from cfi2sframe.report.tables import SCHEMA_VERSION
 
         summary = f"{headline(coverage)}; {counted(coverage.sframe_size, 'byte')} of .sframe"
+        if job.settings.debug_file is not None:
+            summary += f"; debug file: {coverage.debug_file or 'none found'}"
         account = json.dumps({"schema": SCHEMA_VERSION, **coverage_data(coverage)})
     return Outcome(
         job.name,

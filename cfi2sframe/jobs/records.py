@@ -27,7 +27,8 @@ class Settings(NamedTuple):
     bits or attributes cannot be kept. `is_strict` and `fail_under` (percent of the bytes of code) forbid to leave
     functions out. `skips_unfit`: skip a file with nothing to convert. `only_checks`: write nothing. `wants_account`:
     the outcome has the account. `is_in_tree`: the file was found in a folder; skip what is not for this program
-    (`files.kinds.SkipKind`). `is_raw`: the output is the section alone, not a copy of the input.
+    (`files.kinds.SkipKind`). `is_raw`: the output is the section alone, not a copy of the input. `debug_file`
+    is where to look for the file's separate debug file (`elf.debug_file.find_debug_file`); None: nowhere.
     """
 
     options: Options = Options()
@@ -43,6 +44,7 @@ class Settings(NamedTuple):
     is_in_tree: bool = False
     removes: bool = False
     is_raw: bool = False
+    debug_file: str | None = None
 
     @property
     def section_type(self) -> int:

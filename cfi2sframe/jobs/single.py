@@ -29,13 +29,14 @@ def convert_file(
     level: Level | None = None,
     in_place: bool = False,
     replace: bool = False,
+    debug_file: str | None = None,
 ) -> Outcome:
     """Write a copy of a file with a section made from its CFI or, with `in_place`, rewrite the file itself.
 
     The new file is written beside its destination, read back, verified and renamed. A file that already has this
     section does not change (status "unchanged"); one with rows that the new one lacks is replaced only with `replace`.
-    The other parameters are those of `convert`. Arguments and outcome can be pickled, for an executor that converts
-    many files.
+    `debug_file` is where to look for the separate debug file (see `elf.debug_file.find_debug_file`). The other
+    parameters are those of `convert`. Arguments and outcome can be pickled, for an executor that converts many files.
 
     Raises what `load` and `convert` raise; `EmbedError` when the file cannot be rewritten without risk;
     `VerificationError` when the result is wrong; `OutputError` when it cannot be written; `RequestError` unless one of
@@ -44,7 +45,7 @@ def convert_file(
     name = _named(path)
     options = Options(version, errata, source, level=level)
     check_options(options)
-    settings = Settings(options, replaces=replace)
+    settings = Settings(options, replaces=replace, debug_file=debug_file)
     if in_place == (output is not None):
         raise RequestError("convert_file wants an output or in_place=True, one of the two")
     if output is None:

@@ -79,7 +79,7 @@ class Coverage(NamedTuple):
     has functions derived from instructions, which no count of FDEs includes. `missing` has the FDEs in order, then the
     largest stretches without CFI; `missing_sums` counts all. FDEs of stubs are not used, because their instructions
     are; dropped FDEs have no code of their own, and `dropped` counts them by reason. `unread` has the sources that
-    could not be read.
+    could not be read, `debug_file` the path of the separate debug file, if one was used.
     """
 
     file: str
@@ -116,6 +116,7 @@ class Coverage(NamedTuple):
     missing: tuple[Missing, ...] = ()
     dropped: dict[str, int] = {}  # noqa: RUF012 - never changed
     unread: tuple[UnreadSource, ...] = ()
+    debug_file: str = ""
 
     @property
     def code_percent(self) -> float:
@@ -198,6 +199,7 @@ def account(conversion: Conversion) -> Coverage:
         missing=tuple(each._replace(demangled=readable.get(each.name, each.name)) for each in shown),
         dropped=dict(sorted(dropped.items())),
         unread=conversion.cfi.unread,
+        debug_file="" if image.debug_file is None else image.debug_file.name,
         **figures(conversion, fates),
     )
 

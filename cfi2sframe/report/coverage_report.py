@@ -69,6 +69,7 @@ def add_up(accounts: Sequence[Coverage]) -> Coverage:
         missing_sums=tuple(found),
         missing=(),
         dropped=dropped,
+        debug_file="",
         unread=tuple(dict.fromkeys(item for each in accounts for item in each.unread)),
     )
 
@@ -158,6 +159,8 @@ def _notes(total: Coverage, rest_count: int) -> Iterator[str]:
         yield f".sframe for {total.arch}: {total.sframe_size:,} bytes, {total.row_count:,} rows{ratio}."
     if len(total.sources) > 1:
         yield f"Functions from {', '.join(f'{name}: {count:,}' for name, count in total.sources.items())}."
+    if total.debug_file:
+        yield f"Debug file: {total.debug_file}."
     if total.other_padding_size:
         yield f"Padding without CFI, which is never executed and no code: {total.other_padding_size:,} bytes."
     if total.stub_fde_count:

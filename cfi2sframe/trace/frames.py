@@ -3,8 +3,8 @@
 
 Addresses are those of the traced process. The step is the same for all ABIs and versions: the rules of a row that was
 read say what differs. SFrame can describe a return from a signal handler on AMD64 (version 3, flexible FDEs). On
-AArch64 and s390x no row can restore the interrupted SP and RA; as debuggers do, a trace relies on the kernel's record
-of registers, whose layout is its ABI (`abi`).
+AArch64 no row can restore the register that may have the interrupted function's RA, and on s390x no SP either; as
+debuggers do, a trace relies on the kernel's record of registers, whose layout is its ABI (`abi`).
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _step(
     frame: Frame, found: Found | Ending, read_memory: ReadMemory, arch: Arch, pac_mask: int
 ) -> tuple[TraceEntry, Frame | Ending]:
     """Return the frame's entry, and its caller."""
-    # Rows can describe a signal trampoline on AMD64; those of other ABIs give a wrong SP.
+    # Rows can describe a signal trampoline on AMD64. On other ABIs they lack the RA's register, or give a wrong SP.
     if isinstance(found, Ending) or arch.elf_machine != EM_X86_64:
         interrupted = interrupted_frame(frame, read_memory, arch)
         if interrupted is not None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import ExitStack, suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.api import decode_made
 from cfi2sframe.constants.elf import PT_LOAD, PT_NOTE
 from cfi2sframe.conversion.convert import Options
+from cfi2sframe.elf.debug_file import AUTO, with_debug_file
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, parse_file_header
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import read_file, stored_size
@@ -65,12 +67,14 @@ class ModuleFile(NamedTuple):
 class FileStore:
     """Loads each file once for any number of threads, processes and samples.
 
-    CFI is converted to `version`; `source` selects the CFI of each file (see `Options`).
+    CFI is converted to `version`; `source` selects the CFI of each file (see `Options`). `debug_file` is where separate
+    debug files are looked for, for CFI and names of functions (see `find_debug_file`); None is nowhere.
     """
 
-    def __init__(self, version: int = 3, source: CfiKind | None = None) -> None:
+    def __init__(self, version: int = 3, source: CfiKind | None = None, debug_file: str | None = AUTO) -> None:
         # Our own look-up knows all errata, and nobody stores these rows, so they need not be few.
         self._options = Options(version, 2 if version == 2 else None, source, level=0)
+        self._debug_file = debug_file if source in (None, "code") else None
         self._by_identity: dict[tuple[int, int, int], ModuleFile | str] = {}
 
     def open(self, path: str, root: str = "") -> ModuleFile | str:
@@ -105,6 +109,13 @@ class FileStore:
         image = ElfImage(data, name)
         if image.is_relocatable:
             raise InputError("an object, which is never mapped")
+        with ExitStack() as stack:
+            # A named file is that of one module; for a conversion, that it belongs to no other would be an error.
+            with suppress(InputError):
+                stack.enter_context(with_debug_file(image, self._debug_file))
+            return self._module_file(image)
+
+    def _module_file(self, image: ElfImage) -> ModuleFile:
         existing = existing_section(image)
         has_section = existing.presence not in (Presence.ABSENT, Presence.EMPTY)
         rows: Section | str
@@ -114,7 +125,10 @@ class FileStore:
                 rows = f"the section is for {rows.arch.name}"
         except InputError as error:
             rows = error.detail
-        functions = sorted((vaddr, symbol.size, symbol.name) for vaddr, symbol in image.functions().items())
+        symbols = image.functions()
+        if image.debug_file is not None:
+            symbols = image.debug_file.functions() | symbols
+        functions = sorted((vaddr, symbol.size, symbol.name) for vaddr, symbol in symbols.items())
         return ModuleFile(image, "file" if has_section else "converted", rows, functions)
 
 

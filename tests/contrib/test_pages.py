@@ -217,6 +217,16 @@ def faults() -> dict[str, tuple[str, list[Block]]]:
 FAULTS = faults()
 
 
+def test_each_fault_of_the_table_has_a_reproducer() -> None:
+    text = UPSTREAM.read_text()
+    linked = re.findall(r"^\| [^|]+ \| \[[^]]+\]\(#([^)]+)\)", text, re.MULTILINE)
+    titles = re.findall(r"^### (.+)$", text, re.MULTILINE)
+    assert sorted(set(linked)) == sorted(re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles)
+    assert {title.replace(" ", "-") for title in titles} == {
+        name.rpartition("-")[0].rpartition("-")[0] for name in FAULTS
+    }
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_fault_is_still_there(name: str, programs: Path, tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from tests.support import cfi_asm as asm
 from tests.support.needs import need
 from tests.support.samples import (
     CODE,
-    SHT_NOBITS,
     TEXT_VADDR,
     Code,
     cie_of,
@@ -161,7 +160,7 @@ def test_a_lesser_source_that_cannot_be_walked() -> None:
 
 
 def text() -> tuple[asm.Section, ...]:
-    return (asm.Section(".text", b"", SHT_NOBITS, CODE, TEXT_VADDR, nobits_size=CODE_SIZE),)
+    return (asm.Section(".text", bytes(CODE_SIZE), 1, CODE, TEXT_VADDR),)
 
 
 def test_free_pascal_has_wide_cie_pointers() -> None:

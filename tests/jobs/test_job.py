@@ -30,8 +30,8 @@ from tests.support.jobs import (
 from tests.support.needs import need
 
 NO_CFI = (
-    "no call frame information: no .eh_frame, .debug_frame or .gopclntab; a separate debug file may have some, "
-    "and convert --from code needs none"
+    "no call frame information: no .eh_frame, .debug_frame or .gopclntab; a separate debug file "
+    "(--debug-file) may have some, and convert --from code needs none"
 )
 
 

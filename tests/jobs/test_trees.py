@@ -20,8 +20,8 @@ ET_DYN, ET_CORE = 3, 4
 LDSO = Path("/lib64/ld-linux-x86-64.so.2")
 DEFAULT = Settings()
 NO_CFI = (
-    "no call frame information: no .eh_frame, .debug_frame or .gopclntab; a separate debug file may have some, "
-    "and convert --from code needs none"
+    "no call frame information: no .eh_frame, .debug_frame or .gopclntab; a separate debug file "
+    "(--debug-file) may have some, and convert --from code needs none"
 )
 CODE = asm.Section(".text", b"\xc3" * 16, 1, 6, TEXT_VADDR)
 

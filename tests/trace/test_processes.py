@@ -4,6 +4,7 @@
 Files are found where the process sees them, also from another root directory or in a container.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -56,6 +57,22 @@ __asm__(".globl through; .type through, @function; through: push %rbx; mov %rdi,
 void through(void (*function)(void));
 static void waiting(void) { char c; puts("ready"); fflush(stdout); if (read(0, &c, 1) < 0) _exit(1); }
 int main(void) { through(waiting); return 0; }
+"""
+#: A signal returns through code without CFI.
+RESTORES = """
+#include <signal.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+__asm__("nop; .type restore, @function; restore: mov $15, %rax; syscall; .size restore, .-restore");
+void restore(void);
+static void handler(int number) { char c; puts("ready"); fflush(stdout); if (read(0, &c, 1) < 0) _exit(number); }
+int main(void) {
+  struct { void (*handler)(int); unsigned long flags; void (*restorer)(void); unsigned long mask; } action
+    = {handler, 0x04000000, restore, 0};
+  syscall(SYS_rt_sigaction, SIGUSR1, &action, 0, 8);
+  return raise(SIGUSR1);
+}
 """
 CHANGES_ROOT = """
 #include <stdio.h>
@@ -291,3 +308,37 @@ def test_a_process_that_has_changed_its_root(tmp_path: Path, store: FileStore) -
         traced = traced_or_skip(process.pid, store)
     assert traced.threads[0].ending.kind == "outermost"
     assert [module.note for module in traced.space.modules if module.name == str(path)] == [""]
+
+
+def test_rows_and_names_of_debug_files(tmp_path: Path) -> None:
+    """A stripped program without `.eh_frame`: its debug file is looked for, named or left alone."""
+    need("objcopy", "strip")
+    flags = ("-g", "-fno-asynchronous-unwind-tables", "-Wl,--build-id=sha1")
+    program = compiled(DEEP.replace("5000", "3"), tmp_path, *flags)
+    debug = tmp_path / "program.debug"
+    run("objcopy", "--only-keep-debug", program, debug)
+    run("objcopy", "--strip-all", f"--add-gnu-debuglink={debug}", program)
+    with running(program) as process:
+        found = str(traced_or_skip(process.pid, FileStore()))
+        assert found.count(" dive+") == 4
+        assert found.endswith("end: outermost: RA is undefined")
+        named = cli.run("trace", "--pid", str(process.pid), "--debug-file", debug).out.decode().strip()
+        assert named.count(" dive+") == 4
+        assert named.endswith("end: outermost: RA is undefined")
+        alone = str(traced_or_skip(process.pid, FileStore(debug_file=None)))
+        assert "dive" not in alone
+        assert "no-row" in alone
+
+
+def test_a_signal_s_return_code_without_cfi(tmp_path: Path) -> None:
+    """As in musl: its row comes from the instructions, and leads to what the signal interrupted."""
+    with running(compiled(RESTORES, tmp_path)) as process:
+        store = FileStore(source="code")
+        traced_or_skip(process.pid, store)
+        result = cli.run("trace", "--pid", str(process.pid), "--from", "code", "--format", "json")
+    (thread,) = json.loads(result.out)["threads"]
+    names = [frame["function"] for frame in thread["frames"]]
+    after = thread["frames"][names.index("handler") + 1]
+    assert after["row"] == {"source": "converted", "version": 3, "kind": "flexible", "type": "pcinc", "signal": True}
+    assert after["index"] < names.index("main")
+    assert thread["ending"] == "outermost"

@@ -249,10 +249,13 @@
     func f
     ret
     endf
-    .type restore, @function
-restore:
+    func restore
+    .cfi_escape 0x0f, 4, 0x77, 0xa0, 1, 6
+    .cfi_escape 0x10, 16, 3, 0x77, 0xa8, 1
+    .cfi_escape 0x10, 6, 3, 0x77, 0xf8, 0
     mov rax, 15
     syscall
+    endf
 .Lafter:
     push rax
     ret

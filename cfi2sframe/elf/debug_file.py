@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The separate debug file of a linked file: where it is, and what shows that it belongs to the file.
+
+Compilers that write no `.eh_frame` leave the CFI in `.debug_frame`, which `strip` takes out of the program. Nothing is
+looked for unless the caller asks, because the same input has to give the same bytes on every machine.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.constants import elf as c
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.elf.load import read_open, stored_size
+from cfi2sframe.elf.notes import parse_notes
+from cfi2sframe.errors import InputError, UnfitError, reason_of
+from cfi2sframe.process.guard import part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfi2sframe.elf.contents import FileData
+
+#: Looks where gdb looks.
+AUTO: Final = "auto"
+#: Where distributions install debug files; gdb calls it the debug file directory.
+_SYSTEM_FOLDER: Final = "/usr/lib/debug"
+_NT_GNU_BUILD_ID: Final = 3
+_BLOCK_SIZE: Final = 1 << 20
+#: A FIFO must not block, and a terminal must not become this process's.
+_OPENED: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class _DebugLink(NamedTuple):
+    """`.gnu_debuglink`: the name of the debug file, and the CRC-32 of all its bytes."""
+
+    name: str
+    crc: int
+
+
+@contextmanager
+def with_debug_file(image: ElfImage, where: str | None) -> Iterator[None]:
+    """Give an image the debug file that `find_debug_file` finds, if any, for the time of a block; None is no request.
+
+    In the block, the limits of a job allow for the size of both files. Raises what `find_debug_file` raises.
+    """
+    debug = None if where is None else find_debug_file(image, where)
+    if debug is None:
+        yield
+        return
+    image.debug_file = debug
+    try:
+        with part(stored_size(image.data) + stored_size(debug.data)):
+            yield
+    finally:
+        image.debug_file = None
+        debug.close()
+
+
+def find_debug_file(image: ElfImage, where: str) -> ElfImage | None:
+    """Return the separate debug file of a linked file; None where none is found.
+
+    `where` is its path, or a folder like `/usr/lib/debug`, or "auto" for that folder. In a folder it is looked for as
+    gdb does: by build-id, then by the name in `.gnu_debuglink`, beside the file and in `.debug/` there, too; what does
+    not belong to the file is passed over. Raises `InputError` when the file at a path cannot be used for the image.
+    """
+    if where != AUTO and not os.path.isdir(where):
+        try:
+            debug = _open(where)
+            reason = _why_not(image, debug)
+        except (InputError, OSError) as error:
+            raise InputError(reason_of(error), where) from None
+        if reason:
+            raise InputError(reason, where)
+        return debug
+    for path in _candidates(image, _SYSTEM_FOLDER if where == AUTO else where):
+        try:
+            debug = _open(path)
+            if not _why_not(image, debug):
+                return debug
+        except (InputError, OSError):
+            continue
+    return None
+
+
+def _candidates(image: ElfImage, folder: str) -> Iterator[str]:
+    """Yield the paths at which gdb looks for the debug file of a file; `folder` is its debug file directory."""
+    build_id = build_id_of(image).hex()
+    if build_id:
+        yield os.path.join(folder, ".build-id", build_id[:2], f"{build_id[2:]}.debug")
+    link = _debug_link(image)
+    if link is not None:
+        own = os.path.dirname(os.path.realpath(image.name))
+        for place in (own, os.path.join(own, ".debug"), os.path.join(folder, own.lstrip(os.sep))):
+            yield os.path.join(place, link.name)
+
+
+def _open(path: str) -> ElfImage:
+    """Open an ELF file. Raises `InputError`, `OSError`."""
+    descriptor = os.open(path, _OPENED)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise InputError("not a regular file")
+        return ElfImage(read_open(descriptor), path)
+    finally:
+        os.close(descriptor)
+
+
+def _why_not(image: ElfImage, debug: ElfImage) -> str:
+    """Return why a file is not the debug file of an image; empty if it is. Raises `ElfError`, `ChangedError`."""
+    if image.is_relocatable:
+        return "debug files of relocatable objects are not read"
+    if debug.is_relocatable:
+        return "no debug file of a program: an object, or what dwz or -gsplit-dwarf has split off, which has no CFI"
+    if image.arch != debug.arch:
+        return f"a file for {debug.arch.name}; the code is for {image.arch.name}"
+    own, other = build_id_of(image), build_id_of(debug)
+    if own and other:
+        if own != other:
+            return f"the debug file of another build: its build-id is {other.hex()}, that of the code {own.hex()}"
+    else:
+        link = _debug_link(image)
+        if link is None:
+            return "nothing shows whether it belongs to the code: there are neither two build-ids nor a .gnu_debuglink"
+        crc = _crc_of(debug.data)
+        if crc != link.crc:
+            return f"the debug file of another build: its CRC is {crc:08x}, that in .gnu_debuglink {link.crc:08x}"
+    if _code_places(image, by_section=bool(image.sections)) != _code_places(debug, by_section=bool(image.sections)):
+        return "the code is at other addresses than in this debug file: it was rewritten after linking"
+    return ""
+
+
+def _code_places(image: ElfImage, *, by_section: bool) -> set[tuple[int, int]]:
+    if by_section:
+        return {(code.start_vaddr, code.end_vaddr) for code in image.code_ranges}
+    # Their sizes may differ: a section that was added may be at the end of a segment.
+    return {(p.vaddr, 0) for p in image.segments if p.type == c.PT_LOAD and p.flags & c.PF_X}
+
+
+def build_id_of(image: ElfImage) -> bytes:
+    """Return the build-id of a file, empty without one. Raises `ElfError`."""
+    # The program headers of a debug file may lead to other bytes.
+    found = [(image.section_bytes(s), s.alignment) for s in image.sections if s.type == c.SHT_NOTE]
+    if not image.sections:
+        notes = (p for p in image.segments if p.type == c.PT_NOTE)
+        found = [(image.bytes_at(p.vaddr, p.file_size) or b"", p.alignment) for p in notes]
+    for data, alignment in found:
+        for note in parse_notes(data, image.byte_order, alignment):
+            if (note.owner, note.type) == (b"GNU", _NT_GNU_BUILD_ID):
+                return note.data
+    return b""
+
+
+def _debug_link(image: ElfImage) -> _DebugLink | None:
+    for section in image.sections_named(".gnu_debuglink"):
+        data = image.section_bytes(section)
+        name, _, _ = data.partition(b"\0")
+        # The number is aligned to 4 bytes.
+        start = -(-(len(name) + 1) // 4) * 4
+        if name and len(data) >= start + 4:
+            return _DebugLink(os.fsdecode(name), struct.unpack_from(image.byte_order + "I", data, start)[0])
+    return None
+
+
+def _crc_of(data: FileData) -> int:
+    import zlib
+
+    crc = 0
+    for start in range(0, len(data), _BLOCK_SIZE):
+        crc = zlib.crc32(data[start : start + _BLOCK_SIZE], crc)
+    return crc
+
+
+def refuse_debug_file(image: ElfImage) -> None:
+    """Raise `UnfitError` for a debug file: of what is loaded, it has no bytes but those of notes."""
+    loaded = [section for section in image.sections if section.flags & c.SHF_ALLOC and section.size]
+    if image.is_debug_file and all(section.type in (c.SHT_NOBITS, c.SHT_NOTE) for section in loaded):
+        raise UnfitError("a separate debug file: name the file that has the code, and this one with --debug-file")

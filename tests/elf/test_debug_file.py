@@ -1,0 +1,421 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Separate debug files: where they are found, which are refused, and what their CFI counts for."""
+
+import json
+import os
+import shutil
+import signal
+import struct
+import zlib
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from cfi2sframe import account, convert, convert_file, load, verify
+from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
+from cfi2sframe.api import decode_existing
+from cfi2sframe.elf.debug_file import find_debug_file, with_debug_file
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.errors import InputError, UnfitError
+from cfi2sframe.process.guard import limited
+from tests.support import cfi_asm as asm
+from tests.support.cli import run
+from tests.support.go_programs import go_build
+from tests.support.needs import attempt, need
+from tests.support.needs import run as run_tool
+from tests.support.samples import CODE, FRAME_VADDR, SHF_ALLOC, SHT_NOBITS, TEXT_VADDR, cie_of
+from tests.support.targets import AARCH64, TARGETS, Target, label
+
+SOURCE: Final = """
+#include <stdlib.h>
+static int compare(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
+__attribute__((noinline)) int deep(int n)
+{ int x[9] = {n}; qsort(x, 9, 4, compare); return n ? deep(n - 1) + x[0] : 0; }
+int main(int argc, char **argv) { return deep(argc); }
+"""
+#: CFI is in `.debug_frame` only.
+FLAGS: Final = ("-O2", "-g", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-Wl,--build-id=sha1")
+SHT_NOTE: Final = 7
+SHT_PROGBITS: Final = 1
+
+
+def built(folder: Path, target: Target | None = None, *flags: str) -> Path:
+    """Return a program whose C code has no `.eh_frame`."""
+    (folder / "p.c").write_text(SOURCE)
+    program = folder / "unstripped"
+    run_tool(target.compiler if target else need("gcc"), *FLAGS, *flags, folder / "p.c", "-o", program)
+    return program
+
+
+def separated(folder: Path, program: Path, prefix: str = "") -> tuple[Path, Path]:
+    """Strip a program; return it and its debug file, which it links to."""
+    debug, stripped = folder / "p.debug", folder / "p"
+    objcopy = need(f"{prefix}objcopy")
+    run_tool(objcopy, "--only-keep-debug", program, debug)
+    run_tool(objcopy, "--strip-all", f"--add-gnu-debuglink={debug}", program, stripped)
+    return stripped, debug
+
+
+@pytest.mark.parametrize("target", [None, *TARGETS], ids=lambda target: label(target) if target else "amd64")
+@pytest.mark.parametrize("how", ["objcopy", "compressed", "eu-strip", "llvm-objcopy"])
+def test_the_section_is_that_of_the_unstripped_file(tmp_path: Path, target: Target | None, how: str) -> None:
+    program = built(tmp_path, target)
+    stripped, debug = separated(tmp_path, program, f"{target.triplet}-" if target else "")
+    if how == "compressed":
+        prefix = f"{target.triplet}-" if target else ""
+        run_tool(need(f"{prefix}objcopy"), "--compress-debug-sections", debug)
+    elif how == "eu-strip":
+        run_tool(need("eu-strip"), "-f", debug, "-o", stripped, program)
+    elif how == "llvm-objcopy":
+        run_tool(need("llvm-objcopy"), "--only-keep-debug", program, debug)
+    whole, bare = convert(program), load(stripped)
+    without = account(convert(bare)).described_size if how != "eu-strip" or target is AARCH64 else 0
+    with with_debug_file(bare, str(debug)):
+        conversion = convert(bare)
+        coverage = account(conversion)
+        assert verify(conversion).is_clean
+    assert conversion.section == whole.section
+    assert coverage.described_size == account(whole).described_size > without
+    assert coverage.sources[".debug_frame of the debug file"] == account(whole).sources[".debug_frame"] >= 3
+    assert coverage.debug_file == str(debug)
+
+
+def test_written_into_the_program_and_verified(tmp_path: Path) -> None:
+    stripped, debug = separated(tmp_path, built(tmp_path))
+    before = debug.read_bytes()
+    plain, out = tmp_path / "plain", tmp_path / "out"
+    # The debug file lies beside the program, and is not looked for.
+    assert run(stripped, "-o", plain).status == 0
+    assert run(stripped, "-o", out, "--debug-file", debug, "-v").err[0].endswith(f"; debug file: {debug}")
+    assert sum(decode_existing(out).sizes) > sum(decode_existing(plain).sizes)
+    assert attempt(out).status == attempt(stripped).status
+    assert debug.read_bytes() == before
+    checked = run("verify", "-v", out, "--debug-file", "auto")
+    assert (checked.status, f"0 differences; with {debug}" in checked.err[0]) == (0, True)
+    assert run("--check", out, "--debug-file", debug).out.endswith(b"up to date\n")
+    found = run("--in-place", "-r", tmp_path, "--debug-file", "auto", "--exclude", "unstripped", "--replace")
+    assert found.status == 0
+    assert b"separate debug file: 1" in "".join(found.err).encode()
+    assert run("verify", stripped, "--debug-file", debug).status == 0
+    assert convert_file(plain, tmp_path / "last", replace=True, debug_file=str(debug)).status == "unchanged"
+    assert run("verify", tmp_path / "last", "--debug-file", debug).status == 0
+
+
+def test_reports_name_it(tmp_path: Path) -> None:
+    stripped, debug = separated(tmp_path, built(tmp_path))
+    report = json.loads(run("coverage", "--format", "json", stripped, "--debug-file", "auto").out)
+    assert report["files"][0]["debug_file"] == str(debug)
+    text = run("coverage", stripped, "--debug-file", debug).out.decode()
+    assert f"Debug file: {debug}." in text.replace("\n", " ").replace("  ", " ")
+    audited = [run("audit", stripped, *more).out.decode() for more in ((), ("--debug-file", debug))]
+    counts = [int(text.split(" instructions")[0].split()[-1].replace(",", "")) for text in audited]
+    assert counts[1] > counts[0] + 20
+    assert "none contradicts" in audited[1]
+    lines = tmp_path / "lines"
+    run("convert", "--check", stripped, "--debug-file", debug, "--report", lines)
+    assert json.loads(lines.read_text())["account"]["debug_file"] == str(debug)
+
+
+def test_a_debug_file_is_no_program(tmp_path: Path) -> None:
+    """Also that of a converted program, which has a section and a segment without bytes."""
+    program = built(tmp_path)
+    _, debug = separated(tmp_path, program)
+    converted = tmp_path / "converted"
+    assert run(program, "-o", converted).status == 0
+    of_converted = tmp_path / "converted.debug"
+    run_tool(need("objcopy"), "--only-keep-debug", converted, of_converted)
+    reason = "a separate debug file: name the file that has the code, and this one with --debug-file"
+    of_section = "a separate debug file: the bytes of its .sframe section are in the program"
+    for file in (debug, of_converted):
+        for words in (("convert", "-o", tmp_path / "o"), ("coverage",), ("audit",)):
+            result = run(*words, file)
+            assert result.failed(result.status, file)
+            assert result.err[0].endswith((reason, of_section))
+    for verb in ("verify", "dump"):
+        assert run(verb, of_converted).err[0].endswith(of_section)
+    # It serves both programs.
+    for each in (program, converted):
+        assert find_debug_file(load(each), str(of_converted)) is not None
+
+
+def test_gdb_finds_it_at_the_same_places(tmp_path: Path) -> None:
+    gdb, program = need("gdb"), built(tmp_path)
+    stripped, debug = separated(tmp_path, program)
+    home, system = tmp_path / "home", tmp_path / "system"
+    home.mkdir()
+    linked = shutil.move(stripped, home / "p")
+    held = tmp_path / "held"
+    shutil.move(debug, held)
+    build_id = readelf_id(program)
+    places = (
+        system / ".build-id" / build_id[:2] / f"{build_id[2:]}.debug",
+        home / "p.debug",
+        home / ".debug" / "p.debug",
+        system / str(home).lstrip("/") / "p.debug",
+        home / "elsewhere" / "p.debug",
+    )
+    for number, place in enumerate(places):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(held, place)
+        setting = f"set debug-file-directory {system}"
+        words = ("-nx", "-batch", "-iex", "set debuginfod enabled off", "-iex", setting, "-ex", "info line deep")
+        session = attempt(gdb, *words, linked).out
+        found = find_debug_file(load(linked), str(system))
+        assert ("Line" in session) == (found is not None) == (number < 4)
+        assert found is None or found.name == str(place)
+        place.unlink()
+
+
+def readelf_id(program: Path) -> str:
+    """Return the build-id of a program, as readelf prints it."""
+    return run_tool(need("readelf"), "-n", program).partition("Build ID: ")[2].split()[0]
+
+
+def test_dwz_and_split_dwarf(tmp_path: Path) -> None:
+    """The CFI stays in the debug file; what is split off from it has none, and is named for what it is."""
+    program = built(tmp_path, None, "-gsplit-dwarf", "-gdwarf-4")
+    stripped, debug = separated(tmp_path, program)
+    (split,) = (path for path in tmp_path.glob("*.dwo"))
+    other, common = tmp_path / "other", tmp_path / "common"
+    shutil.copy(debug, other)
+    assert attempt(need("dwz"), "-m", common, debug, other).status in (0, 1)
+    assert run("coverage", stripped, "--debug-file", debug).status == 0
+    for path in (split, *([common] if common.exists() else [])):
+        assert "what dwz or -gsplit-dwarf has split off" in run("coverage", stripped, "--debug-file", path).err[0]
+
+
+def test_go_after_the_fact(tmp_path: Path) -> None:
+    """Go's own table stays, and is better than its `.debug_frame`."""
+    program = go_build(tmp_path, 'package main\nfunc main() { println("x") }\n')
+    stripped, debug = separated(tmp_path, program)
+    bare = load(stripped)
+    alone = convert(bare)
+    with with_debug_file(bare, str(debug)):
+        conversion = convert(bare)
+        assert verify(conversion).is_clean
+        counted = account(conversion)
+    assert counted.sources[".gopclntab"] == account(alone).sources[".gopclntab"]
+    assert counted.described_size >= account(alone).described_size
+
+
+# Made up
+
+
+def note(arch: Arch, build_id: bytes) -> asm.Section:
+    data = struct.pack(f"{arch.byte_order}III", 4, len(build_id), 3) + b"GNU\0" + build_id
+    return asm.Section(".note.gnu.build-id", data, SHT_NOTE, SHF_ALLOC, 0x800, align=4)
+
+
+def program(
+    arch: Arch = AMD64,
+    eh_frame: tuple[asm.Entry, ...] = (),
+    build_id: bytes = b"1234",
+    *more: asm.Section,
+    vaddr: int = TEXT_VADDR,
+) -> bytes:
+    """Return a program without its `.debug_frame`; none of its code is anything else than zeros."""
+    frame = asm.EhFrame((*eh_frame, asm.Terminator()), FRAME_VADDR, little_endian=arch.byte_order == "<").assemble()
+    sections = (
+        asm.Section(".eh_frame", frame, 1, SHF_ALLOC, FRAME_VADDR, align=8),
+        asm.Section(".text", bytes(0x100), 1, CODE, vaddr),
+        *([note(arch, build_id)] if build_id else []),
+        *more,
+    )
+    loaded = [*([".note.gnu.build-id"] if build_id else []), ".eh_frame", ".text"]
+    segments = tuple(asm.Segment(1, 4 + (name == ".text"), (name,)) for name in loaded)
+    order = arch.byte_order == "<"
+    return asm.elf_file(arch.elf_machine, sections, file_type=3, little_endian=order, segments=segments)
+
+
+def debug_file(
+    arch: Arch = AMD64,
+    fdes: tuple[asm.Entry, ...] = (),
+    build_id: bytes = b"1234",
+    *,
+    vaddr: int = TEXT_VADDR,
+    tail: bytes = b"",
+    file_type: int = 3,
+) -> bytes:
+    """Return a debug file for `program`."""
+    order = arch.byte_order == "<"
+    frame = asm.EhFrame(fdes, little_endian=order, debug_frame=True).assemble() + tail
+    sections = (
+        asm.Section(".eh_frame", b"", SHT_NOBITS, SHF_ALLOC, FRAME_VADDR, nobits_size=8),
+        asm.Section(".text", b"", SHT_NOBITS, CODE, vaddr, nobits_size=0x100),
+        *([note(arch, build_id)] if build_id else []),
+        asm.Section(".debug_frame", frame),
+    )
+    segments = (asm.Segment(1, 4, (".eh_frame",)), asm.Segment(1, 5, (".text",)))
+    return asm.elf_file(arch.elf_machine, sections, file_type=file_type, little_endian=order, segments=segments)
+
+
+def fde(arch: Arch, start: int, size: int, offset: int, *, of_eh_frame: bool = False) -> asm.Fde:
+    cie = cie_of(arch, augmentation="zR" if of_eh_frame else "")
+    return asm.Fde(cie, TEXT_VADDR + start, size, (asm.def_cfa_offset(offset),))
+
+
+def attached(tmp_path: Path, image: bytes, debug: bytes) -> ElfImage:
+    (tmp_path / "debug").write_bytes(debug)
+    loaded = load(image, "p")
+    loaded.debug_file = find_debug_file(loaded, str(tmp_path / "debug"))
+    return loaded
+
+
+@pytest.mark.parametrize("arch", [AMD64, AARCH64_LE, S390X], ids=lambda arch: arch.name)
+def test_only_for_code_that_the_file_leaves_undescribed(tmp_path: Path, arch: Arch) -> None:
+    own = fde(arch, 0x10, 0x10, 168, of_eh_frame=True)
+    others = (fde(arch, 0, 0x40, 176), fde(arch, 0x40, 0x300, 184))
+    image = attached(tmp_path, program(arch, (own,)), debug_file(arch, others))
+    conversion = convert(image)
+    assert verify(conversion).is_clean
+    cfa = []
+    for delta in (0, 0x10, 0x20, 0x40, 0xF0):
+        found = conversion.section.find(TEXT_VADDR + delta)
+        assert found is not None
+        assert found.state is not None
+        assert found.state.cfa is not None
+        cfa.append(found.state.cfa.offset)
+    assert cfa == [176, 168, 176, 184, 184]
+    assert list(conversion.cfi.entries.clipped.values()) == [0x240]
+
+
+@pytest.mark.parametrize(
+    ("debug", "reason"),
+    [
+        (
+            debug_file(build_id=b"4321"),
+            "the debug file of another build: its build-id is 34333231, that of the code",
+        ),
+        (debug_file(S390X), "a file for s390x; the code is for AMD64"),
+        (debug_file(vaddr=TEXT_VADDR + 16), "the code is at other addresses than in this debug file: it was rewritten"),
+        (debug_file(build_id=b""), "nothing shows whether it belongs to the code: there are neither two build-ids nor"),
+        (debug_file(file_type=1), "no debug file of a program: an object, or what dwz or -gsplit-dwarf has split off"),
+        (debug_file()[:100], "truncated"),
+        (b"text", "not an ELF file"),
+    ],
+    ids=["build-id", "machine", "addresses", "nothing", "object", "damaged", "text"],
+)
+def test_refused_by_name(tmp_path: Path, debug: bytes, reason: str) -> None:
+    path, binary = tmp_path / "x.debug", tmp_path / "x"
+    path.write_bytes(debug)
+    binary.write_bytes(program(AMD64, (fde(AMD64, 0, 16, 16, of_eh_frame=True),)))
+    for words in (("-o", tmp_path / "o"), ("--from", "code", "-o", tmp_path / "o")):
+        result = run("convert", binary, *words, "--debug-file", path)
+        assert result.failed(3, binary)
+        assert f"error: {path}: {reason}" in result.err[0]
+    assert find_debug_file(load(binary), str(tmp_path)) is None
+    assert not (tmp_path / "o").exists()
+
+
+def link_to(arch: Arch, name: str, data: bytes) -> asm.Section:
+    text = name.encode() + b"\0"
+    text += bytes(-len(text) % 4) + struct.pack(f"{arch.byte_order}I", zlib.crc32(data))
+    return asm.Section(".gnu_debuglink", text)
+
+
+@pytest.mark.parametrize("arch", [AMD64, S390X], ids=lambda arch: arch.name)
+def test_by_checksum(tmp_path: Path, arch: Arch) -> None:
+    """One of the two has no build-id."""
+    debug = debug_file(arch, (fde(arch, 0, 16, 168),), b"")
+    path, binary = tmp_path / "x.debug", tmp_path / "x"
+    path.write_bytes(debug)
+    binary.write_bytes(program(arch, (), b"1234", link_to(arch, "x.debug", debug)))
+    image = load(binary)
+    for where in (str(path), "auto"):
+        found = find_debug_file(image, where)
+        assert found is not None
+        assert found.name == str(path)
+    path.write_bytes(debug_file(arch, (fde(arch, 0, 16, 176),), b""))
+    assert find_debug_file(image, "auto") is None
+    with pytest.raises(InputError, match=r"another build: its CRC is \w{8}, that in \.gnu_debuglink \w{8}"):
+        find_debug_file(image, str(path))
+
+
+def test_what_cannot_be_opened(tmp_path: Path) -> None:
+    """A FIFO would block, and a device may have no end."""
+    image = load(program())
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for path, reason in (
+        (fifo, "not a regular file"),
+        ("/dev/zero", "not a regular file"),
+        ("/nosuch", "No such file"),
+    ):
+        with pytest.raises(InputError, match=reason) as caught:
+            find_debug_file(image, str(path))
+        assert caught.value.where == str(path)
+    folder = tmp_path / ".build-id" / "31"
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / "323334.debug")
+    assert find_debug_file(image, str(tmp_path)) is None
+
+
+def test_damaged_cfi(tmp_path: Path) -> None:
+    """Damaged FDEs, and a section that cannot be walked, are named with the debug file's name."""
+    own, sound = fde(AMD64, 0, 16, 16, of_eh_frame=True), fde(AMD64, 32, 16, 24)
+    bad = asm.Fde(cie_of(AMD64, augmentation=""), TEXT_VADDR + 64, 16, (asm.restore_state(),))
+    name = f"{tmp_path / 'debug'}(.debug_frame)"
+    conversion = convert(attached(tmp_path, program(AMD64, (own,)), debug_file(AMD64, (sound, bad))))
+    assert [each.section.name for each in conversion.cfi.damaged] == [name]
+    image = attached(tmp_path, program(AMD64, (own,)), debug_file(AMD64, (sound,), tail=b"\xf0\xff\0\0"))
+    assert [each.name for each in convert(image).cfi.unread] == [name]
+    # Without other CFI it is the best source.
+    with pytest.raises(InputError, match="leaves the section"):
+        convert(attached(tmp_path, program(), debug_file(AMD64, (sound,), tail=b"\xf0\xff\0\0")))
+
+
+def test_requests_that_make_no_sense(tmp_path: Path) -> None:
+    binary, debug = tmp_path / "x", tmp_path / "x.debug"
+    binary.write_bytes(program())
+    debug.write_bytes(debug_file(AMD64, (fde(AMD64, 0, 16, 16),)))
+    result = run("coverage", binary, "--from", "eh_frame", "--debug-file", debug)
+    assert result.err == ("cfi2sframe: error: --from eh_frame and --debug-file contradict each other",)
+    result = run("trace", "--pid", "1", "--debug-file", tmp_path / "nosuch")
+    assert result.err == (f"cfi2sframe: {tmp_path / 'nosuch'}: error: No such file or directory",)
+    for option in ("-o", "--report"):
+        target = ("-o", debug) if option == "-o" else ("--check", "--report", debug)
+        result = run("convert", binary, *target, "--debug-file", debug)
+        assert "would overwrite an input" in result.err[0]
+    with pytest.raises(UnfitError, match="no call frame information"):
+        convert(binary)
+    assert convert(attached(tmp_path, program(), debug.read_bytes())).described_count == 1
+    run("convert", binary, "-o", tmp_path / "o", "-v", "--debug-file", "auto")
+
+
+def test_stdin_and_none_found(tmp_path: Path) -> None:
+    binary = program(AMD64, (fde(AMD64, 0, 16, 16, of_eh_frame=True),))
+    result = run("-", "-o", tmp_path / "o", "-v", "--debug-file", "auto", stdin=binary)
+    assert any(line.endswith("debug file: none found") for line in result.err)
+
+
+def test_without_section_headers(tmp_path: Path) -> None:
+    """The build-id is that of PT_NOTE, and addresses are compared with the segments'."""
+    frame = asm.EhFrame((asm.Terminator(),), FRAME_VADDR).assemble()
+    sections = (
+        asm.Section(".eh_frame", frame, 1, SHF_ALLOC, FRAME_VADDR, align=8),
+        asm.Section(".text", bytes(0x100), SHT_PROGBITS, CODE, TEXT_VADDR),
+        note(AMD64, b"1234"),
+    )
+    segments = (
+        asm.Segment(1, 4, (".eh_frame",)),
+        asm.Segment(1, 4, (".note.gnu.build-id",)),
+        asm.Segment(1, 5, (".text",)),
+        asm.Segment(4, 4, (".note.gnu.build-id",), align=4),
+    )
+    binary = asm.elf_file(AMD64.elf_machine, sections, file_type=3, segments=segments, section_headers=False)
+    image = attached(tmp_path, binary, debug_file(AMD64, (fde(AMD64, 0, 16, 16),)))
+    assert convert(image).described_count == 1
+    with pytest.raises(InputError, match="at other addresses"):
+        attached(tmp_path, binary, debug_file(vaddr=TEXT_VADDR + 16))
+
+
+def test_the_limits_of_a_job_allow_for_it(tmp_path: Path) -> None:
+    """10 s of CPU time for each MiB, of the debug file, too."""
+    debug = tmp_path / "debug"
+    debug.write_bytes(debug_file(AMD64, (fde(AMD64, 0, 16, 16),)) + b"\1" * (4 << 20))
+    image = load(program())
+    with limited(1), with_debug_file(image, str(debug)):
+        assert signal.getitimer(signal.ITIMER_PROF)[0] > 40
+        assert image.debug_file is not None
+    assert image.debug_file is None
