@@ -104,11 +104,15 @@ def process_count(jobs: int | None) -> int:
 # Conversion
 
 
-def add_conversion_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Add the options that determine the section; return their group."""
+def add_conversion_options(
+    parser: argparse.ArgumentParser,
+    for_reader: str = "write what this reader reads, and leave out functions that it would refuse",
+    **more: Any,  # noqa: ANN401 - argparse's
+) -> argparse._ArgumentGroup:
+    """Add the options that determine the section; return their group. `for_reader` says what `--for` does."""
     group = parser.add_argument_group("conversion")
-    text = f"write what this reader reads, and leave out functions that it would refuse: {', '.join(READERS)}"
-    add_option(group, "--for NAME", text, dest="reader", choices=READERS)
+    text = f"{for_reader}: {', '.join(READERS)}"
+    add_option(group, "--for NAME", text, dest="reader", choices=READERS, **more)
     add_version(group)
     levels = ", ".join(f"{level} ({what})" if what else str(level) for level, what in ERRATA.items())
     text = f"errata level of version 2 to write: {levels}; default {DEFAULT_ERRATA}"

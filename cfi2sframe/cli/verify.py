@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb `verify`: compare sections with the CFI, or hold them to what a reader insists on."""
+"""The verb `verify`: compare sections with the CFI, and check what a reader requires."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ from cfi2sframe.conversion import Options
 from cfi2sframe.elf.load import is_section, read_file
 from cfi2sframe.errors import InputError, RequestError, SFrameError, UnfitError
 from cfi2sframe.printable import counted, printable
-from cfi2sframe.readers import READERS
 
 if TYPE_CHECKING:
     import argparse
@@ -58,9 +57,8 @@ _STATUSES: Final = {"clean": EXIT_SUCCESS, "different": EXIT_DIFFERENCE, "uncomp
 class VerifyRequest(NamedTuple):
     """Files to check: the section that each has, the bytes of another, or with `is_conversion` what convert would make.
 
-    `section_name` is the name of the file with the bytes. `readers` are those whose demands the section is held to;
-    without any, it is compared with the CFI. `reader` is the one that it was made for (`convert --for`). `report` is a
-    file to write lines of JSON to.
+    `section_name` is the name of the file with the bytes. `readers` are those whose demands the section has to meet; the
+    first is the one that it was made for (`convert --for`). `report` is a file to write lines of JSON to.
     """
 
     inputs: Inputs
@@ -69,39 +67,45 @@ class VerifyRequest(NamedTuple):
     section_name: str = ""
     is_conversion: bool = False
     readers: tuple[str, ...] = ()
-    reader: str | None = None
     report: str | None = None
     is_verbose: bool = False
+
+    @property
+    def reader(self) -> str | None:
+        """The reader that the section was made for."""
+        return self.readers[0] if self.readers else None
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments to its parser."""
     describe(
         parser,
-        f"{PROGRAM} verify FILE... [--would-be] [--reader NAME]... [OPTION]...\n"
+        f"{PROGRAM} verify FILE... [--would-be] [--for NAME]... [OPTION]...\n"
         f"       {PROGRAM} verify FILE SECTION [--section-address ADDR] [OPTION]...",
         "Compare the SFrame section of each FILE, or the raw bytes in SECTION, with the CFI of FILE at every row of\n"
-        "either: CFA, RA, FP, RA signing, outermost frames. Exit with 1 if anything differs, 3 if a FILE has no\n"
-        "section, 5 if it has a section and no CFI; in folders, files without a section are skipped. With --reader,\n"
-        "print what this reader would do with the section, and exit with 1 if it would not read it.",
+        "either: CFA, RA, FP, RA signing, outermost frames. With --for, also print what each release of this reader\n"
+        "would do with the section. In directories, files without a section are skipped.",
         "examples:\n"
         f"  {PROGRAM} verify program\n"
         f"  {PROGRAM} verify -v -j 4 debian/tmp            every section in a tree\n"
         f"  {PROGRAM} verify --would-be /bin/ls            the section that convert would write\n"
-        f"  {PROGRAM} verify program --reader kernel --reader glibc\n",
+        f"  {PROGRAM} verify program --for kernel --for glibc\n\n"
+        "exit status: 0 no difference; 1 a difference, or no release of a reader reads the section; 2 usage; 3 no\n"
+        "section, or an unusable file; 5 the file has a section, but no CFI to compare it with.\n",
     )
     add_inputs(parser, "ELF file or folder; - is standard input")
     group = parser.add_argument_group("what to check")
     add_option(group, "--would-be", "check the section that convert would write, not the one in FILE")
-    text = "check what this reader requires: a name as for --for; may be repeated"
-    add_option(group, "--reader NAME", text, choices=READERS, dest="reader_names", action="append", default=[])
     add_option(group, "-v, --verbose", "print how much was compared")
     add_option(group, "--report FILE", "write a line of JSON for each file")
-    add_conversion_options(parser)
+    text = "check what this reader requires; functions that it would refuse may be missing; repeatable"
+    add_conversion_options(parser, text, action="append", default=[])
 
 
 def request_of(arguments: argparse.Namespace) -> VerifyRequest:
     """Return what the arguments ask for. Raises `RequestError` when they contradict one another, and `OSError`."""
+    readers = tuple(dict.fromkeys(arguments.reader))
+    arguments.reader = readers[0] if readers else None
     options = conversion_options(arguments)
     section, section_name = None, ""
     if len(arguments.inputs) == 2:
@@ -124,8 +128,7 @@ def request_of(arguments: argparse.Namespace) -> VerifyRequest:
         section,
         section_name,
         arguments.would_be,
-        tuple(dict.fromkeys(arguments.reader_names)),
-        arguments.reader,
+        readers,
         arguments.report,
         arguments.verbose,
     )
@@ -154,7 +157,7 @@ def run(request: VerifyRequest) -> int:
             checks.append(result)
             for line in result.lines:
                 sys.stdout.write(f"{printable(f'{name}: {line}')}\n")
-            if request.is_verbose and is_single and not request.readers:
+            if request.is_verbose and is_single and (result.functions or not result.readers):
                 say("info", _comparison([result]), name)
         elif is_skipped(source, result):
             name, status, own, reason = result.name, "skipped", EXIT_SUCCESS, result.reason
@@ -211,34 +214,40 @@ def check(image: ElfImage, request: VerifyRequest) -> Checked:
     """
     if not (request.section or request.is_conversion or image.sframe_section or image.sframe_segment):
         raise UnfitError("no .sframe section; --would-be checks the one that convert would write")
-    return _judged(image, request) if request.readers else _compared(image, request)
+    lines, are_content = _verdicts(image, request)
+    if not are_content:
+        return Checked(image.name, "different", readers=lines)
+    return _compared(image, request)._replace(readers=lines)
 
 
-def _judged(image: ElfImage, request: VerifyRequest) -> Checked:
-    """Say what each reader would do with a section; it is clean if each of them reads it in some release."""
+def _verdicts(image: ElfImage, request: VerifyRequest) -> tuple[tuple[str, ...], bool]:
+    """Return what each reader would do with the section, and whether each of them reads it in some release."""
     from cfi2sframe import api
 
+    if not request.readers:
+        return (), True
     section = _section(image, request)
     lines: list[str] = []
-    status = "clean"
+    are_content = True
     for reader in request.readers:
         verdicts = api.judge(image, section, reader, is_in_file=not (request.section or request.is_conversion))
         lines += [line for verdict in verdicts for line in _lines_of(verdict, image)]
-        if not any(verdict.reads_it for verdict in verdicts):
-            status = "different"
-    return Checked(image.name, status, readers=tuple(lines))
+        are_content &= any(verdict.reads_it for verdict in verdicts)
+    return tuple(lines), are_content
 
 
 def _compared(image: ElfImage, request: VerifyRequest) -> Checked:
-    """Compare a section with the CFI."""
+    """Compare the section with the CFI."""
     from cfi2sframe import api
 
     if request.is_conversion:
         result = api.verify(api.convert_for(image, request.options, request.reader))
-    elif request.reader is not None:
-        result = api.verify(api.convert_for(image, request.options, request.reader), _section(image, request))
     else:
-        result = api.verify(image, _section(image, request), source=request.options.source)
+        section = _section(image, request)
+        result = api.verify(image, section, source=request.options.source)
+        if request.reader is not None and any(difference.kind == "missing" for difference in result.differences):
+            # It may be left out for the reader.
+            result = api.verify(api.convert_for(image, request.options, request.reader), section)
     differences = tuple(
         {"place": image.place_text(vaddr), "kind": kind, "message": message}
         for kind, vaddr, message in result.differences
