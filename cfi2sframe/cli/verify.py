@@ -57,8 +57,8 @@ _STATUSES: Final = {"clean": EXIT_SUCCESS, "different": EXIT_DIFFERENCE, "uncomp
 class VerifyRequest(NamedTuple):
     """Files to check: the section that each has, the bytes of another, or with `is_conversion` what convert would make.
 
-    `section_name` is the name of the file with the bytes. `readers` are those whose demands the section has to meet; the
-    first is the one that it was made for (`convert --for`). `report` is a file to write lines of JSON to.
+    `section_name` is the name of the file with the bytes. The section has to meet the demands of `readers`; it was made
+    for the first one (`convert --for`). `report` is a file to write lines of JSON to.
     """
 
     inputs: Inputs
