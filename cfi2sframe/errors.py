@@ -8,6 +8,7 @@ CFI that an SFrame version cannot express is no error but a value (`cfi2sframe.r
 from __future__ import annotations
 
 import errno
+import os
 from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
@@ -31,6 +32,11 @@ class ErrorKind(Enum):
     INCOMPLETE = "functions are left out, and the caller forbids that"
     SYSTEM = "the operating system refused: no space, no permission, no memory, a process that died"
     INTERNAL = "a bug of this program"
+
+    @property
+    def slug(self) -> str:
+        """The name in reports, such as `not elf`."""
+        return self.name.lower().replace("_", " ")
 
 
 class Cfi2SFrameError(Exception):
@@ -178,6 +184,14 @@ class OutputError(Cfi2SFrameError):
 
     def __str__(self) -> str:
         return self.detail
+
+
+def checked_path(path: object) -> str:
+    """Return a path as text. Raises `RequestError` for what the operating system takes for none."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    if not isinstance(text, str) or "\0" in text:
+        raise RequestError(f"not a path: {text!r}")
+    return text
 
 
 def kind_of(error: Exception) -> ErrorKind:

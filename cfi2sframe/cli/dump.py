@@ -89,6 +89,7 @@ def _text_in(request: DumpRequest, data: FileData, name: str) -> str:
     In an object, addresses are offsets in sections.
     """
     from cfi2sframe.api import decode, decode_existing
+    from cfi2sframe.report.tables import SCHEMA_VERSION
     from cfi2sframe.sframe.dump import dump_json, dump_text
 
     image = None if is_section(data) else ElfImage(data, name)
@@ -103,5 +104,5 @@ def _text_in(request: DumpRequest, data: FileData, name: str) -> str:
         return vaddr if image is None else image.place(vaddr).offset
 
     if request.printing.format == "json":
-        return "".join(dump_json(section, show_address))
+        return "".join(dump_json(section, show_address, schema=SCHEMA_VERSION))
     return "".join(f"{line}\n" for line in dump_text(section, show_address=show_address))

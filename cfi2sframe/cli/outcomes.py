@@ -18,14 +18,13 @@ from cfi2sframe.files.find import hint_about
 from cfi2sframe.files.kinds import SkipKind
 from cfi2sframe.jobs.records import Status
 from cfi2sframe.printable import counted, printable
+from cfi2sframe.report.tables import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from cfi2sframe.jobs.records import Outcome
 
-#: Incremented when a field of the report changes its meaning or is removed.
-SCHEMA_VERSION: Final = 1
 #: The most lines of warnings, and of errors.
 _MAX_LINES: Final = 8
 
@@ -43,8 +42,7 @@ def say_outcome(outcome: Outcome, *, is_single: bool, is_verbose: bool, only_che
     for warning in outcome.warnings if is_single and is_verbose else brief:
         say("warning", warning, outcome.name)
     if only_checks:
-        # The verdict is what was asked for, not a message.
-        sys.stdout.write(f"{_check_line(outcome)}\n")
+        say_verdict(outcome)
     elif outcome.status == "failed":
         say("error", _failure(outcome), outcome.name)
     if is_verbose and outcome.status != "failed":
@@ -55,12 +53,13 @@ def say_outcome(outcome: Outcome, *, is_single: bool, is_verbose: bool, only_che
             say("info", ": ".join(filter(None, words)), outcome.name)
 
 
-def _check_line(outcome: Outcome) -> str:
+def say_verdict(outcome: Outcome) -> None:
+    """Print what `--check` found: on standard output, since it was asked for."""
     verdict = {"unchanged": "up to date", "skipped": "skip", "failed": "refuse"}.get(outcome.status, outcome.status)
     if outcome.status == "unchanged" and not outcome.section_size and outcome.warnings:
         verdict = "nothing to write"
     detail = outcome.reason or outcome.placement
-    return f"{printable(outcome.name)}: {verdict}{f': {printable(detail)}' if detail else ''}"
+    sys.stdout.write(f"{printable(outcome.name)}: {verdict}{f': {printable(detail)}' if detail else ''}\n")
 
 
 def _brief(outcome: Outcome, option: str) -> str:
@@ -136,13 +135,14 @@ def json_line(outcome: Outcome) -> str:
     """Return the object that a report has for a file, without a line end."""
     import json
 
+    kind = outcome.kind.slug if outcome.kind else outcome.skip_kind.value if outcome.skip_kind else ""
     data = {
         "schema": SCHEMA_VERSION,
         "file": outcome.name,
         "other_names": list(outcome.other_names),
         "status": outcome.status,
         "exit_status": exit_status(outcome),
-        "kind": "" if outcome.skip_kind is None else outcome.skip_kind.value,
+        "kind": kind,
         "reason": outcome.reason,
         "warnings": list(outcome.warnings),
         "section_size": outcome.section_size,

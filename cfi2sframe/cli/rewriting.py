@@ -8,9 +8,9 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.cli.messages import EXIT_SUCCESS, fail, say, worst
+from cfi2sframe.cli.messages import EXIT_DIFFERENCE, EXIT_SUCCESS, fail, say, worst
 from cfi2sframe.cli.options import add_inputs, add_option, check_apart, listed_names, process_count, write_text
-from cfi2sframe.cli.outcomes import exit_status, json_line, say_in_few_lines, say_outcome, sums
+from cfi2sframe.cli.outcomes import exit_status, json_line, say_in_few_lines, say_outcome, say_verdict, sums
 from cfi2sframe.cli.progress import watched
 from cfi2sframe.errors import ErrorKind, OutputError, RequestError, naming_path
 from cfi2sframe.jobs.job import run_job
@@ -169,13 +169,13 @@ def _run_jobs(request: WriteRequest, jobs: Sequence[Job]) -> list[Outcome]:
         with closing(watched(run_job, jobs, _lost, count=count, on_done=note)) as results:
             for outcome in results:
                 outcomes.append(outcome)
+                only_checks = request.settings.only_checks
                 if request.is_single or request.is_verbose:
                     say_outcome(
-                        outcome,
-                        is_single=request.is_single,
-                        is_verbose=request.is_verbose,
-                        only_checks=request.settings.only_checks,
+                        outcome, is_single=request.is_single, is_verbose=request.is_verbose, only_checks=only_checks
                     )
+                elif only_checks and exit_status(outcome) == EXIT_DIFFERENCE:
+                    say_verdict(outcome)
     except (SystemExit, KeyboardInterrupt):
         if not request.is_single:
             text = sentence(done)

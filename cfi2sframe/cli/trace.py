@@ -76,6 +76,7 @@ def run(request: TraceRequest) -> int:
     """Trace a core or a process; everything that can fail is done before anything is printed."""
     from cfi2sframe.elf.load import read_file, stored_size
     from cfi2sframe.guard import limited
+    from cfi2sframe.report.tables import SCHEMA_VERSION
     from cfi2sframe.trace import FileStore, trace_core, trace_process
     from cfi2sframe.trace.snapshot import resident_size
 
@@ -91,6 +92,7 @@ def run(request: TraceRequest) -> int:
             else:
                 traced = trace_core(data, executable=request.executable, store=store, thread=request.thread)
             origin: dict[str, str | int] = {"pid": pid} if core is None else {"file": core}
+            origin = {"schema": SCHEMA_VERSION, **origin}
             text = f"{traced}\n" if request.printing.format == "text" else traced.json(**origin)
     with request.printing.open() as out:
         out.write(text)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
@@ -109,7 +110,10 @@ def status_of(verb: str, run: Callable[[], int]) -> int:
         # The reader has closed the pipe, as it may.
         return 128 + signal.SIGPIPE
     except OSError as error:
-        # Verbs report errors of their own files; without a name, this is standard output, for example on a full disk.
+        # Verbs report errors of their own files; without a name, this is standard output, for example on a full disk,
+        # or the current directory, which was deleted.
+        if error.filename is None and error.errno == errno.ENOENT:
+            error.filename = os.curdir
         if error.filename is None:
             # A message flushes it first, and it still holds what cannot be written.
             sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open as long as the process

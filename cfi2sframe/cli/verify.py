@@ -36,6 +36,7 @@ from cfi2sframe.conversion import Options
 from cfi2sframe.elf.load import is_section, read_file
 from cfi2sframe.errors import InputError, RequestError, SFrameError, UnfitError
 from cfi2sframe.printable import counted, printable
+from cfi2sframe.report.tables import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     import argparse
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
     from cfi2sframe.sframe.read import DecodedSection
     from cfi2sframe.verification.readers import Verdict
 
-#: Incremented when a field of the report changes its meaning or is removed.
-SCHEMA_VERSION: Final = 1
 #: Said of a file like a module after `strip -g`.
 _NOT_COMPARED: Final = (
     "not compared: the file has no call frame information for its section; verify it before it is stripped"
@@ -151,7 +150,7 @@ def run(request: VerifyRequest) -> int:
     statuses, lines = Counter[str](), []
     exit_status = EXIT_SUCCESS
     for source, result in answers_of(found, partial(check, request=request), request.inputs.process_count):
-        reason, data = "", {}
+        reason, kind, data = "", "", {}
         if isinstance(result, Checked):
             name, status, own, data = result.file, result.status, _STATUSES[result.status], result._asdict()
             checks.append(result)
@@ -163,11 +162,12 @@ def run(request: VerifyRequest) -> int:
             name, status, own, reason = result.name, "skipped", EXIT_SUCCESS, result.reason
         else:
             name, status, own, reason = result.name, "failed", exit_status_of(result.kind), result.reason
+            kind = result.kind.slug
             say("error", reason, name)
         statuses[status] += 1
         exit_status = worst((exit_status, own))
-        head = {"schema": SCHEMA_VERSION, "file": name, "status": status, "exit_status": own, "reason": reason}
-        lines.append(json.dumps(head | data))
+        head = {"schema": SCHEMA_VERSION, "file": name, "status": status, "exit_status": own}
+        lines.append(json.dumps(head | {"kind": kind, "reason": reason} | data))
     if request.is_verbose and not is_single:
         kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(statuses.items())) or "none"
         say("info", f"{counted(len(lines), 'file')}: {kinds}; {_comparison(checks)}")

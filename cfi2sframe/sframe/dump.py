@@ -114,12 +114,14 @@ def _rule_text(rule: Rule | None, arch: Arch) -> str:
     return rule_text(base, rule.offset, deref=rule.deref)
 
 
-def dump_json(section: DecodedSection, show_address: Callable[[int], int] = _same_address) -> Iterator[str]:
+def dump_json(
+    section: DecodedSection, show_address: Callable[[int], int] = _same_address, **origin: str | int
+) -> Iterator[str]:
     """Yield the section as JSON, in pieces of text: a line for the header, and one for each function.
 
-    A rule is `{"base", "offset", "load"}`, or null: unchanged or undefined.
+    `origin` comes first. A rule is `{"base", "offset", "load"}`, or null: unchanged or undefined.
     """
-    yield json.dumps({**_header_data(section), "functions": []}).removesuffix("]}")
+    yield json.dumps({**origin, **_header_data(section), "functions": []}).removesuffix("]}")
     separator = "\n"
     for function, record in zip(section, section.records, strict=True):
         yield separator + json.dumps(_function_data(function, record, section, show_address))

@@ -82,9 +82,7 @@ def test_the_kernel_refuses_it(two_segments: Path, tmp_path: Path) -> None:
     done = run("verify", tmp_path / "out", "--for", "kernel", "--for", "libsframe")
     lines = done.out.decode().splitlines()
     assert done.status == 1
-    assert (
-        lines[0] == f"{tmp_path}/out: kernel (patches of 2026, in no release): refuses it: executable segments: {why}"
-    )
+    assert lines[0].endswith(f"out: kernel (patches of 2026, in no release): refuses it: executable segments: {why}")
     assert [line.split(": ")[1:3] for line in lines[1:4]] == [
         ["libsframe (2.40)", "refuses it"],
         ["libsframe (2.44)", "refuses it"],
