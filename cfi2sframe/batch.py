@@ -120,8 +120,7 @@ def _run(
         # An interrupt must find either no process, or one that has its handlers.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         try:
-            _need_descriptors()
-            ours, theirs = context.Pipe()
+            ours, theirs = _pipe()
             with theirs:
                 process = context.Process(target=_serve, args=(work, theirs, (ours, *workers), os.getpid(), mask))
                 process.start()
@@ -167,11 +166,17 @@ def _run(
     return died
 
 
-def _need_descriptors() -> None:
-    """Raise `OSError` if a process could open too few files: its items would fail, and this process does them all."""
+def _pipe() -> tuple[Connection, Connection]:
+    """Return both ends of a pipe to a new process.
+
+    Raises `OSError` if the process could open too few files: each item would fail, and this process does them all.
+    """
+    from multiprocessing import Pipe
+
     with ExitStack() as reserved:
         for _ in range(_DESCRIPTOR_COUNT):
             reserved.callback(os.close, os.dup(0))
+    return Pipe()
 
 
 def _cause(code: int | None) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layout of the house: who may import whom, and what each module owes its readers."""
+"""The layout of the package: who may import whom, and what each module owes its readers."""
 
 import ast
 import graphlib
@@ -16,9 +16,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "cfi2sframe"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-#: The table of rooms: "| `room/`, `module.py` | its job | what it must not know | `what`, `it`, `imports` |".
+#: The table: "| `package/`, `module.py` | its job | what it must not depend on | `what`, `it`, `imports` |".
 TABLE = ROOT / "CONTRIBUTING.md"
-TABLE_HEAD = "| room of `cfi2sframe/` |"
+TABLE_HEAD = "| package in `cfi2sframe/` |"
 #: The last rows of the table, which every room may import.
 FREE_ROWS = 3
 #: The package's face knows the names of everything, and imports them when asked: of types, nothing is below it.

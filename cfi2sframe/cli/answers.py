@@ -68,12 +68,12 @@ def answers_of(
 
 
 def is_one_file(found: Sequence[Source | Unusable]) -> bool:
-    """Whether the user has named a single file, and no folder."""
+    """Whether the user has named a single file, and no directory."""
     return len(found) == 1 and isinstance(found[0], Source) and not found[0].is_in_folder
 
 
 def is_skipped(source: Source | Unusable, result: Unusable) -> bool:
-    """Whether a file is no failure: it has nothing that was asked for, and was found in a folder."""
+    """Whether a file is no failure: it has nothing that was asked for, and was found in a directory."""
     return result.kind is ErrorKind.UNFIT and isinstance(source, Source) and source.is_in_folder
 
 

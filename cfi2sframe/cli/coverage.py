@@ -55,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"  {PROGRAM} coverage /usr/lib/python3 -o coverage.html\n"
         f"  {PROGRAM} coverage --format json --for glibc *.so\n",
     )
-    add_inputs(parser, "ELF file or folder; - is standard input")
+    add_inputs(parser, "ELF file or directory; - is standard input")
     group = add_output(parser, FORMATS)
     text = f"list the N largest places without rows, or all (default {_DEFAULT_TOP}; json and csv: all)"
     add_option(group, "--top N", text, type=count_or_all, default=_DEFAULT_TOP)

@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"examples:\n  {PROGRAM} dump lib.so\n  {PROGRAM} dump out.sframe --section-address 0x30000 --format json\n"
         f"  {PROGRAM} dump debian/tmp -o sections.json\n",
     )
-    text = "ELF file, raw bytes of a section, or folder; - is standard input"
+    text = "ELF file, raw bytes of a section, or directory; - is standard input"
     add_inputs(parser, text, has_processes=False)
     group = parser.add_argument_group("the section")
     add_option(group, "--section-address ADDR", "address of the raw bytes of a section (default 0)", type=address)

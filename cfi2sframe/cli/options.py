@@ -52,24 +52,24 @@ def add_option(group: argparse._ActionsContainer, spelling: str, text: str, **mo
 
 
 class Inputs(NamedTuple):
-    """The files and folders that a user has named, and the number of processes to share them among."""
+    """The files and directories that a user has named, and the number of processes to share them among."""
 
     names: tuple[str, ...]
     excluded: tuple[str, ...] = ()
     process_count: int = 1
 
     def find(self) -> list[Source | Unusable]:
-        """Return the files, also those in folders; `-` is standard input."""
+        """Return the files, also those in directories; `-` is standard input."""
         from cfi2sframe.files.find import find_sources
 
         return list(find_sources(self.names, self.excluded))
 
 
 def add_inputs(parser: argparse.ArgumentParser, text: str, *, has_processes: bool = True) -> argparse._ArgumentGroup:
-    """Add FILE... and the options that select files in folders; return their group."""
+    """Add FILE... and the options that select files in directories; return their group."""
     group = parser.add_argument_group("files")
     group.add_argument("inputs", metavar="FILE", nargs="*", help=text)
-    text = "skip files and folders by name, or by path if GLOB has a slash (repeatable)"
+    text = "skip files and directories by name, or by path if GLOB has a slash (repeatable)"
     add_option(group, "--exclude GLOB", text, action="append", default=[])
     add_option(group, "--files-from LIST", "also process the NUL-terminated names in LIST (find -print0); - is stdin")
     if has_processes:

@@ -113,19 +113,21 @@ def few_lines(found: Sequence[tuple[str, str, Sequence[str]]]) -> Iterator[tuple
 
 def sums(outcomes: Sequence[Outcome], *, removes: bool, seconds: float) -> str:
     """Return a sentence about a run: how many files have each status, and why some were skipped."""
+    if not outcomes:
+        return "no ELF files found"
     statuses = Counter(outcome.status for outcome in outcomes)
     kinds = Counter(outcome.skip_kind for outcome in outcomes)
     skipped = ", ".join(f"{kind.value}: {kinds[kind]:,}" for kind in SkipKind if kinds[kind])
     parts = [f"{statuses[status]:,} {status}" for status in get_args(Status) if statuses[status]]
     parts = [f"{part} ({skipped})" if part.endswith("skipped") and skipped else part for part in parts]
     good = [outcome for outcome in outcomes if outcome.status != "failed"]
-    line = f"{counted(len(outcomes), 'file')}: {', '.join(parts) or 'none'}; "
+    line = f"{counted(len(outcomes), 'file')}: {', '.join(parts)}; "
     if not removes:
         in_part = sum(outcome.in_parts_count for outcome in good)
-        line += f"{sum(outcome.function_count for outcome in good):,} functions described, "
+        line += f"{counted(sum(outcome.function_count for outcome in good), 'function')} described, "
         line += f"{sum(outcome.left_out_count for outcome in good):,} left out"
         line += f", {in_part:,} in part, " if in_part else ", "
-    return f"{line}{sum(outcome.section_size for outcome in good):,} bytes of .sframe; {seconds:.1f} s"
+    return f"{line}{counted(sum(outcome.section_size for outcome in good), 'byte')} of .sframe; {seconds:.1f} s"
 
 
 # For programs

@@ -81,7 +81,7 @@ class _Parser(argparse.ArgumentParser):
         if word == "--json" and "--format" in self._option_string_actions:
             return "; did you mean --format json?"
         if word in ("-r", "--recursive"):
-            return "; folders are searched without it"
+            return "; directories are searched without it"
         from difflib import get_close_matches
 
         known = [option for option in self._option_string_actions if option.startswith("--")]

@@ -70,13 +70,13 @@ class Files:
             return ""
         name = next(iter(self._left), "")
         if self._count < 2:
-            return f"at work on {name}" if name else ""
+            return f"processing {name}" if name else ""
         done = self._size - sum(self._left.values())
         text = f"{self._count - len(self._left):,} of {self._count:,} files"
         if self._size * _MIN_SHARE <= done < self._size:
             seconds = (time.monotonic() - self._start) * (self._size - done) / done
             text += f", about {seconds:,.0f} s left"
-        return f"{text}, at work on {name}" if name else text
+        return f"{text}, processing {name}" if name else text
 
     def __enter__(self) -> Self:
         _Shown.files = self
@@ -138,7 +138,7 @@ def ticking(verb: str) -> Iterator[None]:
     def tick(_number: int, _frame: FrameType | None) -> None:
         text = verb if _Shown.files is None else _Shown.files.line()
         if text:
-            line = f"{PROGRAM}: info: {printable(text)}; {time.monotonic() - start:,.0f} s so far\n"
+            line = f"{PROGRAM}: info: {printable(text)} ({time.monotonic() - start:,.0f} s)\n"
             # The interrupted code may hold the lock of sys.stderr.
             os.write(_STANDARD_ERROR, line.encode("utf-8", "backslashreplace"))
 

@@ -15,6 +15,7 @@ from cfi2sframe.cli.progress import watched
 from cfi2sframe.errors import ErrorKind, OutputError, RequestError, naming_path
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.records import Job, Outcome, Settings
+from cfi2sframe.printable import counted
 
 if TYPE_CHECKING:
     import argparse
@@ -28,7 +29,7 @@ _IN_PLACE: Final = "with --in-place or --check"
 class WriteRequest(NamedTuple):
     """Files to convert, or to take the section out of (`settings.removes`).
 
-    `named` are files and folders named as words; `listed` are those of `--files-from`, and skipped if they have nothing
+    `named` are files and directories named as words; `listed` are those of `--files-from`, skipped if they have nothing
     to convert. `output` is for a single input; None: rewrite each file, or only check it (`settings.only_checks`).
     `report` is a file for lines of JSON or, with an output, for the account.
     """
@@ -55,7 +56,7 @@ class WriteRequest(NamedTuple):
 def add_write_options(parser: argparse.ArgumentParser, text: str, *, of_folders: str = "", of_report: str = "") -> None:
     """Add the options of both verbs: `text` says what `-o` writes, the others what `-r` leaves out, and `--report`."""
     group = add_inputs(parser, "ELF object, executable or library; with -o, - is standard input")
-    add_option(group, "-r, --recursive", f"process the ELF files in folders{of_folders}")
+    add_option(group, "-r, --recursive", f"process the ELF files in directories{of_folders}")
     group = parser.add_argument_group("output")
     add_option(group, "-o, --output OUT", text)
     add_option(group, "--in-place", "rewrite each FILE, keeping mode, owner and times where permitted")
@@ -160,11 +161,6 @@ def _run_jobs(request: WriteRequest, jobs: Sequence[Job]) -> list[Outcome]:
     def note(_job: Job, outcome: Outcome) -> None:
         done.append(outcome)
 
-    def sentence(known: Sequence[Outcome]) -> str:
-        if not request.is_verbose:
-            say_in_few_lines(known)
-        return sums(known, removes=request.settings.removes, seconds=time.monotonic() - started)
-
     try:
         with closing(watched(run_job, jobs, _lost, count=count, on_done=note)) as results:
             for outcome in results:
@@ -178,12 +174,15 @@ def _run_jobs(request: WriteRequest, jobs: Sequence[Job]) -> list[Outcome]:
                     say_verdict(outcome)
     except (SystemExit, KeyboardInterrupt):
         if not request.is_single:
-            text = sentence(done)
-            say("error", f"interrupted; {len(jobs) - len(done):,} of {len(jobs):,} files are not done; {text}")
+            if not request.is_verbose:
+                say_in_few_lines(done)
+            say("error", f"interrupted: {len(done):,} of {counted(len(jobs), 'file')} done; rerun to continue")
             _write_report(request, done)
         raise
     if not request.is_single:
-        say("info", sentence(outcomes))
+        if not request.is_verbose:
+            say_in_few_lines(outcomes)
+        say("info", sums(outcomes, removes=request.settings.removes, seconds=time.monotonic() - started))
     return outcomes
 
 

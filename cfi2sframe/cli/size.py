@@ -70,7 +70,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"  {PROGRAM} size /usr/lib -j 4 -o report.html\n"
         f"  {PROGRAM} size --compare old/ new/ --format markdown\n",
     )
-    add_inputs(parser, "ELF file or folder; - is standard input")
+    add_inputs(parser, "ELF file or directory; - is standard input")
     group = parser.add_argument_group("what is measured")
     add_option(group, "--compare OLD NEW", "two files, or two trees matched by name")
     add_version(group)

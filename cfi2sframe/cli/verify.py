@@ -92,7 +92,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "exit status: 0 no difference; 1 a difference, or no release of a reader reads the section; 2 usage; 3 no\n"
         "section, or an unusable file; 5 the file has a section, but no CFI to compare it with.\n",
     )
-    add_inputs(parser, "ELF file or folder; - is standard input")
+    add_inputs(parser, "ELF file or directory; - is standard input")
     group = parser.add_argument_group("what to check")
     add_option(group, "--would-be", "check the section that convert would write, not the one in FILE")
     add_option(group, "-v, --verbose", "print how much was compared")
@@ -169,8 +169,9 @@ def run(request: VerifyRequest) -> int:
         head = {"schema": SCHEMA_VERSION, "file": name, "status": status, "exit_status": own}
         lines.append(json.dumps(head | {"kind": kind, "reason": reason} | data))
     if request.is_verbose and not is_single:
-        kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(statuses.items())) or "none"
-        say("info", f"{counted(len(lines), 'file')}: {kinds}; {_comparison(checks)}")
+        kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(statuses.items()))
+        counts = f"{counted(len(lines), 'file')}: {kinds}; {_comparison(checks)}"
+        say("info", counts if lines else "no ELF files found")
     if statuses.keys() <= {"skipped"}:
         say("error", "none of these files has an .sframe section (--would-be: what convert would write)")
         exit_status = EXIT_UNUSABLE
@@ -181,10 +182,10 @@ def run(request: VerifyRequest) -> int:
 
 def _comparison(checks: Sequence[Checked]) -> str:
     return (
-        f"{sum(each.functions for each in checks):,} functions, "
-        f"{sum(each.rows for each in checks):,} rows compared, "
-        f"{sum(each.left_out for each in checks):,} rightly left out, "
-        f"{sum(len(each.differences) for each in checks):,} differences"
+        f"{counted(sum(each.functions for each in checks), 'function')}, "
+        f"{counted(sum(each.rows for each in checks), 'row')} compared, "
+        f"{sum(each.left_out for each in checks):,} correctly omitted, "
+        f"{counted(sum(len(each.differences) for each in checks), 'difference')}"
     )
 
 

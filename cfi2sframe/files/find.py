@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the ELF files in what a user names, reading no more than the first bytes of those in folders; and open them."""
+"""Find the ELF files in what a user names, reading only the first bytes of those in directories; and open them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STANDARD_INPUT: Final = "-"
 class Source(NamedTuple):
     """A file to open. `name` is what reports call it, `size` its bytes, holes included.
 
-    `is_in_folder`: it was found in a folder, not named; then it must still be a regular file when it is opened.
+    `is_in_folder`: it was found in a directory, not named; then it must still be a regular file when it is opened.
     """
 
     path: str
@@ -56,9 +56,9 @@ class Unusable(NamedTuple):
 
 
 class TreeFile(NamedTuple):
-    """An ELF file under a folder, or what cannot be read there: then `status` is None, and `reason` tells why.
+    """An ELF file under a directory, or what cannot be read there: then `status` is None, and `reason` tells why.
 
-    `path` is relative to the folder, and empty for the folder itself.
+    `path` is relative to the directory, and empty for the directory itself.
     """
 
     path: str
@@ -66,17 +66,17 @@ class TreeFile(NamedTuple):
     reason: str = ""
 
     def under(self, folder: str) -> str:
-        """Return the path of the file under a name of the folder."""
+        """Return the path of the file under a name of the directory."""
         return os.path.join(folder, self.path) if self.path else folder
 
 
 def find_sources(
     paths: Iterable[str], excluded: Sequence[str] = (), *, is_relative: bool = False
 ) -> Iterator[Source | Unusable]:
-    """Yield the files that are named by the paths, in their order; of a folder its ELF files, sorted.
+    """Yield the files that are named by the paths, in their order; of a directory its ELF files, sorted.
 
-    In folders, further names of a file found before are skipped, and so is what the shell patterns `excluded` name.
-    `is_relative`: a file in a folder is named relative to that, any other by its last part.
+    In directories, further names of a file found before are skipped, and so is what the shell patterns `excluded` name.
+    `is_relative`: a file in a directory is named relative to that, any other by its last part.
     """
     seen: set[tuple[int, int]] = set()
     for path in paths:
@@ -99,11 +99,11 @@ def _sources_under(
 
 
 def elf_files_under(root: str, excluded: Iterable[str] = ()) -> Iterator[TreeFile]:
-    """Yield the ELF files under a folder, recursively and sorted, without links; unreadable folders last.
+    """Yield the ELF files under a directory, recursively and sorted, without links; unreadable directories last.
 
     `excluded` are shell patterns of what is left out. One without a slash is matched against the name, one with a slash
-    against the path below the folder, one that begins with a slash against the absolute path, by the given name of the
-    folder or the one that it leads to. `*` matches slashes, too.
+    against the path below the directory, one that begins with a slash against the absolute path, by the given name of
+    the directory or its resolved one. `*` matches slashes, too.
     """
     patterns = [pattern.rstrip(os.sep).removeprefix("./") for pattern in excluded]
     start, roots = os.path.join(root, ""), {os.path.abspath(root), os.path.realpath(root)}
@@ -180,7 +180,7 @@ def open_source(source: Source) -> Iterator[FileData]:
 
 
 def _read_unfollowed(path: str) -> FileData:
-    """Return the bytes of a file found in a folder. Raises `ChangedError` when something else has its name now."""
+    """Return the bytes of a file found in a directory. Raises `ChangedError` when something else has its name now."""
     descriptor = open_unfollowed(path)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -217,9 +217,7 @@ def names_from(path: str) -> list[str]:
             if len(data) > _MAX_LIST_SIZE:
                 raise RequestError(f"--files-from {path}: a list of more than {_MAX_LIST_SIZE >> 20:,} MiB")
     if b"\0" not in data and b"\n" in data:
-        raise RequestError(
-            f"--files-from {path}: names are to end with NUL bytes, as with find -print0, not with lines"
-        )
+        raise RequestError(f"--files-from {path}: expected NUL-separated names (find -print0)")
     if b"\0\0" in data:
         raise RequestError(f"--files-from {path}: not a list of names, because it has an empty one")
     return [os.fsdecode(bytes(name)) for name in data.split(b"\0") if name]

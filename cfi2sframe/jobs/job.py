@@ -195,7 +195,7 @@ def warnings_of(coverage: Coverage | None) -> tuple[str, ...]:
     stub_count = len(coverage.of_kind("PLT stubs"))
     more = len(coverage.unread) + coverage.damaged_count + coverage.left_out_count + coverage.in_part_count + stub_count
     more -= len(shown) + len(coverage.missing) - len(lost)
-    what = "skipped or described in part" if coverage.in_part_count else "skipped"
+    what = "left out or described in part" if coverage.in_part_count else "left out"
     return (*shown, f"{more:,} more functions {what}") if more else shown
 
 

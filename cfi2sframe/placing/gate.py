@@ -27,7 +27,7 @@ from cfi2sframe.elf.headers import (
 )
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import ElfError, EmbedError
-from cfi2sframe.printable import shown_name
+from cfi2sframe.printable import counted, shown_name
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.contents import FileData
@@ -260,6 +260,6 @@ def _refuse_appended_data(file: LinkedFile) -> None:
     if not is_zero(file.data, Span(described, len(file.data))):
         size = len(file.data) - described
         raise EmbedError(
-            f"{size} bytes follow what the headers describe (an appended archive, payload or signature), "
-            "and their reader may expect them at a fixed offset"
+            f"{counted(size, 'byte')} appended after the ELF data (an archive, a payload or a signature); "
+            "adding a section would move what may be expected at a fixed offset"
         )

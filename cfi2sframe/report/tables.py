@@ -88,7 +88,7 @@ def column_sums(records: Sequence[object], names: Iterable[str]) -> dict[str, An
 
 
 def common_folder(names: Sequence[str]) -> str:
-    """Return the folder that several names share, with a slash at its end; nothing for a single name."""
+    """Return the directory that several names share, with a slash at its end; nothing for a single name."""
     common = os.path.commonprefix(names) if len(names) > 1 else ""  # noqa: RUF071 - cut at a slash
     folder = common[: common.rfind("/") + 1]
     return "" if folder == "/" else folder
@@ -173,7 +173,7 @@ def _html(report: Report) -> str:
     try:
         from jinja2 import Environment
     except ImportError:
-        raise RequestError("a page needs Jinja2; install cfi2sframe[html], or choose another --format") from None
+        raise RequestError("HTML output needs Jinja2: pip install 'cfi2sframe[html]'") from None
     source = (files(__package__) / "page.html").read_text("utf-8")
     page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True).from_string(
         source

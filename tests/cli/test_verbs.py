@@ -119,7 +119,7 @@ def test_coverage_names_the_largest(tmp_path: Path) -> None:
     for words in ((), ("--top", "1"), ("--top", "all")):
         lines = run("coverage", *words, path).out.decode().splitlines()
         counts.append(sum("CFA is an expression (lit0)" in line for line in lines))
-        more = [line for line in lines if "more places" in line]
+        more = [line for line in lines if "more not shown" in line]
         assert bool(more) == (words != ("--top", "all"))
     # Code without CFI is the largest.
     assert counts[1] == 0
@@ -156,8 +156,8 @@ def test_coverage_demangles(tmp_path: Path) -> None:
     assert set(found[2:]) == {("without CFI", *each) for each in (("", ""), names[0x80], ("_Zx", "_Zx"))}
     status, _, err = run(path, "-o", tmp_path / "out.sframe", "-v")
     assert status == 0
-    first = "second::f() (0x20040) skipped: CFA is an expression (lit0)"
-    second = "a::g() (0x20060): 12 of 16 bytes skipped: CFA is an expression (lit0) at 0x20064"
+    first = "second::f() (0x20040) left out: CFA is an expression (lit0)"
+    second = "a::g() (0x20060): 12 of 16 bytes left out: CFA is an expression (lit0) at 0x20064"
     assert err[:2] == tuple(f"cfi2sframe: {path}: warning: {warning}" for warning in (first, second))
 
 

@@ -74,7 +74,7 @@ def test_nothing_at_all() -> None:
 
 def test_a_page_without_jinja(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(RequestError, match=r"a page needs Jinja2; install cfi2sframe\[html\], or choose another"):
+    with pytest.raises(RequestError, match=r"HTML output needs Jinja2: pip install 'cfi2sframe\[html\]'"):
         render(reports("a")[0], "html")
 
 

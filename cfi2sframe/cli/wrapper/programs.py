@@ -86,7 +86,7 @@ def real_program(role: Role, wrappers: set[str]) -> str | None:
 
 
 def _compiler_s_own(role: Role) -> tuple[str, ...]:
-    """Return the assembler of the GCC that runs this wrapper; GCC tells only linkers its folders."""
+    """Return the assembler of the GCC that runs this wrapper; GCC tells only linkers its directories."""
     compiler = os.environ.get("COLLECT_GCC")
     if role.kind != ASSEMBLER or not compiler:
         return ()
@@ -181,9 +181,9 @@ def without_section(role: Role, file: str, reason: str = "") -> int:
 
 
 def from_root(file: str) -> str:
-    """Return the absolute name of a file: a log has files of many folders."""
+    """Return the absolute name of a file: a log has files of many directories."""
     try:
         return os.path.abspath(file)
     except OSError:
-        # The current folder has been removed.
+        # The current directory has been removed.
         return file
