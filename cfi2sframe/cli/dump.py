@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left, bisect_right
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,22 +14,28 @@ from cfi2sframe.cli.options import Inputs, Printing, add_inputs, add_option, add
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import is_section
-from cfi2sframe.errors import RequestError
+from cfi2sframe.errors import InputError, RequestError
 from cfi2sframe.files.find import Unusable
 from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from cfi2sframe.elf.contents import FileData
+    from cfi2sframe.sframe.dump import Shown
 
 
 class DumpRequest(NamedTuple):
-    """Files whose sections to print; `section_vaddr` is the address of raw bytes."""
+    """Files whose sections to print; `section_vaddr` is the address of raw bytes.
+
+    `functions` are names, or addresses in C notation, of the only functions to print; none: all.
+    """
 
     inputs: Inputs
     printing: Printing = Printing()
     section_vaddr: int | None = None
+    functions: tuple[str, ...] = ()
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +51,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     text = "ELF file, raw bytes of a section, or directory; - is standard input"
     add_inputs(parser, text, has_processes=False)
-    group = parser.add_argument_group("the section")
+    group = parser.add_argument_group("what to print")
+    text = "print only the function with this name, or at this address (0x...); repeatable"
+    add_option(group, "--function NAME", text, action="append", default=[])
     add_option(group, "--section-address ADDR", "address of the raw bytes of a section (default 0)", type=address)
     add_output(parser, ("text", "json"))
 
@@ -52,7 +61,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def request_of(arguments: argparse.Namespace) -> DumpRequest:
     """Return what the arguments ask for. Raises `RequestError` when they contradict one another, and `OSError`."""
     inputs = inputs_of(arguments)
-    return DumpRequest(inputs, printing_of(arguments, inputs.names), arguments.section_address)
+    printing = printing_of(arguments, inputs.names)
+    return DumpRequest(inputs, printing, arguments.section_address, tuple(arguments.function))
 
 
 def run(request: DumpRequest) -> int:
@@ -84,13 +94,11 @@ def run(request: DumpRequest) -> int:
 
 
 def _text_in(request: DumpRequest, data: FileData, name: str) -> str:
-    """Return the section of a file, or the raw bytes of one, as text.
-
-    In an object, addresses are offsets in sections.
-    """
+    """Return the section of a file, or the raw bytes of one, as text."""
     from cfi2sframe.api import decode, decode_existing
+    from cfi2sframe.demangle import readable_names
     from cfi2sframe.report.tables import SCHEMA_VERSION
-    from cfi2sframe.sframe.dump import dump_json, dump_text
+    from cfi2sframe.sframe.dump import Shown, dump_json, dump_text
 
     image = None if is_section(data) else ElfImage(data, name)
     if image is None:
@@ -100,9 +108,46 @@ def _text_in(request: DumpRequest, data: FileData, name: str) -> str:
     else:
         section = decode_existing(image)
 
-    def show_address(vaddr: int) -> int:
-        return vaddr if image is None else image.place(vaddr).offset
-
+    shown = Shown() if image is None else _shown_in(image)
+    if request.functions:
+        found = {} if image is None else image.functions()
+        names = readable_names(symbol.name for symbol in found.values())
+        spans = [
+            (vaddr, vaddr + max(symbol.size, 1))
+            for vaddr, symbol in found.items()
+            if {symbol.name, names.get(symbol.name)}.intersection(request.functions)
+        ]
+        addresses = [address(text) for text in request.functions if text[:1].isdigit()]
+        shown = shown._replace(wants=partial(_is_wanted, shown, spans, addresses))
+        if not any(map(shown.wants, section.starts, section.sizes)):
+            raise InputError(f"no rows of {' or '.join(request.functions)}")
     if request.printing.format == "json":
-        return "".join(dump_json(section, show_address, schema=SCHEMA_VERSION))
-    return "".join(f"{line}\n" for line in dump_text(section, show_address=show_address))
+        return "".join(dump_json(section, shown, schema=SCHEMA_VERSION))
+    return "".join(f"{line}\n" for line in dump_text(section, shown=shown))
+
+
+def _shown_in(image: ElfImage) -> Shown:
+    """Show addresses of a file, in an object as offsets in sections, with the functions that begin or are there."""
+    from cfi2sframe.demangle import readable_names
+    from cfi2sframe.sframe.dump import Shown
+    from cfi2sframe.trace.space import ModuleFile
+
+    functions = sorted((vaddr, symbol.size, symbol.name) for vaddr, symbol in image.functions().items())
+    module, names = ModuleFile(image, "file", "", functions), readable_names(name for _, _, name in functions)
+
+    def name(vaddr: int, size: int) -> str:
+        linkage_name, distance = module.symbol_at(vaddr) or ("", 0)
+        first = [names.get(linkage_name, linkage_name) + (f"+0x{distance:x}" if distance else "")] * bool(linkage_name)
+        # -O2 joins functions.
+        inner = functions[bisect_right(functions, (vaddr + 1,)) : bisect_left(functions, (vaddr + size,))]
+        return ", ".join([*first, *(names.get(each, each) for _, _, each in inner)])
+
+    return Shown(lambda vaddr: image.place(vaddr).offset, image.place_text, name)
+
+
+def _is_wanted(shown: Shown, spans: Sequence[tuple[int, int]], addresses: Sequence[int], vaddr: int, size: int) -> bool:
+    """Whether rows of a function are wanted: by the spans of named ones, or by addresses as they are shown."""
+    start = shown.number(vaddr)
+    return any(first < vaddr + size and vaddr < end for first, end in spans) or any(
+        start <= each < start + size for each in addresses
+    )

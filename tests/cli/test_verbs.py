@@ -100,6 +100,31 @@ def test_verify_of_an_object(tmp_path: Path) -> None:
     assert out.startswith(f"{path}: .text.b+0x18: wrong: FP is ".encode())
 
 
+# dump
+
+
+def test_dump_names_functions(tmp_path: Path) -> None:
+    """As objdump does; in an object by section, too. A name or an address selects its rows."""
+    path, out = tmp_path / "in.o", tmp_path / "out.o"
+    need("c++filt")
+    function = asm.Symbol("first", 0, 16)
+    mangled = asm.Symbol("_ZN1a1gEv", 4, 12, section=".text.b")
+    data = {".text": (push_fp(AMD64, 0),), ".text.b": (push_fp(AMD64, 0),)}
+    path.write_bytes(object_file(AMD64, data, symbols=(function, mangled)))
+    assert run(path, "-o", out).status == 0
+    lines = [line.strip() for line in run("dump", out).out.decode().splitlines() if "func idx" in line]
+    assert lines == [
+        "func idx [0]: pc = .text+0x0, size = 32 bytes <first>",
+        "func idx [1]: pc = .text.b+0x0, size = 32 bytes <a::g()>",
+    ]
+    for word, count in (("first", 1), ("a::g()", 1), ("_ZN1a1gEv", 1), ("0x3", 2)):
+        assert run("dump", out, "--function", word).out.count(b"func idx") == count, word
+    assert run("dump", out, "--function", "first", "--function", "a::g()").out.count(b"func idx") == 2
+    assert run("dump", out, "--function", "none") == (3, b"", (f"cfi2sframe: {out}: error: no rows of none",))
+    section = json.loads(run("dump", out, "--function", "first", "--format", "json").out)
+    assert [(each["place"], each["function"]) for each in section["functions"]] == [(".text+0x0", "first")]
+
+
 # coverage
 
 

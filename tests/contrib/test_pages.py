@@ -96,10 +96,10 @@ def play(commands: Sequence[str], folder: Path, variables: Mapping[str, str]) ->
 def agrees(shown: Sequence[str], printed: Sequence[str], known: dict[str, str]) -> bool:
     """Whether lines are as a page shows them.
 
-    A number stands for any, except that nothing and all of something (`0`, `100.00`) stand for themselves, and that large
-    numbers are equal to one another where the page shows equal ones, and only there: `known` has those seen so far. `...` in a
-    line stands for any text, and a line `...` for any number of lines. Only the first of several spaces counts, since
-    the widths of numbers differ.
+    A number stands for any, except that nothing and all of something (`0`, `100.00`) stand for themselves, and that
+    large numbers are equal to one another where the page shows equal ones, and only there: `known` has those seen so
+    far. `...` in a line stands for any text, and a line `...` for any number of lines. Only the first of several spaces
+    counts, since the widths of numbers differ.
     """
     rows = (r"(?:.*\n)*?" if line.strip() == "..." else f"{_pattern(line)}\n" for line in shown)
     found = re.fullmatch("".join(rows), "".join(f"{_narrow(line)}\n" for line in printed))
