@@ -47,7 +47,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "Print each place where the two contradict each other, with the directive that would be right there. What\n"
         "the instructions do not tell is not compared. Exit 1 on any mismatch.",
         f"examples:\n  {PROGRAM} audit memcpy.o\n  {PROGRAM} audit -v /usr/lib/x86_64-linux-gnu/libc.so.6\n"
-        f"  {PROGRAM} audit -j 4 build -o audit.json\n",
+        f"  {PROGRAM} audit -j 4 build -o audit.json\n\n"
+        "exit status: 0 no mismatch; 1 a mismatch; 2 usage; 3 a file cannot be used.\n",
     )
     add_inputs(parser, "ELF file or directory; - is standard input")
     add_source(parser.add_argument_group("what to compare"), ("eh_frame", "debug_frame", "gopclntab"))

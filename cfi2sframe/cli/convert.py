@@ -26,19 +26,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser,
         f"{PROGRAM} [convert] IN -o OUT [OPTION]...\n"
         f"       {PROGRAM} [convert] (--in-place | --check) FILE... [OPTION]...",
-        "Convert the DWARF CFI of IN to an SFrame section: write it as raw bytes or in a copy of IN, or put it into\n"
-        "each FILE that does not have it already.",
+        "Convert the DWARF CFI of IN to an SFrame section, as raw bytes or in a copy of IN, or put it into each FILE.",
         "examples:\n"
         f"  {PROGRAM} in.o -o out.o                      an object for the linker\n"
         f"  {PROGRAM} --in-place program                 a program that carries its section\n"
         f"  {PROGRAM} in.o -o out.sframe                 the section's raw bytes\n"
-        f"  {PROGRAM} --in-place -r -j 4 -v debian/tmp   all ELF files of a tree\n"
-        f"  {PROGRAM} --check -r debian/tmp              what that would do\n",
+        f"  {PROGRAM} --in-place -v debian/tmp           a tree; its objects only with --for ld or kernel-arm64\n"
+        f"  {PROGRAM} --check debian/tmp                 what that would do\n\n"
+        "exit status: 0 success; 1 --check would change a file; 2 usage; 3 a file cannot be used; 4 --strict or\n"
+        "--fail-under forbids the result.\n",
     )
     add_write_options(
         parser,
         "ELF output, or raw bytes if OUT is - or ends in .sframe",
-        of_folders="; objects only with --for ld or kernel-arm64",
         of_report="; with -o, one object",
     )
     group = add_conversion_options(parser)

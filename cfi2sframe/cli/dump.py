@@ -42,12 +42,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments to its parser."""
     describe(
         parser,
-        f"{PROGRAM} dump FILE... [--section-address ADDR] [-o OUT] [OPTION]...",
+        f"{PROGRAM} dump FILE... [--function NAME]... [-o OUT] [OPTION]...",
         "Print the .sframe section of each ELF file, or the raw bytes of a section, in the form of readelf --sframe.\n"
         "Any version, either byte order. FP and RA: u unchanged, f at the ABI's fixed offset, c+N saved at CFA+N,\n"
         "(base+N) loaded from there; [s] after RA: signed.",
-        f"examples:\n  {PROGRAM} dump lib.so\n  {PROGRAM} dump out.sframe --section-address 0x30000 --format json\n"
-        f"  {PROGRAM} dump debian/tmp -o sections.json\n",
+        f"examples:\n  {PROGRAM} dump lib.so --function main\n"
+        f"  {PROGRAM} dump out.sframe --section-address 0x30000 --format json\n"
+        f"  {PROGRAM} dump debian/tmp -o sections.json\n\n"
+        "exit status: 0 success; 2 usage; 3 a file has no section, or cannot be used.\n",
     )
     text = "ELF file, raw bytes of a section, or directory; - is standard input"
     add_inputs(parser, text, has_processes=False)

@@ -69,7 +69,7 @@ def add_inputs(parser: argparse.ArgumentParser, text: str, *, has_processes: boo
     """Add FILE... and the options that select files in directories; return their group."""
     group = parser.add_argument_group("files")
     group.add_argument("inputs", metavar="FILE", nargs="*", help=text)
-    text = "skip files and directories by name, or by path if GLOB has a slash (repeatable)"
+    text = "skip files and directories by name, or by path if GLOB has a slash"
     add_option(group, "--exclude GLOB", text, action="append", default=[])
     add_option(group, "--files-from LIST", "also process the NUL-terminated names in LIST (find -print0); - is stdin")
     if has_processes:
@@ -115,7 +115,7 @@ def add_conversion_options(
     add_option(group, "--for NAME", text, dest="reader", choices=READERS, **more)
     add_version(group)
     levels = ", ".join(f"{level} ({what})" if what else str(level) for level, what in ERRATA.items())
-    text = f"errata level of version 2 to write: {levels}; default {DEFAULT_ERRATA}"
+    text = f"errata of version 2: {levels}; default {DEFAULT_ERRATA}"
     add_option(group, "--errata N", text, type=int, choices=tuple(ERRATA))
     add_source(group, ("eh_frame", "debug_frame", "gopclntab", "code"))
     add_level(group)
@@ -140,7 +140,7 @@ def add_source(group: argparse._ActionsContainer, choices: tuple[str, ...]) -> N
 
 def add_level(group: argparse._ActionsContainer) -> None:
     """Add `-O`."""
-    text = "size: 0 share nothing, 1 share equal rows, 2 (default) also cut and join functions"
+    text = "size: 0 plain, 1 share equal rows, 2 (default) also cut and join functions"
     add_option(group, "-O N", text, dest="level", type=int, choices=(0, 1, 2))
 
 

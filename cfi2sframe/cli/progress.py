@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from cfi2sframe.batch import results_of
-from cfi2sframe.cli.messages import PROGRAM
+from cfi2sframe.cli.messages import PROGRAM, is_quiet
 from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _bar(size: int) -> Any:  # noqa: ANN401 - tqdm has no types
 
 
 def _is_off() -> bool:
-    return os.environ.get(_VARIABLE) == "never"
+    return os.environ.get(_VARIABLE) == "never" or is_quiet()
 
 
 @contextmanager
@@ -137,7 +137,7 @@ def ticking(verb: str) -> Iterator[None]:
 
     def tick(_number: int, _frame: FrameType | None) -> None:
         text = verb if _Shown.files is None else _Shown.files.line()
-        if text:
+        if text and not is_quiet():
             line = f"{PROGRAM}: info: {printable(text)} ({time.monotonic() - start:,.0f} s)\n"
             # The interrupted code may hold the lock of sys.stderr.
             os.write(_STANDARD_ERROR, line.encode("utf-8", "backslashreplace"))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.cli.messages import EXIT_SUCCESS, PROGRAM
@@ -38,7 +39,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "registers and stacks are copied.",
         "Every trace ends with the reason why it ends: outermost is the true end of the stack.\n\n"
         f"examples:\n  {PROGRAM} trace core.1234\n  {PROGRAM} trace qemu.core --executable a.out\n"
-        f"  {PROGRAM} trace --pid 1234 --thread all --format json\n",
+        f"  {PROGRAM} trace --pid 1234 --thread all --format json\n\n"
+        "exit status: 0 the stacks are printed, wherever they end; 2 usage; 3 no core file, or no such process.\n",
     )
     parser.add_argument("core", metavar="CORE", nargs="?", help="the core file")
     add_option(parser, "--pid N", "trace a live process instead", type=positive)
@@ -59,6 +61,8 @@ def request_of(arguments: argparse.Namespace) -> TraceRequest:
         raise RequestError("no core file; name one, or use --pid N")
     if arguments.core is not None and arguments.pid is not None:
         raise RequestError("CORE and --pid are mutually exclusive")
+    if arguments.core is not None and arguments.core.isdigit() and not os.path.lexists(arguments.core):
+        raise RequestError(f"no core file {arguments.core}; for a process: {PROGRAM} trace --pid {arguments.core}")
     if arguments.pid is not None and arguments.executable is not None:
         raise RequestError("--executable is only valid with CORE; a process knows its program")
     return TraceRequest(

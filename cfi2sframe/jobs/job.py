@@ -85,7 +85,7 @@ def _failed(job: Job, error: Exception, known: Outcome) -> Outcome:
             skip_kind = SkipKind.READER if isinstance(error, ReaderError) else SkipKind.FOREIGN
         return Outcome(job.name, job.other_names, "skipped", reason=reason, skip_kind=skip_kind)
     if isinstance(error, IsADirectoryError):
-        reason += " (with --in-place or --check, -r processes the ELF files in it)"
+        reason += " (--in-place and --check process the ELF files in it)"
     if isinstance(error, OutputError):
         return known._replace(name=error.where, other_names=(), kind=kind, reason=error.reason)
     return known._replace(kind=kind, reason=reason)

@@ -2,14 +2,19 @@
 """The verbs that write nothing: `dump`, `verify` and `coverage`."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from cfi2sframe.abi import AMD64
+from cfi2sframe.cli.parsers import VERBS
 from tests.support import cfi_asm as asm
-from tests.support.cli import run
+from tests.support.cli import ROOT, run
+from tests.support.jobs import object_with_gap
 from tests.support.needs import need
 from tests.support.raw_sframe import RawFunction, RawSection
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file, object_file, push_fp
@@ -243,3 +248,93 @@ def test_coverage_as_a_table(good: Path, tmp_path: Path) -> None:
 def test_the_suffix_decides(name: str, start: str, good: Path, tmp_path: Path) -> None:
     assert run("coverage", good, "-o", tmp_path / name).status == 0
     assert (tmp_path / name).read_text().startswith(start)
+
+
+# What all verbs share
+
+
+def test_help_and_version_take_words(tmp_path: Path) -> None:
+    assert run("help", "dump").out == run("dump", "--help").out
+    assert run("help").out == run("--help").out
+    assert run("--version", tmp_path).out == run("--version").out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_help_is_a_screen_with_statuses(verb: str) -> None:
+    lines = run("help", verb).out.decode().splitlines()
+    assert len(lines) <= 50
+    assert sum(line.startswith("exit status: 0 ") for line in lines) == 1
+
+
+def test_quiet_and_color(good: Path) -> None:
+    """Colors are for terminals, unless they are asked for; errors are always said."""
+    missing = good.parent / "missing"
+    red = f"cfi2sframe: {missing}: \x1b[1;31merror:\x1b[0m No such file or directory"
+    plain = red.replace("\x1b[1;31m", "").replace("\x1b[0m", "")
+    for words, line in ((("--color=always",), red), (("--color=never",), plain), ((), plain), (("-q",), plain)):
+        assert run("--in-place", *words, missing).err == (line,)
+    terminal, end = os.openpty()
+    with os.fdopen(end, "wb") as stream:
+        for variables in ({}, {"NO_COLOR": "1"}):
+            env = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+            subprocess.run([sys.executable, "-m", "cfi2sframe", "dump", missing], stderr=stream, env=env, check=False)
+    shown = os.read(terminal, 1 << 12).decode().splitlines()
+    os.close(terminal)
+    assert shown == [red, plain]
+    gap = good.parent / "gap.o"
+    for words, has_warning in (((), True), (("-q",), False)):
+        gap.write_bytes(object_with_gap())
+        done = run("--in-place", *words, gap)
+        assert (done.status, bool(done.err)) == (0, has_warning)
+
+
+def test_raw_bytes_do_not_go_to_a_terminal(good: Path) -> None:
+    terminal, end = os.openpty()
+    with os.fdopen(end, "wb") as stream:
+        command = [sys.executable, "-m", "cfi2sframe", str(good), "-o", "-"]
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, stdout=stream, stderr=subprocess.PIPE, env=env, text=True, check=False)
+    os.close(terminal)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "a terminal cannot show raw bytes" in done.stderr
+
+
+def test_gates_of_ci_change_nothing(good: Path) -> None:
+    """A share of code that is described, a share of the file that a section may cost."""
+    before = good.read_bytes()
+    percent = json.loads(run("coverage", "--format", "json", good).out)["files"][0]
+    share = 100 * percent["described_size"] / percent["code_size"]
+    assert 0 < share < 100
+    for words, status in (
+        (("coverage", "--fail-under", f"{share - 0.1}"), 0),
+        (("coverage", "--fail-under", f"{share + 0.1}"), 4),
+        (("size", "--fail-over", "100"), 0),
+        (("size", "--fail-over", "0"), 4),
+        (("size", "--for", "glibc", "--fail-over", "0"), 4),
+    ):
+        done = run(*words, good)
+        assert (done.status, len(done.err)) == (status, 1 if status else 0), words
+    assert run("size", "--compare", good, good, "--fail-over", "0").status == 0
+    assert good.read_bytes() == before
+
+
+def test_directories_are_searched_by_every_verb(tmp_path: Path) -> None:
+    """With -r, which others need, and without."""
+    (tmp_path / "tree" / "deep").mkdir(parents=True)
+    (tmp_path / "tree" / "deep" / "in.o").write_bytes(object_file(AMD64, {".text": (push_fp(AMD64, 0),)}))
+    for words in (
+        ("--in-place", "--for", "ld"),
+        ("verify",),
+        ("dump",),
+        ("coverage", "-r"),
+        ("size",),
+        ("audit",),
+        ("remove", "--in-place", "-r"),
+    ):
+        assert run(*words, tmp_path / "tree").status == 0, words
+
+
+def test_a_number_is_no_core_file() -> None:
+    assert run("trace", "1234") == (
+        2, b"", ("cfi2sframe: error: no core file 1234; for a process: cfi2sframe trace --pid 1234",)
+    )  # fmt: skip
