@@ -73,8 +73,9 @@ def is_one_file(found: Sequence[Source | Unusable]) -> bool:
 
 
 def is_skipped(source: Source | Unusable, result: Unusable) -> bool:
-    """Whether a file is no failure: it has nothing that was asked for, and was found in a directory."""
-    return result.kind is ErrorKind.UNFIT and isinstance(source, Source) and source.is_in_folder
+    """Whether a file is no failure: it has nothing that was asked for, and was found in a directory or an archive."""
+    is_found = isinstance(source, Source) and (source.is_in_folder or source.member_offset > 0)
+    return result.kind is ErrorKind.UNFIT and is_found
 
 
 class Collected(NamedTuple, Generic[Answer]):

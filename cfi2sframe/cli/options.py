@@ -118,7 +118,8 @@ def add_conversion_options(
     text = f"errata of version 2: {levels}; default {DEFAULT_ERRATA}"
     add_option(group, "--errata N", text, type=int, choices=tuple(ERRATA))
     add_source(group, ("eh_frame", "debug_frame", "gopclntab", "code"))
-    add_level(group)
+    text = "size: 0 plain, 1 share equal rows, 2 (default) also cut and join functions"
+    add_option(group, "-O N", text, dest="level", type=int, choices=(0, 1, 2))
     text = "load address of raw bytes (default: first 64 KiB boundary past PT_LOAD)"
     add_option(group, "--section-address ADDR", text, type=address)
     return group
@@ -136,12 +137,6 @@ def add_source(group: argparse._ActionsContainer, choices: tuple[str, ...]) -> N
         only = f"only this CFI: {', '.join(choice for choice in choices if choice != 'code')}"
         text = f"{only}; {text}" if "code" in choices else only
     add_option(group, "--from CFI", text, dest="source", choices=choices)
-
-
-def add_level(group: argparse._ActionsContainer) -> None:
-    """Add `-O`."""
-    text = "size: 0 plain, 1 share equal rows, 2 (default) also cut and join functions"
-    add_option(group, "-O N", text, dest="level", type=int, choices=(0, 1, 2))
 
 
 def conversion_options(arguments: argparse.Namespace) -> Options:

@@ -130,14 +130,11 @@ def _is_off() -> bool:
 @contextmanager
 def ticking(verb: str) -> Iterator[None]:
     """Print a line about a run that takes long."""
-    if _is_off():
-        yield
-        return
     start = time.monotonic()
 
     def tick(_number: int, _frame: FrameType | None) -> None:
         text = verb if _Shown.files is None else _Shown.files.line()
-        if text and not is_quiet():
+        if text and not _is_off():
             line = f"{PROGRAM}: info: {printable(text)} ({time.monotonic() - start:,.0f} s)\n"
             # The interrupted code may hold the lock of sys.stderr.
             os.write(_STANDARD_ERROR, line.encode("utf-8", "backslashreplace"))

@@ -14,6 +14,7 @@ from cfi2sframe.elf.constants import ELF_MAGIC
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.load import open_unfollowed, read_file, read_open, read_stream
 from cfi2sframe.errors import ChangedError, ErrorKind, RequestError
+from cfi2sframe.files.archive import is_archive, members_of
 from cfi2sframe.files.write import TEMPORARY_PREFIX
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 _CONTAINERS: Final = (
     (b"!<arch>\ndebian-binary", "a package: unpack it first (dpkg-deb -x)"),
     (b"\xed\xab\xee\xdb", "a package: unpack it first (rpm2cpio)"),
-    (b"!<arch>\n", "a static archive: take the program linked with it, or extract the objects first (ar x)"),
-    (b"!<thin>\n", "a thin archive: take the program linked with it, or the objects that it names"),
+    (b"!<arch>\n", "a static archive: use the program linked with it, or extract the objects first (ar x)"),
+    (b"!<thin>\n", "a thin archive: use the program linked with it, or the objects that it names"),
 )
 #: The largest list (bytes): more than any real one, because some devices never end.
 _MAX_LIST_SIZE: Final = 1 << 28
@@ -45,6 +46,8 @@ class Source(NamedTuple):
     name: str
     size: int
     is_in_folder: bool = False
+    #: Where the member of an archive begins in the file; 0: the file is no archive.
+    member_offset: int = 0
 
 
 class Unusable(NamedTuple):
@@ -83,7 +86,7 @@ def find_sources(
         if os.path.isdir(path):
             yield from _sources_under(path, "" if is_relative else path, excluded, seen)
         else:
-            yield _named(path, os.path.basename(path) if is_relative else path)
+            yield from _named(path, os.path.basename(path) if is_relative else path)
 
 
 def _sources_under(
@@ -155,14 +158,31 @@ def _elf_file(start: str, path: str) -> Iterator[TreeFile]:
         yield TreeFile(path, status)
 
 
-def _named(path: str, name: str) -> Source | Unusable:
-    """Return a file that the user has named; `-` is standard input."""
+def _named(path: str, name: str) -> Iterator[Source | Unusable]:
+    """Yield a file that the user has named, or the ELF files in an archive; `-` is standard input."""
     if path == STANDARD_INPUT:
-        return Source(path, "<stdin>", 0)
+        yield Source(path, "<stdin>", 0)
+        return
     try:
-        return Source(path, name, os.stat(path).st_size)
+        state = os.stat(path)
+        # A pipe can be read only once.
+        if not (stat.S_ISREG(state.st_mode) and is_archive(_start_of(path))):
+            yield Source(path, name, state.st_size)
+            return
+        with open(path, "rb") as file:
+            for member, offset, size in members_of(file):
+                file.seek(offset)
+                if file.read(len(ELF_MAGIC)) == ELF_MAGIC:
+                    yield Source(path, f"{name}({member})", size, member_offset=offset)
     except OSError as error:
-        return Unusable(name, error.strerror or str(error))
+        yield Unusable(name, error.strerror or str(error))
+    except ValueError as error:
+        yield Unusable(name, str(error), ErrorKind.DAMAGED)
+
+
+def _start_of(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(len(_CONTAINERS[0][0]))
 
 
 @contextmanager
@@ -170,6 +190,10 @@ def open_source(source: Source) -> Iterator[FileData]:
     """Give the bytes of a file; leaving the context closes it. Raises `InputError`, `OSError`."""
     if source.is_in_folder:
         data: FileData = _read_unfollowed(source.path)
+    elif source.member_offset:
+        with open(source.path, "rb") as file:
+            file.seek(source.member_offset)
+            data = file.read(source.size)
     else:
         data = read_stream(sys.stdin.buffer) if source.path == STANDARD_INPUT else read_file(source.path)
     try:
@@ -196,8 +220,7 @@ def hint_about(path: str) -> str:
         # A pipe can be read only once.
         if not stat.S_ISREG(os.stat(path).st_mode):
             return ""
-        with open(path, "rb") as file:
-            start = file.read(len(_CONTAINERS[0][0]))
+        start = _start_of(path)
     except OSError:
         return ""
     return next((f", but {hint}" for magic, hint in _CONTAINERS if start.startswith(magic)), "")
