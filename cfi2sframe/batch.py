@@ -167,10 +167,7 @@ def _run(
 
 
 def _pipe() -> tuple[Connection, Connection]:
-    """Return both ends of a pipe to a new process.
-
-    Raises `OSError` if the process could open too few files: each item would fail, and this process does them all.
-    """
+    """Return a pipe's ends. Raises `OSError` if a process could open too few files: this one then does its items."""
     from multiprocessing import Pipe
 
     with ExitStack() as reserved:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ErrorKind(Enum):
-    """What is wrong with a file or a request."""
+    """What is wrong with a file or a request. Reports have the names in lower case."""
 
     REQUEST = "the request contradicts itself, or asks for what does not exist"
     NOT_ELF = "no ELF file"
@@ -32,11 +32,6 @@ class ErrorKind(Enum):
     INCOMPLETE = "functions are left out, and the caller forbids that"
     SYSTEM = "the operating system refused: no space, no permission, no memory, a process that died"
     INTERNAL = "a bug of this program"
-
-    @property
-    def slug(self) -> str:
-        """The name in reports, such as `not elf`."""
-        return self.name.lower().replace("_", " ")
 
 
 class Cfi2SFrameError(Exception):

@@ -105,7 +105,7 @@ class Collected(NamedTuple, Generic[Answer]):
             notes.append(f"Skipped: {counted(len(self.skipped), 'file')} ({'; '.join(texts)}).")
         if self.failed:
             notes.append(f"Not read: {counted(len(self.failed), 'file')}.")
-        failures = [{"file": item.name, "kind": item.kind.slug, "reason": item.reason} for item in self.failed]
+        failures = [{"file": item.name, "kind": item.kind.name.lower(), "reason": item.reason} for item in self.failed]
         return report._replace(notes=notes, data={**report.data, "failures": failures})
 
 

@@ -98,9 +98,8 @@ def run(request: DumpRequest) -> int:
 def _text_in(request: DumpRequest, data: FileData, name: str) -> str:
     """Return the section of a file, or the raw bytes of one, as text."""
     from cfi2sframe.api import decode, decode_existing
-    from cfi2sframe.demangle import readable_names
     from cfi2sframe.report.tables import SCHEMA_VERSION
-    from cfi2sframe.sframe.dump import Shown, dump_json, dump_text
+    from cfi2sframe.sframe.dump import dump_json, dump_text
 
     image = None if is_section(data) else ElfImage(data, name)
     if image is None:
@@ -110,32 +109,39 @@ def _text_in(request: DumpRequest, data: FileData, name: str) -> str:
     else:
         section = decode_existing(image)
 
-    shown = Shown() if image is None else _shown_in(image)
-    if request.functions:
-        found = {} if image is None else image.functions()
-        names = readable_names(symbol.name for symbol in found.values())
-        spans = [
-            (vaddr, vaddr + max(symbol.size, 1))
-            for vaddr, symbol in found.items()
-            if {symbol.name, names.get(symbol.name)}.intersection(request.functions)
-        ]
-        addresses = [address(text) for text in request.functions if text[:1].isdigit()]
-        shown = shown._replace(wants=partial(_is_wanted, shown, spans, addresses))
-        if not any(map(shown.wants, section.starts, section.sizes)):
-            raise InputError(f"no rows of {' or '.join(request.functions)}")
+    shown = _shown_in(image, request.functions)
+    if not any(map(shown.wants, section.starts, section.sizes)) and request.functions:
+        raise InputError(f"no rows of {' or '.join(request.functions)}")
     if request.printing.format == "json":
         return "".join(dump_json(section, shown, schema=SCHEMA_VERSION))
     return "".join(f"{line}\n" for line in dump_text(section, shown=shown))
 
 
-def _shown_in(image: ElfImage) -> Shown:
-    """Show addresses of a file, in an object as offsets in sections, with the functions that begin or are there."""
+def _shown_in(image: ElfImage | None, wanted: Sequence[str]) -> Shown:
+    """Show addresses, in objects as offsets in sections, and the functions there; only `wanted` ones, if there are any.
+
+    Those are names, or addresses as they are shown.
+    """
     from cfi2sframe.demangle import readable_names
     from cfi2sframe.sframe.dump import Shown
     from cfi2sframe.trace.space import ModuleFile
 
-    functions = sorted((vaddr, symbol.size, symbol.name) for vaddr, symbol in image.functions().items())
-    module, names = ModuleFile(image, "file", "", functions), readable_names(name for _, _, name in functions)
+    found = {} if image is None else image.functions()
+    functions = sorted((vaddr, symbol.size, symbol.name) for vaddr, symbol in found.items())
+    names = readable_names(name for _, _, name in functions)
+    spans = [(vaddr, size) for vaddr, size, each in functions if {each, names.get(each)}.intersection(wanted)]
+    addresses = [address(text) for text in wanted if text[:1].isdigit()]
+
+    def number(vaddr: int) -> int:
+        return vaddr if image is None else image.place(vaddr).offset
+
+    def wants(vaddr: int, size: int) -> bool:
+        is_named = any(start < vaddr + size and vaddr < start + max(length, 1) for start, length in spans)
+        return not wanted or is_named or any(0 <= each - number(vaddr) < size for each in addresses)
+
+    if image is None:
+        return Shown(wants=wants)
+    module = ModuleFile(image, "file", "", functions)
 
     def name(vaddr: int, size: int) -> str:
         linkage_name, distance = module.symbol_at(vaddr) or ("", 0)
@@ -144,12 +150,4 @@ def _shown_in(image: ElfImage) -> Shown:
         inner = functions[bisect_right(functions, (vaddr + 1,)) : bisect_left(functions, (vaddr + size,))]
         return ", ".join([*first, *(names.get(each, each) for _, _, each in inner)])
 
-    return Shown(lambda vaddr: image.place(vaddr).offset, image.place_text, name)
-
-
-def _is_wanted(shown: Shown, spans: Sequence[tuple[int, int]], addresses: Sequence[int], vaddr: int, size: int) -> bool:
-    """Whether rows of a function are wanted: by the spans of named ones, or by addresses as they are shown."""
-    start = shown.number(vaddr)
-    return any(first < vaddr + size and vaddr < end for first, end in spans) or any(
-        start <= each < start + size for each in addresses
-    )
+    return Shown(number, image.place_text, name, wants)

@@ -27,33 +27,23 @@ EXIT_UNCOMPARED: Final = 5
 _EXIT_ORDER: Final = (EXIT_SUCCESS, EXIT_UNCOMPARED, EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_USAGE, EXIT_UNUSABLE)
 
 
-class _Voice:
-    """How messages are printed: `--quiet`, `--color`."""
+class Voice:
+    """How this process prints messages: only errors (`--quiet`); with `color` auto, always or never."""
 
     is_quiet = False
     color = "auto"
 
 
-def set_voice(*, quiet: bool, color: str) -> None:
-    """Set how this process prints messages: only errors, if it is to be quiet; in color `auto`, `always` or `never`."""
-    _Voice.is_quiet, _Voice.color = quiet, color
-
-
-def is_quiet() -> bool:
-    """Whether only errors are printed."""
-    return _Voice.is_quiet
-
-
 def _colored(kind: str) -> str:
     is_plain = bool(os.environ.get("NO_COLOR")) or not sys.stderr.isatty()
-    if kind not in _COLORS or _Voice.color == "never" or (_Voice.color == "auto" and is_plain):
+    if kind not in _COLORS or Voice.color == "never" or (Voice.color == "auto" and is_plain):
         return f"{kind}:"
     return f"\033[{_COLORS[kind]}m{kind}:\033[0m"
 
 
 def say(kind: str, text: str, file: str = "") -> None:
     """Print a message on standard error: `cfi2sframe: FILE: error: TEXT`."""
-    if _Voice.is_quiet and kind != "error":
+    if Voice.is_quiet and kind != "error":
         return
     prefix = f"{PROGRAM}: " + (f"{printable(file)}: " if file else "")
     sys.stdout.flush()

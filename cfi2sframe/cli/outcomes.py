@@ -137,7 +137,7 @@ def json_line(outcome: Outcome) -> str:
     """Return the object that a report has for a file, without a line end."""
     import json
 
-    kind = outcome.kind.slug if outcome.kind else outcome.skip_kind.value if outcome.skip_kind else ""
+    kind = outcome.kind.name.lower() if outcome.kind else outcome.skip_kind.value if outcome.skip_kind else ""
     data = {
         "schema": SCHEMA_VERSION,
         "file": outcome.name,

@@ -80,6 +80,9 @@ class _Parser(argparse.ArgumentParser):
         word = unknown[0].partition("=")[0]
         if word == "--json" and "--format" in self._option_string_actions:
             return "; did you mean --format json?"
+        others = [verb for verb, each in parsers_of(make_parser()).items() if word in each._option_string_actions]  # noqa: SLF001
+        if others:
+            return f"; it is an option of {', '.join(others)}"
         from difflib import get_close_matches
 
         known = [option for option in self._option_string_actions if option.startswith("--")]
@@ -118,7 +121,6 @@ def make_parser(verbs: Iterable[str] = VERBS) -> argparse.ArgumentParser:
         child.add_argument("-q", "--quiet", action="store_true", help="print errors only")
         text = "color messages: auto (default; not if NO_COLOR is set), always or never"
         child.add_argument("--color", metavar="WHEN", choices=("auto", "always", "never"), default="auto", help=text)
-        # Directories are searched without it; users of other tools type it.
         child.add_argument("-r", "--recursive", action="store_true", help=argparse.SUPPRESS)
         if verb in verbs:
             configure: Callable[[argparse.ArgumentParser], None] = import_module(f"cfi2sframe.cli.{verb}").configure

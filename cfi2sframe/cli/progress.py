@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from cfi2sframe.batch import results_of
-from cfi2sframe.cli.messages import PROGRAM, is_quiet
+from cfi2sframe.cli.messages import PROGRAM, Voice
 from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _bar(size: int) -> Any:  # noqa: ANN401 - tqdm has no types
 
 
 def _is_off() -> bool:
-    return os.environ.get(_VARIABLE) == "never" or is_quiet()
+    return os.environ.get(_VARIABLE) == "never" or Voice.is_quiet
 
 
 @contextmanager

@@ -95,8 +95,7 @@ def run(request: TraceRequest) -> int:
                 traced = trace_process(pid, store=store, thread=request.thread)
             else:
                 traced = trace_core(data, executable=request.executable, store=store, thread=request.thread)
-            origin: dict[str, str | int] = {"pid": pid} if core is None else {"file": core}
-            origin = {"schema": SCHEMA_VERSION, **origin}
+            origin: dict[str, str | int] = {"schema": SCHEMA_VERSION, **({"file": core} if core else {"pid": pid})}
             text = f"{traced}\n" if request.printing.format == "text" else traced.json(**origin)
     with request.printing.open() as out:
         out.write(text)

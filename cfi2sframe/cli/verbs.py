@@ -13,7 +13,7 @@ from importlib import import_module
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
-from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM, fail, say, set_voice
+from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM, Voice, fail, say
 from cfi2sframe.cli.parsers import DEFAULT_VERB, VERBS, make_parser, verb_parser
 from cfi2sframe.cli.progress import ticking
 from cfi2sframe.errors import Cfi2SFrameError
@@ -52,7 +52,7 @@ def _run_verb(verb: str, words: list[str], *, is_named: bool = True) -> int:
     """Run a verb; where none was named first, one may stand after an option."""
     module = import_module(f"cfi2sframe.cli.{verb}")
     options = parse(verb_parser(verb), words)
-    set_voice(quiet=options.quiet, color=options.color)
+    Voice.is_quiet, Voice.color = options.quiet, options.color
     if not is_named and (refused := _refused(options.inputs, is_start=False)):
         return refused
     status: int = module.run(module.request_of(options))

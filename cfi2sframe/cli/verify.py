@@ -162,7 +162,7 @@ def run(request: VerifyRequest) -> int:
             name, status, own, reason = result.name, "skipped", EXIT_SUCCESS, result.reason
         else:
             name, status, own, reason = result.name, "failed", exit_status_of(result.kind), result.reason
-            kind = result.kind.slug
+            kind = result.kind.name.lower()
             say("error", reason, name)
         statuses[status] += 1
         exit_status = worst((exit_status, own))

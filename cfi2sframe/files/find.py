@@ -14,11 +14,11 @@ from cfi2sframe.elf.constants import ELF_MAGIC
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.load import open_unfollowed, read_file, read_open, read_stream
 from cfi2sframe.errors import ChangedError, ErrorKind, RequestError
-from cfi2sframe.files.archive import is_archive, members_of
 from cfi2sframe.files.write import TEMPORARY_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from typing import BinaryIO
 
     from cfi2sframe.elf.contents import FileData
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _CONTAINERS: Final = (
     (b"!<arch>\ndebian-binary", "a package: unpack it first (dpkg-deb -x)"),
     (b"\xed\xab\xee\xdb", "a package: unpack it first (rpm2cpio)"),
+    (b"BC\xc0\xde", "LLVM bitcode: use the linked file"),
     (b"!<arch>\n", "a static archive: use the program linked with it, or extract the objects first (ar x)"),
     (b"!<thin>\n", "a thin archive: use the program linked with it, or the objects that it names"),
 )
@@ -34,6 +35,14 @@ _MAX_LIST_SIZE: Final = 1 << 28
 _BLOCK_SIZE: Final = 1 << 20
 #: The path that stands for standard input; a file of this name is `./-`.
 STANDARD_INPUT: Final = "-"
+
+
+#: Static archives, in GNU's form of ar(5): the size and the end of a member's header, and the members that are tables
+#: (of symbols, of long names).
+_ARCHIVE: Final = b"!<arch>\n"
+_MEMBER_SIZE: Final = 60
+_MEMBER_END: Final = b"`\n"
+_TABLES: Final = (b"/", b"/SYM64/", b"//")
 
 
 class Source(NamedTuple):
@@ -166,11 +175,11 @@ def _named(path: str, name: str) -> Iterator[Source | Unusable]:
     try:
         state = os.stat(path)
         # A pipe can be read only once.
-        if not (stat.S_ISREG(state.st_mode) and is_archive(_start_of(path))):
+        if not stat.S_ISREG(state.st_mode) or not (start := _start_of(path)).startswith(_ARCHIVE) or b"debian" in start:
             yield Source(path, name, state.st_size)
             return
         with open(path, "rb") as file:
-            for member, offset, size in members_of(file):
+            for member, offset, size in _members_of(file):
                 file.seek(offset)
                 if file.read(len(ELF_MAGIC)) == ELF_MAGIC:
                     yield Source(path, f"{name}({member})", size, member_offset=offset)
@@ -178,6 +187,25 @@ def _named(path: str, name: str) -> Iterator[Source | Unusable]:
         yield Unusable(name, error.strerror or str(error))
     except ValueError as error:
         yield Unusable(name, str(error), ErrorKind.DAMAGED)
+
+
+def _members_of(file: BinaryIO) -> Iterator[tuple[str, int, int]]:
+    """Yield name, offset and size of each member of an archive that is no table. Raises `ValueError` for damage."""
+    names, offset, end = b"", len(_ARCHIVE), file.seek(0, os.SEEK_END)
+    while offset < end:
+        file.seek(offset)
+        header = file.read(_MEMBER_SIZE)
+        name, start = header[:16].rstrip(), offset + _MEMBER_SIZE
+        if header[58:] != _MEMBER_END or not header[48:58].strip().isdigit() or start + int(header[48:58]) > end:
+            raise ValueError(f"the archive is truncated or damaged at 0x{offset:x}")
+        size = int(header[48:58])
+        offset = start + size + size % 2
+        if name == b"//":
+            names = file.read(size)
+        if name[:1] == b"/" and name[1:].isdigit():
+            name = names[int(name[1:]) :].partition(b"\n")[0]
+        if name not in _TABLES:
+            yield os.fsdecode(name.removesuffix(b"/")), start, size
 
 
 def _start_of(path: str) -> bytes:

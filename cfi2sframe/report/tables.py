@@ -168,7 +168,14 @@ def _csv_cell(value: object) -> object:
 
 
 def _html(report: Report) -> str:
+    import base64
+    import hashlib
+    import shlex
+    import sys
+    import time
     from importlib.resources import files
+
+    from cfi2sframe import __version__
 
     try:
         from jinja2 import Environment
@@ -178,4 +185,11 @@ def _html(report: Report) -> str:
     page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True).from_string(
         source
     )
-    return page.render(report=report, printable=printable)
+    # As builds that are to be reproducible ask for it.
+    seconds = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
+    command = shlex.join(["cfi2sframe", *sys.argv[1:]])
+    made = f"{command} (version {__version__}, {time.strftime('%Y-%m-%d', time.gmtime(seconds))})"
+    # The policy of the page allows this script alone.
+    script = source.partition("<script>")[2].partition("</script>")[0]
+    script_hash = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return page.render(report=report, made=made, script_hash=script_hash, printable=printable)

@@ -118,10 +118,7 @@ def _text_of(path: str, max_size: int) -> str | None:
 
 
 def split_words(text: str) -> list[str] | None:
-    """Split a text as a shell does; None if a quote has no end, or for a NUL byte, which no list has.
-
-    `shlex.split` is quadratic in the length of a word.
-    """
+    """Split a text as `shlex.split` does, in linear time; None if a quote has no end, or for a NUL byte."""
     if "\0" in text:
         return None
     words: list[str] = []
