@@ -20,11 +20,11 @@ _NO_OUTPUT: Final = re.compile(r"--?(version|help|target-help|print-.*)|.*thinlt
 _MAX_FILES: Final = 2000
 #: The bytes and the words of all response files: more than any real link has. Some devices never end, and a few files
 #: that name one another stand for any number of words.
-_MAX_SIZE: Final = 1 << 25
+_MAX_SIZE: Final = 1 << 24
 _MAX_WORDS: Final = 1 << 20
 #: A space between words, or a part of a word: plain, escaped, or quoted either way.
 _PART: Final = re.compile(
-    r"""[ \t\r\n]++|(?P<plain>[^ \t\r\n'"\\]++)|\\(?P<escaped>.)|'(?P<raw>[^']*+)'|"(?P<quoted>(?:[^"\\]|\\.)*+)\"""",
+    r"""[ \t\r\n]++|(?P<plain>[^ \t\r\n'"\\]++)|\\(?P<escaped>.)|'(?P<raw>[^']*+)'|"(?P<quoted>(?:[^"\\]++|\\.)*+)\"""",
     re.DOTALL,
 )
 
