@@ -8,6 +8,7 @@ CFI that an SFrame version cannot express is no error but a value (`cfi2sframe.c
 from __future__ import annotations
 
 import errno
+import os
 from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ErrorKind(Enum):
-    """What is wrong with a file or a request."""
+    """What is wrong with a file or a request. Reports have the names in lower case."""
 
     REQUEST = "the request contradicts itself, or asks for what does not exist"
     NOT_ELF = "no ELF file"
@@ -178,6 +179,14 @@ class OutputError(Cfi2SFrameError):
 
     def __str__(self) -> str:
         return self.detail
+
+
+def checked_path(path: object) -> str:
+    """Return a path as text. Raises `RequestError` for what the operating system takes for none."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    if not isinstance(text, str) or "\0" in text:
+        raise RequestError(f"not a path: {text!r}")
+    return text
 
 
 def kind_of(error: Exception) -> ErrorKind:

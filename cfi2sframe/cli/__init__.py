@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return its exit status."""
     open_missing_streams()
     words = sys.argv[1:] if arguments is None else arguments
-    if words == ["--version"]:
+    if words[:1] == ["--version"]:
         sys.stdout.write(f"{PROGRAM} {__version__}\n")
         return EXIT_SUCCESS
     from cfi2sframe.cli.verbs import run_words

@@ -68,13 +68,14 @@ def answers_of(
 
 
 def is_one_file(found: Sequence[Source | Unusable]) -> bool:
-    """Whether the user has named a single file, and no folder."""
+    """Whether the user has named a single file, and no directory."""
     return len(found) == 1 and isinstance(found[0], Source) and not found[0].is_in_folder
 
 
 def is_skipped(source: Source | Unusable, result: Unusable) -> bool:
-    """Whether a file is no failure: it has nothing that was asked for, and was found in a folder."""
-    return result.kind is ErrorKind.UNFIT and isinstance(source, Source) and source.is_in_folder
+    """Whether a file is no failure: it has nothing that was asked for, and was found in a directory or an archive."""
+    is_found = isinstance(source, Source) and (source.is_in_folder or source.member_offset > 0)
+    return result.kind is ErrorKind.UNFIT and is_found
 
 
 class Collected(NamedTuple, Generic[Answer]):
@@ -104,7 +105,7 @@ class Collected(NamedTuple, Generic[Answer]):
             notes.append(f"Skipped: {counted(len(self.skipped), 'file')} ({'; '.join(texts)}).")
         if self.failed:
             notes.append(f"Not read: {counted(len(self.failed), 'file')}.")
-        failures = [{"file": item.name, "reason": item.reason} for item in self.failed]
+        failures = [{"file": item.name, "kind": item.kind.name.lower(), "reason": item.reason} for item in self.failed]
         return report._replace(notes=notes, data={**report.data, "failures": failures})
 
 

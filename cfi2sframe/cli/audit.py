@@ -48,11 +48,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"{PROGRAM} audit FILE... [OPTION]...",
         "Follow what the instructions of each FILE do to the stack, and compare it with the CFI: CFA, RA and FP.\n"
         "Print each place where the two contradict each other, with the directive that would be right there. What\n"
-        "the instructions do not tell is not compared. Exit with 1 if anything contradicts.",
+        "the instructions do not tell is not compared. Exit 1 on any mismatch.",
         f"examples:\n  {PROGRAM} audit memcpy.o\n  {PROGRAM} audit -v /usr/lib/x86_64-linux-gnu/libc.so.6\n"
-        f"  {PROGRAM} audit -j 4 build -o audit.json\n",
+        f"  {PROGRAM} audit -j 4 build -o audit.json\n\n"
+        "exit status: 0 no mismatch; 1 a mismatch; 2 usage; 3 a file cannot be used.\n",
     )
-    add_inputs(parser, "ELF file or folder; - is standard input")
+    add_inputs(parser, "ELF file or directory; - is standard input")
     group = parser.add_argument_group("what to compare")
     add_source(group, ("eh_frame", "debug_frame", "gopclntab"))
     add_debug_file(group)

@@ -26,25 +26,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser,
         f"{PROGRAM} [convert] IN -o OUT [OPTION]...\n"
         f"       {PROGRAM} [convert] (--in-place | --check) FILE... [OPTION]...",
-        "Convert the DWARF CFI of IN to an SFrame section: write it as raw bytes or in a copy of IN, or put it into\n"
-        "each FILE that does not have it already.",
+        "Convert the DWARF CFI of IN to an SFrame section, as raw bytes or in a copy of IN, or put it into each FILE.",
         "examples:\n"
         f"  {PROGRAM} in.o -o out.o                      an object for the linker\n"
         f"  {PROGRAM} --in-place program                 a program that carries its section\n"
         f"  {PROGRAM} in.o -o out.sframe                 the section's raw bytes\n"
-        f"  {PROGRAM} --in-place -r -j 4 -v debian/tmp   all ELF files of a tree\n"
-        f"  {PROGRAM} --check -r debian/tmp              what that would do\n",
+        f"  {PROGRAM} --in-place -v debian/tmp           a tree; its objects only with --for ld or kernel-arm64\n"
+        f"  {PROGRAM} --check debian/tmp                 what that would do\n\n"
+        "exit status: 0 success; 1 --check would change a file; 2 usage; 3 unusable file; 4 a failure condition.\n",
     )
     add_write_options(
         parser,
         "ELF output, or raw bytes if OUT is - or ends in .sframe",
-        of_folders="; objects only with --for ld or kernel-arm64",
         of_report="; with -o, one object",
     )
     group = add_conversion_options(parser)
-    add_option(
-        group, "--replace", "also replace an .sframe section that is damaged, or has rows that the new one lacks"
-    )
+    add_option(group, "--replace", "also replace a damaged section, or one with rows that the new one lacks")
     group = parser.add_argument_group("failure conditions")
     add_option(group, "--strict", "fail (4) if a function is left out, even in part, (3) if an FDE is damaged")
     text = "fail (4) if less of the code is described, counted in bytes without padding"

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.cli.answers import collect, publish
-from cfi2sframe.cli.messages import PROGRAM
+from cfi2sframe.cli.messages import EXIT_INCOMPLETE, PROGRAM, say, worst
 from cfi2sframe.cli.options import (
     Inputs,
     Printing,
@@ -19,6 +19,7 @@ from cfi2sframe.cli.options import (
     count_or_all,
     debug_file_of,
     inputs_of,
+    percentage,
     printing_of,
 )
 from cfi2sframe.cli.parsers import describe
@@ -36,13 +37,17 @@ _DEFAULT_TOP: Final = 10
 
 
 class CoverageRequest(NamedTuple):
-    """Files to account for, converted with these options; `top` is how many missing places to name (None: all)."""
+    """Files to account for, converted with these options; `top` is how many missing places to name (None: all).
+
+    `fail_under`: fail if less of a file's code is described, in percent.
+    """
 
     inputs: Inputs
     printing: Printing
     options: Options
     reader: str | None = None
     top: int | None = _DEFAULT_TOP
+    fail_under: float | None = None
     debug_file: str | None = None
 
 
@@ -55,13 +60,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "and why; and which code no CFI covers, the largest places first. No file is changed.",
         f"examples:\n  {PROGRAM} coverage /bin/ls\n  {PROGRAM} coverage --top 50 /usr/lib/*/libcrypto.so.3\n"
         f"  {PROGRAM} coverage /usr/lib/python3 -o coverage.html\n"
-        f"  {PROGRAM} coverage --format json --for glibc *.so\n",
+        f"  {PROGRAM} coverage --fail-under 99 --for glibc *.so\n\n"
+        "exit status: 0 success; 2 usage; 3 a file cannot be used; 4 --fail-under is broken.\n",
     )
-    add_inputs(parser, "ELF file or folder; - is standard input")
+    add_inputs(parser, "ELF file or directory; - is standard input")
     group = add_output(parser, FORMATS)
     text = f"list the N largest places without rows, or all (default {_DEFAULT_TOP}; json and csv: all)"
     add_option(group, "--top N", text, type=count_or_all, default=_DEFAULT_TOP)
     add_conversion_options(parser)
+    group = parser.add_argument_group("failure conditions")
+    text = "fail (4) if less of a file's code is described, counted in bytes without padding"
+    add_option(group, "--fail-under PERCENT", text, type=percentage)
 
 
 def request_of(arguments: argparse.Namespace) -> CoverageRequest:
@@ -71,7 +80,7 @@ def request_of(arguments: argparse.Namespace) -> CoverageRequest:
     # Programs get everything.
     top = None if printing.format in ("json", "csv") else arguments.top
     options, debug_file = conversion_options(arguments), debug_file_of(arguments)
-    return CoverageRequest(inputs, printing, options, arguments.reader, top, debug_file)
+    return CoverageRequest(inputs, printing, options, arguments.reader, top, arguments.fail_under, debug_file)
 
 
 def run(request: CoverageRequest) -> int:
@@ -80,7 +89,11 @@ def run(request: CoverageRequest) -> int:
 
     collected = collect(request.inputs.find(), partial(_account, request=request), request.inputs.process_count)
     report = partial(coverage_report, collected.answers, top=request.top)
-    return publish(collected, report, request.printing, "none of these files has CFI")
+    status = publish(collected, report, request.printing, "none of these files has CFI")
+    under = [each for each in collected.answers if each.code_percent < (request.fail_under or 0)]
+    for each in under:
+        say("error", f"{each.described_share} of the code is described, less than {request.fail_under:g} %", each.file)
+    return worst((status, EXIT_INCOMPLETE)) if under else status
 
 
 def _account(image: ElfImage, request: CoverageRequest) -> Coverage:

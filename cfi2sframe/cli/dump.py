@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left, bisect_right
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,39 +14,48 @@ from cfi2sframe.cli.options import Inputs, Printing, add_inputs, add_option, add
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import is_section
-from cfi2sframe.errors import RequestError
+from cfi2sframe.errors import InputError, RequestError
 from cfi2sframe.files.find import Unusable
 from cfi2sframe.text import printable
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from cfi2sframe.elf.contents import FileData
-    from cfi2sframe.errors import InputError
+    from cfi2sframe.sframe.dump import Shown
 
 
 class DumpRequest(NamedTuple):
-    """Files whose sections to print; `section_vaddr` is the address of raw bytes."""
+    """Files whose sections to print; `section_vaddr` is the address of raw bytes.
+
+    `functions` are names, or addresses in C notation, of the only functions to print; none: all.
+    """
 
     inputs: Inputs
     printing: Printing = Printing()
     section_vaddr: int | None = None
+    functions: tuple[str, ...] = ()
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments to its parser."""
     describe(
         parser,
-        f"{PROGRAM} dump FILE... [--section-address ADDR] [-o OUT] [OPTION]...",
+        f"{PROGRAM} dump FILE... [--function NAME]... [-o OUT] [OPTION]...",
         "Print the .sframe section of each ELF file, or the raw bytes of a section, in the form of readelf --sframe.\n"
         "Any version, either byte order. FP and RA: u unchanged, f at the ABI's fixed offset, c+N saved at CFA+N,\n"
         "(base+N) loaded from there; [s] after RA: signed.",
-        f"examples:\n  {PROGRAM} dump lib.so\n  {PROGRAM} dump out.sframe --section-address 0x30000 --format json\n"
-        f"  {PROGRAM} dump debian/tmp -o sections.json\n",
+        f"examples:\n  {PROGRAM} dump lib.so --function main\n"
+        f"  {PROGRAM} dump out.sframe --section-address 0x30000 --format json\n"
+        f"  {PROGRAM} dump debian/tmp -o sections.json\n\n"
+        "exit status: 0 success; 2 usage; 3 a file has no section, or cannot be used.\n",
     )
-    text = "ELF file, raw bytes of a section, or folder; - is standard input"
+    text = "ELF file, raw bytes of a section, or directory; - is standard input"
     add_inputs(parser, text, has_processes=False)
-    group = parser.add_argument_group("the section")
+    group = parser.add_argument_group("what to print")
+    text = "print only the function with this name, or at this address (0x...); repeatable"
+    add_option(group, "--function NAME", text, action="append", default=[])
     add_option(group, "--section-address ADDR", "address of the raw bytes of a section (default 0)", type=address)
     add_output(parser, ("text", "json"))
 
@@ -53,7 +63,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def request_of(arguments: argparse.Namespace) -> DumpRequest:
     """Return what the arguments ask for. Raises `RequestError` when they contradict one another, and `OSError`."""
     inputs = inputs_of(arguments)
-    return DumpRequest(inputs, printing_of(arguments, inputs.names), arguments.section_address)
+    printing = printing_of(arguments, inputs.names)
+    return DumpRequest(inputs, printing, arguments.section_address, tuple(arguments.function))
 
 
 def run(request: DumpRequest) -> int:
@@ -98,10 +109,11 @@ class _Dump(NamedTuple):
 def _dump_of(request: DumpRequest, data: FileData, name: str) -> _Dump:
     """Return the section of a file, or the raw bytes of one, as text.
 
-    In an object, addresses are offsets in sections. Raises `UnfitError` when there is no section, and `InputError` when
-    nothing of it can be read.
+    Raises `UnfitError` when there is no section, and `InputError` when nothing of it can be read, or it has none of the
+    functions that are asked for.
     """
     from cfi2sframe.existing import existing_section
+    from cfi2sframe.report.tables import SCHEMA_VERSION
     from cfi2sframe.sframe.dump import dump_json, dump_text
     from cfi2sframe.sframe.read import read_damaged
 
@@ -116,9 +128,45 @@ def _dump_of(request: DumpRequest, data: FileData, name: str) -> _Dump:
         error = existing.error
         section = existing.required() if existing.section is None else existing.section
 
-    def show_address(vaddr: int) -> int:
+    shown = _shown_in(image, request.functions)
+    if not any(map(shown.wants, section.starts, section.sizes)) and request.functions:
+        raise error or InputError(f"no rows of {' or '.join(request.functions)}")
+    if request.printing.format == "json":
+        return _Dump("".join(dump_json(section, shown, schema=SCHEMA_VERSION)), error)
+    return _Dump("".join(f"{line}\n" for line in dump_text(section, shown=shown)), error)
+
+
+def _shown_in(image: ElfImage | None, wanted: Sequence[str]) -> Shown:
+    """Show addresses, in objects as offsets in sections, and the functions there; only `wanted` ones, if there are any.
+
+    Those are names, or addresses as they are shown.
+    """
+    from cfi2sframe.process.demangle import readable_names
+    from cfi2sframe.sframe.dump import Shown
+    from cfi2sframe.trace.space import ModuleFile
+
+    found = {} if image is None else image.functions()
+    functions = sorted((vaddr, symbol.size, symbol.name) for vaddr, symbol in found.items())
+    names = readable_names(name for _, _, name in functions)
+    spans = [(vaddr, size) for vaddr, size, each in functions if {each, names.get(each)}.intersection(wanted)]
+    addresses = [address(text) for text in wanted if text[:1].isdigit()]
+
+    def number(vaddr: int) -> int:
         return vaddr if image is None else image.place(vaddr).offset
 
-    if request.printing.format == "json":
-        return _Dump("".join(dump_json(section, show_address)), error)
-    return _Dump("".join(f"{line}\n" for line in dump_text(section, show_address=show_address)), error)
+    def wants(vaddr: int, size: int) -> bool:
+        is_named = any(start < vaddr + size and vaddr < start + max(length, 1) for start, length in spans)
+        return not wanted or is_named or any(0 <= each - number(vaddr) < size for each in addresses)
+
+    if image is None:
+        return Shown(wants=wants)
+    module = ModuleFile(image, "file", "", functions)
+
+    def name(vaddr: int, size: int) -> str:
+        linkage_name, distance = module.symbol_at(vaddr) or ("", 0)
+        first = [names.get(linkage_name, linkage_name) + (f"+0x{distance:x}" if distance else "")] * bool(linkage_name)
+        # -O2 joins functions.
+        inner = functions[bisect_right(functions, (vaddr + 1,)) : bisect_left(functions, (vaddr + size,))]
+        return ", ".join([*first, *(names.get(each, each) for _, _, each in inner)])
+
+    return Shown(number, image.place_text, name, wants)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 PROGRAM: Final = "cfi2sframe"
+#: Colors of ANSI terminals, as compilers use them.
+_COLORS: Final = {"error": "1;31", "warning": "1;35"}
 
 EXIT_SUCCESS: Final = 0
 EXIT_DIFFERENCE: Final = 1
@@ -24,11 +27,27 @@ EXIT_UNCOMPARED: Final = 5
 _EXIT_ORDER: Final = (EXIT_SUCCESS, EXIT_UNCOMPARED, EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_USAGE, EXIT_UNUSABLE)
 
 
+class Voice:
+    """How this process prints messages: only errors (`--quiet`); with `color` auto, always or never."""
+
+    is_quiet = False
+    color = "auto"
+
+
+def _colored(kind: str) -> str:
+    is_plain = bool(os.environ.get("NO_COLOR")) or not sys.stderr.isatty()
+    if kind not in _COLORS or Voice.color == "never" or (Voice.color == "auto" and is_plain):
+        return f"{kind}:"
+    return f"\033[{_COLORS[kind]}m{kind}:\033[0m"
+
+
 def say(kind: str, text: str, file: str = "") -> None:
     """Print a message on standard error: `cfi2sframe: FILE: error: TEXT`."""
+    if Voice.is_quiet and kind != "error":
+        return
     prefix = f"{PROGRAM}: " + (f"{printable(file)}: " if file else "")
     sys.stdout.flush()
-    print(f"{prefix}{kind}: {printable(text)}", file=sys.stderr)
+    print(f"{prefix}{_colored(kind)} {printable(text)}", file=sys.stderr)
 
 
 def fail(error: Exception, file: str) -> int:

@@ -52,24 +52,24 @@ def add_option(group: argparse._ActionsContainer, spelling: str, text: str, **mo
 
 
 class Inputs(NamedTuple):
-    """The files and folders that a user has named, and the number of processes to share them among."""
+    """The files and directories that a user has named, and the number of processes to share them among."""
 
     names: tuple[str, ...]
     excluded: tuple[str, ...] = ()
     process_count: int = 1
 
     def find(self) -> list[Source | Unusable]:
-        """Return the files, also those in folders; `-` is standard input."""
+        """Return the files, also those in directories; `-` is standard input."""
         from cfi2sframe.files.find import find_sources
 
         return list(find_sources(self.names, self.excluded))
 
 
 def add_inputs(parser: argparse.ArgumentParser, text: str, *, has_processes: bool = True) -> argparse._ArgumentGroup:
-    """Add FILE... and the options that select files in folders; return their group."""
+    """Add FILE... and the options that select files in directories; return their group."""
     group = parser.add_argument_group("files")
     group.add_argument("inputs", metavar="FILE", nargs="*", help=text)
-    text = "skip files and folders by name, or by path if GLOB has a slash (repeatable)"
+    text = "skip files and directories by name, or by path if GLOB has a slash"
     add_option(group, "--exclude GLOB", text, action="append", default=[])
     add_option(group, "--files-from LIST", "also process the NUL-terminated names in LIST (find -print0); - is stdin")
     if has_processes:
@@ -104,18 +104,23 @@ def process_count(jobs: int | None) -> int:
 # Conversion
 
 
-def add_conversion_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Add the options that determine the section; return their group."""
+def add_conversion_options(
+    parser: argparse.ArgumentParser,
+    for_reader: str = "write what this reader reads, and leave out functions that it would refuse",
+    **more: Any,  # noqa: ANN401 - argparse's
+) -> argparse._ArgumentGroup:
+    """Add the options that determine the section; return their group. `for_reader` says what `--for` does."""
     group = parser.add_argument_group("conversion")
-    text = f"write what this reader reads, and leave out functions that it would refuse: {', '.join(READERS)}"
-    add_option(group, "--for NAME", text, dest="reader", choices=READERS)
+    text = f"{for_reader}: {', '.join(READERS)}"
+    add_option(group, "--for NAME", text, dest="reader", choices=READERS, **more)
     add_version(group)
     levels = ", ".join(f"{level} ({what})" if what else str(level) for level, what in ERRATA.items())
-    text = f"errata level of version 2 to write: {levels}; default {DEFAULT_ERRATA}"
+    text = f"errata of version 2: {levels}; default {DEFAULT_ERRATA}"
     add_option(group, "--errata N", text, type=int, choices=tuple(ERRATA))
     add_source(group, ("eh_frame", "debug_frame", "gopclntab", "code"))
     add_debug_file(group)
-    add_level(group)
+    text = "size: 0 plain, 1 share equal rows, 2 (default) also cut and join functions"
+    add_option(group, "-O N", text, dest="level", type=int, choices=(0, 1, 2))
     text = "load address of raw bytes (default: first 64 KiB boundary past PT_LOAD)"
     add_option(group, "--section-address ADDR", text, type=address)
     return group
@@ -137,7 +142,7 @@ def add_source(group: argparse._ActionsContainer, choices: tuple[str, ...]) -> N
 
 def add_debug_file(group: argparse._ActionsContainer) -> None:
     """Add `--debug-file`."""
-    text = "also use the CFI of this separate debug file, or auto: where gdb looks, or in a folder like /usr/lib/debug"
+    text = "also read this debug file, or one in this directory; auto: where gdb looks"
     add_option(group, "--debug-file FILE", text)
 
 
@@ -155,12 +160,6 @@ def debug_file_of(arguments: argparse.Namespace) -> str | None:
         for option in ("output", "report"):
             check_apart(option, getattr(arguments, option, None), [path])
     return path
-
-
-def add_level(group: argparse._ActionsContainer) -> None:
-    """Add `-O`."""
-    text = "size: 0 share nothing, 1 share equal rows, 2 (default) also cut and join functions"
-    add_option(group, "-O N", text, dest="level", type=int, choices=(0, 1, 2))
 
 
 def conversion_options(arguments: argparse.Namespace) -> Options:

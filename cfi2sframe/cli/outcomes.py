@@ -17,6 +17,7 @@ from cfi2sframe.errors import ErrorKind
 from cfi2sframe.files.find import hint_about
 from cfi2sframe.files.kinds import SkipKind
 from cfi2sframe.jobs.records import Status
+from cfi2sframe.report.tables import SCHEMA_VERSION
 from cfi2sframe.text import counted, printable
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
     from cfi2sframe.jobs.records import Outcome
 
-#: Incremented when a field of the report changes its meaning or is removed.
-SCHEMA_VERSION: Final = 1
 #: The most lines of warnings, and of errors.
 _MAX_LINES: Final = 8
 
@@ -43,8 +42,7 @@ def say_outcome(outcome: Outcome, *, is_single: bool, is_verbose: bool, only_che
     for warning in outcome.warnings if is_single and is_verbose else brief:
         say("warning", warning, outcome.name)
     if only_checks:
-        # The verdict is what was asked for, not a message.
-        sys.stdout.write(f"{_check_line(outcome)}\n")
+        say_verdict(outcome)
     elif outcome.status == "failed":
         say("error", _failure(outcome), outcome.name)
     if is_verbose and outcome.status != "failed":
@@ -55,12 +53,13 @@ def say_outcome(outcome: Outcome, *, is_single: bool, is_verbose: bool, only_che
             say("info", ": ".join(filter(None, words)), outcome.name)
 
 
-def _check_line(outcome: Outcome) -> str:
+def say_verdict(outcome: Outcome) -> None:
+    """Print what `--check` found: on standard output, since it was asked for."""
     verdict = {"unchanged": "up to date", "skipped": "skip", "failed": "refuse"}.get(outcome.status, outcome.status)
     if outcome.status == "unchanged" and not outcome.section_size and outcome.warnings:
         verdict = "nothing to write"
     detail = outcome.reason or outcome.placement
-    return f"{printable(outcome.name)}: {verdict}{f': {printable(detail)}' if detail else ''}"
+    sys.stdout.write(f"{printable(outcome.name)}: {verdict}{f': {printable(detail)}' if detail else ''}\n")
 
 
 def _brief(outcome: Outcome, option: str) -> str:
@@ -114,19 +113,21 @@ def few_lines(found: Sequence[tuple[str, str, Sequence[str]]]) -> Iterator[tuple
 
 def sums(outcomes: Sequence[Outcome], *, removes: bool, seconds: float) -> str:
     """Return a sentence about a run: how many files have each status, and why some were skipped."""
+    if not outcomes:
+        return "no ELF files found"
     statuses = Counter(outcome.status for outcome in outcomes)
     kinds = Counter(outcome.skip_kind for outcome in outcomes)
     skipped = ", ".join(f"{kind.value}: {kinds[kind]:,}" for kind in SkipKind if kinds[kind])
     parts = [f"{statuses[status]:,} {status}" for status in get_args(Status) if statuses[status]]
     parts = [f"{part} ({skipped})" if part.endswith("skipped") and skipped else part for part in parts]
     good = [outcome for outcome in outcomes if outcome.status != "failed"]
-    line = f"{counted(len(outcomes), 'file')}: {', '.join(parts) or 'none'}; "
+    line = f"{counted(len(outcomes), 'file')}: {', '.join(parts)}; "
     if not removes:
         in_part = sum(outcome.in_parts_count for outcome in good)
-        line += f"{sum(outcome.function_count for outcome in good):,} functions described, "
+        line += f"{counted(sum(outcome.function_count for outcome in good), 'function')} described, "
         line += f"{sum(outcome.left_out_count for outcome in good):,} left out"
         line += f", {in_part:,} in part, " if in_part else ", "
-    return f"{line}{sum(outcome.section_size for outcome in good):,} bytes of .sframe; {seconds:.1f} s"
+    return f"{line}{counted(sum(outcome.section_size for outcome in good), 'byte')} of .sframe; {seconds:.1f} s"
 
 
 # For programs
@@ -136,13 +137,14 @@ def json_line(outcome: Outcome) -> str:
     """Return the object that a report has for a file, without a line end."""
     import json
 
+    kind = outcome.kind.name.lower() if outcome.kind else outcome.skip_kind.value if outcome.skip_kind else ""
     data = {
         "schema": SCHEMA_VERSION,
         "file": outcome.name,
         "other_names": list(outcome.other_names),
         "status": outcome.status,
         "exit_status": exit_status(outcome),
-        "kind": "" if outcome.skip_kind is None else outcome.skip_kind.value,
+        "kind": kind,
         "reason": outcome.reason,
         "warnings": list(outcome.warnings),
         "section_size": outcome.section_size,

@@ -40,17 +40,17 @@ examples:
   {PROGRAM} /bin/ls -o ls.sframe
   {PROGRAM} --for ld-2.41 in.o -o out.o
   {PROGRAM} --in-place program
-  {PROGRAM} --in-place -r -j 4 --report report.jsonl debian/tmp
+  {PROGRAM} --in-place -j 4 --report report.jsonl debian/tmp
   {PROGRAM} verify program
   {PROGRAM} dump program
   {PROGRAM} coverage /usr/lib/x86_64-linux-gnu/libc.so.6
   {PROGRAM} trace core
 
-"{PROGRAM} VERB --help" lists a verb's options.
+"{PROGRAM} help VERB" lists a verb's options.
 "cfi2sframe-cc --cfi2sframe-help" describes the wrappers of compiler driver, linker and assembler.
 
-exit status: 0 success; 1 verify found a difference, or --check would change a file; 2 usage;
-3 a file cannot be used; 4 functions were left out and an option forbids that; 5 verify found no CFI to compare with.
+exit status: 0 success; 1 verify or audit found a difference, or --check would change a file; 2 usage;
+3 a file cannot be used; 4 a limit of --strict, --fail-under or --fail-over is broken; 5 verify found no CFI.
 Of several files the worst counts: 3, 2, 4, 1, 5, 0.
 """
 
@@ -80,8 +80,9 @@ class _Parser(argparse.ArgumentParser):
         word = unknown[0].partition("=")[0]
         if word == "--json" and "--format" in self._option_string_actions:
             return "; did you mean --format json?"
-        if word in ("-r", "--recursive"):
-            return "; folders are searched without it"
+        others = [verb for verb, each in parsers_of(make_parser()).items() if word in each._option_string_actions]  # noqa: SLF001
+        if others:
+            return f"; it is an option of {', '.join(others)}"
         from difflib import get_close_matches
 
         known = [option for option in self._option_string_actions if option.startswith("--")]
@@ -117,6 +118,10 @@ def make_parser(verbs: Iterable[str] = VERBS) -> argparse.ArgumentParser:
             formatter_class=_HelpFormatter,
             allow_abbrev=False,
         )
+        child.add_argument("-q", "--quiet", action="store_true", help="print errors only")
+        text = "color messages: auto (default; not if NO_COLOR is set), always or never"
+        child.add_argument("--color", metavar="WHEN", choices=("auto", "always", "never"), default="auto", help=text)
+        child.add_argument("-r", "--recursive", action="store_true", help=argparse.SUPPRESS)
         if verb in verbs:
             configure: Callable[[argparse.ArgumentParser], None] = import_module(f"cfi2sframe.cli.{verb}").configure
             configure(child)

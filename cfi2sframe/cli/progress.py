@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from cfi2sframe.cli.messages import PROGRAM
+from cfi2sframe.cli.messages import PROGRAM, Voice
 from cfi2sframe.process.batch import results_of
 from cfi2sframe.text import printable
 
@@ -70,13 +70,13 @@ class Files:
             return ""
         name = next(iter(self._left), "")
         if self._count < 2:
-            return f"at work on {name}" if name else ""
+            return f"processing {name}" if name else ""
         done = self._size - sum(self._left.values())
         text = f"{self._count - len(self._left):,} of {self._count:,} files"
         if self._size * _MIN_SHARE <= done < self._size:
             seconds = (time.monotonic() - self._start) * (self._size - done) / done
             text += f", about {seconds:,.0f} s left"
-        return f"{text}, at work on {name}" if name else text
+        return f"{text}, processing {name}" if name else text
 
     def __enter__(self) -> Self:
         _Shown.files = self
@@ -124,21 +124,18 @@ def _bar(size: int) -> Any:  # noqa: ANN401 - tqdm has no types
 
 
 def _is_off() -> bool:
-    return os.environ.get(_VARIABLE) == "never"
+    return os.environ.get(_VARIABLE) == "never" or Voice.is_quiet
 
 
 @contextmanager
 def ticking(verb: str) -> Iterator[None]:
     """Print a line about a run that takes long."""
-    if _is_off():
-        yield
-        return
     start = time.monotonic()
 
     def tick(_number: int, _frame: FrameType | None) -> None:
         text = verb if _Shown.files is None else _Shown.files.line()
-        if text:
-            line = f"{PROGRAM}: info: {printable(text)}; {time.monotonic() - start:,.0f} s so far\n"
+        if text and not _is_off():
+            line = f"{PROGRAM}: info: {printable(text)} ({time.monotonic() - start:,.0f} s)\n"
             # The interrupted code may hold the lock of sys.stderr.
             os.write(_STANDARD_ERROR, line.encode("utf-8", "backslashreplace"))
 

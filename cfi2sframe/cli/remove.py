@@ -28,8 +28,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "examples:\n"
         f"  {PROGRAM} remove --in-place program\n"
         f"  {PROGRAM} remove lib.so -o plain.so\n"
-        f"  {PROGRAM} remove --in-place -r -v debian/tmp   all ELF files of a tree\n"
-        f"  {PROGRAM} remove --check -r debian/tmp         what that would do\n",
+        f"  {PROGRAM} remove --in-place -v debian/tmp   all ELF files of a tree\n"
+        f"  {PROGRAM} remove --check debian/tmp         what that would do\n\n"
+        "exit status: 0 success; 1 --check would change a file; 2 usage; 3 a file cannot be used.\n",
     )
     add_write_options(parser, "the file to write; - is standard output")
 

@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.cli.messages import EXIT_SUCCESS, fail, say, worst
+from cfi2sframe.cli.messages import EXIT_DIFFERENCE, EXIT_SUCCESS, fail, say, worst
 from cfi2sframe.cli.options import add_inputs, add_option, check_apart, listed_names, process_count, write_text
-from cfi2sframe.cli.outcomes import exit_status, json_line, say_in_few_lines, say_outcome, sums
+from cfi2sframe.cli.outcomes import exit_status, json_line, say_in_few_lines, say_outcome, say_verdict, sums
 from cfi2sframe.cli.progress import watched
 from cfi2sframe.errors import ErrorKind, OutputError, RequestError, naming_path
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.records import Job, Outcome, Settings
+from cfi2sframe.text import counted
 
 if TYPE_CHECKING:
     import argparse
@@ -28,7 +30,7 @@ _IN_PLACE: Final = "with --in-place or --check"
 class WriteRequest(NamedTuple):
     """Files to convert, or to take the section out of (`settings.removes`).
 
-    `named` are files and folders named as words; `listed` are those of `--files-from`, and skipped if they have nothing
+    `named` are files and directories named as words; `listed` are those of `--files-from`, skipped if they have nothing
     to convert. `output` is for a single input; None: rewrite each file, or only check it (`settings.only_checks`).
     `report` is a file for lines of JSON or, with an output, for the account.
     """
@@ -37,7 +39,7 @@ class WriteRequest(NamedTuple):
     settings: Settings
     output: str | None = None
     listed: tuple[str, ...] = ()
-    is_recursive: bool = False
+    has_directories: bool = False
     excluded: tuple[str, ...] = ()
     process_count: int = 1
     report: str | None = None
@@ -46,20 +48,19 @@ class WriteRequest(NamedTuple):
     @property
     def is_single(self) -> bool:
         """Whether this is about one file: more is said of it."""
-        return len(self.named) == 1 and not self.listed and not self.is_recursive
+        return self.output is not None or (len(self.named) == 1 and not self.listed and not self.has_directories)
 
 
 # Options
 
 
-def add_write_options(parser: argparse.ArgumentParser, text: str, *, of_folders: str = "", of_report: str = "") -> None:
-    """Add the options of both verbs: `text` says what `-o` writes, the others what `-r` leaves out, and `--report`."""
-    group = add_inputs(parser, "ELF object, executable or library; with -o, - is standard input")
-    add_option(group, "-r, --recursive", f"process the ELF files in folders{of_folders}")
+def add_write_options(parser: argparse.ArgumentParser, text: str, *, of_report: str = "") -> None:
+    """Add the options of both verbs: `text` says what `-o` writes, `of_report` what `--report` does."""
+    add_inputs(parser, "ELF file; with --in-place or --check, also directory; with -o, - is stdin")
     group = parser.add_argument_group("output")
     add_option(group, "-o, --output OUT", text)
     add_option(group, "--in-place", "rewrite each FILE, keeping mode, owner and times where permitted")
-    add_option(group, "--check", "write nothing; print what --in-place would do; exit with 1 if it would change a file")
+    add_option(group, "--check", "print what --in-place would do, and exit with 1 if it would change a file")
     add_option(group, "--keep-rights", "refuse a file whose owner, set-ID bits or attributes cannot be kept")
     add_option(group, "--no-verify", "do not read back and check what was written")
     add_option(group, "--report FILE", f"write a line of JSON for each file{of_report}")
@@ -89,7 +90,7 @@ def write_request(arguments: argparse.Namespace, settings: Settings) -> WriteReq
         settings,
         output,
         listed,
-        arguments.recursive,
+        any(map(os.path.isdir, arguments.inputs)),
         tuple(arguments.exclude),
         process_count(arguments.jobs),
         report,
@@ -108,14 +109,16 @@ def _check_target(arguments: argparse.Namespace) -> None:
             raise RequestError(f"-o and --{'in-place' if arguments.in_place else 'check'} are mutually exclusive")
         if "-" in arguments.inputs:
             raise RequestError("standard input cannot be rewritten in place")
-        if arguments.exclude and not arguments.recursive:
-            raise RequestError("--exclude is only valid with -r")
+        if arguments.exclude and not any(map(os.path.isdir, arguments.inputs)):
+            raise RequestError("--exclude is only valid for directories")
         return
     if arguments.output is None:
         raise RequestError("no output specified; use -o OUT or --in-place")
+    if arguments.output == "-" and sys.stdout.isatty():
+        raise RequestError("a terminal cannot show raw bytes; redirect standard output, or name a file")
     if len(arguments.inputs) > 1:
         raise RequestError("-o takes a single input; use --in-place to rewrite several files")
-    refuse(arguments, ("recursive", "exclude", "files-from", "jobs"), _IN_PLACE)
+    refuse(arguments, ("exclude", "files-from", "jobs"), _IN_PLACE)
     path, output = arguments.inputs[0], arguments.output
     # Also through symbolic links; a hard link is another file.
     if os.path.isfile(path) and os.path.isfile(output) and os.path.realpath(path) == os.path.realpath(output):
@@ -139,7 +142,7 @@ def run(request: WriteRequest) -> int:
         from cfi2sframe.jobs.listing import work_list
 
         jobs = work_list(
-            request.named, settings, recurse=request.is_recursive, excluded=request.excluded, listed=request.listed
+            request.named, settings, recurse=request.has_directories, excluded=request.excluded, listed=request.listed
         )
     else:
         source = request.named[0]
@@ -160,30 +163,28 @@ def _run_jobs(request: WriteRequest, jobs: Sequence[Job]) -> list[Outcome]:
     def note(_job: Job, outcome: Outcome) -> None:
         done.append(outcome)
 
-    def sentence(known: Sequence[Outcome]) -> str:
-        if not request.is_verbose:
-            say_in_few_lines(known)
-        return sums(known, removes=request.settings.removes, seconds=time.monotonic() - started)
-
     try:
         with closing(watched(run_job, jobs, _lost, count=count, on_done=note)) as results:
             for outcome in results:
                 outcomes.append(outcome)
+                only_checks = request.settings.only_checks
                 if request.is_single or request.is_verbose:
                     say_outcome(
-                        outcome,
-                        is_single=request.is_single,
-                        is_verbose=request.is_verbose,
-                        only_checks=request.settings.only_checks,
+                        outcome, is_single=request.is_single, is_verbose=request.is_verbose, only_checks=only_checks
                     )
+                elif only_checks and exit_status(outcome) == EXIT_DIFFERENCE:
+                    say_verdict(outcome)
     except (SystemExit, KeyboardInterrupt):
         if not request.is_single:
-            text = sentence(done)
-            say("error", f"interrupted; {len(jobs) - len(done):,} of {len(jobs):,} files are not done; {text}")
+            if not request.is_verbose:
+                say_in_few_lines(done)
+            say("error", f"interrupted: {len(done):,} of {counted(len(jobs), 'file')} done; rerun to continue")
             _write_report(request, done)
         raise
     if not request.is_single:
-        say("info", sentence(outcomes))
+        if not request.is_verbose:
+            say_in_few_lines(outcomes)
+        say("info", sums(outcomes, removes=request.settings.removes, seconds=time.monotonic() - started))
     return outcomes
 
 

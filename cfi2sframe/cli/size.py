@@ -8,18 +8,18 @@ from operator import add
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.cli.answers import Collected, collect, publish
-from cfi2sframe.cli.messages import PROGRAM
+from cfi2sframe.cli.messages import EXIT_INCOMPLETE, EXIT_SUCCESS, PROGRAM, say, worst
 from cfi2sframe.cli.options import (
     Inputs,
     Printing,
+    add_conversion_options,
     add_inputs,
-    add_level,
     add_option,
     add_output,
-    add_source,
-    add_version,
+    conversion_options,
     count_or_all,
     inputs_of,
+    percentage,
     printing_of,
     process_count,
 )
@@ -48,15 +48,18 @@ _NOTHING: Final = "there is nothing to measure"
 class SizeRequest(NamedTuple):
     """Files to measure with these options, or two trees to compare.
 
-    `order` is the field that lines are sorted by (None: the name), and `top` their number (None: all).
+    `order` is the field that lines are sorted by (None: the name), and `top` their number (None: all). `fail_over`:
+    fail if a section is larger, in percent of its file, or if all sections grow by more.
     """
 
     inputs: Inputs
     printing: Printing
     options: Options
+    reader: str | None = None
     compared: tuple[str, ...] = ()
     order: str | None = "sframe_size"
     top: int | None = None
+    fail_over: float | None = None
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -68,14 +71,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "ld would: in one sentence, and for each file. No file is changed.",
         f"examples:\n  {PROGRAM} size /bin/ls\n  {PROGRAM} size /usr/bin --top 10\n"
         f"  {PROGRAM} size /usr/lib -j 4 -o report.html\n"
-        f"  {PROGRAM} size --compare old/ new/ --format markdown\n",
+        f"  {PROGRAM} size --compare old/ new/ --fail-over 5 --format markdown\n\n"
+        "exit status: 0 success; 2 usage; 3 a file cannot be used; 4 --fail-over is broken.\n",
     )
-    add_inputs(parser, "ELF file or folder; - is standard input")
+    add_inputs(parser, "ELF file or directory; - is standard input")
     group = parser.add_argument_group("what is measured")
     add_option(group, "--compare OLD NEW", "two files, or two trees matched by name")
-    add_version(group)
-    add_level(group)
-    add_source(group, ("code",))
+    text = "fail (4) if a section is larger, in percent of its FILE; with --compare, if all grow by more"
+    add_option(group, "--fail-over PERCENT", text, type=percentage)
+    add_conversion_options(parser)
     group = add_output(parser, FORMATS)
     add_option(group, "--sort COLUMN", f"{', '.join(ORDERS)} (default sframe)", choices=ORDERS, default="sframe")
     text = f"list N lines, or all (default: {_TEXT_LINE_COUNT} in text and markdown, else all); totals count all"
@@ -84,8 +88,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def request_of(arguments: argparse.Namespace) -> SizeRequest:
     """Return what the arguments ask for. Raises `RequestError` when they contradict one another, and `OSError`."""
-    from cfi2sframe.conversion.convert import Options
-
     compared = tuple(arguments.compare or ())
     if compared:
         if arguments.inputs or arguments.files_from:
@@ -94,11 +96,12 @@ def request_of(arguments: argparse.Namespace) -> SizeRequest:
     else:
         inputs = inputs_of(arguments)
     printing = printing_of(arguments, compared or inputs.names)
-    options = Options(arguments.sframe_version or 3, source=arguments.source, level=arguments.level)
+    options = conversion_options(arguments)
     top = arguments.top
     if top == _BY_FORMAT:
         top = _TEXT_LINE_COUNT if printing.format in ("text", "markdown") else None
-    return SizeRequest(inputs, printing, options, compared, ORDERS[arguments.sort], top)
+    order, limit = ORDERS[arguments.sort], arguments.fail_over
+    return SizeRequest(inputs, printing, options, arguments.reader, compared, order, top, limit)
 
 
 def run(request: SizeRequest) -> int:
@@ -109,7 +112,17 @@ def run(request: SizeRequest) -> int:
         return _compare(request)
     collected = _collect(request.inputs.find(), request)
     report = partial(size_report, collected.answers, level=request.options.level, order=request.order, top=request.top)
-    return publish(collected, report, request.printing, _NOTHING)
+    status = publish(collected, report, request.printing, _NOTHING)
+    grown = [(each.file, each.growth_percent or 0.0) for each in collected.answers]
+    return worst((status, _status_of(grown, request.fail_over)))
+
+
+def _status_of(grown: Sequence[tuple[str, float]], limit: float | None) -> int:
+    """Report what is over the limit of `--fail-over`; return the exit status."""
+    over = [(name, percent) for name, percent in grown if limit is not None and percent > limit]
+    for name, percent in over:
+        say("error", f".sframe adds {percent:.1f} %, more than {limit:g} %", name)
+    return EXIT_INCOMPLETE if over else EXIT_SUCCESS
 
 
 def _compare(request: SizeRequest) -> int:
@@ -122,15 +135,18 @@ def _compare(request: SizeRequest) -> int:
     if not (old.answers and new.answers):
         both.answers.clear()
     report = partial(comparison_report, old.answers, new.answers, top=request.top)
-    return publish(both, report, request.printing, _NOTHING)
+    status = publish(both, report, request.printing, _NOTHING)
+    before, after = (sum(each.sframe_size for each in side.answers) for side in (old, new))
+    grown = [(request.compared[1], 100 * (after - before) / before)] if before and both.answers else []
+    return worst((status, _status_of(grown, request.fail_over)))
 
 
 def _collect(found: Sequence[Source | Unusable], request: SizeRequest) -> Collected[FileSize]:
-    return collect(found, partial(_size_of, options=request.options), request.inputs.process_count)
+    return collect(found, partial(_size_of, request=request), request.inputs.process_count)
 
 
-def _size_of(image: ElfImage, options: Options) -> FileSize:
-    from cfi2sframe.conversion.convert import convert_image
+def _size_of(image: ElfImage, request: SizeRequest) -> FileSize:
+    from cfi2sframe.api import convert_for
     from cfi2sframe.report.size import measure
 
-    return measure(convert_image(image, options))
+    return measure(convert_for(image, request.options, request.reader))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.cli.messages import EXIT_SUCCESS, PROGRAM
@@ -48,7 +49,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "registers and stacks are copied.",
         "Every trace ends with the reason why it ends: outermost is the true end of the stack.\n\n"
         f"examples:\n  {PROGRAM} trace core.1234\n  {PROGRAM} trace qemu.core --executable a.out\n"
-        f"  {PROGRAM} trace --pid 1234 --thread all --format json\n",
+        f"  {PROGRAM} trace --pid 1234 --thread all --format json\n\n"
+        "exit status: 0 the stacks are printed, wherever they end; 2 usage; 3 no core file, or no such process.\n",
     )
     parser.add_argument("core", metavar="CORE", nargs="?", help="the core file")
     add_option(parser, "--pid N", "trace a live process instead", type=positive)
@@ -56,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "--thread N", "id of a thread, or all (default all)", type=_thread)
     add_version(parser)
     add_source(parser, ("code",))
-    text = "separate debug file, or a folder like /usr/lib/debug (default: where gdb looks)"
+    text = "separate debug file, or a directory like /usr/lib/debug (default: where gdb looks)"
     add_option(parser, "--debug-file FILE", text, default="auto")
     add_output(parser, ("text", "json"))
 
@@ -71,6 +73,8 @@ def request_of(arguments: argparse.Namespace) -> TraceRequest:
         raise RequestError("no core file; name one, or use --pid N")
     if arguments.core is not None and arguments.pid is not None:
         raise RequestError("CORE and --pid are mutually exclusive")
+    if arguments.core is not None and arguments.core.isdigit() and not os.path.lexists(arguments.core):
+        raise RequestError(f"no core file {arguments.core}; for a process: {PROGRAM} trace --pid {arguments.core}")
     if arguments.pid is not None and arguments.executable is not None:
         raise RequestError("--executable is only valid with CORE; a process knows its program")
     return TraceRequest(
@@ -89,6 +93,7 @@ def run(request: TraceRequest) -> int:
     """Trace a core or a process; everything that can fail is done before anything is printed."""
     from cfi2sframe.elf.load import read_file, stored_size
     from cfi2sframe.process.guard import limited
+    from cfi2sframe.report.tables import SCHEMA_VERSION
     from cfi2sframe.trace import FileStore, trace_core, trace_process
     from cfi2sframe.trace.snapshot import resident_size
 
@@ -103,7 +108,7 @@ def run(request: TraceRequest) -> int:
                 traced = trace_process(pid, store=store, thread=request.thread)
             else:
                 traced = trace_core(data, executable=request.executable, store=store, thread=request.thread)
-            origin: dict[str, str | int] = {"pid": pid} if core is None else {"file": core}
+            origin: dict[str, str | int] = {"schema": SCHEMA_VERSION, **({"file": core} if core else {"pid": pid})}
             text = f"{traced}\n" if request.printing.format == "text" else traced.json(**origin)
     with request.printing.open() as out:
         out.write(text)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
@@ -12,7 +13,7 @@ from importlib import import_module
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
-from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM, fail, say
+from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM, Voice, fail, say
 from cfi2sframe.cli.parsers import DEFAULT_VERB, VERBS, make_parser, verb_parser
 from cfi2sframe.cli.progress import ticking
 from cfi2sframe.errors import Cfi2SFrameError
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 def run_words(words: list[str]) -> int:
     """Run a command line; its first word is a verb, or the verb is convert. Return the exit status."""
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
     if not words or words[0] in ("-h", "--help", "--version"):
         return status_of("", lambda: _answer(words))
     if words[0] in VERBS:
@@ -49,6 +52,7 @@ def _run_verb(verb: str, words: list[str], *, is_named: bool = True) -> int:
     """Run a verb; where none was named first, one may stand after an option."""
     module = import_module(f"cfi2sframe.cli.{verb}")
     options = parse(verb_parser(verb), words)
+    Voice.is_quiet, Voice.color = options.quiet, options.color
     if not is_named and (refused := _refused(options.inputs, is_start=False)):
         return refused
     status: int = module.run(module.request_of(options))
@@ -71,8 +75,7 @@ def _refused(files: Sequence[str], *, is_start: bool) -> int:
         from difflib import get_close_matches
 
         for near in get_close_matches(word.lower(), (*VERBS, "help"), 1):
-            meant = near if near in VERBS else "--help"
-            say("error", f"'{word}' is neither a command nor a file; did you mean '{meant}'?")
+            say("error", f"'{word}' is neither a command nor a file; did you mean '{near}'?")
             return EXIT_USAGE
         if is_start and os.sep in word:
             say("error", "No such file or directory", word)
@@ -109,7 +112,10 @@ def status_of(verb: str, run: Callable[[], int]) -> int:
         # The reader has closed the pipe, as it may.
         return 128 + signal.SIGPIPE
     except OSError as error:
-        # Verbs report errors of their own files; without a name, this is standard output, for example on a full disk.
+        # Verbs report errors of their own files; without a name, this is standard output, for example on a full disk,
+        # or the current directory, which was deleted.
+        if error.filename is None and error.errno == errno.ENOENT:
+            error.filename = os.curdir
         if error.filename is None:
             # A message flushes it first, and it still holds what cannot be written.
             sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open as long as the process

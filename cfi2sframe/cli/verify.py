@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb `verify`: compare sections with the CFI, or hold them to what a reader insists on."""
+"""The verb `verify`: compare sections with the CFI, and check what a reader requires."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from cfi2sframe.conversion.convert import Options
 from cfi2sframe.elf.load import is_section, read_file
 from cfi2sframe.errors import InputError, RequestError, SFrameError, UnfitError
 from cfi2sframe.existing import Presence, existing_section
+from cfi2sframe.report.tables import SCHEMA_VERSION
 from cfi2sframe.text import counted, printable
-from cfi2sframe.verification.reader_names import READERS
 
 if TYPE_CHECKING:
     import argparse
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from cfi2sframe.sframe.read import DecodedSection
     from cfi2sframe.verification.readers import Verdict
 
-#: Incremented when a field of the report changes its meaning or is removed.
-SCHEMA_VERSION: Final = 1
 #: Said of a file like a module after `strip -g`.
 _NOT_COMPARED: Final = (
     "not compared: the file has no call frame information for its section; verify it before it is stripped, or with "
@@ -61,9 +59,8 @@ _STATUSES: Final = {"clean": EXIT_SUCCESS, "different": EXIT_DIFFERENCE, "uncomp
 class VerifyRequest(NamedTuple):
     """Files to check: the section that each has, the bytes of another, or with `is_conversion` what convert would make.
 
-    `section_name` is the name of the file with the bytes. `readers` are those whose demands the section is held to;
-    without any, it is compared with the CFI. `reader` is the one that it was made for (`convert --for`). `report` is a
-    file to write lines of JSON to.
+    `section_name` is the name of the file with the bytes. The section has to meet the demands of `readers`; it was made
+    for the first one (`convert --for`). `report` is a file to write lines of JSON to.
     """
 
     inputs: Inputs
@@ -72,40 +69,46 @@ class VerifyRequest(NamedTuple):
     section_name: str = ""
     is_conversion: bool = False
     readers: tuple[str, ...] = ()
-    reader: str | None = None
     report: str | None = None
     is_verbose: bool = False
     debug_file: str | None = None
+
+    @property
+    def reader(self) -> str | None:
+        """The reader that the section was made for."""
+        return self.readers[0] if self.readers else None
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments to its parser."""
     describe(
         parser,
-        f"{PROGRAM} verify FILE... [--would-be] [--reader NAME]... [OPTION]...\n"
+        f"{PROGRAM} verify FILE... [--would-be] [--for NAME]... [OPTION]...\n"
         f"       {PROGRAM} verify FILE SECTION [--section-address ADDR] [OPTION]...",
         "Compare the SFrame section of each FILE, or the raw bytes in SECTION, with the CFI of FILE at every row of\n"
-        "either: CFA, RA, FP, RA signing, outermost frames. Exit with 1 if anything differs, 3 if a FILE has no\n"
-        "section, 5 if it has a section and no CFI; in folders, files without a section are skipped. With --reader,\n"
-        "print what this reader would do with the section, and exit with 1 if it would not read it.",
+        "either: CFA, RA, FP, RA signing, outermost frames. With --for, also print what each release of this reader\n"
+        "would do with the section. In directories, files without a section are skipped.",
         "examples:\n"
         f"  {PROGRAM} verify program\n"
         f"  {PROGRAM} verify -v -j 4 debian/tmp            every section in a tree\n"
         f"  {PROGRAM} verify --would-be /bin/ls            the section that convert would write\n"
-        f"  {PROGRAM} verify program --reader kernel --reader glibc\n",
+        f"  {PROGRAM} verify program --for kernel --for glibc\n\n"
+        "exit status: 0 no difference; 1 a difference, or no release of a reader reads the section; 2 usage; 3 no\n"
+        "section, or an unusable file; 5 the file has a section, but no CFI to compare it with.\n",
     )
-    add_inputs(parser, "ELF file or folder; - is standard input")
+    add_inputs(parser, "ELF file or directory; - is standard input")
     group = parser.add_argument_group("what to check")
     add_option(group, "--would-be", "check the section that convert would write, not the one in FILE")
-    text = "check what this reader requires: a name as for --for; may be repeated"
-    add_option(group, "--reader NAME", text, choices=READERS, dest="reader_names", action="append", default=[])
     add_option(group, "-v, --verbose", "print how much was compared")
     add_option(group, "--report FILE", "write a line of JSON for each file")
-    add_conversion_options(parser)
+    text = "check what this reader requires; functions that it would refuse may be missing; repeatable"
+    add_conversion_options(parser, text, action="append", default=[])
 
 
 def request_of(arguments: argparse.Namespace) -> VerifyRequest:
     """Return what the arguments ask for. Raises `RequestError` when they contradict one another, and `OSError`."""
+    readers = tuple(dict.fromkeys(arguments.reader))
+    arguments.reader = readers[0] if readers else None
     options = conversion_options(arguments)
     section, section_name = None, ""
     if len(arguments.inputs) == 2:
@@ -128,8 +131,7 @@ def request_of(arguments: argparse.Namespace) -> VerifyRequest:
         section,
         section_name,
         arguments.would_be,
-        tuple(dict.fromkeys(arguments.reader_names)),
-        arguments.reader,
+        readers,
         arguments.report,
         arguments.verbose,
         debug_file_of(arguments),
@@ -153,27 +155,29 @@ def run(request: VerifyRequest) -> int:
     statuses, lines = Counter[str](), []
     exit_status = EXIT_SUCCESS
     for source, result in answers_of(found, partial(check, request=request), request.inputs.process_count):
-        reason, data = "", {}
+        reason, kind, data = "", "", {}
         if isinstance(result, Checked):
             name, status, own, data = result.file, result.status, _STATUSES[result.status], result._asdict()
             checks.append(result)
             for line in (*result.lines, *(result.note_lines if request.is_verbose else ())):
                 sys.stdout.write(f"{printable(f'{name}: {line}')}\n")
-            if request.is_verbose and is_single and not request.readers:
+            if request.is_verbose and is_single and (result.functions or not result.readers):
                 debug_file = f"; with {result.debug_file}" if result.debug_file else ""
                 say("info", f"{_comparison([result])}{debug_file}", name)
         elif is_skipped(source, result):
             name, status, own, reason = result.name, "skipped", EXIT_SUCCESS, result.reason
         else:
             name, status, own, reason = result.name, "failed", exit_status_of(result.kind), result.reason
+            kind = result.kind.name.lower()
             say("error", reason, name)
         statuses[status] += 1
         exit_status = worst((exit_status, own))
-        head = {"schema": SCHEMA_VERSION, "file": name, "status": status, "exit_status": own, "reason": reason}
-        lines.append(json.dumps(head | data))
+        head = {"schema": SCHEMA_VERSION, "file": name, "status": status, "exit_status": own}
+        lines.append(json.dumps(head | {"kind": kind, "reason": reason} | data))
     if request.is_verbose and not is_single:
-        kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(statuses.items())) or "none"
-        say("info", f"{counted(len(lines), 'file')}: {kinds}; {_comparison(checks)}")
+        kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(statuses.items()))
+        counts = f"{counted(len(lines), 'file')}: {kinds}; {_comparison(checks)}"
+        say("info", counts if lines else "no ELF files found")
     if statuses.keys() <= {"skipped"}:
         say("error", "none of these files has an .sframe section (--would-be: what convert would write)")
         exit_status = EXIT_UNUSABLE
@@ -184,10 +188,10 @@ def run(request: VerifyRequest) -> int:
 
 def _comparison(checks: Sequence[Checked]) -> str:
     return (
-        f"{sum(each.functions for each in checks):,} functions, "
-        f"{sum(each.rows for each in checks):,} rows compared, "
-        f"{sum(each.left_out for each in checks):,} rightly left out, "
-        f"{sum(len(each.differences) for each in checks):,} differences"
+        f"{counted(sum(each.functions for each in checks), 'function')}, "
+        f"{counted(sum(each.rows for each in checks), 'row')} compared, "
+        f"{sum(each.left_out for each in checks):,} correctly omitted, "
+        f"{counted(sum(len(each.differences) for each in checks), 'difference')}"
     )
 
 
@@ -230,35 +234,39 @@ def check(image: ElfImage, request: VerifyRequest) -> Checked:
     from cfi2sframe.elf.debug_file import with_debug_file
 
     with with_debug_file(image, request.debug_file):
-        checked = _judged(image, request) if request.readers else _compared(image, request)
-        return checked._replace(debug_file="" if image.debug_file is None else image.debug_file.name)
+        lines, are_content = _verdicts(image, request)
+        checked = _compared(image, request) if are_content else Checked(image.name, "different")
+        return checked._replace(readers=lines, debug_file="" if image.debug_file is None else image.debug_file.name)
 
 
-def _judged(image: ElfImage, request: VerifyRequest) -> Checked:
-    """Say what each reader would do with a section; it is clean if each of them reads it in some release."""
+def _verdicts(image: ElfImage, request: VerifyRequest) -> tuple[tuple[str, ...], bool]:
+    """Return what each reader would do with the section, and whether each of them reads it in some release."""
     from cfi2sframe import api
 
+    if not request.readers:
+        return (), True
     section = _section(image, request)
     lines: list[str] = []
-    status = "clean"
+    are_content = True
     for reader in request.readers:
         verdicts = api.judge(image, section, reader, is_in_file=not (request.section or request.is_conversion))
         lines += [line for verdict in verdicts for line in _lines_of(verdict, image)]
-        if not any(verdict.reads_it for verdict in verdicts):
-            status = "different"
-    return Checked(image.name, status, readers=tuple(lines))
+        are_content &= any(verdict.reads_it for verdict in verdicts)
+    return tuple(lines), are_content
 
 
 def _compared(image: ElfImage, request: VerifyRequest) -> Checked:
-    """Compare a section with the CFI."""
+    """Compare the section with the CFI."""
     from cfi2sframe import api
 
     if request.is_conversion:
         result = api.verify(api.convert_for(image, request.options, request.reader))
-    elif request.reader is not None:
-        result = api.verify(api.convert_for(image, request.options, request.reader), _section(image, request))
     else:
-        result = api.verify(image, _section(image, request), source=request.options.source)
+        section = _section(image, request)
+        result = api.verify(image, section, source=request.options.source)
+        if request.reader is not None and any(difference.kind == "missing" for difference in result.differences):
+            # It may be left out for the reader.
+            result = api.verify(api.convert_for(image, request.options, request.reader), section)
     differences, notes = (
         tuple({"place": image.place_text(vaddr), "kind": kind, "message": text} for kind, vaddr, text in found)
         for found in (result.differences, result.notes)

@@ -67,6 +67,8 @@ def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> FoundCfi:
             sections += finder(image)
         except (ElfError, CfiError) as error:
             unread.append(UnreadSource.of(SOURCE_NAMES[each], error))
+    if not sections and any(section.name.startswith(".gnu.lto_") for section in image.sections):
+        raise UnfitError("LTO bytecode without machine code: convert the linked file")
     if not sections and kind is None:
         hint = "a separate debug file (--debug-file) may have some, and convert --from code needs none"
         raise UnfitError(f"no call frame information: no .eh_frame, .debug_frame or .gopclntab; {hint}")

@@ -64,9 +64,10 @@ def with_debug_file(image: ElfImage, where: str | None) -> Iterator[None]:
 def find_debug_file(image: ElfImage, where: str) -> ElfImage | None:
     """Return the separate debug file of a linked file; None where none is found.
 
-    `where` is its path, or a folder like `/usr/lib/debug`, or "auto" for that folder. In a folder it is looked for as
-    gdb does: by build-id, then by the name in `.gnu_debuglink`, beside the file and in `.debug/` there, too; what does
-    not belong to the file is passed over. Raises `InputError` when the file at a path cannot be used for the image.
+    `where` is its path, or a directory like `/usr/lib/debug`, or "auto" for that one. In a directory it is looked for
+    as gdb does: by build-id, then by the name in `.gnu_debuglink`, beside the file and in `.debug/` there, too; what
+    does not belong to the file is passed over. Raises `InputError` when the file at a path cannot be used for the
+    image.
     """
     if where != AUTO and not os.path.isdir(where):
         try:

@@ -12,7 +12,7 @@ from cfi2sframe.constants.elf import ELF_MAGIC
 from cfi2sframe.constants.sframe import SFRAME_MAGIC
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.errors import naming, naming_path
+from cfi2sframe.errors import checked_path, naming, naming_path
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -24,14 +24,14 @@ def load(source: str | os.PathLike[str] | bytes, name: str | None = None) -> Elf
     """Load an ELF file from a path, or from its bytes. `name` is its name in messages.
 
     A large file is read on demand and stays open as long as the image exists; reading it raises `ChangedError` when it
-    was truncated meanwhile. Raises `OSError` when the file cannot be opened or read, and `ElfError` when it is no ELF
-    file that SFrame is defined for.
+    was truncated meanwhile. Raises `OSError` when the file cannot be opened or read, `ElfError` when it is no ELF file
+    that SFrame is defined for, and `RequestError` when `source` is no path.
     """
     if isinstance(source, bytes):
         shown = name or "<bytes>"
         with naming(shown):
             return ElfImage(source, shown)
-    path = os.fspath(source)
+    path = checked_path(source)
     shown = path if name is None else name
     with naming(shown):
         return ElfImage(read_file(path), shown)

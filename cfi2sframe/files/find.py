@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the ELF files in what a user names, reading no more than the first bytes of those in folders; and open them."""
+"""Find the ELF files in what a user names, reading only the first bytes of those in directories; and open them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from cfi2sframe.files.write import TEMPORARY_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from typing import BinaryIO
 
     from cfi2sframe.elf.contents import FileData
 
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 _CONTAINERS: Final = (
     (b"!<arch>\ndebian-binary", "a package: unpack it first (dpkg-deb -x)"),
     (b"\xed\xab\xee\xdb", "a package: unpack it first (rpm2cpio)"),
-    (b"!<arch>\n", "a static archive: take the program linked with it, or extract the objects first (ar x)"),
-    (b"!<thin>\n", "a thin archive: take the program linked with it, or the objects that it names"),
+    (b"BC\xc0\xde", "LLVM bitcode: use the linked file"),
+    (b"!<arch>\n", "a static archive: use the program linked with it, or extract the objects first (ar x)"),
+    (b"!<thin>\n", "a thin archive: use the program linked with it, or the objects that it names"),
 )
 #: The largest list (bytes): more than any real one, because some devices never end.
 _MAX_LIST_SIZE: Final = 1 << 28
@@ -35,16 +37,26 @@ _BLOCK_SIZE: Final = 1 << 20
 STANDARD_INPUT: Final = "-"
 
 
+#: Static archives, in GNU's form of ar(5): the size and the end of a member's header, and the members that are tables
+#: (of symbols, of long names).
+_ARCHIVE: Final = b"!<arch>\n"
+_MEMBER_SIZE: Final = 60
+_MEMBER_END: Final = b"`\n"
+_TABLES: Final = (b"/", b"/SYM64/", b"//")
+
+
 class Source(NamedTuple):
     """A file to open. `name` is what reports call it, `size` its bytes, holes included.
 
-    `is_in_folder`: it was found in a folder, not named; then it must still be a regular file when it is opened.
+    `is_in_folder`: it was found in a directory, not named; then it must still be a regular file when it is opened.
     """
 
     path: str
     name: str
     size: int
     is_in_folder: bool = False
+    #: Where the member of an archive begins in the file; 0: the file is no archive.
+    member_offset: int = 0
 
 
 class Unusable(NamedTuple):
@@ -56,9 +68,9 @@ class Unusable(NamedTuple):
 
 
 class TreeFile(NamedTuple):
-    """An ELF file under a folder, or what cannot be read there: then `status` is None, and `reason` tells why.
+    """An ELF file under a directory, or what cannot be read there: then `status` is None, and `reason` tells why.
 
-    `path` is relative to the folder, and empty for the folder itself.
+    `path` is relative to the directory, and empty for the directory itself.
     """
 
     path: str
@@ -66,24 +78,24 @@ class TreeFile(NamedTuple):
     reason: str = ""
 
     def under(self, folder: str) -> str:
-        """Return the path of the file under a name of the folder."""
+        """Return the path of the file under a name of the directory."""
         return os.path.join(folder, self.path) if self.path else folder
 
 
 def find_sources(
     paths: Iterable[str], excluded: Sequence[str] = (), *, is_relative: bool = False
 ) -> Iterator[Source | Unusable]:
-    """Yield the files that are named by the paths, in their order; of a folder its ELF files, sorted.
+    """Yield the files that are named by the paths, in their order; of a directory its ELF files, sorted.
 
-    In folders, further names of a file found before are skipped, and so is what the shell patterns `excluded` name.
-    `is_relative`: a file in a folder is named relative to that, any other by its last part.
+    In directories, further names of a file found before are skipped, and so is what the shell patterns `excluded` name.
+    `is_relative`: a file in a directory is named relative to that, any other by its last part.
     """
     seen: set[tuple[int, int]] = set()
     for path in paths:
         if os.path.isdir(path):
             yield from _sources_under(path, "" if is_relative else path, excluded, seen)
         else:
-            yield _named(path, os.path.basename(path) if is_relative else path)
+            yield from _named(path, os.path.basename(path) if is_relative else path)
 
 
 def _sources_under(
@@ -99,11 +111,11 @@ def _sources_under(
 
 
 def elf_files_under(root: str, excluded: Iterable[str] = ()) -> Iterator[TreeFile]:
-    """Yield the ELF files under a folder, recursively and sorted, without links; unreadable folders last.
+    """Yield the ELF files under a directory, recursively and sorted, without links; unreadable directories last.
 
     `excluded` are shell patterns of what is left out. One without a slash is matched against the name, one with a slash
-    against the path below the folder, one that begins with a slash against the absolute path, by the given name of the
-    folder or the one that it leads to. `*` matches slashes, too.
+    against the path below the directory, one that begins with a slash against the absolute path, by the given name of
+    the directory or its resolved one. `*` matches slashes, too.
     """
     patterns = [pattern.rstrip(os.sep).removeprefix("./") for pattern in excluded]
     start, roots = os.path.join(root, ""), {os.path.abspath(root), os.path.realpath(root)}
@@ -155,14 +167,50 @@ def _elf_file(start: str, path: str) -> Iterator[TreeFile]:
         yield TreeFile(path, status)
 
 
-def _named(path: str, name: str) -> Source | Unusable:
-    """Return a file that the user has named; `-` is standard input."""
+def _named(path: str, name: str) -> Iterator[Source | Unusable]:
+    """Yield a file that the user has named, or the ELF files in an archive; `-` is standard input."""
     if path == STANDARD_INPUT:
-        return Source(path, "<stdin>", 0)
+        yield Source(path, "<stdin>", 0)
+        return
     try:
-        return Source(path, name, os.stat(path).st_size)
+        state = os.stat(path)
+        # A pipe can be read only once.
+        if not stat.S_ISREG(state.st_mode) or not (start := _start_of(path)).startswith(_ARCHIVE) or b"debian" in start:
+            yield Source(path, name, state.st_size)
+            return
+        with open(path, "rb") as file:
+            for member, offset, size in _members_of(file):
+                file.seek(offset)
+                if file.read(len(ELF_MAGIC)) == ELF_MAGIC:
+                    yield Source(path, f"{name}({member})", size, member_offset=offset)
     except OSError as error:
-        return Unusable(name, error.strerror or str(error))
+        yield Unusable(name, error.strerror or str(error))
+    except ValueError as error:
+        yield Unusable(name, str(error), ErrorKind.DAMAGED)
+
+
+def _members_of(file: BinaryIO) -> Iterator[tuple[str, int, int]]:
+    """Yield name, offset and size of each member of an archive that is no table. Raises `ValueError` for damage."""
+    names, offset, end = b"", len(_ARCHIVE), file.seek(0, os.SEEK_END)
+    while offset < end:
+        file.seek(offset)
+        header = file.read(_MEMBER_SIZE)
+        name, start = header[:16].rstrip(), offset + _MEMBER_SIZE
+        if header[58:] != _MEMBER_END or not header[48:58].strip().isdigit() or start + int(header[48:58]) > end:
+            raise ValueError(f"the archive is truncated or damaged at 0x{offset:x}")
+        size = int(header[48:58])
+        offset = start + size + size % 2
+        if name == b"//":
+            names = file.read(size)
+        if name[:1] == b"/" and name[1:].isdigit():
+            name = names[int(name[1:]) :].partition(b"\n")[0]
+        if name not in _TABLES:
+            yield os.fsdecode(name.removesuffix(b"/")), start, size
+
+
+def _start_of(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(len(_CONTAINERS[0][0]))
 
 
 @contextmanager
@@ -170,6 +218,10 @@ def open_source(source: Source) -> Iterator[FileData]:
     """Give the bytes of a file; leaving the context closes it. Raises `InputError`, `OSError`."""
     if source.is_in_folder:
         data: FileData = _read_unfollowed(source.path)
+    elif source.member_offset:
+        with open(source.path, "rb") as file:
+            file.seek(source.member_offset)
+            data = file.read(source.size)
     else:
         data = read_stream(sys.stdin.buffer) if source.path == STANDARD_INPUT else read_file(source.path)
     try:
@@ -180,7 +232,7 @@ def open_source(source: Source) -> Iterator[FileData]:
 
 
 def _read_unfollowed(path: str) -> FileData:
-    """Return the bytes of a file found in a folder. Raises `ChangedError` when something else has its name now."""
+    """Return the bytes of a file found in a directory. Raises `ChangedError` when something else has its name now."""
     descriptor = open_unfollowed(path)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -196,8 +248,7 @@ def hint_about(path: str) -> str:
         # A pipe can be read only once.
         if not stat.S_ISREG(os.stat(path).st_mode):
             return ""
-        with open(path, "rb") as file:
-            start = file.read(len(_CONTAINERS[0][0]))
+        start = _start_of(path)
     except OSError:
         return ""
     return next((f", but {hint}" for magic, hint in _CONTAINERS if start.startswith(magic)), "")
@@ -217,9 +268,7 @@ def names_from(path: str) -> list[str]:
             if len(data) > _MAX_LIST_SIZE:
                 raise RequestError(f"--files-from {path}: a list of more than {_MAX_LIST_SIZE >> 20:,} MiB")
     if b"\0" not in data and b"\n" in data:
-        raise RequestError(
-            f"--files-from {path}: names are to end with NUL bytes, as with find -print0, not with lines"
-        )
+        raise RequestError(f"--files-from {path}: expected NUL-separated names (find -print0)")
     if b"\0\0" in data:
         raise RequestError(f"--files-from {path}: not a list of names, because it has an empty one")
     return [os.fsdecode(bytes(name)) for name in data.split(b"\0") if name]

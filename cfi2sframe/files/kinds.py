@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a system's folders have that is not for this program: the kinds that are counted, and how they are told."""
+"""What a system's directories have that is not for this program: the kinds that are counted, and how they are told."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KERNEL_VADDR: Final = 1 << 63
 
 
 class SkipKind(Enum):
-    """Why a file of a folder is left alone. The values are what reports have."""
+    """Why a file of a directory is left alone. The values are what reports have."""
 
     NOT_ELF = "no ELF file"
     FOREIGN = "other machine"
@@ -39,7 +39,7 @@ class LeftAlone(NamedTuple):
 
 
 def skip_of(image: ElfImage, *, takes_objects: bool) -> LeftAlone | None:
-    """Return why a folder's file is left alone, None if it is not: what linkers or kernels read, or without code.
+    """Return why a directory's file is left alone, None if it is not: what linkers or kernels read, or without code.
 
     `takes_objects`: relocatable objects and kernel modules are not left alone. Linkers read the sections of objects,
     and those before binutils 2.46 fail on version 3.
@@ -49,7 +49,7 @@ def skip_of(image: ElfImage, *, takes_objects: bool) -> LeftAlone | None:
             return None
         is_module = any(section.name in _MODULE_SECTIONS for section in image.sections)
         kind = SkipKind.MODULE if is_module else SkipKind.OBJECT
-        return LeftAlone(kind, f"a {kind.value}; --for ld or kernel-arm64 takes those in folders, too")
+        return LeftAlone(kind, f"a {kind.value}; --for ld or kernel-arm64 takes those in directories, too")
     if image.is_debug_file:
         return LeftAlone(SkipKind.DEBUG_FILE, "a separate debug file: its code is in another file")
     if any(segment.type == PT_LOAD and segment.vaddr >= _KERNEL_VADDR for segment in image.segments):

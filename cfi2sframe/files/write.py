@@ -147,7 +147,11 @@ def write_file(
         # Names are noted before they exist, so that an interrupt finds them. `tempfile` would be a slow import.
         made = [entry._replace(name=f"{TEMPORARY_PREFIX}{os.urandom(12).hex()}") for entry in entries]
         stack.callback(_take_back, made)
-        descriptor = os.open(made[0].name, _NEW, 0o600, dir_fd=made[0].folder)
+        try:
+            descriptor = os.open(made[0].name, _NEW, 0o600, dir_fd=made[0].folder)
+        except PermissionError as error:
+            error.strerror = f"cannot create a file in {os.path.dirname(targets[0])}: {error.strerror}"
+            raise
         with open(descriptor, "wb") as file:
             _fill(file, content)
             if check is not None:

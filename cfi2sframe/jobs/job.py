@@ -87,7 +87,7 @@ def _failed(job: Job, error: Exception, known: Outcome) -> Outcome:
             skip_kind = SkipKind.READER if isinstance(error, ReaderError) else SkipKind.FOREIGN
         return Outcome(job.name, job.other_names, "skipped", reason=reason, skip_kind=skip_kind)
     if isinstance(error, IsADirectoryError):
-        reason += " (with --in-place or --check, -r processes the ELF files in it)"
+        reason += " (--in-place and --check process the ELF files in it)"
     if isinstance(error, OutputError):
         return known._replace(name=error.where, other_names=(), kind=kind, reason=error.reason)
     return known._replace(kind=kind, reason=reason)
@@ -215,7 +215,7 @@ def warnings_of(coverage: Coverage | None) -> tuple[str, ...]:
     stub_count = len(coverage.of_kind("PLT stubs"))
     more = len(coverage.unread) + coverage.damaged_count + coverage.left_out_count + coverage.in_part_count + stub_count
     more -= len(shown) + len(coverage.missing) - len(lost)
-    what = "skipped or described in part" if coverage.in_part_count else "skipped"
+    what = "left out or described in part" if coverage.in_part_count else "left out"
     return (*shown, f"{more:,} more functions {what}") if more else shown
 
 

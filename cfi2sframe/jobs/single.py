@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cfi2sframe.constants.sframe import SFRAME_VERSION_3
 from cfi2sframe.conversion.convert import Options, check_options
-from cfi2sframe.errors import RequestError, naming
+from cfi2sframe.errors import RequestError, checked_path, naming
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.listing import work_list
 from cfi2sframe.jobs.records import Job, Settings
@@ -58,5 +58,5 @@ def convert_file(
 
 def _named(path: str | os.PathLike[str]) -> str:
     """Return a path as jobs have it, where `-` is no file."""
-    text = os.fspath(path)
+    text = checked_path(path)
     return os.path.join(os.curdir, text) if text == "-" else text

@@ -30,7 +30,7 @@ from cfi2sframe.elf.headers import (
 from cfi2sframe.elf.spans import Span
 from cfi2sframe.errors import ElfError, EmbedError
 from cfi2sframe.placing.record import record_span
-from cfi2sframe.text import shown_name
+from cfi2sframe.text import counted, shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -284,6 +284,6 @@ def _refuse_appended_data(file: LinkedFile) -> None:
     if not is_zero(file.data, Span(described, len(file.data))):
         size = len(file.data) - described
         raise EmbedError(
-            f"{size} bytes follow what the headers describe (an appended archive, payload or signature), "
-            "and their reader may expect them at a fixed offset"
+            f"{counted(size, 'byte')} appended after the ELF data (an archive, a payload or a signature); "
+            "adding a section would move what may be expected at a fixed offset"
         )

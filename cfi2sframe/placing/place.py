@@ -285,7 +285,7 @@ def _placement(head: Head, rearranged: Rearranged, block: AddedBlock, size: int)
     kept = filter(head.keeps, rearranged.file.segments)
     segments = _with_section([_followed(file, s, moved) for s in kept], rearranged.file, block, size)
     has_left = any(group.has_build_id for group in rearranged.leaving)
-    warning = "the build-id note leaves the first page of the file: core dumps no longer name the build-id"
+    warning = "the build-id note moves out of the first page: core dumps no longer name the build-id"
     moved_size = sum(group.size for group in rearranged.leaving)
     return Placement(file, block, size, segments, moved, moved_size, (warning,) if has_left else (), file.data)
 

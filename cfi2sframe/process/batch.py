@@ -32,6 +32,8 @@ Result = TypeVar("Result")
 _COLLECT_SIZE: Final = 1 << 24
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SIGNALLED: Final = 128
+#: More than a process takes, and an item in it has open at a time.
+_DESCRIPTOR_COUNT: Final = 16
 #: prctl(2).
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -118,7 +120,7 @@ def _run(
         # An interrupt must find either no process, or one that has its handlers.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         try:
-            ours, theirs = context.Pipe()
+            ours, theirs = _pipe()
             with theirs:
                 process = context.Process(target=_serve, args=(work, theirs, (ours, *workers), os.getpid(), mask))
                 process.start()
@@ -162,6 +164,16 @@ def _run(
             worker.close()
             process.join()
     return died
+
+
+def _pipe() -> tuple[Connection, Connection]:
+    """Return a pipe's ends. Raises `OSError` if a process could open too few files: this one then does its items."""
+    from multiprocessing import Pipe
+
+    with ExitStack() as reserved:
+        for _ in range(_DESCRIPTOR_COUNT):
+            reserved.callback(os.close, os.dup(0))
+    return Pipe()
 
 
 def _cause(code: int | None) -> str:

@@ -13,6 +13,7 @@ with guard.limited(os.path.getsize(path)):
 
 from __future__ import annotations
 
+import errno
 import resource
 import signal
 from contextlib import contextmanager
@@ -71,14 +72,15 @@ def limited(input_size: int) -> Iterator[None]:
     is_ours = limit < _NO_LIMIT_FROM and (is_part or outer == resource.RLIM_INFINITY or limit < outer)
     handler = signal.signal(signal.SIGPROF, _Expired(seconds))
     left = signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN)
+    is_exhausted = False
     try:
         if is_ours:
             _limit_memory(limit, hard)
         yield
-    except MemoryError:
-        if not is_ours:
+    except (MemoryError, OSError) as error:
+        is_exhausted = is_ours and (isinstance(error, MemoryError) or error.errno == errno.ENOMEM)
+        if not is_exhausted:
             raise
-        raise CostError(f"takes more memory than a file of this size accounts for ({memory // _MIB:,} MiB)") from None
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         if is_ours:
@@ -86,6 +88,9 @@ def limited(input_size: int) -> Iterator[None]:
             _limit_memory(outer + max(kept, 0), hard)
         signal.signal(signal.SIGPROF, handler)
         signal.setitimer(signal.ITIMER_PROF, *left)
+    if is_exhausted:
+        # Only here is there memory again for another exception.
+        raise CostError(f"takes more memory than a file of this size accounts for ({memory // _MIB:,} MiB)")
 
 
 def _limit_memory(size: int, hard: int) -> None:

@@ -22,7 +22,7 @@ _BYTES: Final = (
     ("flexible_size", "described by flexible rows"),
     ("stub_size", "PLT stubs, described by their instructions"),
     ("from_code_size", "described from instructions, without CFI"),
-    ("padding_size", "padding, which the function before it reaches over"),
+    ("padding_size", "padding covered by the preceding function"),
     ("left_out_size", "left out"),
     ("without_cfi_size", "without CFI"),
 )
@@ -138,7 +138,7 @@ def _places_table(accounts: Sequence[Coverage], top: int | None) -> Table:
         for each, file in sorted(every, key=lambda pair: -pair[0].size)[:top]
     ]
     width = len(columns) if len(accounts) > 1 else len(columns) - 1
-    return Table("Where; the largest first", columns[:width], [row[:width] for row in rows])
+    return Table("Largest gaps", columns[:width], [row[:width] for row in rows])
 
 
 def _why(item: Missing) -> str:
@@ -151,7 +151,7 @@ def _reason(item: Missing, where: str = "") -> str:
 
 def _notes(total: Coverage, rest_count: int) -> Iterator[str]:
     if rest_count > 0:
-        yield f"{rest_count:,} more places are in the sums (--top N lists more)."
+        yield f"{rest_count:,} more not shown; use --top all."
     if total.sframe_size:
         sources = [name for name in total.sources if name != "code"] or ["the CFI"]
         cfi = " + ".join([*sources, *([".eh_frame_hdr"] if total.eh_frame_hdr_size else [])])
@@ -162,9 +162,9 @@ def _notes(total: Coverage, rest_count: int) -> Iterator[str]:
     if total.debug_file:
         yield f"Debug file: {total.debug_file}."
     if total.other_padding_size:
-        yield f"Padding without CFI, which is never executed and no code: {total.other_padding_size:,} bytes."
+        yield f"{counted(total.other_padding_size, 'byte')} of alignment padding not counted as code."
     if total.stub_fde_count:
-        yield f"FDEs of PLT stubs, which are described by their instructions instead: {total.stub_fde_count:,}."
+        yield f"{counted(total.stub_fde_count, 'FDE')} of PLT stubs, which are described from their instructions."
     yield from (f"{counted(count, 'FDE')} dropped: {reason}." for reason, count in total.dropped.items())
     yield from (f"{item.name} is not used: {item.reason}." for item in total.unread)
 
@@ -172,17 +172,17 @@ def _notes(total: Coverage, rest_count: int) -> Iterator[str]:
 def missing_sentences(coverage: Coverage) -> Iterator[str]:
     """Yield a sentence for each damaged FDE, each function that is left out or described in part, and stubs."""
     for item in coverage.of_kind("damaged"):
-        yield f"{item.section}+0x{item.address:x}: {item.message}; the FDE is skipped"
+        yield f"{item.section}+0x{item.address:x}: {item.message}; the FDE is left out"
     for item in coverage.of_kind("left out"):
-        yield f"{_function(item, coverage)} skipped: {_reason(item)}"
+        yield f"{_function(item, coverage)} left out: {_reason(item)}"
     for _, group in groupby(coverage.of_kind("in part"), lambda item: (item.section, item.function_address)):
         first, *more = holes = list(group)
         size = sum(hole.size for hole in holes)
-        what = f"{size:,} of {first.function_size:,} bytes skipped: {_reason(first)} at 0x{first.address:x}"
+        what = f"{size:,} of {first.function_size:,} bytes left out: {_reason(first)} at 0x{first.address:x}"
         yield f"{_function(first, coverage)}: {what}{f', and {len(more):,} more' if more else ''}"
     for item in coverage.of_kind("PLT stubs"):
         place = f"{printable(item.section)} (0x{item.address:x})"
-        yield f"PLT stubs in {place} skipped, {item.size:,} bytes: {_reason(item)}"
+        yield f"PLT stubs in {place} left out, {item.size:,} bytes: {_reason(item)}"
 
 
 def _function(item: Missing, coverage: Coverage) -> str:

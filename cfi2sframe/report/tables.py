@@ -88,7 +88,7 @@ def column_sums(records: Sequence[object], names: Iterable[str]) -> dict[str, An
 
 
 def common_folder(names: Sequence[str]) -> str:
-    """Return the folder that several names share, with a slash at its end; nothing for a single name."""
+    """Return the directory that several names share, with a slash at its end; nothing for a single name."""
     common = os.path.commonprefix(names) if len(names) > 1 else ""  # noqa: RUF071 - cut at a slash
     folder = common[: common.rfind("/") + 1]
     return "" if folder == "/" else folder
@@ -168,14 +168,28 @@ def _csv_cell(value: object) -> object:
 
 
 def _html(report: Report) -> str:
+    import base64
+    import hashlib
+    import shlex
+    import sys
+    import time
     from importlib.resources import files
+
+    from cfi2sframe import __version__
 
     try:
         from jinja2 import Environment
     except ImportError:
-        raise RequestError("a page needs Jinja2; install cfi2sframe[html], or choose another --format") from None
+        raise RequestError("HTML output needs Jinja2: pip install 'cfi2sframe[html]'") from None
     source = (files(__package__) / "page.html").read_text("utf-8")
     page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True).from_string(
         source
     )
-    return page.render(report=report, printable=printable)
+    # As builds that are to be reproducible ask for it.
+    seconds = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
+    command = shlex.join(["cfi2sframe", *sys.argv[1:]])
+    made = f"{command} (version {__version__}, {time.strftime('%Y-%m-%d', time.gmtime(seconds))})"
+    # The policy of the page allows this script alone.
+    script = source.partition("<script>")[2].partition("</script>")[0]
+    script_hash = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return page.render(report=report, made=made, script_hash=script_hash, printable=printable)

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable  # noqa: TC003 - part of a NamedTuple's fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe.abi.rule import rule_text
 from cfi2sframe.constants import sframe as s
+from cfi2sframe.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,17 +25,23 @@ _FLAG_NAMES = (
 )
 
 
-def _same_address(vaddr: int) -> int:
-    return vaddr
+class Shown(NamedTuple):
+    """What is shown of a virtual address: a number, in objects an offset; and a place, such as `.text+0x10`.
 
-
-def dump_text(
-    section: DecodedSection, name: str = ".sframe", show_address: Callable[[int], int] = _same_address
-) -> Iterator[str]:
-    """Yield the lines of the dump; `name` is the section's.
-
-    `show_address` maps a virtual address to the number shown (in objects: the offset in its section).
+    `name` and `wants` are asked about the start and the size of each function: its name, and whether to show it.
     """
+
+    number: Callable[[int], int] = lambda vaddr: vaddr
+    place: Callable[[int], str] = hex
+    name: Callable[[int, int], str] = lambda _vaddr, _size: ""
+    wants: Callable[[int, int], bool] = lambda _vaddr, _size: True
+
+
+_AS_IT_IS: Final = Shown()
+
+
+def dump_text(section: DecodedSection, name: str = ".sframe", shown: Shown = _AS_IT_IS) -> Iterator[str]:
+    """Yield the lines of the dump; `name` is the section's."""
     header = section.header
     yield f"Contents of the SFrame section {name}:"
     yield "  Header :"
@@ -54,9 +61,11 @@ def dump_text(
     yield "  Function Index :"
     texts: dict[FrameState, str] = {}
     for index, function in enumerate(section):
+        if not shown.wants(function.start_vaddr, function.size):
+            continue
         yield ""
         texts.update({state: _state_text(state, section) for state in {*function.body.states}.difference(texts)})
-        yield from _function_lines(index, function, texts, show_address)
+        yield from _function_lines(index, function, texts, shown)
     yield ""
 
 
@@ -68,17 +77,16 @@ def _flag_names(flags: int) -> list[str]:
     return names or ["NONE"]
 
 
-def _function_lines(
-    index: int, function: Function, texts: dict[FrameState, str], show_address: Callable[[int], int]
-) -> Iterator[str]:
-    start, body = show_address(function.start_vaddr), function.body
+def _function_lines(index: int, function: Function, texts: dict[FrameState, str], shown: Shown) -> Iterator[str]:
+    start, body = shown.number(function.start_vaddr), function.body
     attributes = ("S" if body.is_signal_frame else "") + ("F" if body.is_flexible else "")
-    line = f"    func idx [{index}]: pc = 0x{start:x}, size = {function.size} bytes"
+    line = f"    func idx [{index}]: pc = {shown.place(function.start_vaddr)}, size = {function.size} bytes"
     if attributes:
         line += f', attr = "{attributes}"'
     if body.uses_b_key:
         line += ", pauth = B key"
-    yield line
+    label = shown.name(function.start_vaddr, function.size)
+    yield f"{line} <{printable(label)}>" if label else line
     yield f"    {'STARTPC[m]' if body.is_pcmask else 'STARTPC':<16}{'CFA':<10}{'FP':<10}RA           "
     origin = 0 if body.is_pcmask else start
     for start_delta, state in zip(body.starts, body.states, strict=True):
@@ -114,16 +122,17 @@ def _rule_text(rule: Rule | None, arch: Arch) -> str:
     return rule_text(base, rule.offset, deref=rule.deref)
 
 
-def dump_json(section: DecodedSection, show_address: Callable[[int], int] = _same_address) -> Iterator[str]:
+def dump_json(section: DecodedSection, shown: Shown = _AS_IT_IS, **origin: str | int) -> Iterator[str]:
     """Yield the section as JSON, in pieces of text: a line for the header, and one for each function.
 
-    A rule is `{"base", "offset", "load"}`, or null: unchanged or undefined.
+    `origin` comes first. A rule is `{"base", "offset", "load"}`, or null: unchanged or undefined.
     """
-    yield json.dumps({**_header_data(section), "functions": []}).removesuffix("]}")
+    yield json.dumps({**origin, **_header_data(section), "functions": []}).removesuffix("]}")
     separator = "\n"
     for function, record in zip(section, section.records, strict=True):
-        yield separator + json.dumps(_function_data(function, record, section, show_address))
-        separator = ",\n"
+        if shown.wants(function.start_vaddr, function.size):
+            yield separator + json.dumps(_function_data(function, record, section, shown))
+            separator = ",\n"
     yield "\n]}"
 
 
@@ -145,12 +154,12 @@ def _header_data(section: DecodedSection) -> dict[str, Any]:
     }
 
 
-def _function_data(
-    function: Function, record: Record, section: DecodedSection, show_address: Callable[[int], int]
-) -> dict[str, Any]:
+def _function_data(function: Function, record: Record, section: DecodedSection, shown: Shown) -> dict[str, Any]:
     body = function.body
     return {
-        "address": show_address(function.start_vaddr),
+        "address": shown.number(function.start_vaddr),
+        "place": shown.place(function.start_vaddr),
+        "function": shown.name(function.start_vaddr, function.size),
         "size": function.size,
         "pc_type": "mask" if body.is_pcmask else "inc",
         "repeat_size": record.repeat_size,

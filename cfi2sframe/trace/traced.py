@@ -61,7 +61,7 @@ class Traced(NamedTuple):
         return "\n".join(lines[1:])
 
     def json(self, **origin: str | int) -> str:
-        """Return a JSON text. `origin` names what was traced."""
+        """Return a JSON text. `origin` comes first: what was traced."""
         threads = [
             {
                 "id": thread.thread_id,
@@ -71,7 +71,7 @@ class Traced(NamedTuple):
             }
             for thread, frames in self._threads()
         ]
-        return json.dumps({"schema": 1, **origin, "machine": self.space.snapshot.arch.name, "threads": threads}) + "\n"
+        return json.dumps({**origin, "machine": self.space.snapshot.arch.name, "threads": threads}) + "\n"
 
     def _threads(self) -> Iterator[tuple[Trace, Iterator[dict[str, Any]]]]:
         """Yield each thread's trace, and its frames as plain data."""

@@ -149,7 +149,7 @@ def test_a_damaged_cie(files: Files) -> None:
     path = files.add("in", push_fp(AMD64), bad)
     status, _, err = run(path, "-o", files.out)
     assert (status, len(err)) == (0, 1)
-    assert err[0].endswith("is damaged: CIE version 7 is unknown; the FDE is skipped")
+    assert err[0].endswith("is damaged: CIE version 7 is unknown; the FDE is left out")
     path = files.add("in", bad)
     status, _, err = run(path, "-o", files.out)
     assert (status, len(err)) == (3, 1)

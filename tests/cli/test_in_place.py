@@ -20,7 +20,7 @@ from tests.support.jobs import (
 
 #: Small files are converted in one process; this many bytes are not.
 POOL_SIZE = 1 << 20
-GAP = "skipped: CFA is an expression (lit0)"
+GAP = "left out: CFA is an expression (lit0)"
 DAMAGED = "truncated: the ELF header needs 64 bytes, the file has 40"
 
 

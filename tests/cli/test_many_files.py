@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is printed about many files, and while a run takes long."""
 
+import json
 import os
 import re
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 from cfi2sframe.cli.outcomes import few_lines
 from cfi2sframe.cli.progress import Files
-from tests.support.cli import ROOT
+from tests.support.cli import ROOT, run
 from tests.support.jobs import OBJECT, object_of
 
 #: The program, whose runs are long after a tenth of a second, and in which files called "slow" take half a second.
@@ -61,8 +62,8 @@ def test_a_long_run_about_a_file_names_it(tmp_path: Path, words: str) -> None:
     path = tmp_path / "slow.o"
     path.write_bytes(OBJECT)
     err = run_slowly(*words.replace("FILE", str(path)).split())
-    assert f"cfi2sframe: info: at work on {path}; " in err
-    assert err.count(" s so far\n") >= 2
+    assert f"cfi2sframe: info: processing {path} (" in err
+    assert len(re.findall(r" \(\d+ s\)\n", err)) >= 2
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
@@ -70,7 +71,7 @@ def test_a_long_run_says_how_far_it_is(tmp_path: Path, jobs: str) -> None:
     for number in range(4):
         (tmp_path / f"slow{number}.o").write_bytes(object_of(number) + bytes(1 << 18))
     err = run_slowly("--in-place", "-r", "--for", "ld", tmp_path, "-j", jobs)
-    found = re.findall(r"info: (\d) of 4 files(?:, about \d+ s left)?, at work on \S+slow\d.o; ", err)
+    found = re.findall(r"info: (\d) of 4 files(?:, about \d+ s left)?, processing \S+slow\d.o \(", err)
     assert len(found) >= 3
     assert found == sorted(found)
 
@@ -79,9 +80,9 @@ def test_the_time_left_is_guessed_when_a_tenth_is_done(monkeypatch: pytest.Monke
     monkeypatch.setenv("CFI2SFRAME_PROGRESS", "never")
     with Files({"first": 9, "second": 1, "third": 90}) as files:
         files.add("first")
-        assert files.line() == "1 of 3 files, at work on second"
+        assert files.line() == "1 of 3 files, processing second"
         files.add("second")
-        assert files.line() == "2 of 3 files, about 0 s left, at work on third"
+        assert files.line() == "2 of 3 files, about 0 s left, processing third"
 
 
 @pytest.mark.parametrize("hides_tqdm", [False, True])
@@ -97,7 +98,7 @@ def test_a_terminal_has_a_bar(tmp_path: Path, *, hides_tqdm: bool) -> None:
         shown = os.read(terminal, 1 << 16).decode()
     os.close(terminal)
     assert ("2 of 3 files]" in shown) == (not hides_tqdm)
-    assert " so far" in shown or not hides_tqdm
+    assert re.search(r" \(\d+ s\)", shown) or not hides_tqdm
     assert "info: 3 files: 3 converted" in shown
 
 
@@ -112,3 +113,41 @@ def test_progress_can_be_switched_off(tmp_path: Path) -> None:
         timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_check_of_several_files_names_those_that_would_change(tmp_path: Path) -> None:
+    """As formatters do; of the others only the sum tells."""
+    for number in range(3):
+        (tmp_path / f"{number}.o").write_bytes(object_of(number))
+    words = ("--for", "ld", "-r", str(tmp_path))
+    assert run("--in-place", "--for", "ld", tmp_path / "1.o").status == 0
+    status, out, _ = run("--check", *words)
+    assert status == 1
+    assert [tuple(line.split(": ")[:2]) for line in out.decode().splitlines()] == [
+        (f"{tmp_path}/{number}.o", "would convert") for number in (0, 2)
+    ]
+    assert run("--in-place", *words).status == 0
+    assert run("--check", *words).out == b""
+
+
+def test_failures_have_a_kind_in_reports(tmp_path: Path) -> None:
+    """Also those of verbs that only read; the reason is for people."""
+    path = tmp_path / "cut"
+    path.write_bytes(OBJECT[:40])
+    for words in (("--in-place",), ("verify",), ("remove", "--check")):
+        report = json.loads(run(*words, path, "--report", "-").out.splitlines()[-1])
+        assert (report["schema"], report["status"], report["kind"]) == (2, "failed", "damaged")
+    (tmp_path / "good.o").write_bytes(OBJECT)
+    report = json.loads(run("coverage", "--format", "json", tmp_path).out)
+    assert [failure["kind"] for failure in report["failures"]] == ["damaged"]
+
+
+def test_a_deleted_directory_is_the_one_that_is_named(tmp_path: Path) -> None:
+    """No message blames standard output."""
+    (tmp_path / "file").write_bytes(OBJECT)
+    script = f"cd {tmp_path}/gone && rmdir {tmp_path}/gone && {sys.executable} -m cfi2sframe"
+    for words in ("--in-place file", "-r --in-place .", f"dump {tmp_path}/file -o out", "size ."):
+        (tmp_path / "gone").mkdir()
+        done = subprocess.run(["sh", "-c", f"{script} {words}"], env={**os.environ, "PYTHONPATH": str(ROOT)},
+                              capture_output=True, text=True, check=False)  # fmt: skip
+        assert (done.returncode, done.stderr) == (3, "cfi2sframe: .: error: No such file or directory\n"), words

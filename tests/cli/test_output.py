@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from cfi2sframe.abi import AMD64
 from tests.support import cfi_asm as asm
 from tests.support.cli import ROOT, run, run_process
+from tests.support.needs import need
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file, push_fp
 
 DATA = linked_file(AMD64, (push_fp(AMD64), asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x40, 16)))
@@ -217,3 +219,49 @@ def test_an_unforeseen_error_is_one_line() -> None:
     assert (done.returncode, done.stdout) == (3, "")
     line = r"cfi2sframe: internal error: KeyError: 'a\\\\nb' at __main__:1; please report it\n"
     assert re.fullmatch(line, done.stderr), done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a user without rights")
+@pytest.mark.parametrize("words", [("--in-place", "in.o"), ("in.o", "-o", "out.o")])
+def test_a_directory_that_cannot_be_written_is_named(words: tuple[str, ...], request: pytest.FixtureRequest) -> None:
+    """The file itself may well be writable."""
+    # Directories of pytest cannot be entered by another user.
+    parent = TemporaryDirectory()
+    request.addfinalizer(parent.cleanup)
+    tmp_path, folder = Path(parent.name), Path(parent.name, "closed")
+    tmp_path.chmod(0o755)
+    folder.mkdir(mode=0o755)
+    (folder / "in.o").write_bytes(OBJECT.read_bytes())
+    (folder / "in.o").chmod(0o666)
+    (tmp_path / "warm.o").write_bytes(OBJECT.read_bytes())
+    # The first runs load what another user may not be able to read.
+    code = f"""
+import os, sys
+sys.path.insert(0, {str(ROOT)!r})
+from cfi2sframe.cli import main
+main(["../warm.o", "-o", "../warmer.o"])
+main(["../warm.o", "--in-place"])
+os.setuid(65534)
+sys.exit(main({list(words)}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1), done.stderr
+    assert f"error: cannot create a file in {folder}: Permission denied" in done.stderr
+
+
+def test_an_object_of_link_time_optimization(tmp_path: Path) -> None:
+    """It has bytecode, and no machine code that CFI could describe."""
+    need("gcc")
+    (tmp_path / "in.c").write_text("int main(void) { return 0; }\n")
+    subprocess.run(["gcc", "-flto", "-fno-fat-lto-objects", "-c", "in.c"], cwd=tmp_path, check=True)
+    message = "LTO bytecode without machine code: convert the linked file"
+    path = tmp_path / "in.o"
+    for words in (("--in-place", path), ("coverage", path), ("verify", "--would-be", path)):
+        assert run(*words) == (3, b"", (f"cfi2sframe: {path}: error: {message}",))
+
+
+def test_an_option_of_another_verb_names_that_verb() -> None:
+    assert run("audit", "--for", "ld").err == (
+        "cfi2sframe: error: unrecognized arguments: --for; it is an option of convert, verify, coverage, size",
+    )
+    assert "it is an option of convert" in run("dump", "--strict").err[0]

@@ -45,7 +45,7 @@ def test_a_file_that_cannot_be_read_is_named(tree: Path, capsys: pytest.CaptureF
     assert f"cfi2sframe: {tree}/none: error: No such file or directory\n" in err
     assert main(["size", str(tree / "readme"), str(tree), "--format", "json"]) == EXIT_UNUSABLE
     (failure,) = json.loads(capsys.readouterr().out)["failures"]
-    assert failure == {"file": f"{tree}/readme", "reason": "not an ELF file"}
+    assert failure == {"file": f"{tree}/readme", "kind": "not_elf", "reason": "not an ELF file"}
 
 
 def test_what_is_skipped_is_counted(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:

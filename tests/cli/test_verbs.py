@@ -2,14 +2,19 @@
 """The verbs that write nothing: `dump`, `verify` and `coverage`."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from cfi2sframe.abi import AMD64
+from cfi2sframe.cli.parsers import VERBS
 from tests.support import cfi_asm as asm
-from tests.support.cli import run
+from tests.support.cli import ROOT, run
+from tests.support.jobs import object_with_gap
 from tests.support.needs import need
 from tests.support.raw_sframe import RawFunction, RawSection
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file, object_file, push_fp
@@ -65,7 +70,7 @@ def test_verify_at_an_address(good: Path, raw: Path) -> None:
 
 
 def test_verify_without_any_cfi(tmp_path: Path) -> None:
-    """One sentence, and a status of its own; what readers require is checked all the same."""
+    """One sentence, and a status of its own, also for a reader that reads the section."""
     path, report = tmp_path / "in", tmp_path / "report"
 
     def write(section: RawSection) -> None:
@@ -78,7 +83,8 @@ def test_verify_without_any_cfi(tmp_path: Path) -> None:
     assert (status, err, out.decode().count("\n")) == (5, (), 1)
     assert out.startswith(sentence.encode())
     assert json.loads(report.read_text())["status"] == "uncompared"
-    assert run("verify", path, "--reader", "libsframe").status == 0
+    status, out, _ = run("verify", path, "--for", "libsframe")
+    assert (status, b"libsframe (2.47): reads it" in out, out.count(b"not compared")) == (5, True, 1)
     write(GOOD._replace(functions=(PUSH._replace(start=0x90000),)))
     status, out, err = run("verify", path)
     assert (status, err) == (1, ())
@@ -97,6 +103,31 @@ def test_verify_of_an_object(tmp_path: Path) -> None:
     # The last function's: in objects, each has rows of its own.
     assert status == 1
     assert out.startswith(f"{path}: .text.b+0x18: wrong: FP is ".encode())
+
+
+# dump
+
+
+def test_dump_names_functions(tmp_path: Path) -> None:
+    """As objdump does; in an object by section, too. A name or an address selects its rows."""
+    path, out = tmp_path / "in.o", tmp_path / "out.o"
+    need("c++filt")
+    function = asm.Symbol("first", 0, 16)
+    mangled = asm.Symbol("_ZN1a1gEv", 4, 12, section=".text.b")
+    data = {".text": (push_fp(AMD64, 0),), ".text.b": (push_fp(AMD64, 0),)}
+    path.write_bytes(object_file(AMD64, data, symbols=(function, mangled)))
+    assert run(path, "-o", out).status == 0
+    lines = [line.strip() for line in run("dump", out).out.decode().splitlines() if "func idx" in line]
+    assert lines == [
+        "func idx [0]: pc = .text+0x0, size = 32 bytes <first>",
+        "func idx [1]: pc = .text.b+0x0, size = 32 bytes <a::g()>",
+    ]
+    for word, count in (("first", 1), ("a::g()", 1), ("_ZN1a1gEv", 1), ("0x3", 2)):
+        assert run("dump", out, "--function", word).out.count(b"func idx") == count, word
+    assert run("dump", out, "--function", "first", "--function", "a::g()").out.count(b"func idx") == 2
+    assert run("dump", out, "--function", "none") == (3, b"", (f"cfi2sframe: {out}: error: no rows of none",))
+    section = json.loads(run("dump", out, "--function", "first", "--format", "json").out)
+    assert [(each["place"], each["function"]) for each in section["functions"]] == [(".text+0x0", "first")]
 
 
 # coverage
@@ -118,7 +149,7 @@ def test_coverage_names_the_largest(tmp_path: Path) -> None:
     for words in ((), ("--top", "1"), ("--top", "all")):
         lines = run("coverage", *words, path).out.decode().splitlines()
         counts.append(sum("CFA is an expression (lit0)" in line for line in lines))
-        more = [line for line in lines if "more places" in line]
+        more = [line for line in lines if "more not shown" in line]
         assert bool(more) == (words != ("--top", "all"))
     # Code without CFI is the largest.
     assert counts[1] == 0
@@ -155,8 +186,8 @@ def test_coverage_demangles(tmp_path: Path) -> None:
     assert set(found[2:]) == {("without CFI", *each) for each in (("", ""), names[0x80], ("_Zx", "_Zx"))}
     status, _, err = run(path, "-o", tmp_path / "out.sframe", "-v")
     assert status == 0
-    first = "second::f() (0x20040) skipped: CFA is an expression (lit0)"
-    second = "a::g() (0x20060): 12 of 16 bytes skipped: CFA is an expression (lit0) at 0x20064"
+    first = "second::f() (0x20040) left out: CFA is an expression (lit0)"
+    second = "a::g() (0x20060): 12 of 16 bytes left out: CFA is an expression (lit0) at 0x20064"
     assert err[:2] == tuple(f"cfi2sframe: {path}: warning: {warning}" for warning in (first, second))
 
 
@@ -217,3 +248,93 @@ def test_coverage_as_a_table(good: Path, tmp_path: Path) -> None:
 def test_the_suffix_decides(name: str, start: str, good: Path, tmp_path: Path) -> None:
     assert run("coverage", good, "-o", tmp_path / name).status == 0
     assert (tmp_path / name).read_text().startswith(start)
+
+
+# What all verbs share
+
+
+def test_help_and_version_take_words(tmp_path: Path) -> None:
+    assert run("help", "dump").out == run("dump", "--help").out
+    assert run("help").out == run("--help").out
+    assert run("--version", tmp_path).out == run("--version").out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_help_is_a_screen_with_statuses(verb: str) -> None:
+    lines = run("help", verb).out.decode().splitlines()
+    assert len(lines) <= 50
+    assert sum(line.startswith("exit status: 0 ") for line in lines) == 1
+
+
+def test_quiet_and_color(good: Path) -> None:
+    """Colors are for terminals, unless they are asked for; errors are always said."""
+    missing = good.parent / "missing"
+    red = f"cfi2sframe: {missing}: \x1b[1;31merror:\x1b[0m No such file or directory"
+    plain = red.replace("\x1b[1;31m", "").replace("\x1b[0m", "")
+    for words, line in ((("--color=always",), red), (("--color=never",), plain), ((), plain), (("-q",), plain)):
+        assert run("--in-place", *words, missing).err == (line,)
+    terminal, end = os.openpty()
+    with os.fdopen(end, "wb") as stream:
+        for variables in ({}, {"NO_COLOR": "1"}):
+            env = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+            subprocess.run([sys.executable, "-m", "cfi2sframe", "dump", missing], stderr=stream, env=env, check=False)
+    shown = os.read(terminal, 1 << 12).decode().splitlines()
+    os.close(terminal)
+    assert shown == [red, plain]
+    gap = good.parent / "gap.o"
+    for words, has_warning in (((), True), (("-q",), False)):
+        gap.write_bytes(object_with_gap())
+        done = run("--in-place", *words, gap)
+        assert (done.status, bool(done.err)) == (0, has_warning)
+
+
+def test_raw_bytes_do_not_go_to_a_terminal(good: Path) -> None:
+    terminal, end = os.openpty()
+    with os.fdopen(end, "wb") as stream:
+        command = [sys.executable, "-m", "cfi2sframe", str(good), "-o", "-"]
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, stdout=stream, stderr=subprocess.PIPE, env=env, text=True, check=False)
+    os.close(terminal)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "a terminal cannot show raw bytes" in done.stderr
+
+
+def test_gates_of_ci_change_nothing(good: Path) -> None:
+    """A share of code that is described, a share of the file that a section may cost."""
+    before = good.read_bytes()
+    percent = json.loads(run("coverage", "--format", "json", good).out)["files"][0]
+    share = 100 * percent["described_size"] / percent["code_size"]
+    assert 0 < share < 100
+    for words, status in (
+        (("coverage", "--fail-under", f"{share - 0.1}"), 0),
+        (("coverage", "--fail-under", f"{share + 0.1}"), 4),
+        (("size", "--fail-over", "100"), 0),
+        (("size", "--fail-over", "0"), 4),
+        (("size", "--for", "glibc", "--fail-over", "0"), 4),
+    ):
+        done = run(*words, good)
+        assert (done.status, len(done.err)) == (status, 1 if status else 0), words
+    assert run("size", "--compare", good, good, "--fail-over", "0").status == 0
+    assert good.read_bytes() == before
+
+
+def test_directories_are_searched_by_every_verb(tmp_path: Path) -> None:
+    """With -r, which others need, and without."""
+    (tmp_path / "tree" / "deep").mkdir(parents=True)
+    (tmp_path / "tree" / "deep" / "in.o").write_bytes(object_file(AMD64, {".text": (push_fp(AMD64, 0),)}))
+    for words in (
+        ("--in-place", "--for", "ld"),
+        ("verify",),
+        ("dump",),
+        ("coverage", "-r"),
+        ("size",),
+        ("audit",),
+        ("remove", "--in-place", "-r"),
+    ):
+        assert run(*words, tmp_path / "tree").status == 0, words
+
+
+def test_a_number_is_no_core_file() -> None:
+    assert run("trace", "1234") == (
+        2, b"", ("cfi2sframe: error: no core file 1234; for a process: cfi2sframe trace --pid 1234",)
+    )  # fmt: skip

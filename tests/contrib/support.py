@@ -78,6 +78,13 @@ def copy_recipe(name: str, target: Path, *, with_project: bool = True) -> Path:
     return target
 
 
+def recipe_in_place(name: str, target: Path) -> Path:
+    """Copy a recipe and the C project beside it; return its example, which is built where it lies."""
+    for part in (name, PROJECT.name):
+        shutil.copytree(CONTRIB / part, target / part)
+    return target / name / "example"
+
+
 def check_section(path: Path, *, more_functions_than: int = 1) -> None:
     """Check that a file's section agrees with its CFI, and that a segment leads to it."""
     from cfi2sframe import load, verify

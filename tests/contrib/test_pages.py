@@ -33,6 +33,8 @@ _BLOCK = re.compile(r"^```(\w+)(?: ([^\n]+))?\n(.*?)^```$", re.MULTILINE | re.DO
 #: Between what one command prints and the next: ASCII's record separator.
 _SEPARATOR = "\x1e"
 _NUMBER = re.compile(r"(?:0x[0-9a-f]+|[0-9a-f]{16}|\d[\d,]*(?:\.\d+)?)")
+_EXACT = re.compile(r"0|100\.0+")
+_LARGE = re.compile(r"0x[0-9a-f]{3,}|\d{1,3}(?:,\d{3})+")
 
 
 class Block(NamedTuple):
@@ -91,19 +93,35 @@ def play(commands: Sequence[str], folder: Path, variables: Mapping[str, str]) ->
     return [[line.rstrip() for line in part.splitlines()] for part in parts[: len(commands)]]
 
 
-def agrees(shown: Sequence[str], printed: Sequence[str]) -> bool:
+def agrees(shown: Sequence[str], printed: Sequence[str], known: dict[str, str]) -> bool:
     """Whether lines are as a page shows them.
 
-    A number stands for any, `...` in a line for any text, and a line `...` for any number of lines. Only the first
-    of several spaces counts, since the widths of numbers differ.
+    A number stands for any, except that nothing and all of something (`0`, `100.00`) stand for themselves, and that
+    large numbers are equal to one another where the page shows equal ones, and only there: `known` has those seen so
+    far. `...` in a line stands for any text, and a line `...` for any number of lines. Only the first of several spaces
+    counts, since the widths of numbers differ.
     """
     rows = (r"(?:.*\n)*?" if line.strip() == "..." else f"{_pattern(line)}\n" for line in shown)
-    return re.fullmatch("".join(rows), "".join(f"{_narrow(line)}\n" for line in printed)) is not None
+    found = re.fullmatch("".join(rows), "".join(f"{_narrow(line)}\n" for line in printed))
+    if found is None:
+        return False
+    numbers = [number for line in shown for number in _NUMBER.findall(_narrow(line)) if not _EXACT.fullmatch(number)]
+    pairs = zip(numbers, found.groups(), strict=True)
+    return all(
+        known.setdefault(f"shown {ours}", theirs) == theirs and known.setdefault(f"printed {theirs}", ours) == ours
+        for ours, theirs in pairs
+        if _LARGE.fullmatch(ours)
+    )
 
 
 def _pattern(line: str) -> str:
+    """Return the pattern of a line, with a group for each number that is not exact."""
     texts = _narrow(line).split("...")
-    return ".*".join(_NUMBER.pattern.join(map(re.escape, _NUMBER.split(text))) for text in texts)
+    return ".*".join("".join(map(_pattern_of, re.split(f"({_NUMBER.pattern})", text))) for text in texts)
+
+
+def _pattern_of(part: str) -> str:
+    return f"({_NUMBER.pattern})" if _NUMBER.fullmatch(part) and not _EXACT.fullmatch(part) else re.escape(part)
 
 
 def _narrow(line: str) -> str:
@@ -194,10 +212,11 @@ def test_a_session_goes_as_the_page_shows(name: str, programs: Path, tmp_path: P
     if label:
         variables = variables_of(release_of(label), programs)
     blocks = [block for block in blocks_of(page.read_text()) if block.label or block.language == "console"]
+    known: dict[str, str] = {}
     for command, shown, said in steps_of(blocks, label, variables, tmp_path):
         if any("not permitted" in line for line in said):
             pytest.skip(said[-1])
-        assert agrees(shown, said), "\n".join([f"$ {command}", *said])
+        assert agrees(shown, said, known), "\n".join([f"$ {command}", *said, str(known)])
 
 
 def faults() -> dict[str, tuple[str, list[Block]]]:

@@ -22,6 +22,7 @@ from tests.contrib.support import (
     gdb_session,
     has_section,
     lists_section,
+    recipe_in_place,
     run,
     wrapper_folder,
 )
@@ -37,8 +38,7 @@ MANY_FUNCTIONS = 500
 
 def test_make(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
     need("make", "cc")
-    folder = copy_recipe("make", tmp_path / "words")
-    shutil.copy(CONTRIB / "make" / "sframe.mk", folder)
+    folder = recipe_in_place("make", tmp_path)
     run("make", "words", cwd=folder, env=environment(programs))
     check_pair(sampler, folder / "words", folder / "libwords.so")
     assert "up to date" in run("make", "words", cwd=folder, env=environment(programs)).out
@@ -46,7 +46,7 @@ def test_make(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
 
 def test_ninja(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
     need("ninja", "cc")
-    folder = copy_recipe("ninja", tmp_path / "words")
+    folder = recipe_in_place("ninja", tmp_path)
     run("ninja", cwd=folder, env=environment(programs))
     check_pair(sampler, folder / "words", folder / "libwords.so")
     assert "no work to do" in run("ninja", cwd=folder, env=environment(programs)).out
@@ -55,9 +55,7 @@ def test_ninja(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
 @pytest.mark.parametrize("generator", ["Unix Makefiles", "Ninja"])
 def test_cmake(tmp_path: Path, programs: Path, sampler: Sampler, generator: str) -> None:
     need("cmake", "cc", "ninja" if generator == "Ninja" else "make")
-    folder = copy_recipe("cmake", tmp_path / "words")
-    (folder / "cmake").mkdir()
-    shutil.copy(CONTRIB / "cmake" / "CFI2SFrame.cmake", folder / "cmake")
+    folder = recipe_in_place("cmake", tmp_path)
     build, root = tmp_path / "build", tmp_path / "root"
     env = environment(programs)
     run("cmake", "-S", folder, "-B", build, "-G", generator, "-DCMAKE_BUILD_TYPE=Release", env=env)

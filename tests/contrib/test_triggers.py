@@ -89,7 +89,10 @@ def dpkg(tmp_path: Path, programs: Path) -> Dpkg:
     need("dpkg", "dpkg-deb", "env", "true")
     if os.geteuid() != 0:
         pytest.skip("dpkg installs for root only")
-    system = Dpkg(tmp_path / "root", environment(programs))
+    env = environment(programs)
+    # dpkg demands programs of sbin, which a user's PATH may lack.
+    env["PATH"] += os.pathsep + os.pathsep.join(("/usr/local/sbin", "/usr/sbin", "/sbin"))
+    system = Dpkg(tmp_path / "root", env)
     database = system.root / "var" / "lib" / "dpkg"
     (database / "updates").mkdir(parents=True)
     (database / "info").mkdir()

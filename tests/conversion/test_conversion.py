@@ -95,7 +95,10 @@ VADDRS = "an address from 0 to 0xffffffffffffffff or None"
 NO_OPTIONS: dict[str, tuple[tuple[object, ...], str]] = {
     "version": ((0, 4, -1, True, 2.0, "3", None), "1, 2 or 3"),
     "errata": ((7, -1, True, 1.0, "2"), "0, 1, 2 or None"),
-    "source": (("foo", ".eh_frame", "", 0, b"eh_frame"), "'eh_frame', 'debug_frame', 'gopclntab', 'debug_file', 'code' or None"),
+    "source": (
+        ("foo", ".eh_frame", "", 0, b"eh_frame"),
+        "'eh_frame', 'debug_frame', 'gopclntab', 'debug_file', 'code' or None",
+    ),
     "section_vaddr": ((-5, 1 << 64, 1 << 70, True, 4096.0, "0x1000"), VADDRS),
     "level": ((9, -1, False, 1.0, "1", "s"), "0, 1, 2 or None"),
 }

@@ -20,7 +20,7 @@ from tests.support.jobs import object_of
 TIMEOUT_SECONDS = 120
 #: What lies in the place of the output before it is written.
 OLD = b"what was there before\n"
-_SUMS = re.compile(r"cfi2sframe: (info: \d+ files|error: interrupted; )")
+_SUMS = re.compile(r"cfi2sframe: (info: \d+ files|error: interrupted: )")
 
 
 class Done(NamedTuple):

@@ -2,6 +2,7 @@
 """ELF files are found in folders; one that cannot be opened is reported, and loses no other."""
 
 import os
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +12,11 @@ import pytest
 from cfi2sframe.cli.answers import read_source
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ErrorKind
-from cfi2sframe.files.find import Source, Unusable, elf_files_under, find_sources
+from cfi2sframe.files.find import Source, Unusable, elf_files_under, find_sources, open_source
 from cfi2sframe.jobs.listing import work_list
 from tests.support.cli import run
 from tests.support.jobs import OBJECT
+from tests.support.needs import need
 from tests.support.sizes import library
 
 ELF = library(1)
@@ -77,8 +79,7 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("start", "hint"),
     [
-        (b"!<arch>\n", "a static archive: take the program linked with it, or extract the objects first (ar x)"),
-        (b"!<thin>\n", "a thin archive: take the program linked with it, or the objects that it names"),
+        (b"!<thin>\n", "a thin archive: use the program linked with it, or the objects that it names"),
         (b"!<arch>\ndebian-binary   ", "a package: unpack it first (dpkg-deb -x)"),
         (b"\xed\xab\xee\xdb", "a package: unpack it first (rpm2cpio)"),
     ],
@@ -192,3 +193,32 @@ def test_what_is_mounted_in_a_folder_is_part_of_it(root: Path, mount: Callable[.
     assert [source.name for source in find_sources([str(root)], ["share"])] == [
         f"{root}/{name}" for name in ("tool", "bin/tool", "lib/mine.so")
     ]
+
+
+def test_members_of_an_archive(tmp_path: Path) -> None:
+    """In the order and with the names of `ar t`; what is no ELF file is left out."""
+    need("ar")
+    names = ["a.o", "a-name-longer-than-sixteen-characters.o", "text", "odd.o"]
+    contents = [OBJECT, OBJECT + b"x", b"text", OBJECT + b"yyy"]
+    for name, data in zip(names, contents, strict=True):
+        (tmp_path / name).write_bytes(data)
+    archive = tmp_path / "lib.a"
+    subprocess.run(["ar", "rcD", "lib.a", *names], cwd=tmp_path, check=True)
+    assert subprocess.run(["ar", "t", archive], capture_output=True, text=True, check=True).stdout.split() == names
+    found = list(find_sources([str(archive)]))
+    assert [each.name for each in found] == [f"{archive}({name})" for name in names if name != "text"]
+    for source, data in zip(found, [each for each in contents if each != b"text"], strict=True):
+        assert isinstance(source, Source)
+        with open_source(source) as read:
+            assert bytes(read) == data
+    for verb in ("coverage", "size", "audit"):
+        assert run(verb, archive).status == 0
+    data = archive.read_bytes()
+    for size in range(9, len(data), 7):
+        archive.write_bytes(data[:size])
+        last = list(find_sources([str(archive)]))[-1:]
+        assert last == [] or isinstance(last[0], Source) or last[0].kind is ErrorKind.DAMAGED
+    archive.write_bytes(data[:-60])
+    assert run("size", archive).status == 3
+    hint = "a static archive: use the program linked with it, or extract the objects first (ar x)"
+    assert run("--in-place", archive).err == (f"cfi2sframe: {archive}: error: not an ELF file, but {hint}",)

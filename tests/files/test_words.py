@@ -2,11 +2,15 @@
 """Response files as GNU programs read them, and lists of names."""
 
 import os
+import shlex
+import time
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from cfi2sframe.cli.wrapper.words import expand_response_files
+from cfi2sframe.cli.wrapper.words import expand_response_files, split_words
 from cfi2sframe.errors import RequestError
 from cfi2sframe.files.find import names_from
 from tests.support.cli import run
@@ -66,6 +70,36 @@ def test_lists_that_name_one_another_over_and_over(tmp_path: Path) -> None:
     for number in range(3000):
         (tmp_path / f"deep{number}").write_text(f"@{tmp_path}/deep{number + 1}")
     assert len(expanded(f"@{tmp_path}/deep0")) == 1
+
+
+def test_words_are_those_of_a_shell() -> None:
+    for letters in product("a '\"\\\n", repeat=5):
+        text = "".join(letters)
+        words: list[str] | None = None
+        with suppress(ValueError):
+            words = shlex.split(text)
+        assert split_words(text) == words, text
+
+
+@pytest.mark.parametrize("kind", ["a long word", "lists of lists", "a tree", "no list"])
+def test_what_response_files_cost(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However they name one another, the time is that of reading some megabytes."""
+    monkeypatch.chdir(tmp_path)
+    texts = {"end": "-o x " * 100_000}
+    if kind == "a long word":
+        texts["0"] = f"'{'a' * 2_000_000}'"
+    elif kind == "lists of lists":
+        texts |= {"0": "@1 " * 100_000, "1": "@end " * 100_000}
+    elif kind == "a tree":
+        texts |= {str(n): f"@{n + 1 if n < 40 else 'end'} " * 2 for n in range(41)}
+    else:
+        texts["0"] = "@/dev/zero " * 1_000
+    for name, text in texts.items():
+        Path(name).write_text(text)
+    before = time.process_time()
+    words = expanded("@0")
+    assert time.process_time() - before < 10
+    assert len(words) <= 2 << 20
 
 
 def test_no_word_has_a_nul_byte(tmp_path: Path) -> None:

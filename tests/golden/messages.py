@@ -163,7 +163,7 @@ s390x.so -o out --for glibc
 coverage missing script prog
 size missing script
 size prog script -o out.json
-verify prog --reader kernel
+verify prog --for kernel
 verify prog script
 trace script
 
@@ -183,9 +183,9 @@ badfde.so -o out.sframe && badfde.so -o out.sframe --strict
 
 # Verification
 verify -v with && verify -v --would-be prog gap.o none.o
-verify with --reader kernel --reader glibc && verify with --reader kernel --report -
-verify --would-be prog --reader glibc --reader glibc --reader ld && verify --would-be prog --for glibc --reader glibc
-verify stripped --report - && verify stripped --reader libsframe
+verify with --for kernel --for glibc && verify with --for kernel --report -
+verify --would-be prog --for glibc --for glibc --for ld && verify --would-be prog --for kernel
+verify stripped --report - && verify stripped --for libsframe
 verify -v tree && --in-place -r tree && verify -v tree
 verify -v --would-be tree missing --exclude c* --files-from list
 

@@ -23,7 +23,7 @@ from tests.support.oracle.tools import find_binutils
 
 HEADING = "## A file that has a section\n"
 HEADER_ALONE = struct.pack("<HBBBbbBIIIII", 0xDEE2, 3, 5, 3, 0, -8, 0, 0, 0, 0, 0, 0)
-COLUMNS = ("convert", "in a folder", "remove", "verify", "dump", "trace")
+COLUMNS = ("convert", "in a directory", "remove", "verify", "dump", "trace")
 #: With a wrong CFA for the old row at its end: GNU as has the offset of the row before (2.40 to 2.47).
 WRONG = """\
 f:      .cfi_startproc
@@ -193,7 +193,7 @@ def test_row(kind: str, number: int, capsys: pytest.CaptureFixture[str]) -> None
     data = KINDS[kind][number](linked_program().read_bytes())
     wanted = dict(zip(COLUMNS, rows_of_the_table()[kind], strict=True))
     assert converting(data) == wanted["convert"]
-    assert converting(data, in_folder=True) == wanted["in a folder"]
+    assert converting(data, in_folder=True) == wanted["in a directory"]
     assert removing(data) == wanted["remove"]
     assert printing("verify", data, {0: "clean", 1: "different", 3: "error"}) in wanted["verify"]
     assert printing("dump", data, {0: "printed", 3: "error"}) == wanted["dump"]

@@ -42,9 +42,11 @@ class Case(NamedTuple):
 
 CASES = {
     "object": Case(
-        OBJECT, SkipKind.OBJECT, "a relocatable object; --for ld or kernel-arm64 takes those in folders, too"
+        OBJECT, SkipKind.OBJECT, "a relocatable object; --for ld or kernel-arm64 takes those in directories, too"
     ),
-    "module": Case(module(), SkipKind.MODULE, "a kernel module; --for ld or kernel-arm64 takes those in folders, too"),
+    "module": Case(
+        module(), SkipKind.MODULE, "a kernel module; --for ld or kernel-arm64 takes those in directories, too"
+    ),
     "debug file": Case(
         linked_file(AMD64, (push_fp(AMD64),)),
         SkipKind.DEBUG_FILE,

@@ -53,6 +53,22 @@ def test_two_items_of_600_kill_their_process(processes: int) -> None:
     assert sorted(lines) == sorted([*lost, *(f"done {number}" for number in range(600) if number not in (7, 300))])
 
 
+@pytest.mark.parametrize("limit", range(7, 30, 2))
+def test_with_few_descriptors_nothing_fails(limit: int) -> None:
+    """This process does what another one could not open; a process that cannot be started leaves none open."""
+    action = f"""resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))
+results = results_of(lambda number: [open("/dev/null") for _ in range(3)] and number * number, range(9), lambda n: 0,
+                     lost, count=2)
+assert list(results) == [number * number for number in range(9)]
+sys.exit()
+    """
+    source = PROGRAM.partition("results = ")[0].format(action="pass").replace("import os,", "import os, resource,")
+    done = subprocess.run(
+        [sys.executable, "-c", source + action], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_an_item_whose_process_is_killed_once_is_done_again(tmp_path: object) -> None:
     """As by somebody who looks for memory: nothing is lost."""
     action = f"mark = Path(str(number)); number % 20 or mark.exists() or (mark.touch(), {KILL})"

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The limits of a job: what ends it, what they leave alone, and every verb on files whose headers share their bytes."""
 
+import errno
+import os
 import resource
 import signal
 import struct
@@ -63,6 +65,9 @@ def test_memory() -> None:
     with pytest.raises(CostError, match=message), limited(1000):
         bytearray(1 << 30)
     assert state() == before
+    # As mmap(2) fails.
+    with pytest.raises(CostError, match=message), limited(1000):
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
     with limited(1 << 20):
         bytearray(80 << 20)
     assert state() == before

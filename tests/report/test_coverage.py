@@ -75,17 +75,17 @@ def test_the_largest_places(mixed: Coverage) -> None:
     report = coverage_report([mixed], top=2)
     assert [row[0] for row in report.tables[-1].rows] == [0x70, 0x30]
     count = sum(item.place_count for item in mixed.missing_sums)
-    assert report.notes[0] == f"{count - 2} more places are in the sums (--top N lists more)."
+    assert report.notes[0] == f"{count - 2} more not shown; use --top all."
     holes = [row for row in coverage_report([mixed]).tables[-1].rows if row[3] == "in part"]
     assert holes == [[12, f"0x{TEXT_VADDR + 0x84:x}", ".text", "in part", "CFA is an expression (lit0)", ""]]
 
 
 def test_sentences(mixed: Coverage) -> None:
     damaged, left_out, in_part = missing_sentences(mixed)
-    assert damaged.endswith("; the FDE is skipped")
-    assert left_out == f"function at 0x{TEXT_VADDR + 0x40:x} skipped: CFA is an expression (lit0)"
+    assert damaged.endswith("; the FDE is left out")
+    assert left_out == f"function at 0x{TEXT_VADDR + 0x40:x} left out: CFA is an expression (lit0)"
     where = f"CFA is an expression (lit0) at 0x{TEXT_VADDR + 0x84:x}"
-    assert in_part == f"function at 0x{TEXT_VADDR + 0x80:x}: 12 of 16 bytes skipped: {where}"
+    assert in_part == f"function at 0x{TEXT_VADDR + 0x80:x}: 12 of 16 bytes left out: {where}"
 
 
 def test_percentages(mixed: Coverage) -> None:

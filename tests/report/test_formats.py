@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every format of a report has the same numbers, and names in it are harmless."""
 
+import base64
 import csv
+import hashlib
 import io
 import json
 import re
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import Final
 
 import pytest
 
-from cfi2sframe import account, convert, load
+from cfi2sframe import __version__, account, convert, load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.errors import RequestError
 from cfi2sframe.report.coverage import Coverage
@@ -19,6 +23,7 @@ from cfi2sframe.report.size_report import comparison_report, size_report
 from cfi2sframe.report.tables import FORMATS, Column, Report, Table, render
 from cfi2sframe.text import printable
 from tests.support import cfi_asm as asm
+from tests.support.needs import attempt, need
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file, push_fp
 from tests.support.sizes import library, measured, sample_files
 
@@ -74,7 +79,7 @@ def test_nothing_at_all() -> None:
 
 def test_a_page_without_jinja(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(RequestError, match=r"a page needs Jinja2; install cfi2sframe\[html\], or choose another"):
+    with pytest.raises(RequestError, match=r"HTML output needs Jinja2: pip install 'cfi2sframe\[html\]'"):
         render(reports("a")[0], "html")
 
 
@@ -126,7 +131,9 @@ def test_names_are_harmless_in_text_and_pages(name: str) -> None:
             assert not line.startswith("|") or plain.count("|") in widths
         page = render(report, "html")
         assert page.replace("\n", "").isprintable()
-        assert not re.search(r"<script|<img|</title></svg><|<[^>]*alert", page)
+        # The page has one script, of its own.
+        body = page.partition("</main>\n<script>\n")[0]
+        assert not re.search(r"<script|<img|</title></svg><|<[^>]*alert", body)
 
 
 # Pages
@@ -167,15 +174,27 @@ def parse(page: str) -> _Page:
     return parser
 
 
+#: Clicks on headings, and then the order of files as the title.
+CLICKS: Final = """
+const order = column => { document.querySelectorAll("thead th")[column].click()
+  return [...document.querySelectorAll("tbody tr td:last-child")].map(each => each.textContent).join(" ") }
+document.title = [order(0), order(0), order(4)].join(" | ")
+"""
+
+
 @pytest.mark.parametrize("report", reports("lib/a.so"))
 def test_pages(report: Report) -> None:
-    """A page needs nothing else, runs nothing, and fits light, dark, wide and narrow screens."""
+    """A page needs nothing else, runs only the script of its columns, and fits light, dark, wide and narrow screens."""
     text = render(report, "html")
     page = parse(text)
     names = [tag for tag, _ in page.tags]
-    assert not {"script", "link", "img", "iframe", "object", "embed", "base", "form", "input", "button"} & set(names)
+    assert names.count("script") == 1
+    assert not {"link", "img", "iframe", "object", "embed", "base", "form", "input", "button"} & set(names)
     policies = [attributes["content"] for _, attributes in page.tags if "http-equiv" in attributes]
-    assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
+    script = re.search(r"<script>(.*)</script>", text, re.DOTALL)
+    assert script is not None
+    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    assert policies == [f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"]
     for tag, attributes in page.tags:
         assert not {"src", "srcset", "data", "action", "href"} & attributes.keys()
         assert not any(name.startswith("on") for name in attributes)
@@ -188,6 +207,31 @@ def test_pages(report: Report) -> None:
     assert "color-scheme: light dark" in text
     assert "url(" not in text
     assert "@import" not in text
+
+
+def test_a_page_says_how_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/bin/cfi2sframe", "size", "a <b>"])
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    page = parse(render(reports("lib/a.so")[0], "html"))
+    assert f"cfi2sframe size 'a <b>' (version {__version__}, 2023-11-14)" in page.text
+
+
+def test_columns_sort(tmp_path: Path) -> None:
+    """A click sorts by a column, the largest first; another one the other way."""
+    browser = need("chromium")
+    names = ["b.so", "a.so", "c.so"]
+    files = [measured(name, library(count)) for name, count in zip(names, (2, 9, 5), strict=True)]
+    page = render(size_report(files, order=None), "html")
+    digest = base64.b64encode(hashlib.sha256((CLICKS).encode()).digest()).decode()
+    page = page.replace("script-src ", f"script-src 'sha256-{digest}' ").replace(
+        "</body>", f"<script>{CLICKS}</script></body>"
+    )
+    (tmp_path / "page.html").write_text(page)
+    words = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--dump-dom"]
+    done = attempt(browser, *words, f"file://{tmp_path}/page.html")
+    assert re.findall(r"<title>(.*)</title>", done.out) == ["a.so c.so b.so | b.so c.so a.so | c.so b.so a.so"], (
+        done.err
+    )
 
 
 def test_bars_are_shares_of_the_largest() -> None:

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from cfi2sframe.sframe.dump import dump_json, dump_text
+from cfi2sframe.sframe.dump import Shown, dump_json, dump_text
 from cfi2sframe.sframe.read import read_section
 from tests.support.raw_sframe import RawFunction, RawSection
 
@@ -69,9 +69,10 @@ def test_a_whole_section() -> None:
 def test_names_and_addresses_can_be_given() -> None:
     raw = RawSection()
     decoded = read_section(raw.assemble(), raw.vaddr)
-    lines = list(dump_text(decoded, "other", lambda vaddr: vaddr - 0x20000))
+    shown = Shown(lambda vaddr: vaddr - 0x20000, lambda vaddr: f".text+{vaddr - 0x20000:#x}", lambda *_: "main")
+    lines = list(dump_text(decoded, "other", shown))
     assert lines[0] == "Contents of the SFrame section other:"
-    assert "    func idx [0]: pc = 0x0, size = 16 bytes" in lines
+    assert "    func idx [0]: pc = .text+0x0, size = 16 bytes <main>" in lines
     assert "    0000000000000000  sp+8      u         f            " in lines
 
 
@@ -166,6 +167,8 @@ def test_data() -> None:
     assert functions == [
         {
             "address": 0x20000,
+            "place": "0x20000",
+            "function": "",
             "size": 16,
             "pc_type": "inc",
             "repeat_size": 0,
@@ -177,6 +180,8 @@ def test_data() -> None:
         },
         {
             "address": 0x20010,
+            "place": "0x20010",
+            "function": "",
             "size": 32,
             "pc_type": "mask",
             "repeat_size": 16,

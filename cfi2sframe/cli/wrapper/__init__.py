@@ -18,8 +18,9 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.cli import open_missing_streams
+from cfi2sframe.cli.messages import EXIT_USAGE
 from cfi2sframe.cli.wrapper.assembler import assemble
-from cfi2sframe.cli.wrapper.insertion import identity_of, insert, is_elf_of_type
+from cfi2sframe.cli.wrapper.insertion import fault_of_flags, identity_of, insert, is_elf_of_type
 from cfi2sframe.cli.wrapper.programs import (
     ASSEMBLER,
     DRIVER,
@@ -46,7 +47,7 @@ usage: cfi2sframe-cc ARGUMENT...   run cc, gcc or clang, then put an .sframe sec
        cfi2sframe-as ARGUMENT...   the same for as and its object
 
 The name of a link to a wrapper says which program to run: ld.lld, aarch64-linux-gnu-ld, gcc-12, cfi2sframe-g++.
-The wrappers print nothing and never fail a build step, unless a variable asks for that:
+The wrappers print nothing and never fail a build step, unless a variable is wrong (2) or asks for that:
 
   CFI2SFRAME_CC, CFI2SFRAME_LD, CFI2SFRAME_AS   the real program: a path, or a name in PATH
   CFI2SFRAME_FLAGS='--sframe-version 2'         options of cfi2sframe convert
@@ -89,6 +90,11 @@ def main(words: Sequence[str]) -> int:
     variables = {role.running: os.pathsep.join([*outer, own])}
     if outer:
         return spawn(role, [program, *words[1:]], variables)
+    # A driver that only compiles converts nothing, and should be fast.
+    fault = "" if role.kind == DRIVER and "-c" in words else fault_of_flags()
+    if fault:
+        write(message(role, "error", fault))
+        return EXIT_USAGE
     if role.kind == ASSEMBLER:
         return assemble(role, program, words[1:], variables)
     return link(role, program, words[1:], variables)

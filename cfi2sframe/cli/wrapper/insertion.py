@@ -8,7 +8,7 @@ import stat
 import sys
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE
+from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
 from cfi2sframe.cli.wrapper.programs import from_root, is_set, log, message, status_of, without_section, write
 from cfi2sframe.errors import Cfi2SFrameError, RequestError, reason_of
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from cfi2sframe.cli.rewriting import WriteRequest
     from cfi2sframe.cli.wrapper.programs import Role
 
+#: The variable with options of convert.
+FLAGS: Final = "CFI2SFRAME_FLAGS"
 #: The magic number of e_ident, and the offset of the end of e_type.
 _ELF_MAGIC: Final = b"\x7fELF"
 _E_TYPE_END: Final = 18
@@ -95,6 +97,8 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
 
 def _request_of(path: str, options: Sequence[str]) -> WriteRequest:
     """Return what convert is asked for. Raises `RequestError` where the user's flags ask for more than a section."""
+    import contextlib
+    import io
     import shlex
 
     from cfi2sframe.cli import convert
@@ -102,17 +106,30 @@ def _request_of(path: str, options: Sequence[str]) -> WriteRequest:
     from cfi2sframe.cli.rewriting import WriteRequest
     from cfi2sframe.cli.verbs import parse
 
-    flags = os.environ.get("CFI2SFRAME_FLAGS", "")
+    flags = os.environ.get(FLAGS, "")
+    said = io.StringIO()
     try:
         words = [*shlex.split(flags), *options, "--in-place", path]
-        request = convert.request_of(parse(verb_parser("convert"), words))
-    except ValueError as error:
-        raise RequestError(f"CFI2SFRAME_FLAGS: {error}") from None
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+            request = convert.request_of(parse(verb_parser("convert"), words))
+    except (ValueError, Cfi2SFrameError, OSError) as error:
+        raise RequestError(f"{FLAGS}: {error}") from None
     except SystemExit:
         # The parser has printed why; or its help, which was asked for.
-        raise RequestError(f"CFI2SFRAME_FLAGS has no options of convert: {flags}") from None
+        why = said.getvalue().strip().removeprefix(f"{PROGRAM}: error: ")
+        raise RequestError(f"{FLAGS}: not valid convert options: {why or flags}") from None
     plain = WriteRequest((path,), request.settings, process_count=request.process_count, is_verbose=request.is_verbose)
     if request != plain or request.settings.only_checks:
-        raise RequestError(f"CFI2SFRAME_FLAGS: {flags}: only options that determine the section are possible")
+        raise RequestError(f"{FLAGS}: {flags}: only options that determine the section are possible")
     # Nothing is wrong with a file of another machine.
     return request._replace(settings=request.settings._replace(skips_unfit=True))
+
+
+def fault_of_flags() -> str:
+    """Return what is wrong with the user's flags; nothing if they are options of convert, or there are none."""
+    try:
+        if os.environ.get(FLAGS):
+            _request_of("", ())
+    except RequestError as error:
+        return error.reason
+    return ""

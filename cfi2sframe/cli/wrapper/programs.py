@@ -21,6 +21,7 @@ ASSEMBLER: Final = "as"
 EXIT_NOT_FOUND: Final = 127
 _EXIT_NOT_STARTED: Final = 126
 _SIGNALLED: Final = 128
+_STREAMS: Final = {"/dev/stdout": 1, "/dev/stderr": 2}
 
 
 class Role(NamedTuple):
@@ -85,7 +86,7 @@ def real_program(role: Role, wrappers: set[str]) -> str | None:
 
 
 def _compiler_s_own(role: Role) -> tuple[str, ...]:
-    """Return the assembler of the GCC that runs this wrapper; GCC tells only linkers its folders."""
+    """Return the assembler of the GCC that runs this wrapper; GCC tells only linkers its directories."""
     compiler = os.environ.get("COLLECT_GCC")
     if role.kind != ASSEMBLER or not compiler:
         return ()
@@ -157,12 +158,16 @@ def log(text: str) -> None:
     path = os.environ.get("CFI2SFRAME_LOG")
     if not path:
         return
+    data = text.encode(errors="surrogateescape")
     try:
+        if path in _STREAMS:
+            # Opened by its name, a file would have another position, and lines would overwrite one another.
+            os.write(_STREAMS[path], data)
+            return
         with open(path, "ab", buffering=0) as file:
-            file.write(text.encode(errors="surrogateescape"))
+            file.write(data)
     except (OSError, ValueError) as error:
-        if is_set("CFI2SFRAME_STRICT"):
-            write(f"cfi2sframe: CFI2SFRAME_LOG: {error}\n")
+        write(f"cfi2sframe: CFI2SFRAME_LOG: {error}\n")
 
 
 def without_section(role: Role, file: str, reason: str = "") -> int:
@@ -176,9 +181,9 @@ def without_section(role: Role, file: str, reason: str = "") -> int:
 
 
 def from_root(file: str) -> str:
-    """Return the absolute name of a file: a log has files of many folders."""
+    """Return the absolute name of a file: a log has files of many directories."""
     try:
         return os.path.abspath(file)
     except OSError:
-        # The current folder has been removed.
+        # The current directory has been removed.
         return file

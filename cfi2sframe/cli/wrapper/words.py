@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -19,8 +18,15 @@ _MIN_ABBREVIATION: Final = len("--outp")
 _NO_OUTPUT: Final = re.compile(r"--?(version|help|target-help|print-.*)|.*thinlto-index-only.*")
 #: After so many response files, GNU programs give up.
 _MAX_FILES: Final = 2000
-#: The largest response file (bytes): more than any real one, because some devices never end.
-_MAX_FILE_SIZE: Final = 1 << 26
+#: The bytes and the words of all response files: more than any real link has. Some devices never end, and a few files
+#: that name one another stand for any number of words.
+_MAX_SIZE: Final = 1 << 24
+_MAX_WORDS: Final = 1 << 20
+#: A space between words, or a part of a word: plain, escaped, or quoted either way.
+_PART: Final = re.compile(
+    r"""[ \t\r\n]++|(?P<plain>[^ \t\r\n'"\\]++)|\\(?P<escaped>.)|'(?P<raw>[^']*+)'|"(?P<quoted>(?:[^"\\]++|\\.)*+)\"""",
+    re.DOTALL,
+)
 
 
 def must_write(words: Sequence[str]) -> bool:
@@ -73,33 +79,63 @@ def is_for_driver(words: Sequence[str]) -> bool:
 def expand_response_files(words: Iterable[str]) -> Iterator[str]:
     """Yield words, each `@FILE` replaced by the words in that file, as a shell would split them.
 
-    The word stays if the file cannot be read, is one of those that it stands in, or comes after too many. Raises
-    nothing.
+    The word stays if the file cannot be read, is one of those that it stands in, or comes after too many files, bytes
+    or words. Raises nothing.
     """
-    files_left = _MAX_FILES
+    files_left, size_left, words_left = _MAX_FILES, _MAX_SIZE, _MAX_WORDS
     levels = [("", iter(words))]
+    outer = {""}
     while levels:
         word = next(levels[-1][1], None)
         if word is None:
-            levels.pop()
+            outer.remove(levels.pop()[0])
             continue
         path = word.removeprefix("@")
-        is_file = path != word and files_left > 0 and all(path != outer for outer, _ in levels)
-        inner = _words_in(path) if is_file else None
+        text = _text_of(path, size_left) if path != word and files_left > 0 and path not in outer else None
+        inner = None if text is None else split_words(text)
+        if text is not None:
+            files_left -= 1
+            size_left -= len(text)
+            words_left -= len(inner or ())
+        if size_left < 0 or words_left < 0:
+            files_left, inner = 0, None
         if inner is None:
             yield word
         else:
-            files_left -= 1
+            outer.add(path)
             levels.append((path, iter(inner)))
 
 
-def _words_in(path: str) -> list[str] | None:
-    """Return the words in a response file; None for what cannot be one."""
+def _text_of(path: str, max_size: int) -> str | None:
+    """Return a response file, or more than `max_size` bytes of a longer one; None if it cannot be read."""
     try:
         # File names are bytes.
         with open(path, "rb") as file:
-            text = os.fsdecode(file.read(_MAX_FILE_SIZE))
-        return None if "\0" in text else shlex.split(text)
+            return os.fsdecode(file.read(max_size + 1))
     except (OSError, ValueError):
-        # Also for a NUL byte in the name, or a quote without an end.
+        # Also for a NUL byte in the name.
         return None
+
+
+def split_words(text: str) -> list[str] | None:
+    """Split a text as `shlex.split` does, in linear time; None if a quote has no end, or for a NUL byte."""
+    if "\0" in text:
+        return None
+    words: list[str] = []
+    parts: list[str] | None = None
+    end = 0
+    for match in _PART.finditer(text):
+        if match.start() != end:
+            return None
+        end = match.end()
+        kind = match.lastgroup
+        if kind is not None:
+            part = match[kind]
+            parts = [] if parts is None else parts
+            parts.append(re.sub(r'\\(["\\])', r"\1", part) if kind == "quoted" else part)
+        elif parts is not None:
+            words.append("".join(parts))
+            parts = None
+    if parts is not None:
+        words.append("".join(parts))
+    return words if end == len(text) else None
