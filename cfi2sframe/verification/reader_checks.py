@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.constants import PF_X, PT_LOAD
-from cfi2sframe.intern import IdentityMap
+from cfi2sframe.intern import distinct
 from cfi2sframe.sframe import constants as s
 
 if TYPE_CHECKING:
@@ -87,9 +87,10 @@ def each_body(check: Callable[[FunctionBody], object]) -> Check:
     """Return the same from a function that looks at rows alone. Those that functions share are looked at once."""
 
     def breaches(it: Subject) -> Breaches:
-        found = IdentityMap["FunctionBody", object](check)
-        functions = zip(it.section.starts, it.section.bodies, strict=True)
-        return [(start, message) for start, body in functions if isinstance(message := found[body], str)]
+        bodies, numbers = distinct(it.section.bodies)
+        found = {n: message for n, body in enumerate(bodies) if isinstance(message := check(body), str)}
+        places = zip(it.section.starts, numbers if found else (), strict=False)
+        return [(start, found[number]) for start, number in places if number in found]
 
     return breaches
 
