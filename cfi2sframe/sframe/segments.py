@@ -197,8 +197,8 @@ class _Speller:
         #: By row kind, the bytes of its rows with start fields of one byte.
         self._sizes: list[int] = []
         self._number_of_kind: dict[RowKind, int] = {}
-        #: By attributes and state. Hashing every row of every body would cost more than the rest.
-        self._number_of_state: dict[Attributes, IdentityMap[FrameState, int]] = {}
+        #: By attributes and list of states: bodies differ in their starts, and few of these lists are distinct.
+        self._numbers_of: dict[Attributes, IdentityMap[tuple[FrameState, ...], list[int]]] = {}
         self._number_of_letter: dict[bytes, int] = {}
         self._number_of_rows: dict[bytes, int] = {}
 
@@ -206,18 +206,23 @@ class _Speller:
         starts, attributes = body.starts, body.attributes
         if not starts or (body.repeat_size and len(starts) > 1):
             return None
-        if attributes not in self._number_of_state:
-            self._number_of_state[attributes] = IdentityMap(lambda state: self._number_kind(RowKind(state, attributes)))
-        numbers = list(map(self._number_of_state[attributes].__getitem__, body.states))
+        if attributes not in self._numbers_of:
+            self._numbers_of[attributes] = IdentityMap(
+                lambda states: [self._number_kind(RowKind(state, attributes)) for state in states]
+            )
+        numbers = self._numbers_of[attributes][body.states]
         distances = [*map(sub, starts[1:], starts), _LAST_ROW]
         rows = _pack(numbers, distances)
         found = self._number_of_rows.setdefault(rows, len(self.spellings))
         if found == len(self.spellings):
             cuts = _cuts(distances, self._arch.prologue_step)
-            letters = [
-                self._letter(rows[_ITEM * first : _ITEM * end - _DISTANCE], numbers[first:end], starts[first:end])
-                for first, end in pairwise((*cuts, len(starts)))
-            ]
+            letters = []
+            for first, end in pairwise((*cuts, len(starts))):
+                key = rows[_ITEM * first : _ITEM * end - _DISTANCE]
+                if key not in self._number_of_letter:
+                    self._number_of_letter[key] = len(self.alphabet)
+                    self.alphabet.append(self._letter(numbers[first:end], starts[first:end]))
+                letters.append(self._number_of_letter[key])
             start_size = 1 if starts[-1] <= _MAX_NARROW_START else 2 if starts[-1] <= _MAX_WIDE_START else 4
             size = sum([self.alphabet[letter].size for letter in letters]) + (start_size - 1) * len(starts)
             self.spellings.append(Spelling(letters, [starts[cut] for cut in cuts], attributes, len(starts), size))
@@ -230,13 +235,10 @@ class _Speller:
             self._sizes.append(1 + len(row_tail(kind.state, self._arch, is_flexible=kind.attributes.is_flexible)))
         return number
 
-    def _letter(self, key: bytes, numbers: Sequence[int], starts: Sequence[int]) -> int:
-        letter = self._number_of_letter.setdefault(key, len(self.alphabet))
-        if letter == len(self.alphabet):
-            sizes = [self._sizes[number] for number in numbers]
-            kinds = tuple([self._kinds[number] for number in numbers])
-            self.alphabet.append(Letter(kinds, tuple([start - starts[0] for start in starts]), sum(sizes), sizes[0]))
-        return letter
+    def _letter(self, numbers: Sequence[int], starts: Sequence[int]) -> Letter:
+        sizes = [self._sizes[number] for number in numbers]
+        kinds = tuple([self._kinds[number] for number in numbers])
+        return Letter(kinds, tuple([start - starts[0] for start in starts]), sum(sizes), sizes[0])
 
 
 def _cuts(distances: Sequence[int], prologue_step: int) -> list[int]:
