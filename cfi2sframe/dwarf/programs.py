@@ -236,8 +236,12 @@ class _Reader:
         walk = EntryWalk(section, bases)
         self.walks.append((len(self.starts), walk))
         damaged: list[DamagedFde] = []
+        cie: DwarfCie | None = None
+        known: dict[bytes | UnwindTable, int] = {}
         for fde in walk.fdes():
-            known = self.known[fde.cie]
+            if fde.cie is not cie:
+                cie = fde.cie
+                known = self.known[cie]
             number = known.get(fde.instructions)
             if number is None:
                 location = Location(fde.pc_begin_vaddr, section.vaddr + fde.instructions_offset, bases)
@@ -263,12 +267,13 @@ class _Reader:
 
     def machine_of(self, cie: DwarfCie) -> RowMachine:
         """Return the machine of a CIE. Raises `CfiError` when the CIE is damaged."""
-        if cie not in self.machines:
+        machine = self.machines.get(cie)
+        if machine is None:
             try:
-                self.machines[cie] = RowMachine(cie, self.image.arch, self.rows)
+                machine = RowMachine(cie, self.image.arch, self.rows)
             except CfiError as error:
-                self.machines[cie] = error
-        machine = self.machines[cie]
+                machine = error
+            self.machines[cie] = machine
         if isinstance(machine, CfiError):
             raise CfiError(f"in its CIE: {machine.reason}")
         return machine
