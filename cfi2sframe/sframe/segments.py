@@ -93,8 +93,8 @@ class Group(NamedTuple):
 class Sums(NamedTuple):
     """Sums over ranges of segments: `ends[last] - begins[first]`."""
 
-    begins: list[int]
-    ends: list[int]
+    begins: array[int]
+    ends: array[int]
 
     def over(self, first: int, last: int) -> int:
         """Return the sum over the segments `[first, last]`."""
@@ -121,8 +121,8 @@ class Text(NamedTuple):
     items: bytes
     narrow: Sums
     wide: Sums
-    first_narrow: list[int]
-    first_wide: list[int]
+    first_narrow: array[int]
+    first_wide: array[int]
 
     def key(self, first: int, last: int) -> bytes:
         """Return bytes that are equal for equal rows in the segments `[first, last]`."""
@@ -293,19 +293,19 @@ def _sum_up(alphabet: Sequence[Letter], letters: Sequence[int]) -> tuple[Sums, S
 
     def sums(values: Sequence[int], first_values: Sequence[int]) -> Sums:
         skipped = list(map(mul, map(first_values.__getitem__, letters), goes_on))
-        totals = list(accumulate(map(sub, map(values.__getitem__, letters), skipped), initial=0))
-        return Sums(list(map(sub, totals, skipped)), totals[1:])
+        totals = array("q", accumulate(map(sub, map(values.__getitem__, letters), skipped), initial=0))
+        return Sums(array("q", map(sub, totals, skipped)), totals[1:])
 
     rows = sums([len(letter.starts) for letter in alphabet], [1] * len(alphabet))
     narrow = sums([letter.size for letter in alphabet], [letter.first_size for letter in alphabet])
-    return rows, narrow, Sums(list(map(add, narrow.begins, rows.begins)), list(map(add, narrow.ends, rows.ends)))
+    return rows, narrow, Sums(*[array("q", map(add, *columns)) for columns in zip(narrow, rows, strict=True)])
 
 
 def _longest_ranges(
     bounds: Sequence[int], starts: Sequence[int], ends: Sequence[int], rows: Sums
-) -> tuple[list[int], list[int]]:
+) -> tuple[array[int], array[int]]:
     """Return `Text.first_narrow` and `Text.first_wide`; a segment's first row is at its start, the last at its end."""
-    first_narrow, first_wide = list[int](), list[int]()
+    first_narrow, first_wide = array("Q"), array("Q")
     for base, bound in pairwise(bounds):
         narrow = wide = base
         for last in range(base, bound):
