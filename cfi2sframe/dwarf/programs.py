@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from functools import cached_property, partial
 from itertools import pairwise
-from operator import attrgetter, itemgetter
+from operator import add, attrgetter, itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.entries import DwarfCie, DwarfFde, EntryWalk
@@ -300,8 +300,8 @@ class _Reader:
     def clip_at_ends_of_code(self) -> dict[int, int]:
         """Take what is past the code from FDEs that reach over its end; return how many bytes each has lost."""
         order = sorted(range(len(self.starts)), key=self.starts.__getitem__)
-        starts = [self.starts[entry] for entry in order]
-        ends = [self.starts[entry] + self.sizes[entry] for entry in order]
+        starts = list(map(self.starts.__getitem__, order))
+        ends = list(map(add, starts, map(self.sizes.__getitem__, order)))
         clipped: dict[int, int] = {}
         for place in self.image.not_code(starts, ends):
             end = self.image.code_end_of(starts[place])
