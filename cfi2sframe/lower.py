@@ -171,8 +171,8 @@ class Lowering:
 
     def _body(self, run: _RowRun, row_starts: tuple[int, ...], cie: DwarfCie) -> FunctionBody:
         first = row_starts[run.kept[0]]
-        # Mostly all rows are kept, and share their starts with the table.
-        is_all = len(run.kept) == len(row_starts)
+        # Mostly all rows are kept: then body and table share their starts.
+        is_all = first == 0 and len(run.kept) == len(row_starts)
         starts = row_starts if is_all else tuple([row_starts[number] - first for number in run.kept])
         is_signal_frame = cie.is_signal_frame and self.target.version >= SFRAME_VERSION_3
         # The key matters only where an RA is signed; elsewhere it would make functions of equal rows differ.
