@@ -129,7 +129,7 @@ fuzz: venv ## run each fuzz target for FUZZ_SECONDS, and keep what fails under t
 # GNU as has no rows for Go.
 GO_PROGRAMS := age age-keygen restic
 
-bench: venv corpus-files ## measure sizes, look-ups and speed, for docs/design.md
+bench: venv oracles corpus-files ## measure speed, sizes and look-ups, for docs/design.md
 	$(BIN)/python bench/speed.py
 	for level in 0 1 2; do for folder in build/corpus/*; do \
 	  $(BIN)/cfi2sframe size -O$$level $(GO_PROGRAMS:%=--exclude %) $$folder | grep ' files$$'; done; done

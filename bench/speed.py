@@ -1,68 +1,192 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measure what a conversion costs: CPU time as a ratio to `readelf -wF`, which prints the same rows.
+"""Measure what sections cost: to assembler and linker, by size of file, and in a tree of programs.
 
-speed.py [--rounds N] [FILE...]      default: the largest libLLVM of this machine, gdb, git
+speed.py [--rounds N] [--binutils FOLDER] [--functions N] [FILE...]
 
-Commands alternate, A B A B: load of other programs slows all of them. A ratio is the median over the rounds; the first
-round warms caches and does not count.
+- Build: what `as --gsframe` and ld's merge add to the build of a library of generated C, to what cfi2sframe takes for
+  the linked library, placed and verified, with stubs; and what `cfi2sframe-as` adds to the build of its objects.
+- Files (default: some of this machine): raw with -O1 and -O2, and placed and verified.
+- Tree: copies of programs of /usr/bin, converted in place by one process and by two.
+
+Seconds are of CPU, user and system, except in the tree. Ways alternate, A B A B: load of other programs slows all of
+them. Figures are medians over the rounds, ratios those of each round. Python's .pyc files are warm.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import random
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import Final, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from cfi2sframe import convert
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-#: What is measured, by its heading: the last one writes a whole file, and reads it back.
-WAYS: Final = {
-    "-O1": ("-O1", "-o", "out.sframe"),
-    "-O2": ("-O2", "-o", "out.sframe"),
-    "-O2 into the file, verified": ("-O2", "--replace", "-o", "out"),
-}
+OURS: Final = [sys.executable, "-P", "-m", "cfi2sframe"]
+#: As the script of that name does it.
+_WRAPPER: Final = "import sys; sys.argv[0] = 'cfi2sframe-as'; from cfi2sframe.cli.wrapper import run; sys.exit(run())"
+AS_WRAPPER: Final = [sys.executable, "-P", "-c", _WRAPPER]
+COMPILE: Final = ["cc", "-O2", "-S", "-fPIC", "-fvisibility=hidden", "-fasynchronous-unwind-tables"]
+FUNCTIONS_PER_OBJECT: Final = 40
+#: The wrapper takes several times as long as the assembler, and the same for each object.
+WRAPPED_OBJECTS: Final = 50
+TREE_FILES: Final = 300
+WAYS: Final = (("-O1", "-o", "out.sframe"), ("-O2", "-o", "out.sframe"), ("-O2", "--replace", "-o", "out"))
+#: From 1,500 FDEs to 100,000, of Debian 12; those that are there.
+FILES: Final = (
+    "lib/x86_64-linux-gnu/libkrb5.so.3",
+    "bin/git",
+    "lib/x86_64-linux-gnu/libcrypto.so.3",
+    "lib/x86_64-linux-gnu/libgtk-3.so.0",
+    "bin/gdb",
+    "lib/x86_64-linux-gnu/libclang-14.so.14.0.6",
+    "lib/x86_64-linux-gnu/libLLVM-15.so.1",
+)
+#: What functions consist of: calls, returns before the end, loops, frames of constant and of variable size.
+STATEMENTS: Final = (
+    "c += {f}(a, c);",
+    "if (c < {n}) return b;",
+    "if (a > {n}) c -= {f}(b, {g}(c, a)); else c ^= strlen((char *)b);",
+    "for (long i = 0; i < b; i++) c += {g}(i, c * {n});",
+    "{{ char line[{n} % 300 + 16]; memset(line, (int)c, sizeof line); c += {g}(line[a & 15], (long)line); }}",
+    "if (a == {n}) {{ char line[(a & 255) + 1]; memset(line, 0, sizeof line); c += {f}((long)line, b); }}",
+)
 
 
-def run(command: list[str], folder: str, environment: dict[str, str]) -> float:
-    """Run a command in a folder, without its output; return its seconds of CPU. Ends the script when it fails."""
+class Cost(NamedTuple):
+    """What a command took: seconds of CPU, seconds on the clock, and its peak memory in KiB."""
+
+    cpu: float
+    elapsed: float
+    peak: int
+
+
+def run(command: list[str], folder: Path) -> Cost:
+    """Run a command in a folder, without its output. Ends the script when it fails."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": str(folder / "cache")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     null = subprocess.DEVNULL
+    begin = time.perf_counter()
     process = subprocess.Popen(command, stdin=null, stdout=null, stderr=null, cwd=folder, env=environment)
     _, status, usage = os.wait4(process.pid, 0)
+    elapsed = time.perf_counter() - begin
     process.returncode = os.waitstatus_to_exitcode(status)
-    # readelf follows .gnu_debuglink, and exits with 1 if it finds no useful file there.
+    # Of a tree, a file that cannot be converted gives 1.
     if process.returncode not in (0, 1):
         sys.exit(f"speed: exit status {process.returncode}: {' '.join(command)}")
-    return usage.ru_utime + usage.ru_stime
+    return Cost(usage.ru_utime + usage.ru_stime, elapsed, usage.ru_maxrss)
 
 
-def row_of(path: Path, readelf: str, rounds: int) -> str:
-    """Measure a file; return its row of the table, in Markdown."""
-    path = path.resolve()
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": f"{folder}/cache"}
-        ours = [sys.executable, "-P", "-m", "cfi2sframe", str(path)]
-        commands = [[readelf, "-wF", str(path)], *([*ours, *words] for words in WAYS.values())]
-        seconds = [[run(command, folder, environment) for command in commands] for _ in range(rounds + 1)][1:]
-    readelf_seconds, *others = zip(*seconds, strict=True)
-    ratios = [median(a / b for a, b in zip(other, readelf_seconds, strict=True)) for other in others]
-    return f"| {path.name} | {min(readelf_seconds):.2f} s | {' | '.join(f'{ratio:.2f}' for ratio in ratios)} |"
+def make_sources(folder: Path, count: int) -> list[str]:
+    """Write and compile functions that call one another; return the names of the objects, without suffix."""
+    chance = random.Random(16)  # noqa: S311 - no secret
+    names = [f"f{number}" for number in range(count)]
+    objects = []
+    for first in range(0, count, FUNCTIONS_PER_OBJECT):
+        lines = ["#include <string.h>"]
+        for name in names[first : first + FUNCTIONS_PER_OBJECT]:
+            f, g = chance.choices(names, k=2)
+            statements = chance.choices(STATEMENTS, k=chance.randrange(1, 4))
+            body = " ".join(each.format(f=f, g=g, n=chance.randrange(1 << 20)) for each in statements)
+            lines.append(f"long {f}(long, long), {g}(long, long);")
+            lines.append(f"long {name}(long a, long b) {{ long c = a; {body} return c; }}")
+        objects.append(f"o{first}")
+        (folder / f"o{first}.c").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda name: subprocess.run([*COMPILE, f"{name}.c"], cwd=folder, check=True), objects))
+    return objects
 
 
-def chosen_files() -> Iterator[Path]:
-    """Yield the files to measure by default, those that are there."""
-    libraries = sorted({path.resolve() for path in Path("/usr/lib").glob("*/libLLVM*.so*")}, key=os.path.getsize)
-    yield from libraries[-1:]
-    candidates = (Path("/usr/bin/gdb"), Path("/usr/bin/git"))
-    yield from (path for path in candidates if path.exists())
+def measure_build(binutils: Path, count: int, rounds: int) -> None:
+    """Print what sections cost assembler and linker, and what the same functions cost us."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        objects = make_sources(folder, count)
+        assemble, link = str(binutils / "as"), [str(binutils / "ld"), "-shared"]
+        os.environ["CFI2SFRAME_AS"] = assemble
+
+        def added(names: list[str], suffix: str, *command: str) -> float:
+            """Return how many more seconds a command takes than the assembler."""
+            return sum(
+                run([*command, "-o", f"{each}{suffix}", f"{each}.s"], folder).cpu
+                - run([assemble, "-o", f"{each}.o", f"{each}.s"], folder).cpu
+                for each in names
+            )
+
+        def one_round() -> tuple[float, float, float, float]:
+            some = objects[:WRAPPED_OBJECTS]
+            gnu, wrapped = added(objects, ".sframe.o", assemble, "--gsframe"), added(some, ".ours.o", *AS_WRAPPER)
+            merge = run([*link, "-o", "gnu", *[f"{each}.sframe.o" for each in objects]], folder).cpu
+            merge -= run([*link, "-o", "plain", *[f"{each}.o" for each in objects]], folder).cpu
+            return gnu, merge, run([*OURS, "plain", "--replace", "-o", "out"], folder).cpu, wrapped / len(some)
+
+        gnu, merge, ours, wrapped = zip(*[one_round() for _ in range(rounds + 1)][1:], strict=True)
+        ratios = [us / (a + b) for us, a, b in zip(ours, gnu, merge, strict=True)]
+        print(f"A library of {count:,} functions in {len(objects)} objects; microseconds for each function:\n")
+        print("| `as --gsframe` adds | ld's merge adds | cfi2sframe, placed and verified | ratio | bytes, GNU | ours |")
+        print(f"|{'---:|' * 6}")
+        figures = " | ".join(f"{1e6 * median(each) / count:.1f}" for each in (gnu, merge, ours))
+        sizes = " | ".join(f"{section_size(folder / each):,}" for each in ("gnu", "out"))
+        print(f"| {figures} | {median(ratios):.2f} | {sizes} |")
+        print(f"\n`cfi2sframe-as` adds {1000 * median(wrapped):.0f} ms to each object.\n", flush=True)
+
+
+def section_size(path: Path) -> int:
+    """Return the size of a file's section, by what its headers say."""
+    lines = subprocess.run(["readelf", "-SW", path], check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    return next(int(line.split("]", 1)[1].split()[4], 16) for line in lines if " .sframe " in line)
+
+
+def measure_files(paths: list[Path], rounds: int) -> None:
+    """Print a row for each file."""
+    print("| file | FDEs | .eh_frame, MB | -O1 | -O2 | placed, verified: microseconds an FDE | s a MB | KiB an FDE |")
+    print(f"|---|{'---:|' * 7}", flush=True)
+    with tempfile.TemporaryDirectory() as name:
+        for path in paths:
+            cfi = convert(path, level=0).cfi
+            count, size = len(cfi.entries), sum(section.size for section in cfi.sections) / 1e6
+            runs = [[run([*OURS, str(path), *way], Path(name)) for way in WAYS] for _ in range(rounds + 1)][1:]
+            figures = " | ".join(
+                f"{1e6 * median(cost.cpu for cost in way) / count:.1f}" for way in zip(*runs, strict=True)
+            )
+            jobs = [each[-1] for each in runs]
+            per_mb, peak = median(cost.cpu for cost in jobs) / size, max(cost.peak for cost in jobs) / count
+            print(f"| {path.name} | {count:,} | {size:.2f} | {figures} | {per_mb:.2f} | {peak:.1f} |", flush=True)
+
+
+def measure_tree(rounds: int) -> None:
+    """Print how many programs a second are converted in place, by one process and by two."""
+    programs = [path for path in sorted(Path("/usr/bin").iterdir()) if not path.is_symlink() and is_elf(path)]
+    chosen = programs[:: max(1, len(programs) // TREE_FILES)]
+
+    def files_per_second(jobs: int) -> float:
+        with tempfile.TemporaryDirectory() as name:
+            for path in chosen:
+                shutil.copy(path, name)
+            return len(chosen) / run([*OURS, "--in-place", "-r", "-j", str(jobs), "."], Path(name)).elapsed
+
+    ways = [[files_per_second(jobs) for jobs in (1, 2)] for _ in range(rounds)]
+    one, two = (median(way) for way in zip(*ways, strict=True))
+    size = sum(path.stat().st_size for path in chosen) / 1e6
+    print(f"\n{len(chosen)} programs of {size:.0f} MB in all: {one:.1f} files a second with -j 1, {two:.1f} with -j 2.")
+
+
+def is_elf(path: Path) -> bool:
+    """Whether a file is one of ELF's that can be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"\x7fELF"
+    except OSError:
+        return False
 
 
 def main() -> int:
@@ -70,14 +194,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", metavar="FILE", nargs="*", type=Path)
     parser.add_argument("--rounds", type=int, default=5, help="runs of each command that count (default: 5)")
+    parser.add_argument("--functions", type=int, default=16_000, help="of the generated library (default: 16000)")
+    parser.add_argument("--binutils", type=Path, default=ROOT / "build/oracles/sid/bin", help="2.46 or newer")
     arguments = parser.parse_args()
-    readelf = shutil.which("readelf")
-    if readelf is None:
-        sys.exit("speed: no readelf; get it with: apt-get install binutils")
-    print(f"| file | `readelf -wF` | {' | '.join(WAYS)} |")
-    print(f"|---|{'---:|' * (1 + len(WAYS))}", flush=True)
-    for path in arguments.files or chosen_files():
-        print(row_of(path, readelf, arguments.rounds), flush=True)
+    if not (arguments.binutils / "as").exists():
+        sys.exit(f"speed: no assembler in {arguments.binutils}; get it with: make oracles")
+    print(f"Python {sys.version.split()[0]} ({os.path.realpath(sys.executable)}), .pyc files warm\n", flush=True)
+    if not arguments.files:
+        measure_build(arguments.binutils.resolve(), arguments.functions, arguments.rounds)
+    paths = [Path("/usr", each) for each in FILES]
+    measure_files([path.resolve() for path in arguments.files or paths if path.exists()], arguments.rounds)
+    if not arguments.files:
+        measure_tree(arguments.rounds)
     return 0
 
 

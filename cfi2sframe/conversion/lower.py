@@ -28,7 +28,7 @@ from cfi2sframe.errors import RequestError
 from cfi2sframe.sframe.model import OUTERMOST, FrameState, FunctionBody
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.entries import DwarfCie
@@ -97,19 +97,23 @@ class InParts(NamedTuple):
 
 def pieces_within(
     result: FunctionBody | InParts | Skip, first: int, last: int
-) -> Iterator[tuple[int, int, FunctionBody | Skip]]:
-    """Yield the pieces of a function in `[first, last)`: start, end, and the rows or why there are none.
+) -> list[tuple[int, int, FunctionBody | Skip]]:
+    """Return the pieces of a function in `[first, last)`: start, end, and the rows or why there are none.
 
     All offsets count bytes from the function's start. The function ends at `last` or after it.
     """
+    if isinstance(result, FunctionBody) and first < last:
+        return [(first, last, result.cut(first, last))]
     starts, pieces = result if isinstance(result, InParts) else ((0,), (result,))
+    found: list[tuple[int, int, FunctionBody | Skip]] = []
     # Other FDEs may cut a function a thousand times.
     for number in range(bisect_right(starts, first) - 1, bisect_left(starts, last)):
         begin, piece = starts[number], pieces[number]
         start = max(begin, first)
         end = min(starts[number + 1], last) if number + 1 < len(starts) else last
         if start < end:
-            yield start, end, piece if isinstance(piece, Skip) else piece.cut(start - begin, end - begin)
+            found.append((start, end, piece if isinstance(piece, Skip) else piece.cut(start - begin, end - begin)))
+    return found
 
 
 class _Lowered(NamedTuple):
@@ -166,7 +170,9 @@ class Lowering:
 
     def _body(self, run: _RowRun, row_starts: tuple[int, ...], cie: DwarfCie) -> FunctionBody:
         first = row_starts[run.kept[0]]
-        starts = tuple([row_starts[number] - first for number in run.kept])
+        # Mostly all rows are kept: then body and table share their starts.
+        is_all = first == 0 and len(run.kept) == len(row_starts)
+        starts = row_starts if is_all else tuple([row_starts[number] - first for number in run.kept])
         is_signal_frame = cie.is_signal_frame and self.target.version >= SFRAME_VERSION_3
         # The key matters only where an RA is signed; elsewhere it would make functions of equal rows differ.
         return FunctionBody(starts, run.states, run.is_flexible, is_signal_frame, cie.uses_b_key and run.signs_ra)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from heapq import heappop, heappush
 from itertools import pairwise
-from operator import add, attrgetter, gt
+from operator import add, gt
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.conversion.reasons import Fate
@@ -59,19 +59,18 @@ class Pieces(NamedTuple):
 
     def without(self, taken: Sequence[tuple[int, int]]) -> Pieces:
         """Return what is left outside of some ranges."""
-        if not taken:
-            return self
-        records = list(self.records)
+        columns = _, starts, ends = list(self.numbers), list(self.starts), list(self.ends)
         for start, end in taken:
-            first = bisect_right(records, start, key=attrgetter("end_vaddr"))
-            last = bisect_left(records, end, key=attrgetter("start_vaddr"))
-            records[first:last] = [
+            first, last = bisect_right(ends, start), bisect_left(starts, end)
+            left = Pieces.of(
                 Piece(number, *span)
-                for number, vaddr, end_vaddr in records[first:last]
+                for number, vaddr, end_vaddr in zip(*[column[first:last] for column in columns], strict=True)
                 for span in ((vaddr, min(start, end_vaddr)), (max(end, vaddr), end_vaddr))
                 if span[0] < span[1]
-            ]
-        return Pieces.of(records)
+            )
+            for column, values in zip(columns, left, strict=True):
+                column[first:last] = values
+        return Pieces(*map(tuple, columns))
 
 
 class Resolved(NamedTuple):

@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from functools import cached_property, partial
 from itertools import pairwise
-from operator import attrgetter, itemgetter
+from operator import add, attrgetter, itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.entries import DwarfCie, DwarfFde, EntryWalk
@@ -180,8 +180,12 @@ class EntriesReader:
         walk = EntryWalk(section, bases)
         self.walks.append((len(self.starts), walk))
         damaged: list[DamagedFde] = []
+        cie: DwarfCie | None = None
+        known: dict[bytes | UnwindTable, int] = {}
         for fde in walk.fdes():
-            known = self.known[fde.cie]
+            if fde.cie is not cie:
+                cie = fde.cie
+                known = self.known[cie]
             number = known.get(fde.instructions)
             if number is None:
                 location = Location(fde.pc_begin_vaddr, section.vaddr + fde.instructions_offset, bases)
@@ -207,12 +211,13 @@ class EntriesReader:
 
     def machine_of(self, cie: DwarfCie) -> RowMachine:
         """Return the machine of a CIE. Raises `CfiError` when the CIE is damaged."""
-        if cie not in self.machines:
+        machine = self.machines.get(cie)
+        if machine is None:
             try:
-                self.machines[cie] = RowMachine(cie, self.image.arch)
+                machine = RowMachine(cie, self.image.arch)
             except CfiError as error:
-                self.machines[cie] = error
-        machine = self.machines[cie]
+                machine = error
+            self.machines[cie] = machine
         if isinstance(machine, CfiError):
             raise CfiError(f"in its CIE: {machine.reason}")
         return machine
@@ -239,8 +244,8 @@ class EntriesReader:
     def clip_at_ends_of_code(self) -> dict[int, int]:
         """Take what is past the code from FDEs that reach over its end; return how many bytes each has lost."""
         order = sorted(range(len(self.starts)), key=self.starts.__getitem__)
-        starts = [self.starts[entry] for entry in order]
-        ends = [self.starts[entry] + self.sizes[entry] for entry in order]
+        starts = list(map(self.starts.__getitem__, order))
+        ends = list(map(add, starts, map(self.sizes.__getitem__, order)))
         clipped: dict[int, int] = {}
         for place in self.image.not_code(starts, ends):
             end = self.image.code_end_of(starts[place])

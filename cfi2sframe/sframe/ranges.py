@@ -37,6 +37,7 @@ takes 7 us for each byte of CFI.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections import Counter
 from itertools import count
@@ -157,7 +158,7 @@ class _RangeParser:
         """Return the cheapest ranges, in order. One that is word N costs a record and `word_prices[N]`."""
         record = self._record
         totals, firsts, chosen = [0], list[int](), list[int | None]()
-        narrow_opened, wide_opened = list[int](), list[int]()
+        narrow_opened, wide_opened = array("q"), array("q")
         for narrow_begin, narrow_end, first_narrow, wide_begin, wide_end, first_wide, attribute, ending in zip(
             *(*self._narrow, self._first_narrow, *self._wide, self._first_wide, self._attributes, self._words.ending),
             strict=True,
@@ -192,9 +193,9 @@ def _trace_back(firsts: Sequence[int], chosen: Sequence[int | None]) -> Iterator
         end = firsts[end - 1]
 
 
-def _shared(sizes: Sequence[int], uses: Sequence[int]) -> list[int]:
+def _shared(sizes: Sequence[int], uses: Sequence[int]) -> array[int]:
     """Return the cost of sizes in bytes for each of some uses."""
-    return [_BYTE * size // each for size, each in zip(sizes, uses, strict=True)]
+    return array("q", [_BYTE * size // each for size, each in zip(sizes, uses, strict=True)])
 
 
 def _count_users(text: Text, words: _Words, parsed: Sequence[_Range]) -> list[int]:

@@ -93,8 +93,8 @@ class Group(NamedTuple):
 class Sums(NamedTuple):
     """Sums over ranges of segments: `ends[last] - begins[first]`."""
 
-    begins: list[int]
-    ends: list[int]
+    begins: array[int]
+    ends: array[int]
 
     def over(self, first: int, last: int) -> int:
         """Return the sum over the segments `[first, last]`."""
@@ -121,8 +121,8 @@ class Text(NamedTuple):
     items: bytes
     narrow: Sums
     wide: Sums
-    first_narrow: list[int]
-    first_wide: list[int]
+    first_narrow: array[int]
+    first_wide: array[int]
 
     def key(self, first: int, last: int) -> bytes:
         """Return bytes that are equal for equal rows in the segments `[first, last]`."""
@@ -197,6 +197,8 @@ class _Speller:
         #: By row kind, the bytes of its rows with start fields of one byte.
         self._sizes: list[int] = []
         self._number_of_kind = cache(self._number_kind)
+        #: Bodies differ in their starts, and few lists of states are distinct.
+        self._numbers_of = cache(self._numbers)
         self._number_of_letter: dict[bytes, int] = {}
         self._number_of_rows: dict[bytes, int] = {}
 
@@ -204,33 +206,36 @@ class _Speller:
         starts, attributes = body.starts, body.attributes
         if not starts or (body.repeat_size and len(starts) > 1):
             return None
-        numbers = [self._number_of_kind(state, attributes) for state in body.states]
+        numbers = self._numbers_of(body.states, attributes)
         distances = [*map(sub, starts[1:], starts), _LAST_ROW]
         rows = _pack(numbers, distances)
         found = self._number_of_rows.setdefault(rows, len(self.spellings))
         if found == len(self.spellings):
             cuts = _cuts(distances, self._arch.prologue_step)
-            letters = [
-                self._letter(rows[_ITEM * first : _ITEM * end - _DISTANCE], numbers[first:end], starts[first:end])
-                for first, end in pairwise((*cuts, len(starts)))
-            ]
+            letters = []
+            for first, end in pairwise((*cuts, len(starts))):
+                key = rows[_ITEM * first : _ITEM * end - _DISTANCE]
+                if key not in self._number_of_letter:
+                    self._number_of_letter[key] = len(self.alphabet)
+                    self.alphabet.append(self._letter(numbers[first:end], starts[first:end]))
+                letters.append(self._number_of_letter[key])
             start_size = 1 if starts[-1] <= _MAX_NARROW_START else 2 if starts[-1] <= _MAX_WIDE_START else 4
             size = sum([self.alphabet[letter].size for letter in letters]) + (start_size - 1) * len(starts)
             self.spellings.append(Spelling(letters, [starts[cut] for cut in cuts], attributes, len(starts), size))
         return found
+
+    def _numbers(self, states: tuple[FrameState, ...], attributes: Attributes) -> list[int]:
+        return [self._number_of_kind(state, attributes) for state in states]
 
     def _number_kind(self, state: FrameState, attributes: Attributes) -> int:
         self._kinds.append(RowKind(state, attributes))
         self._sizes.append(1 + len(row_tail(state, self._arch, is_flexible=attributes.is_flexible)))
         return len(self._kinds) - 1
 
-    def _letter(self, key: bytes, numbers: Sequence[int], starts: Sequence[int]) -> int:
-        letter = self._number_of_letter.setdefault(key, len(self.alphabet))
-        if letter == len(self.alphabet):
-            sizes = [self._sizes[number] for number in numbers]
-            kinds = tuple([self._kinds[number] for number in numbers])
-            self.alphabet.append(Letter(kinds, tuple([start - starts[0] for start in starts]), sum(sizes), sizes[0]))
-        return letter
+    def _letter(self, numbers: Sequence[int], starts: Sequence[int]) -> Letter:
+        sizes = [self._sizes[number] for number in numbers]
+        kinds = tuple([self._kinds[number] for number in numbers])
+        return Letter(kinds, tuple([start - starts[0] for start in starts]), sum(sizes), sizes[0])
 
 
 def _cuts(distances: Sequence[int], prologue_step: int) -> list[int]:
@@ -285,19 +290,19 @@ def _sum_up(alphabet: Sequence[Letter], letters: Sequence[int]) -> tuple[Sums, S
 
     def sums(values: Sequence[int], first_values: Sequence[int]) -> Sums:
         skipped = list(map(mul, map(first_values.__getitem__, letters), goes_on))
-        totals = list(accumulate(map(sub, map(values.__getitem__, letters), skipped), initial=0))
-        return Sums(list(map(sub, totals, skipped)), totals[1:])
+        totals = array("q", accumulate(map(sub, map(values.__getitem__, letters), skipped), initial=0))
+        return Sums(array("q", map(sub, totals, skipped)), totals[1:])
 
     rows = sums([len(letter.starts) for letter in alphabet], [1] * len(alphabet))
     narrow = sums([letter.size for letter in alphabet], [letter.first_size for letter in alphabet])
-    return rows, narrow, Sums(list(map(add, narrow.begins, rows.begins)), list(map(add, narrow.ends, rows.ends)))
+    return rows, narrow, Sums(*[array("q", map(add, *columns)) for columns in zip(narrow, rows, strict=True)])
 
 
 def _longest_ranges(
     bounds: Sequence[int], starts: Sequence[int], ends: Sequence[int], rows: Sums
-) -> tuple[list[int], list[int]]:
+) -> tuple[array[int], array[int]]:
     """Return `Text.first_narrow` and `Text.first_wide`; a segment's first row is at its start, the last at its end."""
-    first_narrow, first_wide = list[int](), list[int]()
+    first_narrow, first_wide = array("Q"), array("Q")
     for base, bound in pairwise(bounds):
         narrow = wide = base
         for last in range(base, bound):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -53,13 +54,14 @@ class AddressColumn(Generic[T]):
 
 def steps(first: AddressColumn[S], second: AddressColumn[T]) -> Iterator[tuple[int, int, int, int]]:
     """Yield the addresses `[start, end)` over which neither of two columns changes, and the numbers of both answers."""
-    here, there = [*first.addresses, ADDRESS_END], [*second.addresses, ADDRESS_END]
-    our_numbers, their_numbers = first.numbers, second.numbers
-    ours = theirs = start = 0
+    here, there = (chain(islice(each.addresses, 1, None), [ADDRESS_END]) for each in (first, second))
+    our_numbers, their_numbers = iter(first.numbers), iter(second.numbers)
+    start = our_end = their_end = ours = theirs = 0
     while start < ADDRESS_END:
-        our_end, their_end = here[ours + 1], there[theirs + 1]
-        end = min(their_end, our_end)
-        yield start, end, our_numbers[ours], their_numbers[theirs]
-        ours += our_end == end
-        theirs += their_end == end
+        if our_end == start:
+            our_end, ours = next(here), next(our_numbers)
+        if their_end == start:
+            their_end, theirs = next(there), next(their_numbers)
+        end = min(our_end, their_end)
+        yield start, end, ours, theirs
         start = end

@@ -79,22 +79,29 @@ def fdes_with_code(entries: CfiEntries, image: ElfImage) -> list[Fde]:
     for group in entries.precedence:
         fdes = sorted([Fde(entries.starts[n], n, entries.starts[n] + entries.sizes[n]) for n in group])
         denied = set(image.not_code([fde.start for fde in fdes], [fde.end for fde in fdes]))
-        held = SpanCount(united((fde.start, fde.end) for fde in found))
-        found += [
-            fde
-            for place, fde in enumerate(fdes)
-            if place not in denied and held.between(fde.start, fde.end) < fde.end - fde.start
-        ]
+        fdes = [fde for place, fde in enumerate(fdes) if place not in denied and fde.start < fde.end]
+        # Nothing is better than the first source.
+        if found:
+            held = SpanCount(united((fde.start, fde.end) for fde in found))
+            fdes = [fde for fde in fdes if held.between(fde.start, fde.end) < fde.end - fde.start]
+        found += fdes
     return sorted(found)
 
 
 def truth_column(truth: Truth, fdes: Sequence[Fde], arch: Arch) -> AddressColumn[Claim]:
     """Return what FDEs and stubs claim."""
     column = AddressColumn(NOTHING)
-    programs = [
-        (table.starts, [column.number(Claim(((cie, row),))) for row in table.states])
-        for _, cie, table in truth.entries.programs
-    ]
+
+    @cache
+    def padded(number: int) -> int:
+        return column.number(column.answers[number]._replace(is_padding=True))
+
+    # Few lists of rows are distinct.
+    @cache
+    def claims_of(cie: DwarfCie, states: tuple[RowState, ...]) -> list[int]:
+        return [column.number(Claim(((cie, row),))) for row in states]
+
+    programs = [(table.starts, claims_of(cie, table.states)) for _, cie, table in truth.entries.programs]
     program_numbers, padding_ends = truth.entries.program_numbers, dict(truth.padding)
     for cluster, next_start in _clusters(fdes):
         if len(cluster) == 1:
@@ -106,8 +113,7 @@ def truth_column(truth: Truth, fdes: Sequence[Fde], arch: Arch) -> AddressColumn
             end = column.addresses[-1]
         reach = min(padding_ends.get(end, end), next_start)
         if end < reach:
-            claim = column.answers[column.numbers[-2]]._replace(is_padding=True)
-            column.put([end], [column.number(claim)], reach)
+            column.put([end], [padded(column.numbers[-2])], reach)
     _evaluate_at_pcs(column, arch)
     for stub in truth.stubs.functions:
         start, end, body = stub.start_vaddr, stub.end_vaddr, stub.body

@@ -7,9 +7,10 @@ claim and an answer are compared once.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from functools import cache
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.elf.spans import Span, SpanCount, touches, united
@@ -108,17 +109,18 @@ def verify_section(image: ElfImage, truth: Truth, section: Section) -> Verificat
     claims = truth_column(truth, fdes, image.arch)
     answers = section_column(section, claims.addresses)
 
-    @cache
-    def compare(claim: int, answer: int) -> _Problems:
-        return _problems(claims.answers[claim], answers.answers[answer], image.arch, section.version)
-
-    point_count = 0
-    found: list[_Mismatch] = []
-    for start, end, claim, answer in steps(claims, answers):
-        point_count += claim > 0
-        problems = compare(claim, answer)
-        if problems.of_row or problems.of_function:
-            found.append(_Mismatch(start, end, claims.answers[claim], answers.answers[answer], problems))
+    counts = Counter(map(itemgetter(2, 3), steps(claims, answers)))
+    point_count = sum([count for (claim, _), count in counts.items() if claim])
+    problems = {
+        (claim, answer): problem
+        for claim, answer in counts
+        if any(problem := _problems(claims.answers[claim], answers.answers[answer], image.arch, section.version))
+    }
+    found = [
+        _Mismatch(start, end, claims.answers[claim], answers.answers[answer], problems[claim, answer])
+        for start, end, claim, answer in (steps(claims, answers) if problems else ())
+        if (claim, answer) in problems
+    ]
     absent, left_out_count = _absences([m for m in found if m.answer is None], fdes, truth, section)
     extra = _extra([m for m in found if m.claim is NOTHING], section)
     wrong = _wrong([m for m in found if m.answer is not None and m.claim is not NOTHING], fdes, section)
@@ -141,8 +143,10 @@ def _of_bytes(section: Section, image: ElfImage, kind: Literal["invariant", "unu
 
 def _function_count(fdes: Sequence[Fde], stubs: StubScan) -> int:
     """Return how many FDEs describe code that is not all stubs, as all reports count functions."""
-    in_stubs = SpanCount(united((stub.start_vaddr, stub.end_vaddr) for stub in stubs.functions))
-    return sum(in_stubs.between(fde.start, fde.end) < fde.end - fde.start for fde in fdes)
+    in_stubs = united((stub.start_vaddr, stub.end_vaddr) for stub in stubs.functions)
+    starts = [fde.start for fde in fdes]
+    near = [(fdes[bisect_left(starts, span.start) : bisect_left(starts, span.end)], span.end) for span in in_stubs]
+    return len(fdes) - sum(fde.end <= end for some, end in near for fde in some)
 
 
 def _problems(claim: Claim, answer: FoundState | None, arch: Arch, version: int) -> _Problems:
@@ -222,7 +226,7 @@ def _absences(
         absent.update(candidates)
         if vaddr not in holes and not any(fde.number in truth.skipped for fde in candidates):
             wanted.update(candidates)
-    functions = list(map(Span, section.ascending.starts, function_ends(section)))
+    functions = list(map(Span, section.ascending.starts, function_ends(section))) if absent else []
     left_out_count = 0
     for fde in absent:
         may_be_absent = fde.number in truth.may_lack_parts and not touches(functions, Span(fde.start, fde.end))

@@ -237,6 +237,15 @@ def test_where_code_may_be_in_a_linked_file(start: int, end: int, holds: bool) -
     assert (load(linked()).not_code([TEXT_VADDR + start], [TEXT_VADDR + end]) == []) is holds
 
 
+def test_many_ranges_are_judged_as_one_is() -> None:
+    image = load(linked())
+    ranges = [(start, start + size) for start in range(TEXT_VADDR - 4, TEXT_VADDR + 0x120, 4) for size in (0, 4, 0x90)]
+    starts, ends = zip(*ranges, strict=True)
+    outside = [number for number, (start, end) in enumerate(ranges) if image.not_code([start], [end])]
+    assert 0 < len(outside) < len(ranges)
+    assert image.not_code(starts, ends) == outside
+
+
 # --- Symbols ------------------------------------------------------------------------------------------------
 
 FUNC, NOTYPE, SECTION, IFUNC, OBJECT = c.STT_FUNC, c.STT_NOTYPE, c.STT_SECTION, c.STT_GNU_IFUNC, 1
