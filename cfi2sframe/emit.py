@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.placing.objects import ObjectRelocation
     from cfi2sframe.placing.place import Placement
+    from cfi2sframe.placing.remove import Removal
 
 #: The largest offset in a section that a 32-bit field of CFI can hold.
 _MAX_SECTION_OFFSET: Final = 0xFFFFFFFF
@@ -53,7 +54,7 @@ def check_placeable(image: ElfImage) -> None:
     """Raise `EmbedError` where no section can be put into a file, whatever its CFI says."""
     with naming(image.name):
         if image.is_relocatable:
-            from cfi2sframe.placing.objects import check_object
+            from cfi2sframe.placing.object_file import check_object
 
             check_object(image)
         else:
@@ -177,7 +178,7 @@ def _check(emitted: Emitted, rewritten: ElfImage) -> None:
     if emitted.plan is not None:
         from cfi2sframe.placing.linked import self_check
 
-        self_check(conversion.image.data, rewritten.data, emitted.plan, conversion.data)
+        self_check(rewritten.data, emitted.plan, conversion.data)
     else:
         from cfi2sframe.placing.objects import check_object_with
 
@@ -199,9 +200,9 @@ def remove(image: ElfImage) -> Removal:
     """
     with naming(image.name):
         if image.is_relocatable:
-            from cfi2sframe.placing.objects import remove_from_object
+            from cfi2sframe.placing.remove_object import remove_from_object
 
-            return Removal(remove_from_object(image.data))
+            return remove_from_object(image.data)
         return placing.remove_section(image.data)
 
 
@@ -213,7 +214,7 @@ def check_removal(original: ElfImage, rewritten: ElfImage) -> None:
     """
     with naming(rewritten.name):
         if original.is_relocatable:
-            from cfi2sframe.placing.objects import check_object_without
+            from cfi2sframe.placing.remove_object import check_object_without
 
             check_object_without(original, rewritten)
         else:

@@ -73,9 +73,7 @@ def existing_section(image: ElfImage) -> Existing:
             if sections
             else image.bytes_at(vaddr, segment.file_size if segment else 0)
         )
-        if data is None:
-            raise ElfError("PT_GNU_SFRAME leads to bytes that are not in the file")
-        if not data:
+        if not data or not (sections or data.strip(b"\0")):
             return Existing(Presence.EMPTY)
         section, damage = read_damaged(data, vaddr, is_object=image.is_relocatable)
     except (ElfError, SFrameError) as error:

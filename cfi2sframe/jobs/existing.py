@@ -56,7 +56,8 @@ def decide_early(image: ElfImage, existing: Existing, *, replaces: bool) -> Deci
     if existing.presence is Presence.WITHOUT_BYTES:
         return Decision(Action.REFUSE, existing.presence.value)
     if existing.presence is Presence.SEVERAL:
-        return Decision(Action.REFUSE, f"{existing.presence.value} (cfi2sframe remove takes them all out)")
+        hint = " (cfi2sframe remove takes them all out)" if image.is_relocatable else ""
+        return Decision(Action.REFUSE, f"{existing.presence.value}{hint}")
     if existing.presence is Presence.DAMAGED and not (replaces or _is_own(image)):
         return Decision(Action.REFUSE, f"{existing.error}; use --replace to write a new section")
     return None
@@ -93,7 +94,7 @@ def decide(conversion: Conversion, existing: Existing, settings: Settings) -> De
         for entry, why in conversion.skips
         if why.reason is SkipReason.RA_UNDEFINED
     )
-    lost = first_lost_row(old, new, ends)
+    lost = first_lost_row(old, new, image.may_execute, ends) if is_found else None
     if lost is None:
         what = f"version {old.version} with {counted(len(old.starts), 'function')}"
         return Decision(Action.WRITE, f"takes the place of a section of {what}")

@@ -118,12 +118,15 @@ def _remove(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
     section, segment = image.sframe_section, image.sframe_segment
     size = section.size if section is not None else segment.file_size if segment is not None else 0
     removal = emit.remove(image)
+    bare = ElfImage(removal.content, job.name)
     lost = (removal.lost,) if removal.lost else ()
+    if bare.has_sframe:
+        lost = (*lost, "the .sframe section that the conversion replaced is back")
     placement = f".sframe of {size:,} bytes"
     known = Outcome(job.name, job.other_names, "would remove", section_size=size, placement=placement, warnings=lost)
     if job.settings.only_checks:
         # What the check of the written file refuses is refused now.
-        emit.check_removal(image, ElfImage(removal.content, job.name))
+        emit.check_removal(image, bare)
         return known
     warnings = _write_elf(job, removal.content, file, partial(emit.check_removal, image))
     return known._replace(status="removed", warnings=(*lost, *warnings))
@@ -138,12 +141,14 @@ def _convert(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
         early = decide_early(image, existing, replaces=settings.replaces)
         if early is not None:
             return _refused(job, Outcome(job.name, job.other_names, "failed"), early)
-        try:
-            emit.check_placeable(image)
-        except EmbedError:
-            # Of a file with nothing to convert, that is said first.
-            find_cfi(image, options.source)
-            raise
+        if existing.presence is not Presence.READABLE:
+            # A file that is up to date is not rewritten.
+            try:
+                emit.check_placeable(image)
+            except EmbedError:
+                # Of a file with nothing to convert, that is said first.
+                find_cfi(image, options.source)
+                raise
         options = options_for(existing, options)
     if settings.reader is None:
         from cfi2sframe.conversion.convert import convert_image

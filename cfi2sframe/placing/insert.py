@@ -98,8 +98,6 @@ def _recorded(
     whole = [Span(0, FILE_HEADER_SIZE), table]
     changed = [*placement.cleared, *(old.file_span for old in olds)]
     changed += [Span(s.file_offset, s.file_offset + s.removed_size) for s in splices]
-    # A record of another file, which a tool has left at the end.
-    changed.append(Span(len(file.data), len(placement.original)))
     is_renumbered = any(old != new for old, new in enumerate(numbering))
     tables = [table.file_span for table in file.symbol_tables] if is_renumbered else []
     return with_record(placement.original, rewritten, sources, whole, without(changed, whole), tables, numbering)
@@ -162,8 +160,10 @@ def _names(file: LinkedFile) -> tuple[bytes, int]:
     """
     names, table, kept_size = file.section_bytes(file.names_index), file.section_table, len(file.data)
     names = b"" if _NAME in names else names + _NAME
-    if table.end == kept_size and table.start >= file.loaded_end:
-        kept_size, last = table.start, file.stored[-1]
+    last = file.stored[-1]
+    is_end = table.start >= max(file.loaded_end, last.file_span.end)
+    if is_end and is_zero(file.data, Span(table.end, kept_size)):
+        kept_size = table.start
         is_last = last.index == file.names_index and last.file_offset >= file.loaded_end
         if names and is_last and is_zero(file.data, Span(last.file_span.end, table.start)):
             kept_size = last.file_offset

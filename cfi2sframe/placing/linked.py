@@ -5,7 +5,7 @@ The section's address depends on its size, and its bytes depend on its address. 
 
     plan = plan_insertion(data, section_size)        # plan.section_vaddr is known from here on
     chunks = inserted(plan, section)                 # buffers, mostly ranges of `data`
-    self_check(data, rewritten, plan)                # rereads the result, with independent code
+    self_check(rewritten, plan)                      # rereads the result, with independent code
 
 Code and data keep their addresses. The caller sets the file's mode, owner and times.
 """
@@ -20,7 +20,7 @@ from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import open_linked
 from cfi2sframe.placing.place import place_section
 from cfi2sframe.placing.record import original_of
-from cfi2sframe.placing.remove import zeroing_splices
+from cfi2sframe.placing.remove import proven_original, zeroing_splices
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.contents import FileData
@@ -36,9 +36,10 @@ def plan_insertion(data: FileData, section_size: int) -> Placement:
     """
     if section_size <= 0:
         raise EmbedError("an empty section is never written")
-    known = original_of(data)
-    original = data if known is None else known.content
-    file = open_linked(original)
+    known = proven_original(data)
+    # A record that does not fit goes.
+    file = open_linked(data if known is None else known.content)
+    original = file.data
     if not file.has_sframe:
         return place_section(file, section_size)._replace(original=original)
     splices = zeroing_splices(file)
@@ -47,7 +48,7 @@ def plan_insertion(data: FileData, section_size: int) -> Placement:
     return place_section(bare, section_size)._replace(original=original, cleared=cleared)
 
 
-def self_check(original: FileData, rewritten: FileData, plan: Placement, section: Buffer | None = None) -> None:
+def self_check(rewritten: FileData, plan: Placement, section: Buffer | None = None) -> None:
     """Reread the rewritten file with independent code and compare it with the original.
 
     Raises `EmbedError` when anything differs but the section and what `reread` allows, when `.sframe` is not at the
@@ -56,11 +57,8 @@ def self_check(original: FileData, rewritten: FileData, plan: Placement, section
     """
     from cfi2sframe.placing.reread import check_inserted, check_removed
 
-    known = original_of(original)
-    if known is not None and not known.is_exact:
-        check_removed(open_linked(original).data, plan.original)
     if plan.cleared:
-        check_removed(open_linked(plan.original).data, plan.file.data)
+        check_removed(plan.original, plan.file.data)
     check_inserted(plan.file.data, rewritten, plan.section_vaddr, section)
     # What is written has to pass the gate again, at the next conversion.
     open_linked(rewritten)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door for relocatable objects: add a section and its relocations to a copy of one, or remove them.
+"""The door for relocatable objects: add a section and its relocations to a copy of one.
 
 All other sections keep their bytes, file offsets and indices. What is added is appended: contents, a new section table,
 and the record for removal. Knows nothing of what the section's bytes mean.
@@ -8,22 +8,21 @@ and the record for removal. Knows nothing of what the section's bytes mean.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
-from cfi2sframe.elf.contents import Joined, have_same, is_equal, is_zero, overwrite, part_of, spliced
+from cfi2sframe.elf.contents import Joined, is_equal, part_of
 from cfi2sframe.elf.headers import (
     FILE_HEADER_SIZE,
     RELA_SIZE,
-    SECTION_HEADER_SIZE,
     SFRAME_NAME,
-    SYMBOL_SIZE,
     ElfSection,
 )
-from cfi2sframe.elf.spans import Span, without
+from cfi2sframe.elf.spans import Span
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.record import Kept, digest_of, original_of, record_span, with_record
-from cfi2sframe.text import shown_name
+from cfi2sframe.placing.object_file import INACTIVE, check_added, expect, read_object, sframe_indices
+from cfi2sframe.placing.record import Kept, original_of, with_record
+from cfi2sframe.placing.remove_object import proven_object
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
 
 _RELA_NAME: Final = b".rela.sframe\0"
-_MODULE_SIGNATURE: Final = b"~Module signature appended~\n"
-#: The header of an inactive section.
-_INACTIVE: Final = ElfSection(0, c.SHT_NULL, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 class ObjectRelocation(NamedTuple):
@@ -56,24 +52,24 @@ def add_to_object(
     keep their indices. Raises `EmbedError` when the object does not have exactly one symbol table, has several SFrame
     sections, or cannot be changed without risk.
     """
-    known = original_of(data)
+    known = proven_object(read_object(data))
     original = data if known is None else known.content
-    old = _read(original)
+    old = read_object(original)
     tables = [section.index for section in old.sections if section.type == c.SHT_SYMTAB]
     if len(tables) != 1:
         raise EmbedError(f"{len(tables)} symbol tables; relocations need exactly one")
     headers = list(old.headers.sections)
     tail = _FileTail(len(old.data))
     name_offset, rela_name_offset = _add_names(old, headers, tail)
-    found = _sframe_indices(old)
+    found = sframe_indices(old)
     if len(found) > 2:
         raise EmbedError("several SFrame sections, or relocations of one; remove them first")
     if len(found) < 2 and (last := max(_symbol_sections(old), default=0)) >= len(headers):
         raise EmbedError(f"a symbol is in section {last}, which does not exist; the new section could get that index")
     new = range(len(headers), len(headers) + 2 - len(found))
     index, rela_index = (*found, *new)
-    headers += [_INACTIVE for _ in new]
-    headers[index] = _INACTIVE._replace(
+    headers += [INACTIVE for _ in new]
+    headers[index] = INACTIVE._replace(
         name_offset=name_offset,
         type=section_type,
         flags=c.SHF_ALLOC,
@@ -100,87 +96,6 @@ def add_to_object(
     size = len(original)
     header = [Span(0, FILE_HEADER_SIZE)]
     return with_record(original, _finish(old, headers, tail), [Kept(0, size, 0)], header, ())
-
-
-def remove_from_object(data: FileData) -> Joined:
-    """Return a copy of an object without `.sframe` and `.rela.sframe`.
-
-    That is the original, if its record fits. Otherwise their bytes become zeros, symbols of theirs become null symbols,
-    and section groups lose them; their headers are removed where they are the last ones, and made inactive (SHT_NULL)
-    where they are not, because other sections keep their indices. Raises `EmbedError` when there is no `.sframe`, or
-    when a relocation of another section needs a symbol of it.
-    """
-    known = original_of(data)
-    if known is not None and known.is_exact:
-        return known.content
-    old = _read(data)
-    removed = set(_sframe_indices(old))
-    if not removed:
-        raise EmbedError("no .sframe section")
-    headers = [_INACTIVE if header.index in removed else header for header in old.headers.sections]
-    splices = [overwrite(s.file_offset, bytes(s.size)) for s in old.sections if s.index in removed and s.is_stored]
-    for section in old.sections:
-        if section.type == c.SHT_SYMTAB:
-            splices.append(overwrite(section.file_offset, _without_symbols(old, section, removed)))
-        elif section.type == c.SHT_GROUP and (content := _without_members(old, section, removed)):
-            headers[section.index] = headers[section.index]._replace(size=len(content))
-            splices.append(overwrite(section.file_offset, content.ljust(section.size, b"\0")))
-    last = max(header.index for header in headers if header.type != c.SHT_NULL)
-    table = b"".join(header.pack(old.byte_order) for header in headers[: last + 1])
-    splices.append(overwrite(old.header.section_headers_offset, table.ljust(SECTION_HEADER_SIZE * len(headers), b"\0")))
-    if old.header.section_header_count:
-        splices.append(overwrite(0, old.header._replace(section_header_count=last + 1).pack()))
-    record = record_span(data)
-    return spliced(data if record is None else part_of(data, 0, record.start), splices)
-
-
-def _without_symbols(image: ElfImage, table: ElfSection, removed: set[int]) -> bytes:
-    """Return a symbol table in which the symbols of some sections are null symbols.
-
-    Raises `EmbedError` where one of them is not local, or a relocation of another section needs it.
-    """
-    content = bytearray(image.section_bytes(table))
-    numbers = {number for number, symbol in enumerate(image.symbols(table)) if symbol.section_index in removed}
-    for number in numbers:
-        at = SYMBOL_SIZE * number
-        if content[at + 4] >> 4 != c.STB_LOCAL:
-            raise EmbedError("a global symbol is in .sframe; the section cannot be removed")
-        content[at : at + SYMBOL_SIZE] = bytes(SYMBOL_SIZE)
-    tables = [s for s in image.sections if s.type == c.SHT_RELA and s.link == table.index and s.index not in removed]
-    for section in tables if numbers else ():
-        if any(info >> 32 in numbers for _, info, _ in image.records(section, "QQq")):
-            raise EmbedError(f"{shown_name(section.name)} refers to .sframe; the section cannot be removed")
-    return bytes(content)
-
-
-def _without_members(image: ElfImage, group: ElfSection, removed: set[int]) -> bytes:
-    """Return the words of a section group (gABI, "Section Groups") without some sections."""
-    flags, *members = [word for (word,) in image.records(group, "I")] or [0]
-    kept = [flags, *(member for member in members if member not in removed)]
-    return struct.pack(f"{image.byte_order}{len(kept)}I", *kept)
-
-
-def _read(data: FileData) -> ElfImage:
-    """Parse an object. Raises `EmbedError` for one that must not be changed."""
-    from cfi2sframe.elf.image import ElfImage
-
-    image = ElfImage(data, "object")
-    check_object(image)
-    return image
-
-
-def check_object(image: ElfImage) -> None:
-    """Raise `EmbedError` for an object that must not be changed."""
-    if not image.sections:
-        raise EmbedError("an object without section headers has no place for a section")
-    if bytes(image.data[-len(_MODULE_SIGNATURE) :]) == _MODULE_SIGNATURE:
-        raise EmbedError("a signed kernel module: any change breaks its signature; convert before signing")
-
-
-def _sframe_indices(image: ElfImage) -> list[int]:
-    """Return the indices of all SFrame sections, and then of the sections that relocate them."""
-    found = [section.index for section in image.sections if section.is_sframe]
-    return [*found, *(s.index for s in image.sections if s.type in (c.SHT_RELA, c.SHT_REL) and s.info in found)]
 
 
 def _symbol_sections(image: ElfImage) -> set[int]:
@@ -240,84 +155,9 @@ def check_object_with(original: ElfImage, rewritten: ElfImage) -> None:
 
     A section that `original` has is replaced; the record has to restore what was there before this program added any.
     """
-    known = original_of(original.data)
-    before = original if known is None else _read(known.content)
+    known = proven_object(original)
+    before = original if known is None else read_object(known.content)
     restored = original_of(rewritten.data)
     is_restored = restored is not None and restored.is_exact and is_equal(restored.content, before.data)
-    _expect(is_restored, "its record does not restore the original")
-    _check_kept(before, rewritten, set(_sframe_indices(before)))
-    found = {s.index for s in rewritten.sections if s.is_sframe}
-    _expect(len(found) == 1, f"there are {len(found)} SFrame sections")
-    added = [s for s in rewritten.sections[len(before.sections) :] if s.index not in found]
-    _expect(all(s.type == c.SHT_RELA and s.info in found for s in added), "there are other new sections")
-
-
-def check_object_without(original: ElfImage, rewritten: ElfImage) -> None:
-    """Raise `EmbedError` unless `rewritten` is `original` without `.sframe`, and all other sections are unchanged."""
-    known = original_of(original.data)
-    if known is not None and known.is_exact:
-        _expect(digest_of(rewritten.data) == digest_of(known.content), "it is not the original")
-        return
-    _expect(not any(section.is_sframe for section in rewritten.sections), "the section is still there")
-    removed = set(_sframe_indices(original))
-    edited = [s for s in original.sections if s.type in (c.SHT_SYMTAB, c.SHT_GROUP)]
-    gone = [s.file_span for s in original.sections if s.index in removed and s.is_stored]
-    start = original.header.section_headers_offset
-    table = Span(start, start + SECTION_HEADER_SIZE * len(original.sections))
-    groups = {section.index for section in edited if section.type == c.SHT_GROUP}
-    _check_kept(original, rewritten, removed | groups, [*gone, table, *(section.file_span for section in edited)])
-    _expect(all(is_zero(rewritten.data, span) for span in gone), "something is left of the section")
-    for section in edited:
-        before, after = (
-            list(i.records(i.sections[section.index], "6I" if section.type == c.SHT_SYMTAB else "I"))
-            for i in (original, rewritten)
-        )
-        if section.type == c.SHT_GROUP:
-            _expect(after == [word for word in before if word[0] not in removed], "a group has lost other sections")
-            continue
-        nulled = {n for n, symbol in enumerate(original.symbols(section)) if symbol.section_index in removed}
-        wanted = [(0,) * 6 if number in nulled else words for number, words in enumerate(before)]
-        _expect(after == wanted, "other symbols changed")
-    for header in rewritten.headers.sections:
-        is_gone = header._replace(name_offset=0, name="", index=0) == _INACTIVE
-        _expect(header.index not in removed or is_gone, "a header of the section is still there")
-
-
-def _check_kept(original: ElfImage, rewritten: ElfImage, other: set[int], changed: Sequence[Span] = ()) -> None:
-    """Raise `EmbedError` unless all bytes are unchanged except in some spans, and all headers except of some sections.
-
-    Inactive ones at the end may be missing. Sections may overlap, so the whole file is compared at once.
-    """
-    record = record_span(original.data)
-    end = len(original.data) if record is None else record.start
-    kept = without([Span(FILE_HEADER_SIZE, end)], changed)
-    _expect(all(have_same(original.data, rewritten.data, span) for span in kept), "the bytes of the old file changed")
-    before, after = original.header, rewritten.header
-    # Where the section table is, and how many headers it has, may change.
-    table: dict[str, Any] = {"section_headers_offset": 0, "section_header_count": 0}
-    _expect(before._replace(**table) == after._replace(**table), "the file header changed")
-    index = original.headers.names_index
-    _expect(index == rewritten.headers.names_index, "the section names are elsewhere")
-    names, new_names = (i.section_bytes(i.sections[index]) for i in (original, rewritten))
-    _expect(names == new_names[: len(names)], "the section names changed")
-    # The image assigns addresses, but not to these headers.
-    headers = rewritten.headers.sections
-    for old in original.headers.sections:
-        if old.index in other or (old.index >= len(headers) and old.type == c.SHT_NULL):
-            continue
-        _expect(old.index < len(headers), f"section {shown_name(old.name)} is missing")
-        # Names may be long; an offset is a name.
-        free: dict[str, Any] = {"name": ""}
-        if old.index == 0:
-            # The null section may have the count of sections.
-            free["size"] = 0
-        elif old.index == index:
-            free |= {"file_offset": 0, "size": 0}
-        same = old._replace(**free) == headers[old.index]._replace(**free)
-        is_same_name = not len(names) <= old.name_offset < len(new_names)
-        _expect(same and is_same_name, f"section {shown_name(old.name) or old.index} differs")
-
-
-def _expect(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence
-    if not condition:
-        raise EmbedError(f"the rewritten object fails its re-read: {message}")
+    expect(is_restored, "its record does not restore the original")
+    check_added(before, rewritten)

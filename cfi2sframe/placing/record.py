@@ -104,19 +104,18 @@ class Original(NamedTuple):
 
 
 def record_span(data: FileData) -> Span | None:
-    """Return the file offsets of a file's record; None without one."""
-    end = len(data)
-    if end < _FIXED.size:
-        return None
-    *_, size, magic = _FIXED.unpack(data[end - _FIXED.size :])
-    return Span(end - size, end) if magic == _MAGIC and _FIXED.size <= size <= end else None
+    """Return the file offsets of a file's record; None without one, or where it is for a file of another size."""
+    found = _found(data)
+    return None if found is None else Span(found.rewritten_size, len(data))
 
 
 def original_of(data: FileData) -> Original | None:
-    """Return the original of a rewritten file; None where it has no record, or one for another file."""
-    span = record_span(data)
-    record = None if span is None else _unpacked(bytes(data[span.start : span.end]))
-    if span is None or record is None or not _is_for(record, span.start):
+    """Return the original of a rewritten file; None where it has no record, or one for another file.
+
+    The record is no proof: whoever uses the original has to compare it with the file.
+    """
+    record = _found(data)
+    if record is None:
         return None
     try:
         order = parse_file_header(data).byte_order
@@ -128,6 +127,18 @@ def original_of(data: FileData) -> Original | None:
         # It is no ELF file any more, or parts of the record overlap.
         return None
     return Original(content, record.original_digest)
+
+
+def _found(data: FileData) -> UndoRecord | None:
+    """Return the record at the end of a file, if it is for a file of this size."""
+    end = len(data)
+    if end < _FIXED.size:
+        return None
+    *_, size, magic = _FIXED.unpack(data[end - _FIXED.size :])
+    if magic != _MAGIC or not _FIXED.size <= size <= end:
+        return None
+    record = _unpacked(bytes(data[end - size :]))
+    return record if record is not None and _is_for(record, end - size) else None
 
 
 def _unpacked(data: bytes) -> UndoRecord | None:
@@ -165,6 +176,7 @@ def _is_for(record: UndoRecord, size: int) -> bool:
         and 2 * size >= end == sum(piece.size for piece in record.pieces)
         and all(piece.start == NOWHERE or piece.start + piece.size <= size for piece in record.pieces)
         and all(first <= last <= end for first, last in (*record.tables, *(patch.span for patch in record.patches)))
+        and sum(last - first for first, last in record.tables) <= end
     )
 
 

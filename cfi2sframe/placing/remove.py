@@ -8,7 +8,7 @@ a later release has to do is in the record: how sections get their places is not
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.constants.elf import PF_W, PT_GNU_SFRAME, PT_LOAD
 from cfi2sframe.elf.contents import Splice, overwrite, spliced
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.contents import FileData, Joined
     from cfi2sframe.elf.headers import ProgramHeader
     from cfi2sframe.placing.gate import LinkedFile
+    from cfi2sframe.placing.record import Original
+
+
+#: What a removal says where it does not give the original.
+CHANGED_SINCE: Final = "the file was changed after the conversion; the changes are kept"
+NO_RECORD: Final = "no record of a conversion fits the file; .sframe is zeroed, and all else stays in its place"
 
 
 class Removal(NamedTuple):
@@ -37,27 +43,43 @@ def remove_section(data: FileData) -> Removal:
     If the section took the place of another one, that is back. Raises `EmbedError` when there is no section, or when
     the file cannot be rewritten safely.
     """
-    original = original_of(data)
-    if original is not None and original.is_exact:
-        return Removal(original.content)
-    if original is not None and not open_linked(original.content).has_sframe:
-        return Removal(original.content, "the file was changed after the conversion; the changes are kept")
+    original = proven_original(data)
+    if original is not None:
+        return Removal(original.content, "" if original.is_exact else CHANGED_SINCE)
     file = open_linked(data)
-    content = spliced(file.data, zeroing_splices(file))
-    return Removal(
-        content, "no record of a conversion fits the file; .sframe is zeroed, and all else stays in its place"
-    )
+    return Removal(spliced(file.data, zeroing_splices(file)), NO_RECORD)
+
+
+def proven_original(data: FileData) -> Original | None:
+    """Return the original by the file's record, if the file is that with a section, and otherwise the same."""
+    original = original_of(data)
+    try:
+        if original is not None:
+            _compare(data, original.content)
+    except EmbedError:
+        return None
+    return original
 
 
 def check_removal(data: FileData, rewritten: FileData) -> None:
     """Raise `EmbedError` unless `rewritten` is `data` without its section: the original, or else equal in all else."""
-    original = original_of(data)
-    if original is None or not original.is_exact:
-        from cfi2sframe.placing.reread import check_removed
-
-        check_removed(open_linked(data).data, rewritten)
-    elif digest_of(rewritten) != digest_of(original.content):
+    _compare(data, rewritten)
+    original = proven_original(data)
+    if original is not None and digest_of(rewritten) != digest_of(original.content):
         raise EmbedError("the rewritten file fails its re-read: it is not the original")
+
+
+def _compare(data: FileData, rewritten: FileData) -> None:
+    """Raise `EmbedError` unless `data` is `rewritten` with another section, or with one that `rewritten` lacks."""
+    from cfi2sframe.placing.reread import check_removed
+
+    file = open_linked(rewritten)
+    bare = file.data
+    if file.has_sframe:
+        # The section that has been replaced is back.
+        bare = spliced(file.data, zeroing_splices(file))
+        check_removed(file.data, bare)
+    check_removed(open_linked(data).data, bare)
 
 
 def zeroing_splices(file: LinkedFile) -> list[Splice]:

@@ -27,6 +27,7 @@ from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.contents import have_same, is_zero
 from cfi2sframe.elf.headers import SECTION_HEADER_SIZE, SYMBOL_SIZE
 from cfi2sframe.elf.spans import Span, common, holder_of, touches, united, without
+from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.view import SFRAME_TYPES, FileView, expect, is_sframe, parsing, span_of
 
 if TYPE_CHECKING:
@@ -78,12 +79,14 @@ def check_removed(original: FileData, rewritten: FileData) -> None:
     Either `original` is what inserting a section into `rewritten` gives, or the section became zeros.
     """
     with parsing():
-        if len(original) == len(rewritten):
-            _check_cleared(FileView(original), FileView(rewritten))
-            return
-        bare, full = FileView(rewritten), FileView(original)
-        _check_pair(bare, full, None)
-        _check_layout(bare, full)
+        full, bare = FileView(original), FileView(rewritten)
+        try:
+            _check_pair(bare, full, None)
+            _check_layout(bare, full)
+        except EmbedError:
+            if len(original) != len(rewritten):
+                raise
+            _check_cleared(full, bare)
 
 
 def _check_pair(bare: FileView, full: FileView, section: Buffer | None) -> None:

@@ -15,7 +15,7 @@ from cfi2sframe.sframe.model import NO_BLOCK_SIZE, Function, no_row_state
 from cfi2sframe.verification.column import ADDRESS_END, AddressColumn, steps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from cfi2sframe.sframe.model import Attributes, FrameState, FunctionBody, Section
 
@@ -151,8 +151,10 @@ def _columns(one: Section, other: Section) -> tuple[AddressColumn[FoundState | N
     return section_column(one, found.addresses), found
 
 
-def first_lost_row(old: Section, new: Section, ends: Sequence[Span] = ()) -> LostRow | None:
-    """Return the first address at which `old` has a row, and `new` has none; None where it has all.
+def first_lost_row(
+    old: Section, new: Section, is_code: Callable[[int], bool], ends: Sequence[Span] = ()
+) -> LostRow | None:
+    """Return the first address of code at which `old` has a row, and `new` has none; None where it has all.
 
     Where the row of `old` ends the walk (RA is undefined), that of `new` has to do so, too. Otherwise they may differ:
     each is compared with the CFI for itself. In `ends`, walks end, and a row of `old` that goes on is none to be kept.
@@ -162,6 +164,11 @@ def first_lost_row(old: Section, new: Section, ends: Sequence[Span] = ()) -> Los
     for vaddr, _, number, other_number in steps(wanted, found):
         state, other = (answer and answer.state for answer in (wanted.answers[number], found.answers[other_number]))
         is_lost = state is not None and (other is None or (state.cfa is None and other.cfa is not None))
-        if state is not None and is_lost and not (state.cfa and touches(ends, Span(vaddr, vaddr + 1))):
+        if (
+            state is not None
+            and is_lost
+            and is_code(vaddr)
+            and not (state.cfa and touches(ends, Span(vaddr, vaddr + 1)))
+        ):
             return LostRow(vaddr, state.cfa is None)
     return None

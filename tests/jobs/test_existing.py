@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cfi2sframe import convert, load
+from cfi2sframe import convert, load, verify
 from cfi2sframe.cli import main
 from cfi2sframe.constants.elf import SHF_ALLOC, SHT_GNU_SFRAME
+from cfi2sframe.conversion.convert import Options
 from cfi2sframe.existing import Presence, existing_section
 from cfi2sframe.jobs.records import Settings
 from cfi2sframe.placing.record import record_span
@@ -18,7 +19,7 @@ from cfi2sframe.trace.space import FileStore
 from tests.support.cli import ROOT
 from tests.support.embedded import converted, emitted, linked_program
 from tests.support.jobs import OBJECT, convert_one
-from tests.support.needs import attempt
+from tests.support.needs import attempt, need
 from tests.support.oracle.tools import find_binutils
 
 HEADING = "## A file that has a section\n"
@@ -221,3 +222,24 @@ def test_a_damaged_section_is_printed_up_to_the_damage(capsys: pytest.CaptureFix
     assert "func idx [1]" in printed.out
     assert "func idx [2]" not in printed.out
     assert "the function's attribute leaves the rows" in printed.err
+
+
+@pytest.mark.parametrize("tail", [b"payload", b"\0" * 9 + b"signature"])
+def test_what_follows_an_up_to_date_file_is_in_nobodys_way(tail: bytes) -> None:
+    """Nothing is rewritten, so nothing can move; another section would move it."""
+    path = Path("file")
+    path.write_bytes(converted(linked_program().read_bytes()) + tail)
+    assert convert_one(path, Settings()).status == "unchanged"
+    refused = convert_one(path, Settings(Options(2)))
+    assert refused.status == "failed"
+    assert "follow what the headers describe" in refused.reason
+
+
+@pytest.mark.parametrize(("tool", "kind"), [("objcopy", "pie"), ("objcopy", "static"), ("llvm-objcopy", "pie")])
+def test_what_objcopy_leaves_of_a_section_is_empty(tool: str, kind: str) -> None:
+    """With -R, PT_GNU_SFRAME stays, and leads to zeros or to nothing."""
+    need(tool)
+    Path("file").write_bytes(converted(linked_program(kind=kind).read_bytes()))
+    assert attempt(tool, "-R", ".sframe", "file").status == 0
+    assert convert_one(Path("file"), Settings()).status == "converted"
+    assert verify("file").is_clean

@@ -145,4 +145,4 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_the_first_row_that_is_lost(case: Case) -> None:
-    assert first_lost_row(section(case.old), section(case.new), case.ends) == case.lost
+    assert first_lost_row(section(case.old), section(case.new), lambda _: True, case.ends) == case.lost

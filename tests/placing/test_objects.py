@@ -11,7 +11,8 @@ from cfi2sframe.constants.elf import SHT_GROUP, SHT_SYMTAB
 from cfi2sframe.elf.headers import ElfSection, FileHeader, parse_file_header, parse_section_headers
 from cfi2sframe.emit import check, emit
 from cfi2sframe.errors import EmbedError, VerificationError
-from cfi2sframe.placing.objects import ObjectRelocation, add_to_object, remove_from_object
+from cfi2sframe.placing.objects import ObjectRelocation, add_to_object
+from cfi2sframe.placing.remove_object import remove_from_object
 from tests.support.elf_asm import Relocation, Section, Symbol, elf_file
 from tests.support.embedded import SH_TYPE, converted, emitted, section_header, take_out
 from tests.support.emitted import (
@@ -214,7 +215,7 @@ def test_many_sections(count: int, *, names_last: bool) -> None:
     assert sections[0].link == old_sections[0].link
     assert sections[-1].info == count
     assert new[sections[-2].file_offset :][: len(SECTION)] == SECTION
-    removed = b"".join(remove_from_object(new))
+    removed = b"".join(remove_from_object(new).content)
     again = parse_section_headers(removed, parse_file_header(removed))
     assert again[0] == old_sections[0]
     assert len(again) == count

@@ -62,7 +62,7 @@ def embedded(data: bytes, size: int) -> tuple[Placement, bytes]:
     """Return how a section of `size` bytes goes into a linked file, and the file with it, which is checked."""
     plan = plan_insertion(data, size)
     rewritten = b"".join(inserted(plan, sframe(size)))
-    self_check(data, rewritten, plan, sframe(size))
+    self_check(rewritten, plan, sframe(size))
     return plan, rewritten
 
 
