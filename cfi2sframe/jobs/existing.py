@@ -94,7 +94,9 @@ def decide(conversion: Conversion, existing: Existing, settings: Settings) -> De
         for entry, why in conversion.skips
         if why.reason is SkipReason.RA_UNDEFINED
     )
-    lost = first_lost_row(old, new, image.may_execute, ends) if is_found else None
+    # Nobody loses the rows of a section that no segment leads to.
+    has_readers = existing.is_loaded or image.is_relocatable
+    lost = first_lost_row(old, new, image.may_execute, ends) if has_readers else None
     if lost is None:
         what = f"version {old.version} with {counted(len(old.starts), 'function')}"
         return Decision(Action.WRITE, f"takes the place of a section of {what}")

@@ -162,8 +162,6 @@ def open_linked(data: FileData) -> LinkedFile:
 
     Raises `EmbedError` with the reason for any other file, also when its headers are damaged.
     """
-    record = record_span(data)
-    data = data if record is None else part_of(data, 0, record.start)
     try:
         headers = parse_headers(data)
         _refuse_names(data, headers)
@@ -176,8 +174,7 @@ def open_linked(data: FileData) -> LinkedFile:
     stored = sorted((s for s in headers.sections if s.is_stored), key=lambda s: (s.file_span, s.index))
     file = LinkedFile(data, *headers, loads, tuple(stored), _loaded_end(headers))
     _refuse_section_table(file)
-    _refuse_appended_data(file)
-    return file
+    return _without_appended_data(file)
 
 
 def _refuse_names(data: FileData, headers: Headers) -> None:
@@ -278,12 +275,15 @@ def _is_mapped(file: LinkedFile, starts: list[int], section: ElfSection) -> bool
     return file.loads[number].holds(section.vaddr, section.file_offset, section.size)
 
 
-def _refuse_appended_data(file: LinkedFile) -> None:
+def _without_appended_data(file: LinkedFile) -> LinkedFile:
+    """Return the file without a record for removal. Raises `EmbedError` where other bytes follow what is described."""
     ends = [file.loaded_end, file.table_end, file.section_table.end]
     described = max([*ends, *(section.file_span.end for section in file.stored)])
-    if not is_zero(file.data, Span(described, len(file.data))):
-        size = len(file.data) - described
+    record = record_span(file.data)
+    end = len(file.data) if record is None else max(record.start, described)
+    if not is_zero(file.data, Span(described, end)):
         raise EmbedError(
-            f"{counted(size, 'byte')} appended after the ELF data (an archive, a payload or a signature); "
+            f"{counted(end - described, 'byte')} appended after the ELF data (an archive, a payload or a signature); "
             "adding a section would move what may be expected at a fixed offset"
         )
+    return file._replace(data=part_of(file.data, 0, end))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.contents import have_same
-from cfi2sframe.elf.headers import FILE_HEADER_SIZE, ElfSection
+from cfi2sframe.elf.headers import FILE_HEADER_SIZE, SECTION_HEADER_SIZE, ElfSection
 from cfi2sframe.elf.spans import Span, without
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.record import record_span
@@ -47,6 +47,14 @@ def sframe_indices(image: ElfImage) -> list[int]:
     return [*found, *(s.index for s in image.sections if s.type in (c.SHT_RELA, c.SHT_REL) and s.info in found)]
 
 
+def end_of(image: ElfImage) -> int:
+    """Return where an object ends without a record for removal. What a header describes is no record."""
+    table_end = image.header.section_headers_offset + SECTION_HEADER_SIZE * len(image.sections)
+    described = max([table_end, *(section.file_span.end for section in image.sections if section.is_stored)])
+    record = record_span(image.data)
+    return len(image.data) if record is None or record.start < described else record.start
+
+
 def check_added(before: ElfImage, rewritten: ElfImage) -> None:
     """Raise `EmbedError` unless `rewritten` is `before` with one SFrame section, new or in place of the old one."""
     check_kept(before, rewritten, set(sframe_indices(before)))
@@ -61,9 +69,7 @@ def check_kept(original: ElfImage, rewritten: ElfImage, other: set[int], changed
 
     Inactive ones at the end may be missing. Sections may overlap, so the whole file is compared at once.
     """
-    record = record_span(original.data)
-    end = len(original.data) if record is None else record.start
-    kept = without([Span(FILE_HEADER_SIZE, end)], changed)
+    kept = without([Span(FILE_HEADER_SIZE, end_of(original))], changed)
     expect(all(have_same(original.data, rewritten.data, span) for span in kept), "the bytes of the old file changed")
     before, after = original.header, rewritten.header
     # Where the section table is, and how many headers it has, may change.

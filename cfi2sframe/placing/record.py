@@ -104,9 +104,14 @@ class Original(NamedTuple):
 
 
 def record_span(data: FileData) -> Span | None:
-    """Return the file offsets of a file's record; None without one, or where it is for a file of another size."""
-    found = _found(data)
-    return None if found is None else Span(found.rewritten_size, len(data))
+    """Return the file offsets of the record at the end of a file; None without one. It may be for another file."""
+    end = len(data)
+    if end < _FIXED.size:
+        return None
+    *_, size, magic = _FIXED.unpack(data[end - _FIXED.size :])
+    if magic != _MAGIC or not _FIXED.size <= size <= end or _unpacked(bytes(data[end - size :])) is None:
+        return None
+    return Span(end - size, end)
 
 
 def original_of(data: FileData) -> Original | None:
@@ -114,8 +119,9 @@ def original_of(data: FileData) -> Original | None:
 
     The record is no proof: whoever uses the original has to compare it with the file.
     """
-    record = _found(data)
-    if record is None:
+    span = record_span(data)
+    record = None if span is None else _unpacked(bytes(data[span.start : span.end]))
+    if span is None or record is None or not _is_for(record, span.start):
         return None
     try:
         order = parse_file_header(data).byte_order
@@ -127,18 +133,6 @@ def original_of(data: FileData) -> Original | None:
         # It is no ELF file any more, or parts of the record overlap.
         return None
     return Original(content, record.original_digest)
-
-
-def _found(data: FileData) -> UndoRecord | None:
-    """Return the record at the end of a file, if it is for a file of this size."""
-    end = len(data)
-    if end < _FIXED.size:
-        return None
-    *_, size, magic = _FIXED.unpack(data[end - _FIXED.size :])
-    if magic != _MAGIC or not _FIXED.size <= size <= end:
-        return None
-    record = _unpacked(bytes(data[end - size :]))
-    return record if record is not None and _is_for(record, end - size) else None
 
 
 def _unpacked(data: bytes) -> UndoRecord | None:

@@ -14,8 +14,16 @@ from cfi2sframe.elf.contents import is_zero, overwrite, part_of, spliced
 from cfi2sframe.elf.headers import SECTION_HEADER_SIZE, SYMBOL_SIZE
 from cfi2sframe.elf.spans import Span
 from cfi2sframe.errors import ElfError, EmbedError
-from cfi2sframe.placing.object_file import INACTIVE, check_added, check_kept, expect, read_object, sframe_indices
-from cfi2sframe.placing.record import digest_of, original_of, record_span
+from cfi2sframe.placing.object_file import (
+    INACTIVE,
+    check_added,
+    check_kept,
+    end_of,
+    expect,
+    read_object,
+    sframe_indices,
+)
+from cfi2sframe.placing.record import digest_of, original_of
 from cfi2sframe.placing.remove import CHANGED_SINCE, Removal
 from cfi2sframe.text import shown_name
 
@@ -59,11 +67,7 @@ def remove_from_object(data: FileData) -> Removal:
     splices.append(overwrite(old.header.section_headers_offset, table.ljust(SECTION_HEADER_SIZE * len(headers), b"\0")))
     if old.header.section_header_count:
         splices.append(overwrite(0, old.header._replace(section_header_count=last + 1).pack()))
-    table_end = old.header.section_headers_offset + SECTION_HEADER_SIZE * len(headers)
-    described = max([table_end, *(section.file_span.end for section in old.sections if section.is_stored)])
-    record = record_span(data)
-    end = len(data) if record is None or record.start < described else record.start
-    return Removal(spliced(part_of(data, 0, end), splices))
+    return Removal(spliced(part_of(data, 0, end_of(old)), splices))
 
 
 def proven_object(image: ElfImage) -> Original | None:

@@ -19,7 +19,7 @@ from cfi2sframe.placing.record import (
     Kept,
     Patch,
     UndoRecord,
-    _found,
+    _unpacked,
     _unpatched,
     digest_of,
     original_of,
@@ -27,6 +27,7 @@ from cfi2sframe.placing.record import (
     with_record,
 )
 from cfi2sframe.placing.remove import remove_section
+from tests.support.cli import ROOT
 from tests.support.elf_asm import Section, Symbol, elf_file
 from tests.support.embedded import KINDS, converted, embedded, emitted, linked_program, take_out, write
 from tests.support.jobs import OBJECT, convert_one
@@ -38,7 +39,7 @@ ROUNDS = 50
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("constant", "value"), [("_PAGE_SIZE", 64), ("_PAGE_SIZE", 1 << 14), ("_LARGEST_PAGE_SIZE", 1 << 21)]
+    ("constant", "value"), [("_PAGE_SIZE", 64), ("_PAGE_SIZE", 1 << 15), ("_LARGEST_PAGE_SIZE", 1 << 21)]
 )
 def test_another_placement_restores_it(kind: str, constant: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
     data = linked_program(kind=kind).read_bytes()
@@ -47,6 +48,24 @@ def test_another_placement_restores_it(kind: str, constant: str, value: int, mon
     assert embedded(data, LARGE)[1] != full
     removal = remove_section(full)
     assert (bytes(removal.content), removal.lost) == (data, "")
+
+
+def kept() -> dict[str, str]:
+    """Return the files of `testdata/converted`, each with the SHA-256 of its original."""
+    lines = (ROOT / "testdata/converted/SHA256SUMS").read_text().split("\n")[:-1]
+    return {name: digest for digest, name in map(str.split, lines)}
+
+
+@pytest.mark.parametrize("name", kept())
+def test_files_of_earlier_commits_are_restored(name: str) -> None:
+    """Three ABIs, each way of placement: whatever is placed differently since."""
+    data = (ROOT / "testdata/converted" / name).read_bytes()
+    assert sha256(take_out(data)).hexdigest() == kept()[name]
+
+
+def test_each_way_of_placement_is_kept() -> None:
+    assert len(kept()) > 10
+    assert {name.partition("-")[0] for name in kept()} == {"amd64", "aarch64", "s390x"}
 
 
 def _replaced(full: bytes, record: UndoRecord) -> bytes:
@@ -177,7 +196,9 @@ def test_a_forged_record_changes_no_code(kind: str) -> None:
     """Its digests are right, but the original that it restores is another program."""
     data = OBJECT if kind == "object" else linked_program().read_bytes()
     full = converted(data)
-    found = _found(full)
+    span = record_span(full)
+    assert span is not None
+    found = _unpacked(full[span.start :])
     assert found is not None
     text = next(section for section in load(data).sections if section.name == ".text")
     patch = Patch(text.file_offset, b"\xeb\xfe")
