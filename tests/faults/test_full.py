@@ -117,7 +117,9 @@ def test_a_call_fails(folder: Path, faults: Faults, form: Form, call: str, numbe
     assert done.status == 3
     (line,) = done.err.splitlines()
     first = "a.o" if form.name == "batch" else form.arguments[-1]
-    assert line == f"cfi2sframe: {first}: error: {os.strerror(number)}"
+    # A directory that cannot be written is named.
+    where = f"cannot create a file in {folder}: " if (call, number) == ("create", errno.EACCES) else ""
+    assert line == f"cfi2sframe: {first}: error: {where}{os.strerror(number)}"
     check_left(form, folder)
     if form.name != "batch":
         assert untouched(form, folder)
