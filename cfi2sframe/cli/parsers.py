@@ -78,6 +78,8 @@ class _Parser(argparse.ArgumentParser):
         if not message.startswith(_UNRECOGNIZED) or not unknown[0].startswith("-"):
             return f"; see {self.prog} --help"
         word = unknown[0].partition("=")[0]
+        if word == "--version":
+            return f"; {PROGRAM} --version prints it"
         if word == "--json" and "--format" in self._option_string_actions:
             return "; did you mean --format json?"
         others = [verb for verb, each in parsers_of(make_parser()).items() if word in each._option_string_actions]  # noqa: SLF001
@@ -87,7 +89,8 @@ class _Parser(argparse.ArgumentParser):
 
         known = [option for option in self._option_string_actions if option.startswith("--")]
         near = [option for option in known if option.startswith(word)] if len(word) > 2 else []
-        near = near or get_close_matches(word, known, 1)
+        # Only the program itself has this one.
+        near = near or get_close_matches(word, ("--version",), 1, 0.8) or get_close_matches(word, known, 1)
         return f"; did you mean {' or '.join(near)}?" if near else f"; see {self.prog} --help"
 
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:

@@ -265,3 +265,8 @@ def test_an_option_of_another_verb_names_that_verb() -> None:
         "cfi2sframe: error: unrecognized arguments: --for; it is an option of convert, verify, coverage, size",
     )
     assert "it is an option of convert" in run("dump", "--strict").err[0]
+
+
+def test_the_option_of_the_program_is_known_to_its_verbs() -> None:
+    assert run("--verison").err[0].endswith("--verison; did you mean --version?")
+    assert run("verify", "--version").err[0].endswith("--version; cfi2sframe --version prints it")
