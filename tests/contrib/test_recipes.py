@@ -109,6 +109,11 @@ def go_caches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {name: str(tmp_path_factory.mktemp(name)) for name in ("GOCACHE", "GOPATH")}
 
 
+def rows_of(program: Path, env: dict[str, str]) -> str:
+    """Return what a section says, without the names of functions, which strip takes away."""
+    return re.sub(r" <.*>$", "", run("cfi2sframe", "dump", program, env=env).out, flags=re.MULTILINE)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", ["", "-buildmode=pie", "-ldflags=-linkmode=external", "-ldflags=-s -w"])
 def test_go(tmp_path: Path, programs: Path, go_caches: dict[str, str], flags: str) -> None:
@@ -126,9 +131,9 @@ def test_go(tmp_path: Path, programs: Path, go_caches: dict[str, str], flags: st
     converted = program.read_bytes()
     run(*build, cwd=folder, env=env)
     assert program.read_bytes() == converted
-    before = run("cfi2sframe", "dump", program, env=env).out
+    before = rows_of(program, env)
     run("strip", program)
-    assert run("cfi2sframe", "dump", program, env=env).out == before
+    assert rows_of(program, env) == before
     assert run(program, "0.1").out == result
     run("cfi2sframe", "remove", "--in-place", program, env=env)
     assert not has_section(program)
