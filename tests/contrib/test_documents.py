@@ -75,6 +75,8 @@ def test_every_reading_is_pinned_by_tests_that_exist() -> None:
 def sampled(pid: int) -> dict[str, Any]:
     """Return what a profiler has of a process that is in code of its program: registers, stack, mappings."""
     for _ in range(200):
+        # First of all: until main has been called, the program is in its start-up code.
+        time.sleep(0.1)
         with closing(Process(pid)) as process:
             try:
                 snapshot = process.copy()
@@ -87,7 +89,6 @@ def sampled(pid: int) -> dict[str, Any]:
             ((start, data),) = process.memory.pieces
             stack = snapshot.read(sample.sp, start + len(data) - sample.sp)
             return {"sample": sample, "stack": stack, "mappings": mappings}
-        time.sleep(0.05)
     pytest.fail("the program does not run")
 
 
