@@ -229,7 +229,8 @@ def check(image: ElfImage, request: VerifyRequest) -> Checked:
 
     Raises `UnfitError` when the file has none, and otherwise what `decode_existing`, `convert` and `verify` raise.
     """
-    if not (request.section or request.is_conversion) and existing_section(image).presence is Presence.ABSENT:
+    has_one = request.section or request.is_conversion or image.has_sframe
+    if not has_one and existing_section(image).presence is Presence.ABSENT:
         raise UnfitError("no .sframe section; --would-be checks the one that convert would write")
     from cfi2sframe.elf.debug_file import with_debug_file
 

@@ -11,5 +11,6 @@ Insertion into a linked file, in the order of the work:
     insert           edits the file (section_indices), and leaves a record of the original at its end (record)
     reread           parses the result with pyelftools (view), and compares it with the original
 
-`remove` removes the section, by that record if it fits. It knows none of these steps but the gate.
+`remove` and, for objects, `remove_object` remove the section, by that record if it fits. They know none of these steps
+but the gate. `object_file` is what the doors of objects share.
 """

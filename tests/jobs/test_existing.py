@@ -17,7 +17,7 @@ from cfi2sframe.jobs.records import Settings
 from cfi2sframe.placing.record import record_span
 from cfi2sframe.trace.space import FileStore
 from tests.support.cli import ROOT
-from tests.support.embedded import converted, emitted, linked_program
+from tests.support.embedded import converted, emitted, linked_program, without_record
 from tests.support.jobs import OBJECT, convert_one
 from tests.support.needs import attempt, need
 from tests.support.oracle.tools import find_binutils
@@ -52,12 +52,6 @@ def rows_of_the_table() -> dict[str, tuple[str, ...]]:
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert [cell.replace("`", "") for cell in cells[0][1:]] == list(COLUMNS)
     return {first: tuple(rest) for first, *rest in cells[1:]}
-
-
-def without_record(data: bytes) -> bytes:
-    span = record_span(data)
-    assert span is not None
-    return data[: span.start]
 
 
 def assembled(source: str) -> bytes:

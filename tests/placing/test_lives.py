@@ -19,7 +19,7 @@ from cfi2sframe.conversion.convert import Options
 from cfi2sframe.jobs.records import Settings
 from cfi2sframe.placing.record import original_of
 from cfi2sframe.verification.reader_names import READERS
-from tests.support.embedded import KINDS, emitted, linked_program, write
+from tests.support.embedded import KINDS, emitted, linked_program, without_section_headers, write
 from tests.support.jobs import convert_one
 from tests.support.needs import attempt, need
 from tests.support.oracle.tools import Binutils, BinutilsVersion
@@ -159,13 +159,6 @@ def source_in(folder: Path, text: str) -> Path:
     path = folder / "main.c"
     path.write_text(text)
     return path
-
-
-def without_section_headers(data: bytes) -> bytes:
-    """Return a linked file as `ld -z nosectionheader` writes it."""
-    image = load(data)
-    header = image.header._replace(section_headers_offset=0, section_header_count=0, section_names_index=0)
-    return header.pack() + data[64 : max(segment.file_span.end for segment in image.segments)]
 
 
 def through(tool: str, tools: Callable[[str, str], str], path: Path) -> bool:

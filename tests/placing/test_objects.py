@@ -145,6 +145,20 @@ def test_a_section_group_loses_the_section() -> None:
     assert struct.unpack("<2I", bare.section_bytes(group)) == (1, 1)
 
 
+def test_a_group_of_nothing_else_goes_and_other_groups_stay() -> None:
+    """GNU strip 2.40 takes an object with a group without members for none, if this program made it so."""
+    two = {".text": (push_fp(AMD64, 0),), ".group": (push_fp(AMD64, 0),), ".group2": (push_fp(AMD64, 0),)}
+    out = bytearray(converted(object_file(AMD64, two)))
+    number = next(s.index for s in load(bytes(out)).sections if s.is_sframe)
+    for name, words in ((".group", (1, number)), (".group2", (1,))):
+        out += bytes(-len(out) % 4)
+        place = section_header(load(bytes(out)), name) + SH_TYPE
+        struct.pack_into("<IQQQQ", out, place, SHT_GROUP, 0, 0, len(out), 4 * len(words))
+        out += struct.pack(f"<{len(words)}I", *words)
+    bare = load(take_out(bytes(out)))
+    assert [(s.name, s.size) for s in bare.sections if s.type == SHT_GROUP] == [(".group2", 4)]
+
+
 @pytest.mark.parametrize(("is_local", "has_relocation"), [(True, False), (True, True), (False, False)])
 def test_a_symbol_in_the_section_goes_with_it(*, is_local: bool, has_relocation: bool) -> None:
     """Unless something needs it: it is global, or a relocation of another section names it."""

@@ -29,7 +29,16 @@ from cfi2sframe.placing.record import (
 from cfi2sframe.placing.remove import remove_section
 from tests.support.cli import ROOT
 from tests.support.elf_asm import Section, Symbol, elf_file
-from tests.support.embedded import KINDS, converted, embedded, emitted, linked_program, take_out, write
+from tests.support.embedded import (
+    KINDS,
+    converted,
+    embedded,
+    emitted,
+    linked_program,
+    take_out,
+    without_section_headers,
+    write,
+)
 from tests.support.jobs import OBJECT, convert_one
 from tests.support.needs import attempt, need
 
@@ -73,14 +82,6 @@ def _replaced(full: bytes, record: UndoRecord) -> bytes:
     order = load(full).byte_order
     body = _unpatched(full, order, record.pieces, record.tables, record.indices)
     return b"".join(body[patch.span.start : patch.span.end] for patch in record.patches)
-
-
-def without_section_headers(data: bytes) -> bytes:
-    """Return a linked file as `ld -z nosectionheader` writes it."""
-    image = load(data)
-    header = image.header._replace(section_headers_offset=0, section_header_count=0, section_names_index=0)
-    end = max(segment.file_span.end for segment in image.segments)
-    return header.pack() + data[64:end]
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "no section headers", "object"])

@@ -42,6 +42,7 @@ from tests.support.embedded import (
     segment_header,
     sframe,
     take_out,
+    without_record,
     write,
 )
 
@@ -66,12 +67,6 @@ class Edit(NamedTuple):
 def edit(request: pytest.FixtureRequest) -> Edit:
     data = linked_program().read_bytes()
     return Edit(data, *embedded(data, request.param))
-
-
-def without_record(data: bytes) -> bytes:
-    span = record_span(data)
-    assert span is not None
-    return data[: span.start]
 
 
 def flipped(data: bytes, place: int) -> bytes:

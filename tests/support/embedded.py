@@ -18,6 +18,7 @@ from cfi2sframe.emit import check, check_removal, emit, remove
 from cfi2sframe.placing.insert import inserted
 from cfi2sframe.placing.linked import plan_insertion, self_check
 from cfi2sframe.placing.place import Placement
+from cfi2sframe.placing.record import record_span
 from tests.support.needs import attempt, need
 
 SOURCES = Path(__file__).parent / "programs"
@@ -79,6 +80,20 @@ def take_out(data: bytes) -> bytes:
     bare = b"".join(remove(image).content)
     check_removal(image, load(bare))
     return bare
+
+
+def without_record(data: bytes) -> bytes:
+    """Return a converted file without its record for removal: nothing tells who made its section."""
+    span = record_span(data)
+    assert span is not None
+    return data[: span.start]
+
+
+def without_section_headers(data: bytes) -> bytes:
+    """Return a linked file as `ld -z nosectionheader` writes it."""
+    image = load(data)
+    header = image.header._replace(section_headers_offset=0, section_header_count=0, section_names_index=0)
+    return header.pack() + data[64 : max(segment.file_span.end for segment in image.segments)]
 
 
 def emitted(conversion: Conversion, section_type: int = SHT_GNU_SFRAME) -> bytes:
