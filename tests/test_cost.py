@@ -10,10 +10,10 @@ from typing import Final
 import pytest
 
 from cfi2sframe.abi import AMD64
-from tests.support import cfi_asm as asm
-from tests.support.audited import assembled
-from tests.support.bounds import BoundedRun, run_within_bound
-from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file, object_file, push_fp
+from tests.support.audit import assembled
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import TEXT_VADDR, Code, cie_of, linked_file, object_file, push_fp
+from tests.support.process import BoundedRun, run_within_bound
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.sampled]
 

@@ -18,9 +18,9 @@ from cfi2sframe.abi import AMD64
 from cfi2sframe.emit import emit
 from cfi2sframe.sframe.model import Found
 from cfi2sframe.sframe.read import read_section
-from tests.support import cfi_asm as asm
-from tests.support.raw_sframe import RawFunction, RawSection
-from tests.support.samples import TEXT_VADDR, cie_of, linked_file
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import TEXT_VADDR, cie_of, linked_file
+from tests.support.sframe.raw_sframe import RawFunction, RawSection
 
 PACKAGES: Final = [cfi2sframe, trace]
 #: push %rbp; mov %rsp, %rbp; ...; leave; ret.

@@ -15,10 +15,10 @@ from cfi2sframe.abi import AMD64, S390X
 from cfi2sframe.errors import Cfi2SFrameError, ElfError
 from tests.fuzz import seeds, target_file, target_sframe
 from tests.fuzz.harness import measured, timed
-from tests.support import cfi_asm as asm
 from tests.support import cli
-from tests.support.elf_asm import header_of_section, patched
-from tests.support.samples import CODE, TEXT_VADDR, cie_of, object_file, push_fp
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.elf_asm import header_of_section, patched
+from tests.support.elf.samples import CODE, TEXT_VADDR, cie_of, object_file, push_fp
 
 pytestmark = pytest.mark.fuzz
 

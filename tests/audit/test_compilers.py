@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from tests.support.audited import audited, contradicted, said_of
+from tests.support.audit import audited, contradicted, said_of
 from tests.support.needs import need
 
 pytestmark = pytest.mark.oracle
 
-SOURCE: Final = Path(__file__).resolve().parents[1] / "support/programs/whole_functions.c"
+SOURCE: Final = Path(__file__).resolve().parents[1] / "support/instructions/programs/whole_functions.c"
 #: Options of compilers. Cold parts are left out: of their entry nothing is known.
 CASES: Final = [
     ("gcc", "-O2 -fno-reorder-blocks-and-partition"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cfi2sframe.audit.compare import Undecided
-from tests.support.audited import Said, assembled, audited, function, said_of
+from tests.support.audit import Said, assembled, audited, function, said_of
 
 pytestmark = pytest.mark.oracle
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.audited import assembled, audited, contradicted, function, numbers_of
+from tests.support.audit import assembled, audited, contradicted, function, numbers_of
 
 pytestmark = pytest.mark.oracle
 

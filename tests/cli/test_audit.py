@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.audited import assembled, function
+from tests.support.audit import assembled, function
 from tests.support.cli import run
 
 pytestmark = pytest.mark.oracle

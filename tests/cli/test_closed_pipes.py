@@ -11,8 +11,8 @@ from typing import Final
 import pytest
 
 from cfi2sframe.abi import AMD64
-from tests.contrib.support import environment, install_programs
 from tests.support.cli import ROOT, run
+from tests.support.contrib import environment, install_programs
 from tests.support.jobs import TRUNCATED, object_of
 from tests.support.needs import need
 from tests.support.trace.core_files import plain_core

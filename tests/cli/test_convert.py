@@ -9,10 +9,10 @@ import pytest
 
 from cfi2sframe import __version__
 from cfi2sframe.abi import AMD64
-from tests.support import cfi_asm as asm
 from tests.support.cli import run, run_process
-from tests.support.raw_sframe import RawFunction, RawSection
-from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file, push_fp
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import TEXT_VADDR, Code, cie_of, linked_file, push_fp
+from tests.support.sframe.raw_sframe import RawFunction, RawSection
 
 ROWS = bytes.fromhex("00 03 08  04 05 10 f0  08 04 10 f0")
 PUSH = RawFunction(TEXT_VADDR, 32, ROWS, 3)

@@ -24,8 +24,8 @@ from cfi2sframe.conversion.convert import Options
 from cfi2sframe.placing.record import record_span
 from tests.fuzz.damage import Change, Damage, Seed, damages, seeds_of_this_machine, zones_of
 from tests.support import cli
-from tests.support.compare_rows import compare, compare_rows, fdes_of
-from tests.support.variants import convert_without_stubs
+from tests.support.conversion.compare_rows import compare, compare_rows, fdes_of
+from tests.support.conversion.variants import convert_without_stubs
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.oracle]
 

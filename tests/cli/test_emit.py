@@ -17,8 +17,8 @@ from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import VerificationError
 from tests.support.cli import run as run_cli
-from tests.support.emitted import GOLDEN, headers_of, named
 from tests.support.jobs import snapshot
+from tests.support.placing.emitted import GOLDEN, headers_of, named
 
 OBJECT = GOLDEN / "amd64-push-rbp.o"
 NOTHING_IN_VERSION_1 = GOLDEN / "amd64-ra-undefined.o"

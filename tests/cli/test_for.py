@@ -10,9 +10,9 @@ from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_LE, AMD64
 from cfi2sframe.api import decode_existing, judge
 from cfi2sframe.verification.reader_names import READERS
-from tests.support import cfi_asm as asm
 from tests.support.cli import run
-from tests.support.samples import cie_of, object_file, push_fp
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import cie_of, object_file, push_fp
 
 #: CFA = *(x9 + 8): flexible rows in version 3.
 FLEXIBLE = asm.Fde(cie_of(AARCH64_LE, asm.def_cfa_expression(b"\x79\x08\x06")), 0x40, 16)

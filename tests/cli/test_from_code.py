@@ -9,9 +9,9 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.abi import AMD64
-from tests.support import cfi_asm as asm
 from tests.support.cli import run
-from tests.support.samples import CODE, FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, cie_of
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import CODE, FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, cie_of
 
 ROOT = Path(__file__).resolve().parents[2]
 #: `sub rsp, 8; call pushing; add rsp, 8; ret`, and nops up to the next function.

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cfi2sframe.abi import AMD64
-from tests.support import cfi_asm as asm
 from tests.support.cli import ROOT, run, run_process
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import TEXT_VADDR, cie_of, linked_file, push_fp
 from tests.support.needs import need
-from tests.support.samples import TEXT_VADDR, cie_of, linked_file, push_fp
 
 DATA = linked_file(AMD64, (push_fp(AMD64), asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x40, 16)))
 OBJECT = ROOT / "testdata/golden/amd64-push-rbp.o"

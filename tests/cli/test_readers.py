@@ -10,7 +10,7 @@ from cfi2sframe import convert, load
 from cfi2sframe.abi import AMD64
 from tests.fuzz import seeds
 from tests.support.cli import run
-from tests.support.kernel_reader import SPREAD, code_of, complaints
+from tests.support.sframe.kernel_reader import SPREAD, code_of, complaints
 
 SOURCE = """
 __attribute__((section(".far"), noinline)) int far(int x) { __asm__ volatile(""); return x + 1; }

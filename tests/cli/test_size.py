@@ -8,7 +8,7 @@ import pytest
 
 from cfi2sframe.cli import main
 from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE
-from tests.support.sizes import library
+from tests.support.report import library
 
 
 @pytest.fixture(name="tree")

@@ -12,12 +12,12 @@ import pytest
 
 from cfi2sframe.abi import AMD64
 from cfi2sframe.cli.parsers import VERBS
-from tests.support import cfi_asm as asm
 from tests.support.cli import ROOT, run
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import TEXT_VADDR, cie_of, linked_file, object_file, push_fp
 from tests.support.jobs import object_with_gap
 from tests.support.needs import need
-from tests.support.raw_sframe import RawFunction, RawSection
-from tests.support.samples import TEXT_VADDR, cie_of, linked_file, object_file, push_fp
+from tests.support.sframe.raw_sframe import RawFunction, RawSection
 
 ROWS = bytes.fromhex("00 03 08  04 05 10 f0  08 04 10 f0")
 PUSH = RawFunction(TEXT_VADDR, 32, ROWS, 3)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contrib.support import install_programs
-from tests.support.walk import Sampler, build_sampler
+from tests.support.consumer.walk import Sampler, build_sampler
+from tests.support.contrib import install_programs
 
 
 @pytest.fixture(scope="session")

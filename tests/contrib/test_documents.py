@@ -19,8 +19,8 @@ from cfi2sframe.abi import AMD64
 from cfi2sframe.api import decode
 from cfi2sframe.errors import InputError
 from cfi2sframe.trace.snapshot import Process
-from tests.contrib.support import PROJECT, ROOT, check_section, environment, has_section, run
 from tests.support.cli import run as run_cli
+from tests.support.contrib import PROJECT, ROOT, check_section, environment, has_section, run
 from tests.support.needs import need
 
 DOCS = ROOT / "docs"

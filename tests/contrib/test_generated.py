@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cfi2sframe.cli.parsers import VERBS, verb_parser
-from tests.contrib.support import ROOT, run
+from tests.support.contrib import ROOT, run
 from tests.support.needs import attempt, need
 
 MAN_PAGE = "man/man1/cfi2sframe.1"

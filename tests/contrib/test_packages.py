@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.contrib.support import (
+from tests.support.consumer.walk import Sampler
+from tests.support.contrib import (
     CONTRIB,
     check_pair,
     check_section,
@@ -21,7 +22,6 @@ from tests.contrib.support import (
     shell_script,
 )
 from tests.support.needs import Result, attempt, need
-from tests.support.walk import Sampler
 
 pytestmark = pytest.mark.sampled
 

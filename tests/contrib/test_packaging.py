@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cfi2sframe import __version__
-from tests.contrib.support import PROGRAMS, PROJECT, ROOT, check_section, run
+from tests.support.contrib import PROGRAMS, PROJECT, ROOT, check_section, run
 from tests.support.needs import attempt, need
 
 pytestmark = pytest.mark.sampled

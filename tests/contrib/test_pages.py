@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from tests.contrib.support import ROOT, environment, run
+from tests.support.contrib import ROOT, environment, run
 from tests.support.needs import attempt, need
 from tests.support.oracle.tools import find_binutils, oracles_directory, tool_version
 

@@ -11,7 +11,7 @@ from cfi2sframe import Section, convert, load
 from cfi2sframe.api import decode
 from cfi2sframe.conversion.convert import Level
 from cfi2sframe.sframe.model import Found, Rule
-from tests.contrib.support import ROOT, run
+from tests.support.contrib import ROOT, run
 from tests.support.needs import need
 
 pytestmark = pytest.mark.sampled

@@ -13,7 +13,9 @@ from typing import Literal
 import pytest
 
 from cfi2sframe.cli import main
-from tests.contrib.support import (
+from tests.support import jobs
+from tests.support.consumer.walk import Sampler, check_walks
+from tests.support.contrib import (
     CONTRIB,
     check_pair,
     check_section,
@@ -26,9 +28,7 @@ from tests.contrib.support import (
     run,
     wrapper_folder,
 )
-from tests.support import jobs
 from tests.support.needs import attempt, need
-from tests.support.walk import Sampler, check_walks
 
 pytestmark = pytest.mark.sampled
 

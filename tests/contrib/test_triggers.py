@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.contrib.support import CONTRIB, ROOT, check_section, environment, has_section, run, shell_script
+from tests.support.contrib import CONTRIB, ROOT, check_section, environment, has_section, run, shell_script
 from tests.support.needs import attempt, need
 
 pytestmark = pytest.mark.sampled

@@ -13,7 +13,8 @@ from cfi2sframe import load, verify
 from cfi2sframe.api import decode_existing
 from cfi2sframe.cli.wrapper.programs import role_of
 from cfi2sframe.cli.wrapper.words import is_for_driver, output_of, output_of_driver
-from tests.contrib.support import (
+from tests.support.consumer.walk import Sampler, check_walks
+from tests.support.contrib import (
     PROGRAMS,
     PROJECT,
     ROOT,
@@ -25,7 +26,6 @@ from tests.contrib.support import (
     wrapper_folder,
 )
 from tests.support.needs import Result, attempt, need
-from tests.support.walk import Sampler, check_walks
 
 pytestmark = pytest.mark.sampled
 

@@ -22,10 +22,10 @@ from cfi2sframe.report.coverage import account
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.read import DecodedSection, read_section
 from cfi2sframe.sframe.write import RowStore, store_rows
-from tests.support import cfi_asm as asm
-from tests.support.bodies import with_functions
-from tests.support.samples import TEXT_VADDR, Code, cie_of, linked, linked_file, object_file, push_fp
-from tests.support.sums import check_sums, convert_checked
+from tests.support.conversion.sums import check_sums, convert_checked
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import TEXT_VADDR, Code, cie_of, linked, linked_file, object_file, push_fp
+from tests.support.sframe.bodies import with_functions
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "testdata" / "golden"

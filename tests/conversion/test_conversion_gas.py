@@ -14,12 +14,12 @@ from cfi2sframe.abi import AARCH64_BE
 from cfi2sframe.api import verify
 from cfi2sframe.conversion.convert import Options
 from cfi2sframe.conversion.reasons import SkipReason
-from tests.support import known_wrong
 from tests.support.needs import need
+from tests.support.oracle import known_wrong
 from tests.support.oracle.gas import Pair, assemble, functions_of, pair_of, problems_of
 from tests.support.oracle.readelf_sframe import check_printed, printed
+from tests.support.oracle.targets import TARGETS
 from tests.support.oracle.tools import Binutils, BinutilsVersion, Target
-from tests.support.targets import TARGETS
 
 pytestmark = pytest.mark.oracle
 

@@ -16,13 +16,13 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import SFrameError
 from cfi2sframe.sframe.model import Function, FunctionBody, Section
 from cfi2sframe.sframe.read import read_section
-from tests.support import cfi_asm as asm
-from tests.support import cfi_strategies as cfi
-from tests.support.evaluation import dwarf_values, sframe_values
-from tests.support.naive_compare import row_of
-from tests.support.rules import rows_of
-from tests.support.samples import TEXT_VADDR, Code, linked_file
-from tests.support.sums import convert_checked
+from tests.support.conversion.evaluation import dwarf_values, sframe_values
+from tests.support.conversion.sums import convert_checked
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.dwarf import cfi_strategies as cfi
+from tests.support.dwarf.naive_compare import row_of
+from tests.support.dwarf.rules import rows_of
+from tests.support.elf.samples import TEXT_VADDR, Code, linked_file
 
 TYPE_CHECKING = False
 

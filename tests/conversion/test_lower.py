@@ -22,9 +22,9 @@ from cfi2sframe.dwarf.rules import (
 )
 from cfi2sframe.errors import RequestError
 from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, FunctionBody, Rule
-from tests.support.bodies import body_of_rows
-from tests.support.rules import at_cfa, at_expression, in_register, is_expression, register_offset, value_at_cfa
-from tests.support.samples import parsed_cie
+from tests.support.dwarf.rules import at_cfa, at_expression, in_register, is_expression, register_offset, value_at_cfa
+from tests.support.elf.samples import parsed_cie
+from tests.support.sframe.bodies import body_of_rows
 
 #: CFA expressions and register expressions, with the text that messages show.
 DEREF_PLUS = b"\x77\x28\x06\x23\x08"  # breg7 40; deref; plus_uconst 8

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cfi2sframe.conversion.overlaps import Pieces, Ranges, Resolved, resolve_overlaps
 from cfi2sframe.conversion.reasons import Fate
 from cfi2sframe.sframe.model import FrameRow, FrameState, FunctionBody, Rule
-from tests.support.bodies import body_of_rows
+from tests.support.sframe.bodies import body_of_rows
 
 
 def is_code(start: int, end: int) -> bool:

@@ -14,12 +14,12 @@ from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState, Un
 from cfi2sframe.sframe.model import FrameState, Function, Rule, Section
 from cfi2sframe.sframe.read import read_section
 from cfi2sframe.verification.row_difference import row_difference
-from tests.support import cfi_asm as asm
-from tests.support.bodies import section_bytes, with_functions
-from tests.support.evaluation import WORD, Values, address_of, dwarf_values, register_value, sframe_values
-from tests.support.naive_compare import row_of
-from tests.support.rules import at_cfa, at_expression, in_register, is_expression, register_offset, value_at_cfa
-from tests.support.samples import parsed_cie
+from tests.support.conversion.evaluation import WORD, Values, address_of, dwarf_values, register_value, sframe_values
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.dwarf.naive_compare import row_of
+from tests.support.dwarf.rules import at_cfa, at_expression, in_register, is_expression, register_offset, value_at_cfa
+from tests.support.elf.samples import parsed_cie
+from tests.support.sframe.bodies import section_bytes, with_functions
 
 pytestmark = pytest.mark.property
 

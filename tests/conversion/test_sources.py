@@ -22,16 +22,16 @@ from cfi2sframe.report.coverage import coverage_data
 from cfi2sframe.report.coverage_report import coverage_report
 from cfi2sframe.sframe.read import read_section
 from cfi2sframe.verification.verify import verify_section
-from tests.support import cfi_asm as asm
-from tests.support.needs import need
-from tests.support.samples import (
+from tests.support.conversion.sums import check_sums, convert_checked
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import (
     CODE,
     TEXT_VADDR,
     Code,
     cie_of,
     linked_file,
 )
-from tests.support.sums import check_sums, convert_checked
+from tests.support.needs import need
 
 CODE_SIZE = 0x100
 

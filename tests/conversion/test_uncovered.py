@@ -30,10 +30,10 @@ from cfi2sframe.instructions.underived import CodeReason, Underived
 from cfi2sframe.jobs.job import refusal_of
 from cfi2sframe.report.coverage import coverage_data
 from cfi2sframe.report.coverage_report import coverage_report
-from tests.support import cfi_asm as asm
-from tests.support.rules import at_cfa, is_expression, register_offset
-from tests.support.samples import CODE, TEXT_VADDR, Code, cie_of, linked_file
-from tests.support.sums import check_sums, convert_checked
+from tests.support.conversion.sums import check_sums, convert_checked
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.dwarf.rules import at_cfa, is_expression, register_offset
+from tests.support.elf.samples import CODE, TEXT_VADDR, Code, cie_of, linked_file
 
 FROM_CODE = Options(source="code")
 ARCHES = (AMD64, AARCH64_LE, S390X)

@@ -10,8 +10,8 @@ from cfi2sframe.dwarf.entries import DwarfFde
 from cfi2sframe.dwarf.numbers import PointerBases
 from cfi2sframe.elf.cfi import CfiSection
 from cfi2sframe.errors import CfiError
-from tests.support import cfi_asm as asm
-from tests.support.entries import CfiTable, parse_entries
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.dwarf.entries import CfiTable, parse_entries
 
 VADDR, PC, SIZE = 0x20000, 0x11000, 0x123
 TABLE_VADDR = 0x30000

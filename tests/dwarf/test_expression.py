@@ -11,7 +11,7 @@ from cfi2sframe.abi.rule import Rule
 from cfi2sframe.constants import dwarf as d
 from cfi2sframe.dwarf.expression import Operation, describe, parse_expression, value_of
 from cfi2sframe.errors import CfiError
-from tests.support.cfi_asm import sleb128, uleb128
+from tests.support.dwarf.cfi_asm import sleb128, uleb128
 
 
 def total(register: int | None, offset: int) -> Rule:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cfi2sframe.constants import dwarf as d
 from cfi2sframe.dwarf.numbers import PointerBases, read_pointer, read_sleb, read_uleb, read_value
 from cfi2sframe.errors import CfiError
-from tests.support import cfi_asm as asm
+from tests.support.dwarf import cfi_asm as asm
 
 Reader = Callable[[bytes, int], tuple[int, int]]
 

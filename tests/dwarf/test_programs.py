@@ -12,8 +12,8 @@ from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.elf.cfi import CfiSection
 from cfi2sframe.elf.image import ElfImage
 from tests.golden.expected import objects
-from tests.support import cfi_asm as asm
-from tests.support.samples import FRAME_VADDR, TEXT_VADDR, cie_of, linked
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import FRAME_VADDR, TEXT_VADDR, cie_of, linked
 
 UNKNOWN = b"\x3f"
 

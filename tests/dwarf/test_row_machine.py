@@ -17,8 +17,8 @@ from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.numbers import Location, PointerBases
 from cfi2sframe.dwarf.rules import CfaRule, NoCfa, NoRule, RaSigning, RowState, UnwindTable
 from cfi2sframe.errors import CfiError
-from tests.support import cfi_asm as asm
-from tests.support.rules import (
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.dwarf.rules import (
     CfiRow,
     at_cfa,
     at_expression,
@@ -27,8 +27,8 @@ from tests.support.rules import (
     register_offset,
     value_at_cfa,
 )
-from tests.support.rules import rows_of as table_rows
-from tests.support.samples import parsed_cie
+from tests.support.dwarf.rules import rows_of as table_rows
+from tests.support.elf.samples import parsed_cie
 
 CODE_ALIGN, DATA_ALIGN = 3, -5
 RA = 200  # needs two bytes as LEB128

@@ -17,11 +17,11 @@ from cfi2sframe.dwarf.numbers import Location, PointerBases
 from cfi2sframe.dwarf.rules import UnwindTable
 from cfi2sframe.elf.cfi import CfiKind, CfiSection
 from cfi2sframe.errors import CfiError
-from tests.support import cfi_strategies as cfi
-from tests.support import naive
-from tests.support.entries import CfiTable, parse_entries
-from tests.support.naive_compare import problems_of
-from tests.support.samples import parsed_cie
+from tests.support.dwarf import cfi_strategies as cfi
+from tests.support.dwarf import naive
+from tests.support.dwarf.entries import CfiTable, parse_entries
+from tests.support.dwarf.naive_compare import problems_of
+from tests.support.elf.samples import parsed_cie
 
 SECTION_VADDR = 0x2000
 KINDS: st.SearchStrategy[CfiKind] = st.sampled_from(("eh_frame", "debug_frame"))

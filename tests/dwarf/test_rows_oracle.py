@@ -15,11 +15,11 @@ from cfi2sframe import load
 from cfi2sframe.conversion.convert import Options
 from cfi2sframe.conversion.image_cfi import read_programs
 from cfi2sframe.conversion.sources import find_cfi
-from tests.support import naive
-from tests.support.compare_rows import compare_rows
-from tests.support.naive_compare import problems_of
+from tests.support.conversion.compare_rows import compare_rows
+from tests.support.dwarf import naive
+from tests.support.dwarf.naive_compare import problems_of
+from tests.support.oracle.targets import AARCH64, S390, Target, label
 from tests.support.oracle.tools import CorpusArch
-from tests.support.targets import AARCH64, S390, Target, label
 
 pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 

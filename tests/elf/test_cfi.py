@@ -16,10 +16,10 @@ from cfi2sframe.dwarf.numbers import PointerBases
 from cfi2sframe.elf.cfi import CfiKind, CfiSection, relocated_bytes
 from cfi2sframe.elf.image import ElfImage, SectionOffset
 from cfi2sframe.errors import ElfError, RequestError
-from tests.support import cfi_asm as asm
-from tests.support.elf_asm import header_of_section, patched
-from tests.support.entries import CfiTable, parse_entries
-from tests.support.samples import FRAME_VADDR, TEXT_VADDR, linked_file
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.dwarf.entries import CfiTable, parse_entries
+from tests.support.elf.elf_asm import header_of_section, patched
+from tests.support.elf.samples import FRAME_VADDR, TEXT_VADDR, linked_file
 
 ALLOC_CODE = c.SHF_ALLOC | c.SHF_EXECINSTR
 CIE = asm.Cie(instructions=(asm.def_cfa(7, 8),))

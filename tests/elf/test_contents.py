@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cfi2sframe import convert, load
 from cfi2sframe.elf.contents import FileBytes, Joined, OpenFile, Splice, spliced
 from cfi2sframe.errors import ChangedError, EmbedError, InputError
-from tests.support.embedded import emitted, take_out
+from tests.support.placing.embedded import emitted, take_out
 
 GOLDEN = sorted((Path(__file__).resolve().parents[2] / "testdata" / "golden").glob("*.o"))
 DATA = bytes(range(1, 101))

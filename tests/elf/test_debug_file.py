@@ -19,13 +19,13 @@ from cfi2sframe.elf.debug_file import find_debug_file, with_debug_file
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import InputError, UnfitError
 from cfi2sframe.process.guard import limited
-from tests.support import cfi_asm as asm
 from tests.support.cli import run
-from tests.support.go_programs import go_build
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import CODE, FRAME_VADDR, SHF_ALLOC, SHT_NOBITS, TEXT_VADDR, cie_of
+from tests.support.gotable.go_programs import go_build
 from tests.support.needs import attempt, need
 from tests.support.needs import run as run_tool
-from tests.support.samples import CODE, FRAME_VADDR, SHF_ALLOC, SHT_NOBITS, TEXT_VADDR, cie_of
-from tests.support.targets import AARCH64, TARGETS, Target, label
+from tests.support.oracle.targets import AARCH64, TARGETS, Target, label
 
 SOURCE: Final = """
 #include <stdlib.h>

@@ -13,8 +13,8 @@ from cfi2sframe.elf.headers import StringTable
 from cfi2sframe.elf.image import ElfImage, SectionOffset
 from cfi2sframe.elf.sections import CodeRange, _without_overlap
 from cfi2sframe.errors import ElfError
-from tests.support import cfi_asm as asm
-from tests.support.elf_asm import header_of_section, patched
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.elf_asm import header_of_section, patched
 
 TEXT_VADDR, DATA_VADDR = 0x401000, 0x403000
 E_PHOFF, E_SHOFF, E_PHENTSIZE, E_PHNUM, E_SHENTSIZE, E_SHNUM, E_SHSTRNDX = 32, 40, 54, 56, 58, 60, 62

@@ -18,11 +18,11 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.padding import find_padding, is_fill
 from cfi2sframe.report.coverage import account
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, Rule, Section
-from tests.support import cfi_asm as asm
-from tests.support.bodies import body_of_rows, section_bytes, with_functions
-from tests.support.samples import TEXT_VADDR, Code, linked_file, object_file, push_fp
+from tests.support.conversion.sums import check_sums
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import TEXT_VADDR, Code, linked_file, object_file, push_fp
+from tests.support.sframe.bodies import body_of_rows, section_bytes, with_functions
 from tests.support.stubs.linked import Variant, link
-from tests.support.sums import check_sums
 
 #: An instruction that does something, and one that fills space, for each ABI.
 RET: Final = {AMD64: b"\xc3", AARCH64_LE: b"\xc0\x03\x5f\xd6", AARCH64_BE: b"\xc0\x03\x5f\xd6", S390X: b"\x07\xfe"}

@@ -10,8 +10,8 @@ from cfi2sframe.constants import elf as c
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import EmbedError, InputError
 from cfi2sframe.placing.remove import remove_section
-from tests.support import cfi_asm as asm
-from tests.support.samples import push_fp
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import push_fp
 
 VADDR = 0x401000
 FRAME = asm.EhFrame((push_fp(AMD64, VADDR), asm.Terminator()), VADDR + 0x100).assemble()

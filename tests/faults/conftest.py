@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.support import Faults
+from tests.support.faults import Faults
 from tests.support.needs import need
 
 HERE = Path(__file__).resolve().parent

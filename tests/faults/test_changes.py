@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.support import (
+from tests.support.faults import (
     BY_NAME,
     TIMEOUT_SECONDS,
     Faults,

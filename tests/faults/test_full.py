@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.support import BY_NAME, FORMS, OLD, Faults, Form, check_left, contents, expected, fill, run
+from tests.support.faults import BY_NAME, FORMS, OLD, Faults, Form, check_left, contents, expected, fill, run
 from tests.support.jobs import object_of
 from tests.support.needs import need
 

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 import pytest
 
 from cfi2sframe.cli.rewriting import POOL_SIZE
-from tests.contrib.support import ROOT, environment, install_programs, run, shell_script, wrapper_folder
 from tests.faults.test_truncation import file_of
+from tests.support.contrib import ROOT, environment, install_programs, run, shell_script, wrapper_folder
 from tests.support.jobs import object_of
 from tests.support.needs import Result, attempt, need
 

@@ -16,8 +16,8 @@ import pytest
 
 from cfi2sframe import convert, load
 from cfi2sframe.emit import emit
-from tests.faults.support import run_until
 from tests.support import cli
+from tests.support.faults import run_until
 from tests.support.jobs import object_of
 
 pytestmark = [

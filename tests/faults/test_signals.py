@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.support import (
+from tests.support.cli import ROOT
+from tests.support.faults import (
     BY_NAME,
     CALLS,
     FORMS,
@@ -23,7 +24,6 @@ from tests.faults.support import (
     fill,
     run,
 )
-from tests.support.cli import ROOT
 
 pytestmark = pytest.mark.sampled
 

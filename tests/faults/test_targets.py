@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.support import BY_NAME, OLD, TIMEOUT_SECONDS, Faults, contents, expected, run
+from tests.support.faults import BY_NAME, OLD, TIMEOUT_SECONDS, Faults, contents, expected, run
 from tests.support.jobs import object_of
 
 COPY = BY_NAME["copy"]

@@ -12,12 +12,12 @@ import pytest
 
 from cfi2sframe.abi import AMD64
 from cfi2sframe.elf import load
-from tests.faults.support import OLD, contents, run_until
-from tests.support import cfi_asm as asm
 from tests.support.cli import Result
-from tests.support.embedded import converted
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import TEXT_VADDR, Code, linked_file, push_fp
+from tests.support.faults import OLD, contents, run_until
 from tests.support.jobs import object_of
-from tests.support.samples import TEXT_VADDR, Code, linked_file, push_fp
+from tests.support.placing.embedded import converted
 from tests.support.trace.core_files import MODELS, plain_core, program
 from tests.support.trace.stacks import make_stack
 

@@ -17,7 +17,7 @@ from cfi2sframe.jobs.listing import work_list
 from tests.support.cli import run
 from tests.support.jobs import OBJECT
 from tests.support.needs import need
-from tests.support.sizes import library
+from tests.support.report import library
 
 ELF = library(1)
 

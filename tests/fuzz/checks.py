@@ -16,7 +16,7 @@ from cfi2sframe.sframe.dump import dump_json, dump_text
 from cfi2sframe.sframe.model import FrameRow, Function
 from cfi2sframe.sframe.read import DecodedSection
 from tests.fuzz.harness import FindingError, expect
-from tests.support.kernel_reader import LARGE_REGISTER, OUTSIDE, SPREAD, code_of, complaints
+from tests.support.sframe.kernel_reader import LARGE_REGISTER, OUTSIDE, SPREAD, code_of, complaints
 
 VERSIONS: Final = (1, 2, 3)
 #: As two bits of an input choose them, 2 twice: the first is what most of the kept ones stand for.

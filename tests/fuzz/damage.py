@@ -13,7 +13,7 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import Cfi2SFrameError
 from tests.fuzz import seeds
-from tests.support.samples import TEXT_VADDR, Code, linked_file, push_fp
+from tests.support.elf.samples import TEXT_VADDR, Code, linked_file, push_fp
 
 TYPE_CHECKING = False
 

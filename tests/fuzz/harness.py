@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 
 from cfi2sframe.errors import CostError
 from cfi2sframe.process.guard import limited
-from tests.support.bounds import BASE_SECONDS, MARGIN, MIB, SECONDS_PER_MIB
+from tests.support.process import BASE_SECONDS, MARGIN, MIB, SECONDS_PER_MIB
 
 CORPUS: Final = Path(__file__).resolve().parents[2] / "testdata/fuzz"
 #: A module in this package each, and a folder in `CORPUS` where fuzzing has found something.

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
-from tests.support import cfi_asm as asm
-from tests.support.raw_sframe import RawFunction, RawSection
-from tests.support.samples import CODE, cie_of, object_file, push_fp
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import CODE, cie_of, object_file, push_fp
+from tests.support.sframe.raw_sframe import RawFunction, RawSection
 
 ARCHES: Final = (AMD64, AARCH64_LE, S390X, AARCH64_BE)
 #: Addresses as a linker gives them to a small file: one page of headers and CFI, one of code.

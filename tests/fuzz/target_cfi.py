@@ -12,9 +12,9 @@ from cfi2sframe.elf.cfi import CfiKind, CfiSection
 from cfi2sframe.errors import CfiError
 from tests.fuzz import seeds as make
 from tests.fuzz.harness import expect
-from tests.support import cfi_asm as asm
-from tests.support.entries import parse_entries
-from tests.support.samples import cie_of
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.dwarf.entries import parse_entries
+from tests.support.elf.samples import cie_of
 
 _VADDR = 0x400000
 

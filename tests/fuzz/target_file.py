@@ -13,9 +13,9 @@ from cfi2sframe.errors import Cfi2SFrameError, InputError, RequestError, Verific
 from tests.fuzz import seeds as make
 from tests.fuzz.checks import LEVELS, check_conversions, check_existing
 from tests.fuzz.harness import FindingError, expect
-from tests.support import cfi_asm as asm
-from tests.support.go_table import GoFunction, GoTable, go_file
-from tests.support.samples import FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, cie_of
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, cie_of
+from tests.support.gotable.go_table import GoFunction, GoTable, go_file
 
 _SOME = 64
 

@@ -14,7 +14,7 @@ from cfi2sframe.report.coverage_report import missing_sentences
 from cfi2sframe.sframe.dump import dump_text
 from cfi2sframe.sframe.read import read_section
 from tests.golden.messages import FOLDER, text_of_messages
-from tests.support.sums import check_sums, convert_checked
+from tests.support.conversion.sums import check_sums, convert_checked
 
 MESSAGES = FOLDER / "messages.txt"
 

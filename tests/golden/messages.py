@@ -16,11 +16,20 @@ from typing import Final
 
 from cfi2sframe.abi import AMD64, S390X, Arch
 from cfi2sframe.trace import Frame
-from tests.support import cfi_asm as asm
 from tests.support.cli import run
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import (
+    CODE,
+    FRAME_VADDR,
+    SHF_ALLOC,
+    TEXT_VADDR,
+    cie_of,
+    linked_file,
+    object_file,
+    push_fp,
+)
 from tests.support.jobs import OBJECT, OF_32_BITS, TRUNCATED, WITHOUT_CFI, object_of, object_with_gap
-from tests.support.raw_sframe import RawFunction, RawSection
-from tests.support.samples import CODE, FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, cie_of, linked_file, object_file, push_fp
+from tests.support.sframe.raw_sframe import RawFunction, RawSection
 from tests.support.trace.core_files import BIAS, CoreFile, Load, program_mappings
 from tests.support.trace.core_files import TEXT_VADDR as PROGRAM_TEXT
 from tests.support.trace.core_files import program as traced_program

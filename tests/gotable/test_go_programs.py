@@ -14,8 +14,8 @@ import pytest
 
 from cfi2sframe import account, load
 from cfi2sframe.api import convert, verify
-from tests.support.go_programs import GO_ARCHES, go_build, judge_table
-from tests.support.sums import convert_checked
+from tests.support.conversion.sums import convert_checked
+from tests.support.gotable.go_programs import GO_ARCHES, go_build, judge_table
 
 pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 

@@ -10,9 +10,9 @@ from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.conversion.convert import Options, convert_image
 from cfi2sframe.errors import CfiError, RequestError, UnfitError
 from cfi2sframe.gotable.header import HEADER_SIZE, find_table
-from tests.support import cfi_asm as asm
-from tests.support.go_table import GO_1_18, GO_1_20, MODULE_VADDR, TABLE_VADDR, GoFunction, GoTable, go_file
-from tests.support.samples import SHF_ALLOC, TEXT_VADDR, linked, push_fp
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import SHF_ALLOC, TEXT_VADDR, linked, push_fp
+from tests.support.gotable.go_table import GO_1_18, GO_1_20, MODULE_VADDR, TABLE_VADDR, GoFunction, GoTable, go_file
 
 MAIN = GoFunction(0, ((4, 0), (24, 16), (4, 0)))
 ARCHES = (AMD64, AARCH64_LE, S390X)

@@ -21,8 +21,10 @@ from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import CostError
 from cfi2sframe.process.guard import limited
-from tests.support import cfi_asm as asm
-from tests.support.go_table import (
+from tests.support.conversion.sums import convert_checked
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, cie_of
+from tests.support.gotable.go_table import (
     GO_1_18,
     GO_1_20,
     QUANTA,
@@ -34,8 +36,6 @@ from tests.support.go_table import (
     depth_list,
     go_file,
 )
-from tests.support.samples import FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, cie_of
-from tests.support.sums import convert_checked
 
 ARCHES = (AMD64, AARCH64_LE, S390X)
 DEPTHS = ((4, 0), (24, 16), (4, 0))

@@ -10,10 +10,10 @@ from typing import Final
 import pytest
 
 from cfi2sframe.abi import AMD64
-from tests.support import elf_asm
-from tests.support.bounds import run_within_bound
+from tests.support.elf import elf_asm
+from tests.support.elf.samples import CODE, SHT_NOBITS, TEXT_VADDR
 from tests.support.instructions.handmade import DATA_VADDR, code_file
-from tests.support.samples import CODE, SHT_NOBITS, TEXT_VADDR
+from tests.support.process import run_within_bound
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.sampled]
 

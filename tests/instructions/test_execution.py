@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from cfi2sframe import load
 from cfi2sframe.instructions.effects import Op, Step
 from tests.support.instructions.execution import TARGETS, Checker, examples
+from tests.support.oracle.targets import S390
 from tests.support.oracle.tools import CorpusArch
-from tests.support.targets import S390
 
 #: Bytes of a file's code that are looked at.
 _MOST_BYTES: Final = 200_000

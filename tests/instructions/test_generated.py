@@ -11,11 +11,11 @@ from cfi2sframe.abi import AMD64
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.dwarf.rules import NoRule, RowState
 from cfi2sframe.instructions.derive import derive
+from tests.support.dwarf.rules import register_offset
+from tests.support.elf.samples import TEXT_VADDR
 from tests.support.instructions.assembled import rows_of, shown
 from tests.support.instructions.generated import Body, Generated, Statement, bodies, generated
 from tests.support.instructions.handmade import code_file, problems_of
-from tests.support.rules import register_offset
-from tests.support.samples import TEXT_VADDR
 
 pytestmark = pytest.mark.property
 

@@ -15,7 +15,7 @@ from tests.support.oracle.tools import CorpusArch
 
 pytestmark = pytest.mark.oracle
 
-SOURCE: Final = Path(__file__).resolve().parents[1] / "support/programs/whole_functions.c"
+SOURCE: Final = Path(__file__).resolve().parents[1] / "support/instructions/programs/whole_functions.c"
 COMPILERS: Final = ("gcc", "clang", "aarch64-linux-gnu-gcc", "s390x-linux-gnu-gcc")
 OPTIONS: Final = ("-O0", "-O2", "-Os", "-O2 -fno-omit-frame-pointer", "-O3 -fstack-protector-all")
 SEEDS: Final = (None, 1, 2, 3)

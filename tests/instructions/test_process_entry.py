@@ -10,9 +10,9 @@ from cfi2sframe.abi import AMD64
 from cfi2sframe.constants.elf import DF_1_PIE, DT_FLAGS_1
 from cfi2sframe.conversion.convert import Options, convert_image
 from cfi2sframe.dwarf.rules import NoRule
-from tests.support import cfi_asm as asm
-from tests.support.rules import at_cfa
-from tests.support.samples import CODE, SHF_ALLOC, TEXT_VADDR
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.dwarf.rules import at_cfa
+from tests.support.elf.samples import CODE, SHF_ALLOC, TEXT_VADDR
 
 #: `push rbx; pop rbx; ret`.
 FUNCTION = bytes.fromhex("53 5b c3")

@@ -11,7 +11,7 @@ import pytest
 from cfi2sframe.instructions.s390x import ABI
 from tests.support.instructions.execution import TARGETS, Checker
 from tests.support.needs import need, run
-from tests.support.targets import S390
+from tests.support.oracle.targets import S390
 
 pytestmark = pytest.mark.oracle
 

@@ -9,7 +9,7 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.audit.compare import audit
 from tests.support.needs import need, run
-from tests.support.targets import S390
+from tests.support.oracle.targets import S390
 
 pytestmark = pytest.mark.oracle
 

@@ -12,9 +12,9 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.sframe.model import Found, Section
 from cfi2sframe.trace import Frame, Memory, caller_of
 from cfi2sframe.trace.frames import interrupted_frame
-from tests.support import cfi_asm as asm
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import TEXT_VADDR, Code, linked_file
 from tests.support.needs import need, run
-from tests.support.samples import TEXT_VADDR, Code, linked_file
 
 SP = 0x7000_0000
 #: What is before the code, and where that starts and the code.

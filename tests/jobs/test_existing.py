@@ -17,10 +17,10 @@ from cfi2sframe.jobs.records import Settings
 from cfi2sframe.placing.record import record_span
 from cfi2sframe.trace.space import FileStore
 from tests.support.cli import ROOT
-from tests.support.embedded import converted, emitted, linked_program, without_record
 from tests.support.jobs import OBJECT, convert_one
 from tests.support.needs import attempt, need
 from tests.support.oracle.tools import find_binutils
+from tests.support.placing.embedded import converted, emitted, linked_program, without_record
 
 HEADING = "## A file that has a section\n"
 HEADER_ALONE = struct.pack("<HBBBbbBIIIII", 0xDEE2, 3, 5, 3, 0, -8, 0, 0, 0, 0, 0, 0)

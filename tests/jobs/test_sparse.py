@@ -7,8 +7,8 @@ import pytest
 
 from cfi2sframe.elf.headers import parse_file_header
 from cfi2sframe.elf.load import read_file, stored_size
-from tests.support.bounds import TOO_COSTLY, run_within_bound
 from tests.support.jobs import object_of
+from tests.support.process import TOO_COSTLY, run_within_bound
 
 pytestmark = pytest.mark.fuzz
 

@@ -12,9 +12,9 @@ from cfi2sframe.files.kinds import SkipKind
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.listing import work_list
 from cfi2sframe.jobs.records import Outcome, Settings
-from tests.support import cfi_asm as asm
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import TEXT_VADDR, linked_file, object_file, push_fp
 from tests.support.jobs import OBJECT, OF_32_BITS, TRUNCATED, WITHOUT_CFI, convert_one
-from tests.support.samples import TEXT_VADDR, linked_file, object_file, push_fp
 
 ET_DYN, ET_CORE = 3, 4
 LDSO = Path("/lib64/ld-linux-x86-64.so.2")

@@ -21,12 +21,8 @@ from cfi2sframe.dwarf.expression import Expression
 from cfi2sframe.dwarf.rules import RowState
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import emit
-from tests.support.embedded import write
-from tests.support.needs import need, run
-from tests.support.places import IN_C, IN_CPP, LIBRARIES, PAST_NORETURN_CALLS, build, program_of
-from tests.support.rules import register_offset, state_at
-from tests.support.variants import convert_unpadded
-from tests.support.walk import (
+from tests.support.consumer.places import IN_C, IN_CPP, LIBRARIES, PAST_NORETURN_CALLS, build, program_of
+from tests.support.consumer.walk import (
     CONSUMER,
     ENDS_EARLY,
     STRICT,
@@ -38,6 +34,10 @@ from tests.support.walk import (
     read_report,
     variables_of,
 )
+from tests.support.conversion.variants import convert_unpadded
+from tests.support.dwarf.rules import register_offset, state_at
+from tests.support.needs import need, run
+from tests.support.placing.embedded import write
 
 pytestmark = pytest.mark.oracle
 

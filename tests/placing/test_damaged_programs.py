@@ -12,7 +12,7 @@ from cfi2sframe import load
 from cfi2sframe.constants.elf import SHT_NOTE
 from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE
 from cfi2sframe.errors import Cfi2SFrameError
-from tests.support.embedded import compiled, converted, take_out, write
+from tests.support.placing.embedded import compiled, converted, take_out, write
 
 pytestmark = pytest.mark.fuzz
 

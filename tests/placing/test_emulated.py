@@ -13,11 +13,11 @@ from cfi2sframe import load
 from cfi2sframe.cli import main
 from cfi2sframe.constants.elf import PF_W, PT_GNU_SFRAME, PT_LOAD
 from cfi2sframe.elf.image import ElfImage
-from tests.support.embedded import SOURCES
+from tests.support.consumer.walk import CONSUMER, Place, compile_sampler, read_report, variables_of
 from tests.support.needs import run
+from tests.support.oracle.targets import AARCH64, S390, TARGETS, Target, label
 from tests.support.oracle.tools import Binutils, BinutilsVersion
-from tests.support.targets import AARCH64, S390, TARGETS, Target, label
-from tests.support.walk import CONSUMER, Place, compile_sampler, read_report, variables_of
+from tests.support.placing.embedded import SOURCES
 
 pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The backtrace() of a glibc that reads SFrame finds, by the sections made here, the frames that DWARF finds.
 
-The programs of tests/support/places run under the glibc of `make glibc`. They, their libraries, its libraries and its
-ld.so are converted to version 2, at each level that shares rows, without further options. In the libgcc_s.so.1 that
-backtrace() falls back to, _Unwind_Backtrace is overwritten and finds no frame: whatever is answered comes from SFrame
-rows.
+The programs of tests/support/consumer/places run under the glibc of `make glibc`. They, their libraries, its libraries
+and its ld.so are converted to version 2, at each level that shares rows, without further options. In the libgcc_s.so.1
+that backtrace() falls back to, _Unwind_Backtrace is overwritten and finds no frame: whatever is answered comes from
+SFrame rows.
 """
 
 import re
@@ -18,11 +18,11 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_LE, AMD64
 from cfi2sframe.conversion.convert import Options, convert_image
-from tests.support.embedded import emitted
-from tests.support.known_wrong import expect_failure
+from tests.support.consumer.places import IN_C, IN_CPP, build, program_of
+from tests.support.consumer.walk import libraries_of
 from tests.support.needs import need
-from tests.support.places import IN_C, IN_CPP, build, program_of
-from tests.support.walk import libraries_of
+from tests.support.oracle.known_wrong import expect_failure
+from tests.support.placing.embedded import emitted
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow, pytest.mark.sampled]
 

@@ -7,8 +7,8 @@ import pytest
 
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing import place
-from tests.support.embedded import KINDS, LARGE, SMALL, compiled, embed, linked_program
 from tests.support.needs import attempt
+from tests.support.placing.embedded import KINDS, LARGE, SMALL, compiled, embed, linked_program
 
 FIXED = ("nopie", "static")
 

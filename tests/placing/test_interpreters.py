@@ -11,10 +11,10 @@ from cfi2sframe.cli import main
 from cfi2sframe.constants.elf import PF_W, PT_GNU_SFRAME, PT_LOAD
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing import place
-from tests.support.embedded import LARGE, LINKERS, SMALL, embed, embedded, take_out
 from tests.support.needs import need, run
+from tests.support.oracle.targets import TARGETS, Target, label
 from tests.support.oracle.tools import tool_version
-from tests.support.targets import TARGETS, Target, label
+from tests.support.placing.embedded import LARGE, LINKERS, SMALL, embed, embedded, take_out
 
 pytestmark = pytest.mark.oracle
 

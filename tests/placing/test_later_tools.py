@@ -9,7 +9,9 @@ from typing import Literal, NamedTuple
 
 import pytest
 
-from tests.support.embedded import (
+from tests.support.needs import attempt, need
+from tests.support.oracle.tools import Binutils, BinutilsVersion
+from tests.support.placing.embedded import (
     KINDS,
     LARGE,
     LINKERS,
@@ -22,8 +24,6 @@ from tests.support.embedded import (
     take_out,
     write,
 )
-from tests.support.needs import attempt, need
-from tests.support.oracle.tools import Binutils, BinutilsVersion
 
 pytestmark = pytest.mark.oracle
 

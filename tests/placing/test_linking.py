@@ -14,14 +14,14 @@ from cfi2sframe.conversion.convert import Options
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.sframe.model import Section
 from cfi2sframe.verification.verify import Difference
-from tests.support import known_wrong
-from tests.support.embedded import emitted
-from tests.support.emitted import TESTDATA
 from tests.support.needs import need, run
+from tests.support.oracle import known_wrong
 from tests.support.oracle.gas import differences_in_meaning
+from tests.support.oracle.targets import AARCH64, S390, Target
 from tests.support.oracle.tools import Binutils, BinutilsVersion, tool_version
-from tests.support.project import units
-from tests.support.targets import AARCH64, S390, Target
+from tests.support.placing.embedded import emitted
+from tests.support.placing.emitted import TESTDATA
+from tests.support.placing.project import units
 
 pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 

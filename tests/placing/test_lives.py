@@ -19,10 +19,10 @@ from cfi2sframe.conversion.convert import Options
 from cfi2sframe.jobs.records import Settings
 from cfi2sframe.placing.record import original_of
 from cfi2sframe.verification.reader_names import READERS
-from tests.support.embedded import KINDS, emitted, linked_program, without_section_headers, write
 from tests.support.jobs import convert_one
 from tests.support.needs import attempt, need
 from tests.support.oracle.tools import Binutils, BinutilsVersion
+from tests.support.placing.embedded import KINDS, emitted, linked_program, without_section_headers, write
 
 pytestmark = pytest.mark.oracle
 

@@ -14,12 +14,12 @@ from cfi2sframe.elf.headers import ByteOrder
 from cfi2sframe.elf.notes import may_be_elsewhere
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.linked import plan_insertion
-from tests.support import cfi_asm as asm
-from tests.support.elf_asm import note
-from tests.support.embedded import LARGE, LINKERS, compiled, converted, embed, embedded, take_out
-from tests.support.linked_by_hand import noted_file, notes_of
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.elf_asm import note
 from tests.support.needs import attempt, need, run
 from tests.support.oracle.tools import Binutils, BinutilsVersion
+from tests.support.placing.embedded import LARGE, LINKERS, compiled, converted, embed, embedded, take_out
+from tests.support.placing.linked_by_hand import noted_file, notes_of
 
 IMAGE: Final = range(0x400000, 0x500000)
 VADDR: Final = 0x400300

@@ -13,9 +13,10 @@ from cfi2sframe.emit import check, emit
 from cfi2sframe.errors import EmbedError, VerificationError
 from cfi2sframe.placing.objects import ObjectRelocation, add_to_object
 from cfi2sframe.placing.remove_object import remove_from_object
-from tests.support.elf_asm import Relocation, Section, Symbol, elf_file
-from tests.support.embedded import SH_TYPE, converted, emitted, section_header, take_out
-from tests.support.emitted import (
+from tests.support.elf.elf_asm import Relocation, Section, Symbol, elf_file
+from tests.support.elf.samples import object_file, push_fp
+from tests.support.placing.embedded import SH_TYPE, converted, emitted, section_header, take_out
+from tests.support.placing.emitted import (
     FILE_HEADER_SIZE,
     GOLDEN,
     SHT_GNU_SFRAME,
@@ -25,7 +26,6 @@ from tests.support.emitted import (
     named,
     relas_of,
 )
-from tests.support.samples import object_file, push_fp
 
 SHN_LORESERVE, SHN_XINDEX = 0xFF00, 0xFFFF
 SHF_ALLOC, SHF_INFO_LINK = 0x2, 0x40

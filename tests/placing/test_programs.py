@@ -12,7 +12,8 @@ from cfi2sframe.constants.elf import PF_R, PF_X, PT_LOAD, PT_PHDR
 from cfi2sframe.placing import head
 from cfi2sframe.placing.linked import plan_insertion
 from cfi2sframe.placing.place import Placement
-from tests.support.embedded import (
+from tests.support.needs import attempt, need
+from tests.support.placing.embedded import (
     KINDS,
     LARGE,
     LINKERS,
@@ -29,7 +30,6 @@ from tests.support.embedded import (
     take_out,
     write,
 )
-from tests.support.needs import attempt, need
 
 #: Only the table of a stripped program may move to the end of the file, and most programs have a better way.
 AT_END = "table at end"

@@ -28,8 +28,10 @@ from cfi2sframe.placing.record import (
 )
 from cfi2sframe.placing.remove import remove_section
 from tests.support.cli import ROOT
-from tests.support.elf_asm import Section, Symbol, elf_file
-from tests.support.embedded import (
+from tests.support.elf.elf_asm import Section, Symbol, elf_file
+from tests.support.jobs import OBJECT, convert_one
+from tests.support.needs import attempt, need
+from tests.support.placing.embedded import (
     KINDS,
     converted,
     embedded,
@@ -39,8 +41,6 @@ from tests.support.embedded import (
     without_section_headers,
     write,
 )
-from tests.support.jobs import OBJECT, convert_one
-from tests.support.needs import attempt, need
 
 LARGE = 1 << 16
 ROUNDS = 50

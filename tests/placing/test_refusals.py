@@ -11,7 +11,8 @@ from cfi2sframe.constants.elf import PT_LOAD, PT_NOTE
 from cfi2sframe.elf.headers import parse_file_header, parse_program_headers
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.linked import plan_insertion
-from tests.support.embedded import (
+from tests.support.needs import attempt, need
+from tests.support.placing.embedded import (
     LARGE,
     P_ALIGN,
     P_FILESZ,
@@ -28,7 +29,6 @@ from tests.support.embedded import (
     take_out,
     write,
 )
-from tests.support.needs import attempt, need
 
 
 def _refusal(data: bytes | bytearray) -> str:

@@ -22,7 +22,7 @@ from cfi2sframe.placing.record import record_span
 from cfi2sframe.placing.remove import Removal, check_removal, remove_section
 from cfi2sframe.placing.reread import _check_loads, check_removed
 from cfi2sframe.placing.view import FileView
-from tests.support.embedded import (
+from tests.support.placing.embedded import (
     LARGE,
     P_ALIGN,
     P_FILESZ,

@@ -21,9 +21,9 @@ from cfi2sframe.constants.elf import SHT_GNU_SFRAME
 from cfi2sframe.errors import CostError, ErrorKind, InputError, kind_of
 from cfi2sframe.process import guard
 from cfi2sframe.process.guard import grant_for_code, limited, part
-from tests.support import cfi_asm as asm
-from tests.support.bounds import ROOT, run_within_bound
-from tests.support.samples import CODE, FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, push_fp
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import CODE, FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, push_fp
+from tests.support.process import ROOT, run_within_bound
 
 
 def state() -> tuple[object, tuple[int, int], tuple[float, float]]:

@@ -10,10 +10,10 @@ from cfi2sframe.abi import AMD64
 from cfi2sframe.report.coverage import Coverage, share
 from cfi2sframe.report.coverage_report import add_up, coverage_report, headline, missing_sentences
 from cfi2sframe.report.tables import render
-from tests.support import cfi_asm as asm
-from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file, push_fp
-from tests.support.sizes import check_table
-from tests.support.sums import check_sums, convert_checked
+from tests.support.conversion.sums import check_sums, convert_checked
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import TEXT_VADDR, Code, cie_of, linked_file, push_fp
+from tests.support.report import check_table
 
 UNSAYABLE = asm.def_cfa_expression(b"\x30")
 

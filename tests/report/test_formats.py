@@ -22,10 +22,10 @@ from cfi2sframe.report.coverage_report import coverage_report
 from cfi2sframe.report.size_report import comparison_report, size_report
 from cfi2sframe.report.tables import FORMATS, Column, Report, Table, render
 from cfi2sframe.text import printable
-from tests.support import cfi_asm as asm
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import TEXT_VADDR, cie_of, linked_file, push_fp
 from tests.support.needs import attempt, need
-from tests.support.samples import TEXT_VADDR, cie_of, linked_file, push_fp
-from tests.support.sizes import library, measured, sample_files
+from tests.support.report import library, measured, sample_files
 
 
 def covered(name: str, function: str = "") -> Coverage:

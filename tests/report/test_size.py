@@ -11,9 +11,9 @@ from cfi2sframe.cli.size import ORDERS
 from cfi2sframe.report.size import SUMMED, add_up, measure
 from cfi2sframe.report.size_report import comparison_report, human, size_report
 from cfi2sframe.report.tables import common_folder
-from tests.support import cfi_asm as asm
-from tests.support.samples import TEXT_VADDR, cie_of, linked_file, push_fp
-from tests.support.sizes import (
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import TEXT_VADDR, cie_of, linked_file, push_fp
+from tests.support.report import (
     FUNCTION_SIZE,
     check_table,
     library,

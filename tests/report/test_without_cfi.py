@@ -9,9 +9,9 @@ from cfi2sframe import load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.report.coverage import NAMED_COUNT, Coverage
 from cfi2sframe.report.coverage_report import coverage_report
-from tests.support import cfi_asm as asm
-from tests.support.samples import CODE, FRAME_VADDR, PT_LOAD, SHF_ALLOC, TEXT_VADDR, object_file, push_fp
-from tests.support.sums import check_sums, convert_checked
+from tests.support.conversion.sums import check_sums, convert_checked
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import CODE, FRAME_VADDR, PT_LOAD, SHF_ALLOC, TEXT_VADDR, object_file, push_fp
 
 STT_NOTYPE: Final = 0x10
 STT_GNU_IFUNC: Final = 0x1A

@@ -7,7 +7,7 @@ import pytest
 
 from cfi2sframe.sframe.dump import Shown, dump_json, dump_text
 from cfi2sframe.sframe.read import read_section
-from tests.support.raw_sframe import RawFunction, RawSection
+from tests.support.sframe.raw_sframe import RawFunction, RawSection
 
 
 def dump(raw: RawSection) -> list[str]:

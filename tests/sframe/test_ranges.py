@@ -13,7 +13,7 @@ from cfi2sframe.sframe.model import Attributes, FrameRow, FrameState, Function, 
 from cfi2sframe.sframe.ranges import make_ranges
 from cfi2sframe.sframe.read import read_section
 from cfi2sframe.sframe.segments import MAX_ROWS, make_text
-from tests.support.bodies import body_of_rows, section_bytes, with_functions
+from tests.support.sframe.bodies import body_of_rows, section_bytes, with_functions
 
 CFA_OFFSETS = (8, 16, 24, 32, 304)
 #: For -O1 and -O2; the section is far from its functions.

@@ -10,10 +10,10 @@ from cfi2sframe.errors import SFrameError
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.read import Header, read_header, read_section
 from tests.fuzz.harness import timed
-from tests.support.bodies import section_bytes, with_functions
-from tests.support.raw_sframe import RawFunction, RawSection
-from tests.support.rules import at_cfa as saved
-from tests.support.rules import register_offset as at
+from tests.support.dwarf.rules import at_cfa as saved
+from tests.support.dwarf.rules import register_offset as at
+from tests.support.sframe.bodies import section_bytes, with_functions
+from tests.support.sframe.raw_sframe import RawFunction, RawSection
 
 RA8 = Rule(None, -8, deref=True)
 SP8 = FrameState(Rule(7, 8, deref=False), RA8)

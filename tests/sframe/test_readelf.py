@@ -18,12 +18,12 @@ from cfi2sframe import convert, load, verify
 from cfi2sframe.abi import AARCH64_BE, Arch
 from cfi2sframe.conversion.convert import Level, Options
 from cfi2sframe.errors import InputError
-from tests.support.kernel_reader import SPREAD, code_of, complaints
-from tests.support.known_wrong import expect_failure
+from tests.support.elf.samples import TEXT_VADDR, linked_file, push_fp
 from tests.support.needs import need, run
+from tests.support.oracle.known_wrong import expect_failure
 from tests.support.oracle.readelf_sframe import check_readelf, printed, wrapped
 from tests.support.oracle.tools import Binutils, BinutilsVersion, Target, find_llvm_readelf
-from tests.support.samples import TEXT_VADDR, linked_file, push_fp
+from tests.support.sframe.kernel_reader import SPREAD, code_of, complaints
 
 pytestmark = pytest.mark.oracle
 

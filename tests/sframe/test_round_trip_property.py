@@ -21,8 +21,8 @@ from cfi2sframe.sframe.model import (
 )
 from cfi2sframe.sframe.read import DecodedSection, read_section
 from cfi2sframe.verification.readers import unmet_demands
-from tests.support.bodies import body_of_rows, section_bytes, with_functions
-from tests.support.samples import object_file, push_fp
+from tests.support.elf.samples import object_file, push_fp
+from tests.support.sframe.bodies import body_of_rows, section_bytes, with_functions
 
 WORD_EDGES = tuple(sign * (1 << bits) + near for bits in (7, 8, 15, 16) for sign in (1, -1) for near in (-1, 0, 1))
 START_EDGES = (0xFE, 0xFF, 0x100, 0xFFFE, 0xFFFF, 0x10000, 0xFFFFFF)

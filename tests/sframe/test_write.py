@@ -13,10 +13,10 @@ from cfi2sframe.errors import RequestError
 from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, Function, Rule, Section
 from cfi2sframe.sframe.read import read_section
 from cfi2sframe.sframe.write import row_tail
-from tests.support.bodies import body_of_rows, section_bytes, with_functions
-from tests.support.raw_sframe import RawFunction, RawSection
-from tests.support.rules import at_cfa as saved
-from tests.support.rules import register_offset as at
+from tests.support.dwarf.rules import at_cfa as saved
+from tests.support.dwarf.rules import register_offset as at
+from tests.support.sframe.bodies import body_of_rows, section_bytes, with_functions
+from tests.support.sframe.raw_sframe import RawFunction, RawSection
 
 RA8, FP16 = saved(-8), saved(-16)
 

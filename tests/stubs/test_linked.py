@@ -14,7 +14,7 @@ from cfi2sframe.conversion.convert import Conversion
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.stubs.records import StubReason
 from cfi2sframe.stubs.scan import scan_stubs
-from tests.support import known_wrong
+from tests.support.oracle import known_wrong
 from tests.support.oracle.tools import Binutils
 from tests.support.stubs.emulate import measure
 from tests.support.stubs.handmade import depth_at

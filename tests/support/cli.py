@@ -15,7 +15,7 @@ from cfi2sframe.cli import main
 from cfi2sframe.conversion import convert
 from cfi2sframe.conversion.convert import Conversion, Options
 from cfi2sframe.elf.image import ElfImage
-from tests.support.sums import check_sums, may_join
+from tests.support.conversion.sums import check_sums, may_join
 
 TYPE_CHECKING = False
 

@@ -8,8 +8,8 @@ from cfi2sframe.abi import AMD64, S390X
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.listing import work_list
 from cfi2sframe.jobs.records import Outcome, Settings
-from tests.support import cfi_asm as asm
-from tests.support.samples import cie_of, object_file, push_fp
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import cie_of, object_file, push_fp
 
 #: An object with one function, and what it becomes is not the same for each size.
 OBJECT = object_file(AMD64, {".text": (push_fp(AMD64, 0),)})

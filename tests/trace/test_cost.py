@@ -12,8 +12,8 @@ import pytest
 from cfi2sframe.abi import AMD64
 from cfi2sframe.constants import elf as c
 from cfi2sframe.trace import Frame
-from tests.support.bounds import BoundedRun, run_within_bound
-from tests.support.raw_sframe import RawFunction
+from tests.support.process import BoundedRun, run_within_bound
+from tests.support.sframe.raw_sframe import RawFunction
 from tests.support.trace.core_files import (
     BIAS,
     PAGE,

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cfi2sframe.trace import trace_core
-from tests.support import known_wrong
 from tests.support.needs import need
-from tests.support.targets import AARCH64, TARGETS, Target
+from tests.support.oracle import known_wrong
+from tests.support.oracle.targets import AARCH64, TARGETS, Target
 from tests.support.trace.build import compile_program, named
 from tests.support.trace.emulated import CPU_WITHOUT_PAC, die_under_gdb
 from tests.support.trace.judges import check

@@ -18,7 +18,7 @@ from cfi2sframe.trace import AddressSpace, Ending, FileStore, trace_core
 from cfi2sframe.trace.frames import EndingKind
 from cfi2sframe.trace.space import ModuleFile
 from tests.support import cli
-from tests.support.elf_asm import Section, Segment, Symbol, elf_file, note
+from tests.support.elf.elf_asm import Section, Segment, Symbol, elf_file, note
 from tests.support.needs import need
 from tests.support.trace.core_files import (
     BIAS,

@@ -12,7 +12,7 @@ from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.sframe.model import Found, FrameRow, FrameState, Function, FunctionBody, Rule
 from cfi2sframe.trace import Ending, Frame, caller_of, frames, walk
 from cfi2sframe.trace.frames import strip_pac
-from tests.support.raw_sframe import RawFunction
+from tests.support.sframe.raw_sframe import RawFunction
 from tests.support.trace.stacks import Model, find_row, make_stack, raw_section, words_row
 
 VERSIONS_BY_ARCH: Final = [

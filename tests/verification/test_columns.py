@@ -21,9 +21,9 @@ from cfi2sframe.sframe.read import read_section
 from cfi2sframe.verification.row_difference import row_difference
 from cfi2sframe.verification.truth import Truth
 from cfi2sframe.verification.verify import verify_section
-from tests.support import cfi_asm as asm
-from tests.support.bodies import section_bytes, with_functions
-from tests.support.samples import TEXT_VADDR, cie_of, linked_file
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import TEXT_VADDR, cie_of, linked_file
+from tests.support.sframe.bodies import section_bytes, with_functions
 
 pytestmark = pytest.mark.property
 

@@ -15,9 +15,9 @@ from cfi2sframe.verification.truth import MAX_CANDIDATES
 from cfi2sframe.verification.verify import Verification
 from tests.fuzz import target_file
 from tests.fuzz.harness import measured, timed
-from tests.support import cfi_asm as asm
-from tests.support.raw_sframe import RawFunction, RawSection
-from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import TEXT_VADDR, Code, cie_of, linked_file
+from tests.support.sframe.raw_sframe import RawFunction, RawSection
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.sampled]
 

@@ -12,9 +12,9 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import RequestError
 from cfi2sframe.verification.reader_names import READERS
 from cfi2sframe.verification.readers import Verdict
-from tests.support import elf_asm as asm
-from tests.support.kernel_reader import complaints
-from tests.support.raw_sframe import RawFunction, RawSection
+from tests.support.elf import elf_asm as asm
+from tests.support.sframe.kernel_reader import complaints
+from tests.support.sframe.raw_sframe import RawFunction, RawSection
 
 EM_X86_64, EM_S390, EM_AARCH64 = 62, 22, 183
 ET_DYN, PT_LOAD, PT_PHDR, PT_GNU_SFRAME = 3, 1, 6, 0x6474E554

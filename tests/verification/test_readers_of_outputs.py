@@ -14,8 +14,8 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import reader_warnings
 from cfi2sframe.errors import Cfi2SFrameError
 from tests.fuzz import seeds
-from tests.support import cfi_asm as asm
-from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import TEXT_VADDR, Code, cie_of, linked_file
 
 GOLDEN: Final = sorted((Path(__file__).resolve().parents[2] / "testdata/golden").glob("*.o"))
 #: Version, errata, level.

@@ -16,7 +16,7 @@ from cfi2sframe.emit import emit
 from cfi2sframe.errors import InputError
 from tests.support.needs import need
 from tests.support.oracle.tools import Binutils, BinutilsVersion
-from tests.support.raw_sframe import RawFunction, RawSection
+from tests.support.sframe.raw_sframe import RawFunction, RawSection
 from tests.verification.test_readers import linked_image
 
 pytestmark = pytest.mark.oracle

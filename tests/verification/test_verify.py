@@ -18,9 +18,9 @@ from cfi2sframe.sframe.read import read_section
 from cfi2sframe.stubs.records import StubScan
 from cfi2sframe.verification.truth import Truth
 from cfi2sframe.verification.verify import Difference, Verification, verify_section
-from tests.support import cfi_asm as asm
-from tests.support.raw_sframe import RawFunction, RawSection
-from tests.support.samples import TEXT_VADDR, Code, cie_of, linked, linked_file, object_file, push_fp
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import TEXT_VADDR, Code, cie_of, linked, linked_file, object_file, push_fp
+from tests.support.sframe.raw_sframe import RawFunction, RawSection
 
 ROWS = "00 03 08  04 05 10 f0  08 04 10 f0"
 PUSH = RawFunction(TEXT_VADDR, 0x20, bytes.fromhex(ROWS), 3)

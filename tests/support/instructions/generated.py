@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from hypothesis import strategies as st
 
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState
-from tests.support.rules import at_cfa, register_offset
+from tests.support.dwarf.rules import at_cfa, register_offset
 
 _RBP, _RSP = 6, 7
 _PUSHES: Final = {"rbx": (b"\x53", b"\x5b"), "r12": (b"\x41\x54", b"\x41\x5c"), "r15": (b"\x41\x57", b"\x41\x5f")}

@@ -12,8 +12,8 @@ from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.spans import Span, without
 from cfi2sframe.instructions.derive import Derived
-from tests.support import elf_asm
-from tests.support.samples import CODE, ET_DYN, PT_LOAD, SHF_ALLOC, TEXT_VADDR
+from tests.support.elf import elf_asm
+from tests.support.elf.samples import CODE, ET_DYN, PT_LOAD, SHF_ALLOC, TEXT_VADDR
 
 STT_FUNC: Final = 0x12
 STT_NOTYPE: Final = 0x10

@@ -12,7 +12,7 @@ from cfi2sframe.api import decode
 from cfi2sframe.conversion.convert import Options
 from cfi2sframe.sframe.dump import dump_text
 from cfi2sframe.sframe.read import DecodedSection
-from tests.support import known_wrong
+from tests.support.oracle import known_wrong
 from tests.support.oracle.tools import Binutils, Target
 
 _ROW: Final = re.compile(r"    [0-9a-f]{16}  ")

@@ -9,7 +9,7 @@ from cfi2sframe.abi import AMD64, Arch
 from cfi2sframe.constants.elf import ET_DYN, PF_R, PF_X, PT_DYNAMIC, PT_LOAD, SHF_ALLOC, SHF_EXECINSTR
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.sframe.model import Function
-from tests.support import elf_asm
+from tests.support.elf import elf_asm
 
 PLT_VADDR: Final = 0x1000
 GOT_VADDR: Final = 0x3000

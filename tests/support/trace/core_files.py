@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from cfi2sframe.abi import AMD64, S390X, Arch
 from cfi2sframe.constants import elf as c
 from cfi2sframe.trace import FileMapping, Frame
-from tests.support import elf_asm
-from tests.support.elf_asm import note
+from tests.support.elf import elf_asm
+from tests.support.elf.elf_asm import note
 from tests.support.trace.stacks import SECTION_VADDR, STACK, Model, Stack, make_stack
 
 NT_PRSTATUS, NT_AUXV, NT_FILE = 1, 6, 0x46494C45

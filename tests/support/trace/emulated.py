@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.load import load
 from cfi2sframe.trace import FileMapping
-from tests.support.elf_asm import note
-from tests.support.targets import Target
+from tests.support.elf.elf_asm import note
+from tests.support.oracle.targets import Target
 from tests.support.trace.build import allow_cores
 from tests.support.trace.core_files import NT_FILE, PAGE, mapped_files, with_headers
 from tests.support.trace.judges import GDB_FRAMES, TIMEOUT, Chain, chains_in, gdb

@@ -11,7 +11,7 @@ from cfi2sframe.abi import AMD64, S390X, Arch
 from cfi2sframe.api import decode
 from cfi2sframe.sframe.model import Found
 from cfi2sframe.trace import Ending, Frame
-from tests.support.raw_sframe import RawFunction, RawSection
+from tests.support.sframe.raw_sframe import RawFunction, RawSection
 
 SECTION_VADDR: Final = 0x30000
 FUNCTION_SIZE: Final = 0x100

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Walk the stacks of a running program by its .sframe and by glibc's backtrace(): the sampler of `consumer/`."""
+"""Walk the stacks of a running program by its .sframe and by glibc's backtrace(): the sampler beside this."""
 
 import re
 from itertools import takewhile
@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from cfi2sframe import convert, load
-from tests.support.embedded import converted, write
 from tests.support.needs import need, run
+from tests.support.placing.embedded import converted, write
 
-CONSUMER: Final = Path(__file__).parent / "consumer"
+CONSUMER: Final = Path(__file__).parent
 STRICT: Final = ("-O2", "-Wall", "-Wextra", "-Werror")
 #: Endings after which backtrace() may know more without SFrame being wrong.
 ENDS_EARLY: Final = ("no_module", "no_section", "no_function", "unsafe_register", "too_deep")

@@ -6,8 +6,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 from hypothesis import strategies as st
 
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
-from tests.support import cfi_asm as asm
-from tests.support.samples import cie_of
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import cie_of
 
 Operation: TypeAlias = Literal[
     "advance",

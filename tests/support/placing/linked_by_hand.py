@@ -8,9 +8,9 @@ from typing import Final
 
 from cfi2sframe.abi import AMD64
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE, SECTION_HEADER_SIZE
-from tests.support import cfi_asm as asm
-from tests.support.elf_asm import note
-from tests.support.samples import push_fp
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.elf_asm import note
+from tests.support.elf.samples import push_fp
 
 BASE_VADDR: Final = 0x400000
 PT_LOAD, PT_NOTE = 1, 4

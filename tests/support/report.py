@@ -7,8 +7,8 @@ from cfi2sframe import convert, load
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
 from cfi2sframe.report.size import FileSize, measure
 from cfi2sframe.report.tables import Table
-from tests.support import cfi_asm as asm
-from tests.support.samples import TEXT_VADDR, cie_of, linked_file, object_file, push_fp
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import TEXT_VADDR, cie_of, linked_file, object_file, push_fp
 
 FUNCTION_SIZE = 32
 

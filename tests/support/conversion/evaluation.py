@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 from cfi2sframe.abi import S390X, Arch
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.sframe.model import FrameState
-from tests.support.naive import RA_SIGN_STATE, Reader, Row
-from tests.support.naive import Rule as DwarfRule
+from tests.support.dwarf.naive import RA_SIGN_STATE, Reader, Row
+from tests.support.dwarf.naive import Rule as DwarfRule
 
 WORD: Final = 1 << 64
 _INCREMENT: Final = 0x9E3779B97F4A7C15

@@ -7,9 +7,9 @@ from typing import Final
 from cfi2sframe.abi import Arch
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.dwarf.rules import CfaRule, NoCfa, NoRule, RaSigning, RegisterRule, RowState, UnwindTable
-from tests.support.naive import RA_SIGN_STATE, Row
-from tests.support.naive import Rule as NaiveRule
-from tests.support.rules import state_at
+from tests.support.dwarf.naive import RA_SIGN_STATE, Row
+from tests.support.dwarf.naive import Rule as NaiveRule
+from tests.support.dwarf.rules import state_at
 
 _SIGNING: Final[dict[RaSigning, NaiveRule]] = {
     RaSigning.SIGNED: ("state", 1),

@@ -14,8 +14,8 @@ from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.dwarf.programs import CfiEntry
 from cfi2sframe.dwarf.rules import NoRule, RowState
 from cfi2sframe.elf.image import ElfImage
+from tests.support.dwarf.rules import in_register
 from tests.support.needs import need
-from tests.support.rules import in_register
 
 #: Go's names of the ABIs.
 GO_ARCHES: Final = ("amd64", "arm64", "s390x")

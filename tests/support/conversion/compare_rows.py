@@ -12,9 +12,9 @@ from cfi2sframe.api import decode
 from cfi2sframe.conversion.convert import Options
 from cfi2sframe.elf.cfi import CfiSection
 from cfi2sframe.sframe.model import Section
-from tests.support import naive
-from tests.support.evaluation import dwarf_values, sframe_values
-from tests.support.variants import convert_without_stubs
+from tests.support.conversion.evaluation import dwarf_values, sframe_values
+from tests.support.conversion.variants import convert_without_stubs
+from tests.support.dwarf import naive
 
 
 class Comparison(NamedTuple):

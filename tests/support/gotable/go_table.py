@@ -5,8 +5,8 @@ import struct
 from typing import Final, NamedTuple
 
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
-from tests.support import cfi_asm as asm
-from tests.support.samples import CODE, ET_DYN, PT_LOAD, SHF_ALLOC, SHT_NOBITS, TEXT_VADDR
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import CODE, ET_DYN, PT_LOAD, SHF_ALLOC, SHT_NOBITS, TEXT_VADDR
 
 TYPE_CHECKING = False
 

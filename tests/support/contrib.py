@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from tests.support.consumer.walk import Sampler, check_walks
 from tests.support.needs import Result, attempt, need
-from tests.support.walk import Sampler, check_walks
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CONTRIB: Final = ROOT / "contrib"

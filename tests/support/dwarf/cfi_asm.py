@@ -8,7 +8,7 @@ its own and is offered here too.
 from collections.abc import Callable
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from tests.support.elf_asm import Relocation, Section, Segment, Symbol, eh_frame_hdr, elf_file
+from tests.support.elf.elf_asm import Relocation, Section, Segment, Symbol, eh_frame_hdr, elf_file
 
 __all__ = ["Relocation", "Section", "Segment", "Symbol", "eh_frame_hdr", "elf_file"]
 

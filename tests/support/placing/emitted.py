@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-TESTDATA = Path(__file__).resolve().parents[2] / "testdata"
+TESTDATA = Path(__file__).resolve().parents[3] / "testdata"
 GOLDEN = TESTDATA / "golden"
 
 SHT_GNU_SFRAME = 0x6FFFFFF4

@@ -11,7 +11,7 @@ from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.dwarf.entries import DwarfCie
 from cfi2sframe.elf.image import ElfImage
-from tests.support import cfi_asm as asm
+from tests.support.dwarf import cfi_asm as asm
 
 TYPE_CHECKING = False
 
