@@ -12,6 +12,8 @@ import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from tests import tiers
+from tests.support.consumer.walk import Sampler, build_sampler
+from tests.support.contrib import install_programs
 from tests.support.needs import need
 from tests.support.oracle import tools
 
@@ -116,3 +118,15 @@ def s390x_binutils() -> tools.Binutils:
 def corpus() -> Callable[[tools.CorpusArch], Path]:
     """`corpus("amd64")`, `("arm64")` or `("s390x")`: a folder of ELF files."""
     return tools.corpus_directory
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with cfi2sframe, cfi2sframe-ld and cfi2sframe-cc."""
+    return install_programs(tmp_path_factory.mktemp("programs"))
+
+
+@pytest.fixture(scope="session")
+def sampler(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Sampler:
+    """The stack sampler."""
+    return build_sampler(tmp_path_factory.mktemp("sampler"), programs)

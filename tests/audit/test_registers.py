@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What instructions of AMD64 change without naming it, seen by rules of the CFA that count from each register.
 
-The registers are those that Intel's manual (volume 2) names. Of operands, `tests/instructions/test_execution.py` tells.
+The registers are those that Intel's manual (volume 2) names. Of operands, `tests/instructions/test_effects.py` tells.
 """
 
 from pathlib import Path
