@@ -167,19 +167,14 @@ def variables_of(release: Release, programs: Path) -> dict[str, str]:
 # Sessions
 
 UPSTREAM = ROOT / "docs" / "upstream.md"
-#: GNU ld names itself by the path that it was started with.
-LINKER_NAME = re.compile(r"^/\S*/\S*ld\S*:", re.MULTILINE)
+FAULTS = ROOT / "contrib" / "faults"
 
 
 def sessions() -> dict[str, tuple[Path, str]]:
     """Return the sessions of all pages by name: blocks for the same tools are one, as a reader would type them."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "contrib").rglob("*.md"))]
     labels = {
-        (page, block.label)
-        for page in pages
-        if page != UPSTREAM
-        for block in blocks_of(page.read_text())
-        if block.language == "console"
+        (page, block.label) for page in pages for block in blocks_of(page.read_text()) if block.language == "console"
     }
     return {f"{page.relative_to(ROOT)} {label}".strip(): (page, label) for page, label in sorted(labels)}
 
@@ -219,45 +214,43 @@ def test_a_session_goes_as_the_page_shows(name: str, programs: Path, tmp_path: P
         assert agrees(shown, said, known), "\n".join([f"$ {command}", *said, str(known)])
 
 
-def faults() -> dict[str, tuple[str, list[Block]]]:
-    """Return the sections of the page that have a session: its label, the page's files, and the section's sessions."""
-    text = UPSTREAM.read_text()
-    files = [block for block in blocks_of(text) if block.language != "console"]
-    _, *parts = re.split(r"^#{2,3} (.+)$", text, flags=re.MULTILINE)
-    sections = zip(parts[::2], map(blocks_of, parts[1::2]), strict=True)
-    return {
-        f"{title}-{block.label}".replace(" ", "-"): (block.label, [*files, *blocks])
-        for title, blocks in sections
-        for block in blocks
-        if block.language == "console"
-    }
-
-
-FAULTS = faults()
+def faults() -> dict[str, tuple[str, str]]:
+    """Return each reproducer with each release whose output it shows, by a name."""
+    found = {}
+    for path in sorted(FAULTS.glob("*.sh")):
+        (releases,) = re.findall(r"^# Prints with (.+):$", path.read_text(), re.MULTILINE)
+        tool, _, versions = releases.partition(" ")
+        for version in re.findall(r"[\d.]+", versions):
+            found[f"{path.stem}-{version}"] = (path.stem, f"{tool} {version}")
+    return found
 
 
 def test_each_fault_of_the_table_has_a_reproducer() -> None:
-    text = UPSTREAM.read_text()
-    linked = re.findall(r"^\| [^|]+ \| \[[^]]+\]\(#([^)]+)\)", text, re.MULTILINE)
-    titles = re.findall(r"^### (.+)$", text, re.MULTILINE)
-    assert sorted(set(linked)) == sorted(re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles)
-    assert {title.replace(" ", "-") for title in titles} == {
-        name.rpartition("-")[0].rpartition("-")[0] for name in FAULTS
-    }
+    listed = re.findall(r"^\| .* \| `([\w-]+)` \|$", UPSTREAM.read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(path.stem for path in FAULTS.glob("*.sh"))
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("name", FAULTS)
-def test_the_fault_is_still_there(name: str, programs: Path, tmp_path: Path) -> None:
-    """A tool that was mended, or a page that has grown old, turns the run red."""
-    label, blocks = FAULTS[name]
+@pytest.mark.parametrize("name", faults())
+def test_the_fault_is_still_there(name: str, programs: Path) -> None:
+    """A tool that was mended, or a reproducer that has grown old, turns the run red."""
+    fault, label = faults()[name]
     release = release_of(label)
     wanted = label.split()[1]
     assert (release.version + ".").startswith(wanted + "."), f"the page shows {wanted}; here is {release.version}"
-    text = "".join(block.text for block in blocks if block.language == "console")
-    need("bash", *re.findall(r"(?:^\$|\|) (g?cc|objdump)\b", text, re.MULTILINE))
-    for command, shown, said in steps_of(blocks, label, variables_of(release, programs), tmp_path):
-        assert [LINKER_NAME.sub("ld:", line) for line in said] == shown, command
+    text = (FAULTS / f"{fault}.sh").read_text()
+    need("sh", "diff", *re.findall(r"^(gcc|clang|objdump) ", text, re.MULTILINE))
+    result = attempt(FAULTS / "run", fault, env=variables_of(release, programs))
+    assert (result.status, result.err) == (0, ""), result.out + result.err
+
+
+def test_a_fault_that_is_mended_is_seen(tmp_path: Path, programs: Path) -> None:
+    need("sh", "diff")
+    shutil.copy(FAULTS / "run", tmp_path)
+    (tmp_path / "fault.sh").write_text("echo right\n#> wrong\n")
+    result = attempt(tmp_path / "run", "fault", env=environment(programs))
+    assert result.status == 1
+    assert result.out.endswith("-wrong\n+right\n")
 
 
 #: The columns of the table of printers in docs/readers.md, and how to convert for them.
