@@ -81,7 +81,7 @@ def decide(conversion: Conversion, existing: Existing, settings: Settings) -> De
     if image.is_relocatable:
         is_found = header is not None and header.type == settings.section_type
     is_fit = is_found and (old.version, old.errata) == (new.version, new.errata)
-    is_fit = is_fit and not (unmet_demands(old, image, "verify") or unmet_demands(old, image, "unusual"))
+    is_fit = is_fit and not any(unmet_demands(old, image))
     if is_fit and have_same_answers(old, new):
         return Decision(Action.KEEP)
     if settings.replaces or _is_own(image):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.constants import sframe as s
 from cfi2sframe.constants.elf import PF_X, PT_LOAD
+from cfi2sframe.sframe.model import NO_BLOCK_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.headers import ProgramHeader
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.model import FunctionBody, Section
-    from cfi2sframe.sframe.read import DecodedSection, Header, Record
+    from cfi2sframe.sframe.read import DecodedSection, Header
 
 #: How many registers Linux tells apart.
 _REGISTER_COUNT: Final = 32
@@ -37,25 +38,15 @@ class Edition(NamedTuple):
     machines: tuple[int, ...] = ()
 
 
-class StoredFunction(NamedTuple):
-    """A function with what is stored of it."""
-
-    start: int
-    size: int
-    body: FunctionBody
-    record: Record
-
-
 class Subject(NamedTuple):
     """A section that was read, the file it describes, and who looks.
 
-    `bodies` are the distinct ones of its `functions`. `is_in_file`: it is the one that the file has.
+    `bodies` are the distinct ones of the section. `is_in_file`: it is the one that the file has.
     """
 
     edition: Edition
     section: DecodedSection
     image: ElfImage
-    functions: tuple[StoredFunction, ...]
     bodies: tuple[FunctionBody, ...]
     is_in_file: bool = False
 
@@ -70,28 +61,19 @@ class Subject(NamedTuple):
         return self.header.fde_count * s.FDE_SIZE[self.section.version]
 
 
-def stored_functions(section: DecodedSection) -> tuple[StoredFunction, ...]:
-    """Return the functions in the order of the table."""
-    return tuple(map(StoredFunction, section.starts, section.sizes, section.bodies, section.records))
-
-
 #: Which functions (by start) are wrong, and how; None for the start: the section as a whole is.
 Breaches = list[tuple[int | None, str]]
 #: Returns what is wrong with the section as a whole, or breaches; anything else: nothing is.
 Check = Callable[[Subject], object]
 
 
-def each(check: Callable[[StoredFunction], object]) -> Check:
-    """Return a check of each function, from a function that says what is wrong with one."""
-    return lambda it: [(f.start, message) for f in it.functions if isinstance(message := check(f), str)]
-
-
 def each_body(check: Callable[[FunctionBody], object]) -> Check:
-    """Return the same from a function that looks at rows alone. Those that functions share are looked at once."""
+    """Return a check of functions, from one that says what is wrong with rows; equal rows are looked at once."""
 
     def breaches(it: Subject) -> Breaches:
         found = {body: message for body in it.bodies if isinstance(message := check(body), str)}
-        return [(f.start, found[f.body]) for f in it.functions if f.body in found] if found else []
+        functions = zip(it.section.starts, it.section.bodies, strict=True) if found else ()
+        return [(start, found[body]) for start, body in functions if body in found]
 
     return breaches
 
@@ -103,43 +85,57 @@ def large_register(body: FunctionBody) -> str | None:
     return f"register {number} is taken for {number % _REGISTER_COUNT}" if number >= _REGISTER_COUNT else None
 
 
-def row_outside(function: StoredFunction) -> str | None:
-    """Say that the last row starts past the function's end, or past the end of its block."""
-    last, limit = _last_row(function)
-    return f"the last row starts at {last}, past the end at {limit}" if last > limit else None
+def rows_outside(it: Subject) -> Breaches:
+    """Return functions whose last row starts past their end, or past the end of their block."""
+    message = "the last row starts at {}, past the end at {}"
+    return [(start, message.format(last, limit)) for start, last, limit in _last_rows(it.section) if last > limit]
 
 
-def row_at_end(function: StoredFunction) -> str | None:
-    """Say that the last row starts at the function's end, or at the end of its block: it is never in force."""
-    last, limit = _last_row(function)
-    return f"the last row starts at the end, {limit}" if last == limit else None
+def rows_at_end(it: Subject) -> Breaches:
+    """Return functions whose last row starts at their end, or at the end of their block: it is never in force."""
+    message = "the last row starts at the end, {}"
+    return [(start, message.format(limit)) for start, last, limit in _last_rows(it.section) if last == limit]
 
 
-def _last_row(function: StoredFunction) -> tuple[int, int]:
-    """Return the start of the last row (-1: there is none), and the size of the function or of its block."""
-    body = function.body
-    return max([-1, *body.starts[-1:]]), body.repeat_size if body.repeat_size > 0 else function.size
+def _last_rows(section: Section) -> Iterator[tuple[int, int, int]]:
+    """Yield by function its start, the start of its last row (-1: there is none), and its size or that of its block."""
+    for start, size, body in zip(section.starts, section.sizes, section.bodies, strict=True):
+        yield start, body.starts[-1] if body.starts else -1, body.repeat_size if body.repeat_size > 0 else size
+
+
+def empty_functions(it: Subject) -> Breaches:
+    """Return functions that have rows and no size."""
+    functions = zip(it.section.starts, it.section.sizes, it.section.bodies, strict=True)
+    return [(start, "no size") for start, size, body in functions if not size and body.starts]
 
 
 def missing_block_sizes(it: Subject) -> Breaches:
     """Return PCMASK functions without the size of their block, which version 1 does not store."""
     if it.section.version == s.SFRAME_VERSION_1:
         return []
+    functions = zip(it.section.starts, it.section.bodies, strict=True)
     message = "block size 0 of a PCMASK function"
-    return [(f.start, message) for f in it.functions if f.record.is_pcmask and not f.record.repeat_size]
+    return [(start, message) for start, body in functions if body.repeat_size == NO_BLOCK_SIZE]
+
+
+def needless_block_sizes(it: Subject) -> Breaches:
+    """Return functions without blocks for which the size of one is stored."""
+    functions = zip(it.section.starts, it.section.records, strict=True)
+    message = "block size {} of a PCINC function"
+    return [(start, message.format(r.repeat_size)) for start, r in functions if r.repeat_size and not r.is_pcmask]
 
 
 def descents(it: Subject) -> Breaches:
     """Return functions that start at or before the one before them, in a section that claims to be sorted."""
-    pairs = pairwise(it.functions if it.section.is_sorted else ())
-    return [(after.start, "starts do not ascend") for before, after in pairs if after.start <= before.start]
+    pairs = pairwise(it.section.starts if it.section.is_sorted else ())
+    return [(start, "starts do not ascend") for start_before, start in pairs if start <= start_before]
 
 
 def overlaps(it: Subject) -> Breaches:
     """Return functions that start inside the one before them, in a section that claims to be sorted."""
-    pairs = pairwise(it.functions if it.section.is_sorted else ())
+    pairs = pairwise(zip(it.section.starts, it.section.sizes, strict=True) if it.section.is_sorted else ())
     message = "overlaps the function before it"
-    return [(b.start, message) for a, b in pairs if a.start < b.start < a.start + a.size]
+    return [(start, message) for (before, size), (start, _) in pairs if before < start < before + size]
 
 
 def segment(it: Subject) -> str | None:
@@ -192,17 +188,19 @@ def outside_the_code(it: Subject) -> Breaches:
 def outside_the_text(it: Subject) -> Breaches:
     """Return functions outside the sections that are the text of a kernel or of a module for good."""
     found: Breaches = []
-    for function in it.functions:
-        section = it.image.section_at(function.start)
-        if section is None or not section.is_code or function.start + function.size > section.end_vaddr:
-            found.append((function.start, "it is in no executable section, or reaches past its end"))
+    for start, size in zip(it.section.starts, it.section.sizes, strict=True):
+        section = it.image.section_at(start)
+        if section is None or not section.is_code or start + size > section.end_vaddr:
+            found.append((start, "it is in no executable section, or reaches past its end"))
         elif section.name.startswith(".init"):
-            found.append((function.start, f"it is in {section.name}, which is no part of the text"))
+            found.append((start, f"it is in {section.name}, which is no part of the text"))
     return found
 
 
 def shared_rows(it: Subject) -> Breaches:
     """Return functions whose rows are another one's, too."""
-    users = Counter(f.record.fre_offset for f in it.functions if f.body.starts)
+    offsets = [record.fre_offset if record.row_count else None for record in it.section.records]
+    users = Counter(offsets)
     message = "its rows are another function's too: it copies them for each, past the bytes that it reserves"
-    return [(f.start, message) for f in it.functions if users[f.record.fre_offset] > 1]
+    functions = zip(it.section.starts, offsets, strict=True)
+    return [(start, message) for start, offset in functions if offset is not None and users[offset] > 1]

@@ -31,7 +31,7 @@ from cfi2sframe.constants.sframe import SFRAME_F_FDE_FUNC_START_PCREL as _PCREL
 from cfi2sframe.constants.sframe import SFRAME_F_FDE_SORTED as _SORTED
 from cfi2sframe.constants.sframe import SFRAME_F_FRAME_POINTER as _FRAME_POINTER
 from cfi2sframe.verification import reader_checks as c
-from cfi2sframe.verification.reader_checks import Breaches, Check, Edition, Subject, each, each_body
+from cfi2sframe.verification.reader_checks import Breaches, Check, Edition, Subject, each_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -187,18 +187,16 @@ _RULES: Final = (
     _Rule("order of functions", _by("verify kernel", glibc="reads it wrongly"), c.descents),
     _Rule("overlap", _by("verify glibc", "reads it wrongly"), c.overlaps),
     _Rule("block size", _by("verify kernel", glibc="crashes"), c.missing_block_sizes),
-    _Rule("block size", _by("unusual"), each(
-        lambda f: not f.record.is_pcmask and f.record.repeat_size
-        and f"block size {f.record.repeat_size} of a PCINC function")),
+    _Rule("block size", _by("unusual"), c.needless_block_sizes),
     _Rule("number of rows", _by("unusual kernel"), each_body(lambda body: not body.starts and "no rows")),
-    _Rule("size", _by("unusual"), each(lambda f: f.body.starts and not f.size and "no size")),
+    _Rule("size", _by("unusual"), c.empty_functions),
     _Rule("first row", _by("verify"), each_body(
         lambda body: body.starts[:1] > (0,) and f"the first row starts at {body.starts[0]}")),
     _Rule("order of rows", _by("verify kernel", glibc="reads it wrongly"), each_body(
         lambda body: not all(map(lt, body.starts, body.starts[1:])) and "row starts do not ascend")),
-    _Rule("rows outside", _by("verify kernel", glibc="reads it wrongly"), each(c.row_outside)),
+    _Rule("rows outside", _by("verify kernel", glibc="reads it wrongly"), c.rows_outside),
     # As GNU as and LLVM write it, where CFI has a row at the end of a function.
-    _Rule("rows outside", _by("unusual kernel", glibc="reads it wrongly"), each(c.row_at_end)),
+    _Rule("rows outside", _by("unusual kernel", glibc="reads it wrongly"), c.rows_at_end),
     _Rule("rows without data words", _by("arm64", glibc="leaves traces to DWARF"), each_body(
         lambda body: any(state.cfa is None for state in body.states)
         and "a row without data words is an error to it")),
@@ -215,9 +213,9 @@ def judge(name: str, section: DecodedSection, image: ElfImage, *, is_in_file: bo
     `is_in_file`: the section is the one that the file has, so that headers which lead to it count too. There is no
     verdict for a name that `cfi2sframe.verification.reader_names` does not have.
     """
-    functions, bodies = c.stored_functions(section), tuple(dict.fromkeys(section.bodies))
+    bodies = tuple(dict.fromkeys(section.bodies))
     return tuple(
-        _verdict(key, Subject(edition, section, image, functions, bodies, is_in_file))
+        _verdict(key, Subject(edition, section, image, bodies, is_in_file))
         for key, edition in _EDITIONS.items()
         if edition.reader == name
     )
@@ -245,11 +243,22 @@ def _verdict(key: str, it: Subject) -> Verdict:
     return Verdict(it.edition.reader, it.edition.releases, tuple(broken))
 
 
-def unmet_demands(section: DecodedSection, image: ElfImage, demands: Literal["verify", "unusual"]) -> Breaches:
-    """Return what the specification has against a section, or what is unusual in it, with the starts of the functions.
+class Unmet(NamedTuple):
+    """What a section breaks of the specification's demands, and what is unusual in it."""
+
+    broken: Breaches
+    unusual: Breaches
+
+
+def unmet_demands(section: DecodedSection, image: ElfImage) -> Unmet:
+    """Return what the specification has against a section, and what is unusual in it, by the starts of functions.
 
     The start is None for the section as a whole.
     """
     bodies = tuple(dict.fromkeys(section.bodies))
-    it = Subject(_EDITIONS[demands], section, image, c.stored_functions(section), bodies)
-    return [breach for rule in _RULES if demands in rule.editions for breach in rule.breaches(it)]
+
+    def breaches(key: str) -> Breaches:
+        it = Subject(_EDITIONS[key], section, image, bodies)
+        return [breach for rule in _RULES if key in rule.editions for breach in rule.breaches(it)]
+
+    return Unmet(breaches("verify"), breaches("unusual"))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.model import FrameState, Section
     from cfi2sframe.stubs.records import StubScan
+    from cfi2sframe.verification.reader_checks import Breaches
     from cfi2sframe.verification.section_column import FoundState
     from cfi2sframe.verification.truth import Claim, Fde, Truth
 
@@ -124,21 +125,27 @@ def verify_section(image: ElfImage, truth: Truth, section: Section) -> Verificat
     absent, left_out_count = _absences([m for m in found if m.answer is None], fdes, truth, section)
     extra = _extra([m for m in found if m.claim is NOTHING], section)
     wrong = _wrong([m for m in found if m.answer is not None and m.claim is not NOTHING], fdes, section)
-    differences = _ordered([*_of_bytes(section, image, "invariant"), *absent, *extra, *wrong])
-    notes = _ordered(_of_bytes(section, image, "unusual"))
+    broken, unusual = _of_bytes(section, image)
+    differences = _ordered([*broken, *absent, *extra, *wrong])
     function_count = _function_count(fdes, truth.stubs)
-    return Verification(function_count, point_count, left_out_count, differences, notes=notes)
+    return Verification(function_count, point_count, left_out_count, differences, notes=_ordered(unusual))
 
 
 def _ordered(differences: Iterable[Difference]) -> tuple[Difference, ...]:
     return tuple(sorted(set(differences), key=lambda d: (d.vaddr, d.kind, d.message)))
 
 
-def _of_bytes(section: Section, image: ElfImage, kind: Literal["invariant", "unusual"]) -> Iterator[Difference]:
-    """Yield what the bytes of a section that was read break, or have that is unusual."""
-    if isinstance(section, DecodedSection):
-        for vaddr, message in unmet_demands(section, image, "unusual" if kind == "unusual" else "verify"):
-            yield Difference(kind, section.vaddr if vaddr is None else vaddr, message)
+def _of_bytes(section: Section, image: ElfImage) -> tuple[list[Difference], list[Difference]]:
+    """Return what the bytes of a section that was read break, and what they have that is unusual."""
+    if not isinstance(section, DecodedSection):
+        return [], []
+    vaddr_of_section = section.vaddr
+
+    def differences(kind: Kind, breaches: Breaches) -> list[Difference]:
+        return [Difference(kind, vaddr_of_section if vaddr is None else vaddr, message) for vaddr, message in breaches]
+
+    unmet = unmet_demands(section, image)
+    return differences("invariant", unmet.broken), differences("unusual", unmet.unusual)
 
 
 def _function_count(fdes: Sequence[Fde], stubs: StubScan) -> int:

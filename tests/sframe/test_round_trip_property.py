@@ -200,11 +200,12 @@ IMAGES = {arch: load(object_file(arch, {".text": (push_fp(arch, 0),)})) for arch
 
 def complaints(section: DecodedSection) -> list[str]:
     """Return what `verify` has against a section, wherever its functions are."""
-    unmet = [
-        *unmet_demands(section, IMAGES[section.arch], "verify"),
-        *unmet_demands(section, IMAGES[section.arch], "unusual"),
+    broken, unusual = unmet_demands(section, IMAGES[section.arch])
+    return [
+        message
+        for _, message in (*broken, *unusual)
+        if message != "starts outside the executable sections and segments"
     ]
-    return [message for _, message in unmet if message != "starts outside the executable sections and segments"]
 
 
 @given(sections(), st.sampled_from(ORDERS))
