@@ -7,16 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cfi2sframe import __version__
 from cfi2sframe.abi import AMD64
-from tests.support.cli import run, run_process
+from tests.support.cli import PUSH, SECTION, run, run_process
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import TEXT_VADDR, Code, cie_of, linked_file, push_fp
 from tests.support.sframe.raw_sframe import RawFunction, RawSection
-
-ROWS = bytes.fromhex("00 03 08  04 05 10 f0  08 04 10 f0")
-PUSH = RawFunction(TEXT_VADDR, 32, ROWS, 3)
-GOOD = RawSection((PUSH,))
 
 
 def unsayable(start: int) -> asm.Fde:
@@ -48,35 +43,27 @@ def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
 
 
-@pytest.fixture
-def good(files: Files) -> Path:
-    return files.add("in", push_fp(AMD64))
-
-
-# Success
-
-
 @pytest.mark.parametrize("verb", [(), ("convert",)])
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_success_is_silent(files: Files, good: Path, verb: tuple[str, ...], version: int) -> None:
     assert run(*verb, good, "-o", files.out, "--sframe-version", str(version)) == (0, b"", ())
-    assert files.out.read_bytes() == GOOD._replace(version=version).assemble()
+    assert files.out.read_bytes() == SECTION._replace(version=version).assemble()
     assert files.names() == {"in", "out.sframe"}
 
 
 def test_standard_input_and_output(good: Path) -> None:
-    assert run("-", "-o", "-", stdin=good.read_bytes()) == (0, GOOD.assemble(), ())
+    assert run("-", "-o", "-", stdin=good.read_bytes()) == (0, SECTION.assemble(), ())
 
 
 @pytest.mark.parametrize("address", ["0x50000", "327680", "0b1010000000000000000"])
 def test_the_section_address(files: Files, good: Path, address: str) -> None:
     assert run(good, "-o", files.out, "--section-address", address) == (0, b"", ())
-    assert files.out.read_bytes() == GOOD._replace(vaddr=0x50000).assemble()
+    assert files.out.read_bytes() == SECTION._replace(vaddr=0x50000).assemble()
 
 
 def test_errata(files: Files, good: Path) -> None:
     assert run(good, "-o", files.out, "--sframe-version=2", "--errata=0") == (0, b"", ())
-    assert files.out.read_bytes() == GOOD._replace(version=2, flags=1).assemble()
+    assert files.out.read_bytes() == SECTION._replace(version=2, flags=1).assemble()
 
 
 def test_version_2_is_without_outermost_frames_unless_asked_for(files: Files) -> None:
@@ -86,11 +73,11 @@ def test_version_2_is_without_outermost_frames_unless_asked_for(files: Files) ->
     for errata in ((), ("--errata", "1")):
         # Nothing is lost: a trace ends there either way.
         assert run(path, "-o", files.out, "--sframe-version=2", *errata) == (0, b"", ())
-        assert files.out.read_bytes() == GOOD._replace(version=2).assemble()
+        assert files.out.read_bytes() == SECTION._replace(version=2).assemble()
     # At -O2, ranges would be where they cost readers less.
     assert run(path, "-o", files.out, "--sframe-version=2", "--errata", "2", "-O1") == (0, b"", ())
     described = RawFunction(TEXT_VADDR + 32, 16, b"\0\0", 1)
-    assert files.out.read_bytes() == GOOD._replace(functions=(PUSH, described), version=2).assemble()
+    assert files.out.read_bytes() == SECTION._replace(functions=(PUSH, described), version=2).assemble()
 
 
 def test_the_source(files: Files) -> None:
@@ -101,10 +88,7 @@ def test_the_source(files: Files) -> None:
     assert run(path, "-o", files.out, "--from", "debug_frame") == (0, b"", ())
     assert files.out.read_bytes() == RawSection((RawFunction(TEXT_VADDR, 8),)).assemble()
     assert run(path, "-o", files.out, "--from", "eh_frame") == (0, b"", ())
-    assert files.out.read_bytes() == GOOD.assemble()
-
-
-# Left out
+    assert files.out.read_bytes() == SECTION.assemble()
 
 
 @pytest.mark.parametrize(("percent", "status"), [("75", 0), ("0", 0), ("75.01", 4), ("100", 4)])
@@ -118,9 +102,6 @@ def test_fail_under(files: Files, percent: str, status: int) -> None:
     if status:
         assert result.failed(4, path)
         assert "75.00 % of the bytes" in result.err[0]
-
-
-# Reports
 
 
 def test_a_report(files: Files) -> None:
@@ -139,9 +120,6 @@ def test_a_refused_conversion_has_its_report(files: Files) -> None:
     assert run(path, "-o", files.out, "--strict", "--report", report).status == 4
     assert json.loads(report.read_text())["left_out_count"] == 1
     assert files.names() == {"in", "report.json"}
-
-
-# Damage
 
 
 def test_a_damaged_cie(files: Files) -> None:
@@ -177,36 +155,10 @@ def test_damage_is_told_in_the_order_of_the_section(files: Files) -> None:
         assert f"no usable FDE; the first is damaged: {expected}" in message
 
 
-# Usage
-
-
-def test_no_arguments_and_help() -> None:
-    status, out, err = run()
-    assert (status, out) == (2, b"")
-    status, help_text, nothing = run("--help")
-    assert (status, nothing) == (0, ())
-    assert help_text.decode().splitlines() == list(err)
-    assert run("-h").out == help_text
-    assert b"examples:" in help_text
-    assert b"exit status:" in help_text
-
-
-def test_version() -> None:
-    assert run("--version") == (0, f"cfi2sframe {__version__}\n".encode(), ())
-
-
-@pytest.mark.parametrize("verb", ["convert", "dump", "verify", "coverage"])
-def test_every_verb_has_help_with_examples(verb: str) -> None:
-    status, out, err = run(verb, "--help")
-    assert (status, err) == (0, ())
-    assert out.startswith(f"usage: cfi2sframe {'[convert]' if verb == 'convert' else verb} ".encode())
-    assert b"\nexamples:\n  cfi2sframe " in out
-
-
 def test_as_a_process(files: Files, good: Path) -> None:
     done = run_process(good, "-o", files.out)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert files.out.read_bytes() == GOOD.assemble()
+    assert files.out.read_bytes() == SECTION.assemble()
     done = run_process(files.folder / "missing", "-o", files.out)
     assert done.returncode == 3
     assert done.stderr == f"cfi2sframe: {files.folder / 'missing'}: error: No such file or directory\n"

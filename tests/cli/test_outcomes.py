@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cfi2sframe.cli.outcomes import few_lines
 from tests.support.cli import run, run_process
 from tests.support.jobs import (
     OBJECT,
@@ -116,3 +117,39 @@ def test_the_same_for_a_pool(folder: Path, tmp_path: Path) -> None:
     before = tree(copy)
     assert run_process("--in-place", "-r", "--for", "ld", copy, "-j", "2").returncode == 3
     assert tree(copy) == before
+
+
+def test_never_more_than_eight_lines() -> None:
+    kinds = "abcdefghijklm"
+    found = [(f"{kind}{number}", f"{kind} is wrong", (f"{kind} is wrong",)) for kind in kinds for number in range(3)]
+    lines = list(few_lines(found))
+    assert len(lines) == 8
+    assert lines[0] == ("", "3 files, such as a0: a is wrong")
+    assert lines[7] == ("", "6 more kinds of these, in 18 files (-v has them)")
+
+
+def test_check_of_several_files_names_those_that_would_change(tmp_path: Path) -> None:
+    """As formatters do; of the others only the sum tells."""
+    for number in range(3):
+        (tmp_path / f"{number}.o").write_bytes(object_of(number))
+    words = ("--for", "ld", "-r", str(tmp_path))
+    assert run("--in-place", "--for", "ld", tmp_path / "1.o").status == 0
+    status, out, _ = run("--check", *words)
+    assert status == 1
+    assert [tuple(line.split(": ")[:2]) for line in out.decode().splitlines()] == [
+        (f"{tmp_path}/{number}.o", "would convert") for number in (0, 2)
+    ]
+    assert run("--in-place", *words).status == 0
+    assert run("--check", *words).out == b""
+
+
+def test_failures_have_a_kind_in_reports(tmp_path: Path) -> None:
+    """Also those of verbs that only read; the reason is for people."""
+    path = tmp_path / "cut"
+    path.write_bytes(OBJECT[:40])
+    for words in (("--in-place",), ("verify",), ("remove", "--check")):
+        report = json.loads(run(*words, path, "--report", "-").out.splitlines()[-1])
+        assert (report["schema"], report["status"], report["kind"]) == (2, "failed", "damaged")
+    (tmp_path / "good.o").write_bytes(OBJECT)
+    report = json.loads(run("coverage", "--format", "json", tmp_path).out)
+    assert [failure["kind"] for failure in report["failures"]] == ["damaged"]

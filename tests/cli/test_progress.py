@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is printed about many files, and while a run takes long."""
 
-import json
 import os
 import re
 import subprocess
@@ -11,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cfi2sframe.cli.outcomes import few_lines
 from cfi2sframe.cli.progress import Files
-from tests.support.cli import ROOT, run
+from tests.support.cli import ROOT
 from tests.support.jobs import OBJECT, object_of
 
 #: The program, whose runs are long after a tenth of a second, and in which files called "slow" take half a second.
@@ -33,15 +31,6 @@ def slow(image, *arguments):
 convert.read_cfi = slow
 run()
 """
-
-
-def test_never_more_than_eight_lines() -> None:
-    kinds = "abcdefghijklm"
-    found = [(f"{kind}{number}", f"{kind} is wrong", (f"{kind} is wrong",)) for kind in kinds for number in range(3)]
-    lines = list(few_lines(found))
-    assert len(lines) == 8
-    assert lines[0] == ("", "3 files, such as a0: a is wrong")
-    assert lines[7] == ("", "6 more kinds of these, in 18 files (-v has them)")
 
 
 def run_slowly(*words: str | Path, stderr: int = subprocess.PIPE, hides_tqdm: bool = False) -> str:
@@ -113,41 +102,3 @@ def test_progress_can_be_switched_off(tmp_path: Path) -> None:
         timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, b"")
-
-
-def test_check_of_several_files_names_those_that_would_change(tmp_path: Path) -> None:
-    """As formatters do; of the others only the sum tells."""
-    for number in range(3):
-        (tmp_path / f"{number}.o").write_bytes(object_of(number))
-    words = ("--for", "ld", "-r", str(tmp_path))
-    assert run("--in-place", "--for", "ld", tmp_path / "1.o").status == 0
-    status, out, _ = run("--check", *words)
-    assert status == 1
-    assert [tuple(line.split(": ")[:2]) for line in out.decode().splitlines()] == [
-        (f"{tmp_path}/{number}.o", "would convert") for number in (0, 2)
-    ]
-    assert run("--in-place", *words).status == 0
-    assert run("--check", *words).out == b""
-
-
-def test_failures_have_a_kind_in_reports(tmp_path: Path) -> None:
-    """Also those of verbs that only read; the reason is for people."""
-    path = tmp_path / "cut"
-    path.write_bytes(OBJECT[:40])
-    for words in (("--in-place",), ("verify",), ("remove", "--check")):
-        report = json.loads(run(*words, path, "--report", "-").out.splitlines()[-1])
-        assert (report["schema"], report["status"], report["kind"]) == (2, "failed", "damaged")
-    (tmp_path / "good.o").write_bytes(OBJECT)
-    report = json.loads(run("coverage", "--format", "json", tmp_path).out)
-    assert [failure["kind"] for failure in report["failures"]] == ["damaged"]
-
-
-def test_a_deleted_directory_is_the_one_that_is_named(tmp_path: Path) -> None:
-    """No message blames standard output."""
-    (tmp_path / "file").write_bytes(OBJECT)
-    script = f"cd {tmp_path}/gone && rmdir {tmp_path}/gone && {sys.executable} -m cfi2sframe"
-    for words in ("--in-place file", "-r --in-place .", f"dump {tmp_path}/file -o out", "size ."):
-        (tmp_path / "gone").mkdir()
-        done = subprocess.run(["sh", "-c", f"{script} {words}"], env={**os.environ, "PYTHONPATH": str(ROOT)},
-                              capture_output=True, text=True, check=False)  # fmt: skip
-        assert (done.returncode, done.stderr) == (3, "cfi2sframe: .: error: No such file or directory\n"), words

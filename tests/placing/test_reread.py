@@ -3,23 +3,18 @@
 
 import struct
 from collections import Counter
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from cfi2sframe import emit as emitting
 from cfi2sframe import load
-from cfi2sframe.cli import main
 from cfi2sframe.constants.elf import PF_R, PF_W, PF_X, PT_PHDR, SHT_GNU_SFRAME, SHT_NULL
-from cfi2sframe.elf.contents import Joined
-from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.spans import Span
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.linked import plan_insertion, self_check
 from cfi2sframe.placing.place import Placement
 from cfi2sframe.placing.record import record_span
-from cfi2sframe.placing.remove import Removal, check_removal, remove_section
+from cfi2sframe.placing.remove import check_removal
 from cfi2sframe.placing.reread import _check_loads, check_removed
 from cfi2sframe.placing.view import FileView
 from tests.support.placing.embedded import (
@@ -43,7 +38,6 @@ from tests.support.placing.embedded import (
     sframe,
     take_out,
     without_record,
-    write,
 )
 
 
@@ -181,19 +175,3 @@ def test_no_other_rights_of_the_program_headers_are_allowed(edit: Edit) -> None:
             edit.check(with_rights(written, rights), is_removal=is_removal)
     with pytest.raises(EmbedError, match="PT_PHDR changed"):
         check_removed(with_rights(edit.full, PF_R | PF_X), with_rights(edit.bare, PF_R))
-
-
-@pytest.mark.parametrize("verifies", [True, False])
-def test_the_command_compares_before_it_writes(
-    edit: Edit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, verifies: bool
-) -> None:
-    def remove_wrongly(image: ElfImage) -> Removal:
-        bare = b"".join(remove_section(image.data).content)
-        text = next(s for s in load(bare).sections if s.name == ".text")
-        return Removal(Joined([flipped(bare, text.file_offset)]))
-
-    monkeypatch.setattr(emitting, "remove", remove_wrongly)
-    path = write(tmp_path / "program", edit.full)
-    status = main(["remove", "--in-place", str(path), *([] if verifies else ["--no-verify"])])
-    assert status == (3 if verifies else 0)
-    assert (path.read_bytes() == edit.full) == verifies

@@ -11,15 +11,20 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
+from cfi2sframe.abi import AMD64
 from cfi2sframe.cli import main
 from cfi2sframe.conversion import convert
 from cfi2sframe.conversion.convert import Conversion, Options
 from cfi2sframe.elf.image import ElfImage
 from tests.support.conversion.sums import check_sums, may_join
-
-TYPE_CHECKING = False
+from tests.support.elf.samples import TEXT_VADDR, linked_file, push_fp
+from tests.support.sframe.raw_sframe import RawFunction, RawSection
 
 ROOT = Path(__file__).resolve().parents[2]
+#: A linked file of one function, and the section that it gets, by hand.
+PROGRAM = linked_file(AMD64, (push_fp(AMD64),))
+PUSH = RawFunction(TEXT_VADDR, 32, bytes.fromhex("00 03 08  04 05 10 f0  08 04 10 f0"), 3)
+SECTION = RawSection((PUSH,))
 
 
 class Result(NamedTuple):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers that have closed their pipe: the program ends without a message, on either stream."""
+"""Streams that are closed, full or of a narrow encoding: the program ends as it should, without a traceback."""
 
 import os
 import signal
@@ -116,3 +116,59 @@ def test_a_link_with_closed_streams(tmp_path: Path) -> None:
         done = subprocess.run(command, cwd=tmp_path, env=env, stderr=pipe, check=False, timeout=60)
     assert done.returncode == 0
     assert (tmp_path / "main").exists()
+
+
+def shell(script: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a shell script with arguments `$1` and so on; the program is `"$PYTHON" -m cfi2sframe`."""
+    return subprocess.run(
+        ["sh", "-c", script, "sh", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("arguments", ['"$1" -o -', 'dump "$2"', 'coverage "$1"', 'verify "$1" "$2"'])
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams(good: Path, raw: Path, arguments: str, closed: str) -> None:
+    done = shell(f'"$PYTHON" -m cfi2sframe {arguments} {closed}', good, raw)
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("arguments", ["--help", "--version", "size --help", "", "--odd"])
+def test_closed_streams_without_a_file(arguments: str) -> None:
+    done = shell(f'"$PYTHON" -m cfi2sframe {arguments} >&-')
+    assert done.returncode == (0 if arguments.endswith(("help", "version")) else 2)
+    assert "internal error" not in done.stderr
+    done = shell(f'"$PYTHON" -m cfi2sframe {arguments} <&- >&- 2>&-')
+    assert done.returncode == (0 if arguments.endswith(("help", "version")) else 2)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    ["PYTHONIOENCODING=ascii", "PYTHONIOENCODING=cp1252:strict", "LC_ALL=C PYTHONCOERCECLOCALE=0 PYTHONUTF8=0"],
+)
+@pytest.mark.parametrize(
+    "arguments", ["coverage", "size", "size --format html", "size --format csv", "size --format markdown"]
+)
+def test_encodings_that_cannot_hold_a_name(good: Path, tmp_path: Path, environment: str, arguments: str) -> None:
+    named = tmp_path / "\u65e5\xef"
+    named.write_bytes(good.read_bytes())
+    done = shell(f'{environment} "$PYTHON" -m cfi2sframe {arguments} "$1"', named)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_closed_standard_input_is_empty() -> None:
+    done = shell('"$PYTHON" -m cfi2sframe - -o - <&-')
+    assert (done.returncode, done.stderr) == (3, "cfi2sframe: <stdin>: error: not an ELF file\n")
+
+
+@pytest.mark.parametrize("arguments", ['"$1" -o -', 'dump "$2"', 'coverage "$1"', 'coverage --format json "$1"'])
+def test_a_full_standard_output(good: Path, raw: Path, arguments: str) -> None:
+    done = shell(f'"$PYTHON" -m cfi2sframe {arguments} >/dev/full', good, raw)
+    assert done.returncode == 3
+    assert done.stderr == "cfi2sframe: <stdout>: error: No space left on device\n"

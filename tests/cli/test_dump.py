@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `dump`: a section of a file, of raw bytes or of standard input, whole or some functions of it."""
+
+import json
+from pathlib import Path
+
+from cfi2sframe.abi import AMD64
+from tests.support.cli import SECTION, run
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import linked_file, object_file, push_fp
+from tests.support.needs import need
+
+
+def test_dump_of_raw_bytes_and_of_a_file(raw: Path, tmp_path: Path) -> None:
+    """The same from a file and from standard input, in either byte order."""
+    status, out, err = run("dump", raw, "--section-address", "0x30000")
+    assert (status, err) == (0, ())
+    assert b"func idx [0]: pc = 0x20000, size = 32 bytes" in out
+    assert run("dump", "-", "--section-address", "0x30000", stdin=raw.read_bytes()).out == out
+    path = tmp_path / "in"
+    sframe = asm.Section(".sframe", SECTION.assemble(), 0x6FFFFFF4, 2, SECTION.vaddr, align=8)
+    path.write_bytes(linked_file(AMD64, (push_fp(AMD64),), more=(sframe,)))
+    assert run("dump", path).out == run("dump", "-", stdin=path.read_bytes()).out == out
+    raw.write_bytes(SECTION._replace(order=">").assemble())
+    assert run("dump", raw, "--section-address", "0x30000").out == out
+
+
+def test_dump_names_functions(tmp_path: Path) -> None:
+    """As objdump does; in an object by section, too. A name or an address selects its rows."""
+    path, out = tmp_path / "in.o", tmp_path / "out.o"
+    need("c++filt")
+    function = asm.Symbol("first", 0, 16)
+    mangled = asm.Symbol("_ZN1a1gEv", 4, 12, section=".text.b")
+    data = {".text": (push_fp(AMD64, 0),), ".text.b": (push_fp(AMD64, 0),)}
+    path.write_bytes(object_file(AMD64, data, symbols=(function, mangled)))
+    assert run(path, "-o", out).status == 0
+    lines = [line.strip() for line in run("dump", out).out.decode().splitlines() if "func idx" in line]
+    assert lines == [
+        "func idx [0]: pc = .text+0x0, size = 32 bytes <first>",
+        "func idx [1]: pc = .text.b+0x0, size = 32 bytes <a::g()>",
+    ]
+    for word, count in (("first", 1), ("a::g()", 1), ("_ZN1a1gEv", 1), ("0x3", 2)):
+        assert run("dump", out, "--function", word).out.count(b"func idx") == count, word
+    assert run("dump", out, "--function", "first", "--function", "a::g()").out.count(b"func idx") == 2
+    assert run("dump", out, "--function", "none") == (3, b"", (f"cfi2sframe: {out}: error: no rows of none",))
+    section = json.loads(run("dump", out, "--function", "first", "--format", "json").out)
+    assert [(each["place"], each["function"]) for each in section["functions"]] == [(".text+0x0", "first")]

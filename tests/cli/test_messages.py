@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said on standard error: quietly, in colour, in one line, and what contradicts itself there."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.cli import ROOT, run
+from tests.support.jobs import OBJECT, object_with_gap
+
+
+def test_quiet_and_color(good: Path) -> None:
+    """Colors are for terminals, unless they are asked for; errors are always said."""
+    missing = good.parent / "missing"
+    red = f"cfi2sframe: {missing}: \x1b[1;31merror:\x1b[0m No such file or directory"
+    plain = red.replace("\x1b[1;31m", "").replace("\x1b[0m", "")
+    for words, line in ((("--color=always",), red), (("--color=never",), plain), ((), plain), (("-q",), plain)):
+        assert run("--in-place", *words, missing).err == (line,)
+    terminal, end = os.openpty()
+    with os.fdopen(end, "wb") as stream:
+        for variables in ({}, {"NO_COLOR": "1"}):
+            env = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+            subprocess.run([sys.executable, "-m", "cfi2sframe", "dump", missing], stderr=stream, env=env, check=False)
+    shown = os.read(terminal, 1 << 12).decode().splitlines()
+    os.close(terminal)
+    assert shown == [red, plain]
+    gap = good.parent / "gap.o"
+    for words, has_warning in (((), True), (("-q",), False)):
+        gap.write_bytes(object_with_gap())
+        done = run("--in-place", *words, gap)
+        assert (done.status, bool(done.err)) == (0, has_warning)
+
+
+def test_arguments_cannot_forge_lines() -> None:
+    """A shell pattern gives the names of files, which may look like options."""
+    for verb in ("convert", "remove", "dump", "verify", "coverage", "size", "trace"):
+        done = run(verb, "x", "--\x1b[31m\ncfi2sframe:x:y")
+        assert (done.status, len(done.err)) == (2, 1)
+        assert r"--\x1b[31m\ncfi2sframe:x:y;" in done.err[0]
+
+
+def test_an_unforeseen_error_is_one_line() -> None:
+    """If there ever is one, the user gets what a bug report needs, and no traceback."""
+    script = "import cfi2sframe.cli as cli; cli.main = lambda: {}['a\\nb']; cli.run()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (3, "")
+    line = r"cfi2sframe: internal error: KeyError: 'a\\\\nb' at __main__:1; please report it\n"
+    assert re.fullmatch(line, done.stderr), done.stderr
+
+
+def test_a_deleted_directory_is_the_one_that_is_named(tmp_path: Path) -> None:
+    """No message blames standard output."""
+    (tmp_path / "file").write_bytes(OBJECT)
+    script = f"cd {tmp_path}/gone && rmdir {tmp_path}/gone && {sys.executable} -m cfi2sframe"
+    for words in ("--in-place file", "-r --in-place .", f"dump {tmp_path}/file -o out", "size ."):
+        (tmp_path / "gone").mkdir()
+        done = subprocess.run(["sh", "-c", f"{script} {words}"], env={**os.environ, "PYTHONPATH": str(ROOT)},
+                              capture_output=True, text=True, check=False)  # fmt: skip
+        assert (done.returncode, done.stderr) == (3, "cfi2sframe: .: error: No such file or directory\n"), words

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The grammar of the command line: help, version, and options that a verb does not have."""
+
+from pathlib import Path
+
+import pytest
+
+from cfi2sframe import __version__
+from cfi2sframe.cli.parsers import VERBS
+from tests.support.cli import run
+
+
+def test_help_and_version_take_words(tmp_path: Path) -> None:
+    assert run("help", "dump").out == run("dump", "--help").out
+    assert run("help").out == run("--help").out
+    assert run("--version", tmp_path).out == run("--version").out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_help_is_a_screen_with_statuses(verb: str) -> None:
+    lines = run("help", verb).out.decode().splitlines()
+    assert len(lines) <= 50
+    assert sum(line.startswith("exit status: 0 ") for line in lines) == 1
+
+
+def test_no_arguments_and_help() -> None:
+    status, out, err = run()
+    assert (status, out) == (2, b"")
+    status, help_text, nothing = run("--help")
+    assert (status, nothing) == (0, ())
+    assert help_text.decode().splitlines() == list(err)
+    assert run("-h").out == help_text
+    assert b"examples:" in help_text
+    assert b"exit status:" in help_text
+
+
+def test_version() -> None:
+    assert run("--version") == (0, f"cfi2sframe {__version__}\n".encode(), ())
+
+
+@pytest.mark.parametrize("verb", ["convert", "dump", "verify", "coverage"])
+def test_every_verb_has_help_with_examples(verb: str) -> None:
+    status, out, err = run(verb, "--help")
+    assert (status, err) == (0, ())
+    assert out.startswith(f"usage: cfi2sframe {'[convert]' if verb == 'convert' else verb} ".encode())
+    assert b"\nexamples:\n  cfi2sframe " in out
+
+
+def test_an_option_of_another_verb_names_that_verb() -> None:
+    assert run("audit", "--for", "ld").err == (
+        "cfi2sframe: error: unrecognized arguments: --for; it is an option of convert, verify, coverage, size",
+    )
+    assert "it is an option of convert" in run("dump", "--strict").err[0]
+
+
+def test_the_option_of_the_program_is_known_to_its_verbs() -> None:
+    assert run("--verison").err[0].endswith("--verison; did you mean --version?")
+    assert run("verify", "--version").err[0].endswith("--version; cfi2sframe --version prints it")

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `verify`: sections in files and beside them, of objects, and where there is no CFI to compare with."""
+
+import json
+from pathlib import Path
+
+from cfi2sframe.abi import AMD64
+from tests.support.cli import PUSH, SECTION, run
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import linked_file, object_file, push_fp
+from tests.support.sframe.raw_sframe import RawSection
+
+
+def test_verify_at_an_address(good: Path, raw: Path) -> None:
+    raw.write_bytes(SECTION._replace(vaddr=0x50000).assemble())
+    assert run("verify", good, raw, "--section-address", "0x50000") == (0, b"", ())
+    assert run("verify", good, raw).status == 1
+
+
+def test_verify_without_any_cfi(tmp_path: Path) -> None:
+    """One sentence, and a status of its own, also for a reader that reads the section."""
+    path, report = tmp_path / "in", tmp_path / "report"
+
+    def write(section: RawSection) -> None:
+        sframe = asm.Section(".sframe", section.assemble(), 0x6FFFFFF4, 2, section.vaddr, align=8)
+        path.write_bytes(linked_file(AMD64, (), more=(sframe,)))
+
+    write(SECTION)
+    sentence = f"{path}: not compared: the file has no call frame information for its section; verify it before"
+    status, out, err = run("verify", path, "--report", report)
+    assert (status, err, out.decode().count("\n")) == (5, (), 1)
+    assert out.startswith(sentence.encode())
+    assert json.loads(report.read_text())["status"] == "uncompared"
+    status, out, _ = run("verify", path, "--for", "libsframe")
+    assert (status, b"libsframe (2.47): reads it" in out, out.count(b"not compared")) == (5, True, 1)
+    write(SECTION._replace(functions=(PUSH._replace(start=0x90000),)))
+    status, out, err = run("verify", path)
+    assert (status, err) == (1, ())
+    assert b": invariant: " in out
+
+
+def test_verify_of_an_object(tmp_path: Path) -> None:
+    path, section = tmp_path / "in.o", tmp_path / "out.sframe"
+    path.write_bytes(object_file(AMD64, {".text": (push_fp(AMD64, 0),), ".text.b": (push_fp(AMD64, 16),)}))
+    assert run("verify", "--would-be", path) == (0, b"", ())
+    assert run(path, "-o", section) == (0, b"", ())
+    assert run("verify", path, section) == (0, b"", ())
+    data = section.read_bytes()
+    section.write_bytes(data[:-1] + b"\xe8")
+    status, out, _ = run("verify", path, section)
+    # The last function's: in objects, each has rows of its own.
+    assert status == 1
+    assert out.startswith(f"{path}: .text.b+0x18: wrong: FP is ".encode())
