@@ -104,22 +104,6 @@ def test_survives(
     assert attempt(write(tmp_path / "removed", take_out(changed.read_bytes()))) == attempt(original)
 
 
-@pytest.mark.parametrize("kind", ["pie", "nopie", "static-pie"])
-def test_no_growth_after_strip_and_removal(tmp_path: Path, kind: str) -> None:
-    """Strip takes the record for removal away, so zeros are left; the next section goes there."""
-    need("strip")
-    original = linked_program("bfd", kind)
-    path = write(tmp_path / "program", original.read_bytes())
-    sizes = set()
-    for _ in range(3):
-        embed(path, path, LARGE)
-        assert attempt("strip", path).status == 0
-        write(path, take_out(path.read_bytes()))
-        assert attempt(path) == attempt(original)
-        sizes.add(path.stat().st_size)
-    assert len(sizes) == 1
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pie", "nopie"])
 def test_separate_debug_files(tmp_path: Path, kind: str) -> None:

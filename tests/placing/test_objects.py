@@ -7,21 +7,23 @@ import pytest
 
 from cfi2sframe import convert, load
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
-from cfi2sframe.constants.elf import SHT_GROUP, SHT_SYMTAB
+from cfi2sframe.constants.elf import SHT_SYMTAB
 from cfi2sframe.elf.headers import ElfSection, FileHeader, parse_file_header, parse_section_headers
 from cfi2sframe.emit import check, emit
 from cfi2sframe.errors import EmbedError, VerificationError
 from cfi2sframe.placing.objects import ObjectRelocation, add_to_object
 from cfi2sframe.placing.remove_object import remove_from_object
-from tests.support.elf.elf_asm import Relocation, Section, Symbol, elf_file
+from tests.support.elf.elf_asm import Section, Symbol, elf_file
 from tests.support.elf.samples import object_file, push_fp
-from tests.support.placing.embedded import SH_TYPE, converted, emitted, section_header, take_out
+from tests.support.placing.embedded import converted, emitted
 from tests.support.placing.emitted import (
     FILE_HEADER_SIZE,
     GOLDEN,
+    GOLDEN_NAMES,
     SHT_GNU_SFRAME,
     SHT_PROGBITS,
     SHT_RELA,
+    assert_kept,
     headers_of,
     named,
     relas_of,
@@ -31,23 +33,9 @@ SHN_LORESERVE, SHN_XINDEX = 0xFF00, 0xFFFF
 SHF_ALLOC, SHF_INFO_LINK = 0x2, 0x40
 #: PC-relative ones of 32 bits, as versions before 3 have starts, and of 64.
 RELOCATION_TYPES = {AMD64: (2, 24), AARCH64_LE: (261, 260), S390X: (5, 23)}
-NAMES = sorted(path.name for path in GOLDEN.glob("*.o"))
 RECORD_SIZES = {1: 17, 2: 20, 3: 16}
 SECTION = bytes(range(40))
 RELOCATIONS = (ObjectRelocation(28, 24, 1, 0x10), ObjectRelocation(44, 24, 1, -8))
-
-
-def assert_kept(old: bytes, new: bytes) -> None:
-    """Every old section keeps its index, header and bytes, and the file its bytes after the header."""
-    assert new[FILE_HEADER_SIZE : len(old)] == old[FILE_HEADER_SIZE:]
-    before, after = headers_of(old), headers_of(new)
-    assert len(after) >= len(before)
-    for was, now in zip(before, after, strict=False):
-        if was.name == ".shstrtab":
-            assert now.content.startswith(was.content)
-            assert now._replace(size=0, file_offset=0, content=b"") == was._replace(size=0, file_offset=0, content=b"")
-        else:
-            assert now == was
 
 
 def two_functions(arch: Arch) -> bytes:
@@ -61,7 +49,7 @@ def two_functions(arch: Arch) -> bytes:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", GOLDEN_NAMES)
 def test_all_that_was_there_stays(name: str, version: int) -> None:
     old = (GOLDEN / name).read_bytes()
     image = load(old)
@@ -117,62 +105,6 @@ def test_replacing_gives_the_same(arch: Arch) -> None:
     old = two_functions(arch)
     again = convert(load(converted(old, 2)))
     assert emitted(again) == converted(old)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_removal_restores_the_object(name: str) -> None:
-    """Or its sections, after another tool: the file has grown by a byte, which no header describes."""
-    old = (GOLDEN / name).read_bytes()
-    assert take_out(converted(old)) == old
-    new = take_out(converted(old) + b"\0")
-    assert_kept(old, new)
-    assert len(headers_of(new)) == len(headers_of(old))
-    for bare in (old, new):
-        with pytest.raises(EmbedError, match=r"no \.sframe section"):
-            take_out(bare)
-
-
-def test_a_section_group_loses_the_section() -> None:
-    """As any other member whose header becomes inactive."""
-    out = bytearray(converted(object_file(AMD64, {".text": (push_fp(AMD64, 0),), ".group": (push_fp(AMD64, 0),)})))
-    image = load(bytes(out))
-    number = next(s.index for s in image.sections if s.is_sframe)
-    out += bytes(-len(out) % 4)
-    struct.pack_into("<IQQQQ", out, section_header(image, ".group") + SH_TYPE, SHT_GROUP, 0, 0, len(out), 12)
-    out += struct.pack("<III", 1, number, 1)
-    bare = load(take_out(bytes(out)))
-    group = next(section for section in bare.sections if section.type == SHT_GROUP)
-    assert struct.unpack("<2I", bare.section_bytes(group)) == (1, 1)
-
-
-def test_a_group_of_nothing_else_goes_and_other_groups_stay() -> None:
-    """GNU strip 2.40 takes an object with a group without members for none, if this program made it so."""
-    two = {".text": (push_fp(AMD64, 0),), ".group": (push_fp(AMD64, 0),), ".group2": (push_fp(AMD64, 0),)}
-    out = bytearray(converted(object_file(AMD64, two)))
-    number = next(s.index for s in load(bytes(out)).sections if s.is_sframe)
-    for name, words in ((".group", (1, number)), (".group2", (1,))):
-        out += bytes(-len(out) % 4)
-        place = section_header(load(bytes(out)), name) + SH_TYPE
-        struct.pack_into("<IQQQQ", out, place, SHT_GROUP, 0, 0, len(out), 4 * len(words))
-        out += struct.pack(f"<{len(words)}I", *words)
-    bare = load(take_out(bytes(out)))
-    assert [(s.name, s.size) for s in bare.sections if s.type == SHT_GROUP] == [(".group2", 4)]
-
-
-@pytest.mark.parametrize(("is_local", "has_relocation"), [(True, False), (True, True), (False, False)])
-def test_a_symbol_in_the_section_goes_with_it(*, is_local: bool, has_relocation: bool) -> None:
-    """Unless something needs it: it is global, or a relocation of another section names it."""
-    sections = (Section(".text", b"\x90" * 8), Section(".sframe", SECTION))
-    symbols = (Symbol("inside", section=".sframe", info=0 if is_local else 0x10),)
-    relocations = (Relocation(".text", 0, "inside", 1),) if has_relocation else ()
-    old = elf_file(AMD64.elf_machine, sections, symbols=symbols, relocations=relocations)
-    if has_relocation or not is_local:
-        with pytest.raises(EmbedError, match=r"cannot be removed"):
-            remove_from_object(old)
-        return
-    bare = load(take_out(old))
-    assert not bare.has_sframe
-    assert [symbol.name for symbol in bare.symbols(bare.symbol_tables[0])] == ["", ""]
 
 
 def test_a_symbol_with_the_index_of_the_new_section_is_refused() -> None:

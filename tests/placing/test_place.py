@@ -1,14 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that rely on the address of their heap, which Linux starts after the highest segment."""
+"""Where a section goes: unused bytes, a segment on a page of its own, and never where a program's heap would move."""
 
 from pathlib import Path
 
 import pytest
 
+from cfi2sframe import load
+from cfi2sframe.constants.elf import PT_LOAD
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing import place
+from cfi2sframe.placing.linked import plan_insertion
 from tests.support.needs import attempt
-from tests.support.placing.embedded import KINDS, LARGE, SMALL, compiled, embed, linked_program
+from tests.support.placing.embedded import (
+    KINDS,
+    LARGE,
+    LINKERS,
+    SMALL,
+    check_program,
+    compiled,
+    embed,
+    linked_program,
+)
 
 FIXED = ("nopie", "static")
 
@@ -44,3 +56,27 @@ def test_other_programs_get_a_new_segment(tmp_path: Path) -> None:
     """Position-independent programs cannot rely on an address, and most others do not."""
     for program in (heap_program("pie"), linked_program("bfd", "nopie")):
         assert "new read-only segment" in embed(program, tmp_path / "converted", LARGE).description
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("linker", LINKERS)
+def test_a_new_segment_begins_on_a_page(tmp_path: Path, linker: str, kind: str) -> None:
+    """OpenJDK's reader of core dumps compares its size in pages with that of the mapping, where it is read-only."""
+    original = linked_program(linker, kind, "stripped")
+    embed(original, tmp_path / "converted", LARGE)
+    before, after = (
+        [s for s in load(str(p)).segments if s.type == PT_LOAD] for p in (original, tmp_path / "converted")
+    )
+    assert len(after) == len(before) + 1
+    assert after[-1].file_offset % 4096 == after[-1].vaddr % 4096 == 0
+
+
+def test_unused_bytes_rather_than_a_new_segment(tmp_path: Path) -> None:
+    """What would move does not fit there too; without the PT_NOTE that repeats PT_GNU_PROPERTY, nothing moves."""
+    original = linked_program()
+    data = original.read_bytes()
+    sizes = range(4096, 0, -32)
+    size = next(size for size in sizes if "unused bytes" in plan_insertion(data, size).description)
+    plan = check_program(original, tmp_path, size)
+    assert not plan.moved
+    assert "the PT_NOTE that repeats PT_GNU_PROPERTY is gone" in plan.description

@@ -2,18 +2,15 @@
 """The record of a conversion restores the original, whatever a later release does when it inserts a section."""
 
 from hashlib import sha256
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cfi2sframe import convert, load
-from cfi2sframe.api import decode_existing
+from cfi2sframe import load
 from cfi2sframe.elf.contents import Splice, spliced
 from cfi2sframe.elf.spans import Span
-from cfi2sframe.jobs.records import Settings
 from cfi2sframe.placing import place
 from cfi2sframe.placing.record import (
     Kept,
@@ -29,21 +26,15 @@ from cfi2sframe.placing.record import (
 from cfi2sframe.placing.remove import remove_section
 from tests.support.cli import ROOT
 from tests.support.elf.elf_asm import Section, Symbol, elf_file
-from tests.support.jobs import OBJECT, convert_one
-from tests.support.needs import attempt, need
+from tests.support.jobs import OBJECT
 from tests.support.placing.embedded import (
     KINDS,
+    LARGE,
     converted,
     embedded,
-    emitted,
     linked_program,
     take_out,
-    without_section_headers,
-    write,
 )
-
-LARGE = 1 << 16
-ROUNDS = 50
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -82,105 +73,6 @@ def _replaced(full: bytes, record: UndoRecord) -> bytes:
     order = load(full).byte_order
     body = _unpatched(full, order, record.pieces, record.tables, record.indices)
     return b"".join(body[patch.span.start : patch.span.end] for patch in record.patches)
-
-
-@pytest.mark.parametrize("kind", [*KINDS, "no section headers", "object"])
-def test_rounds_do_not_grow_a_file(kind: str) -> None:
-    data = OBJECT if kind == "object" else linked_program(kind=kind if kind in KINDS else "pie").read_bytes()
-    if kind == "no section headers":
-        data = without_section_headers(data)
-    full = converted(data)
-    for _ in range(ROUNDS):
-        assert take_out(full) == data
-        again = converted(data)
-        assert again == full
-        full = again
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_rounds_with_strip_in_between_do_not_grow_a_file(kind: str, tmp_path: Path) -> None:
-    """The record is gone then; the next section goes where the zeros of the one before are."""
-    need("strip")
-    data = linked_program(kind=kind).read_bytes()
-    sizes, path = [], tmp_path / "program"
-    for _ in range(6):
-        write(path, converted(data))
-        assert attempt("strip", path).status == 0
-        data = take_out(path.read_bytes())
-        sizes.append(len(data))
-    assert len(set(sizes[1:])) == 1
-    assert attempt(write(path, data)).status == attempt(linked_program(kind=kind)).status
-
-
-def test_a_change_since_is_kept() -> None:
-    """As chrpath makes one: not where headers or moved sections are."""
-    data = linked_program().read_bytes()
-    full = bytearray(embedded(data, LARGE)[1])
-    text = next(section for section in load(bytes(full)).sections if section.name == ".text")
-    full[text.file_offset] ^= 1
-    removal = remove_section(bytes(full))
-    changed = bytearray(data)
-    changed[text.file_offset] ^= 1
-    assert bytes(removal.content) == changed
-    assert "changed after the conversion" in removal.lost
-
-
-def test_a_change_of_headers_since_is_not_lost() -> None:
-    """The record no longer fits: restoring the old program headers would undo what another tool did."""
-    full = bytearray(embedded(linked_program().read_bytes(), LARGE)[1])
-    image = load(bytes(full))
-    number = next(n for n, segment in enumerate(image.segments) if segment.type == 0x6474E551)
-    full[image.header.program_headers_offset + 56 * number + 4] ^= 1
-    removal = remove_section(bytes(full))
-    assert "no record" in removal.lost
-    (stack,) = (s for s in load(bytes(removal.content)).segments if s.type == 0x6474E551)
-    assert stack.flags & 1
-
-
-@pytest.mark.parametrize("kind", ["program", "object"])
-def test_a_record_that_does_not_fit_goes(kind: str) -> None:
-    """As after elfedit: the next conversion succeeds, its removal gives that file, and rounds do not grow it."""
-    data = OBJECT if kind == "object" else linked_program().read_bytes()
-    full = bytearray(converted(data))
-    full[7] = 3
-    again = converted(bytes(full), 2)
-    assert decode_existing(load(again)).version == 2
-    sizes = set()
-    for osabi in (0, 3, 0, 3, 0, 3):
-        full[7] = osabi
-        bare = take_out(bytes(full))
-        assert bare[7] == osabi
-        full = bytearray(converted(bare))
-        sizes.add(len(bare))
-    # An object keeps what is dead in it.
-    assert len(sizes) < 3 or kind == "object"
-
-
-def test_the_section_of_another_producer_is_back_after_a_change(tmp_path: Path) -> None:
-    data = emitted(convert(load(linked_program().read_bytes()), version=2))
-    span = record_span(data)
-    assert span is not None
-    other = data[: span.start]
-    full = bytearray(emitted(convert(load(other))))
-    text = next(section for section in load(bytes(full)).sections if section.name == ".text")
-    full[text.file_offset] ^= 1
-    path = write(tmp_path / "program", bytes(full))
-    outcome = convert_one(path, Settings(removes=True))
-    assert "changes are kept" in outcome.warnings[0]
-    assert "is back" in outcome.warnings[1]
-    assert decode_existing(path).version == 2
-    assert load(path).section_bytes(text)[:1] == bytes(full[text.file_offset : text.file_offset + 1])
-
-
-def test_a_note_changed_since_is_not_mixed_up() -> None:
-    """The PT_NOTE that the conversion dropped would not repeat PT_GNU_PROPERTY any more: zeros are left instead."""
-    data = without_section_headers(linked_program().read_bytes())
-    full = converted(data)
-    place = full.index(b"GNU\0")
-    changed = full[:place] + b"GNV" + full[place + 3 :]
-    bare = take_out(changed)
-    assert not load(bare).has_sframe
-    assert b"GNV\0" in bare
 
 
 def test_a_record_at_the_end_of_another_file_is_not_followed() -> None:

@@ -170,3 +170,18 @@ def _compiled(source: str, *flags: str) -> Path | str:
 @cache
 def _programs() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="cfi2sframe-programs-")
+
+
+def check_program(original: Path, folder: Path, size: int) -> Placement:
+    """Put a section into a program, run that, and take the section out again."""
+    converted = folder / "converted"
+    plan = embed(original, converted, size)
+    has_moved = "program headers moved" in plan.description
+    assert any("strip must have run before" in warning for warning in plan.warnings) == has_moved
+    assert attempt(original).status == 0
+    assert attempt(converted) == attempt(original)
+    assert mapped(converted) == [("main", size, checksum(sframe(size)))]
+    restored = write(folder / "restored", take_out(converted.read_bytes()))
+    assert mapped(restored) == []
+    assert restored.read_bytes() == original.read_bytes()
+    return plan

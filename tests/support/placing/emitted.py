@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 TESTDATA = Path(__file__).resolve().parents[3] / "testdata"
 GOLDEN = TESTDATA / "golden"
+GOLDEN_NAMES = sorted(path.name for path in GOLDEN.glob("*.o"))
 
 SHT_GNU_SFRAME = 0x6FFFFFF4
 SHT_PROGBITS, SHT_RELA, SHT_NULL = 1, 4, 0
@@ -85,3 +86,16 @@ def relas_of(data: bytes, name: str) -> list[Rela]:
     if order == "<":
         return [Rela(offset, low, high, addend) for offset, low, high, addend in rows]
     return [Rela(offset, low, high, addend) for offset, high, low, addend in rows]
+
+
+def assert_kept(old: bytes, new: bytes) -> None:
+    """Every old section keeps its index, header and bytes, and the file its bytes after the header."""
+    assert new[FILE_HEADER_SIZE : len(old)] == old[FILE_HEADER_SIZE:]
+    before, after = headers_of(old), headers_of(new)
+    assert len(after) >= len(before)
+    for was, now in zip(before, after, strict=False):
+        if was.name == ".shstrtab":
+            assert now.content.startswith(was.content)
+            assert now._replace(size=0, file_offset=0, content=b"") == was._replace(size=0, file_offset=0, content=b"")
+        else:
+            assert now == was
