@@ -11,6 +11,8 @@ import pytest
 from tests.support.consumer.walk import Sampler
 from tests.support.contrib import (
     CONTRIB,
+    PROJECT,
+    build_example,
     check_pair,
     check_section,
     copy_recipe,
@@ -26,22 +28,11 @@ from tests.support.needs import Result, attempt, need
 pytestmark = pytest.mark.sampled
 
 
-def debhelper(tmp_path: Path, programs: Path) -> dict[str, str]:
-    """Return an environment in which debhelper finds the add-on, installed as in its README."""
-    need("dpkg-buildpackage", "dh", "cc", "make", "perl")
-    sequences, tools = tmp_path / "perl" / "Debian" / "Debhelper" / "Sequence", tmp_path / "tools"
-    sequences.mkdir(parents=True)
-    tools.mkdir()
-    shutil.copy(CONTRIB / "debhelper" / "sframe.pm", sequences)
-    shutil.copy(CONTRIB / "debhelper" / "dh_sframe", tools)
-    env = environment(programs, PERL5LIB=str(tmp_path / "perl"))
-    return env | {"PATH": os.pathsep.join([str(tools), env["PATH"]])}
-
-
 @pytest.mark.slow
 def test_a_debian_package(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
-    folder = copy_recipe("debhelper", tmp_path / "build" / "words-1.0")
-    result = run("dpkg-buildpackage", "-b", "-us", "-uc", cwd=folder, env=debhelper(tmp_path, programs))
+    need("dpkg-buildpackage", "dh", "cc", "make", "perl")
+    folder = copy_recipe("debhelper", tmp_path)
+    result = build_example(folder, environment(programs))
     steps = [line.split()[0] for line in result.out.splitlines() if line.startswith("   dh_")]
     assert steps.index("dh_sframe") + 1 == steps.index("dh_strip") < steps.index("dh_md5sums")
     root, control, debug = tmp_path / "root", tmp_path / "control", tmp_path / "debug"
@@ -61,19 +52,10 @@ def test_a_debian_package(tmp_path: Path, programs: Path, sampler: Sampler) -> N
 
 
 def test_an_rpm_package(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
-    need("rpmbuild", "rpm2cpio", "cpio", "cc", "bash", "od", "awk")
-    sources = copy_recipe("rpm", tmp_path / "sources")
-    macros = shutil.copy(CONTRIB / "rpm" / "macros.sframe", tmp_path)
-    defines = {
-        "_topdir": tmp_path / "top",
-        "_sourcedir": sources,
-        "_dbpath": tmp_path / "database",
-        "__brp_sframe": f"{CONTRIB / 'rpm' / 'brp-sframe'} %{{sframe_options}}",
-        "_build_id_links": "none",
-    }
-    words = [word for name, value in defines.items() for word in ("--define", f"{name} {value}")]
-    run("rpmbuild", "-bb", "--load", macros, *words, sources / "words.spec", env=environment(programs))
-    (package,) = (tmp_path / "top" / "RPMS").rglob("words-*.rpm")
+    need("rpmbuild", "rpm2cpio", "cpio", "make", "cc", "bash", "od", "awk")
+    folder = copy_recipe("rpm", tmp_path)
+    build_example(folder, environment(programs))
+    (package,) = (folder / "build" / "RPMS").rglob("words-1.0-*.rpm")
     root = tmp_path / "root"
     root.mkdir()
     run("sh", "-c", 'rpm2cpio "$0" | cpio --quiet -id', package, cwd=root)
@@ -100,19 +82,21 @@ class Step(NamedTuple):
 def step(request: pytest.FixtureRequest, tmp_path: Path, programs: Path) -> Step:
     """A tree with what may be among installed files: `words` under two names, an object, a debug file, a text."""
     need("cc", "bash", "od", "awk", "find", "sort")
-    source = copy_recipe("debhelper", tmp_path / "source")
+    source = copy_recipe(request.param, tmp_path)
     if request.param == "debhelper":
+        need("dh", "perl")
         tree = source / "debian" / "words"
-        made = Step(tree / "usr", source, ("dh_sframe",), ("dh_sframe", "--require"), debhelper(tmp_path, programs))
+        script = CONTRIB / "debhelper" / "dh_sframe"
+        made = Step(tree / "usr", source, (script,), (script, "--require"), environment(programs))
     else:
         tree = tmp_path / "root with space"
         env = environment(programs, RPM_BUILD_ROOT=str(tree), RPM_ARCH="x86_64")
         script = CONTRIB / "rpm" / "brp-sframe"
         made = Step(tree / "usr", source, (script,), ("env", "BRP_SFRAME_REQUIRE=1", script), env)
     (made.tree / "lib" / "debug").mkdir(parents=True)
-    run("cc", "-O2", "-o", made.tree / "words", "main.c", "words.c", cwd=source)
+    run("cc", "-O2", "-o", made.tree / "words", "main.c", "words.c", cwd=PROJECT)
     os.link(made.tree / "words", made.tree / "again")
-    run("cc", "-O2", "-c", "-o", made.tree / "words.o", "words.c", cwd=source)
+    run("cc", "-O2", "-c", "-o", made.tree / "words.o", "words.c", cwd=PROJECT)
     shutil.copy(made.tree / "words", made.tree / "lib" / "debug" / "words.debug")
     (made.tree / "text").write_text("text")
     return made

@@ -17,6 +17,8 @@ from tests.support import jobs
 from tests.support.consumer.walk import Sampler, check_walks
 from tests.support.contrib import (
     CONTRIB,
+    PROJECT,
+    build_example,
     check_pair,
     check_section,
     copy_recipe,
@@ -24,7 +26,6 @@ from tests.support.contrib import (
     gdb_session,
     has_section,
     lists_section,
-    recipe_in_place,
     run,
     wrapper_folder,
 )
@@ -38,16 +39,16 @@ MANY_FUNCTIONS = 500
 
 def test_make(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
     need("make", "cc")
-    folder = recipe_in_place("make", tmp_path)
-    run("make", "words", cwd=folder, env=environment(programs))
+    folder = copy_recipe("make", tmp_path)
+    build_example(folder, environment(programs))
     check_pair(sampler, folder / "words", folder / "libwords.so")
     assert "up to date" in run("make", "words", cwd=folder, env=environment(programs)).out
 
 
 def test_ninja(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
     need("ninja", "cc")
-    folder = recipe_in_place("ninja", tmp_path)
-    run("ninja", cwd=folder, env=environment(programs))
+    folder = copy_recipe("ninja", tmp_path)
+    build_example(folder, environment(programs))
     check_pair(sampler, folder / "words", folder / "libwords.so")
     assert "no work to do" in run("ninja", cwd=folder, env=environment(programs)).out
 
@@ -55,20 +56,30 @@ def test_ninja(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
 @pytest.mark.parametrize("generator", ["Unix Makefiles", "Ninja"])
 def test_cmake(tmp_path: Path, programs: Path, sampler: Sampler, generator: str) -> None:
     need("cmake", "cc", "ninja" if generator == "Ninja" else "make")
-    folder = recipe_in_place("cmake", tmp_path)
-    build, root = tmp_path / "build", tmp_path / "root"
-    env = environment(programs)
-    run("cmake", "-S", folder, "-B", build, "-G", generator, "-DCMAKE_BUILD_TYPE=Release", env=env)
-    run("cmake", "--build", build, env=env)
+    folder, root = copy_recipe("cmake", tmp_path), tmp_path / "root"
+    build = folder / "build"
+    env = environment(programs, CMAKE_GENERATOR=generator, CMAKE_BUILD_TYPE="Release")
+    build_example(folder, env)
     check_pair(sampler, build / "words", build / "libwords.so.1.0")
     run("cmake", "--install", build, "--prefix", root, "--strip", env=env)
     check_pair(sampler, root / "bin" / "words", root / "lib" / "libwords.so.1.0")
 
 
 @pytest.mark.slow
+def test_meson_with_a_step_for_one_program(tmp_path: Path, programs: Path) -> None:
+    """The library has no such step."""
+    need("meson", "ninja", "cc")
+    folder = copy_recipe("meson", tmp_path)
+    build_example(folder, environment(programs))
+    check_section(folder / "build" / "words")
+    assert not has_section(folder / "build" / "libwords.so.1.0")
+    assert run(folder / "build" / "words", "0").out
+
+
+@pytest.mark.slow
 def test_meson_with_the_linker_wrapper(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
     need("meson", "ninja", "cc")
-    folder = copy_recipe("meson", tmp_path / "words")
+    folder = copy_recipe("meson", tmp_path)
     wrapper = wrapper_folder(programs, tmp_path / "sframe-ld")
     text = (CONTRIB / "meson" / "sframe.ini.in").read_text().replace("@FOLDER@", str(wrapper))
     (tmp_path / "sframe.ini").write_text(text)
@@ -93,13 +104,13 @@ def test_cargo(tmp_path: Path, programs: Path, sampler: Sampler, which: str) -> 
         pytest.skip(f"no cargo {'in /usr/bin' if which == 'debian' else 'but that of /usr/bin'}")
     folders = [str(programs), os.path.dirname(cargo), os.environ["PATH"]]
     env = environment(programs) | {"PATH": os.pathsep.join(folders)}
-    folder = copy_recipe("cargo", tmp_path / "words", with_project=False)
+    folder = copy_recipe("cargo", tmp_path)
     program = folder / "target" / "release" / "words"
-    run(cargo, "build", "--release", "--offline", "--locked", cwd=folder, env=env)
+    build_example(folder, env)
     check_section(program, more_functions_than=MANY_FUNCTIONS)
     check_walks(sampler, program)
     before = program.stat().st_mtime_ns
-    run(cargo, "build", "--release", "--offline", "--locked", cwd=folder, env=env)
+    build_example(folder, env)
     assert program.stat().st_mtime_ns == before
 
 
@@ -119,7 +130,7 @@ def rows_of(program: Path, env: dict[str, str]) -> str:
 def test_go(tmp_path: Path, programs: Path, go_caches: dict[str, str], flags: str) -> None:
     """Go's programs load no C library, so nothing walks inside."""
     need("go", "cc", "strip")
-    folder = copy_recipe("go", tmp_path / "words", with_project=False)
+    folder = copy_recipe("go", tmp_path)
     program = folder / "words"
     env = environment(programs, GOPROXY="off", GOFLAGS="-mod=readonly", GOTOOLCHAIN="local", **go_caches)
     build = ["go", "build", "-trimpath", *filter(None, [flags]), "-o", "words", "."]
@@ -157,11 +168,14 @@ def test_the_containerfile_is_sound() -> None:
 def test_the_commands_of_the_container(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
     """The image itself is not built here."""
     need("make", "cc", "sh")
-    source, out = copy_recipe("container", tmp_path / "src"), tmp_path / "out"
+    folder = copy_recipe("container", tmp_path)
+    build_example(folder, environment(programs))
+    roots = [folder / "out", tmp_path / "image"]
     for command in CONTAINER_COMMANDS:
         if not command.startswith("apt-get "):
-            run("sh", "-c", command.replace("/out", str(out)), cwd=source, env=environment(programs))
-    check_pair(sampler, out / "usr" / "bin" / "words", out / "usr" / "lib" / "words" / "libwords.so")
+            run("sh", "-c", command.replace("/out", str(roots[1])), cwd=folder, env=environment(programs))
+    for root in roots:
+        check_pair(sampler, root / "usr" / "bin" / "words", root / "usr" / "lib" / "words" / "libwords.so")
 
 
 def check_executor(executor: Executor, folder: Path, out: pytest.CaptureFixture[str]) -> None:
@@ -209,8 +223,8 @@ def test_debug_information_is_split_off(
 ) -> None:
     """Only if the conversion came first, gdb and eu-unstrip take the two files for one. With lld sections move."""
     need("cc", "gdb", "objcopy", "strip", "eu-strip", "eu-unstrip", f"ld.{linker}")
-    sources, program = copy_recipe("make", tmp_path / "sources"), tmp_path / "words"
-    run("cc", "-O2", "-g", f"-fuse-ld={linker}", "-o", program, "main.c", "words.c", cwd=sources)
+    program = tmp_path / "words"
+    run("cc", "-O2", "-g", f"-fuse-ld={linker}", "-o", program, "main.c", "words.c", cwd=PROJECT)
     if is_before:
         assert main(["--in-place", str(program)]) == 0
     debug = split(program, tool)

@@ -2,6 +2,7 @@
 """What the tests of recipes share: clean folders, the programs of this package in PATH, and what a result owes."""
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -69,20 +70,18 @@ def wrapper_folder(programs: Path, folder: Path, *names: str) -> Path:
     return folder
 
 
-def copy_recipe(name: str, target: Path, *, with_project: bool = True) -> Path:
-    """Copy a recipe's example, and the C project beside it, into a clean folder."""
-    shutil.copytree(CONTRIB / name / "example", target)
-    if with_project:
-        for path in PROJECT.iterdir():
-            shutil.copy(path, target)
-    return target
-
-
-def recipe_in_place(name: str, target: Path) -> Path:
-    """Copy a recipe and the C project beside it; return its example, which is built where it lies."""
+def copy_recipe(name: str, target: Path) -> Path:
+    """Copy a recipe, and the C project beside it, into `contrib` of a clean folder; return its example."""
     for part in (name, PROJECT.name):
-        shutil.copytree(CONTRIB / part, target / part)
-    return target / name / "example"
+        shutil.copytree(CONTRIB / part, target / "contrib" / part)
+    return target / "contrib" / name / "example"
+
+
+def build_example(folder: Path, env: Mapping[str, str]) -> Result:
+    """Build an example where it lies, by its command in the README of contrib/."""
+    example = folder.relative_to(folder.parents[2])
+    (command,) = re.findall(rf"^ {{4}}(cd {example} && .+)$", (CONTRIB / "README.md").read_text(), re.MULTILINE)
+    return run("sh", "-c", command, cwd=folder.parents[2], env=env)
 
 
 def check_section(path: Path, *, more_functions_than: int = 1) -> None:
