@@ -19,13 +19,10 @@ from cfi2sframe.conversion.lower import Skip
 from cfi2sframe.conversion.reasons import SkipReason
 from cfi2sframe.errors import CfiError, RequestError
 from cfi2sframe.report.coverage import account
-from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.read import DecodedSection, read_section
-from cfi2sframe.sframe.write import RowStore, store_rows
 from tests.support.conversion.sums import check_sums, convert_checked
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import TEXT_VADDR, Code, cie_of, linked, linked_file, object_file, push_fp
-from tests.support.sframe.bodies import with_functions
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "testdata" / "golden"
@@ -279,23 +276,6 @@ def test_the_largest_function() -> None:
     assert entry.fde.pc_range == limit
     assert skip == (SkipReason.FUNCTION_TOO_LARGE, "4,294,967,296 bytes", 0)
     assert verify(image, decoded(conversion)).is_clean
-
-
-def test_the_rows_of_all_functions_have_32_bits_of_offset() -> None:
-    """One body with many starts counts many times, and is stored once."""
-    count = 1 << 14
-    state = FrameState(Rule(7, 8, deref=False), Rule(None, -8, deref=True), None)
-    body = FunctionBody(tuple(range(count)), (state,) * count)
-
-    def rows(times: int) -> RowStore:
-        functions = tuple(Function(count * number, count, body) for number in range(times))
-        return store_rows(with_functions(Section(2, AMD64.abi_id), functions), AMD64, share=False)
-
-    # Two bytes of start, one of information, one word.
-    assert len(rows(1).stored[0]) == 1 << 16
-    assert rows((1 << 16) - 1).offsets[-1] == ((1 << 16) - 2) << 16
-    with pytest.raises(RequestError, match="more than 4 GiB"):
-        rows(1 << 16)
 
 
 def test_nothing_to_describe() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from cfi2sframe.cli.answers import read_source
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.errors import ErrorKind
-from cfi2sframe.files.find import Source, Unusable, elf_files_under, find_sources, open_source
+from cfi2sframe.errors import ErrorKind, RequestError
+from cfi2sframe.files.find import Source, Unusable, elf_files_under, find_sources, names_from, open_source
 from cfi2sframe.jobs.listing import work_list
 from tests.support.cli import run
 from tests.support.jobs import OBJECT
@@ -222,3 +222,34 @@ def test_members_of_an_archive(tmp_path: Path) -> None:
     assert run("size", archive).status == 3
     hint = "a static archive: use the program linked with it, or extract the objects first (ar x)"
     assert run("--in-place", archive).err == (f"cfi2sframe: {archive}: error: not an ELF file, but {hint}",)
+
+
+def test_a_word_of_the_program_itself_is_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`cfi2sframe --in-place *` in a folder into which another user has put `@a` and `a`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").write_text("--help")
+    (tmp_path / "@a").write_bytes(OBJECT)
+    assert run("--in-place", "@a") == (0, b"", ())
+    assert run("--in-place", "@b") == (3, b"", ("cfi2sframe: @b: error: No such file or directory",))
+
+
+def test_names_end_with_nul(tmp_path: Path) -> None:
+    listed = tmp_path / "list"
+    for data, names in (
+        (b"", []),
+        (b"a\0b c\0", ["a", "b c"]),
+        (b"a\0two\nlines", ["a", "two\nlines"]),
+        (b"one", ["one"]),
+        (b"\0", []),
+        (b"latin-\xe9\0", [os.fsdecode(b"latin-\xe9")]),
+    ):
+        listed.write_bytes(data)
+        assert names_from(str(listed)) == names
+
+
+@pytest.mark.parametrize(("data", "message"), [(b"a.o\nb.o\n", "NUL"), (b"\x7fELF\2\1\1\0\0/lib/ld.so\0", "empty one")])
+def test_what_is_no_list_is_taken_for_a_mistake(tmp_path: Path, data: bytes, message: str) -> None:
+    listed = tmp_path / "list"
+    listed.write_bytes(data)
+    with pytest.raises(RequestError, match=message):
+        names_from(str(listed))

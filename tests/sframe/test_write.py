@@ -10,9 +10,9 @@ import pytest
 
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.errors import RequestError
-from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, Function, Rule, Section
+from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.read import read_section
-from cfi2sframe.sframe.write import row_tail
+from cfi2sframe.sframe.write import RowStore, row_tail, store_rows
 from tests.support.dwarf.rules import at_cfa as saved
 from tests.support.dwarf.rules import register_offset as at
 from tests.support.sframe.bodies import body_of_rows, section_bytes, with_functions
@@ -296,3 +296,20 @@ def test_starts_of_64_bits_reach_everything(start: int, vaddr: int, field: int) 
 def test_flags(version: int, is_sorted: bool, is_pcrel: bool, flags: int) -> None:  # noqa: FBT001
     section = Section(version, 3, (), (), (), is_sorted, is_pcrel)
     assert section_bytes(section, AMD64, 0)[3] == flags
+
+
+def test_the_rows_of_all_functions_have_32_bits_of_offset() -> None:
+    """One body with many starts counts many times, and is stored once."""
+    count = 1 << 14
+    state = FrameState(Rule(7, 8, deref=False), Rule(None, -8, deref=True), None)
+    body = FunctionBody(tuple(range(count)), (state,) * count)
+
+    def rows(times: int) -> RowStore:
+        functions = tuple(Function(count * number, count, body) for number in range(times))
+        return store_rows(with_functions(Section(2, AMD64.abi_id), functions), AMD64, share=False)
+
+    # Two bytes of start, one of information, one word.
+    assert len(rows(1).stored[0]) == 1 << 16
+    assert rows((1 << 16) - 1).offsets[-1] == ((1 << 16) - 2) << 16
+    with pytest.raises(RequestError, match="more than 4 GiB"):
+        rows(1 << 16)

@@ -16,6 +16,8 @@ from tests.support.needs import Result, attempt, need
 ROOT: Final = Path(__file__).resolve().parents[2]
 CONTRIB: Final = ROOT / "contrib"
 PROJECT: Final = CONTRIB / "project"
+#: Its sources.
+SOURCES: Final = [str(PROJECT / "main.c"), str(PROJECT / "words.c")]
 #: The package's programs, and where each begins.
 PROGRAMS: Final = {
     "cfi2sframe": "cfi2sframe.cli:run",

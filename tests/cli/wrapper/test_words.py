@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Response files as GNU programs read them, and lists of names."""
+"""Command lines of linkers and drivers: which file they write; response files as GNU programs read them."""
 
 import os
 import shlex
@@ -10,11 +10,56 @@ from pathlib import Path
 
 import pytest
 
-from cfi2sframe.cli.wrapper.words import expand_response_files, split_words
-from cfi2sframe.errors import RequestError
-from cfi2sframe.files.find import names_from
-from tests.support.cli import run
-from tests.support.jobs import OBJECT
+from cfi2sframe.cli.wrapper.words import expand_response_files, is_for_driver, output_of, output_of_driver, split_words
+
+
+@pytest.mark.parametrize(
+    ("words", "output"),
+    [
+        (["x.o"], "a.out"),
+        (["-o", "X", "x.o"], "X"),
+        (["-oX", "x.o"], "X"),
+        (["x.o", "--output=X"], "X"),
+        (["--output", "X"], "X"),
+        (["--outp=X"], "X"),
+        (["--out=X"], "a.out"),
+        (["--oformat=elf64-x86-64"], "a.out"),
+        (["-o", "X", "-o", "Y"], "Y"),
+        (["-o", "-strange"], "-strange"),
+        (["@missing", "-o", "X"], "X"),
+    ],
+)
+def test_output_of(words: list[str], output: str) -> None:
+    assert output_of(words) == output
+
+
+def test_output_of_response_files(tmp_path: Path) -> None:
+    (tmp_path / "inner").write_text('\'-o\' "a b"\\"c\n')
+    (tmp_path / "outer").write_text(f"x.o @{tmp_path}/inner y.o")
+    assert output_of([f"@{tmp_path}/outer"]) == 'a b"c'
+    (tmp_path / "circle").write_text(f"-o X @{tmp_path}/circle")
+    assert output_of([f"@{tmp_path}/circle"]) == "X"
+    (tmp_path / "flags").write_text("-Wl,--gc-sections")
+    assert is_for_driver([f"@{tmp_path}/flags"])
+    assert not is_for_driver(["-Wall", "x.o"])
+
+
+@pytest.mark.parametrize(
+    ("words", "output"),
+    [
+        (["x.o", "-Wl,-o,X"], "X"),
+        (["x.o", "-Wl,--output=X", "-o", "Y"], "X"),
+        (["-Wl,-o,X", "x.o", "-o", "Y"], "X"),
+        (["-Xlinker", "-o", "-Xlinker", "X", "x.o", "-o", "Y"], "X"),
+        (["x.o", "-Wl,@arguments"], "X"),
+        (["-flto", "x.o", "-o", "X"], "X"),
+        (["x.o", "-c"], "a.out"),
+    ],
+)
+def test_the_output_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], output: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "arguments").write_text("-o X")
+    assert output_of_driver(words) == output
 
 
 def expanded(*words: str) -> list[str]:
@@ -107,34 +152,3 @@ def test_no_word_has_a_nul_byte(tmp_path: Path) -> None:
     listed = tmp_path / "list"
     listed.write_bytes(b"a\0b\0")
     assert expanded(f"@{listed}", "@a\0b", "@/dev/zero") == [f"@{listed}", "@a\0b", "@/dev/zero"]
-
-
-def test_a_word_of_the_program_itself_is_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`cfi2sframe --in-place *` in a folder into which another user has put `@a` and `a`."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a").write_text("--help")
-    (tmp_path / "@a").write_bytes(OBJECT)
-    assert run("--in-place", "@a") == (0, b"", ())
-    assert run("--in-place", "@b") == (3, b"", ("cfi2sframe: @b: error: No such file or directory",))
-
-
-def test_names_end_with_nul(tmp_path: Path) -> None:
-    listed = tmp_path / "list"
-    for data, names in (
-        (b"", []),
-        (b"a\0b c\0", ["a", "b c"]),
-        (b"a\0two\nlines", ["a", "two\nlines"]),
-        (b"one", ["one"]),
-        (b"\0", []),
-        (b"latin-\xe9\0", [os.fsdecode(b"latin-\xe9")]),
-    ):
-        listed.write_bytes(data)
-        assert names_from(str(listed)) == names
-
-
-@pytest.mark.parametrize(("data", "message"), [(b"a.o\nb.o\n", "NUL"), (b"\x7fELF\2\1\1\0\0/lib/ld.so\0", "empty one")])
-def test_what_is_no_list_is_taken_for_a_mistake(tmp_path: Path, data: bytes, message: str) -> None:
-    listed = tmp_path / "list"
-    listed.write_bytes(data)
-    with pytest.raises(RequestError, match=message):
-        names_from(str(listed))
