@@ -51,11 +51,14 @@ $(STAMP): $(INSTALLED) requirements/dev.txt
 	$(BIN)/$(PIP_INSTALL) requirements/dev.txt
 	@touch $@
 
-test: venv ## run the first tier of tests: each value of each parameter, nothing slow
-	$(BIN)/pytest -n auto
+# Files or folders: `make test TESTS=tests/placing` runs the tests of one package.
+TESTS ?= tests
+
+test: venv ## run the first tier of tests (of TESTS): each value of each parameter, nothing slow
+	$(BIN)/pytest -n auto $(TESTS)
 
 test-all: test ## run both tiers: also all combinations, and slow tests
-	$(BIN)/pytest -n auto --tier=second
+	$(BIN)/pytest -n auto --tier=second $(TESTS)
 
 test-lowest: ## run unit tests with the oldest dependencies that pyproject.toml allows
 	$(PYTHON) -m venv --clear build/lowest

@@ -20,8 +20,6 @@ pytestmark = pytest.mark.sampled
 
 
 MAN_PAGE = ROOT / "data" / "share" / "man" / "man1" / "cfi2sframe-ld.1"
-
-
 WRAPPERS = [name for name in PROGRAMS if name != "cfi2sframe"]
 
 

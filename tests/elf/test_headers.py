@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ELF headers: files that are refused, tables that leave the file, numbers that do not fit their fields, names."""
+
+import re
+import struct
+
+import pytest
+
+from cfi2sframe import load
+from cfi2sframe.constants import elf as c
+from cfi2sframe.elf.headers import StringTable
+from cfi2sframe.errors import ElfError
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.elf_asm import header_of_section, patched
+from tests.support.elf.images import OBJECT_SECTIONS, an_object, linked
+
+E_PHOFF, E_SHOFF, E_PHENTSIZE, E_PHNUM, E_SHENTSIZE, E_SHNUM, E_SHSTRNDX = 32, 40, 54, 56, 58, 60, 62
+SH_SIZE, SH_LINK = 32, 40
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        *((data, "not an ELF file") for data in (b"", b"\x7f", b"\x7fEL", b"#!/bin/sh\n", b"!<arch>\n", bytes(64))),
+        *((an_object()[:n], f"truncated: the ELF header needs 64 bytes, the file has {n}") for n in (4, 5, 6, 32, 63)),
+        (patched(an_object(), 4, "B", 1), "not a 64-bit ELF file; SFrame is defined for 64-bit ABIs only"),
+        (patched(an_object(), 5, "B", 3), "unknown byte order 3 in the ELF header"),
+        (patched(an_object(), 16, "H", 4), "ELF type 4 is neither an object, an executable nor a library"),
+    ],
+)
+def test_files_that_are_refused(data: bytes, message: str) -> None:
+    with pytest.raises(ElfError) as caught:
+        load(data)
+    assert str(caught.value) == f"<bytes>: {message}"
+
+
+@pytest.mark.parametrize(
+    ("machine", "little_endian", "name"),
+    [
+        (243, True, "EM_RISCV (little-endian)"),
+        (21, False, "EM_PPC64 (big-endian)"),
+        (c.EM_X86_64, False, "EM_X86_64 (big-endian)"),
+        (c.EM_S390, True, "EM_S390 (little-endian)"),
+        (0xFFEE, True, "ELF machine 65518 (little-endian)"),
+    ],
+)
+def test_other_machines(machine: int, little_endian: bool, name: str) -> None:  # noqa: FBT001
+    with pytest.raises(ElfError, match=f"{re.escape(f'SFrame is not defined for {name}')}$"):
+        load(asm.elf_file(machine, OBJECT_SECTIONS, little_endian=little_endian))
+
+
+@pytest.mark.parametrize(
+    ("offset", "code", "value", "message"),
+    [
+        (E_SHENTSIZE, "H", 40, "section headers of 40 bytes, not 64"),
+        (E_SHOFF, "Q", 1 << 20, "section headers at 0x100000 leave the file"),
+        (E_SHOFF, "Q", (1 << 64) - 1, "leave the file"),
+        (E_SHNUM, "H", 0xFE00, "65024 section headers"),
+        (E_PHENTSIZE, "H", 32, "program headers of 32 bytes, not 56"),
+        (E_PHOFF, "Q", 1 << 20, "2 program headers at 0x100000 leave the file"),
+        (E_PHNUM, "H", 0xFFFE, "65534 program headers"),
+    ],
+)
+def test_tables_that_leave_the_file(offset: int, code: str, value: int, message: str) -> None:
+    with pytest.raises(ElfError, match=message):
+        load(patched(linked(), offset, code, value))
+
+
+def test_section_header_count_and_names_in_the_null_section() -> None:
+    """gABI, "ELF Header": e_shnum 0 and e_shstrndx SHN_XINDEX point to fields of the null section."""
+    data = linked()
+    count, names = struct.unpack_from("<HH", data, E_SHNUM)
+    null = header_of_section(data, 0)
+    for offset, code, value in ((E_SHNUM, "H", 0), (E_SHSTRNDX, "H", 0xFFFF)):
+        data = patched(data, offset, code, value)
+    data = patched(patched(data, null + SH_SIZE, "Q", count), null + SH_LINK, "I", names)
+    assert [s.name for s in load(data).sections] == [s.name for s in load(linked()).sections]
+    with pytest.raises(ElfError, match=f"{1 << 40} section headers"):
+        load(patched(data, null + SH_SIZE, "Q", 1 << 40))
+
+
+@pytest.mark.parametrize(
+    ("offset", "name"),
+    [(0, "abc"), (1, "bc"), (3, ""), (4, "d\\xff"), (7, "tail"), (11, ""), (1 << 31, "")],
+)
+def test_strings(offset: int, name: str) -> None:
+    """The last may have no end, bytes that are not UTF-8 are escaped, and outside of the table names are empty."""
+    assert StringTable(b"abc\0d\xff\0tail").at(offset) == name
