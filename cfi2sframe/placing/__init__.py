@@ -9,7 +9,7 @@ Insertion into a linked file, in the order of the work:
     place            decides where the section goes
     head, movable    make room for program headers, by moving sections that may move
     insert           edits the file (section_indices), and leaves a record of the original at its end (record)
-    reread           reads the result with a reader of its own (view), and compares it with the original
+    reread           parses the result with pyelftools (view), and compares it with the original
 
 `remove` and, for objects, `remove_object` remove the section, by that record if it fits. They know none of these steps
 but the gate. `object_file` is what the doors of objects share.

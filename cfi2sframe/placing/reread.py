@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a rewritten file back, and compare it with the original: nothing but the section changed.
+"""Read a rewritten file back with pyelftools, and compare it with the original: nothing but the section changed.
 
 1. The file header is equal, except for counts and the places of tables.
 2. Each segment keeps its place and rights; a read-only PT_LOAD may grow, or the last, and one may be new, after all.
@@ -124,7 +124,7 @@ def _check_cleared(before: FileView, after: FileView) -> None:
         is_shorter = is_shorter and not old["p_flags"] & c.PF_W and old["p_filesz"] == old["p_memsz"]
         shorter = {**old, "p_filesz": size, "p_memsz": size} if is_shorter else old
         expect(new in (old, shorter), "a program header changed")
-    known = [Span(0, before.header["e_ehsize"]), before.table("ph"), *cleared]
+    known = [Span(0, before.header.e_ehsize), before.table("ph"), *cleared]
     for span in without([Span(0, len(before.data))], known):
         expect(have_same(before.data, after.data, span), "something else changed")
     _check_layout(after, before)
@@ -188,7 +188,7 @@ def _check_sections(bare: FileView, full: FileView) -> list[_Move]:
         if old["sh_type"] in _SYMBOL_TABLES:
             first, second = bare.bytes_of(span_of(old)), full.bytes_of(span_of(new))
             _check_symbols(first, second, bare.order, numbering, moved)
-        elif index == bare.header["e_shstrndx"]:
+        elif index == bare.header.e_shstrndx:
             first, second = bare.bytes_of(span_of(old)), full.bytes_of(span_of(new))
             expect(second in (first, first + b".sframe\0"), "other names")
         elif index in moved or not old["sh_flags"] & c.SHF_ALLOC:
@@ -212,13 +212,13 @@ def _paired(bare: FileView, full: FileView) -> list[int]:
         numbering.append(numbers.pop())
     expect(not any(kinds.values()), "there are other new sections")
     if numbering:
-        expect(numbering[bare.header["e_shstrndx"]] == full.header["e_shstrndx"], "the section names are elsewhere")
+        expect(numbering[bare.header.e_shstrndx] == full.header.e_shstrndx, "the section names are elsewhere")
     return numbering
 
 
 def _kind(view: FileView, index: int) -> tuple[Any, ...]:
     section = view.sections[index]
-    size = 0 if index == view.header["e_shstrndx"] else section["sh_size"]
+    size = 0 if index == view.header.e_shstrndx else section["sh_size"]
     # New names follow the old ones, so an offset is a name.
     return (*(section[key] for key in ("sh_name", "sh_type", "sh_flags", "sh_addralign", "sh_entsize")), size)
 
@@ -320,7 +320,7 @@ def _check_moves(bare: FileView, moves: list[_Move]) -> None:
 def _check_bytes(bare: FileView, full: FileView, place: Span, moves: list[_Move]) -> None:
     loaded = [united(map(span_of, view.loads)) for view in (bare, full)]
     olds = [span_of(move.old) for move in moves]
-    new = [Span(0, bare.header["e_ehsize"]), place, full.table("ph"), full.table("sh")]
+    new = [Span(0, bare.header.e_ehsize), place, full.table("ph"), full.table("sh")]
     new += [span_of(move.new) for move in moves]
     for span in without(common(loaded[1], olds), new):
         expect(is_zero(full.data, span), "something is left where a section was")
@@ -343,7 +343,7 @@ def _check_layout(view: FileView, other: FileView) -> None:
     Kernels before 5.18 have to find these as in the other file.
     """
     table = view.table("ph")
-    spans = [Span(0, view.header["e_ehsize"]), table, view.table("sh")]
+    spans = [Span(0, view.header.e_ehsize), table, view.table("sh")]
     spans += [span for span in map(span_of, view.sections) if span.start < span.end]
     spans.sort()
     for one, following in pairwise(spans):
@@ -364,7 +364,7 @@ def _check_layout(view: FileView, other: FileView) -> None:
 def _is_where_at_phdr_says(view: FileView) -> bool:
     """Whether a program's headers are where kernels before 5.18 say: as far from its first segment as in the file."""
     table = view.table("ph")
-    is_program = view.header["e_type"] == "ET_EXEC" or any(s["p_type"] == "PT_INTERP" for s in view.segments)
+    is_program = view.header.e_type == "ET_EXEC" or any(s["p_type"] == "PT_INTERP" for s in view.segments)
     holder = next((s for s in view.loads if s["p_offset"] <= table.start and table.end <= span_of(s).end), None)
     if holder is None or not is_program:
         return True
