@@ -116,6 +116,13 @@ def test_sections_are_immutable_and_can_be_sent_to_processes(program: Path) -> N
         assert (again, hash(again)) == (each, hash(each))
 
 
+def test_states_are_found_as_a_plain_tuple_and_sent_without_their_hash(program: Path) -> None:
+    (states,) = {body.states for body in cfi2sframe.convert(program).section.bodies}
+    assert vars(states)
+    assert tuple(states) in {states: None}
+    assert not vars(pickle.loads(pickle.dumps(states)))  # noqa: S301 - what this process has written
+
+
 # Answers that fit a line
 
 

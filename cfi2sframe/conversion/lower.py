@@ -25,7 +25,7 @@ from cfi2sframe.constants.sframe import (
 from cfi2sframe.conversion.reasons import SkipReason
 from cfi2sframe.conversion.reduce import InexpressibleError, Unlike, reduce_state
 from cfi2sframe.errors import RequestError
-from cfi2sframe.sframe.model import OUTERMOST, FrameState, FunctionBody
+from cfi2sframe.sframe.model import OUTERMOST, FrameState, FunctionBody, States
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -184,7 +184,7 @@ class Lowering:
         for limit, group in groupby(range(len(rows)), key=lambda number: lowered[number].limit):
             numbers = list(group)
             kept = [n for n in numbers if n == numbers[0] or lowered[n].state != lowered[n - 1].state]
-            states = tuple([lowered[n].state for n in kept])
+            states = States([lowered[n].state for n in kept])
             is_flexible = any(lowered[n].needs_flexible for n in kept)
             runs.append(_RowRun(limit, kept, states, is_flexible, any(state.mangled_ra for state in states)))
         return runs

@@ -58,6 +58,21 @@ class FrameState(NamedTuple):
         return state_text(cfa, ra, fp, mangled_ra=self.mangled_ra)
 
 
+class States(tuple[FrameState, ...]):  # noqa: SLOT001 - it has an attribute
+    """The states of rows, as a tuple that computes its hash once: functions that have one list are looked up by it."""
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return super().__hash__()
+
+    def __reduce__(self) -> tuple[type[Self], tuple[tuple[FrameState, ...]]]:
+        # Another process has other hashes.
+        return type(self), (tuple(self),)
+
+
 #: RA is undefined: unwinding ends here.
 OUTERMOST: Final = FrameState(None)
 
@@ -109,10 +124,6 @@ class FunctionBody(NamedTuple):
     is_signal_frame: bool = False
     uses_b_key: bool = False
     repeat_size: int = 0
-
-    def __hash__(self) -> int:
-        # Bodies are looked up once for each function; to hash all states, too, would cost as much as to encode them.
-        return hash(self.starts)
 
     def __repr__(self) -> str:
         return f"<FunctionBody: {counted(len(self.starts), 'row')}>"

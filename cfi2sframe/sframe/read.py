@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from cfi2sframe.abi import arch_of_abi
 from cfi2sframe.constants import sframe as s
 from cfi2sframe.errors import SFrameError
-from cfi2sframe.sframe.model import NO_BLOCK_SIZE, FrameState, FunctionBody, Rule, Section
+from cfi2sframe.sframe.model import NO_BLOCK_SIZE, FrameState, FunctionBody, Rule, Section, States
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -292,7 +292,7 @@ class _BodyReader:
             # Writers share whole lists or their beginnings; other overlaps would only cost time.
             raise SFrameError("the functions' row lists overlap one another over and over", _WHERE, key[0])
         codes = f"{self.order}{count}{_START_CODES[fre_type]}"
-        found = self.lists[key] = (offset, struct.unpack(codes, b"".join(starts)), tuple(states))
+        found = self.lists[key] = (offset, struct.unpack(codes, b"".join(starts)), States(states))
         return found
 
     def new_state(self, tail: bytes, offset: int, fde_type: int) -> FrameState:

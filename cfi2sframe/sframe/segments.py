@@ -22,7 +22,7 @@ from itertools import accumulate, pairwise
 from operator import add, eq, mul, sub
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.sframe.model import Attributes, FrameState, FunctionBody
+from cfi2sframe.sframe.model import Attributes, FrameState, FunctionBody, States
 from cfi2sframe.sframe.write import row_tail
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Text(NamedTuple):
             kinds += letter.kinds[skipped:]
             delta = begin - self.starts[first]
             starts += map(delta.__add__, letter.starts[skipped:])
-        return FunctionBody(tuple(starts), tuple([kind.state for kind in kinds]), *kinds[0].attributes)
+        return FunctionBody(tuple(starts), States([kind.state for kind in kinds]), *kinds[0].attributes)
 
 
 def make_text(section: Section, arch: Arch) -> Text:
