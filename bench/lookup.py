@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING, Final
 
 import capstone
 
-from cfi2sframe import Section, convert
+from cfi2sframe import convert, decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.conversion.convert import Conversion
+    from cfi2sframe.sframe.model import Section
 
 HERE: Final = Path(__file__).resolve().parent
 COMPILE: Final = ("cc", "-O2", "-Wall", "-Wextra", "-Wno-sign-compare")
@@ -70,7 +71,7 @@ def return_addresses(conversion: Conversion, section: Section) -> list[int]:
 def lines_of(program: Path, path: Path, rounds: int) -> Iterator[str]:
     """Measure a file; yield its rows of the table, in Markdown. Raises `CalledProcessError` where rows differ."""
     conversions = [convert(path, level=level) for level in (0, 1, 2)]
-    sections = [Section.from_bytes(each.data, each.section_vaddr) for each in conversions]
+    sections = [decode(each.data, each.section_vaddr) for each in conversions]
     vaddrs = return_addresses(conversions[0], sections[0])
     with tempfile.TemporaryDirectory() as name:
         addresses = Path(name, "addresses")

@@ -3,7 +3,7 @@
 
 cfi2sframe.convert_file("program", "program.new")      # a copy with the section in it; or in_place=True
 conversion = cfi2sframe.convert("program")              # in memory
-section = cfi2sframe.Section.from_file("program.new")   # iterates over functions, which iterate over rows
+section = cfi2sframe.decode_existing("program.new")     # iterates over functions, which iterate over rows
 where = section.find(pc)                                # None, or where CFA, RA and FP are
 where.cfa, where.ra, where.fp                           # rsp+16, c-8, c-16
 print(cfi2sframe.trace.trace_process(pid))              # stacks, walked by such rows
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cfi2sframe import errors, trace
-    from cfi2sframe.api import convert, verify
+    from cfi2sframe.api import convert, decode, decode_existing, verify
     from cfi2sframe.conversion.convert import Conversion
     from cfi2sframe.elf.load import load
     from cfi2sframe.errors import Cfi2SFrameError
@@ -38,6 +38,8 @@ __all__ = [
     "account",
     "convert",
     "convert_file",
+    "decode",
+    "decode_existing",
     "errors",
     "load",
     "trace",
@@ -48,12 +50,13 @@ __all__ = [
 _HOMES = {
     "Cfi2SFrameError": "errors",
     "Conversion": "conversion.convert",
-    # Which also gives the class its readers.
-    "Section": "api",
+    "Section": "sframe.model",
     "Verification": "verification.verify",
     "account": "report.coverage",
     "convert": "api",
     "convert_file": "jobs.single",
+    "decode": "api",
+    "decode_existing": "api",
     "load": "elf.load",
     "verify": "api",
 }

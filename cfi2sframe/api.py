@@ -27,7 +27,6 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import load
 from cfi2sframe.errors import ChangedError, InputError, ReaderError, RequestError, naming
 from cfi2sframe.existing import existing_section
-from cfi2sframe.sframe.model import Section
 from cfi2sframe.sframe.read import read_header, read_section
 from cfi2sframe.verification.truth import Truth
 from cfi2sframe.verification.verify import Verification, verify_section
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion.image_cfi import Cfi
     from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.elf.cfi import CfiKind
+    from cfi2sframe.sframe.model import Section
     from cfi2sframe.sframe.read import DecodedSection
     from cfi2sframe.verification.readers import Broken, Verdict
 
@@ -278,6 +278,3 @@ def judge(image: ElfImage, section: DecodedSection, reader: str, *, is_in_file: 
         raise RequestError(f"reader {reader!r} is none of {', '.join(READERS)}")
     with naming(image.name):
         return judge_section(reader, section, image, is_in_file=is_in_file)
-
-
-Section._read_bytes, Section._read_file = decode, decode_existing  # noqa: SLF001 - the model does not know its readers

@@ -68,7 +68,7 @@ def test_a_name_needs_no_import_of_its_module(name: str) -> None:
 
 def test_answers_of_a_line(program: Path) -> None:
     conversion = cfi2sframe.convert(program)
-    section = cfi2sframe.Section.from_bytes(conversion.data, conversion.section_vaddr)
+    section = cfi2sframe.decode(conversion.data, conversion.section_vaddr)
     texts = ["cfa=rsp+8 ra=c-8 fp=u", "cfa=rsp+16 ra=c-8 fp=c-16", "cfa=rbp+16 ra=c-8 fp=c-16"]
     for delta, text in zip((0, 1, 4, 15), [*texts, texts[-1]], strict=True):
         where = section.find(TEXT_VADDR + delta)
@@ -129,7 +129,7 @@ def test_states_are_found_as_a_plain_tuple_and_sent_without_their_hash(program: 
 def test_everything_prints_in_a_line() -> None:
     image = cfi2sframe.load("/bin/ls")
     conversion = cfi2sframe.convert(image)
-    section = cfi2sframe.Section.from_bytes(conversion.data, conversion.section_vaddr)
+    section = cfi2sframe.decode(conversion.data, conversion.section_vaddr)
     emitted = emit(conversion)
     printed: list[object] = [
         *(image, image.arch, conversion, conversion.section, conversion.section.functions[0].body),
@@ -178,7 +178,7 @@ def test_a_file_in_place(installed: Path) -> None:
     assert installed.stat().st_mtime_ns == written.st_mtime_ns
     # The section is this program's.
     assert cfi2sframe.convert_file(installed, in_place=True, version=2).status == "converted"
-    assert cfi2sframe.Section.from_file(installed).version == 2
+    assert cfi2sframe.decode_existing(installed).version == 2
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -196,7 +196,7 @@ def test_it_is_said_what_to_write(installed: Path, in_place: bool) -> None:  # n
 each_call = pytest.mark.parametrize(
     "call",
     [
-        *(cfi2sframe.load, cfi2sframe.convert, cfi2sframe.verify, cfi2sframe.Section.from_file, trace.trace_core),
+        *(cfi2sframe.load, cfi2sframe.convert, cfi2sframe.verify, cfi2sframe.decode_existing, trace.trace_core),
         lambda path: cfi2sframe.convert_file(path, f"{path}.new"),
         lambda path: cfi2sframe.convert_file(path, in_place=True),
     ],
@@ -254,7 +254,7 @@ def test_damage_is_found_in_a_part_of_a_file(installed: Path) -> None:
 def test_what_is_no_path(path: Any) -> None:  # noqa: ANN401 - what a caller may pass by mistake
     calls: list[Callable[[Any], object]] = [lambda path: cfi2sframe.convert_file(path, in_place=True)]
     if not isinstance(path, bytes):
-        calls += [cfi2sframe.convert, cfi2sframe.load, cfi2sframe.verify, cfi2sframe.Section.from_file]
+        calls += [cfi2sframe.convert, cfi2sframe.load, cfi2sframe.verify, cfi2sframe.decode_existing]
     for call in calls:
         with pytest.raises(errors.RequestError, match=r"^not a path: "):
             call(path)

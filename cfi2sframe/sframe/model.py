@@ -24,8 +24,7 @@ from cfi2sframe.constants.sframe import (
 from cfi2sframe.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from os import PathLike
+    from collections.abc import Iterator
     from typing import Self
 
     from cfi2sframe.abi.rule import NamedRule
@@ -310,9 +309,6 @@ class Section(_Container):
     """
 
     _names = ("version", "abi_id", "starts", "sizes", "bodies", "is_sorted", "start_is_pcrel")
-    #: The readers of `from_bytes` and `from_file`, which the library sets: nothing here knows them.
-    _read_bytes: ClassVar[Callable[..., Section]]
-    _read_file: ClassVar[Callable[[str | PathLike[str]], Section]]
     version: int
     abi_id: int
     starts: tuple[int, ...]
@@ -333,16 +329,6 @@ class Section(_Container):
     ) -> None:
         fields = (version, abi_id, starts, sizes, bodies, is_sorted, start_is_pcrel)
         self.__dict__.update(zip(Section._names, fields, strict=True))
-
-    @classmethod
-    def from_bytes(cls, data: bytes, section_vaddr: int = 0, *, is_object: bool = False) -> Section:
-        """Read the bytes of a section at a virtual address, as `sframe.read.read_section` does."""
-        return cls._read_bytes(data, section_vaddr, is_object=is_object)
-
-    @classmethod
-    def from_file(cls, path: str | PathLike[str]) -> Section:
-        """Read the section of an ELF file, as `api.decode_existing` does."""
-        return cls._read_file(path)
 
     def _meaning(self) -> tuple[Any, ...]:
         return tuple([self.__dict__[name] for name in Section._names])
