@@ -139,9 +139,10 @@ bench: venv oracles corpus-files ## measure speed, sizes and look-ups, for docs/
 	$(BIN)/python bench/lookup.py
 
 BEFORE ?= HEAD~1
+ONE_OF ?= 1
 
-same-bytes: venv corpus-files ## convert real files with this tree and with commit BEFORE, and compare all outputs
-	$(BIN)/python tools/same_bytes.py --before $(BEFORE)
+same-bytes: venv corpus-files ## run all verbs on real files (every ONE_OFth) with this tree and with commit BEFORE, and compare
+	$(BIN)/python tools/same_bytes.py --before $(BEFORE) --one-of $(ONE_OF)
 
 FILES ?= /bin/bash
 STEPS ?= /dev/null

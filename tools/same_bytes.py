@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Show that a change of structure changes no output: convert the same files with two states of the sources, compare.
+"""Show that a change of structure changes no output: run two states of the sources on the same files, and compare.
 
-same_bytes.py [--files N] [--jobs N] --before COMMIT [FOLDER]...
-same_bytes.py --list FILE                      (what it starts for each state: prints a digest for each output)
+same_bytes.py [--files N] [--one-of N] [--jobs N] --before COMMIT [FOLDER]...
+same_bytes.py --list FILE                      (what it starts for each state: prints digests of all that is said)
 
-The files are those of FOLDERs (default: what `make corpus-files` fetches) and N of the machine's, spread evenly over
-/usr in the order of their names. Each is converted to versions 1 to 3 at each level as raw bytes, and to a rewritten
-file where it is not too large; `coverage`, `dump` and `size --format json` of it count too, and so do exit
-statuses. Messages are compared and counted apart. Exit status 1 when any output differs.
+The files are those of FOLDERs (default: what `make corpus-files` fetches, of three ABIs) and N of the machine's, spread
+evenly over /usr in the order of their names. `commands` has what is asked about each: every verb but `trace`, which
+needs processes. Compared are exit statuses, standard output with the file that is written, and messages. Exit status 1
+when anything differs; what does is named by the command that shows it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,16 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 CORPUS: Final = ROOT / "build/corpus"
 MACHINE_FOLDERS: Final = ("/usr/bin", "/usr/sbin", "/usr/lib")
 ELF_MAGIC: Final = b"\x7fELF"
-#: A rewritten copy of a larger file costs more than it shows.
+#: What costs much more than a conversion is asked about smaller files only: to follow their code, ...
+MAX_FOLLOWED_SIZE: Final = 1 << 18
+#: ... and to rewrite them.
 MAX_REWRITTEN_SIZE: Final = 4 << 20
-#: Ends the name of what a command prints on standard error.
-MESSAGES: Final = " (messages)"
 #: Files of this size and more are converted at one level and version only.
 LARGE_SIZE: Final = 16 << 20
+#: How many differences are named.
+NAMED_COUNT: Final = 100
+#: Stands for the file in the name of a command.
+FILE: Final = "FILE"
 
 
 def main() -> int:
@@ -47,6 +51,7 @@ def main() -> int:
     parser.add_argument("folders", metavar="FOLDER", nargs="*", type=Path, default=[CORPUS])
     parser.add_argument("--before", metavar="COMMIT", help="the state to compare with")
     parser.add_argument("--files", type=int, default=400, metavar="N", help="files of the machine (default: 400)")
+    parser.add_argument("--one-of", type=int, default=1, metavar="N", help="only every Nth file, for a quick answer")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N")
     parser.add_argument("--list", metavar="FILE", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -56,6 +61,7 @@ def main() -> int:
     if arguments.before is None:
         parser.error("--before names the commit to compare with")
     files = [*elf_files(arguments.folders), *spread(list(elf_files(map(Path, MACHINE_FOLDERS))), arguments.files)]
+    files = files[:: arguments.one_of]
     with tempfile.TemporaryDirectory() as folder:
         before = check_out(arguments.before, Path(folder) / "before")
         old, new = (digests(root, files, arguments.jobs, Path(folder)) for root in (before, ROOT))
@@ -96,8 +102,8 @@ def spread(files: list[Path], count: int) -> list[Path]:
     return [files[int(step * number)] for number in range(min(count, len(files)))]
 
 
-def digests(root: Path, files: list[Path], jobs: int, folder: Path) -> dict[str, str]:
-    """Return the digest of each output of the sources under `root`, by the name of file and command."""
+def digests(root: Path, files: list[Path], jobs: int, folder: Path) -> dict[str, list[str]]:
+    """Return three digests for each command that is run with the sources under `root`, as `print_digests` has them."""
     shares = [files[number::jobs] for number in range(jobs)]
     lists = []
     for number, share in enumerate(shares):
@@ -105,7 +111,7 @@ def digests(root: Path, files: list[Path], jobs: int, folder: Path) -> dict[str,
         lists[-1].write_text("".join(f"{path}\n" for path in share), encoding="utf-8")
     # The sources under test are the only ones that can be imported; this file brings none.
     command = [sys.executable, "-P", __file__, "--list"]
-    environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONHASHSEED": "0"}
+    environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONHASHSEED": "0", "CFI2SFRAME_PROGRESS": "never"}
 
     def run(path: Path) -> str:
         return subprocess.run(
@@ -116,33 +122,37 @@ def digests(root: Path, files: list[Path], jobs: int, folder: Path) -> dict[str,
     with ThreadPoolExecutor(jobs) as pool:
         for text in pool.map(run, lists):
             for line in text.splitlines():
-                digest, name = line.split(" ", 1)
-                found[name] = digest
+                *parts, name = line.split(" ", len(PARTS))
+                found[name] = parts
     return found
 
 
+#: What is compared of each command.
+PARTS: Final = ("exit status", "output", "messages")
+
+
 def print_digests(files: list[str]) -> None:
-    """Print a line for each output of each file: the digest, the file, the command's name."""
+    """Print a line for each command: the exit status, digests of the output and of the messages, the file, the command."""
     from cfi2sframe.cli import main
 
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         for file in files:
-            for title, command, output in commands(Path(file)):
+            for number, (name, output) in enumerate(commands(os.stat(file).st_size), 1):
                 buffer, err = io.BytesIO(), io.StringIO()
                 out = io.TextIOWrapper(buffer, "utf-8", "backslashreplace")
                 with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                    status = main(command)
+                    status = main([file if word == FILE else word for word in name.split()])
                     out.flush()
                 forget_results()
                 content = buffer.getvalue()
                 if output and os.path.exists(output):
                     content += Path(output).read_bytes()
-                    os.unlink(output)
-                digest = hashlib.sha256(b"%d\0%b" % (status, content)).hexdigest()
-                sys.stdout.write(f"{digest} {file}: {title}\n")
-                digest = hashlib.sha256(err.getvalue().encode()).hexdigest()
-                sys.stdout.write(f"{digest} {file}: {title}{MESSAGES}\n")
+                parts = (hashlib.sha256(part).hexdigest() for part in (content, err.getvalue().encode()))
+                # The same words may come again, about another section.
+                sys.stdout.write(f"{status} {' '.join(parts)} {file}: {number}. {name}\n")
+            for left in os.listdir():
+                os.unlink(left)
 
 
 def forget_results() -> None:
@@ -153,33 +163,55 @@ def forget_results() -> None:
             kept.clear()
 
 
-def commands(file: Path) -> Iterator[tuple[str, list[str], str]]:
-    """Yield what is asked of a file: a title, the arguments, and the name of the output file, if there is one."""
-    size = file.stat().st_size
-    for version in (1, 2, 3) if size < LARGE_SIZE else (3,):
-        for level in "012" if size < LARGE_SIZE else "1":
-            options = ["--sframe-version", str(version), f"-O{level}"]
-            yield f"raw {version} -O{level}", [str(file), "-o", "out.sframe", *options], "out.sframe"
+def commands(size: int) -> Iterator[tuple[str, str]]:
+    """Yield what is asked about a file of some size: commands, each with the file that it writes, or "".
+
+    They run in an empty folder, one after the other: later ones read what earlier ones have written.
+    """
+    is_large = size >= LARGE_SIZE
+    for version in (3,) if is_large else (1, 2, 3):
+        for level in "1" if is_large else "012":
+            yield f"convert {FILE} -o out.sframe --sframe-version {version} -O{level}", "out.sframe"
+        yield f"coverage {FILE} --sframe-version {version} -j 1 --format json", ""
+        if not is_large:
+            # At the level of the last section.
+            yield f"dump out.sframe {'--format json' * (version == 2)}", ""
+            yield f"verify {FILE} out.sframe -v --sframe-version {version} --report report", "report"
+            yield f"size {FILE} --sframe-version {version} -j 1 --format json", ""
+    yield f"convert {FILE} --check -v -j 1 --report report", "report"
+    yield f"coverage {FILE} -j 1 --top all", ""
+    yield f"size {FILE} -j 1", ""
     if size < MAX_REWRITTEN_SIZE:
         for version in (2, 3):
-            options = ["--sframe-version", str(version), "--replace"]
-            yield f"rewritten {version}", [str(file), "-o", "out.elf", *options], "out.elf"
-    yield "coverage", ["coverage", "--format", "json", str(file)], ""
-    if size < LARGE_SIZE:
-        yield "size", ["size", "-j", "1", "--format", "json", str(file)], ""
+            yield f"convert {FILE} -o out.elf -v --replace --sframe-version {version} --report report", "out.elf"
+            yield f"dump out.elf {'--format json' * (version == 3)}", ""
+            yield "verify out.elf -j 1 --for libsframe --for kernel", ""
+            yield "remove out.elf -v -o removed", "removed"
+    if size < MAX_FOLLOWED_SIZE:
+        yield f"convert {FILE} -o code.sframe -v --from code", "code.sframe"
+        yield f"verify {FILE} code.sframe -v --from code", ""
+        yield f"coverage {FILE} -j 1 --from code --format json", ""
+        yield f"size {FILE} -j 1 --from code --format json", ""
+        yield f"audit {FILE} -j 1 -v", ""
 
 
-def compare(old: dict[str, str], new: dict[str, str]) -> int:
-    """Print what differs, and a digest of all outputs; return the exit status, which messages do not count for."""
-    different = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
-    outputs = [name for name in different if not name.endswith(MESSAGES)]
-    for name in outputs[:40]:
-        print(f"differs: {name}")
-    for title, found in (("before", old), ("after", new)):
-        lines = [f"{digest} {name}\n" for name, digest in sorted(found.items()) if not name.endswith(MESSAGES)]
-        print(f"{title}: {len(lines):,} outputs, {hashlib.sha256(''.join(lines).encode()).hexdigest()}")
-    print(f"{len(outputs):,} outputs differ; {len(different) - len(outputs):,} messages differ")
-    return 1 if outputs else 0
+def compare(old: dict[str, list[str]], new: dict[str, list[str]]) -> int:
+    """Print what differs, and a digest of all; return the exit status."""
+    nothing = [""] * len(PARTS)
+    found = [
+        (name, [part for part, *each in zip(PARTS, old.get(name, nothing), new.get(name, nothing), strict=True)
+                if each[0] != each[1]])
+        for name in sorted(old.keys() | new.keys())
+    ]  # fmt: skip
+    different = [(name, parts) for name, parts in found if parts]
+    for name, parts in different[:NAMED_COUNT]:
+        print(f"differs: {', '.join(parts)}: {name}")
+    for title, each in (("before", old), ("after", new)):
+        text = "".join(f"{' '.join(parts)} {name}\n" for name, parts in sorted(each.items()))
+        print(f"{title}: {len(each):,} commands, {hashlib.sha256(text.encode()).hexdigest()}")
+    counts = (f"{part}: {sum(part in parts for _, parts in different):,}" for part in PARTS)
+    print(f"{len(different):,} commands differ ({'; '.join(counts)})")
+    return 1 if different else 0
 
 
 if __name__ == "__main__":
