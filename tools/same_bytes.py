@@ -132,7 +132,7 @@ PARTS: Final = ("exit status", "output", "messages")
 
 
 def print_digests(files: list[str]) -> None:
-    """Print a line for each command: the exit status, digests of the output and of the messages, the file, the command."""
+    """Print a line for each command: its exit status, digests of what is written and of messages, file and words."""
     from cfi2sframe.cli import main
 
     with tempfile.TemporaryDirectory() as folder:
