@@ -11,8 +11,7 @@ from cfi2sframe.constants.sframe import FDE_SIZE, HEADER_SIZE, SFRAME_VERSION_3
 from cfi2sframe.conversion.convert import place_again
 from cfi2sframe.elf.headers import SYMBOL_SIZE
 from cfi2sframe.errors import EmbedError, VerificationError, naming
-from cfi2sframe.placing import remove as placing
-from cfi2sframe.placing.remove import Removal
+from cfi2sframe.placing import removal
 from cfi2sframe.sframe.write import write
 from cfi2sframe.text import counted
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.placing.objects import ObjectRelocation
     from cfi2sframe.placing.place import Placement
-    from cfi2sframe.placing.remove import Removal
+    from cfi2sframe.placing.removal import Removal
 
 #: The largest offset in a section that a 32-bit field of CFI can hold.
 _MAX_SECTION_OFFSET: Final = 0xFFFFFFFF
@@ -54,9 +53,9 @@ def check_placeable(image: ElfImage) -> None:
     """Raise `EmbedError` where no section can be put into a file, whatever its CFI says."""
     with naming(image.name):
         if image.is_relocatable:
-            from cfi2sframe.placing.object_file import check_object
+            from cfi2sframe.placing.objects import refuse_object
 
-            check_object(image)
+            refuse_object(image)
         else:
             from cfi2sframe.placing.gate import open_linked
 
@@ -75,11 +74,11 @@ def emit(conversion: Conversion, section_type: int = SHT_GNU_SFRAME) -> Emitted:
 
 
 def _emit_object(conversion: Conversion, section_type: int) -> Emitted:
-    from cfi2sframe.placing.objects import add_to_object
+    from cfi2sframe.placing import objects
 
     # With RELA relocations the addends hold the whole value; assemblers leave the fields 0.
     section = write(conversion.section, conversion.image.arch, conversion.rows, None)
-    chunks = add_to_object(conversion.image.data, section, _relocations(conversion), section_type)
+    chunks = objects.insert(conversion.image.data, section, _relocations(conversion), section_type)
     return Emitted(chunks, conversion, "as a section with relocations")
 
 
@@ -180,9 +179,9 @@ def _check(emitted: Emitted, rewritten: ElfImage) -> None:
 
         self_check(rewritten.data, emitted.plan, conversion.data)
     else:
-        from cfi2sframe.placing.objects import check_object_with
+        from cfi2sframe.placing import objects
 
-        check_object_with(conversion.image, rewritten)
+        objects.check_insertion(conversion.image, rewritten)
     # Everything else has just been found unchanged, so the CFI need not be read again.
     found = verify_section(conversion.image, truth_of(conversion), decode_existing(rewritten))
     wrong = (*found.differences, *found.notes)
@@ -200,10 +199,10 @@ def remove(image: ElfImage) -> Removal:
     """
     with naming(image.name):
         if image.is_relocatable:
-            from cfi2sframe.placing.remove_object import remove_from_object
+            from cfi2sframe.placing import objects
 
-            return remove_from_object(image.data)
-        return placing.remove_section(image.data)
+            return objects.remove(image.data)
+        return removal.remove(image.data)
 
 
 def check_removal(original: ElfImage, rewritten: ElfImage) -> None:
@@ -214,8 +213,8 @@ def check_removal(original: ElfImage, rewritten: ElfImage) -> None:
     """
     with naming(rewritten.name):
         if original.is_relocatable:
-            from cfi2sframe.placing.remove_object import check_object_without
+            from cfi2sframe.placing import objects
 
-            check_object_without(original, rewritten)
+            objects.check_removal(original, rewritten)
         else:
-            placing.check_removal(original.data, rewritten.data)
+            removal.check_removal(original.data, rewritten.data)

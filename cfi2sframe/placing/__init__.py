@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Put a finished section into a copy of an ELF file, and remove it again. Knows nothing of what its bytes mean.
 
-There are two doors: `linked` for executables and shared libraries, `objects` for relocatable objects.
+There are three doors: `linked` and `removal` for executables and shared libraries, `objects` for relocatable objects.
 
 Insertion into a linked file, in the order of the work:
 
@@ -11,6 +11,5 @@ Insertion into a linked file, in the order of the work:
     insert           edits the file (section_indices), and leaves a record of the original at its end (record)
     reread           parses the result with pyelftools (view), and compares it with the original
 
-`remove` and, for objects, `remove_object` remove the section, by that record if it fits. They know none of these steps
-but the gate. `object_file` is what the doors of objects share.
+`removal` removes it, by that record if it fits, and knows none of these steps but the gate.
 """

@@ -20,7 +20,7 @@ from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import open_linked
 from cfi2sframe.placing.place import place_section
 from cfi2sframe.placing.record import original_of
-from cfi2sframe.placing.remove import proven_original, zeroing_splices
+from cfi2sframe.placing.removal import proven_original, zeroing_splices
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.contents import FileData

@@ -1,36 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door for relocatable objects: add a section and its relocations to a copy of one.
+"""The door for relocatable objects: insert a section and its relocations into a copy of one, remove them, and check.
 
-All other sections keep their bytes, file offsets and indices. What is added is appended: contents, a new section table,
-and the record for removal. Knows nothing of what the section's bytes mean.
+All other sections keep their bytes, file offsets and indices. What is inserted is appended: contents, a new section
+table, and the record for removal. As in linked files, the record restores the original; the sections of assemblers have
+none. Knows nothing of what the section's bytes mean.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
-from cfi2sframe.elf.contents import Joined, is_equal, part_of
+from cfi2sframe.elf.contents import Joined, have_same, is_equal, is_zero, overwrite, part_of, spliced
 from cfi2sframe.elf.headers import (
     FILE_HEADER_SIZE,
     RELA_SIZE,
+    SECTION_HEADER_SIZE,
     SFRAME_NAME,
+    SYMBOL_SIZE,
     ElfSection,
 )
-from cfi2sframe.elf.spans import Span
-from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.object_file import INACTIVE, check_added, expect, read_object, sframe_indices
-from cfi2sframe.placing.record import Kept, original_of, with_record
-from cfi2sframe.placing.remove_object import proven_object
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.elf.spans import Span, without
+from cfi2sframe.errors import ElfError, EmbedError
+from cfi2sframe.placing.record import Kept, digest_of, original_of, record_span, with_record
+from cfi2sframe.placing.removal import CHANGED_SINCE, INACTIVE, Removal
+from cfi2sframe.text import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.headers import Buffer
-    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.placing.record import Original
 
+_MODULE_SIGNATURE: Final = b"~Module signature appended~\n"
 _RELA_NAME: Final = b".rela.sframe\0"
 
 
@@ -43,28 +48,75 @@ class ObjectRelocation(NamedTuple):
     addend: int
 
 
-def add_to_object(
+def refuse_object(image: ElfImage) -> None:
+    """Raise `EmbedError` for an object that must not be changed."""
+    if not image.sections:
+        raise EmbedError("an object without section headers has no place for a section")
+    if bytes(image.data[-len(_MODULE_SIGNATURE) :]) == _MODULE_SIGNATURE:
+        raise EmbedError("a signed kernel module: any change breaks its signature; convert before signing")
+
+
+def _opened(data: FileData) -> ElfImage:
+    image = ElfImage(data, "object")
+    refuse_object(image)
+    return image
+
+
+def _sframe_indices(image: ElfImage) -> list[int]:
+    """Return the indices of all SFrame sections, and then of the sections that relocate them."""
+    found = [section.index for section in image.sections if section.is_sframe]
+    return [*found, *(s.index for s in image.sections if s.type in (c.SHT_RELA, c.SHT_REL) and s.info in found)]
+
+
+def _section_table(image: ElfImage) -> Span:
+    start = image.header.section_headers_offset
+    return Span(start, start + SECTION_HEADER_SIZE * len(image.sections))
+
+
+def _end_of(image: ElfImage) -> int:
+    """Return where an object ends without a record for removal. What a header describes is no record."""
+    described = max([_section_table(image).end, *(s.file_span.end for s in image.sections if s.is_stored)])
+    record = record_span(image.data)
+    return len(image.data) if record is None or record.start < described else record.start
+
+
+def _proven_original(image: ElfImage) -> Original | None:
+    """Return the original of an object by its record, if the object is that with a section, and otherwise the same."""
+    original = original_of(image.data)
+    try:
+        if original is not None:
+            _check_added(_opened(original.content), image)
+    except (ElfError, EmbedError):
+        return None
+    return original
+
+
+# Inserting
+
+
+def insert(
     data: FileData, section: bytes, relocations: Sequence[ObjectRelocation], section_type: int = c.SHT_GNU_SFRAME
 ) -> Joined:
     """Return a copy of an object with `.sframe` and `.rela.sframe`: buffers to be written one after the other.
 
-    An SFrame section that was added is taken out first; that of an assembler is replaced, and it and its relocations
+    An SFrame section that was inserted is removed first; that of an assembler is replaced, and it and its relocations
     keep their indices. Raises `EmbedError` when the object does not have exactly one symbol table, has several SFrame
     sections, or cannot be changed without risk.
     """
-    known = proven_object(read_object(data))
-    original = data if known is None else known.content
-    old = read_object(original)
+    old = _opened(data)
+    known = _proven_original(old)
+    if known is not None:
+        old = _opened(known.content)
     tables = [section.index for section in old.sections if section.type == c.SHT_SYMTAB]
     if len(tables) != 1:
         raise EmbedError(f"{len(tables)} symbol tables; relocations need exactly one")
     headers = list(old.headers.sections)
     tail = _FileTail(len(old.data))
     name_offset, rela_name_offset = _add_names(old, headers, tail)
-    found = sframe_indices(old)
+    found = _sframe_indices(old)
     if len(found) > 2:
         raise EmbedError("several SFrame sections, or relocations of one; remove them first")
-    if len(found) < 2 and (last := max(_symbol_sections(old), default=0)) >= len(headers):
+    if len(found) < 2 and (last := _last_symbol_section(old, tables[0])) >= len(headers):
         raise EmbedError(f"a symbol is in section {last}, which does not exist; the new section could get that index")
     new = range(len(headers), len(headers) + 2 - len(found))
     index, rela_index = (*found, *new)
@@ -78,14 +130,13 @@ def add_to_object(
         alignment=8,
     )
     packed = b"".join(
-        struct.pack(old.byte_order + "QQq", offset, symbol << 32 | kind, addend)
-        for offset, kind, symbol, addend in relocations
+        struct.pack(old.byte_order + "QQq", offset, symbol_index << 32 | kind, addend)
+        for offset, kind, symbol_index, addend in relocations
     )
-    headers[rela_index] = ElfSection(
+    headers[rela_index] = INACTIVE._replace(
         name_offset=rela_name_offset,
         type=c.SHT_RELA,
         flags=c.SHF_INFO_LINK,
-        vaddr=0,
         file_offset=tail.add(packed, 8),
         size=len(packed),
         link=tables[0],
@@ -93,17 +144,15 @@ def add_to_object(
         alignment=8,
         entry_size=RELA_SIZE,
     )
-    size = len(original)
-    header = [Span(0, FILE_HEADER_SIZE)]
-    return with_record(original, _finish(old, headers, tail), [Kept(0, size, 0)], header, ())
+    kept = [Kept(0, len(old.data), 0)]
+    return with_record(old.data, _finish(old, headers, tail), kept, [Span(0, FILE_HEADER_SIZE)], ())
 
 
-def _symbol_sections(image: ElfImage) -> set[int]:
-    """Return the indices of the sections in which symbols are."""
-    tables = [section for section in image.sections if section.type == c.SHT_SYMTAB]
-    return {symbol.section_index for table in tables for symbol in image.symbols(table)} - {
-        *range(c.SHN_LORESERVE, 1 << 16)
-    }
+def _last_symbol_section(image: ElfImage, table_index: int) -> int:
+    """Return the highest index of a section in which symbols are."""
+    symbols = image.symbols(image.sections[table_index])
+    reserved = range(c.SHN_LORESERVE, 1 << 16)
+    return max((symbol.section_index for symbol in symbols if symbol.section_index not in reserved), default=0)
 
 
 class _FileTail:
@@ -139,25 +188,177 @@ def _add_names(old: ElfImage, headers: list[ElfSection], tail: _FileTail) -> tup
 
 def _finish(old: ElfImage, headers: list[ElfSection], tail: _FileTail) -> Joined:
     """Return the new file: the old one with a new file header, then the tail and the section table."""
-    offset, count = tail.offset + -tail.offset % 8, len(headers)
+    count = len(headers)
     # The null section has the count of sections where it is large.
     is_large = count >= c.SHN_LORESERVE
     if is_large or old.header.section_header_count == 0:
         headers[0] = headers[0]._replace(size=count if is_large else 0)
-    count = 0 if is_large else count
-    packed = old.header._replace(section_headers_offset=offset, section_header_count=count).pack()
-    tail.add(b"".join(h.pack(old.byte_order) for h in headers), 8)
-    return Joined([packed, part_of(old.data, len(packed), len(old.data)), *tail.chunks])
+    offset = tail.add(b"".join(header.pack(old.byte_order) for header in headers), 8)
+    header = old.header._replace(section_headers_offset=offset, section_header_count=0 if is_large else count)
+    return Joined([header.pack(), part_of(old.data, FILE_HEADER_SIZE, len(old.data)), *tail.chunks])
 
 
-def check_object_with(original: ElfImage, rewritten: ElfImage) -> None:
+def check_insertion(original: ElfImage, rewritten: ElfImage) -> None:
     """Raise `EmbedError` unless `rewritten` is `original` with `.sframe`, and all other sections are unchanged.
 
-    A section that `original` has is replaced; the record has to restore what was there before this program added any.
+    A section that `original` has is replaced; the record has to restore what was there before any was inserted.
     """
-    known = proven_object(original)
-    before = original if known is None else read_object(known.content)
+    known = _proven_original(original)
+    before = original if known is None else _opened(known.content)
     restored = original_of(rewritten.data)
     is_restored = restored is not None and is_equal(restored.content, before.data)
-    expect(is_restored, "its record does not restore the original")
-    check_added(before, rewritten)
+    _expect(is_restored, "its record does not restore the original")
+    _check_added(before, rewritten)
+
+
+def _check_added(before: ElfImage, rewritten: ElfImage) -> None:
+    """Raise `EmbedError` unless `rewritten` is `before` with one SFrame section, new or in place of the old one."""
+    _check_kept(before, rewritten, set(_sframe_indices(before)))
+    found = {section.index for section in rewritten.sections if section.is_sframe}
+    _expect(len(found) == 1, f"there are {len(found)} SFrame sections")
+    added = [s for s in rewritten.sections[len(before.sections) :] if s.index not in found]
+    _expect(all(s.type == c.SHT_RELA and s.info in found for s in added), "there are other new sections")
+
+
+# Removing
+
+
+def remove(data: FileData) -> Removal:
+    """Return an object without its SFrame sections, and without their relocations.
+
+    That is the original, if its record fits. Otherwise their bytes become zeros, symbols of theirs become null symbols,
+    and section groups lose them; their headers are removed where they are the last ones, and made inactive (SHT_NULL)
+    where they are not, because other sections keep their indices. Raises `EmbedError` when there is no `.sframe`, or
+    when a relocation of another section needs a symbol of it.
+    """
+    old = _opened(data)
+    original = _proven_original(old)
+    if original is not None:
+        return Removal(original.content, "" if original.is_exact else CHANGED_SINCE)
+    removed = set(_sframe_indices(old))
+    if not removed:
+        raise EmbedError("no .sframe section")
+    headers = [INACTIVE if header.index in removed else header for header in old.headers.sections]
+    splices = [overwrite(s.file_offset, bytes(s.size)) for s in old.sections if s.index in removed and s.is_stored]
+    tables = [section for section in old.sections if section.type == c.SHT_SYMTAB]
+    splices += [overwrite(table.file_offset, _without_symbols(old, table, removed)) for table in tables]
+    for group in _groups_with(old, removed):
+        words = _without_members(old, group, removed)
+        content = struct.pack(f"{old.byte_order}{len(words)}I", *words)
+        # Some tools refuse a group without members.
+        headers[group.index] = headers[group.index]._replace(size=len(content)) if len(words) > 1 else INACTIVE
+        splices.append(overwrite(group.file_offset, content.ljust(group.size, b"\0")))
+    last = max(header.index for header in headers if header.type != c.SHT_NULL)
+    table = b"".join(header.pack(old.byte_order) for header in headers[: last + 1])
+    splices.append(overwrite(old.header.section_headers_offset, table.ljust(SECTION_HEADER_SIZE * len(headers), b"\0")))
+    if old.header.section_header_count:
+        splices.append(overwrite(0, old.header._replace(section_header_count=last + 1).pack()))
+    return Removal(spliced(part_of(data, 0, _end_of(old)), splices))
+
+
+def _without_symbols(image: ElfImage, table: ElfSection, removed: set[int]) -> bytes:
+    """Return a symbol table in which the symbols of some sections are null symbols.
+
+    Raises `EmbedError` where one of them is not local, or a relocation of another section needs it.
+    """
+    content = bytearray(image.section_bytes(table))
+    nulled = _symbols_in(image, table, removed)
+    for symbol_index in nulled:
+        at = SYMBOL_SIZE * symbol_index
+        if content[at + 4] >> 4 != c.STB_LOCAL:
+            raise EmbedError("a global symbol is in .sframe; the section cannot be removed")
+        content[at : at + SYMBOL_SIZE] = bytes(SYMBOL_SIZE)
+    users = [s for s in image.sections if s.type == c.SHT_RELA and s.link == table.index and s.index not in removed]
+    for section in users if nulled else ():
+        if any(info >> 32 in nulled for _, info, _ in image.records(section, "QQq")):
+            raise EmbedError(f"{shown_name(section.name)} refers to .sframe; the section cannot be removed")
+    return bytes(content)
+
+
+def _symbols_in(image: ElfImage, table: ElfSection, indices: set[int]) -> set[int]:
+    """Return the indices of the symbols that are in some sections."""
+    return {number for number, symbol in enumerate(image.symbols(table)) if symbol.section_index in indices}
+
+
+def _groups_with(image: ElfImage, indices: set[int]) -> list[ElfSection]:
+    """Return the section groups that have any of some sections."""
+    groups = [section for section in image.sections if section.type == c.SHT_GROUP]
+    return [group for group in groups if not indices.isdisjoint(_words_of(image, group)[1:])]
+
+
+def _without_members(image: ElfImage, group: ElfSection, indices: set[int]) -> list[int]:
+    """Return the words of a section group (gABI, "Section Groups"), flags and members, without some sections."""
+    words = _words_of(image, group)
+    return [*words[:1], *(member for member in words[1:] if member not in indices)]
+
+
+def _words_of(image: ElfImage, group: ElfSection) -> list[int]:
+    return [word for (word,) in image.records(group, "I")]
+
+
+def check_removal(original: ElfImage, rewritten: ElfImage) -> None:
+    """Raise `EmbedError` unless `rewritten` is `original` without `.sframe`, and all other sections are unchanged."""
+    known = _proven_original(original)
+    if known is not None:
+        _expect(digest_of(rewritten.data) == digest_of(known.content), "it is not the original")
+        return
+    _expect(not any(section.is_sframe for section in rewritten.sections), "the section is still there")
+    removed = set(_sframe_indices(original))
+    tables = [s for s in original.sections if s.type == c.SHT_SYMTAB]
+    groups = _groups_with(original, removed)
+    zeroed = [s.file_span for s in original.sections if s.index in removed and s.is_stored]
+    changed = [*zeroed, _section_table(original), *(section.file_span for section in (*tables, *groups))]
+    _check_kept(original, rewritten, removed | {group.index for group in groups}, changed)
+    _expect(all(is_zero(rewritten.data, span) for span in zeroed), "something is left of the section")
+    for group in groups:
+        # The header of a group that is empty now may be gone.
+        found = [word for each in rewritten.sections[group.index :][:1] for word in _words_of(rewritten, each)]
+        wanted = _without_members(original, group, removed)
+        _expect(found == (wanted if len(wanted) > 1 else []), "a group has lost other sections")
+    for table in tables:
+        nulled = _symbols_in(original, table, removed)
+        before, after = (list(image.records(image.sections[table.index], "6I")) for image in (original, rewritten))
+        symbols = [(0,) * 6 if number in nulled else symbol for number, symbol in enumerate(before)]
+        _expect(after == symbols, "other symbols changed")
+    for header in rewritten.headers.sections:
+        is_gone = header._replace(name_offset=0, name="", index=0) == INACTIVE
+        _expect(header.index not in removed or is_gone, "a header of the section is still there")
+
+
+def _check_kept(original: ElfImage, rewritten: ElfImage, other: set[int], changed: Sequence[Span] = ()) -> None:
+    """Raise `EmbedError` unless all bytes are unchanged except in some spans, and all headers except of some sections.
+
+    Inactive ones at the end may be missing. Sections may overlap, so the whole file is compared at once.
+    """
+    kept = without([Span(FILE_HEADER_SIZE, _end_of(original))], changed)
+    _expect(all(have_same(original.data, rewritten.data, span) for span in kept), "the bytes of the old file changed")
+    before, after = original.header, rewritten.header
+    # Where the section table is, and how many headers it has, may change.
+    table: dict[str, Any] = {"section_headers_offset": 0, "section_header_count": 0}
+    _expect(before._replace(**table) == after._replace(**table), "the file header changed")
+    index = original.headers.names_index
+    _expect(index == rewritten.headers.names_index, "the section names are elsewhere")
+    names, new_names = (i.section_bytes(i.sections[index]) for i in (original, rewritten))
+    _expect(names == new_names[: len(names)], "the section names changed")
+    # The image assigns addresses, but not to these headers.
+    headers = rewritten.headers.sections
+    for old in original.headers.sections:
+        if old.index in other or (old.index >= len(headers) and old.type == c.SHT_NULL):
+            continue
+        _expect(old.index < len(headers), f"section {shown_name(old.name)} is missing")
+        # Names may be long; an offset is a name.
+        free: dict[str, Any] = {"name": ""}
+        if old.index == 0:
+            # The null section may have the count of sections.
+            free["size"] = 0
+        elif old.index == index:
+            free |= {"file_offset": 0, "size": 0}
+        same = old._replace(**free) == headers[old.index]._replace(**free)
+        is_same_name = not len(names) <= old.name_offset < len(new_names)
+        _expect(same and is_same_name, f"section {shown_name(old.name) or old.index} differs")
+
+
+def _expect(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence
+    """Raise `EmbedError` unless a condition holds."""
+    if not condition:
+        raise EmbedError(f"the rewritten object fails its re-read: {message}")

@@ -9,7 +9,7 @@ from cfi2sframe import emit as emitting
 from cfi2sframe import load
 from cfi2sframe.elf.contents import Joined
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.placing.remove import Removal, remove_section
+from cfi2sframe.placing.removal import Removal, remove
 from tests.support.cli import run
 from tests.support.jobs import OBJECT
 from tests.support.placing.embedded import LARGE, SMALL, embedded, linked_program, write
@@ -36,7 +36,7 @@ def test_the_command_compares_before_it_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, *, verifies: bool
 ) -> None:
     def remove_wrongly(image: ElfImage) -> Removal:
-        bare = bytearray(b"".join(remove_section(image.data).content))
+        bare = bytearray(b"".join(remove(image.data).content))
         text = next(s for s in load(bytes(bare)).sections if s.name == ".text")
         bare[text.file_offset] ^= 0x40
         return Removal(Joined([bytes(bare)]))

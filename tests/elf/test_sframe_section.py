@@ -9,7 +9,7 @@ from cfi2sframe.api import decode_existing
 from cfi2sframe.constants import elf as c
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import EmbedError, InputError
-from cfi2sframe.placing.remove import remove_section
+from cfi2sframe.placing import removal
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import push_fp
 
@@ -45,8 +45,8 @@ def test_by_its_type_and_name(name: str, kind: int, is_one: bool) -> None:  # no
     assert bool(plan.cleared) == is_one
     if is_one:
         assert decode_existing(image).functions
-        assert remove_section(image.data).content
+        assert removal.remove(image.data).content
         return
-    for work in (lambda: decode_existing(image), lambda: remove_section(image.data)):
+    for work in (lambda: decode_existing(image), lambda: removal.remove(image.data)):
         with pytest.raises((EmbedError, InputError), match=r"no \.sframe section"):
             work()

@@ -11,8 +11,8 @@ from cfi2sframe.constants.elf import SHT_SYMTAB
 from cfi2sframe.elf.headers import ElfSection, FileHeader, parse_file_header, parse_section_headers
 from cfi2sframe.emit import check, emit
 from cfi2sframe.errors import EmbedError, VerificationError
-from cfi2sframe.placing.objects import ObjectRelocation, add_to_object
-from cfi2sframe.placing.remove_object import remove_from_object
+from cfi2sframe.placing import objects
+from cfi2sframe.placing.objects import ObjectRelocation
 from tests.support.elf.elf_asm import Section, Symbol, elf_file
 from tests.support.elf.samples import object_file, push_fp
 from tests.support.placing.embedded import converted, emitted
@@ -114,9 +114,9 @@ def test_a_symbol_with_the_index_of_the_new_section_is_refused() -> None:
     (table,) = (section for section in sections if section.type == SHT_SYMTAB)
     struct.pack_into("<H", old, table.file_offset + 24 + 6, len(sections))
     with pytest.raises(EmbedError, match=r"a symbol is in section \d+, which does not exist"):
-        add_to_object(bytes(old), SECTION, ())
+        objects.insert(bytes(old), SECTION, ())
     struct.pack_into("<H", old, table.file_offset + 24 + 6, 0xFFF1)
-    assert named(headers_of(b"".join(add_to_object(bytes(old), SECTION, ()))), ".sframe").content == SECTION
+    assert named(headers_of(b"".join(objects.insert(bytes(old), SECTION, ()))), ".sframe").content == SECTION
 
 
 def _with_sections(count: int, *, names_last: bool) -> bytes:
@@ -148,7 +148,7 @@ def _with_sections(count: int, *, names_last: bool) -> bytes:
 def test_many_sections(count: int, *, names_last: bool) -> None:
     """From 0xff00 sections on the count is in the null section; both ways over that boundary."""
     old = _with_sections(count, names_last=names_last)
-    new = b"".join(add_to_object(old, SECTION, RELOCATIONS))
+    new = b"".join(objects.insert(old, SECTION, RELOCATIONS))
     header = parse_file_header(new)
     sections = parse_section_headers(new, header)
     assert len(sections) == count + 2
@@ -161,7 +161,7 @@ def test_many_sections(count: int, *, names_last: bool) -> None:
     assert sections[0].link == old_sections[0].link
     assert sections[-1].info == count
     assert new[sections[-2].file_offset :][: len(SECTION)] == SECTION
-    removed = b"".join(remove_from_object(new).content)
+    removed = b"".join(objects.remove(new).content)
     again = parse_section_headers(removed, parse_file_header(removed))
     assert again[0] == old_sections[0]
     assert len(again) == count

@@ -23,7 +23,7 @@ from cfi2sframe.placing.record import (
     record_span,
     with_record,
 )
-from cfi2sframe.placing.remove import remove_section
+from cfi2sframe.placing.removal import remove
 from tests.support.cli import ROOT
 from tests.support.elf.elf_asm import Section, Symbol, elf_file
 from tests.support.jobs import OBJECT
@@ -46,8 +46,8 @@ def test_another_placement_restores_it(kind: str, constant: str, value: int, mon
     full = embedded(data, LARGE)[1]
     monkeypatch.setattr(place, constant, value)
     assert embedded(data, LARGE)[1] != full
-    removal = remove_section(full)
-    assert (bytes(removal.content), removal.lost) == (data, "")
+    restored = remove(full)
+    assert (bytes(restored.content), restored.lost) == (data, "")
 
 
 def kept() -> dict[str, str]:

@@ -11,7 +11,7 @@ from cfi2sframe.jobs.records import Settings
 from cfi2sframe.placing.record import (
     record_span,
 )
-from cfi2sframe.placing.remove import remove_section
+from cfi2sframe.placing.removal import remove
 from tests.support.jobs import OBJECT, convert_one
 from tests.support.needs import attempt, need
 from tests.support.placing.embedded import (
@@ -65,11 +65,11 @@ def test_a_change_since_is_kept() -> None:
     full = bytearray(embedded(data, LARGE)[1])
     text = next(section for section in load(bytes(full)).sections if section.name == ".text")
     full[text.file_offset] ^= 1
-    removal = remove_section(bytes(full))
+    restored = remove(bytes(full))
     changed = bytearray(data)
     changed[text.file_offset] ^= 1
-    assert bytes(removal.content) == changed
-    assert "changed after the conversion" in removal.lost
+    assert bytes(restored.content) == changed
+    assert "changed after the conversion" in restored.lost
 
 
 def test_a_change_of_headers_since_is_not_lost() -> None:
@@ -78,9 +78,9 @@ def test_a_change_of_headers_since_is_not_lost() -> None:
     image = load(bytes(full))
     number = next(n for n, segment in enumerate(image.segments) if segment.type == 0x6474E551)
     full[image.header.program_headers_offset + 56 * number + 4] ^= 1
-    removal = remove_section(bytes(full))
-    assert "no record" in removal.lost
-    (stack,) = (s for s in load(bytes(removal.content)).segments if s.type == 0x6474E551)
+    restored = remove(bytes(full))
+    assert "no record" in restored.lost
+    (stack,) = (s for s in load(bytes(restored.content)).segments if s.type == 0x6474E551)
     assert stack.flags & 1
 
 

@@ -9,7 +9,7 @@ from cfi2sframe import load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.constants.elf import SHT_GROUP
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.remove_object import remove_from_object
+from cfi2sframe.placing import objects
 from tests.support.elf.elf_asm import Relocation, Section, Symbol, elf_file
 from tests.support.elf.samples import object_file, push_fp
 from tests.support.placing.embedded import SH_TYPE, converted, section_header, take_out
@@ -70,7 +70,7 @@ def test_a_symbol_in_the_section_goes_with_it(*, is_local: bool, has_relocation:
     old = elf_file(AMD64.elf_machine, sections, symbols=symbols, relocations=relocations)
     if has_relocation or not is_local:
         with pytest.raises(EmbedError, match=r"cannot be removed"):
-            remove_from_object(old)
+            objects.remove(old)
         return
     bare = load(take_out(old))
     assert not bare.has_sframe

@@ -14,7 +14,7 @@ from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.linked import plan_insertion, self_check
 from cfi2sframe.placing.place import Placement
 from cfi2sframe.placing.record import record_span
-from cfi2sframe.placing.remove import check_removal
+from cfi2sframe.placing.removal import check_removal
 from cfi2sframe.placing.reread import _check_loads, check_removed
 from cfi2sframe.placing.view import FileView
 from tests.support.placing.embedded import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.constants.elf import PF_W, PT_GNU_SFRAME, PT_LOAD
+from cfi2sframe.constants.elf import PF_W, PT_GNU_SFRAME, PT_LOAD, SHT_NULL
 from cfi2sframe.elf.contents import Splice, overwrite, spliced
 from cfi2sframe.elf.headers import SECTION_HEADER_SIZE, ElfSection
 from cfi2sframe.elf.spans import Span
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from cfi2sframe.placing.gate import LinkedFile
     from cfi2sframe.placing.record import Original
 
+#: The header of an inactive section.
+INACTIVE: Final = ElfSection(0, SHT_NULL, 0, 0, 0, 0, 0, 0, 0, 0)
 #: What a removal says where it does not give the original.
 CHANGED_SINCE: Final = "the file was changed after the conversion; the changes are kept"
 NO_RECORD: Final = "no record of a conversion fits the file; .sframe is zeroed, and all else stays in its place"
@@ -36,7 +38,7 @@ class Removal(NamedTuple):
     lost: str = ""
 
 
-def remove_section(data: FileData) -> Removal:
+def remove(data: FileData) -> Removal:
     """Return a linked file without its `.sframe` section and PT_GNU_SFRAME.
 
     If the section took the place of another one, that is back. Raises `EmbedError` when there is no section, or when
@@ -107,7 +109,7 @@ def zeroing_splices(file: LinkedFile) -> list[Splice]:
     ]
     if index is not None:
         place = file.section_table.start + SECTION_HEADER_SIZE * index
-        splices.append(overwrite(place, ElfSection(0, 0, 0, 0, 0, 0, 0, 0, 0, 0).pack(file.order)))
+        splices.append(overwrite(place, INACTIVE.pack(file.order)))
         symbols = (symbol for table in file.symbol_tables for _, symbol in symbols_of(file, table))
         if index == len(file.sections) - 1 and all(section != index for _, section, _ in symbols):
             header = header._replace(section_header_count=index)
