@@ -17,10 +17,10 @@ from cfi2sframe.audit.agreement import Answer, answers_of
 from cfi2sframe.constants.elf import SHT_DYNSYM, STT_FUNC, STT_GNU_IFUNC
 from cfi2sframe.conversion.overlaps import Ranges, resolve_overlaps
 from cfi2sframe.dwarf.rules import NoRule
-from cfi2sframe.elf.spans import Span
 from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.code import Code
 from cfi2sframe.instructions.effects import Op
+from cfi2sframe.range_map import Span
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,7 +17,7 @@ from cfi2sframe.stubs.records import StubReason, StubScan
 if TYPE_CHECKING:
     from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.spans import Span
+    from cfi2sframe.range_map import Span
     from cfi2sframe.stubs.records import StubSkip
 
 

@@ -21,9 +21,9 @@ from cfi2sframe.conversion.reasons import UnreadSource
 from cfi2sframe.dwarf.row_section import RowSection
 from cfi2sframe.elf.cfi import SOURCE_NAMES, Relocation
 from cfi2sframe.elf.padding import code_outside
-from cfi2sframe.elf.spans import Span, without
 from cfi2sframe.errors import CfiError, ElfError, UnfitError
 from cfi2sframe.instructions.underived import CodeReason, Underived
+from cfi2sframe.range_map import Span, without
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,8 +14,8 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.headers import Buffer
-from cfi2sframe.elf.spans import Span
 from cfi2sframe.errors import ChangedError, EmbedError, InputError
+from cfi2sframe.range_map import Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -25,8 +25,8 @@ from cfi2sframe.constants.elf import (
     SHT_PROGBITS,
     SHT_STRTAB,
 )
-from cfi2sframe.elf.spans import Span
 from cfi2sframe.errors import ElfError, ForeignError, NotElfError
+from cfi2sframe.range_map import Span
 
 Buffer = bytes | bytearray | memoryview
 ByteOrder = Literal["<", ">"]

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.constants.elf import EM_X86_64
 from cfi2sframe.elf.references import referred_addresses
-from cfi2sframe.elf.spans import Span, without
 from cfi2sframe.errors import ElfError
+from cfi2sframe.range_map import RangeMap, Span, bytes_of, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.elf.image import ElfImage
@@ -48,21 +48,23 @@ def fill_size(image: ElfImage, code: CodeRange, start_vaddr: int, end_vaddr: int
     return 0 if match is None else match.end()
 
 
-def code_outside(image: ElfImage, held: Sequence[Span]) -> Iterator[tuple[CodeRange, Span]]:
-    """Yield the gaps between ascending ranges that do not overlap, except gaps of padding."""
+def code_outside(image: ElfImage, held: Iterable[tuple[int, int]]) -> Iterator[tuple[CodeRange, Span]]:
+    """Yield the gaps between ranges of code, except gaps of padding."""
     for code, gap in gaps_outside(image, held):
         if fill_size(image, code, gap.start, gap.end) < gap.end - gap.start:
             yield code, gap
 
 
-def gaps_outside(image: ElfImage, held: Sequence[Span]) -> Iterator[tuple[CodeRange, Span]]:
-    """Yield the gaps of executable code between ascending ranges that do not overlap."""
-    starts, ends = [span.start for span in held], [span.end for span in held]
-    for code in image.code_ranges:
-        # There may be thousands of ranges, and of sections.
-        first, last = bisect_right(ends, code.start_vaddr), bisect_left(starts, code.end_vaddr)
-        for gap in without([(code.start_vaddr, code.end_vaddr)], held[first:last]):
-            yield code, gap
+def gaps_outside(image: ElfImage, held: Iterable[tuple[int, int]]) -> Iterator[tuple[CodeRange, Span]]:
+    """Yield the executable code outside of some ranges, ascending."""
+    for start, end, code, is_held in walk(code_of(image), bytes_of(held)):
+        if code is not None and not is_held:
+            yield code, Span(start, end)
+
+
+def code_of(image: ElfImage) -> RangeMap[CodeRange | None]:
+    """Return which code range holds an address."""
+    return RangeMap(None, ((code.start_vaddr, code.end_vaddr, code) for code in image.code_ranges))
 
 
 def find_padding(image: ElfImage, starts: Sequence[int], ends: Sequence[int]) -> tuple[Span, ...]:

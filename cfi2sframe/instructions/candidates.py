@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.spans import Span
     from cfi2sframe.instructions.decoder import Decoder
     from cfi2sframe.instructions.effects import Effect
+    from cfi2sframe.range_map import Span
 
 _MAX_INSTRUCTION_SIZE: Final = 15
 _FUNCTIONS: Final = (c.STT_FUNC, c.STT_GNU_IFUNC, c.STT_NOTYPE)

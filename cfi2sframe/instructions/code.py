@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.spans import Span
     from cfi2sframe.instructions.states import TableWord
+    from cfi2sframe.range_map import Span
 
 #: Bytes of a stub up to its jump, at most.
 _STUB_SIZE: Final = 96

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.spans import Span
     from cfi2sframe.instructions.effects import Abi
+    from cfi2sframe.range_map import Span
 
 #: The modules that have the records of ABIs.
 _TABLES: Final = {EM_X86_64: "amd64", EM_AARCH64: "aarch64", EM_S390: "s390x"}

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
     from cfi2sframe.dwarf.rules import RowState
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.spans import Span
     from cfi2sframe.instructions.effects import Abi
     from cfi2sframe.instructions.function import Followed
     from cfi2sframe.instructions.signal_returns import SignalCode
     from cfi2sframe.instructions.states import State
+    from cfi2sframe.range_map import Span
 
 _REASONS: Final = (
     CodeReason.NOT_REACHED,

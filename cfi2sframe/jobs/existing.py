@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.constants.sframe import DEFAULT_ERRATA, SFRAME_VERSION_2
 from cfi2sframe.conversion.reasons import SkipReason
-from cfi2sframe.elf.spans import united
 from cfi2sframe.existing import Presence
 from cfi2sframe.placing.record import original_of
+from cfi2sframe.range_map import united
 from cfi2sframe.text import counted
 
 if TYPE_CHECKING:

@@ -27,9 +27,9 @@ from cfi2sframe.elf.headers import (
     ProgramHeader,
     parse_headers,
 )
-from cfi2sframe.elf.spans import Span
 from cfi2sframe.errors import ElfError, EmbedError
 from cfi2sframe.placing.record import record_span
+from cfi2sframe.range_map import Span
 from cfi2sframe.text import counted, shown_name
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE
-from cfi2sframe.elf.spans import united, without
 from cfi2sframe.placing.gate import round_up
 from cfi2sframe.placing.movable import (
     BUILD_ID_NAME,
@@ -17,6 +16,7 @@ from cfi2sframe.placing.movable import (
     dynamic_entries,
     movable_sections,
 )
+from cfi2sframe.range_map import united, without
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi2sframe.constants.elf import SHF_ALLOC, SHT_GNU_SFRAME
 from cfi2sframe.elf.contents import Splice, is_zero, overwrite, spliced
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, SECTION_HEADER_SIZE, SFRAME_NAME, ElfSection
-from cfi2sframe.elf.spans import Span, without
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import round_up
 from cfi2sframe.placing.place import SECTION_ALIGNMENT
 from cfi2sframe.placing.record import Kept, with_record
 from cfi2sframe.placing.section_indices import changed_contents, numbering_with, renumbered_header
+from cfi2sframe.range_map import Span, without
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.contents import Joined

@@ -15,12 +15,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi2sframe.elf.contents import is_equal, spliced
-from cfi2sframe.elf.spans import Span
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import open_linked
 from cfi2sframe.placing.place import place_section
 from cfi2sframe.placing.record import original_of
 from cfi2sframe.placing.removal import proven_original, zeroing_splices
+from cfi2sframe.range_map import Span
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.contents import FileData

@@ -19,8 +19,8 @@ from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.headers import DYNAMIC_ENTRY_SIZE, SYMBOL_SIZE
 from cfi2sframe.elf.notes import may_be_elsewhere
 from cfi2sframe.elf.references import packed_words, words_of
-from cfi2sframe.elf.spans import Span, touches, united
 from cfi2sframe.placing.gate import symbols_of
+from cfi2sframe.range_map import Span, touches, united
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -22,10 +22,10 @@ from cfi2sframe.elf.headers import (
     ElfSection,
 )
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.spans import Span, without
 from cfi2sframe.errors import ElfError, EmbedError
 from cfi2sframe.placing.record import Kept, digest_of, original_of, record_span, with_record
 from cfi2sframe.placing.removal import CHANGED_SINCE, INACTIVE, Removal
+from cfi2sframe.range_map import Span, without
 from cfi2sframe.text import shown_name
 
 if TYPE_CHECKING:

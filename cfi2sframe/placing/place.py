@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.contents import is_zero
 from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, ProgramHeader
-from cfi2sframe.elf.spans import Span
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import round_up, with_own_entry
 from cfi2sframe.placing.head import Head, MovableGroup, Rearranged, alignment_of, repeated_note, slack_end
 from cfi2sframe.placing.movable import FOLLOWING_TYPES, SectionPlace, dynamic_entries, symbols_among
+from cfi2sframe.range_map import Span
 from cfi2sframe.text import shown_name
 
 if TYPE_CHECKING:

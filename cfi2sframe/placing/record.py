@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.contents import Joined, LazyBytes, overwrite, part_of, spliced
 from cfi2sframe.elf.headers import SYMBOL_SIZE, parse_file_header
-from cfi2sframe.elf.spans import Span
 from cfi2sframe.errors import ElfError, EmbedError
+from cfi2sframe.range_map import Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

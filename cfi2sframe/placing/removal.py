@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.constants.elf import PF_W, PT_GNU_SFRAME, PT_LOAD, SHT_NULL
 from cfi2sframe.elf.contents import Splice, overwrite, spliced
 from cfi2sframe.elf.headers import SECTION_HEADER_SIZE, ElfSection
-from cfi2sframe.elf.spans import Span
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import open_linked, symbols_of, with_own_entry
 from cfi2sframe.placing.record import digest_of, original_of
+from cfi2sframe.range_map import Span
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.contents import FileData, Joined

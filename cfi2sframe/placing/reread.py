@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.contents import have_same, is_zero
 from cfi2sframe.elf.headers import SECTION_HEADER_SIZE, SYMBOL_SIZE
-from cfi2sframe.elf.spans import Span, common, holder_of, touches, united, without
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.view import SFRAME_TYPES, FileView, expect, is_sframe, parsing, span_of
+from cfi2sframe.range_map import Span, common, holder_of, touches, united, without
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.contents import FileData

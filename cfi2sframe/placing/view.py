@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from cfi2sframe.elf.spans import Span
 from cfi2sframe.errors import EmbedError
+from cfi2sframe.range_map import Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import Counter
 from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.conversion.lower import InParts, Skip, pieces_within
-from cfi2sframe.elf.padding import fill_size, gaps_outside
-from cfi2sframe.elf.spans import Span, SpanCount, united
+from cfi2sframe.elf.padding import code_of, fill_size, gaps_outside
+from cfi2sframe.range_map import RangeMap, bytes_of, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from cfi2sframe.conversion.convert import Conversion
     from cfi2sframe.elf.image import ElfImage
@@ -45,17 +45,16 @@ class Stretch(NamedTuple):
 def count_code(conversion: Conversion) -> tuple[Counter[tuple[str, str]], list[Stretch]]:
     """Return the executable bytes by kind and message, and the code without CFI; the rest of the code is padding."""
     image, known = conversion.image, list(_known(conversion))
-    held = [each for each in known if each.kind != "without CFI"]
-    in_code = SpanCount((code.start_vaddr, code.end_vaddr) for code in image.code_ranges)
+    held = sorted([each for each in known if each.kind != "without CFI"], key=attrgetter("start"))
     sizes = Counter[tuple[str, str]]()
-    for each in held:
-        sizes[each.kind, each.message] += in_code.between(each.start, each.end)
-    taken = united((each.start, each.end) for each in held)
+    for start, end, code, stretch in walk(code_of(image), RangeMap(None, ((*each[1:3], each) for each in held))):
+        if code is not None and stretch is not None:
+            sizes[stretch.kind, stretch.message] += end - start
+    taken = [each[1:3] for each in held]
     if conversion.cfi.underived:
         # Between the functions that instructions have shown, there may be more padding.
-        gaps = gaps_outside(image, united((each.start, each.end) for each in known))
-        padding = [gap for code, gap in gaps if fill_size(image, code, *gap) == gap.end - gap.start]
-        taken = united((*taken, *padding))
+        gaps = gaps_outside(image, [each[1:3] for each in known])
+        taken += [gap for code, gap in gaps if fill_size(image, code, *gap) == gap.end - gap.start]
     reasons = [each for each in known if each.kind == "without CFI"]
     uncovered = list(_with_reasons(_without_cfi(image, taken), reasons))
     for each in uncovered:
@@ -100,13 +99,13 @@ def _parts_of(result: FunctionBody | InParts | Skip, vaddr: int, start: int, end
             yield Stretch("flexible" if piece.is_flexible else "default", vaddr + first, vaddr + last)
 
 
-def _without_cfi(image: ElfImage, taken: Sequence[Span]) -> Iterator[Stretch]:
-    """Yield the code outside of ascending spans, a stretch for each function that a symbol names.
+def _without_cfi(image: ElfImage, taken: Iterable[tuple[int, int]]) -> Iterator[Stretch]:
+    """Yield the code outside of some ranges, a stretch for each function that a symbol names.
 
     Padding before a function is not code. A function of unknown size reaches to the next one, over padding too.
     """
     gaps = list(gaps_outside(image, taken))
-    functions = image.functions(SpanCount(gap for _, gap in gaps)) if gaps else {}
+    functions = image.functions(bytes_of(gap for _, gap in gaps)) if gaps else {}
     starts = sorted(functions)
     for code, gap in gaps:
         position = gap.start
@@ -130,16 +129,13 @@ def _unnamed(image: ElfImage, code: CodeRange, start: int, end: int) -> Iterator
 
 def _with_reasons(stretches: Iterable[Stretch], reasons: Iterable[Stretch]) -> Iterator[Stretch]:
     """Yield ascending stretches with the reasons that are known, cut where these change; the first reason counts."""
-    known: list[Stretch] = []
-    for why in sorted(reasons, key=attrgetter("start")):
-        start = max(why.start, known[-1].end) if known else why.start
-        if start < why.end:
-            known.append(why._replace(start=start))
-    starts = [why.start for why in known]
-    edges = sorted({*starts, *(why.end for why in known)})
-    for stretch in stretches:
-        inside = edges[bisect_right(edges, stretch.start) : bisect_left(edges, stretch.end)]
-        for start, end in pairwise((stretch.start, *inside, stretch.end)):
-            which = bisect_right(starts, start) - 1
-            why = known[which] if which >= 0 and start < known[which].end else stretch
-            yield stretch._replace(start=start, end=end, reason=why.reason, message=why.message, detail=why.detail)
+    known = RangeMap[Stretch | None](None)
+    for why in sorted(reasons, key=attrgetter("start"))[::-1]:
+        known.put([why.start], [why], why.end)
+    uncovered = RangeMap(None, ((*each[1:3], each) for each in stretches))
+    for start, end, stretch, reason in walk(uncovered, known):
+        if stretch is not None:
+            words = stretch if reason is None else reason
+            yield stretch._replace(
+                start=start, end=end, reason=words.reason, message=words.message, detail=words.detail
+            )

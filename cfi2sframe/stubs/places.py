@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.references import dynamic_entries
-from cfi2sframe.elf.spans import Span
 from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.decoder import Decoder
 from cfi2sframe.instructions.effects import JUMP
 from cfi2sframe.instructions.states import apply, word_of
+from cfi2sframe.range_map import Span
 from cfi2sframe.stubs.frames import decoded
 from cfi2sframe.stubs.records import StubReason, StubSkip
 

@@ -11,8 +11,8 @@ from itertools import groupby, product
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.constants.sframe import SFRAME_VERSION_1
-from cfi2sframe.elf.spans import Span
 from cfi2sframe.instructions.decoder import Decoder
+from cfi2sframe.range_map import Span
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody
 from cfi2sframe.stubs.frames import Problem, Stubs
 from cfi2sframe.stubs.places import StubRange, find_stubs

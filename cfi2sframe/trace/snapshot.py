@@ -26,8 +26,8 @@ from cfi2sframe.constants.elf import ET_CORE, PT_LOAD, PT_NOTE
 from cfi2sframe.elf.contents import part_of
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, FileHeader, machine_name, parse_file_header, parse_program_headers
 from cfi2sframe.elf.notes import parse_notes
-from cfi2sframe.elf.spans import Span, united
 from cfi2sframe.errors import ElfError, InputError
+from cfi2sframe.range_map import Span, united
 from cfi2sframe.trace.frames import DEFAULT_PAC_MASK, NT_PRFPREG, NT_PRSTATUS, topmost_frame
 
 if TYPE_CHECKING:

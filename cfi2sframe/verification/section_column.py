@@ -10,9 +10,8 @@ from operator import lt, or_
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.constants.sframe import SFRAME_VERSION_1
-from cfi2sframe.elf.spans import Span, touches
+from cfi2sframe.range_map import ADDRESS_END, Distinct, RangeMap, Span, touches, walk
 from cfi2sframe.sframe.model import NO_BLOCK_SIZE, Function, no_row_state
-from cfi2sframe.verification.column import ADDRESS_END, AddressColumn, steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -38,12 +37,15 @@ def function_ends(section: Section) -> list[int]:
     return [min(start + size, limit) for start, size, limit in zip(ordered.starts, ordered.sizes, limits, strict=False)]
 
 
-def section_column(section: Section, others: Sequence[int]) -> AddressColumn[FoundState | None]:
-    """Return what a section says, None where it has no function; the other column changes at the addresses `others`."""
-    column: AddressColumn[FoundState | None] = AddressColumn(None)
+def section_column(section: Section, others: Sequence[int]) -> tuple[RangeMap[int], Sequence[FoundState | None]]:
+    """Return what a section says, as numbers of answers by address, and the answers; 0 is None: it has no function.
+
+    The column that it is compared with changes at the addresses `others`.
+    """
+    column, answers = RangeMap(0), Distinct[FoundState | None](None)
 
     def number_of(body: FunctionBody, state: FrameState | None) -> int:
-        return column.number(FoundState(body.attributes, state))
+        return answers.number_of(FoundState(body.attributes, state))
 
     @cache
     def numbers_of(body: FunctionBody) -> tuple[list[int], bool]:
@@ -60,7 +62,7 @@ def section_column(section: Section, others: Sequence[int]) -> AddressColumn[Fou
         if is_plain:
             # Rows past the end never hold.
             row_count = bisect_left(body.starts, end - start)
-            column.put([start + delta for delta in body.starts[:row_count]], numbers[:row_count], end)
+            column.append([start + delta for delta in body.starts[:row_count]], numbers[:row_count], end)
             continue
         function = Function(start, end - start, body)
         held: dict[int, int] = {}
@@ -70,8 +72,8 @@ def section_column(section: Section, others: Sequence[int]) -> AddressColumn[Fou
             number = number_of(body, no_row_state(body, section.version)) if row is None else numbers[row]
             if number != last:
                 last = held[vaddr] = number
-        column.put(list(held), list(held.values()), end)
-    return column
+        column.append(list(held), list(held.values()), end)
+    return column, answers.values
 
 
 def _changes(function: Function, version: int, others: Sequence[int]) -> list[int]:
@@ -116,10 +118,9 @@ def have_same_answers(one: Section, other: Section) -> bool:
     if len(edges) > _MAX_BLOCK_EDGES:
         return False
     points = sorted(set(edges))
-    columns = section_column(one, points), section_column(other, points)
-    pairs = {(number, other_number) for _, _, number, other_number in steps(*columns)}
-    found = ((columns[0].answers[here], columns[1].answers[there]) for here, there in pairs)
-    return all(_effect(first) == _effect(second) for first, second in found)
+    (ours, our_answers), (theirs, their_answers) = section_column(one, points), section_column(other, points)
+    pairs = {(our_number, their_number) for _, _, our_number, their_number in walk(ours, theirs)}
+    return all(_effect(our_answers[here]) == _effect(their_answers[there]) for here, there in pairs)
 
 
 def _block_edges(section: Section) -> Iterator[int]:
@@ -145,12 +146,6 @@ def _effect(answer: FoundState | None) -> tuple[object, ...] | None:
     return state, is_signal_frame, uses_b_key and state is not None and state.mangled_ra
 
 
-def _columns(one: Section, other: Section) -> tuple[AddressColumn[FoundState | None], AddressColumn[FoundState | None]]:
-    """Return what each of two sections says; both columns list the rows of PCMASK functions where the other changes."""
-    found = section_column(other, section_column(one, ()).addresses)
-    return section_column(one, found.addresses), found
-
-
 def first_lost_row(
     old: Section, new: Section, is_code: Callable[[int], bool], ends: Sequence[Span] = ()
 ) -> LostRow | None:
@@ -159,10 +154,10 @@ def first_lost_row(
     Where the row of `old` ends the walk (RA is undefined), that of `new` has to do so, too. Otherwise they may differ:
     each is compared with the CFI for itself. In `ends`, walks end, and a row of `old` that goes on is none to be kept.
     """
-    found = section_column(new, section_column(old, ()).addresses)
-    wanted = section_column(old, found.addresses)
-    for vaddr, _, number, other_number in steps(wanted, found):
-        state, other = (answer and answer.state for answer in (wanted.answers[number], found.answers[other_number]))
+    found, found_answers = section_column(new, section_column(old, ())[0].starts)
+    wanted, wanted_answers = section_column(old, found.starts)
+    for vaddr, _, number, other_number in walk(wanted, found):
+        state, other = (answer and answer.state for answer in (wanted_answers[number], found_answers[other_number]))
         is_lost = state is not None and (other is None or (state.cfa is None and other.cfa is not None))
         if (
             state is not None

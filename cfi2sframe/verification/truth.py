@@ -12,8 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.expression import rules_by_pc
-from cfi2sframe.elf.spans import SpanCount, united
-from cfi2sframe.verification.column import ADDRESS_END, AddressColumn
+from cfi2sframe.range_map import ADDRESS_END, Distinct, RangeMap, Span, holder_of, united
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.dwarf.rules import RowState
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.spans import Span
     from cfi2sframe.sframe.model import FrameState
     from cfi2sframe.stubs.records import StubScan
 
@@ -82,45 +80,43 @@ def fdes_with_code(entries: CfiEntries, image: ElfImage) -> list[Fde]:
         fdes = [fde for place, fde in enumerate(fdes) if place not in denied and fde.start < fde.end]
         # Nothing is better than the first source.
         if found:
-            held = SpanCount(united((fde.start, fde.end) for fde in found))
-            fdes = [fde for fde in fdes if held.between(fde.start, fde.end) < fde.end - fde.start]
+            held = united((fde.start, fde.end) for fde in found)
+            fdes = [fde for fde in fdes if holder_of(held, Span(fde.start, fde.end)) is None]
         found += fdes
     return sorted(found)
 
 
-def truth_column(truth: Truth, fdes: Sequence[Fde], arch: Arch) -> AddressColumn[Claim]:
-    """Return what FDEs and stubs claim."""
-    column = AddressColumn(NOTHING)
+def truth_column(truth: Truth, fdes: Sequence[Fde], arch: Arch) -> tuple[RangeMap[int], Sequence[Claim]]:
+    """Return what FDEs and stubs claim, as numbers of claims by address, and the claims; 0 is `NOTHING`."""
+    column, claims = RangeMap(0), Distinct(NOTHING)
 
     @cache
     def padded(number: int) -> int:
-        return column.number(column.answers[number]._replace(is_padding=True))
+        return claims.number_of(claims.values[number]._replace(is_padding=True))
 
     # Few lists of rows are distinct.
     @cache
     def claims_of(cie: DwarfCie, states: tuple[RowState, ...]) -> list[int]:
-        return [column.number(Claim(((cie, row),))) for row in states]
+        return [claims.number_of(Claim(((cie, row),))) for row in states]
 
     programs = [(table.starts, claims_of(cie, table.states)) for _, cie, table in truth.entries.programs]
     program_numbers, padding_ends = truth.entries.program_numbers, dict(truth.padding)
     for cluster, next_start in _clusters(fdes):
         if len(cluster) == 1:
             start, number, end = cluster[0]
-            starts, claims = programs[program_numbers[number]]
-            column.put([start + delta for delta in starts], claims, end)
+            starts, numbers = programs[program_numbers[number]]
+            column.append([start + delta for delta in starts], numbers, end)
         else:
-            _put_overlapping(column, truth, cluster)
-            end = column.addresses[-1]
+            end = _put_overlapping(column, claims, truth, cluster)
         reach = min(padding_ends.get(end, end), next_start)
         if end < reach:
-            column.put([end], [padded(column.numbers[-2])], reach)
-    _evaluate_at_pcs(column, arch)
+            column.append([end], [padded(column.values[-2])], reach)
+    _evaluate_at_pcs(column, claims, arch)
     for stub in truth.stubs.functions:
         start, end, body = stub.start_vaddr, stub.end_vaddr, stub.body
-        claims = [column.number(Claim(state=state)) for state in body.states]
-        points = _repeated(start, end, start, body.repeat_size or stub.size, zip(body.starts, claims, strict=True))
-        column.cover(end, points)
-    return column
+        rows = zip(body.starts, [claims.number_of(Claim(state=state)) for state in body.states], strict=True)
+        column.put(*_repeated(start, end, start, body.repeat_size or stub.size, rows), end)
+    return column, claims.values
 
 
 def _clusters(fdes: Sequence[Fde]) -> Iterator[tuple[list[Fde], int]]:
@@ -137,8 +133,8 @@ def _clusters(fdes: Sequence[Fde]) -> Iterator[tuple[list[Fde], int]]:
         yield cluster, ADDRESS_END
 
 
-def _put_overlapping(column: AddressColumn[Claim], truth: Truth, fdes: Sequence[Fde]) -> None:
-    """Put the claims of FDEs that overlap, sorted by start.
+def _put_overlapping(column: RangeMap[int], claims: Distinct[Claim], truth: Truth, fdes: Sequence[Fde]) -> int:
+    """Put the claims of FDEs that overlap, sorted by start; return where they end.
 
     Of the FDEs of the best source at an address, any may be the truth. The first one is that which unwinders find: the
     FDE that starts last, and of several such the first in the section.
@@ -166,29 +162,31 @@ def _put_overlapping(column: AddressColumn[Claim], truth: Truth, fdes: Sequence[
                 (program.cie, program.table.states[bisect_right(program.table.starts, vaddr - fde.start) - 1])
                 for fde, program in zip(best, programs, strict=True)
             ]
-            numbers.append(column.number(Claim(tuple(rows), fdes=best)))
-        column.put(sorted(points), numbers, high)
+            numbers.append(claims.number_of(Claim(tuple(rows), fdes=best)))
+        column.append(sorted(points), numbers, high)
+    return max(fde.end for fde in fdes)
 
 
-def _evaluate_at_pcs(column: AddressColumn[Claim], arch: Arch) -> None:
+def _evaluate_at_pcs(column: RangeMap[int], claims: Distinct[Claim], arch: Arch) -> None:
     """Give a CFA that depends on the PC its value at each address: that of a linker's PLT."""
     known: dict[int, tuple[int, list[tuple[int, int]]]] = {}
     # Thousands of rows may have one expression.
     rules_of = cache(partial(rules_by_pc, arch=arch))
-    for number, claim in enumerate(list(column.answers)):
+    for number, claim in enumerate(list(claims.values)):
         found = rules_of(claim.rows[0][1].cfa) if len(claim.rows) == 1 else None
         if found is not None:
             ((cie, row),) = claim.rows
-            claims = [claim._replace(rows=((cie, row._replace(cfa=rule)),)) for rule in found.rules]
-            known[number] = found.size, list(zip(found.deltas, map(column.number, claims), strict=True))
-    places = [place for place, number in enumerate(column.numbers) if number in known]
-    ranges = [(*column.addresses[place : place + 2], column.numbers[place]) for place in places]
-    for start, end, number in ranges:
-        column.cover(end, _repeated(start, end, 0, *known[number]))
+            evaluated = [claim._replace(rows=((cie, row._replace(cfa=rule)),)) for rule in found.rules]
+            known[number] = found.size, list(zip(found.deltas, map(claims.number_of, evaluated), strict=True))
+    for start, end, number in [each for each in column if each[2] in known] if known else ():
+        column.put(*_repeated(start, end, 0, *known[number]), end)
 
 
-def _repeated(start: int, end: int, origin: int, size: int, rows: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """Return the rows of blocks that repeat each `size` bytes from `origin` on, in `[start, end)`, by address."""
+def _repeated(
+    start: int, end: int, origin: int, size: int, rows: Iterable[tuple[int, int]]
+) -> tuple[list[int], list[int]]:
+    """Return the rows of blocks that repeat each `size` bytes from `origin` on, in `[start, end)`, as columns."""
     blocks = range(start - (start - origin) % size, end, size)
     in_block = list(rows)
-    return {max(start, block + delta): number for block in blocks for delta, number in in_block if block + delta < end}
+    found = {max(start, block + delta): number for block in blocks for delta, number in in_block if block + delta < end}
+    return list(found), list(found.values())

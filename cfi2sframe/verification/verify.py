@@ -13,10 +13,9 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from cfi2sframe.elf.spans import Span, SpanCount, touches, united
+from cfi2sframe.range_map import Span, touches, united, walk
 from cfi2sframe.sframe.read import DecodedSection
 from cfi2sframe.text import counted
-from cfi2sframe.verification.column import steps
 from cfi2sframe.verification.readers import unmet_demands
 from cfi2sframe.verification.row_difference import attribute_difference, row_difference
 from cfi2sframe.verification.section_column import function_ends, section_column
@@ -107,24 +106,24 @@ def verify_section(image: ElfImage, truth: Truth, section: Section) -> Verificat
     else the CFI of the best source that has an FDE there.
     """
     fdes = fdes_with_code(truth.entries, image)
-    claims = truth_column(truth, fdes, image.arch)
-    answers = section_column(section, claims.addresses)
+    claimed, claims = truth_column(truth, fdes, image.arch)
+    found, answers = section_column(section, claimed.starts)
 
-    counts = Counter(map(itemgetter(2, 3), steps(claims, answers)))
+    counts = Counter(map(itemgetter(2, 3), walk(claimed, found)))
     point_count = sum([count for (claim, _), count in counts.items() if claim])
     problems = {
         (claim, answer): problem
         for claim, answer in counts
-        if any(problem := _problems(claims.answers[claim], answers.answers[answer], image.arch, section.version))
+        if any(problem := _problems(claims[claim], answers[answer], image.arch, section.version))
     }
-    found = [
-        _Mismatch(start, end, claims.answers[claim], answers.answers[answer], problems[claim, answer])
-        for start, end, claim, answer in (steps(claims, answers) if problems else ())
+    mismatches = [
+        _Mismatch(start, end, claims[claim], answers[answer], problems[claim, answer])
+        for start, end, claim, answer in (walk(claimed, found) if problems else ())
         if (claim, answer) in problems
     ]
-    absent, left_out_count = _absences([m for m in found if m.answer is None], fdes, truth, section)
-    extra = _extra([m for m in found if m.claim is NOTHING], section)
-    wrong = _wrong([m for m in found if m.answer is not None and m.claim is not NOTHING], fdes, section)
+    absent, left_out_count = _absences([m for m in mismatches if m.answer is None], fdes, truth, section)
+    extra = _extra([m for m in mismatches if m.claim is NOTHING], section)
+    wrong = _wrong([m for m in mismatches if m.answer is not None and m.claim is not NOTHING], fdes, section)
     broken, unusual = _of_bytes(section, image)
     differences = _ordered([*broken, *absent, *extra, *wrong])
     function_count = _function_count(fdes, truth.stubs)
@@ -219,7 +218,7 @@ def _absences(
     found: Sequence[_Mismatch], fdes: Sequence[Fde], truth: Truth, section: Section
 ) -> tuple[list[Difference], int]:
     """Return which stubs and FDEs should have a function and lack one, and how many FDEs rightly lack one or parts."""
-    holes = SpanCount(united(truth.holes))
+    holes = united(truth.holes)
     stub_starts = [stub.start_vaddr for stub in truth.stubs.functions]
     absent: set[Fde] = set()
     wanted: set[Fde] = set()
@@ -231,7 +230,7 @@ def _absences(
             continue
         candidates = _fdes_at(vaddr, claim, fdes)
         absent.update(candidates)
-        if vaddr not in holes and not any(fde.number in truth.skipped for fde in candidates):
+        if not touches(holes, Span(vaddr, vaddr + 1)) and not any(fde.number in truth.skipped for fde in candidates):
             wanted.update(candidates)
     functions = list(map(Span, section.ascending.starts, function_ends(section))) if absent else []
     left_out_count = 0
@@ -239,6 +238,6 @@ def _absences(
         may_be_absent = fde.number in truth.may_lack_parts and not touches(functions, Span(fde.start, fde.end))
         if fde in wanted and not may_be_absent:
             missing.append(Difference("missing", fde.start, "no SFrame FDE, though this version can express it"))
-        elif fde.number in truth.skipped or holes.between(fde.start, fde.end):
+        elif fde.number in truth.skipped or touches(holes, Span(fde.start, fde.end)):
             left_out_count += 1
     return missing, left_out_count

@@ -20,7 +20,6 @@ from cfi2sframe.dwarf.row_section import RowFunction
 from cfi2sframe.dwarf.rules import CfaRule, NoRule, RaSigning, RowState, table_of_rows
 from cfi2sframe.elf.cfi import CfiKind
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.spans import Span
 from cfi2sframe.emit import check as check_emitted
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import ElfError, ErrorKind, InputError, UnfitError
@@ -28,6 +27,7 @@ from cfi2sframe.instructions import derive as door
 from cfi2sframe.instructions.derive import Derived
 from cfi2sframe.instructions.underived import CodeReason, Underived
 from cfi2sframe.jobs.job import refusal_of
+from cfi2sframe.range_map import Span
 from cfi2sframe.report.coverage import coverage_data
 from cfi2sframe.report.coverage_report import coverage_report
 from tests.support.conversion.sums import check_sums, convert_checked

@@ -11,7 +11,7 @@ import pytest
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.api import decode_existing, verify
 from cfi2sframe.cli import main
-from cfi2sframe.elf.spans import Span
+from cfi2sframe.range_map import Span
 from cfi2sframe.sframe.model import OUTERMOST, FrameState, FunctionBody, Section
 from cfi2sframe.verification.section_column import LostRow, first_lost_row
 from tests.support.needs import attempt, need

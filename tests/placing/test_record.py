@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from cfi2sframe import load
 from cfi2sframe.elf.contents import Splice, spliced
-from cfi2sframe.elf.spans import Span
 from cfi2sframe.placing import place
 from cfi2sframe.placing.record import (
     Kept,
@@ -24,6 +23,7 @@ from cfi2sframe.placing.record import (
     with_record,
 )
 from cfi2sframe.placing.removal import remove
+from cfi2sframe.range_map import Span
 from tests.support.cli import ROOT
 from tests.support.elf.elf_asm import Section, Symbol, elf_file
 from tests.support.jobs import OBJECT

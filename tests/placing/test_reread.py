@@ -9,7 +9,6 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.constants.elf import PF_R, PF_W, PF_X, PT_PHDR, SHT_GNU_SFRAME, SHT_NULL
-from cfi2sframe.elf.spans import Span
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.linked import plan_insertion, self_check
 from cfi2sframe.placing.place import Placement
@@ -17,6 +16,7 @@ from cfi2sframe.placing.record import record_span
 from cfi2sframe.placing.removal import check_removal
 from cfi2sframe.placing.reread import _check_loads, check_removed
 from cfi2sframe.placing.view import FileView
+from cfi2sframe.range_map import Span
 from tests.support.placing.embedded import (
     LARGE,
     P_ALIGN,

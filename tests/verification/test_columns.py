@@ -14,8 +14,8 @@ from cfi2sframe.abi import AMD64
 from cfi2sframe.api import truth_of
 from cfi2sframe.conversion.convert import Level
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.spans import Span
 from cfi2sframe.errors import SFrameError
+from cfi2sframe.range_map import Span
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.read import read_section
 from cfi2sframe.verification.row_difference import row_difference

@@ -26,9 +26,9 @@ from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.dwarf.expression import Expression
 from cfi2sframe.dwarf.rules import NoRule, RowState, UnwindTable
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.spans import Span
 from cfi2sframe.instructions.derive import Derived, derive
 from cfi2sframe.instructions.underived import CodeReason
+from cfi2sframe.range_map import Span
 from tests.support.needs import need
 
 _PREFIXES: Final = {AMD64.name: "x86_64-linux-gnu", AARCH64_LE.name: "aarch64-linux-gnu", S390X.name: "s390x-linux-gnu"}

@@ -10,8 +10,8 @@ from cfi2sframe.conversion.image_cfi import read_programs
 from cfi2sframe.conversion.uncovered import as_cfi
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.spans import Span, without
 from cfi2sframe.instructions.derive import Derived
+from cfi2sframe.range_map import Span, without
 from tests.support.elf import elf_asm
 from tests.support.elf.samples import CODE, ET_DYN, PT_LOAD, SHF_ALLOC, TEXT_VADDR
 

@@ -12,8 +12,8 @@ from cfi2sframe.conversion.image_cfi import read_programs
 from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.spans import Span
 from cfi2sframe.instructions.derive import derive
+from cfi2sframe.range_map import Span
 from tests.support.instructions.assembled import row_spans
 
 

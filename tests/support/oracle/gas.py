@@ -11,8 +11,8 @@ from cfi2sframe import convert, load
 from cfi2sframe.api import decode_existing, decode_raw
 from cfi2sframe.conversion.convert import Options
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.spans import Span, SpanCount
 from cfi2sframe.errors import InputError
+from cfi2sframe.range_map import Span, bytes_of, common
 from cfi2sframe.sframe.model import OUTERMOST, FrameState, Function, Section
 from cfi2sframe.sframe.read import DecodedSection
 
@@ -27,8 +27,8 @@ class Pair(NamedTuple):
     path: Path
     theirs: DecodedSection | None
     ours: Section | None
-    #: Counts the padding that our functions reach over and theirs do not.
-    padding: SpanCount
+    #: The padding that our functions reach over and theirs do not.
+    padding: tuple[Span, ...]
 
 
 def assemble(assembler: str, source: Path, target: Path, *options: str) -> Path | None:
@@ -51,7 +51,7 @@ def pair_of(path: Path, options: Options) -> Pair:
         conversion = convert(image, **options._asdict())
         data, padding = conversion.data, conversion.code_map.padding
     ours = decode_raw(image, data, 0, options) if data else None
-    return Pair(image, path, theirs, ours, SpanCount(padding))
+    return Pair(image, path, theirs, ours, padding)
 
 
 def functions_of(section: Section | None) -> list[Function]:
@@ -97,8 +97,8 @@ def problems_of(pair: Pair) -> list[str]:
             if said != meant:
                 problems.append(f"{where} at {pc - function.start_vaddr}: gas {said}, we {meant}")
         peers = [f for f in ours.functions if 0 <= f.start_vaddr - function.start_vaddr < function.size]
-        padding = sum(pair.padding.between(f.start_vaddr, f.start_vaddr + f.size) for f in peers)
-        if sum(f.size for f in peers) - padding != function.size - late:
+        padding = common(pair.padding, [(f.start_vaddr, f.end_vaddr) for f in peers])
+        if sum(f.size for f in peers) - sum(end - start for start, end in padding) != function.size - late:
             problems.append(f"{where}: not as many bytes")
         if sum(len(f) for f in peers) > max(1, len(function)):
             problems.append(f"{where}: we have more rows")
@@ -118,11 +118,11 @@ def differences_in_meaning(theirs: Section, ours: Section, image: ElfImage) -> l
     """
     fdes = [entry.fde for entry, _ in convert(image, ours.version).in_parts]
     in_parts = [(fde.pc_begin_vaddr, fde.pc_begin_vaddr + fde.pc_range) for fde in fdes]
-    padding = SpanCount(convert(image).code_map.padding)
+    padding = bytes_of(convert(image).code_map.padding)
     problems = []
     for pc in sorted(_changes(theirs) | _changes(ours)):
         said, meant = _state_at(theirs, pc), _state_at(ours, pc)
-        is_known = any(start <= pc < end for start, end in in_parts) or padding.between(pc, pc + 1)
+        is_known = any(start <= pc < end for start, end in in_parts) or pc in padding
         if said != meant and not (said is None and is_known):
             problems.append(f"0x{pc:x}: {said} with the assembler's sections, {meant} with ours")
     return problems
