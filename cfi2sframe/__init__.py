@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion.convert import Conversion
     from cfi2sframe.elf.load import load
     from cfi2sframe.errors import Cfi2SFrameError
-    from cfi2sframe.jobs.single import convert_file
+    from cfi2sframe.jobs.listing import convert_file
     from cfi2sframe.process import guard as guard
     from cfi2sframe.report.coverage import account
     from cfi2sframe.sframe.model import Section
@@ -54,7 +54,7 @@ _HOMES = {
     "Verification": "verification.verify",
     "account": "report.coverage",
     "convert": "api",
-    "convert_file": "jobs.single",
+    "convert_file": "jobs.listing",
     "decode": "api",
     "decode_existing": "api",
     "load": "elf.load",

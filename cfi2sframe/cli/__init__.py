@@ -2,16 +2,18 @@
 """The command line.
 
 In: what a user typed, and standard input. Out: files, standard output, messages in the GNU style on standard error, and
-an exit status. Each verb is a module with three functions: `configure` adds its options to a parser, `request_of` makes
-a record of what they ask for, and `run` does it, with the rooms below, which know no options.
+an exit status. Each verb is a module with two functions: `configure` adds its options to a parser, and `run` does what
+they ask for, with the packages below, which know no options.
 
 - `verbs` runs a verb, `parsers` lists them, `options` has what they share; `messages` and `progress` print.
-- `rewriting` is convert and remove, `outcomes` prints their results; `answers` is for the verbs that only read.
+- `outcomes` prints the results of convert and remove; `answers` is for the verbs that only read.
 - `wrapper` runs a linker, a driver or an assembler first.
 """
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
 from typing import Final, NoReturn
 
@@ -26,8 +28,6 @@ _SIGPIPE: Final = 13
 
 def run() -> NoReturn:
     """Run the command line as a process: exit without freeing the millions of records of a run one by one."""
-    import os
-
     status = EXIT_UNUSABLE
     try:
         keep_interrupts()
@@ -57,6 +57,8 @@ def run() -> NoReturn:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return its exit status."""
+    # A run makes millions of small tuples and no cycles: the collector would only cost time, in imports, too.
+    gc.disable()
     open_missing_streams()
     words = sys.argv[1:] if arguments is None else arguments
     if words[:1] == ["--version"]:

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from cfi2sframe.audit.compare import audit
 from cfi2sframe.cli.answers import collect, publish
 from cfi2sframe.cli.messages import EXIT_DIFFERENCE, EXIT_SUCCESS, PROGRAM, worst
 from cfi2sframe.cli.options import (
-    Inputs,
-    Printing,
     add_debug_file,
     add_inputs,
     add_option,
@@ -21,24 +20,15 @@ from cfi2sframe.cli.options import (
     printing_of,
 )
 from cfi2sframe.cli.parsers import describe
+from cfi2sframe.elf.debug_file import with_debug_file
+from cfi2sframe.report.audit import audit_report
 from cfi2sframe.report.tables import FORMATS
 
 if TYPE_CHECKING:
     import argparse
 
     from cfi2sframe.audit.compare import Audit
-    from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
-
-
-class AuditRequest(NamedTuple):
-    """Files to audit; `source` is the only CFI to compare, `is_verbose` names functions that were not compared."""
-
-    inputs: Inputs
-    printing: Printing = Printing()
-    source: CfiKind | None = None
-    is_verbose: bool = False
-    debug_file: str | None = None
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -61,27 +51,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_option(group, "-v, --verbose", "name functions that could not be compared, and why")
 
 
-def request_of(arguments: argparse.Namespace) -> AuditRequest:
-    """Return what the arguments ask for. Raises `RequestError` when they contradict one another, and `OSError`."""
+def run(arguments: argparse.Namespace) -> int:
+    """Audit all files; return the worst file's exit status."""
     inputs = inputs_of(arguments)
     printing, debug_file = printing_of(arguments, inputs.names), debug_file_of(arguments)
-    return AuditRequest(inputs, printing, arguments.source, arguments.verbose, debug_file)
 
+    def question(image: ElfImage) -> Audit:
+        with with_debug_file(image, debug_file):
+            return audit(image, arguments.source)
 
-def run(request: AuditRequest) -> int:
-    """Audit all files; return the worst file's exit status."""
-    from cfi2sframe.report.audit import audit_report
-
-    question = partial(_audit, kind=request.source, debug_file=request.debug_file)
-    collected = collect(request.inputs.find(), question, request.inputs.process_count)
-    report = partial(audit_report, collected.answers, with_undecided=request.is_verbose)
-    status = publish(collected, report, request.printing, "none of these files has CFI")
+    collected = collect(inputs.find(), question, inputs.process_count)
+    report = partial(audit_report, collected.answers, with_undecided=arguments.verbose)
+    status = publish(collected, report, printing, "none of these files has CFI")
     return worst((status, EXIT_DIFFERENCE if any(each.findings for each in collected.answers) else EXIT_SUCCESS))
-
-
-def _audit(image: ElfImage, kind: CfiKind | None, debug_file: str | None) -> Audit:
-    from cfi2sframe.audit.compare import audit
-    from cfi2sframe.elf.debug_file import with_debug_file
-
-    with with_debug_file(image, debug_file):
-        return audit(image, kind)

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from cfi2sframe.api import convert_for
 from cfi2sframe.cli.answers import collect, publish
 from cfi2sframe.cli.messages import EXIT_INCOMPLETE, PROGRAM, say, worst
 from cfi2sframe.cli.options import (
-    Inputs,
-    Printing,
     add_conversion_options,
     add_inputs,
     add_option,
@@ -23,32 +22,19 @@ from cfi2sframe.cli.options import (
     printing_of,
 )
 from cfi2sframe.cli.parsers import describe
+from cfi2sframe.elf.debug_file import with_debug_file
+from cfi2sframe.report.coverage import account
+from cfi2sframe.report.coverage_report import coverage_report
 from cfi2sframe.report.tables import FORMATS
 
 if TYPE_CHECKING:
     import argparse
 
-    from cfi2sframe.conversion.convert import Options
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.report.coverage import Coverage
 
 #: How many missing places a report names, unless someone asks for more.
 _DEFAULT_TOP: Final = 10
-
-
-class CoverageRequest(NamedTuple):
-    """Files to account for, converted with these options; `top` is how many missing places to name (None: all).
-
-    `fail_under`: fail if less of a file's code is described, in percent.
-    """
-
-    inputs: Inputs
-    printing: Printing
-    options: Options
-    reader: str | None = None
-    top: int | None = _DEFAULT_TOP
-    fail_under: float | None = None
-    debug_file: str | None = None
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -73,35 +59,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_option(group, "--fail-under PERCENT", text, type=percentage)
 
 
-def request_of(arguments: argparse.Namespace) -> CoverageRequest:
-    """Return what the arguments ask for. Raises `RequestError` when they contradict one another, and `OSError`."""
-    inputs = inputs_of(arguments)
+def run(arguments: argparse.Namespace) -> int:
+    """Account for every file; one that cannot be read does not stop the others."""
+    inputs, limit = inputs_of(arguments), arguments.fail_under
     printing = printing_of(arguments, inputs.names)
     # Programs get everything.
     top = None if printing.format in ("json", "csv") else arguments.top
     options, debug_file = conversion_options(arguments), debug_file_of(arguments)
-    return CoverageRequest(inputs, printing, options, arguments.reader, top, arguments.fail_under, debug_file)
 
+    def question(image: ElfImage) -> Coverage:
+        with with_debug_file(image, debug_file):
+            coverage = account(convert_for(image, options, arguments.reader))
+        # What the report does not name would not fit into memory for thousands of files.
+        return coverage if top is None else coverage._replace(missing=coverage.largest(top))
 
-def run(request: CoverageRequest) -> int:
-    """Account for every file; one that cannot be read does not stop the others."""
-    from cfi2sframe.report.coverage_report import coverage_report
-
-    collected = collect(request.inputs.find(), partial(_account, request=request), request.inputs.process_count)
-    report = partial(coverage_report, collected.answers, top=request.top)
-    status = publish(collected, report, request.printing, "none of these files has CFI")
-    under = [each for each in collected.answers if each.code_percent < (request.fail_under or 0)]
+    collected = collect(inputs.find(), question, inputs.process_count)
+    report = partial(coverage_report, collected.answers, top=top)
+    status = publish(collected, report, printing, "none of these files has CFI")
+    under = [each for each in collected.answers if each.code_percent < (limit or 0)]
     for each in under:
-        say("error", f"{each.described_share} of the code is described, less than {request.fail_under:g} %", each.file)
+        say("error", f"{each.described_share} of the code is described, less than {limit:g} %", each.file)
     return worst((status, EXIT_INCOMPLETE)) if under else status
-
-
-def _account(image: ElfImage, request: CoverageRequest) -> Coverage:
-    """Return what the report needs of an account: those of thousands of files would not fit into memory."""
-    from cfi2sframe.api import convert_for
-    from cfi2sframe.elf.debug_file import with_debug_file
-    from cfi2sframe.report.coverage import account
-
-    with with_debug_file(image, request.debug_file):
-        coverage = account(convert_for(image, request.options, request.reader))
-    return coverage if request.top is None else coverage._replace(missing=coverage.largest(request.top))

@@ -10,32 +10,25 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.cli.answers import is_one_file, is_skipped, read_source
 from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM, exit_status_of, say, worst
-from cfi2sframe.cli.options import Inputs, Printing, add_inputs, add_option, add_output, address, inputs_of, printing_of
+from cfi2sframe.cli.options import add_inputs, add_option, add_output, address, inputs_of, printing_of
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import is_section
 from cfi2sframe.errors import InputError, RequestError
+from cfi2sframe.existing import existing_section
 from cfi2sframe.files.find import Unusable
+from cfi2sframe.process.demangle import readable_names
+from cfi2sframe.report import SCHEMA_VERSION
+from cfi2sframe.sframe.dump import Shown, dump_json, dump_text
+from cfi2sframe.sframe.read import read_damaged
 from cfi2sframe.text import printable
+from cfi2sframe.trace.space import ModuleFile
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
     from cfi2sframe.elf.contents import FileData
-    from cfi2sframe.sframe.dump import Shown
-
-
-class DumpRequest(NamedTuple):
-    """Files whose sections to print; `section_vaddr` is the address of raw bytes.
-
-    `functions` are names, or addresses in C notation, of the only functions to print; none: all.
-    """
-
-    inputs: Inputs
-    printing: Printing = Printing()
-    section_vaddr: int | None = None
-    functions: tuple[str, ...] = ()
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -60,21 +53,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_output(parser, ("text", "json"))
 
 
-def request_of(arguments: argparse.Namespace) -> DumpRequest:
-    """Return what the arguments ask for. Raises `RequestError` when they contradict one another, and `OSError`."""
-    inputs = inputs_of(arguments)
-    printing = printing_of(arguments, inputs.names)
-    return DumpRequest(inputs, printing, arguments.section_address, tuple(arguments.function))
-
-
-def run(request: DumpRequest) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Dump the sections of all files; return the worst file's exit status."""
-    found = request.inputs.find()
-    is_json, is_list = request.printing.format == "json", not is_one_file(found)
+    inputs = inputs_of(arguments)
+    printing, found = printing_of(arguments, inputs.names), inputs.find()
+    question = partial(_dump_of, section_vaddr=arguments.section_address, wanted=arguments.function)
+    is_json, is_list = printing.format == "json", not is_one_file(found)
     statuses, count = [EXIT_SUCCESS], 0
-    with request.printing.open() as out:
+    with printing.open() as out:
         for item in found:
-            result = item if isinstance(item, Unusable) else read_source(item, partial(_dump_of, request))[1]
+            result = item if isinstance(item, Unusable) else read_source(item, partial(question, is_json=is_json))[1]
             if isinstance(result, Unusable):
                 if not is_skipped(item, result):
                     say("error", result.reason, result.name)
@@ -106,32 +94,27 @@ class _Dump(NamedTuple):
     error: InputError | None
 
 
-def _dump_of(request: DumpRequest, data: FileData, name: str) -> _Dump:
-    """Return the section of a file, or the raw bytes of one, as text.
+def _dump_of(data: FileData, name: str, *, section_vaddr: int | None, wanted: Sequence[str], is_json: bool) -> _Dump:
+    """Return the section of a file, or the raw bytes of one at an address, as text; only of `wanted` functions, if any.
 
     Raises `UnfitError` when there is no section, and `InputError` when nothing of it can be read, or it has none of the
     functions that are asked for.
     """
-    from cfi2sframe.existing import existing_section
-    from cfi2sframe.report.tables import SCHEMA_VERSION
-    from cfi2sframe.sframe.dump import dump_json, dump_text
-    from cfi2sframe.sframe.read import read_damaged
-
     image = None if is_section(data) else ElfImage(data, name)
     error: InputError | None
     if image is None:
-        section, error = read_damaged(bytes(data), request.section_vaddr or 0)
-    elif request.section_vaddr is not None:
+        section, error = read_damaged(bytes(data), section_vaddr or 0)
+    elif section_vaddr is not None:
         raise RequestError("--section-address is only valid for raw bytes; an ELF file has its section's address")
     else:
         existing = existing_section(image)
         error = existing.error
         section = existing.required() if existing.section is None else existing.section
 
-    shown = _shown_in(image, request.functions)
-    if not any(map(shown.wants, section.starts, section.sizes)) and request.functions:
-        raise error or InputError(f"no rows of {' or '.join(request.functions)}")
-    if request.printing.format == "json":
+    shown = _shown_in(image, wanted)
+    if not any(map(shown.wants, section.starts, section.sizes)) and wanted:
+        raise error or InputError(f"no rows of {' or '.join(wanted)}")
+    if is_json:
         return _Dump("".join(dump_json(section, shown, schema=SCHEMA_VERSION)), error)
     return _Dump("".join(f"{line}\n" for line in dump_text(section, shown=shown)), error)
 
@@ -141,10 +124,6 @@ def _shown_in(image: ElfImage | None, wanted: Sequence[str]) -> Shown:
 
     Those are names, or addresses as they are shown.
     """
-    from cfi2sframe.process.demangle import readable_names
-    from cfi2sframe.sframe.dump import Shown
-    from cfi2sframe.trace.space import ModuleFile
-
     found = {} if image is None else image.functions()
     functions = sorted((vaddr, symbol.size, symbol.name) for vaddr, symbol in found.items())
     names = readable_names(name for _, _, name in functions)

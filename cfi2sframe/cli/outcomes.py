@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Final, get_args
 
 from cfi2sframe.cli.messages import EXIT_DIFFERENCE, EXIT_SUCCESS, exit_status_of, say
 from cfi2sframe.errors import ErrorKind
-from cfi2sframe.files.find import hint_about
-from cfi2sframe.files.kinds import SkipKind
-from cfi2sframe.jobs.records import Status
-from cfi2sframe.report.tables import SCHEMA_VERSION
+from cfi2sframe.jobs.records import SkipKind, Status
+from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.text import counted, printable
 
 if TYPE_CHECKING:
@@ -70,7 +68,11 @@ def _brief(outcome: Outcome, option: str) -> str:
 
 def _failure(outcome: Outcome) -> str:
     """Return why a file failed and, if it is no ELF file, what to do with it."""
-    return f"{outcome.reason}{hint_about(outcome.name) if outcome.kind is ErrorKind.NOT_ELF else ''}"
+    if outcome.kind is not ErrorKind.NOT_ELF:
+        return outcome.reason
+    from cfi2sframe.files.find import hint_about
+
+    return f"{outcome.reason}{hint_about(outcome.name)}"
 
 
 # Several files

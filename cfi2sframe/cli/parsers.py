@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from cfi2sframe.cli.messages import EXIT_USAGE, PROGRAM
 from cfi2sframe.text import printable
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 #: The verb that may be left out.
 DEFAULT_VERB: Final = "convert"
-#: The verbs, each with what `--help` says of it. The module of this name beside this one has `configure`,
-#: `request_of` and `run`.
+#: The verbs, each with what `--help` says of it. The module of this name beside this one has `configure` and `run`.
 VERBS: Final = {
     "convert": "write an .sframe section made from the file's CFI: its raw bytes, or a copy of the file with it",
     "remove": "remove the .sframe section from files",
@@ -113,27 +112,32 @@ def make_parser(verbs: Iterable[str] = VERBS) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="store_true", help="print the version")
     children = parser.add_subparsers(title="verbs", metavar="VERB", description="Without a verb, convert is assumed.")
     for verb, summary in VERBS.items():
-        # Messages of convert do not name the verb, which the user may have left out.
-        child = children.add_parser(
-            verb,
-            prog=PROGRAM if verb == DEFAULT_VERB else f"{PROGRAM} {verb}",
-            help=summary,
-            formatter_class=_HelpFormatter,
-            allow_abbrev=False,
-        )
-        child.add_argument("-q", "--quiet", action="store_true", help="print errors only")
-        text = "color messages: auto (default; not if NO_COLOR is set), always or never"
-        child.add_argument("--color", metavar="WHEN", choices=("auto", "always", "never"), default="auto", help=text)
-        child.add_argument("-r", "--recursive", action="store_true", help=argparse.SUPPRESS)
+        child = children.add_parser(verb, help=summary, **_parser_arguments(verb))
         if verb in verbs:
-            configure: Callable[[argparse.ArgumentParser], None] = import_module(f"cfi2sframe.cli.{verb}").configure
-            configure(child)
+            _configure(child, verb)
     return parser
 
 
 def verb_parser(verb: str) -> argparse.ArgumentParser:
     """Return the parser of one verb; the modules of the others are not loaded."""
-    return parsers_of(make_parser((verb,)))[verb]
+    parser = _Parser(**_parser_arguments(verb))
+    _configure(parser, verb)
+    return parser
+
+
+def _parser_arguments(verb: str) -> dict[str, Any]:
+    # Messages of convert do not name the verb, which the user may have left out.
+    prog = PROGRAM if verb == DEFAULT_VERB else f"{PROGRAM} {verb}"
+    return {"prog": prog, "formatter_class": _HelpFormatter, "allow_abbrev": False}
+
+
+def _configure(parser: argparse.ArgumentParser, verb: str) -> None:
+    parser.add_argument("-q", "--quiet", action="store_true", help="print errors only")
+    text = "color messages: auto (default; not if NO_COLOR is set), always or never"
+    parser.add_argument("--color", metavar="WHEN", choices=("auto", "always", "never"), default="auto", help=text)
+    parser.add_argument("-r", "--recursive", action="store_true", help=argparse.SUPPRESS)
+    configure: Callable[[argparse.ArgumentParser], None] = import_module(f"cfi2sframe.cli.{verb}").configure
+    configure(parser)
 
 
 def parsers_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:

@@ -5,17 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cfi2sframe.cli.convert import add_write_options, run_request, write_request
 from cfi2sframe.cli.messages import PROGRAM
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.cli.rewriting import add_write_options, run, write_request
 from cfi2sframe.jobs.records import Settings
 
 if TYPE_CHECKING:
     import argparse
-
-    from cfi2sframe.cli.rewriting import WriteRequest
-
-__all__ = ["configure", "request_of", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +31,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_write_options(parser, "the file to write; - is standard output")
 
 
-def request_of(arguments: argparse.Namespace) -> WriteRequest:
-    """Return what the arguments ask for. Raises `RequestError` when they contradict one another, and `OSError`."""
-    return write_request(arguments, Settings(removes=True))
+def run(arguments: argparse.Namespace) -> int:
+    """Remove the sections of what the arguments name; return the worst file's exit status."""
+    return run_request(write_request(arguments, Settings(removes=True)))

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from functools import partial
 from operator import add
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from cfi2sframe.api import convert_for
 from cfi2sframe.cli.answers import Collected, collect, publish
-from cfi2sframe.cli.messages import EXIT_INCOMPLETE, EXIT_SUCCESS, PROGRAM, say, worst
+from cfi2sframe.cli.messages import EXIT_INCOMPLETE, PROGRAM, say, worst
 from cfi2sframe.cli.options import (
     Inputs,
-    Printing,
     add_conversion_options,
     add_inputs,
     add_option,
@@ -25,15 +25,14 @@ from cfi2sframe.cli.options import (
 )
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import RequestError
+from cfi2sframe.files.find import find_sources
+from cfi2sframe.report.size import comparison_report, measure, size_report
 from cfi2sframe.report.tables import FORMATS
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
 
-    from cfi2sframe.conversion.convert import Options
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.files.find import Source, Unusable
     from cfi2sframe.report.size import FileSize
 
 #: The lines of a table for people; files for programs, and pages, list all.
@@ -42,24 +41,6 @@ _TEXT_LINE_COUNT: Final = 25
 _BY_FORMAT: Final = -1
 #: What files can be sorted by: fields in descending order, or the name.
 ORDERS: Final = {"sframe": "sframe_size", "ratio": "ratio", "name": None}
-_NOTHING: Final = "there is nothing to measure"
-
-
-class SizeRequest(NamedTuple):
-    """Files to measure with these options, or two trees to compare.
-
-    `order` is the field that lines are sorted by (None: the name), and `top` their number (None: all). `fail_over`:
-    fail if a section is larger, in percent of its file, or if all sections grow by more.
-    """
-
-    inputs: Inputs
-    printing: Printing
-    options: Options
-    reader: str | None = None
-    compared: tuple[str, ...] = ()
-    order: str | None = "sframe_size"
-    top: int | None = None
-    fail_over: float | None = None
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -86,67 +67,40 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_option(group, "--top N", text, type=count_or_all, default=_BY_FORMAT)
 
 
-def request_of(arguments: argparse.Namespace) -> SizeRequest:
-    """Return what the arguments ask for. Raises `RequestError` when they contradict one another, and `OSError`."""
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and report; a file that cannot be read does not stop the others."""
     compared = tuple(arguments.compare or ())
     if compared:
         if arguments.inputs or arguments.files_from:
             raise RequestError("--compare OLD NEW takes no other files")
-        inputs = Inputs((), tuple(arguments.exclude), process_count(arguments.jobs))
+        inputs = Inputs(compared, tuple(arguments.exclude), process_count(arguments.jobs))
     else:
         inputs = inputs_of(arguments)
-    printing = printing_of(arguments, compared or inputs.names)
-    options = conversion_options(arguments)
-    top = arguments.top
+    printing = printing_of(arguments, inputs.names)
+    options, top = conversion_options(arguments), arguments.top
     if top == _BY_FORMAT:
         top = _TEXT_LINE_COUNT if printing.format in ("text", "markdown") else None
-    order, limit = ORDERS[arguments.sort], arguments.fail_over
-    return SizeRequest(inputs, printing, options, arguments.reader, compared, order, top, limit)
 
+    def question(image: ElfImage) -> FileSize:
+        return measure(convert_for(image, options, arguments.reader))
 
-def run(request: SizeRequest) -> int:
-    """Measure and report; a file that cannot be read does not stop the others."""
-    from cfi2sframe.report.size_report import size_report
-
-    if request.compared:
-        return _compare(request)
-    collected = _collect(request.inputs.find(), request)
-    report = partial(size_report, collected.answers, level=request.options.level, order=request.order, top=request.top)
-    status = publish(collected, report, request.printing, _NOTHING)
-    grown = [(each.file, each.growth_percent or 0.0) for each in collected.answers]
-    return worst((status, _status_of(grown, request.fail_over)))
-
-
-def _status_of(grown: Sequence[tuple[str, float]], limit: float | None) -> int:
-    """Report what is over the limit of `--fail-over`; return the exit status."""
+    if compared:
+        found = (list(find_sources([root], inputs.excluded, is_relative=True)) for root in compared)
+        old, new = (collect(sources, question, inputs.process_count) for sources in found)
+        collected = Collected(*map(add, old, new))
+        if not (old.answers and new.answers):
+            collected.answers.clear()
+        report = partial(comparison_report, old.answers, new.answers, top=top)
+        before, after = (sum(each.sframe_size for each in side.answers) for side in (old, new))
+        grown = [(compared[1], 100 * (after - before) / before)] if before and collected.answers else []
+    else:
+        collected = collect(inputs.find(), question, inputs.process_count)
+        order = ORDERS[arguments.sort]
+        report = partial(size_report, collected.answers, level=options.level, order=order, top=top)
+        grown = [(each.file, each.growth_percent or 0.0) for each in collected.answers]
+    status = publish(collected, report, printing, "there is nothing to measure")
+    limit = arguments.fail_over
     over = [(name, percent) for name, percent in grown if limit is not None and percent > limit]
     for name, percent in over:
         say("error", f".sframe adds {percent:.1f} %, more than {limit:g} %", name)
-    return EXIT_INCOMPLETE if over else EXIT_SUCCESS
-
-
-def _compare(request: SizeRequest) -> int:
-    from cfi2sframe.files.find import find_sources
-    from cfi2sframe.report.size_report import comparison_report
-
-    found = (find_sources([root], request.inputs.excluded, is_relative=True) for root in request.compared)
-    old, new = (_collect(list(sources), request) for sources in found)
-    both = Collected(*map(add, old, new))
-    if not (old.answers and new.answers):
-        both.answers.clear()
-    report = partial(comparison_report, old.answers, new.answers, top=request.top)
-    status = publish(both, report, request.printing, _NOTHING)
-    before, after = (sum(each.sframe_size for each in side.answers) for side in (old, new))
-    grown = [(request.compared[1], 100 * (after - before) / before)] if before and both.answers else []
-    return worst((status, _status_of(grown, request.fail_over)))
-
-
-def _collect(found: Sequence[Source | Unusable], request: SizeRequest) -> Collected[FileSize]:
-    return collect(found, partial(_size_of, request=request), request.inputs.process_count)
-
-
-def _size_of(image: ElfImage, request: SizeRequest) -> FileSize:
-    from cfi2sframe.api import convert_for
-    from cfi2sframe.report.size import measure
-
-    return measure(convert_for(image, request.options, request.reader))
+    return worst((status, EXIT_INCOMPLETE)) if over else status

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cfi2sframe.cli.messages import EXIT_SUCCESS, PROGRAM
 from cfi2sframe.cli.options import (
-    Printing,
     add_option,
     add_output,
     add_source,
@@ -18,25 +17,15 @@ from cfi2sframe.cli.options import (
     printing_of,
 )
 from cfi2sframe.cli.parsers import describe
+from cfi2sframe.elf.load import read_file, stored_size
 from cfi2sframe.errors import RequestError, naming
+from cfi2sframe.process.guard import limited
+from cfi2sframe.report import SCHEMA_VERSION
+from cfi2sframe.trace import FileStore, trace_core, trace_process
+from cfi2sframe.trace.snapshot import resident_size
 
 if TYPE_CHECKING:
     import argparse
-
-    from cfi2sframe.elf.cfi import CfiKind
-
-
-class TraceRequest(NamedTuple):
-    """A core file or a process to trace; `version` and `source` are for files that have no section of their own."""
-
-    core: str | None
-    pid: int | None
-    executable: str | None = None
-    thread: int | None = None
-    version: int = 3
-    source: CfiKind | None = None
-    printing: Printing = Printing()
-    debug_file: str = "auto"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -67,49 +56,30 @@ def _thread(text: str) -> int | None:
     return None if text == "all" else positive(text)
 
 
-def request_of(arguments: argparse.Namespace) -> TraceRequest:
-    """Return what the arguments ask for. Raises `RequestError` when they contradict one another."""
-    if arguments.core is None and arguments.pid is None:
-        raise RequestError("no core file; name one, or use --pid N")
-    if arguments.core is not None and arguments.pid is not None:
-        raise RequestError("CORE and --pid are mutually exclusive")
-    if arguments.core is not None and arguments.core.isdigit() and not os.path.lexists(arguments.core):
-        raise RequestError(f"no core file {arguments.core}; for a process: {PROGRAM} trace --pid {arguments.core}")
-    if arguments.pid is not None and arguments.executable is not None:
-        raise RequestError("--executable is only valid with CORE; a process knows its program")
-    return TraceRequest(
-        arguments.core,
-        arguments.pid,
-        arguments.executable,
-        arguments.thread,
-        arguments.sframe_version or 3,
-        arguments.source,
-        printing_of(arguments, () if arguments.core is None else (arguments.core,)),
-        debug_file_of(arguments) or "auto",
-    )
-
-
-def run(request: TraceRequest) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Trace a core or a process; everything that can fail is done before anything is printed."""
-    from cfi2sframe.elf.load import read_file, stored_size
-    from cfi2sframe.process.guard import limited
-    from cfi2sframe.report.tables import SCHEMA_VERSION
-    from cfi2sframe.trace import FileStore, trace_core, trace_process
-    from cfi2sframe.trace.snapshot import resident_size
-
-    core, pid = request.core, request.pid or 0
+    core, pid = arguments.core, arguments.pid
+    if core is None and pid is None:
+        raise RequestError("no core file; name one, or use --pid N")
+    if core is not None and pid is not None:
+        raise RequestError("CORE and --pid are mutually exclusive")
+    if core is not None and core.isdigit() and not os.path.lexists(core):
+        raise RequestError(f"no core file {core}; for a process: {PROGRAM} trace --pid {core}")
+    if pid is not None and arguments.executable is not None:
+        raise RequestError("--executable is only valid with CORE; a process knows its program")
+    printing = printing_of(arguments, () if core is None else (core,))
+    store = FileStore(arguments.sframe_version or 3, arguments.source, debug_file_of(arguments) or "auto")
     with naming(core or f"process {pid}"):
         # A pipe can be read only once.
         data = None if core is None else read_file(core)
         # Memory of a process that was never touched costs it nothing.
         with limited(resident_size(pid) if data is None else stored_size(data)):
-            store = FileStore(request.version, request.source, request.debug_file)
             if data is None:
-                traced = trace_process(pid, store=store, thread=request.thread)
+                traced = trace_process(pid, store=store, thread=arguments.thread)
             else:
-                traced = trace_core(data, executable=request.executable, store=store, thread=request.thread)
-            origin: dict[str, str | int] = {"schema": SCHEMA_VERSION, **({"file": core} if core else {"pid": pid})}
-            text = f"{traced}\n" if request.printing.format == "text" else traced.json(**origin)
-    with request.printing.open() as out:
+                traced = trace_core(data, executable=arguments.executable, store=store, thread=arguments.thread)
+            origin = {"file": core} if core else {"pid": pid}
+            text = f"{traced}\n" if printing.format == "text" else traced.json(schema=SCHEMA_VERSION, **origin)
+    with printing.open() as out:
         out.write(text)
     return EXIT_SUCCESS

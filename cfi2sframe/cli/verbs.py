@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import signal
 import sys
@@ -55,7 +54,7 @@ def _run_verb(verb: str, words: list[str], *, is_named: bool = True) -> int:
     Voice.is_quiet, Voice.color = options.quiet, options.color
     if not is_named and (refused := _refused(options.inputs, is_start=False)):
         return refused
-    status: int = module.run(module.request_of(options))
+    status: int = module.run(options)
     return status
 
 
@@ -94,8 +93,6 @@ def parse(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespa
 
 def status_of(verb: str, run: Callable[[], int]) -> int:
     """Run a verb; turn every expected failure into one line and an exit status."""
-    # A run makes millions of small tuples and no cycles: the collector would only cost time.
-    gc.disable()
     if isinstance(sys.stdout, TextIOWrapper):
         # Characters outside its encoding are escaped, instead of raising an error.
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -10,6 +10,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe import api
 from cfi2sframe.cli.answers import answers_of, is_one_file, is_skipped
 from cfi2sframe.cli.messages import (
     EXIT_DIFFERENCE,
@@ -22,7 +23,6 @@ from cfi2sframe.cli.messages import (
     worst,
 )
 from cfi2sframe.cli.options import (
-    Inputs,
     add_conversion_options,
     add_inputs,
     add_option,
@@ -33,17 +33,18 @@ from cfi2sframe.cli.options import (
     write_text,
 )
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.conversion.convert import Options
+from cfi2sframe.elf.debug_file import with_debug_file
 from cfi2sframe.elf.load import is_section, read_file
 from cfi2sframe.errors import InputError, RequestError, SFrameError, UnfitError
 from cfi2sframe.existing import Presence, existing_section
-from cfi2sframe.report.tables import SCHEMA_VERSION
+from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.text import counted, printable
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
+    from cfi2sframe.conversion.convert import Options
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.read import DecodedSection
     from cfi2sframe.verification.readers import Verdict
@@ -56,22 +57,19 @@ _NOT_COMPARED: Final = (
 _STATUSES: Final = {"clean": EXIT_SUCCESS, "different": EXIT_DIFFERENCE, "uncompared": EXIT_UNCOMPARED}
 
 
-class VerifyRequest(NamedTuple):
-    """Files to check: the section that each has, the bytes of another, or with `is_conversion` what convert would make.
+class _Wanted(NamedTuple):
+    """What to check of each file: its section, the bytes of another, or with `is_conversion` what convert would make.
 
     `section_name` is the name of the file with the bytes. The section has to meet the demands of `readers`; it was made
-    for the first one (`convert --for`). `report` is a file to write lines of JSON to.
+    for the first one (`convert --for`).
     """
 
-    inputs: Inputs
-    options: Options = Options()
-    section: bytes | None = None
-    section_name: str = ""
-    is_conversion: bool = False
-    readers: tuple[str, ...] = ()
-    report: str | None = None
-    is_verbose: bool = False
-    debug_file: str | None = None
+    options: Options
+    section: bytes | None
+    section_name: str
+    is_conversion: bool
+    readers: tuple[str, ...]
+    debug_file: str | None
 
     @property
     def reader(self) -> str | None:
@@ -105,8 +103,50 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_conversion_options(parser, text, action="append", default=[])
 
 
-def request_of(arguments: argparse.Namespace) -> VerifyRequest:
-    """Return what the arguments ask for. Raises `RequestError` when they contradict one another, and `OSError`."""
+def run(arguments: argparse.Namespace) -> int:
+    """Verify the sections of all files; return the worst file's exit status."""
+    wanted = _wanted(arguments)
+    inputs, is_verbose = inputs_of(arguments), arguments.verbose
+    check_apart("report", arguments.report, inputs.names)
+    found = inputs.find()
+    is_single = is_one_file(found)
+    checks: list[Checked] = []
+    statuses, lines = Counter[str](), []
+    exit_status = EXIT_SUCCESS
+    for source, result in answers_of(found, partial(check, wanted=wanted), inputs.process_count):
+        reason, kind, data = "", "", {}
+        if isinstance(result, Checked):
+            name, status, own, data = result.file, result.status, _STATUSES[result.status], result._asdict()
+            checks.append(result)
+            for line in (*result.lines, *(result.note_lines if is_verbose else ())):
+                sys.stdout.write(f"{printable(f'{name}: {line}')}\n")
+            if is_verbose and is_single and (result.functions or not result.readers):
+                debug_file = f"; with {result.debug_file}" if result.debug_file else ""
+                say("info", f"{_comparison([result])}{debug_file}", name)
+        elif is_skipped(source, result):
+            name, status, own, reason = result.name, "skipped", EXIT_SUCCESS, result.reason
+        else:
+            name, status, own, reason = result.name, "failed", exit_status_of(result.kind), result.reason
+            kind = result.kind.name.lower()
+            say("error", reason, name)
+        statuses[status] += 1
+        exit_status = worst((exit_status, own))
+        head = {"schema": SCHEMA_VERSION, "file": name, "status": status, "exit_status": own}
+        lines.append(json.dumps(head | {"kind": kind, "reason": reason} | data))
+    if is_verbose and not is_single:
+        kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(statuses.items()))
+        counts = f"{counted(len(lines), 'file')}: {kinds}; {_comparison(checks)}"
+        say("info", counts if lines else "no ELF files found")
+    if statuses.keys() <= {"skipped"}:
+        say("error", "none of these files has an .sframe section (--would-be: what convert would write)")
+        exit_status = EXIT_UNUSABLE
+    if arguments.report is not None:
+        write_text(arguments.report, "".join(f"{line}\n" for line in lines))
+    return exit_status
+
+
+def _wanted(arguments: argparse.Namespace) -> _Wanted:
+    """Return what to check, and take SECTION out of the inputs. Raises `RequestError` when options contradict."""
     readers = tuple(dict.fromkeys(arguments.reader))
     arguments.reader = readers[0] if readers else None
     options = conversion_options(arguments)
@@ -123,19 +163,7 @@ def request_of(arguments: argparse.Namespace) -> VerifyRequest:
             section_name = arguments.inputs.pop()
     if section is None and arguments.section_address is not None and not arguments.would_be:
         raise RequestError("--section-address is only valid with SECTION or --would-be")
-    inputs = inputs_of(arguments)
-    check_apart("report", arguments.report, inputs.names)
-    return VerifyRequest(
-        inputs,
-        options,
-        section,
-        section_name,
-        arguments.would_be,
-        readers,
-        arguments.report,
-        arguments.verbose,
-        debug_file_of(arguments),
-    )
+    return _Wanted(options, section, section_name, arguments.would_be, readers, debug_file_of(arguments))
 
 
 def _section_in(path: str) -> bytes | None:
@@ -145,45 +173,6 @@ def _section_in(path: str) -> bytes | None:
     except OSError:
         return None
     return bytes(data) if is_section(data) else None
-
-
-def run(request: VerifyRequest) -> int:
-    """Verify the sections of all files; return the worst file's exit status."""
-    found = request.inputs.find()
-    is_single = is_one_file(found)
-    checks: list[Checked] = []
-    statuses, lines = Counter[str](), []
-    exit_status = EXIT_SUCCESS
-    for source, result in answers_of(found, partial(check, request=request), request.inputs.process_count):
-        reason, kind, data = "", "", {}
-        if isinstance(result, Checked):
-            name, status, own, data = result.file, result.status, _STATUSES[result.status], result._asdict()
-            checks.append(result)
-            for line in (*result.lines, *(result.note_lines if request.is_verbose else ())):
-                sys.stdout.write(f"{printable(f'{name}: {line}')}\n")
-            if request.is_verbose and is_single and (result.functions or not result.readers):
-                debug_file = f"; with {result.debug_file}" if result.debug_file else ""
-                say("info", f"{_comparison([result])}{debug_file}", name)
-        elif is_skipped(source, result):
-            name, status, own, reason = result.name, "skipped", EXIT_SUCCESS, result.reason
-        else:
-            name, status, own, reason = result.name, "failed", exit_status_of(result.kind), result.reason
-            kind = result.kind.name.lower()
-            say("error", reason, name)
-        statuses[status] += 1
-        exit_status = worst((exit_status, own))
-        head = {"schema": SCHEMA_VERSION, "file": name, "status": status, "exit_status": own}
-        lines.append(json.dumps(head | {"kind": kind, "reason": reason} | data))
-    if request.is_verbose and not is_single:
-        kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(statuses.items()))
-        counts = f"{counted(len(lines), 'file')}: {kinds}; {_comparison(checks)}"
-        say("info", counts if lines else "no ELF files found")
-    if statuses.keys() <= {"skipped"}:
-        say("error", "none of these files has an .sframe section (--would-be: what convert would write)")
-        exit_status = EXIT_UNUSABLE
-    if request.report is not None:
-        write_text(request.report, "".join(f"{line}\n" for line in lines))
-    return exit_status
 
 
 def _comparison(checks: Sequence[Checked]) -> str:
@@ -224,50 +213,44 @@ class Checked(NamedTuple):
         return tuple([": ".join(each.values()) for each in self.notes])
 
 
-def check(image: ElfImage, request: VerifyRequest) -> Checked:
+def check(image: ElfImage, wanted: _Wanted) -> Checked:
     """Check the section of a file.
 
     Raises `UnfitError` when the file has none, and otherwise what `decode_existing`, `convert` and `verify` raise.
     """
-    has_one = request.section or request.is_conversion or image.has_sframe
+    has_one = wanted.section or wanted.is_conversion or image.has_sframe
     if not has_one and existing_section(image).presence is Presence.ABSENT:
         raise UnfitError("no .sframe section; --would-be checks the one that convert would write")
-    from cfi2sframe.elf.debug_file import with_debug_file
-
-    with with_debug_file(image, request.debug_file):
-        lines, are_content = _verdicts(image, request)
-        checked = _compared(image, request) if are_content else Checked(image.name, "different")
+    with with_debug_file(image, wanted.debug_file):
+        lines, are_content = _verdicts(image, wanted)
+        checked = _compared(image, wanted) if are_content else Checked(image.name, "different")
         return checked._replace(readers=lines, debug_file="" if image.debug_file is None else image.debug_file.name)
 
 
-def _verdicts(image: ElfImage, request: VerifyRequest) -> tuple[tuple[str, ...], bool]:
+def _verdicts(image: ElfImage, wanted: _Wanted) -> tuple[tuple[str, ...], bool]:
     """Return what each reader would do with the section, and whether each of them reads it in some release."""
-    from cfi2sframe import api
-
-    if not request.readers:
+    if not wanted.readers:
         return (), True
-    section = _section(image, request)
+    section = _section(image, wanted)
     lines: list[str] = []
     are_content = True
-    for reader in request.readers:
-        verdicts = api.judge(image, section, reader, is_in_file=not (request.section or request.is_conversion))
+    for reader in wanted.readers:
+        verdicts = api.judge(image, section, reader, is_in_file=not (wanted.section or wanted.is_conversion))
         lines += [line for verdict in verdicts for line in _lines_of(verdict, image)]
         are_content &= any(verdict.reads_it for verdict in verdicts)
     return tuple(lines), are_content
 
 
-def _compared(image: ElfImage, request: VerifyRequest) -> Checked:
+def _compared(image: ElfImage, wanted: _Wanted) -> Checked:
     """Compare the section with the CFI."""
-    from cfi2sframe import api
-
-    if request.is_conversion:
-        result = api.verify(api.convert_for(image, request.options, request.reader))
+    if wanted.is_conversion:
+        result = api.verify(api.convert_for(image, wanted.options, wanted.reader))
     else:
-        section = _section(image, request)
-        result = api.verify(image, section, source=request.options.source)
-        if request.reader is not None and any(difference.kind == "missing" for difference in result.differences):
+        section = _section(image, wanted)
+        result = api.verify(image, section, source=wanted.options.source)
+        if wanted.reader is not None and any(difference.kind == "missing" for difference in result.differences):
             # It may be left out for the reader.
-            result = api.verify(api.convert_for(image, request.options, request.reader), section)
+            result = api.verify(api.convert_for(image, wanted.options, wanted.reader), section)
     differences, notes = (
         tuple({"place": image.place_text(vaddr), "kind": kind, "message": text} for kind, vaddr, text in found)
         for found in (result.differences, result.notes)
@@ -277,16 +260,14 @@ def _compared(image: ElfImage, request: VerifyRequest) -> Checked:
     return Checked(image.name, status, *counts, differences, notes, reason="" if result.is_compared else _NOT_COMPARED)
 
 
-def _section(image: ElfImage, request: VerifyRequest) -> DecodedSection:
-    from cfi2sframe import api
-
-    if request.is_conversion:
-        return api.decode_made(image, request.options, request.reader)
-    if request.section is not None:
+def _section(image: ElfImage, wanted: _Wanted) -> DecodedSection:
+    if wanted.is_conversion:
+        return api.decode_made(image, wanted.options, wanted.reader)
+    if wanted.section is not None:
         try:
-            return api.decode_raw(image, request.section, request.options.section_vaddr, request.options)
+            return api.decode_raw(image, wanted.section, wanted.options.section_vaddr, wanted.options)
         except SFrameError as error:
-            raise InputError(f"{request.section_name}: {error.detail}") from None
+            raise InputError(f"{wanted.section_name}: {error.detail}") from None
     return api.decode_existing(image)
 
 

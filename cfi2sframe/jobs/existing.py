@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.constants.sframe import DEFAULT_ERRATA, SFRAME_VERSION_2
 from cfi2sframe.conversion.reasons import SkipReason
 from cfi2sframe.existing import Presence
-from cfi2sframe.placing.record import original_of
 from cfi2sframe.range_map import united
 from cfi2sframe.text import counted
 
@@ -109,6 +108,8 @@ def decide(conversion: Conversion, existing: Existing, settings: Settings) -> De
 
 def _is_own(image: ElfImage) -> bool:
     """Whether this program inserted the section, as the record for removal tells."""
+    from cfi2sframe.placing.record import original_of
+
     return original_of(image.data) is not None
 
 

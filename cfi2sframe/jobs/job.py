@@ -14,6 +14,8 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe import emit
+from cfi2sframe.constants.elf import PT_LOAD
+from cfi2sframe.conversion.convert import convert_image
 from cfi2sframe.conversion.reasons import SkipReason
 from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.elf.debug_file import with_debug_file
@@ -34,11 +36,11 @@ from cfi2sframe.errors import (
     reason_of,
 )
 from cfi2sframe.existing import Existing, Presence, existing_section
-from cfi2sframe.files.kinds import SkipKind, skip_of
 from cfi2sframe.files.write import open_input, write_file, write_output
 from cfi2sframe.jobs.existing import Action, decide, decide_early, options_for
-from cfi2sframe.jobs.records import Job, Outcome
+from cfi2sframe.jobs.records import Job, Outcome, SkipKind
 from cfi2sframe.process.guard import limited, unlimited
+from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.text import counted
 
 if TYPE_CHECKING:
@@ -53,6 +55,10 @@ if TYPE_CHECKING:
 #: How often to try a file that others change in the meantime.
 _ATTEMPT_COUNT: Final = 3
 _MAX_WARNINGS: Final = 10
+#: Sections that only a kernel module has.
+_MODULE_SECTIONS: Final = frozenset({".modinfo", ".gnu.linkonce.this_module"})
+#: From here on, addresses are the kernel's on all machines that SFrame is defined for.
+_KERNEL_VADDR: Final = 1 << 63
 
 
 def run_job(job: Job) -> Outcome:
@@ -101,13 +107,31 @@ def _run(job: Job) -> Outcome:
         try:
             skip = skip_of(image, takes_objects=settings.takes_objects) if settings.is_in_tree else None
             if skip is not None:
-                return Outcome(job.name, job.other_names, "skipped", reason=skip.reason, skip_kind=skip.kind)
+                return Outcome(job.name, job.other_names, "skipped", reason=skip[1], skip_kind=skip[0])
             if settings.removes:
                 return _remove(job, image, file)
             with with_debug_file(image, settings.debug_file):
                 return _convert(job, image, file)
         finally:
             image.close()
+
+
+def skip_of(image: ElfImage, *, takes_objects: bool) -> tuple[SkipKind, str] | None:
+    """Return why a file of a directory is left alone: linkers or kernels read it, or its code is in another file.
+
+    `takes_objects`: relocatable objects and kernel modules are not left alone. Linkers read the sections of objects,
+    and those before binutils 2.46 fail on version 3.
+    """
+    if image.is_relocatable:
+        is_module = any(section.name in _MODULE_SECTIONS for section in image.sections)
+        kind = SkipKind.MODULE if is_module else SkipKind.OBJECT
+        what = f"a {kind.value}; --for ld or kernel-arm64 takes those in directories, too"
+        return None if takes_objects else (kind, what)
+    if image.is_debug_file:
+        return SkipKind.DEBUG_FILE, "a separate debug file: its code is in another file"
+    if any(segment.type == PT_LOAD and segment.vaddr >= _KERNEL_VADDR for segment in image.segments):
+        return SkipKind.KERNEL, "a kernel image"
+    return None
 
 
 def _remove(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
@@ -151,8 +175,6 @@ def _convert(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
                 raise
         options = options_for(existing, options)
     if settings.reader is None:
-        from cfi2sframe.conversion.convert import convert_image
-
         conversion = convert_image(image, options)
     else:
         from cfi2sframe.api import convert_for
@@ -184,7 +206,6 @@ def _known_of(job: Job, conversion: Conversion, coverage: Coverage | None) -> Ou
 
         from cfi2sframe.report.coverage import coverage_data
         from cfi2sframe.report.coverage_report import headline
-        from cfi2sframe.report.tables import SCHEMA_VERSION
 
         summary = f"{headline(coverage)}; {counted(coverage.sframe_size, 'byte')} of .sframe"
         if job.settings.debug_file is not None:

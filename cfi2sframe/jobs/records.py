@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cfi2sframe.constants.elf import SHT_GNU_SFRAME
@@ -14,9 +15,22 @@ if TYPE_CHECKING:
     import os
 
     from cfi2sframe.errors import ErrorKind
-    from cfi2sframe.files.kinds import SkipKind
 
 Status = Literal["converted", "would convert", "removed", "would remove", "unchanged", "skipped", "failed"]
+
+
+class SkipKind(Enum):
+    """Why a file of a directory is left alone. The values are what reports have."""
+
+    NOT_ELF = "no ELF file"
+    FOREIGN = "other machine"
+    NO_CFI = "no CFI"
+    READER = "not for the reader"
+    OBJECT = "relocatable object"
+    MODULE = "kernel module"
+    DEBUG_FILE = "separate debug file"
+    KERNEL = "kernel image"
+    SECTION = "another section"
 
 
 class Settings(NamedTuple):
@@ -27,7 +41,7 @@ class Settings(NamedTuple):
     bits or attributes cannot be kept. `is_strict` and `fail_under` (percent of the bytes of code) forbid to leave
     functions out. `skips_unfit`: skip a file with nothing to convert. `only_checks`: write nothing. `wants_account`:
     the outcome has the account. `is_in_tree`: the file was found in a folder; skip what is not for this program
-    (`files.kinds.SkipKind`). `is_raw`: the output is the section alone, not a copy of the input. `debug_file`
+    (`SkipKind`). `is_raw`: the output is the section alone, not a copy of the input. `debug_file`
     is where to look for the file's separate debug file (`elf.debug_file.find_debug_file`); None: nowhere.
     """
 

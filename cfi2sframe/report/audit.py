@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from cfi2sframe.report.tables import SCHEMA_VERSION, Column, Report, Table
+from cfi2sframe.report import SCHEMA_VERSION
+from cfi2sframe.report.tables import Column, Report, Table
 from cfi2sframe.text import counted
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
+from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.report.coverage import SUMMED, MissingSum, coverage_data, share
-from cfi2sframe.report.tables import SCHEMA_VERSION, Column, Report, Table, cells_of, column_sums, common_folder
+from cfi2sframe.report.tables import Column, Report, Table, cells_of, column_sums, common_folder
 from cfi2sframe.text import counted, printable
 
 if TYPE_CHECKING:

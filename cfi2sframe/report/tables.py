@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 Cell = int | float | str | None
 
-#: Raised when a key of the data of any report changes its meaning or is removed.
-SCHEMA_VERSION: Final = 2
 #: The names of all formats; the first is the default.
 FORMATS: Final = ("text", "markdown", "csv", "json", "html")
 #: The width of notes in text.

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from cfi2sframe.cli.rewriting import POOL_SIZE
+from cfi2sframe.cli.convert import POOL_SIZE
 from tests.faults.test_truncation import file_of
 from tests.support.contrib import ROOT, environment, install_programs, run, shell_script, wrapper_folder
 from tests.support.jobs import object_of

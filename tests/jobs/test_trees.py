@@ -8,10 +8,9 @@ import pytest
 
 from cfi2sframe.abi import AMD64
 from cfi2sframe.errors import ErrorKind
-from cfi2sframe.files.kinds import SkipKind
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.listing import work_list
-from cfi2sframe.jobs.records import Outcome, Settings
+from cfi2sframe.jobs.records import Outcome, Settings, SkipKind
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import TEXT_VADDR, linked_file, object_file, push_fp
 from tests.support.jobs import OBJECT, OF_32_BITS, TRUNCATED, WITHOUT_CFI, convert_one

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from cfi2sframe import convert, load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.cli.size import ORDERS
-from cfi2sframe.report.size import SUMMED, add_up, measure
-from cfi2sframe.report.size_report import comparison_report, human, size_report
+from cfi2sframe.report.size import SUMMED, add_up, comparison_report, human, measure, size_report
 from cfi2sframe.report.tables import common_folder
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import TEXT_VADDR, cie_of, linked_file, push_fp

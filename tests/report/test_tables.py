@@ -19,7 +19,7 @@ from cfi2sframe.abi import AMD64
 from cfi2sframe.errors import RequestError
 from cfi2sframe.report.coverage import Coverage
 from cfi2sframe.report.coverage_report import coverage_report
-from cfi2sframe.report.size_report import comparison_report, size_report
+from cfi2sframe.report.size import comparison_report, size_report
 from cfi2sframe.report.tables import FORMATS, Column, Report, Table, render
 from cfi2sframe.text import printable
 from tests.support.dwarf import cfi_asm as asm

@@ -12,6 +12,7 @@ man page, cfi2sframe-ld(1), has the variables that change that.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
@@ -66,6 +67,7 @@ _WINDOWS_SUFFIX: Final = ".exe"
 def run() -> int:
     """Run as the program that was called; return the exit status."""
     try:
+        gc.disable()
         keep_interrupts()
         open_missing_streams()
         return main(sys.argv)

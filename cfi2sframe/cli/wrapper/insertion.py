@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+import shlex
 import stat
 import sys
 from typing import TYPE_CHECKING, Final
@@ -15,7 +18,7 @@ from cfi2sframe.errors import Cfi2SFrameError, RequestError, reason_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cfi2sframe.cli.rewriting import WriteRequest
+    from cfi2sframe.cli.convert import WriteRequest
     from cfi2sframe.cli.wrapper.programs import Role
 
 #: The variable with options of convert.
@@ -70,9 +73,6 @@ def insert(role: Role, path: str, plan: Callable[[], Sequence[str] | None]) -> i
 
 def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]) -> int:
     """Convert, and pass messages on as the variables ask; return the exit status."""
-    import contextlib
-    import io
-
     from cfi2sframe.cli import convert
     from cfi2sframe.cli.verbs import status_of
 
@@ -84,7 +84,7 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
                 return EXIT_SUCCESS
             has_log = bool(os.environ.get("CFI2SFRAME_LOG"))
             request = _request_of(path, [*["--verbose"] * has_log, *options])
-            status = status_of("convert", lambda: convert.run(request))
+            status = status_of("convert", lambda: convert.run_request(request))
         except (Cfi2SFrameError, OSError) as error:
             status = EXIT_UNUSABLE
             said.write(message(role, "error", reason_of(error), path))
@@ -97,13 +97,8 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
 
 def _request_of(path: str, options: Sequence[str]) -> WriteRequest:
     """Return what convert is asked for. Raises `RequestError` where the user's flags ask for more than a section."""
-    import contextlib
-    import io
-    import shlex
-
     from cfi2sframe.cli import convert
     from cfi2sframe.cli.parsers import verb_parser
-    from cfi2sframe.cli.rewriting import WriteRequest
     from cfi2sframe.cli.verbs import parse
 
     flags = os.environ.get(FLAGS, "")
@@ -118,7 +113,8 @@ def _request_of(path: str, options: Sequence[str]) -> WriteRequest:
         # The parser has printed why; or its help, which was asked for.
         why = said.getvalue().strip().removeprefix(f"{PROGRAM}: error: ")
         raise RequestError(f"{FLAGS}: not valid convert options: {why or flags}") from None
-    plain = WriteRequest((path,), request.settings, process_count=request.process_count, is_verbose=request.is_verbose)
+    count, is_verbose = request.process_count, request.is_verbose
+    plain = convert.WriteRequest((path,), request.settings, process_count=count, is_verbose=is_verbose)
     if request != plain or request.settings.only_checks:
         raise RequestError(f"{FLAGS}: {flags}: only options that determine the section are possible")
     # Nothing is wrong with a file of another machine.
