@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from cfi2sframe.abi import AMD64, Arch
-from tests.support import cli
+from cfi2sframe.abi import AMD64
+from tests.support.cli import run
 from tests.support.needs import need
 from tests.support.trace.core_files import (
     MODELS,
     moved,
     plain_core,
-    program,
+    written_program,
 )
 from tests.support.trace.stacks import make_stack
 
 
 def test_a_number_is_no_core_file() -> None:
-    assert cli.run("trace", "1234") == (
+    assert run("trace", "1234") == (
         2, b"", ("cfi2sframe: error: no core file 1234; for a process: cfi2sframe trace --pid 1234",)
     )  # fmt: skip
 
@@ -28,12 +28,7 @@ def test_a_number_is_no_core_file() -> None:
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     """The path of a program for AMD64."""
-    return written(tmp_path, AMD64, make_stack(AMD64, 3, MODELS).section)
-
-
-def written(folder: Path, arch: Arch, section: bytes, name: str = "program") -> str:
-    (folder / name).write_bytes(program(arch, section))
-    return str(folder / name)
+    return written_program(tmp_path)
 
 
 def test_what_is_printed(path: str, tmp_path: Path) -> None:
@@ -44,9 +39,9 @@ def test_what_is_printed(path: str, tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     os.write(write_end, core)
     os.close(write_end)
-    done = cli.run("trace", f"/dev/fd/{read_end}", "--thread", "78")
+    done = run("trace", f"/dev/fd/{read_end}", "--thread", "78")
     os.close(read_end)
-    assert done == cli.run("trace", tmp_path / "core", "--thread", "78")
+    assert done == run("trace", tmp_path / "core", "--thread", "78")
     lines = done.out.decode().splitlines()
     assert (done.status, done.err) == (0, ())
     assert lines[:3] == [
@@ -60,7 +55,7 @@ def test_what_is_printed(path: str, tmp_path: Path) -> None:
 def test_json(path: str, tmp_path: Path) -> None:
     (tmp_path / "core").write_bytes(plain_core(AMD64, path).assemble())
     need("c++filt")
-    found = json.loads(cli.run("trace", tmp_path / "core", "--format", "json").out)
+    found = json.loads(run("trace", tmp_path / "core", "--format", "json").out)
     assert (found["file"], found["machine"]) == (str(tmp_path / "core"), "AMD64")
     assert [thread["id"] for thread in found["threads"]] == [77, 78]
     frames, ending = found["threads"][0]["frames"], found["threads"][0]["ending"]
@@ -86,7 +81,7 @@ def test_requests_that_cannot_be_met(path: str, tmp_path: Path) -> None:
         (("--pid", str(1 << 30)), 3, "no such process"),
         (("--pid", str(os.getpid())), 3, "Operation not permitted: tracing needs"),
     ):
-        done = cli.run("trace", *words)
+        done = run("trace", *words)
         assert done.status == status, words
         assert len(done.err) == 1, done.err
         assert text in done.err[0]
@@ -97,6 +92,6 @@ def test_names_that_a_terminal_would_act_on(tmp_path: Path, path: str) -> None:
     core = plain_core(AMD64, path)
     named = core._replace(mapped=tuple(m._replace(path="/a\x1b[31m\n" + m.path) for m in core.mapped))
     (tmp_path / "core").write_bytes(named.assemble())
-    done = cli.run("trace", tmp_path / "core")
+    done = run("trace", tmp_path / "core")
     assert done.status == 0
     assert b"\x1b" not in done.out

@@ -17,7 +17,7 @@ from cfi2sframe.api import convert, verify
 from cfi2sframe.conversion.convert import Options
 from cfi2sframe.conversion.lower import Skip
 from cfi2sframe.conversion.reasons import SkipReason
-from cfi2sframe.errors import CfiError, RequestError
+from cfi2sframe.errors import RequestError
 from cfi2sframe.report.coverage import account
 from cfi2sframe.sframe.read import DecodedSection, read_section
 from tests.support.conversion.sums import check_sums, convert_checked
@@ -295,22 +295,6 @@ def test_a_damaged_fde_fails_alone() -> None:
     assert (damaged.section.name, damaged.start_vaddr) == (".eh_frame", TEXT_VADDR + 0x20)
     assert damaged.error.reason == "unknown call frame instruction 0x3f"
     assert not conversion.is_whole
-
-
-def test_a_damaged_cie_damages_its_fdes() -> None:
-    bad = cie_of(AMD64)._replace(version=9)
-    image = linked(AMD64, leaf(0), asm.Fde(bad, TEXT_VADDR + 0x20, 16), asm.Fde(bad, TEXT_VADDR + 0x40, 16))
-    conversion = convert_checked(image)
-    assert places(conversion) == [(0, 16)]
-    reasons = {f.error.reason for f in conversion.cfi.damaged}
-    assert len(conversion.cfi.damaged) == 2
-    assert {reason.split(": ")[1] for reason in reasons} == {"CIE version 9 is unknown"}
-
-
-def test_a_walk_that_breaks() -> None:
-    image = load(linked_file(AMD64, (leaf(0), asm.Raw(b"\xff\xff\0\0"))), "broken")
-    with pytest.raises(CfiError, match="entry's length of 65535 bytes leaves the section"):
-        convert_checked(image)
 
 
 # Determinism, and the package's face

@@ -212,9 +212,9 @@ LEFT_OUT = {
 # fmt: on
 #: Reasons that no row is to blame for.
 ELSEWHERE = {
-    SkipReason.FUNCTION_TOO_LARGE,  # the FDE: test_conversion.py
-    SkipReason.PAST_CODE,  # the FDE: test_conversion.py
-    SkipReason.READER,  # whom the section is for: cli/test_for.py
+    SkipReason.FUNCTION_TOO_LARGE,  # the FDE: test_convert.py
+    SkipReason.PAST_CODE,  # the FDE: test_convert.py
+    SkipReason.READER,  # whom the section is for: cli/test_readers.py
 }
 
 

@@ -11,16 +11,12 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.api import decode_existing, verify
 from cfi2sframe.conversion.convert import Options
-from cfi2sframe.errors import ErrorKind
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.listing import work_list
 from cfi2sframe.jobs.records import Settings
 from tests.support.jobs import (
     BIG_ENDIAN_OBJECT,
     OBJECT,
-    OF_32_BITS,
-    TRUNCATED,
-    WITHOUT_CFI,
     convert_one,
     has_section,
     object_of,
@@ -28,11 +24,6 @@ from tests.support.jobs import (
     snapshot,
 )
 from tests.support.needs import need
-
-NO_CFI = (
-    "no call frame information: no .eh_frame, .debug_frame or .gopclntab; a separate debug file "
-    "(--debug-file) may have some, and convert --from code needs none"
-)
 
 
 @pytest.fixture
@@ -131,35 +122,6 @@ def test_a_changed_byte_of_the_section_is_mended(source: Path, offset_from_end: 
         is_relocated = part is section and any(at <= start < at + 8 for at, _, _ in image.records(relocations, "QQq"))
         assert convert_one(source, Settings()).status == ("unchanged" if is_relocated else "converted")
         assert is_relocated or source.read_bytes() == good
-
-
-# What cannot be converted
-
-
-@pytest.mark.parametrize(
-    ("data", "reason", "kind"),
-    [
-        (b"#!/bin/sh\n", "not an ELF file", ErrorKind.NOT_ELF),
-        (b"", "not an ELF file", ErrorKind.NOT_ELF),
-        (
-            WITHOUT_CFI,
-            NO_CFI,
-            ErrorKind.UNFIT,
-        ),
-        (OF_32_BITS, "not a 64-bit ELF file; SFrame is defined for 64-bit ABIs only", ErrorKind.UNFIT),
-        (TRUNCATED, "truncated: the ELF header needs 64 bytes, the file has 40", ErrorKind.DAMAGED),
-    ],
-)
-@pytest.mark.parametrize("skips", [True, False])
-def test_unfit_files_are_skipped_on_request_and_damaged_ones_never(
-    source: Path, data: bytes, reason: str, kind: ErrorKind, *, skips: bool
-) -> None:
-    source.write_bytes(data)
-    outcome = convert_one(source, Settings(skips_unfit=skips))
-    is_skipped = skips and kind is not ErrorKind.DAMAGED
-    assert outcome.reason == reason
-    assert (outcome.status, outcome.kind) == (("skipped", None) if is_skipped else ("failed", kind))
-    assert source.read_bytes() == data
 
 
 # Names

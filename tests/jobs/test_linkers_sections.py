@@ -10,10 +10,10 @@ import pytest
 
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.api import decode_existing, verify
-from cfi2sframe.cli import main
 from cfi2sframe.range_map import Span
 from cfi2sframe.sframe.model import OUTERMOST, FrameState, FunctionBody, Section
 from cfi2sframe.verification.section_column import LostRow, first_lost_row
+from tests.support.cli import run
 from tests.support.needs import attempt, need
 from tests.support.oracle.tools import Binutils, BinutilsVersion
 
@@ -69,49 +69,48 @@ def test_it_is_replaced_without_being_asked_and_comes_back(
     version: BinutilsVersion,
     sframe_version: str,
     flags: tuple[str, ...],
-    capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
     original = linked(version, flags=flags)
     data, expected, old = original.read_bytes(), attempt(original), decode_existing(original)
-    convert = ["--in-place", "--sframe-version", sframe_version, str(original)]
-    assert main(convert) == 0
+    convert = ("--in-place", "--sframe-version", sframe_version, original)
+    done = run(*convert)
     place = f"takes the place of a section of version {old.version} with {len(old.starts)} functions"
-    assert place in capsys.readouterr().err
+    assert (done.status, place in "".join(done.err)) == (0, True)
     assert attempt(original) == expected
     assert verify(original).is_clean
     # Errata 2 of version 2, if the linker's section had a row for the outermost frame.
     assert (decode_existing(original).errata == 2) == (version == "newest" or sframe_version == "3")
     converted = original.read_bytes()
-    assert main(convert) == 0
+    assert run(*convert).status == 0
     assert original.read_bytes() == converted
-    assert main(["--in-place", "--replace", "--sframe-version", "3", str(original)]) == 0
-    assert main(["remove", str(original), "-o", str(tmp_path / "removed")]) == 0
+    assert run("--in-place", "--replace", "--sframe-version", "3", original).status == 0
+    assert run("remove", original, "-o", tmp_path / "removed").status == 0
     assert (tmp_path / "removed").read_bytes() == data
 
 
 @pytest.mark.oracle
-def test_an_outermost_row_is_not_lost(linked: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_outermost_row_is_not_lost(linked: Callable[..., Path]) -> None:
     """Errata 1 cannot express it: an error for a file that is named, none in a tree."""
     path = linked("newest")
     data = path.read_bytes()
-    options = ["--in-place", "--sframe-version", "2", "--errata", "1"]
-    assert main([*options, str(path)]) == 3
-    assert "ends walks at 0x" in capsys.readouterr().err
+    options = ("--in-place", "--sframe-version", "2", "--errata", "1")
+    done = run(*options, path)
+    assert (done.status, "ends walks at 0x" in done.err[0]) == (3, True)
     os.unlink(path.parent / "start.o")
-    assert main([*options, "-r", "-v", str(path.parent)]) == 0
-    assert "1 skipped" in capsys.readouterr().err
+    done = run(*options, "-r", "-v", path.parent)
+    assert (done.status, "1 skipped" in done.err[-1]) == (0, True)
     assert path.read_bytes() == data
 
 
 @pytest.mark.oracle
-def test_a_row_is_lost_on_request_only(linked: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_section_is_not_lost_with_the_cfi(linked: Callable[..., Path]) -> None:
     """The CFI has gone since the section was made: stripped with `.debug_frame`, or by hand."""
     path = linked("newest")
     assert attempt("objcopy", "-R", ".eh_frame", path).status == 0
     data = path.read_bytes()
-    assert main(["--in-place", str(path)]) == 3
-    assert "no call frame information" in capsys.readouterr().err
+    done = run("--in-place", path)
+    assert (done.status, "no call frame information" in done.err[0]) == (3, True)
     assert path.read_bytes() == data
 
 

@@ -28,6 +28,7 @@ from tests.support.trace.core_files import (
     plain_core,
     program,
     program_mappings,
+    written_program,
 )
 from tests.support.trace.stacks import PAC, make_stack
 
@@ -41,12 +42,7 @@ ARCHES: Final = [pytest.param(arch, id=arch.name) for arch in (AMD64, AARCH64_LE
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     """The path of a program for AMD64."""
-    return written(tmp_path, AMD64, make_stack(AMD64, 3, MODELS).section)
-
-
-def written(folder: Path, arch: Arch, section: bytes, name: str = "program") -> str:
-    (folder / name).write_bytes(program(arch, section))
-    return str(folder / name)
+    return written_program(tmp_path)
 
 
 def endings_of(core: CoreFile, executable: str | None = None) -> list[tuple[str, str]]:
@@ -57,7 +53,7 @@ def endings_of(core: CoreFile, executable: str | None = None) -> list[tuple[str,
 @pytest.mark.parametrize("arch", ARCHES)
 def test_a_core_with_nothing_wrong(arch: Arch, tmp_path: Path) -> None:
     stack = make_stack(arch, 3, MODELS)
-    traced = trace_core(plain_core(arch, written(tmp_path, arch, stack.section)).assemble())
+    traced = trace_core(plain_core(arch, written_program(tmp_path, arch, stack.section)).assemble())
     assert [thread.thread_id for thread in traced.threads] == [77, 78]
     assert [thread.ending for thread in traced.threads] == OUTERMOST
     for thread in traced.threads:
@@ -67,7 +63,7 @@ def test_a_core_with_nothing_wrong(arch: Arch, tmp_path: Path) -> None:
 def test_the_mask_of_authentication_codes(tmp_path: Path) -> None:
     """All above 48 bits, but where the core has a mask of code addresses, which follows that of data."""
     models = [model._replace(is_signed=True) for model in MODELS]
-    path = written(tmp_path, AARCH64_LE, make_stack(AARCH64_LE, 3, models).section)
+    path = written_program(tmp_path, AARCH64_LE, make_stack(AARCH64_LE, 3, models).section)
     core = plain_core(AARCH64_LE, path, models)
     assert endings_of(core) == OUTERMOST
     masked = core._replace(notes=note(b"LINUX", 0x406, struct.pack("<QQ", 0, 0xFF << 48)))
@@ -96,7 +92,7 @@ def test_functions_and_labels() -> None:
 def test_truncated_cores(arch: Arch, tmp_path: Path) -> None:
     """At every few bytes: a trace with a named ending, or an error of the project's."""
     stack = make_stack(arch, 3, MODELS)
-    data = plain_core(arch, written(tmp_path, arch, stack.section)).assemble()
+    data = plain_core(arch, written_program(tmp_path, arch, stack.section)).assemble()
     store = FileStore()
     endings = set[str]()
     for size in range(0, len(data), 4):
@@ -130,7 +126,7 @@ def test_files_that_are_missing_or_others(tmp_path: Path, path: str) -> None:
     for name in (str(tmp_path / "pipe"), "/dev/zero", str(tmp_path), "/proc/kmsg"):
         assert endings_of(plain_core(AMD64, name))[0] == ("unusable-module", f"{name}: not a regular file, or empty")
     assert endings_of(plain_core(AMD64, "gone"))[0] == ("unusable-module", "gone: No such file or directory")
-    assert "the file is of s390x" in endings_of(plain_core(AMD64, written(tmp_path, S390X, b"", "other")))[0][1]
+    assert "the file is of s390x" in endings_of(plain_core(AMD64, written_program(tmp_path, S390X, b"", "other")))[0][1]
     late = plain_core(AMD64, path)
     late = late._replace(mapped=late.mapped[1:])
     assert "none of its mappings is the start" in endings_of(late)[0][1]
@@ -168,7 +164,7 @@ def _without_place(text: str) -> str:
 
 def test_an_unforeseen_error_costs_one_module(tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug that one file meets is named, and the threads in other files are traced."""
-    bad = written(tmp_path, AMD64, make_stack(AMD64, 3, MODELS).section + b"\0", "bad")
+    bad = written_program(tmp_path, AMD64, make_stack(AMD64, 3, MODELS).section + b"\0", "bad")
     core = plain_core(AMD64, path)
     frames = ((1, core.frames[0][1]._replace(pc=(BIAS << 1) + TEXT_VADDR + 0x40)), *core.frames)
     core = core._replace(frames=frames, mapped=(*core.mapped, *program_mappings(bad, BIAS << 1)))

@@ -3,6 +3,7 @@
 
 import struct
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from cfi2sframe.abi import AMD64, S390X, Arch
@@ -124,6 +125,12 @@ def program(arch: Arch, section: bytes, build_id: bytes = BUILD_ID) -> bytes:
         segments=segments,
         symbols=symbols,
     )
+
+
+def written_program(folder: Path, arch: Arch = AMD64, section: bytes | None = None, name: str = "program") -> str:
+    """Write a program, with a section for a stack of `MODELS` where none is given; return its path."""
+    (folder / name).write_bytes(program(arch, make_stack(arch, 3, MODELS).section if section is None else section))
+    return str(folder / name)
 
 
 def program_mappings(path: str, bias: int = BIAS) -> tuple[FileMapping, ...]:
