@@ -102,7 +102,7 @@ def read_table() -> tuple[Row, ...]:
     numbers = {row[0][0].rstrip("/").removesuffix(".py"): number for number, row in enumerate(names)}
     return tuple(
         Row(rooms, takes, gives, frozenset(map(numbers.__getitem__, imports)))
-        for rooms, _job, takes, gives, _must_not_know, imports in names
+        for rooms, _job, takes, gives, imports in names
     )
 
 

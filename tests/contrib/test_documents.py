@@ -61,13 +61,14 @@ def test_files_that_are_named_exist(page: Path) -> None:
 
 
 def test_every_reading_is_pinned_by_tests_that_exist() -> None:
-    lines = [line for line in NOTES.read_text().splitlines() if line.startswith("| ")]
-    rows = [re.split(r"(?<!\\) \| ", line.strip("| ")) for line in lines if not line.startswith("| sentence or gap")]
-    assert len(rows) > 30
-    for sentence, _reading, pinned in rows:
-        names = TEST_NAME.findall(pinned)
-        assert names, sentence
-        assert not TEST_NAME.sub("", pinned).strip(", "), sentence
+    """A reading's item begins with the sentence or gap, in bold, and ends with the tests, in parentheses."""
+    items = re.findall(r"^- \*\*(.+?)\*\*:(.+)$", NOTES.read_text().replace("\n  ", " "), re.MULTILINE)
+    assert len(items) > 30
+    for sentence, reading in items:
+        pinned = re.search(r" \(((?:`tests/[^`]+`(?:, )?)+)\)$", reading)
+        assert pinned, sentence
+        names = TEST_NAME.findall(pinned[1])
+        assert len(names) == pinned[1].count(", ") + 1, sentence
         for file, test in names:
             assert f"def {test}(" in (ROOT / file).read_text(), (sentence, file, test)
 

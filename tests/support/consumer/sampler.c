@@ -1,8 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A sampling profiler to be loaded with LD_PRELOAD.  On every tick it walks the
    interrupted stack twice, with SFrame and with glibc's backtrace() (by
-   .eh_frame), and writes both lists to the file CONSUMER_OUT; README.md
-   describes it.  */
+   .eh_frame), and appends both lists to a file.
+
+   CONSUMER_OUT          the file; without it the library does nothing
+   CONSUMER_INTERVAL_US  microseconds from the end of one sample to the next
+                         tick; without it there are no ticks, and the program
+                         raises SIGPROF
+   CONSUMER_LOOKUP       look up a caller at `call` (default), pc - 1, or at
+                         `ra`, as Linux and glibc do
+
+   A line for each sample, with the PCs from the interrupted one on:
+
+     sample ENDING faulted|returned PC... | PC...
+
+   says why the walk by SFrame ended, and whether backtrace() read unmapped
+   memory.  If modules were loaded or unloaded, lines for them come before it:
+
+     module good|bad|without VERSION BIAS START END NAME  */
 
 #define _GNU_SOURCE
 #include "walk.c"
