@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +25,7 @@ from cfi2sframe.cli.wrapper.programs import (
     ASSEMBLER,
     DRIVER,
     EXIT_NOT_FOUND,
+    found_in_path,
     message,
     real_program,
     role_of,
@@ -81,7 +81,7 @@ def main(words: Sequence[str]) -> int:
         sys.stdout.write(_HELP)
         return 0
     role = role_of(words[0], words[1:])
-    own = os.path.realpath(shutil.which(words[0]) or words[0])
+    own = os.path.realpath(found_in_path(words[0]))
     program = real_program(role, {own, *running_wrappers()})
     if program is None:
         names = " or ".join(role.names)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -79,10 +78,21 @@ def real_program(role: Role, wrappers: set[str]) -> str | None:
     for name in names:
         folders = [""] if "/" in name else [*filter(None, own_folders), *path_folders]
         for folder in folders:
-            path = shutil.which(os.path.join(folder or ".", name))
-            if path is not None and os.path.realpath(path) not in wrappers:
+            path = os.path.join(folder or ".", name)
+            if _is_program(path) and os.path.realpath(path) not in wrappers:
                 return path
     return None
+
+
+def found_in_path(name: str) -> str:
+    """Return the path of a program as a shell finds it; the name itself where it is nowhere."""
+    folders = [""] if "/" in name else os.environ.get("PATH", os.defpath).split(os.pathsep)
+    paths = (os.path.join(folder, name) for folder in folders)
+    return next(filter(_is_program, paths), name)
+
+
+def _is_program(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
 def _compiler_s_own(role: Role) -> tuple[str, ...]:
@@ -90,8 +100,7 @@ def _compiler_s_own(role: Role) -> tuple[str, ...]:
     compiler = os.environ.get("COLLECT_GCC")
     if role.kind != ASSEMBLER or not compiler:
         return ()
-    path = shutil.which(compiler)
-    name = printed_by([path, "-print-prog-name=as"]).strip() if path else ""
+    name = printed_by([found_in_path(compiler), "-print-prog-name=as"]).strip()
     return (name,) if name else ()
 
 
@@ -118,15 +127,23 @@ def status_of(process: int) -> int:
 
 def printed_by(command: list[str]) -> str:
     """Return what a program prints on standard output; nothing if it fails."""
-    import subprocess
-
+    read_end, write_end = os.pipe()
+    # `subprocess` would be a slow import for each object of a build.
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_DUP2, write_end, 1),
+        (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+    ]
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
+        process = os.posix_spawn(command[0], command, os.environ, file_actions=actions)
+    except OSError:
+        os.close(read_end)
         return ""
-    return os.fsdecode(done.stdout)
+    finally:
+        os.close(write_end)
+    with open(read_end, "rb") as output:
+        text = output.read()
+    return os.fsdecode(text) if status_of(process) == 0 else ""
 
 
 # Messages
