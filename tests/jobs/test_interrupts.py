@@ -21,6 +21,18 @@ PADDING = bytes(1 << 16)
 TIMEOUT_SECONDS = 60
 
 
+def start(*words: str) -> subprocess.Popen[str]:
+    """Start the program in a session of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "cfi2sframe", *words],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
 def wait_for_the_first(folder: Path, process: subprocess.Popen[str], untouched: dict[str, int]) -> None:
     """Wait until a file has been exchanged."""
     end = time.monotonic() + TIMEOUT_SECONDS
@@ -48,14 +60,7 @@ def test_an_interrupt(tmp_path: Path, jobs: int, number: signal.Signals, *, to_a
         (tmp_path / f"{index:02}.o").write_bytes(old)
     names = {path.name for path in tmp_path.iterdir()}
     untouched = {path.name: path.stat().st_ino for path in tmp_path.iterdir()}
-    with subprocess.Popen(
-        [sys.executable, "-m", "cfi2sframe", "--in-place", "-r", "--for", "ld", str(tmp_path), "-j", str(jobs)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
+    with start("--in-place", "-r", "--for", "ld", str(tmp_path), "-j", str(jobs)) as process:
         wait_for_the_first(tmp_path, process, untouched)
         (os.killpg if to_all else os.kill)(process.pid, number)
         out, err = process.communicate(timeout=TIMEOUT_SECONDS)
@@ -81,14 +86,7 @@ def test_no_process_stays_when_size_is_interrupted(tmp_path: Path, number: signa
     """Not even when the first process is killed: the others find their pipes closed."""
     for index in range(COUNT):
         (tmp_path / f"{index:02}.o").write_bytes(object_of(FUNCTIONS))
-    with subprocess.Popen(
-        [sys.executable, "-m", "cfi2sframe", "size", str(tmp_path), "-j", "2"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
+    with start("size", str(tmp_path), "-j", "2") as process:
         end = time.monotonic() + TIMEOUT_SECONDS
         while process.poll() is None and time.monotonic() < end and len(children(process.pid)) < 2:
             time.sleep(0.005)

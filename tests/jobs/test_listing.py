@@ -107,14 +107,10 @@ def test_a_folder_by_any_name_has_the_same_targets(tmp_path: Path, monkeypatch: 
 def test_what_is_not_there_is_a_job_that_fails(tmp_path: Path) -> None:
     missing, dangling = tmp_path / "missing", tmp_path / "dangling"
     dangling.symlink_to("nowhere")
-    for job in work_list([str(missing), str(dangling)], recurse=True):
-        assert job.state is None
-        outcome = run_job(job)
-        assert (outcome.status, outcome.kind, outcome.reason) == (
-            "failed",
-            ErrorKind.SYSTEM,
-            "No such file or directory",
-        )
+    jobs = work_list([str(missing), str(dangling)], recurse=True)
+    assert [job.state for job in jobs] == [None, None]
+    failed = ("failed", ErrorKind.SYSTEM, "No such file or directory")
+    assert [(done.status, done.kind, done.reason) for done in map(run_job, jobs)] == [failed] * 2
 
 
 def test_jobs_and_outcomes_can_be_sent(tmp_path: Path) -> None:

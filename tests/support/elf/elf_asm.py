@@ -13,7 +13,10 @@ SPECIAL_SECTIONS = {"": 0, "*ABS*": 0xFFF1, "*COM*": 0xFFF2}
 
 
 class Section(NamedTuple):
-    """One section; `link` and `info` are plain numbers, `nobits_size` is for SHT_NOBITS (bytes)."""
+    """One section; `link` and `info` are plain numbers, `nobits_size` is for SHT_NOBITS (bytes).
+
+    `title` is what the file calls it, where several sections of the file have one name.
+    """
 
     name: str
     data: bytes = b""
@@ -25,6 +28,7 @@ class Section(NamedTuple):
     entsize: int = 0
     align: int = 1
     nobits_size: int = 0
+    title: str = ""
 
 
 class Segment(NamedTuple):
@@ -84,7 +88,7 @@ def elf_file(
     """
     order: Literal["<", ">"] = "<" if little_endian else ">"
     complete = _with_tables(order, sections, symbols, relocations)
-    names = b"\0" + b"".join(section.name.encode() + b"\0" for section in complete) + b".shstrtab\0"
+    names = b"\0" + b"".join((section.title or section.name).encode() + b"\0" for section in complete) + b".shstrtab\0"
     complete = (*complete, Section(".shstrtab", names, SHT_STRTAB))
     offsets, end = _place(complete, EHDR_SIZE + PHDR_SIZE * len(segments))
     file = _File(order, complete, offsets, names)
@@ -175,7 +179,7 @@ def _section_headers(file: _File) -> bytes:
             *(max(len(section.data), section.nobits_size), section.link, section.info),
             *(section.align, section.entsize),
         )
-        name_offset += len(section.name) + 1
+        name_offset += len(section.title or section.name) + 1
     return out
 
 
