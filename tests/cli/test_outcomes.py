@@ -10,14 +10,7 @@ import pytest
 
 from cfi2sframe.cli.outcomes import few_lines
 from tests.support.cli import run, run_process
-from tests.support.jobs import (
-    OBJECT,
-    TRUNCATED,
-    WITHOUT_CFI,
-    object_of,
-    object_with_gap,
-    tree,
-)
+from tests.support.jobs import OBJECT, TRUNCATED, WITHOUT_CFI, object_of, object_with_gap, tree
 
 #: Small files are converted in one process; this many bytes are not.
 POOL_SIZE = 1 << 20

@@ -10,12 +10,7 @@ import pytest
 from cfi2sframe.abi import AMD64
 from tests.support.cli import run
 from tests.support.needs import need
-from tests.support.trace.core_files import (
-    MODELS,
-    moved,
-    plain_core,
-    written_program,
-)
+from tests.support.trace.core_files import MODELS, moved, plain_core, written_program
 from tests.support.trace.stacks import make_stack
 
 

@@ -24,13 +24,7 @@ from cfi2sframe.sframe.read import read_section
 from cfi2sframe.verification.verify import verify_section
 from tests.support.conversion.sums import check_sums, convert_checked
 from tests.support.dwarf import cfi_asm as asm
-from tests.support.elf.samples import (
-    CODE,
-    TEXT_VADDR,
-    Code,
-    cie_of,
-    linked_file,
-)
+from tests.support.elf.samples import CODE, TEXT_VADDR, Code, cie_of, linked_file
 from tests.support.needs import need
 
 CODE_SIZE = 0x100

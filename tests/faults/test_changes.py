@@ -6,17 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.faults import (
-    BY_NAME,
-    TIMEOUT_SECONDS,
-    Faults,
-    check_left,
-    contents,
-    expected,
-    fill,
-    run,
-    start,
-)
+from tests.support.faults import BY_NAME, TIMEOUT_SECONDS, Faults, check_left, contents, expected, fill, run, start
 from tests.support.jobs import has_section, object_of
 
 CHANGED = "the file was changed while it was being converted"

@@ -14,15 +14,7 @@ from cfi2sframe.conversion.convert import Options
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.listing import work_list
 from cfi2sframe.jobs.records import Settings
-from tests.support.jobs import (
-    BIG_ENDIAN_OBJECT,
-    OBJECT,
-    convert_one,
-    has_section,
-    object_of,
-    object_with_gap,
-    snapshot,
-)
+from tests.support.jobs import BIG_ENDIAN_OBJECT, OBJECT, convert_one, has_section, object_of, object_with_gap, snapshot
 from tests.support.needs import need
 
 

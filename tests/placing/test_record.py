@@ -27,14 +27,7 @@ from cfi2sframe.range_map import Span
 from tests.support.cli import ROOT
 from tests.support.elf.elf_asm import Section, Symbol, elf_file
 from tests.support.jobs import OBJECT
-from tests.support.placing.embedded import (
-    KINDS,
-    LARGE,
-    converted,
-    embedded,
-    linked_program,
-    take_out,
-)
+from tests.support.placing.embedded import KINDS, LARGE, converted, embedded, linked_program, take_out
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,9 +8,7 @@ import pytest
 from cfi2sframe import convert, load
 from cfi2sframe.api import decode_existing
 from cfi2sframe.jobs.records import Settings
-from cfi2sframe.placing.record import (
-    record_span,
-)
+from cfi2sframe.placing.record import record_span
 from cfi2sframe.placing.removal import remove
 from tests.support.jobs import OBJECT, convert_one
 from tests.support.needs import attempt, need

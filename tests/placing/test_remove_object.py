@@ -13,12 +13,7 @@ from cfi2sframe.placing import objects
 from tests.support.elf.elf_asm import Relocation, Section, Symbol, elf_file
 from tests.support.elf.samples import object_file, push_fp
 from tests.support.placing.embedded import SH_TYPE, converted, section_header, take_out
-from tests.support.placing.emitted import (
-    GOLDEN,
-    GOLDEN_NAMES,
-    assert_kept,
-    headers_of,
-)
+from tests.support.placing.emitted import GOLDEN, GOLDEN_NAMES, assert_kept, headers_of
 
 
 @pytest.mark.parametrize("name", GOLDEN_NAMES)

@@ -12,15 +12,7 @@ from cfi2sframe.report.size import SUMMED, add_up, comparison_report, human, mea
 from cfi2sframe.report.tables import common_folder
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import TEXT_VADDR, cie_of, linked_file, push_fp
-from tests.support.report import (
-    FUNCTION_SIZE,
-    check_table,
-    library,
-    measured,
-    s390x_library,
-    sample_files,
-    unsayable,
-)
+from tests.support.report import FUNCTION_SIZE, check_table, library, measured, s390x_library, sample_files, unsayable
 
 #: The columns of the first table that are added up.
 COLUMNS = (".sframe", "GNU as+ld")

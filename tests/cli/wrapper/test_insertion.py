@@ -6,12 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.contrib import (
-    environment,
-    has_section,
-    run,
-    shell_script,
-)
+from tests.support.contrib import environment, has_section, run, shell_script
 from tests.support.needs import Result, attempt, need
 
 pytestmark = pytest.mark.sampled

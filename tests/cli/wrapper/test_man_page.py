@@ -8,12 +8,7 @@ from pathlib import Path
 import pytest
 
 from cfi2sframe.cli.wrapper.programs import role_of
-from tests.support.contrib import (
-    PROGRAMS,
-    ROOT,
-    environment,
-    run,
-)
+from tests.support.contrib import PROGRAMS, ROOT, environment, run
 from tests.support.needs import attempt, need
 
 pytestmark = pytest.mark.sampled

@@ -7,11 +7,7 @@ from pathlib import Path
 import pytest
 
 from cfi2sframe.cli.wrapper.programs import role_of
-from tests.support.contrib import (
-    environment,
-    run,
-    wrapper_folder,
-)
+from tests.support.contrib import environment, run, wrapper_folder
 from tests.support.needs import attempt, need
 
 pytestmark = pytest.mark.sampled

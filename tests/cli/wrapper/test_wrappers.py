@@ -10,14 +10,7 @@ import pytest
 from cfi2sframe import load, verify
 from cfi2sframe.api import decode_existing
 from tests.support.consumer.walk import Sampler, check_walks
-from tests.support.contrib import (
-    SOURCES,
-    check_section,
-    environment,
-    has_section,
-    run,
-    wrapper_folder,
-)
+from tests.support.contrib import SOURCES, check_section, environment, has_section, run, wrapper_folder
 from tests.support.needs import Result, attempt, need
 
 pytestmark = pytest.mark.sampled
