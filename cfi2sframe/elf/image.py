@@ -80,9 +80,10 @@ class ElfImage:
         self.is_relocatable = self.header.type == c.ET_REL
         self.headers: Headers = parse_headers(data, self.header)
         self.segments: tuple[ProgramHeader, ...] = self.headers.segments
-        self._loads = sorted((p for p in self.segments if p.type == c.PT_LOAD), key=lambda p: p.vaddr)
-        self._load_starts = [p.vaddr for p in self._loads]
-        self._code_loads = [p for p in self._loads if p.flags & c.PF_X]
+        #: The PT_LOAD entries, in address order.
+        self.loads = tuple(sorted((p for p in self.segments if p.type == c.PT_LOAD), key=lambda p: p.vaddr))
+        self._load_starts = [p.vaddr for p in self.loads]
+        self._code_loads = [p for p in self.loads if p.flags & c.PF_X]
         self._code_load_starts = [p.vaddr for p in self._code_loads]
         self.sections: tuple[ElfSection, ...] = self._read_sections()
         loaded = (s for s in self.sections if s.flags & c.SHF_ALLOC and s.size and s.vaddr)
@@ -149,7 +150,7 @@ class ElfImage:
         index = bisect_right(self._load_starts, vaddr) - 1
         if index < 0:
             return None
-        segment = self._loads[index]
+        segment = self.loads[index]
         if vaddr + size > segment.vaddr + segment.file_size:
             return None
         data = self._file_bytes(segment.file_offset + vaddr - segment.vaddr, size)

@@ -7,26 +7,24 @@ multiples of its alignment, as long as the headers are updated.
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_left, bisect_right
-from itertools import count, pairwise
+from copy import copy
+from itertools import count, pairwise, takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.contents import is_zero, part_of
 from cfi2sframe.elf.headers import (
+    DYNAMIC_ENTRY_SIZE,
     FILE_HEADER_SIZE,
     PROGRAM_HEADER_SIZE,
     SECTION_HEADER_SIZE,
     SFRAME_NAME,
-    SYMBOL_SIZE,
     ElfSection,
-    FileHeader,
-    Headers,
     ProgramHeader,
-    parse_headers,
 )
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ElfError, EmbedError
 from cfi2sframe.placing.record import record_span
 from cfi2sframe.range_map import Span
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.elf.contents import FileData
-    from cfi2sframe.elf.headers import ByteOrder
 
 #: Linux does not load a file with more than 64 KiB of program headers.
 _MAX_SEGMENT_COUNT = (1 << 16) // PROGRAM_HEADER_SIZE
@@ -49,27 +46,28 @@ _KERNEL_VADDR = 1 << 63
 _MAX_FILE_OFFSET = 1 << 63
 
 
-class LinkedFile(NamedTuple):
-    """A linked file that has passed the gate.
+class DynamicEntry(NamedTuple):
+    """An Elf64_Dyn, and the file offset of its value."""
 
-    The names of the sections are in section `names_index`. `loads` are the PT_LOAD entries in address order. `stored`
-    are the sections that have bytes in the file, in file order, without overlaps. `loaded_end` is the file offset of
-    the first byte after all segments and allocated sections.
+    tag: int
+    value: int
+    value_file_offset: int
+
+
+class LinkedFile(ElfImage):
+    """The image of a linked file that has passed the gate. The record of a conversion is no part of its bytes.
+
+    `stored` are the sections that have bytes in the file, in file order, without overlaps. `loaded_end` is the file
+    offset of the first byte after all segments and allocated sections.
     """
 
-    data: FileData
-    header: FileHeader
-    segments: tuple[ProgramHeader, ...]
-    sections: tuple[ElfSection, ...]
-    names_index: int
-    loads: tuple[ProgramHeader, ...]
-    stored: tuple[ElfSection, ...]
-    loaded_end: int
-
-    @property
-    def order(self) -> ByteOrder:
-        """`<` or `>`, as `struct` spells it."""
-        return self.header.byte_order
+    def __init__(self, data: FileData) -> None:
+        super().__init__(data, "")
+        stored = [section for section in self.sections if section.is_stored]
+        self.stored = tuple(sorted(stored, key=lambda section: (section.file_span, section.index)))
+        ends = [segment.file_span.end for segment in self.segments if segment.file_size]
+        ends += [section.file_span.end for section in stored if section.flags & c.SHF_ALLOC]
+        self.loaded_end = max(ends, default=FILE_HEADER_SIZE)
 
     @property
     def table_end(self) -> int:
@@ -83,29 +81,37 @@ class LinkedFile(NamedTuple):
         return Span(start, start + SECTION_HEADER_SIZE * len(self.sections))
 
     @property
+    def names_section(self) -> ElfSection:
+        """The section that holds the section names, if there are sections."""
+        return self.sections[self.headers.names_index]
+
+    @property
     def symbol_tables(self) -> tuple[ElfSection, ...]:
-        """The sections that hold symbols."""
+        """All sections that hold symbols, also where a file has several of one kind."""
         return tuple(s for s in self.sections if s.type in (c.SHT_SYMTAB, c.SHT_DYNSYM) and s.is_stored)
 
-    @property
-    def sframe_index(self) -> int | None:
-        """The index of the SFrame section, if there is one."""
-        return next((section.index for section in self.sections if section.is_sframe), None)
+    def symbol_fields(self, table: ElfSection) -> Iterator[tuple[int, ...]]:
+        """Yield st_info, st_shndx and st_value of each symbol."""
+        return self.records(table, "4xBxHQ8x")
 
     @property
-    def sframe_segment(self) -> ProgramHeader | None:
-        """The PT_GNU_SFRAME entry, if there is one."""
-        return next((segment for segment in self.segments if segment.type == c.PT_GNU_SFRAME), None)
+    def dynamic(self) -> tuple[DynamicEntry, ...]:
+        """The entries of `.dynamic` up to DT_NULL; none for a static executable."""
+        for section in self.sections:
+            if section.type == c.SHT_DYNAMIC and section.is_stored:
+                pairs = takewhile(lambda pair: pair[0] != c.DT_NULL, self.records(section, "QQ"))
+                values = count(section.file_offset + 8, DYNAMIC_ENTRY_SIZE)
+                return tuple(DynamicEntry(tag, value, at) for (tag, value), at in zip(pairs, values, strict=False))
+        return ()
 
-    @property
-    def has_sframe(self) -> bool:
-        """Whether there is an SFrame section, or a program header for one."""
-        return self.sframe_index is not None or self.sframe_segment is not None
-
-    def section_bytes(self, index: int) -> bytes:
-        """Return the bytes of section `index`."""
-        section = self.sections[index]
-        return bytes(self.data[section.file_offset : section.file_span.end])
+    def with_load(self, old: ProgramHeader, new: ProgramHeader) -> LinkedFile:
+        """Return the file with another PT_LOAD in place of one."""
+        changed = copy(self)
+        changed.segments, changed.loads = (
+            tuple(new if segment is old else segment for segment in segments)
+            for segments in (self.segments, self.loads)
+        )
+        return changed
 
     def indices_within(self, span: Span) -> list[int]:
         """Return the indices, ascending, of the sections that have bytes, all of them within a span of the file."""
@@ -134,13 +140,6 @@ class LinkedFile(NamedTuple):
 _start_of = attrgetter("file_offset")
 
 
-def symbols_of(file: LinkedFile, table: ElfSection) -> Iterator[tuple[int, tuple[int, int, int]]]:
-    """Yield the offset of each symbol in its table, with st_info, st_shndx and st_value."""
-    content = file.section_bytes(table.index)
-    whole = content[: len(content) // SYMBOL_SIZE * SYMBOL_SIZE]
-    return zip(count(0, SYMBOL_SIZE), struct.iter_unpack(file.order + "4xBxHQ8x", whole))
-
-
 def with_own_entry(segments: list[ProgramHeader]) -> tuple[ProgramHeader, ...]:
     """Return the program headers with PT_PHDR set to their size, and without its PF_X.
 
@@ -158,48 +157,44 @@ def round_up(value: int, alignment: int) -> int:
 
 
 def open_linked(data: FileData) -> LinkedFile:
-    """Parse a linked ELF64 file that can be rewritten without risk; the record of a conversion is no part of it.
+    """Parse a linked ELF64 file that can be rewritten without risk.
 
     Raises `EmbedError` with the reason for any other file, also when its headers are damaged.
     """
     try:
-        headers = parse_headers(data)
-        _refuse_names(data, headers)
+        file = LinkedFile(data)
     except ElfError as error:
         raise EmbedError(str(error)) from error
-    if headers.file.program_header_count == c.PN_XNUM:
-        raise EmbedError("the file has more program headers than e_phnum can hold")
-    _refuse_segments(data, headers.segments)
-    loads = tuple(segment for segment in headers.segments if segment.type == c.PT_LOAD)
-    stored = sorted((s for s in headers.sections if s.is_stored), key=lambda s: (s.file_span, s.index))
-    file = LinkedFile(data, *headers, loads, tuple(stored), _loaded_end(headers))
-    _refuse_section_table(file)
-    return _without_appended_data(file)
+    _refuse_names(file)
+    _refuse_segments(file)
+    _refuse_sections(file)
+    file.data = _without_appended_data(file)
+    return file
 
 
-def _refuse_names(data: FileData, headers: Headers) -> None:
-    sections = headers.sections
-    if not sections:
+def _refuse_names(file: LinkedFile) -> None:
+    if not file.sections:
         return
-    if len(sections) >= c.SHN_LORESERVE - 1:
+    if len(file.sections) >= c.SHN_LORESERVE - 1:
         raise EmbedError("the section table has no room for another index")
-    table = sections[headers.names_index]
-    if headers.names_index == 0 or table.type != c.SHT_STRTAB or table.file_span.end > len(data):
+    table = file.names_section
+    if table.index == 0 or table.type != c.SHT_STRTAB or table.file_span.end > len(file.data):
         raise EmbedError("the section name table leaves the file, or is missing")
-    strings = bytes(data[table.file_offset : table.file_span.end])
-    last_end = strings.rfind(b"\0")
-    if any(section.name_offset > last_end for section in sections):
+    last_end = file.section_bytes(table).rfind(b"\0")
+    if any(section.name_offset > last_end for section in file.sections):
         raise EmbedError("a section name leaves the section name table")
 
 
-def _refuse_segments(data: FileData, segments: tuple[ProgramHeader, ...]) -> None:
-    loads = [segment for segment in segments if segment.type == c.PT_LOAD]
-    if len(segments) > _MAX_SEGMENT_COUNT:
-        raise EmbedError(f"{len(segments)} program headers are more than Linux loads")
+def _refuse_segments(file: LinkedFile) -> None:
+    if file.header.program_header_count == c.PN_XNUM:
+        raise EmbedError("the file has more program headers than e_phnum can hold")
+    if len(file.segments) > _MAX_SEGMENT_COUNT:
+        raise EmbedError(f"{len(file.segments)} program headers are more than Linux loads")
+    loads = [segment for segment in file.segments if segment.type == c.PT_LOAD]
     if not loads:
         raise EmbedError("the file has no PT_LOAD segment, so nothing of it is mapped")
-    for segment in segments:
-        if segment.file_size and segment.file_span.end > len(data):
+    for segment in file.segments:
+        if segment.file_size and segment.file_span.end > len(file.data):
             raise EmbedError(f"the segment at file offset 0x{segment.file_offset:x} leaves the file")
         if segment.type != c.PT_LOAD and segment.alignment > _MAX_ALIGNMENT:
             raise EmbedError(f"a segment is aligned to {segment.alignment} bytes, which would need as much padding")
@@ -227,13 +222,7 @@ def _refuse_load(segment: ProgramHeader) -> None:
         )
 
 
-def _loaded_end(headers: Headers) -> int:
-    ends = [segment.file_span.end for segment in headers.segments if segment.file_size]
-    ends += [section.file_span.end for section in headers.sections if section.flags & c.SHF_ALLOC and section.is_stored]
-    return max(ends, default=FILE_HEADER_SIZE)
-
-
-def _refuse_section_table(file: LinkedFile) -> None:
+def _refuse_sections(file: LinkedFile) -> None:
     """Check the section table against the segments, and the contents of sections for overlaps."""
     occupied = [
         (Span(0, FILE_HEADER_SIZE), "the ELF header"),
@@ -241,7 +230,6 @@ def _refuse_section_table(file: LinkedFile) -> None:
     ]
     if file.sections:
         occupied.append((file.section_table, "the section headers"))
-    load_starts = [load.vaddr for load in file.loads]
     for section in file.sections:
         name = shown_name(section.name) or f"number {section.index}"
         if section.flags & c.SHF_EXECINSTR and section.type == c.SHT_NOBITS:
@@ -257,7 +245,7 @@ def _refuse_section_table(file: LinkedFile) -> None:
             )
         if section.file_span.end > len(file.data):
             raise EmbedError(f"section {name} leaves the file: the section table does not fit the content")
-        if section.flags & c.SHF_ALLOC and name != SFRAME_NAME and not _is_mapped(file, load_starts, section):
+        if section.flags & c.SHF_ALLOC and name != SFRAME_NAME and not _is_mapped(file, section):
             raise EmbedError(f"section {name} is in no segment: the section table does not fit the content")
         occupied.append((section.file_span, f"section {name}"))
     occupied.sort(key=lambda item: item[0])
@@ -266,17 +254,14 @@ def _refuse_section_table(file: LinkedFile) -> None:
             raise EmbedError(f"{first} and {second} overlap in the file")
 
 
-def _is_mapped(file: LinkedFile, starts: list[int], section: ElfSection) -> bool:
-    if section.flags & c.SHF_TLS:
-        return True
-    number = bisect_right(starts, section.vaddr) - 1
-    if number < 0:
-        return False
-    return file.loads[number].holds(section.vaddr, section.file_offset, section.size)
+def _is_mapped(file: LinkedFile, section: ElfSection) -> bool:
+    number = bisect_right(file.loads, section.vaddr, key=attrgetter("vaddr")) - 1
+    is_held = number >= 0 and file.loads[number].holds(section.vaddr, section.file_offset, section.size)
+    return is_held or bool(section.flags & c.SHF_TLS)
 
 
-def _without_appended_data(file: LinkedFile) -> LinkedFile:
-    """Return the file without a record for removal. Raises `EmbedError` where other bytes follow what is described."""
+def _without_appended_data(file: LinkedFile) -> FileData:
+    """Return the bytes without a record for removal. Raises `EmbedError` where others follow what is described."""
     ends = [file.loaded_end, file.table_end, file.section_table.end]
     described = max([*ends, *(section.file_span.end for section in file.stored)])
     record = record_span(file.data)
@@ -286,4 +271,4 @@ def _without_appended_data(file: LinkedFile) -> LinkedFile:
             f"{counted(end - described, 'byte')} appended after the ELF data (an archive, a payload or a signature); "
             "adding a section would move what may be expected at a fixed offset"
         )
-    return file._replace(data=part_of(file.data, 0, end))
+    return part_of(file.data, 0, end)

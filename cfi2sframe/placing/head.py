@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE
 from cfi2sframe.placing.gate import round_up
-from cfi2sframe.placing.movable import (
-    BUILD_ID_NAME,
-    ENCLOSING_TYPES,
-    FOLLOWING_TYPES,
-    dynamic_entries,
-    movable_sections,
-)
+from cfi2sframe.placing.moving import BUILD_ID_NAME, ENCLOSING_TYPES, FOLLOWING_TYPES, movable_sections
 from cfi2sframe.range_map import united, without
 
 if TYPE_CHECKING:
@@ -149,7 +143,7 @@ class Head:
         segments = united(s.file_span for s in self.kept if s.type not in ENCLOSING_TYPES)
         sections = [section.file_span for section in file.stored]
         yield from ((span.start, -1) for span in without(segments, sections) if span.end > end)
-        values = [entry.value for entry in dynamic_entries(file) if entry.tag in _ADDRESS_TAGS]
+        values = [entry.value for entry in file.dynamic if entry.tag in _ADDRESS_TAGS]
         for vaddr in (file.header.entry_vaddr, *values):
             start = vaddr - load.vaddr + load.file_offset
             if start >= end and file.stored_at(start) is None:
@@ -215,8 +209,4 @@ class Head:
             return Rearranged(self.file, staying, leaving)
         size = start - load.file_offset
         grown = load._replace(file_size=size, memory_size=size)
-        segments, loads = (
-            tuple(grown if segment is load else segment for segment in some)
-            for some in (self.file.segments, self.file.loads)
-        )
-        return Rearranged(self.file._replace(segments=segments, loads=loads), staying, leaving)
+        return Rearranged(self.file.with_load(load, grown), staying, leaving)

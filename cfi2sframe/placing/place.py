@@ -24,11 +24,13 @@ from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, ProgramHeader
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import round_up, with_own_entry
 from cfi2sframe.placing.head import Head, MovableGroup, Rearranged, alignment_of, repeated_note, slack_end
-from cfi2sframe.placing.movable import FOLLOWING_TYPES, SectionPlace, dynamic_entries, symbols_among
+from cfi2sframe.placing.moving import FOLLOWING_TYPES, SectionPlace
 from cfi2sframe.range_map import Span
 from cfi2sframe.text import shown_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from cfi2sframe.elf.contents import FileData
     from cfi2sframe.placing.gate import LinkedFile
 
@@ -214,9 +216,8 @@ def _may_be_interpreter(file: LinkedFile) -> bool:
         return False
     if file.loads[-1].file_size == file.loads[-1].memory_size:
         return False
-    entries = dynamic_entries(file)
-    is_program = any(entry.tag == c.DT_FLAGS_1 and entry.value & c.DF_1_PIE for entry in entries)
-    return not is_program and not any(entry.tag == c.DT_NEEDED for entry in entries)
+    is_program = any(entry.tag == c.DT_FLAGS_1 and entry.value & c.DF_1_PIE for entry in file.dynamic)
+    return not is_program and not any(entry.tag == c.DT_NEEDED for entry in file.dynamic)
 
 
 def _is_end_fixed(file: LinkedFile) -> bool:
@@ -227,8 +228,18 @@ def _is_end_fixed(file: LinkedFile) -> bool:
     """
     if file.header.type != c.ET_EXEC:
         return False
-    found = symbols_among(file, (b"personality", b"brk", b"sbrk"))
+    found = _symbols_among(file, (b"personality", b"brk", b"sbrk"))
     return b"personality" in found and len(found) > 1
+
+
+def _symbols_among(file: LinkedFile, names: Iterable[bytes]) -> set[bytes]:
+    """Return those of some names that symbols have."""
+    wanted, found = tuple(name + b"\0" for name in names), set[bytes]()
+    for table in file.symbol_tables:
+        strings = file.section_bytes(file.sections[table.link]) if table.link < len(file.sections) else b""
+        offsets = (offset for (offset,) in file.records(table, "I20x"))
+        found.update(strings[at : strings.index(b"\0", at)] for at in offsets if strings.startswith(wanted, at))
+    return found
 
 
 def _after_bss(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock | None:

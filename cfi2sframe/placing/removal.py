@@ -14,7 +14,7 @@ from cfi2sframe.constants.elf import PF_W, PT_GNU_SFRAME, PT_LOAD, SHT_NULL
 from cfi2sframe.elf.contents import Splice, overwrite, spliced
 from cfi2sframe.elf.headers import SECTION_HEADER_SIZE, ElfSection
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.gate import open_linked, symbols_of, with_own_entry
+from cfi2sframe.placing.gate import open_linked, with_own_entry
 from cfi2sframe.placing.record import digest_of, original_of
 from cfi2sframe.range_map import Span
 
@@ -91,27 +91,28 @@ def zeroing_splices(file: LinkedFile) -> list[Splice]:
     segment that ends with the section ends before it afterwards, so that there is room for the next one. Raises
     `EmbedError` when there is no section.
     """
-    index, entry = file.sframe_index, file.sframe_segment
-    if index is not None:
-        start, end = file.sections[index].file_span
+    section, entry = file.sframe_section, file.sframe_segment
+    if section is not None:
+        start, end = section.file_span
     elif entry is not None:
         start, end = entry.file_span
     else:
         raise EmbedError("the file has no .sframe section")
     kept = [segment for segment in file.segments if segment.type != PT_GNU_SFRAME]
     segments = with_own_entry([_without_end(segment, Span(start, end)) for segment in kept])
-    table = b"".join(segment.pack(file.order) for segment in segments)
+    table = b"".join(segment.pack(file.byte_order) for segment in segments)
     table_start = file.header.program_headers_offset
     header = file.header._replace(program_header_count=len(segments))
     splices = [
         overwrite(table_start, table.ljust(file.table_end - table_start, b"\0")),
         overwrite(start, bytes(end - start)),
     ]
-    if index is not None:
+    if section is not None:
+        index = section.index
         place = file.section_table.start + SECTION_HEADER_SIZE * index
-        splices.append(overwrite(place, INACTIVE.pack(file.order)))
-        symbols = (symbol for table in file.symbol_tables for _, symbol in symbols_of(file, table))
-        if index == len(file.sections) - 1 and all(section != index for _, section, _ in symbols):
+        splices.append(overwrite(place, INACTIVE.pack(file.byte_order)))
+        symbols = (symbol for table in file.symbol_tables for symbol in file.symbol_fields(table))
+        if index == len(file.sections) - 1 and all(other != index for _, other, _ in symbols):
             header = header._replace(section_header_count=index)
     return sorted([*splices, overwrite(0, header.pack())])
 

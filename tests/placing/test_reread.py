@@ -10,7 +10,7 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.constants.elf import PF_R, PF_W, PF_X, PT_PHDR, SHT_GNU_SFRAME, SHT_NULL
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.linked import plan_insertion, self_check
+from cfi2sframe.placing.insertion import check_insertion, plan_insertion
 from cfi2sframe.placing.place import Placement
 from cfi2sframe.placing.record import record_span
 from cfi2sframe.placing.removal import check_removal
@@ -54,7 +54,7 @@ class Edit(NamedTuple):
             # Without its record, which would tell at once that this is not the original.
             check_removed(without_record(self.full), written)
         else:
-            self_check(written, self.plan, sframe(self.plan.section_size))
+            check_insertion(written, self.plan, sframe(self.plan.section_size))
 
 
 @pytest.fixture(params=[SMALL, LARGE], ids=["slack", "new segment"])

@@ -15,8 +15,7 @@ from cfi2sframe.conversion.convert import Conversion
 from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, SECTION_HEADER_SIZE
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import check, check_removal, emit, remove
-from cfi2sframe.placing.insert import inserted
-from cfi2sframe.placing.linked import plan_insertion, self_check
+from cfi2sframe.placing.insertion import check_insertion, insert, plan_insertion
 from cfi2sframe.placing.place import Placement
 from cfi2sframe.placing.record import record_span
 from tests.support.needs import attempt, need
@@ -62,8 +61,8 @@ def checksum(data: bytes) -> str:
 def embedded(data: bytes, size: int) -> tuple[Placement, bytes]:
     """Return how a section of `size` bytes goes into a linked file, and the file with it, which is checked."""
     plan = plan_insertion(data, size)
-    rewritten = b"".join(inserted(plan, sframe(size)))
-    self_check(rewritten, plan, sframe(size))
+    rewritten = b"".join(insert(plan, sframe(size)))
+    check_insertion(rewritten, plan, sframe(size))
     return plan, rewritten
 
 

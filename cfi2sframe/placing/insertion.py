@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put a section into a linked file, at the place that has been found for it.
+"""The door for linked files: insert a finished `.sframe` section, mapped and with PT_GNU_SFRAME, and check the result.
 
-What is loaded keeps its file offset, except for the sections that the placement moves. What follows the loaded part
-(debug sections, symbols) moves to make room for a new segment: the loaded part comes first, as linkers have it. New
-section names and section headers follow at the end of the file. They replace the old ones where these end the file;
-elsewhere the old ones stay, unused. The record for removal comes last.
+The section's address depends on its size, and its bytes depend on its address. So the plan is made first:
+
+    plan = plan_insertion(data, section_size)        # plan.section_vaddr is known from here on
+    chunks = insert(plan, section)                   # buffers, mostly ranges of `data`
+    check_insertion(rewritten, plan, section)        # rereads the result, with independent code
+
+Code and data keep their addresses. What is loaded keeps its file offset, except for the sections that the placement
+moves. What follows the loaded part (debug sections, symbols) moves to make room for a new segment: the loaded part
+comes first, as linkers have it. New section names and section headers follow at the end of the file. They replace the
+old ones where these end the file; elsewhere the old ones stay, unused. The record for removal comes last. The caller
+sets the file's mode, owner and times.
 """
 
 from __future__ import annotations
@@ -13,25 +20,47 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.constants.elf import SHF_ALLOC, SHT_GNU_SFRAME
-from cfi2sframe.elf.contents import Splice, is_zero, overwrite, spliced
-from cfi2sframe.elf.headers import FILE_HEADER_SIZE, SECTION_HEADER_SIZE, SFRAME_NAME, ElfSection
+from cfi2sframe.elf.contents import Splice, is_equal, is_zero, overwrite, spliced
+from cfi2sframe.elf.headers import FILE_HEADER_SIZE, SECTION_HEADER_SIZE, SFRAME_NAME
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.gate import round_up
-from cfi2sframe.placing.place import SECTION_ALIGNMENT
-from cfi2sframe.placing.record import Kept, with_record
-from cfi2sframe.placing.section_indices import changed_contents, numbering_with, renumbered_header
+from cfi2sframe.placing.gate import open_linked, round_up
+from cfi2sframe.placing.moving import changed_contents, numbering_with, renumbered_header
+from cfi2sframe.placing.place import SECTION_ALIGNMENT, place_section
+from cfi2sframe.placing.record import Kept, original_of, with_record
+from cfi2sframe.placing.removal import INACTIVE, proven_original, zeroing_splices
 from cfi2sframe.range_map import Span, without
 
 if TYPE_CHECKING:
-    from cfi2sframe.elf.contents import Joined
+    from cfi2sframe.elf.contents import FileData, Joined
     from cfi2sframe.elf.headers import Buffer
     from cfi2sframe.placing.gate import LinkedFile
+    from cfi2sframe.placing.moving import NewIndex
     from cfi2sframe.placing.place import Placement
 
 _NAME = SFRAME_NAME.encode() + b"\0"
 
 
-def inserted(placement: Placement, section: Buffer, section_type: int = SHT_GNU_SFRAME) -> Joined:
+def plan_insertion(data: FileData, section_size: int) -> Placement:
+    """Plan to put a section of `section_size` bytes into the linked file `data`.
+
+    A section that is there is removed first. Raises `EmbedError` with the reason when the file cannot be rewritten
+    safely.
+    """
+    if section_size <= 0:
+        raise EmbedError("an empty section is never written")
+    known = proven_original(data)
+    # A record that does not fit goes.
+    file = open_linked(data if known is None else known.content)
+    original = file.data
+    if not file.has_sframe:
+        return place_section(file, section_size)._replace(original=original)
+    splices = zeroing_splices(file)
+    cleared = tuple(Span(splice.file_offset, splice.file_offset + splice.removed_size) for splice in splices)
+    bare = open_linked(spliced(file.data, splices))
+    return place_section(bare, section_size)._replace(original=original, cleared=cleared)
+
+
+def insert(placement: Placement, section: Buffer, section_type: int = SHT_GNU_SFRAME) -> Joined:
     """Return the new file: buffers to be written one after the other, most of them parts of the old one.
 
     `section_type` is SHT_GNU_SFRAME or, for tools before binutils 2.45, SHT_PROGBITS. Raises `EmbedError` when the
@@ -40,11 +69,10 @@ def inserted(placement: Placement, section: Buffer, section_type: int = SHT_GNU_
     if len(section) != placement.section_size:
         raise EmbedError(f"the section has {len(section)} bytes, the plan has room for {placement.section_size}")
     file = placement.file
-    new_vaddrs = {index: place.vaddr for index, place in placement.places.items()}
-    numbering = numbering_with(file, new_vaddrs, placement.section_vaddr)
-    changed = changed_contents(file, numbering, new_vaddrs)
-    moved = {index: changed.get(index) or file.section_bytes(index) for index in placement.places}
-    table = b"".join(segment.pack(file.order) for segment in placement.segments)
+    numbering = numbering_with(file, placement.places, placement.section_vaddr)
+    changed = changed_contents(file, numbering, placement.places)
+    moved = {index: changed.get(index) or file.section_bytes(file.sections[index]) for index in placement.places}
+    table = b"".join(segment.pack(file.byte_order) for segment in placement.segments)
     header = file.header._replace(program_header_count=len(placement.segments))
     block = _block(placement, table, moved, section)
     splices = [block]
@@ -60,7 +88,7 @@ def inserted(placement: Placement, section: Buffer, section_type: int = SHT_GNU_
         header = header._replace(
             section_headers_offset=end.headers_offset,
             section_header_count=len(numbering) + 1,
-            section_names_index=numbering[file.names_index],
+            section_names_index=numbering[file.headers.names_index],
         )
     rewritten = spliced(file.data, [*splices, overwrite(0, header.pack())])
     return _recorded(placement, rewritten, splices, numbering, end)
@@ -79,7 +107,7 @@ class _End(NamedTuple):
 
 
 def _recorded(
-    placement: Placement, rewritten: Joined, splices: list[Splice], numbering: list[int], end: _End | None
+    placement: Placement, rewritten: Joined, splices: list[Splice], numbering: list[NewIndex], end: _End | None
 ) -> Joined:
     """Return the new file with its record. The first of the splices is the block."""
     file, block = placement.file, splices[0]
@@ -103,9 +131,9 @@ def _recorded(
     return with_record(placement.original, rewritten, sources, whole, without(changed, whole), tables, numbering)
 
 
-def _sources_of_end(file: LinkedFile, numbering: list[int], end: _End) -> list[Kept]:
+def _sources_of_end(file: LinkedFile, numbering: list[NewIndex], end: _End) -> list[Kept]:
     """Return where section names and headers are that were in the part of the file that is written anew."""
-    names, table = file.sections[file.names_index], file.section_table
+    names, table = file.names_section, file.section_table
     sources = []
     if end.names_offset is not None and names.file_offset >= end.kept_size:
         sources.append(Kept(names.file_offset, names.size, end.names_offset))
@@ -158,36 +186,33 @@ def _names(file: LinkedFile) -> tuple[bytes, int]:
     That is without its section headers and, before these, its section names, where they end the file and are written
     anew.
     """
-    names, table, kept_size = file.section_bytes(file.names_index), file.section_table, len(file.data)
+    names, table, kept_size = file.section_bytes(file.names_section), file.section_table, len(file.data)
     names = b"" if _NAME in names else names + _NAME
     last = file.stored[-1]
     is_end = table.start >= max(file.loaded_end, last.file_span.end)
     if is_end and is_zero(file.data, Span(table.end, kept_size)):
         kept_size = table.start
-        is_last = last.index == file.names_index and last.file_offset >= file.loaded_end
+        is_last = last == file.names_section and last.file_offset >= file.loaded_end
         if names and is_last and is_zero(file.data, Span(last.file_span.end, table.start)):
             kept_size = last.file_offset
     return names, kept_size
 
 
-def _end(placement: Placement, section_type: int, numbering: list[int], growth: int) -> _End:
+def _end(placement: Placement, section_type: int, numbering: list[NewIndex], growth: int) -> _End:
     """Return the new end of the file, before which `growth` bytes have been inserted: section names, then headers."""
     file = placement.file
     names, kept_size = _names(file)
     start = kept_size + growth
     names_offset = round_up(start, 8)
     headers_offset = round_up(names_offset + len(names), 8)
-    added = ElfSection(
-        name_offset=(names or file.section_bytes(file.names_index)).index(_NAME),
+    added = INACTIVE._replace(
+        name_offset=(names or file.section_bytes(file.names_section)).index(_NAME),
         type=section_type,
         flags=SHF_ALLOC,
         vaddr=placement.section_vaddr,
         file_offset=placement.block.section_file_offset,
         size=placement.section_size,
-        link=0,
-        info=0,
         alignment=SECTION_ALIGNMENT,
-        entry_size=0,
     )
     # The new header has the one index that is in no item of `numbering`.
     headers = [added] * (len(file.sections) + 1)
@@ -197,9 +222,28 @@ def _end(placement: Placement, section_type: int, numbering: list[int], growth: 
             entry = entry._replace(**placement.places[index]._asdict())
         elif not entry.flags & SHF_ALLOC and entry.file_offset >= file.loaded_end:
             entry = entry._replace(file_offset=entry.file_offset + growth)
-        if index == file.names_index and names:
+        if old == file.names_section and names:
             entry = entry._replace(file_offset=names_offset, size=len(names))
         headers[numbering[index]] = entry
     content = (bytes(names_offset - start) + names).ljust(headers_offset - start, b"\0")
-    content += b"".join(entry.pack(file.order) for entry in headers)
+    content += b"".join(entry.pack(file.byte_order) for entry in headers)
     return _End(kept_size, content, names_offset if names else None, headers_offset)
+
+
+def check_insertion(rewritten: FileData, plan: Placement, section: Buffer) -> None:
+    """Reread the rewritten file with independent code and compare it with the original.
+
+    Raises `EmbedError` when anything differs but the section and what `reread` allows, when `.sframe` is not at the
+    planned address with the bytes `section`, or when the record does not restore the file;
+    `InputError` when one of the files cannot be read.
+    """
+    from cfi2sframe.placing.reread import check_inserted, check_removed
+
+    if plan.cleared:
+        check_removed(plan.original, plan.file.data)
+    check_inserted(plan.file.data, rewritten, plan.section_vaddr, section)
+    # What is written has to pass the gate again, at the next conversion.
+    open_linked(rewritten)
+    restored = original_of(rewritten)
+    if restored is None or not is_equal(restored.content, plan.original):
+        raise EmbedError("the rewritten file fails its re-read: its record does not restore the original")

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sections that may move to another address, the indices that sections then have, and what follows them.
+
+A section may move if only a program header or a dynamic entry refers to it: the interpreter's name (PT_INTERP), notes
+(PT_NOTE, PT_GNU_PROPERTY), and tables of the dynamic linker that a DT_ entry points to. A section to which a global
+symbol or a relocation refers may not, since code may contain its address; nor may a note with an address relative to
+itself.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections import Counter
+from itertools import accumulate
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final, NamedTuple, NewType
+
+from cfi2sframe.abi import ARCHES
+from cfi2sframe.constants import elf as c
+from cfi2sframe.elf.headers import SYMBOL_SIZE
+from cfi2sframe.elf.notes import may_be_elsewhere
+from cfi2sframe.elf.references import packed_words, words_of
+from cfi2sframe.errors import EmbedError
+from cfi2sframe.range_map import Span, touches, united
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from cfi2sframe.elf.headers import ElfSection, ProgramHeader
+    from cfi2sframe.placing.gate import LinkedFile
+
+#: The index of a section in the rewritten file; plain numbers are those of the file as it was.
+NewIndex = NewType("NewIndex", int)
+#: Notes that tools also find by the name of their section: without a PT_NOTE, little is lost.
+NAMED_NOTES: Final = frozenset(
+    {
+        ".note.gnu.property",
+        ".note.gnu.build-id",
+        ".note.ABI-tag",
+        ".note.package",
+        ".note.dlopen",
+        ".note.gnu.gold-version",
+    }
+)
+BUILD_ID_NAME: Final = ".note.gnu.build-id"
+#: Sections that readers find by a dynamic tag only.
+TAG_OF_NAME: Final = {
+    ".gnu.hash": c.DT_GNU_HASH,
+    ".hash": c.DT_HASH,
+    ".dynsym": c.DT_SYMTAB,
+    ".dynstr": c.DT_STRTAB,
+    ".gnu.version": c.DT_VERSYM,
+    ".gnu.version_d": c.DT_VERDEF,
+    ".gnu.version_r": c.DT_VERNEED,
+}
+#: Between sections, linkers write zeros; patchelf writes X or Z where a section was.
+_FILLING: Final = b"\0XZ"
+#: Bytes of the largest section of notes that is read for addresses relative to itself.
+_MAX_NOTES_SIZE: Final = 1 << 12
+_RELATIVE_TYPES: Final = frozenset(arch.relative_relocation for arch in ARCHES)
+#: Segments that describe single sections, and move with them.
+FOLLOWING_TYPES: Final = frozenset({c.PT_INTERP, c.PT_NOTE, c.PT_GNU_PROPERTY})
+ENCLOSING_TYPES: Final = frozenset({c.PT_LOAD, c.PT_PHDR, c.PT_GNU_RELRO})
+
+
+class SectionPlace(NamedTuple):
+    """The virtual address and the file offset of a section."""
+
+    vaddr: int
+    file_offset: int
+
+
+def _is_inside(section: ElfSection, value: int) -> bool:
+    """Whether a symbol of a section is in it, or at its end. GNU ld gives `__ehdr_start` the first section's index."""
+    return section.vaddr <= value <= section.end_vaddr
+
+
+def movable_sections(file: LinkedFile, start: int, end: int) -> frozenset[int]:
+    """Return the indices of the sections between two file offsets that may move to another address."""
+    tags = Counter((entry.tag, entry.value) for entry in file.dynamic)
+    following = [segment for segment in file.segments if segment.type in FOLLOWING_TYPES]
+    others = united(
+        segment.file_span
+        for segment in file.segments
+        if segment.type not in FOLLOWING_TYPES and segment.type not in ENCLOSING_TYPES
+    )
+    found = {
+        index
+        for index in file.indices_within(Span(start, end))
+        if not touches(others, file.sections[index].file_span) and _is_movable(file, index, tags, following)
+    }
+    if not found:
+        return frozenset()
+    for table in file.symbol_tables:
+        named = ((index, value) for info, index, value in file.symbol_fields(table) if info >> 4 != c.STB_LOCAL)
+        found -= {index for index, value in named if index in found and _is_inside(file.sections[index], value)}
+    low = min((file.sections[index].vaddr for index in found), default=0)
+    high = max((file.sections[index].end_vaddr for index in found), default=0)
+    addresses = sorted(_relocated_addresses(file, low, high))
+    found = {index for index in found if not _holds_any(file.sections[index], addresses)}
+    for covered in (file.indices_within(segment.file_span) for segment in following):
+        if not found.issuperset(covered):
+            # A segment moves with all of its sections, or with none.
+            found.difference_update(covered)
+    return frozenset(found)
+
+
+def _holds_any(section: ElfSection, addresses: list[int]) -> bool:
+    """Whether any of some ascending addresses lies in a section."""
+    first = bisect_left(addresses, section.vaddr)
+    return first < len(addresses) and addresses[first] < section.end_vaddr
+
+
+def _is_movable(file: LinkedFile, index: int, tags: Counter[tuple[int, int]], following: list[ProgramHeader]) -> bool:
+    section = file.sections[index]
+    if not section.flags & c.SHF_ALLOC or section.flags & (c.SHF_WRITE | c.SHF_EXECINSTR):
+        return False
+    start, end = section.file_span
+    touching = [
+        segment.file_span for segment in following if segment.file_offset < end and start < segment.file_span.end
+    ]
+    if any(span.start > start or span.end < end for span in touching):
+        return False
+    if section.name == ".interp":
+        return len(touching) == 1
+    if section.type == c.SHT_NOTE:
+        return section.name in NAMED_NOTES or (bool(touching) and _is_note_of_no_place(file, section))
+    tag = TAG_OF_NAME.get(section.name)
+    return tag is not None and not touching and tags[tag, section.vaddr] == 1 and _is_whole(file, section)
+
+
+def _is_whole(file: LinkedFile, section: ElfSection) -> bool:
+    """Whether only filling follows a table: a damaged section header may tell of less than readers of the table use."""
+    end = section.file_span.end
+    load_end = max(load.file_span.end for load in file.loads if load.file_offset <= section.file_offset)
+    return not bytes(file.data[end : min(file.next_described(end), load_end)]).strip(_FILLING)
+
+
+def _is_note_of_no_place(file: LinkedFile, section: ElfSection) -> bool:
+    """Whether a section is small and has well-formed notes only, none with an address relative to itself."""
+    if section.size > _MAX_NOTES_SIZE:
+        return False
+    image = range(file.loads[0].vaddr, file.loads[-1].end_vaddr)
+    return may_be_elsewhere(file.section_bytes(section), file.byte_order, section.alignment, section.vaddr, image)
+
+
+def _relocated_addresses(file: LinkedFile, start_vaddr: int, end_vaddr: int) -> set[int]:
+    """Return the addresses in a range that relative relocations store, and those at which any relocation stores."""
+    found: set[int] = set()
+    for section in file.sections:
+        if not section.flags & c.SHF_ALLOC or not section.is_stored:
+            continue
+        if section.type == c.SHT_RELR:
+            packed = packed_words(words_of(file.section_bytes(section), file.byte_order, 1))
+            found.update(value for value in _stored_at(file, packed) if start_vaddr <= value < end_vaddr)
+        elif section.type == c.SHT_RELA:
+            words = words_of(file.section_bytes(section), file.byte_order, 3)
+            found.update(place for place in words[0::3] if start_vaddr <= place < end_vaddr)
+            found.update(
+                addend
+                for info, addend in zip(words[1::3], words[2::3], strict=True)
+                if start_vaddr <= addend < end_vaddr and info & 0xFFFFFFFF in _RELATIVE_TYPES
+            )
+    return found
+
+
+def _stored_at(file: LinkedFile, packed: Iterable[tuple[int, int]]) -> Iterator[int]:
+    """Yield what the file has in the words that compact relocations name: the addends."""
+    loads = [load for load in file.loads if load.flags & c.PF_W]
+    contents = [file.data[load.file_offset + -load.vaddr % 8 : load.file_span.end] for load in loads]
+    words = [words_of(content, file.byte_order, 1) for content in contents]
+    for start, bitmap in packed:
+        for load, stored in zip(loads, words, strict=True):
+            first = (start - load.vaddr) // 8
+            # The last word that the bitmap can name is the 63rd.
+            for number in range(max(first, 0), min(first + bitmap.bit_length(), len(stored))):
+                if bitmap >> (number - first) & 1:
+                    yield stored[number]
+
+
+# Indices and contents
+
+
+def numbering_with(file: LinkedFile, places: Mapping[int, SectionPlace], section_vaddr: int) -> list[NewIndex]:
+    """Return the new index of each section when one is added at `section_vaddr`; it gets the index that is left out.
+
+    The new section comes last, unless sections move to `places`: then the added and the moved ones are inserted in
+    address order, because patchelf, to make room for program headers, moves the sections from index 1 on up to the
+    first that is not in the way.
+    """
+    count = len(file.sections)
+    if not places:
+        return list(map(NewIndex, range(count)))
+    staying = [index for index in range(count) if index not in places]
+    loaded = sorted(
+        (file.sections[i].vaddr, at) for at, i in enumerate(staying) if file.sections[i].flags & c.SHF_ALLOC
+    )
+    vaddrs = [vaddr for vaddr, _ in loaded]
+    # By number of lower addresses: the last position of the sections there.
+    lasts = list(accumulate((at for _, at in loaded), max))
+    added = [(place.vaddr, index) for index, place in places.items()]
+    after: dict[int, list[int]] = {}
+    for vaddr, index in sorted([*added, (section_vaddr, count)], key=itemgetter(0)):
+        lower = bisect_left(vaddrs, vaddr)
+        after.setdefault(lasts[lower - 1] if lower else 0, []).append(index)
+    order = [index for at, old in enumerate(staying) for index in (old, *after.get(at, ()))]
+    new_of = {old: NewIndex(new) for new, old in enumerate(order)}
+    return [new_of[old] for old in range(count)]
+
+
+def renumbered_header(header: ElfSection, numbering: Sequence[NewIndex]) -> ElfSection:
+    """Return a section header with the indices in sh_link and sh_info replaced.
+
+    Raises `EmbedError` when one of them leaves the table.
+    """
+    is_index = header.flags & c.SHF_INFO_LINK or header.type in (c.SHT_REL, c.SHT_RELA)
+    try:
+        link = numbering[header.link]
+        return header._replace(link=link, info=numbering[header.info] if is_index else header.info)
+    except IndexError as error:
+        raise EmbedError(f"a section is linked to section {header.link}, which is not in the table") from error
+
+
+def changed_contents(
+    file: LinkedFile, numbering: Sequence[NewIndex], places: Mapping[int, SectionPlace]
+) -> dict[int, bytes]:
+    """Return the new bytes of the sections that hold section indices or the addresses of moved sections.
+
+    Symbol tables hold both, `.dynamic` holds addresses. Raises `EmbedError` when the file has an SHT_SYMTAB_SHNDX,
+    which is for more sections than st_shndx can hold.
+    """
+    if numbering == list(range(len(numbering))) and not places:
+        return {}
+    if any(section.type == c.SHT_SYMTAB_SHNDX for section in file.sections):
+        raise EmbedError("the file has more sections than st_shndx can hold")
+    found = {table.index: _changed_symbols(file, table, numbering, places) for table in file.symbol_tables}
+    tables = {
+        (TAG_OF_NAME.get(file.sections[index].name), file.sections[index].vaddr): place.vaddr
+        for index, place in places.items()
+    }
+    for entry in file.dynamic:
+        holder = file.stored_at(entry.value_file_offset)
+        if (entry.tag, entry.value) in tables and holder is not None:
+            content = found.setdefault(holder.index, bytearray(file.section_bytes(holder)))
+            at = entry.value_file_offset - holder.file_offset
+            struct.pack_into(file.byte_order + "Q", content, at, tables[entry.tag, entry.value])
+    return {index: bytes(new) for index, new in found.items() if new != file.section_bytes(file.sections[index])}
+
+
+def _changed_symbols(
+    file: LinkedFile, table: ElfSection, numbering: Sequence[NewIndex], places: Mapping[int, SectionPlace]
+) -> bytearray:
+    content = bytearray(file.section_bytes(table))
+    end = min(len(numbering), c.SHN_LORESERVE)
+    for symbol_index, (info, index, value) in enumerate(file.symbol_fields(table)):
+        if index >= end:
+            continue
+        new_value = value
+        if index in places and info >> 4 == c.STB_LOCAL and _is_inside(file.sections[index], value):
+            new_value += places[index].vaddr - file.sections[index].vaddr
+        if (numbering[index], new_value) != (index, value):
+            at = SYMBOL_SIZE * symbol_index + 6
+            struct.pack_into(file.byte_order + "HQ", content, at, numbering[index], new_value)
+    return content
