@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a run is, on standard error: a bar for many files on a terminal (tqdm), else a line every ten seconds."""
+"""How far a run is, on standard error: a line every ten seconds; on a terminal, one line redrawn or a bar of tqdm."""
 
 from __future__ import annotations
 
@@ -32,14 +32,18 @@ _VARIABLE: Final = "CFI2SFRAME_PROGRESS"
 #: After these the first line is printed, and then one in each interval.
 _FIRST_SECONDS: Final = 2.0
 _INTERVAL_SECONDS: Final = 10.0
+_TERMINAL_INTERVAL_SECONDS: Final = 1.0
+#: Return to the start of a terminal's line, and erase it.
+_ERASE: Final = "\r\033[K"
 #: The share of the bytes that must be done before the time left is guessed.
 _MIN_SHARE: Final = 0.1
 
 
 class _Shown:
-    """The run whose progress is shown."""
+    """The run whose progress is shown, and whether a terminal has a line about it, without a line end."""
 
     files: Files | None = None
+    is_drawn = False
 
 
 class Files:
@@ -60,9 +64,12 @@ class Files:
             self._bar.update(size)
 
     def clear(self) -> None:
-        """Remove the bar, to print something else."""
+        """Remove the bar or the line, to print something else."""
         if self._bar is not None:
             self._bar.clear()
+        if _Shown.is_drawn:
+            _Shown.is_drawn = False
+            os.write(_STANDARD_ERROR, _ERASE.encode())
 
     def line(self) -> str:
         """Return how far the run is; nothing where a bar shows it."""
@@ -84,6 +91,7 @@ class Files:
 
     def __exit__(self, *_: object) -> None:
         _Shown.files = None
+        self.clear()
         if self._bar is not None:
             self._bar.close()
 
@@ -129,13 +137,19 @@ def _is_off() -> bool:
 
 @contextmanager
 def ticking(verb: str) -> Iterator[None]:
-    """Print a line about a run that takes long."""
-    start = time.monotonic()
+    """Print a line about a run that takes long, again and again."""
+    start, is_terminal = time.monotonic(), sys.stderr.isatty()
 
     def tick(_number: int, _frame: FrameType | None) -> None:
         text = verb if _Shown.files is None else _Shown.files.line()
         if text and not _is_off():
-            line = f"{PROGRAM}: info: {printable(text)} ({time.monotonic() - start:,.0f} s)\n"
+            line = f"{PROGRAM}: info: {printable(text)} ({time.monotonic() - start:,.0f} s)"
+            # Without files, something else may be printed at any time.
+            _Shown.is_drawn = is_terminal and _Shown.files is not None
+            if _Shown.is_drawn:
+                line = _ERASE + line[: os.get_terminal_size(_STANDARD_ERROR).columns - 1]
+            else:
+                line += "\n"
             # The interrupted code may hold the lock of sys.stderr.
             os.write(_STANDARD_ERROR, line.encode("utf-8", "backslashreplace"))
 
@@ -145,7 +159,8 @@ def ticking(verb: str) -> Iterator[None]:
         # Only the main thread may install handlers.
         yield
         return
-    signal.setitimer(signal.ITIMER_REAL, _FIRST_SECONDS, _INTERVAL_SECONDS)
+    interval = _TERMINAL_INTERVAL_SECONDS if is_terminal else _INTERVAL_SECONDS
+    signal.setitimer(signal.ITIMER_REAL, _FIRST_SECONDS, interval)
     try:
         yield
     finally:
