@@ -10,7 +10,7 @@ stretch ends with the function that brings it to `_STRETCH_ROWS` rows. A functio
 a range may have, or more, is a stretch by itself. So the text has each body of many rows once, and for each other
 function fewer rows than that: it grows with the input, however often a long body is used.
 
-Rows, bodies and stretches are compared by their bytes, so the text is the same whichever equal objects are one object.
+Rows, bodies and stretches are compared by their values, so the text is the same whichever equal objects are one object.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LAST_ROW: Final = 1 << 31
 #: The last row start that fits start fields of one byte, and of two.
 _MAX_NARROW_START: Final = 0xFF
 _MAX_WIDE_START: Final = 0xFFFF
-#: Bytes of a row or a letter in `_pack`, and of the distance in its second half.
+#: Bytes of a segment in `Text.items`, and of the distance in its second half.
 _ITEM: Final = 8
 _DISTANCE: Final = 4
 
@@ -105,9 +105,10 @@ class Text(NamedTuple):
     """The distinct stretches, one after the other; stretch N has the segments `[bounds[N], bounds[N + 1])`.
 
     `spellings` are those of all bodies, `function_count` counts the functions, `groups` has all of the section.
-    By segment: `letters`; `starts`, in bytes from the stretch's; `uses`, how often the stretch occurs. `narrow` and
-    `wide` sum up the bytes of rows with start fields of one byte and of two. Of the ranges that end with segment N, the
-    longest with narrow starts begins with segment `first_narrow[N]`, and the longest of all with `first_wide[N]`.
+    By segment: `letters`; `starts`, in bytes from the stretch's; `uses`, how often the stretch occurs; `items`, the
+    letter and the distance from its last row to the next segment, as bytes. `narrow` and `wide` sum up the bytes of
+    rows with start fields of one byte and of two. Of the ranges that end with segment N, the longest with narrow starts
+    begins with segment `first_narrow[N]`, and the longest of all with `first_wide[N]`.
     """
 
     alphabet: list[Letter]
@@ -175,7 +176,10 @@ def make_text(section: Section, arch: Arch) -> Text:
 
     ends = list(map(add, letter_starts, map([letter.starts[-1] for letter in alphabet].__getitem__, letters)))
     # The distance to the next stretch is in no range's key.
-    items = _pack(letters, list(map(abs, map(sub, [*letter_starts[1:], 0], ends))))
+    pairs = array("I", bytes(_ITEM * len(letters)))
+    pairs[0::2] = array("I", letters)
+    pairs[1::2] = array("I", map(abs, map(sub, [*letter_starts[1:], 0], ends)))
+    items = pairs.tobytes()
     row_sums, narrow, wide = _sum_up(alphabet, letters)
     first_narrow, first_wide = _longest_ranges(bounds, letter_starts, ends, row_sums)
     return Text(
@@ -185,7 +189,7 @@ def make_text(section: Section, arch: Arch) -> Text:
 
 
 class _Speller:
-    """Spells the bodies of a section; equal rows, segments and bodies are recognized by their bytes."""
+    """Spells the bodies of a section; equal rows, segments and bodies are recognized by their values."""
 
     def __init__(self, arch: Arch) -> None:
         self.alphabet: list[Letter] = []
@@ -198,50 +202,47 @@ class _Speller:
         self._sizes: list[int] = []
         self._number_of_kind = cache(self._number_kind)
         #: Bodies differ in their starts, and few lists of states are distinct.
-        self._numbers_of = cache(self._numbers)
-        self._number_of_letter: dict[bytes, int] = {}
-        self._number_of_rows: dict[bytes, int] = {}
+        self._kinds_of = cache(self._number_kinds)
+        #: By the numbers of row kinds, and the distances between their rows.
+        self._letter_numbers: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
 
     def _spell(self, body: FunctionBody) -> int | None:
-        starts, attributes = body.starts, body.attributes
-        if not starts or (body.repeat_size and len(starts) > 1):
+        starts, attributes, repeat_size = body.starts, body.attributes, body.repeat_size
+        if not starts or (repeat_size and len(starts) > 1):
             return None
-        numbers = self._numbers_of(body.states, attributes)
-        distances = [*map(sub, starts[1:], starts), _LAST_ROW]
-        rows = _pack(numbers, distances)
-        found = self._number_of_rows.setdefault(rows, len(self.spellings))
-        if found == len(self.spellings):
-            cuts = _cuts(distances, self._arch.prologue_step)
-            letters = []
-            for first, end in pairwise((*cuts, len(starts))):
-                key = rows[_ITEM * first : _ITEM * end - _DISTANCE]
-                if key not in self._number_of_letter:
-                    self._number_of_letter[key] = len(self.alphabet)
-                    self.alphabet.append(self._letter(numbers[first:end], starts[first:end]))
-                letters.append(self._number_of_letter[key])
-            start_size = 1 if starts[-1] <= _MAX_NARROW_START else 2 if starts[-1] <= _MAX_WIDE_START else 4
-            size = sum([self.alphabet[letter].size for letter in letters]) + (start_size - 1) * len(starts)
-            self.spellings.append(Spelling(letters, [starts[cut] for cut in cuts], attributes, len(starts), size))
-        return found
+        if repeat_size:
+            return self.number_of(body._replace(repeat_size=0))
+        kinds = self._kinds_of(body.states, attributes)
+        distances = (*map(sub, starts[1:], starts), _LAST_ROW)
+        letters: list[int] = []
+        firsts: list[int] = []
+        first = 0
+        for end, distance in enumerate(distances, 1):
+            if distance > self._arch.prologue_step or end - first == _MAX_SEGMENT_ROWS:
+                letters.append(self._letter(kinds[first:end], distances[first : end - 1]))
+                firsts.append(starts[first])
+                first = end
+        start_size = 1 if starts[-1] <= _MAX_NARROW_START else 2 if starts[-1] <= _MAX_WIDE_START else 4
+        size = sum([self.alphabet[letter].size for letter in letters]) + (start_size - 1) * len(starts)
+        self.spellings.append(Spelling(letters, firsts, attributes, len(starts), size))
+        return len(self.spellings) - 1
 
-    def _numbers(self, states: tuple[FrameState, ...], attributes: Attributes) -> list[int]:
-        return [self._number_of_kind(state, attributes) for state in states]
+    def _number_kinds(self, states: tuple[FrameState, ...], attributes: Attributes) -> tuple[int, ...]:
+        return tuple([self._number_of_kind(state, attributes) for state in states])
 
     def _number_kind(self, state: FrameState, attributes: Attributes) -> int:
         self._kinds.append(RowKind(state, attributes))
         self._sizes.append(1 + len(row_tail(state, self._arch, is_flexible=attributes.is_flexible)))
         return len(self._kinds) - 1
 
-    def _letter(self, numbers: Sequence[int], starts: Sequence[int]) -> Letter:
-        sizes = [self._sizes[number] for number in numbers]
-        kinds = tuple([self._kinds[number] for number in numbers])
-        return Letter(kinds, tuple([start - starts[0] for start in starts]), sum(sizes), sizes[0])
-
-
-def _cuts(distances: Sequence[int], prologue_step: int) -> list[int]:
-    """Return the number of the first row of each segment of a body."""
-    ends = [number for number, distance in enumerate(distances, 1) if distance > prologue_step]
-    return [cut for first, end in pairwise((0, *ends)) for cut in range(first, end, _MAX_SEGMENT_ROWS)]
+    def _letter(self, kinds: tuple[int, ...], distances: tuple[int, ...]) -> int:
+        """Return the number of the letter of rows that have kinds with these numbers, with distances between them."""
+        number = self._letter_numbers.setdefault((kinds, distances), len(self.alphabet))
+        if number == len(self.alphabet):
+            sizes = [self._sizes[kind] for kind in kinds]
+            starts = tuple(accumulate(distances, initial=0))
+            self.alphabet.append(Letter(tuple([self._kinds[kind] for kind in kinds]), starts, sum(sizes), sizes[0]))
+        return number
 
 
 def _find_stretches(
@@ -303,10 +304,11 @@ def _longest_ranges(
 ) -> tuple[array[int], array[int]]:
     """Return `Text.first_narrow` and `Text.first_wide`; a segment's first row is at its start, the last at its end."""
     first_narrow, first_wide = array("Q"), array("Q")
+    row_begins, row_ends = rows
     for base, bound in pairwise(bounds):
         narrow = wide = base
         for last in range(base, bound):
-            while rows.over(wide, last) > MAX_ROWS or ends[last] - starts[wide] > _MAX_WIDE_START:
+            while row_ends[last] - row_begins[wide] > MAX_ROWS or ends[last] - starts[wide] > _MAX_WIDE_START:
                 wide += 1
             narrow = max(narrow, wide)
             while ends[last] - starts[narrow] > _MAX_NARROW_START:
@@ -314,11 +316,3 @@ def _longest_ranges(
             first_narrow.append(narrow)
             first_wide.append(wide)
     return first_narrow, first_wide
-
-
-def _pack(numbers: Sequence[int], distances: Sequence[int]) -> bytes:
-    """Return the bytes of rows or letters: of each its number, and the distance from its last row to the next row."""
-    items = array("I", bytes(_ITEM * len(numbers)))
-    items[0::2] = array("I", numbers)
-    items[1::2] = array("I", distances)
-    return items.tobytes()
