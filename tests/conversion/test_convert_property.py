@@ -24,8 +24,6 @@ from tests.support.dwarf.naive_compare import row_of
 from tests.support.dwarf.rules import rows_of
 from tests.support.elf.samples import TEXT_VADDR, Code, linked_file
 
-TYPE_CHECKING = False
-
 #: Steps after which every row can be expressed: with others, most sections would be empty.
 PLAIN: frozenset[cfi.Operation] = frozenset(
     (

@@ -15,8 +15,6 @@ from cfi2sframe.errors import Cfi2SFrameError
 from tests.fuzz import seeds
 from tests.support.elf.samples import TEXT_VADDR, Code, linked_file, push_fp
 
-TYPE_CHECKING = False
-
 ROOT: Final = Path(__file__).resolve().parents[2]
 #: Small programs that nearly every machine has; those that are larger or missing are passed over.
 PROGRAMS: Final = ("true", "echo", "sleep", "mkfifo", "tty", "sync", "tclsh8.6", "file", "xlsatoms")

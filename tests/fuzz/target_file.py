@@ -129,22 +129,12 @@ def _all_sources() -> bytes:
     cies = [cie_of(AMD64), cie_of(AMD64, augmentation="")]
     body = (asm.advance(4), asm.def_cfa_offset(16))
     debug = (asm.Fde(cies[1], TEXT_VADDR, 32, body), asm.Fde(cies[1], TEXT_VADDR + 48, 32, body))
-    eh_frame = (
-        asm.Fde(cies[0], TEXT_VADDR + 8, 16, body),
-        asm.Fde(cies[0], TEXT_VADDR + 64, 32, body),
-        asm.Terminator(),
-    )
+    eh_frame = (asm.Fde(cies[0], TEXT_VADDR + 8, 16, body), asm.Fde(cies[0], TEXT_VADDR + 64, 32, body))
+    frame = asm.EhFrame((*eh_frame, asm.Terminator()), FRAME_VADDR).assemble()
     table = GoTable((GoFunction(0, ((4, 0), (60, 8))), GoFunction(64, ((4, 0), (28, 16)))), 128)
     return go_file(
         AMD64,
         table,
-        asm.Section(
-            ".eh_frame",
-            asm.EhFrame((*eh_frame, asm.Terminator()), FRAME_VADDR).assemble(),
-            1,
-            SHF_ALLOC,
-            FRAME_VADDR,
-            align=8,
-        ),
+        asm.Section(".eh_frame", frame, 1, SHF_ALLOC, FRAME_VADDR, align=8),
         asm.Section(".debug_frame", asm.EhFrame(debug, debug_frame=True).assemble()),
     )

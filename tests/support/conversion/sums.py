@@ -12,9 +12,6 @@ from cfi2sframe.conversion.lower import InParts, Skip
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.report.coverage import NAMED_COUNT, Coverage
 
-TYPE_CHECKING = False
-
-
 DEFAULTS = Options()
 
 

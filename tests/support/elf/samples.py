@@ -13,8 +13,6 @@ from cfi2sframe.dwarf.entries import DwarfCie
 from cfi2sframe.elf.image import ElfImage
 from tests.support.dwarf import cfi_asm as asm
 
-TYPE_CHECKING = False
-
 ET_DYN: Final = 3
 PT_LOAD: Final = 1
 SHT_NOBITS: Final = 8

@@ -8,8 +8,6 @@ from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import CODE, ET_DYN, PT_LOAD, SHF_ALLOC, SHT_NOBITS, TEXT_VADDR
 
-TYPE_CHECKING = False
-
 TABLE_VADDR: Final = 0x40000
 MODULE_VADDR: Final = 0x60000
 TOP_FRAME: Final = 1
