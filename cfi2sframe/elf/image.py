@@ -32,7 +32,7 @@ from cfi2sframe.errors import ElfError, ForeignError
 from cfi2sframe.text import shown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
     from cfi2sframe.elf.contents import FileData
 
@@ -250,7 +250,7 @@ class ElfImage:
 
     def end_of_segments(self) -> int:
         """Return the first address past the last PT_LOAD; 0 without any."""
-        return max((p.end_vaddr for p in self.segments if p.type == c.PT_LOAD), default=0)
+        return max((load.end_vaddr for load in self.loads), default=0)
 
     # Symbols
 
@@ -324,47 +324,41 @@ class ElfImage:
     def names_of(self, vaddrs: Iterable[int]) -> dict[int, str]:
         """Return the names of the functions that start at these addresses, where symbol tables know them.
 
-        A function symbol is preferred to others, then a symbol of .symtab to one of .dynsym, then the first to later
-        ones. The names of a damaged table are left out.
+        A function symbol is preferred to others.
         """
+        ranks = {c.STT_FUNC: 0, c.STT_GNU_IFUNC: 0, c.STT_SECTION: None}
         wanted = set(vaddrs)
-        found: dict[int, tuple[int, str]] = {}
-        if not wanted:
-            return {}
-        # In a linked file st_value is the address, so most entries of a large table can be skipped unread.
-        values = None if self.is_relocatable else wanted
-        for table in self.symbol_tables:
-            try:
-                for symbol in self.symbols(table, values):
-                    if symbol.vaddr not in wanted or not symbol.name or symbol.type == c.STT_SECTION:
-                        continue
-                    rank = (table.type == c.SHT_DYNSYM) + (0 if symbol.type in (c.STT_FUNC, c.STT_GNU_IFUNC) else 2)
-                    if symbol.vaddr not in found or rank < found[symbol.vaddr][0]:
-                        found[symbol.vaddr] = (rank, symbol.name)
-            except ElfError:
-                continue
-        return {vaddr: name for vaddr, (_, name) in found.items()}
+        best = self._best_symbols(lambda symbol: ranks.get(symbol.type, 1), wanted) if wanted else {}
+        return {vaddr: symbol.name for vaddr, symbol in best.items()}
 
     def functions(self, within: Container[int] | None = None) -> dict[int, Symbol]:
         """Return the functions that symbols name, by address; with `within`, those that start at its addresses.
 
         They are symbols of functions, and labels with a size, which some assembly gives its functions. Of several at
-        one address, the best is a function with a size, then one without, then a label; of equal ones, the first in
-        .symtab. Damaged tables are skipped.
+        one address, the best is a function with a size, then one without, then a label.
+        """
+
+        def rank(symbol: Symbol) -> int | None:
+            if symbol.type in (c.STT_FUNC, c.STT_GNU_IFUNC):
+                return 0 if symbol.size else 1
+            return 2 if symbol.type == c.STT_NOTYPE and symbol.size else None
+
+        return self._best_symbols(rank, within)
+
+    def _best_symbols(self, rank: Callable[[Symbol], int | None], within: Container[int] | None) -> dict[int, Symbol]:
+        """Return the named symbol of the lowest rank at each address; None is no rank.
+
+        Of equal ones it is the first, and .symtab precedes .dynsym. What follows damage in a table is left out.
         """
         best: dict[int, tuple[int, Symbol]] = {}
+        # In a linked file st_value is the address, so most entries of a large table can be skipped unread.
+        values = None if self.is_relocatable else within
         for table in self.symbol_tables:
-            # In a linked file st_value is the address, so most entries of a large table can be skipped unread.
             with suppress(ElfError):
-                for symbol in self.symbols(table, None if self.is_relocatable else within):
+                for symbol in self.symbols(table, values):
                     if symbol.vaddr is None or not symbol.name or (within is not None and symbol.vaddr not in within):
                         continue
-                    if symbol.type in (c.STT_FUNC, c.STT_GNU_IFUNC):
-                        rank = 0 if symbol.size else 1
-                    elif symbol.type == c.STT_NOTYPE and symbol.size:
-                        rank = 2
-                    else:
-                        continue
-                    if symbol.vaddr not in best or rank < best[symbol.vaddr][0]:
-                        best[symbol.vaddr] = rank, symbol
+                    found = rank(symbol)
+                    if found is not None and (symbol.vaddr not in best or found < best[symbol.vaddr][0]):
+                        best[symbol.vaddr] = found, symbol
         return {vaddr: symbol for vaddr, (_, symbol) in best.items()}

@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from cfi2sframe.placing.gate import LinkedFile
 
 #: Dynamic entries whose value is an address.
-_ADDRESS_TAGS: Final = frozenset({*range(3, 8), 12, 13, 17, 23, 25, 26, 32, 36}) | frozenset(
-    {c.DT_GNU_HASH, c.DT_VERSYM, c.DT_VERDEF, c.DT_VERNEED}
+_ADDRESS_TAGS: Final = frozenset(
+    {
+        *(c.DT_PLTGOT, c.DT_HASH, c.DT_STRTAB, c.DT_SYMTAB, c.DT_RELA, c.DT_REL, c.DT_JMPREL, c.DT_RELR),
+        *(c.DT_INIT, c.DT_FINI, c.DT_INIT_ARRAY, c.DT_FINI_ARRAY, c.DT_PREINIT_ARRAY),
+        *(c.DT_GNU_HASH, c.DT_VERSYM, c.DT_VERDEF, c.DT_VERNEED),
+    }
 )
-
 #: GNU_PROPERTY_X86_ISA_1_NEEDED.
 _ISA_NEEDED: Final = (0xC0008002).to_bytes(4, "little")
 _ISA_BASELINE: Final = 1
