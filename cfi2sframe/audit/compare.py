@@ -87,9 +87,9 @@ class Audit(NamedTuple):
 def audit(image: ElfImage, kind: CfiKind | None = None) -> Audit:
     """Compare the CFI of an image, of one kind or of all, with what its instructions do to the stack.
 
-    Raises `InputError` when there is no CFI, it cannot be read, or capstone cannot be loaded.
+    Raises `InputError` when there is no CFI, none that can be read, or capstone cannot be loaded.
     """
-    return _Auditor(image, read_programs(image, *find_cfi(image, kind)).entries).run()
+    return _Auditor(image, read_programs(image, *find_cfi(image, kind)).required().entries).run()
 
 
 class _Auditor:

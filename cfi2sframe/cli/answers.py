@@ -69,13 +69,12 @@ def answers_of(
 
 def is_one_file(found: Sequence[Source | Unusable]) -> bool:
     """Whether the user has named a single file, and no directory."""
-    return len(found) == 1 and isinstance(found[0], Source) and not found[0].is_in_folder
+    return len(found) == 1 and isinstance(found[0], Source) and not found[0].is_found
 
 
 def is_skipped(source: Source | Unusable, result: Unusable) -> bool:
     """Whether a file is no failure: it has nothing that was asked for, and was found in a directory or an archive."""
-    is_found = isinstance(source, Source) and (source.is_in_folder or source.member_offset > 0)
-    return result.kind is ErrorKind.UNFIT and is_found
+    return result.kind is ErrorKind.UNFIT and isinstance(source, Source) and source.is_found
 
 
 class Collected(NamedTuple, Generic[Answer]):

@@ -21,7 +21,7 @@ from cfi2sframe.conversion.lower import InParts, Skip, Target, check_target, low
 from cfi2sframe.conversion.reasons import Fate
 from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.elf.cfi import CFI_KINDS
-from cfi2sframe.errors import InputError, RequestError
+from cfi2sframe.errors import RequestError
 from cfi2sframe.sframe.model import Section
 from cfi2sframe.sframe.write import RowStore, store_rows, write
 from cfi2sframe.text import counted
@@ -173,10 +173,7 @@ def convert_image(
         # shared rows would overflow that space and overwrite what follows .sframe in the output.
         level = 0
 
-    cfi = read_cfi(image, options.source)
-    if not cfi.entries and cfi.damaged:
-        first = cfi.damaged[0].error
-        raise InputError(f"no usable FDE; the first is damaged: {first.reason}", first.where, first.offset)
+    cfi = read_cfi(image, options.source).required()
     outcomes = outcomes_of(cfi.entries, lower_programs(cfi.programs, target), refused)
     code_map = map_code(image, cfi.entries, target.version)
     fates = fates_of(outcomes, code_map)

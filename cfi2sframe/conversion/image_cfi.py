@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.conversion.reasons import UnreadSource
 from cfi2sframe.dwarf.programs import EntriesReader
-from cfi2sframe.errors import CfiError
+from cfi2sframe.errors import CfiError, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +38,13 @@ class Cfi(NamedTuple):
         end = len(self.entries)
         has_derived = bool(self.sections) and self.sections[-1].kind == "code"
         return range(self.entries.source_starts[-1] if has_derived else end, end)
+
+    def required(self) -> Cfi:
+        """Return the CFI. Raises `InputError` when all FDEs are damaged."""
+        if not self.entries and self.damaged:
+            first = self.damaged[0].error
+            raise InputError(f"no usable FDE; the first is damaged: {first.reason}", first.where, first.offset)
+        return self
 
     def joined(self, other: Cfi) -> Cfi:
         """Return this CFI with that of lesser sources after it."""

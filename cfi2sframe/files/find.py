@@ -37,26 +37,28 @@ _BLOCK_SIZE: Final = 1 << 20
 STANDARD_INPUT: Final = "-"
 
 
-#: Static archives, in GNU's form of ar(5): the size and the end of a member's header, and the members that are tables
-#: (of symbols, of long names).
+#: Static archives, as GNU's and BSD's ar write them (ar(5)): the size and the end of a member's header, and the members
+#: that are tables (of symbols, of long names). Thin archives have the tables alone, and name files beside them.
 _ARCHIVE: Final = b"!<arch>\n"
+_THIN: Final = b"!<thin>\n"
 _MEMBER_SIZE: Final = 60
 _MEMBER_END: Final = b"`\n"
-_TABLES: Final = (b"/", b"/SYM64/", b"//")
+_TABLES: Final = (b"/", b"/SYM64/", b"//", b"__.SYMDEF", b"__.SYMDEF SORTED", b"__.SYMDEF_64", b"__.SYMDEF_64 SORTED")
+_BSD_NAME: Final = b"#1/"
 
 
 class Source(NamedTuple):
     """A file to open. `name` is what reports call it, `size` its bytes, holes included.
 
-    `is_in_folder`: it was found in a directory, not named; then it must still be a regular file when it is opened.
+    `is_found`: it was found in a directory or an archive, not named; then it must be a regular file when it is opened.
+    `offset` is where the member of an archive begins in the file; 0: the file itself is meant.
     """
 
     path: str
     name: str
     size: int
-    is_in_folder: bool = False
-    #: Where the member of an archive begins in the file; 0: the file is no archive.
-    member_offset: int = 0
+    is_found: bool = False
+    offset: int = 0
 
 
 class Unusable(NamedTuple):
@@ -101,17 +103,21 @@ def find_sources(
 def _sources_under(
     root: str, shown_root: str, excluded: Sequence[str], seen: set[tuple[int, int]]
 ) -> Iterator[Source | Unusable]:
-    for found in elf_files_under(root, excluded):
+    for found in elf_files_under(root, excluded, (ELF_MAGIC, _ARCHIVE, _THIN)):
         name = found.under(shown_root) or root
         if found.status is None:
             yield Unusable(name, found.reason)
         elif (identity := (found.status.st_dev, found.status.st_ino)) not in seen:
             seen.add(identity)
-            yield Source(found.under(root), name, found.status.st_size, is_in_folder=True)
+            yield from _elf_files_at(found.under(root), name, found.status, is_found=True)
 
 
-def elf_files_under(root: str, excluded: Iterable[str] = ()) -> Iterator[TreeFile]:
+def elf_files_under(
+    root: str, excluded: Iterable[str] = (), magics: Sequence[bytes] = (ELF_MAGIC,)
+) -> Iterator[TreeFile]:
     """Yield the ELF files under a directory, recursively and sorted, without links; unreadable directories last.
+
+    `magics` are what files begin with.
 
     `excluded` are shell patterns of what is left out. One without a slash is matched against the name, one with a slash
     against the path below the directory, one that begins with a slash against the absolute path, by the given name of
@@ -143,13 +149,13 @@ def elf_files_under(root: str, excluded: Iterable[str] = ()) -> Iterator[TreeFil
         taken = sorted(filter(is_taken, is_folder))
         for path in taken:
             if not is_folder[path]:
-                yield from _elf_file(start, path)
+                yield from _file_with(magics, start, path)
         folders += [path for path in reversed(taken) if is_folder[path]]
     yield from unreadable
 
 
-def _elf_file(start: str, path: str) -> Iterator[TreeFile]:
-    """Yield an ELF file, or why it cannot be read; nothing for anything else."""
+def _file_with(magics: Sequence[bytes], start: str, path: str) -> Iterator[TreeFile]:
+    """Yield a file that begins with one of `magics`, or why it cannot be read; nothing for anything else."""
     try:
         # Opening a device may have an effect.
         if not stat.S_ISREG(os.lstat(start + path).st_mode):
@@ -157,13 +163,13 @@ def _elf_file(start: str, path: str) -> Iterator[TreeFile]:
         descriptor = open_unfollowed(start + path)
         try:
             status = os.fstat(descriptor)
-            is_elf = stat.S_ISREG(status.st_mode) and os.read(descriptor, len(ELF_MAGIC)) == ELF_MAGIC
+            begin = os.read(descriptor, max(map(len, magics))) if stat.S_ISREG(status.st_mode) else b""
         finally:
             os.close(descriptor)
     except OSError as error:
         yield TreeFile(path, None, error.strerror or str(error))
         return
-    if is_elf:
+    if begin.startswith(tuple(magics)):
         yield TreeFile(path, status)
 
 
@@ -173,39 +179,72 @@ def _named(path: str, name: str) -> Iterator[Source | Unusable]:
         yield Source(path, "<stdin>", 0)
         return
     try:
-        state = os.stat(path)
+        status = os.stat(path)
+    except OSError as error:
+        yield Unusable(name, error.strerror or str(error))
+        return
+    yield from _elf_files_at(path, name, status)
+
+
+def _elf_files_at(
+    path: str, name: str, status: os.stat_result, *, is_found: bool = False
+) -> Iterator[Source | Unusable]:
+    """Yield a file, or the ELF files in an archive."""
+    try:
         # A pipe can be read only once.
-        if not stat.S_ISREG(state.st_mode) or not (start := _start_of(path)).startswith(_ARCHIVE) or b"debian" in start:
-            yield Source(path, name, state.st_size)
+        start = _start_of(path) if stat.S_ISREG(status.st_mode) else b""
+        if not start.startswith((_ARCHIVE, _THIN)) or b"debian" in start:
+            yield Source(path, name, status.st_size, is_found)
             return
         with open(path, "rb") as file:
-            for member, offset, size in _members_of(file):
-                file.seek(offset)
-                if file.read(len(ELF_MAGIC)) == ELF_MAGIC:
-                    yield Source(path, f"{name}({member})", size, member_offset=offset)
+            for inside in _members_of(file, path):
+                member = inside._replace(name=f"{name}({inside.name})")
+                try:
+                    if _begins_with_elf(member):
+                        yield member
+                except OSError as error:
+                    yield Unusable(member.name, error.strerror or str(error))
     except OSError as error:
         yield Unusable(name, error.strerror or str(error))
     except ValueError as error:
         yield Unusable(name, str(error), ErrorKind.DAMAGED)
 
 
-def _members_of(file: BinaryIO) -> Iterator[tuple[str, int, int]]:
-    """Yield name, offset and size of each member of an archive that is no table. Raises `ValueError` for damage."""
-    names, offset, end = b"", len(_ARCHIVE), file.seek(0, os.SEEK_END)
+def _members_of(file: BinaryIO, path: str) -> Iterator[Source]:
+    """Yield the members of an archive that are no tables. Raises `ValueError` for damage."""
+    names, is_thin, end = b"", file.read(len(_THIN)) == _THIN, file.seek(0, os.SEEK_END)
+    offset = len(_THIN)
     while offset < end:
         file.seek(offset)
         header = file.read(_MEMBER_SIZE)
-        name, start = header[:16].rstrip(), offset + _MEMBER_SIZE
-        if header[58:] != _MEMBER_END or not header[48:58].strip().isdigit() or start + int(header[48:58]) > end:
+        name, digits, start = header[:16].rstrip(), header[48:58].strip(), offset + _MEMBER_SIZE
+        is_apart = is_thin and name not in _TABLES
+        if header[58:] != _MEMBER_END or not digits.isdigit() or (start + int(digits) > end and not is_apart):
             raise ValueError(f"the archive is truncated or damaged at 0x{offset:x}")
-        size = int(header[48:58])
-        offset = start + size + size % 2
+        size = int(digits)
+        offset = start if is_apart else start + size + size % 2
         if name == b"//":
             names = file.read(size)
-        if name[:1] == b"/" and name[1:].isdigit():
-            name = names[int(name[1:]) :].partition(b"\n")[0]
-        if name not in _TABLES:
-            yield os.fsdecode(name.removesuffix(b"/")), start, size
+        number, _, inner = name[1:].partition(b":")
+        if name[:1] == b"/" and number.isdigit():
+            name = names[int(number) :].partition(b"\n")[0]
+        elif name.startswith(_BSD_NAME) and name[len(_BSD_NAME) :].isdigit():
+            length = min(int(name[len(_BSD_NAME) :]), size)
+            name, start, size = file.read(length).rstrip(b"\0"), start + length, size - length
+        shown = os.fsdecode(name.removesuffix(b"/"))
+        if is_apart:
+            # After a colon, thin archives have where a member's header is in an archive that was put into them.
+            shown_inner, inner_offset = (f":{int(inner)}", int(inner) + _MEMBER_SIZE) if inner.isdigit() else ("", 0)
+            place = os.path.join(os.path.dirname(path), shown)
+            yield Source(place, f"{shown}{shown_inner}", size, is_found=True, offset=inner_offset)
+        elif name not in _TABLES:
+            yield Source(path, shown, size, is_found=True, offset=start)
+
+
+def _begins_with_elf(source: Source) -> bool:
+    with open(open_unfollowed(source.path), "rb") as file:
+        file.seek(source.offset)
+        return file.read(len(ELF_MAGIC)) == ELF_MAGIC
 
 
 def _start_of(path: str) -> bytes:
@@ -216,12 +255,8 @@ def _start_of(path: str) -> bytes:
 @contextmanager
 def open_source(source: Source) -> Iterator[FileData]:
     """Give the bytes of a file; leaving the context closes it. Raises `InputError`, `OSError`."""
-    if source.is_in_folder:
-        data: FileData = _read_unfollowed(source.path)
-    elif source.member_offset:
-        with open(source.path, "rb") as file:
-            file.seek(source.member_offset)
-            data = file.read(source.size)
+    if source.is_found:
+        data: FileData = _read_unfollowed(source)
     else:
         data = read_stream(sys.stdin.buffer) if source.path == STANDARD_INPUT else read_file(source.path)
     try:
@@ -231,13 +266,13 @@ def open_source(source: Source) -> Iterator[FileData]:
             data.close()
 
 
-def _read_unfollowed(path: str) -> FileData:
-    """Return the bytes of a file found in a directory. Raises `ChangedError` when something else has its name now."""
-    descriptor = open_unfollowed(path)
+def _read_unfollowed(source: Source) -> FileData:
+    """Return the bytes of a file that was found. Raises `ChangedError` when something else has its name now."""
+    descriptor = open_unfollowed(source.path)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ChangedError("no longer a regular file")
-        return read_open(descriptor)
+        return os.pread(descriptor, source.size, source.offset) if source.offset else read_open(descriptor)
     finally:
         os.close(descriptor)
 

@@ -87,7 +87,8 @@ def open_input(path: str, *, in_place: bool) -> Iterator[tuple[FileData, InputFi
         with naming_path(path):
             if in_place:
                 folder, name = os.path.split(path)
-                descriptor = open_unfollowed(name, _open_folder(folder, stack))
+                with ExitStack() as folders:
+                    descriptor = open_unfollowed(name, _open_folder(folder, folders))
             else:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             stack.callback(os.close, descriptor)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.audit import assembled, function
 from tests.support.cli import run
+from tests.support.needs import run as tool
 
 pytestmark = pytest.mark.oracle
 
@@ -117,3 +118,13 @@ def test_nothing_to_audit(tmp_path: Path) -> None:
 def test_one_source_of_cfi(wrong: Path) -> None:
     assert run("audit", wrong, "--from", "eh_frame").status == 1
     assert run("audit", wrong, "--from", "debug_frame").status == 2
+
+
+def test_an_object_whose_fdes_have_no_relocations(tmp_path: Path) -> None:
+    """As other verbs do, it refuses to count nothing."""
+    path = assembled(RIGHT, tmp_path)
+    tool("objcopy", "--remove-section=.rela.eh_frame", path)
+    message = ".eh_frame+0x18: no usable FDE; the first is damaged: there is no relocation for the function's start"
+    for verb in ("audit", "size"):
+        result = run(verb, path)
+        assert (result.status, result.err) == (3, (f"cfi2sframe: {path}: error: {message}",))

@@ -2,6 +2,7 @@
 """ELF files are found in folders; one that cannot be opened is reported, and loses no other."""
 
 import os
+import re
 import subprocess
 import threading
 from collections.abc import Callable
@@ -79,7 +80,6 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("start", "hint"),
     [
-        (b"!<thin>\n", "a thin archive: use the program linked with it, or the objects that it names"),
         (b"!<arch>\ndebian-binary   ", "a package: unpack it first (dpkg-deb -x)"),
         (b"\xed\xab\xee\xdb", "a package: unpack it first (rpm2cpio)"),
     ],
@@ -221,6 +221,56 @@ def test_members_of_an_archive(tmp_path: Path) -> None:
     archive.write_bytes(data[:-60])
     assert run("size", archive).status == 3
     hint = "a static archive: use the program linked with it, or extract the objects first (ar x)"
+    assert run("--in-place", archive).err == (f"cfi2sframe: {archive}: error: not an ELF file, but {hint}",)
+
+
+@pytest.mark.parametrize("kind", ["--format=gnu", "--format=bsd", "--format=darwin", "--thin"])
+def test_archives_of_every_kind_also_in_directories(kind: str, tmp_path: Path) -> None:
+    program = need("llvm-ar")
+    contents = {"a.o": OBJECT, "a-name-longer-than-sixteen-characters.o": OBJECT + b"x", "text": b"text"}
+    objects, tree = tmp_path / "objects", tmp_path / "tree"
+    objects.mkdir()
+    tree.mkdir()
+    for name, data in contents.items():
+        (objects / name).write_bytes(data)
+    names = [os.path.relpath(objects / name, tree) for name in contents]
+    subprocess.run([program, "rcD", kind, "lib.a", *names], cwd=tree, check=True)
+    for paths in ([str(tree)], [str(tree / "lib.a")]):
+        found = [each for each in find_sources(paths) if isinstance(each, Source)]
+        assert all(each.name.startswith(f"{tree}/lib.a(") for each in found)
+        assert [re.split("[(/]", each.name)[-1] for each in found] == [
+            "a.o)",
+            "a-name-longer-than-sixteen-characters.o)",
+        ]
+        for source, data in zip(found, contents.values(), strict=False):
+            with open_source(source) as read:
+                assert bytes(read)[: len(data)] == data
+    assert work_list([str(tree)], recurse=True) == []
+    assert run("coverage", tree).status == 0
+
+
+def test_an_archive_in_a_thin_archive(tmp_path: Path) -> None:
+    need("ar")
+    for name in ("a.o", "b.o"):
+        (tmp_path / name).write_bytes(OBJECT)
+    subprocess.run(["ar", "rcD", "inner.a", "a.o", "b.o"], cwd=tmp_path, check=True)
+    subprocess.run(["ar", "rcDT", "outer.a", "inner.a"], cwd=tmp_path, check=True)
+    found = list(find_sources([str(tmp_path / "outer.a")]))
+    assert [type(each) for each in found] == [Source, Source]
+    for source in found:
+        assert isinstance(source, Source)
+        with open_source(source) as read:
+            assert bytes(read) == OBJECT
+
+
+def test_a_thin_archive_without_its_files(tmp_path: Path) -> None:
+    need("ar")
+    (tmp_path / "a.o").write_bytes(OBJECT)
+    subprocess.run(["ar", "rcDT", "lib.a", "a.o"], cwd=tmp_path, check=True)
+    (tmp_path / "a.o").unlink()
+    archive = tmp_path / "lib.a"
+    assert run("size", archive).err == (f"cfi2sframe: {archive}(a.o): error: No such file or directory",)
+    hint = "a thin archive: use the program linked with it, or the objects that it names"
     assert run("--in-place", archive).err == (f"cfi2sframe: {archive}: error: not an ELF file, but {hint}",)
 
 

@@ -4,6 +4,7 @@
 import errno
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from cfi2sframe.conversion.convert import Options
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.listing import work_list
 from cfi2sframe.jobs.records import Settings
+from tests.support.cli import ROOT
 from tests.support.jobs import BIG_ENDIAN_OBJECT, OBJECT, convert_one, has_section, object_of, object_with_gap, snapshot
 from tests.support.needs import need
 
@@ -245,3 +247,12 @@ def test_a_temporary_name_that_now_belongs_to_another_file(
     assert (outcome.status, outcome.reason) == ("failed", "the file was changed while it was being converted")
     assert {target.read_bytes() for target in targets} == {OBJECT}
     assert names(source.parent) - {"elsewhere"} == {"in.o"}
+
+
+@pytest.mark.parametrize("words", [("--in-place", "in.o"), ("in.o", "-o", "out.o")])
+def test_few_descriptors_are_enough(source: Path, words: tuple[str, ...]) -> None:
+    """Four beside the standard streams: a file and its directory, old and new."""
+    program = [sys.executable, "-P", "-m", "cfi2sframe", *words]
+    limited = ["sh", "-c", 'ulimit -n 7; exec "$@"', "sh", *program]
+    done = subprocess.run(limited, cwd=source.parent, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+    assert done.returncode == 0
