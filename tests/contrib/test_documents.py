@@ -130,10 +130,10 @@ def test_the_library_page(tmp_path: Path) -> None:
 
 def described_keys(kind: str) -> set[str]:
     """Return the keys that the page explains, of a verb's JSON or of `--report`."""
-    table = JSON_PAGE.read_text().split("\n## JSON\n")[1]
-    (rows,) = re.findall(rf"^\| `{kind}` (\|.*\n(?:\| \|.*\n)*)", table, re.MULTILINE)
-    heads = re.findall(r"^(?:\| )?\| (`.*?) \|", rows, re.MULTILINE)
-    return {key for text in (*heads, *re.findall(r"`\w+_\w+`", rows)) for key in re.findall(r"`(\w+)`", text)}
+    text = JSON_PAGE.read_text().split("\n## JSON\n")[1]
+    (items,) = re.findall(rf"^`{kind}`:\n\n((?:(?:- |  ).*\n)+)", text, re.MULTILINE)
+    heads = re.findall(r"^- (`.*?):", items, re.MULTILINE)
+    return {key for each in (*heads, *re.findall(r"`\w+_\w+`", items)) for key in re.findall(r"`(\w+)`", each)}
 
 
 def keys_of(data: Any) -> Iterator[str]:  # noqa: ANN401 - JSON
