@@ -42,8 +42,7 @@ def coverage_report(accounts: Sequence[Coverage], *, top: int | None = None) -> 
     """Return the report of one file or more, which names the `top` largest missing places."""
     total = accounts[0] if len(accounts) == 1 else add_up(accounts)
     tables = list(_tables_of_one(total)) if len(accounts) == 1 else [_table_of_several(accounts, total)]
-    if total.missing_sums:
-        tables.append(_why_table(total.missing_sums))
+    tables += _why_tables(total)
     places = _places_table(accounts, top)
     if places.rows:
         tables.append(places)
@@ -118,14 +117,18 @@ def _table_of_several(accounts: Sequence[Coverage], total: Coverage) -> Table:
     columns = {**_FILE_COLUMNS, **({Column("from code", ","): "from_code_size"} if total.from_code_size else {})}
     rows = [[*cells_of(each, columns), each.file.removeprefix(folder)] for each in accounts]
     name = Column(f"file, in {folder}" if folder else "file")
-    return Table("", (*columns, name), rows, [*cells_of(total, columns), "total"])
+
+    def detail(row: int) -> list[Table]:
+        return [*_tables_of_one(accounts[row]), *_why_tables(accounts[row])]
+
+    return Table("", (*columns, name), rows, [*cells_of(total, columns), "total"], detail)
 
 
-def _why_table(sums: Sequence[MissingSum]) -> Table:
+def _why_tables(coverage: Coverage) -> list[Table]:
     columns = (Column("bytes", ",", has_bar=True), Column("places", ","), Column("what"), Column("why"))
-    rows = [(size, count, kind, reason) for kind, reason, count, size in sums]
+    rows = [(size, count, kind, reason) for kind, reason, count, size in coverage.missing_sums]
     total = (sum(row[0] for row in rows), sum(row[1] for row in rows), "", "")
-    return Table("What is missing, and why", columns, rows, total)
+    return [Table("What is missing, and why", columns, rows, total)] if rows else []
 
 
 def _places_table(accounts: Sequence[Coverage], top: int | None) -> Table:

@@ -50,6 +50,18 @@ _COLUMNS: Final = {
     Column("of file", ".2f", " %"): "growth_percent",
     Column("GNU as+ld", ","): "gnu_size",
 }
+#: What a page has of a file when its row is opened.
+_DETAILS: Final = {
+    "file_size": "bytes of the file",
+    "cfi_size": "bytes of CFI",
+    "eh_frame_hdr_size": "bytes of .eh_frame_hdr",
+    "existing_size": "bytes of .sframe in the file today",
+    "function_count": "functions with CFI",
+    "left_out_count": "left out",
+    "in_part_count": "described in part",
+    "record_count": "function records in .sframe",
+    "row_count": "rows in .sframe",
+}
 #: What the data of a comparison has of either side.
 _COMPARED: Final = ("file_count", "file_size", "cfi_size", "eh_frame_hdr_size", "sframe_size", "gnu_size")
 
@@ -188,7 +200,12 @@ def size_report(
     folder = common_folder([file.file for file in shown])
     rows = [[*cells_of(file, _COLUMNS), file.file.removeprefix(folder)] for file in (*shown, *sums, total)]
     columns = (*_COLUMNS, Column(f"file, in {folder}" if folder else "file"))
-    table = Table("", columns, rows[:-1], None if len(shown) == len(rows) - 1 == 1 else rows[-1])
+
+    def detail(row: int) -> list[Table]:
+        fields = [(getattr(shown[row], name), text) for name, text in _DETAILS.items()] if row < len(shown) else []
+        return [Table("Details", (Column("count", ","), Column("what")), fields)] if fields else []
+
+    table = Table("", columns, rows[:-1], None if len(shown) == len(rows) - 1 == 1 else rows[-1], detail)
     data = {
         "schema": SCHEMA_VERSION,
         "totals": [total._asdict()],

@@ -13,7 +13,7 @@ from cfi2sframe.errors import RequestError
 from cfi2sframe.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 Cell = int | float | str | None
 
@@ -41,12 +41,13 @@ class Column(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Rows of cells, and perhaps a last row with sums."""
+    """Rows of cells, and perhaps a last row with sums. In pages a row opens the tables that `detail` returns for it."""
 
     title: str
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
     total: Sequence[Cell] | None = None
+    detail: Callable[[int], Sequence[Table]] | None = None
 
     @property
     def texts(self) -> list[list[str]]:
