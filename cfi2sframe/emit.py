@@ -11,7 +11,6 @@ from cfi2sframe.constants.sframe import FDE_SIZE, HEADER_SIZE, SFRAME_VERSION_3
 from cfi2sframe.conversion.convert import place_again
 from cfi2sframe.elf.headers import SYMBOL_SIZE
 from cfi2sframe.errors import EmbedError, VerificationError, naming
-from cfi2sframe.placing import removal
 from cfi2sframe.sframe.write import write
 from cfi2sframe.text import counted
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.placing.objects import ObjectRelocation
     from cfi2sframe.placing.place import Placement
-    from cfi2sframe.placing.removal import Removal
+    from cfi2sframe.placing.undo import Removal
 
 #: The largest offset in a section that a 32-bit field of CFI can hold.
 _MAX_SECTION_OFFSET: Final = 0xFFFFFFFF
@@ -201,6 +200,8 @@ def remove(image: ElfImage) -> Removal:
             from cfi2sframe.placing import objects
 
             return objects.remove(image.data)
+        from cfi2sframe.placing import removal
+
         return removal.remove(image.data)
 
 
@@ -216,4 +217,6 @@ def check_removal(original: ElfImage, rewritten: ElfImage) -> None:
 
             objects.check_removal(original, rewritten)
         else:
+            from cfi2sframe.placing import removal
+
             removal.check_removal(original.data, rewritten.data)

@@ -7,7 +7,7 @@ Knows the fields of the gABI and nothing else; callers have to check whether the
 from __future__ import annotations
 
 import struct
-from typing import Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 from cfi2sframe.constants.elf import (
     ELF_MAGIC,
@@ -152,6 +152,10 @@ class ElfSection(NamedTuple):
     def pack(self, byte_order: ByteOrder) -> bytes:
         """Return the 64 bytes of the header."""
         return struct.pack(byte_order + _SECTION_HEADER, *self[:10])
+
+
+#: The header of an inactive section.
+INACTIVE: Final = ElfSection(0, SHT_NULL, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 class ProgramHeader(NamedTuple):

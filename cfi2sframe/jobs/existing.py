@@ -108,7 +108,7 @@ def decide(conversion: Conversion, existing: Existing, settings: Settings) -> De
 
 def _is_own(image: ElfImage) -> bool:
     """Whether this program inserted the section, as the record for removal tells."""
-    from cfi2sframe.placing.record import original_of
+    from cfi2sframe.placing.undo import original_of
 
     return original_of(image.data) is not None
 

@@ -7,7 +7,7 @@ Insertion into a linked file, in the order of the work:
     gate             refuses what cannot be rewritten safely; a file that passes is a `LinkedFile`
     place            decides where the section goes
     head, moving     make room for program headers, by moving sections that may move
-    insertion        edits the file, and leaves a record of the original at its end (record)
+    insertion        edits the file, and leaves a record of the original at its end (undo)
     reread           parses the result with pyelftools (view), and compares it with the original
 
 `removal` restores the original by that record if it fits, and knows none of these steps but the gate.

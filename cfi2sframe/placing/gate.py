@@ -26,7 +26,7 @@ from cfi2sframe.elf.headers import (
 )
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ElfError, EmbedError
-from cfi2sframe.placing.record import record_span
+from cfi2sframe.placing.undo import record_span
 from cfi2sframe.range_map import Span
 from cfi2sframe.text import counted, shown_name
 

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.constants.elf import SHF_ALLOC, SHT_GNU_SFRAME
 from cfi2sframe.elf.contents import Splice, is_equal, is_zero, overwrite, spliced
-from cfi2sframe.elf.headers import FILE_HEADER_SIZE, SECTION_HEADER_SIZE, SFRAME_NAME
+from cfi2sframe.elf.headers import FILE_HEADER_SIZE, INACTIVE, SECTION_HEADER_SIZE, SFRAME_NAME
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import open_linked, round_up
 from cfi2sframe.placing.moving import changed_contents, numbering_with, renumbered_header
 from cfi2sframe.placing.place import SECTION_ALIGNMENT, place_section
-from cfi2sframe.placing.record import Kept, original_of, with_record
-from cfi2sframe.placing.removal import INACTIVE, proven_original, zeroing_splices
+from cfi2sframe.placing.removal import proven_original, zeroing_splices
+from cfi2sframe.placing.undo import Kept, original_of, with_record
 from cfi2sframe.range_map import Span, without
 
 if TYPE_CHECKING:

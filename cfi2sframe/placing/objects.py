@@ -15,6 +15,7 @@ from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.contents import Joined, have_same, is_equal, is_zero, overwrite, part_of, spliced
 from cfi2sframe.elf.headers import (
     FILE_HEADER_SIZE,
+    INACTIVE,
     RELA_SIZE,
     SECTION_HEADER_SIZE,
     SFRAME_NAME,
@@ -23,8 +24,7 @@ from cfi2sframe.elf.headers import (
 )
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ElfError, EmbedError
-from cfi2sframe.placing.record import Kept, digest_of, original_of, record_span, with_record
-from cfi2sframe.placing.removal import CHANGED_SINCE, INACTIVE, Removal
+from cfi2sframe.placing.undo import Kept, Removal, digest_of, original_of, record_span, with_record
 from cfi2sframe.range_map import Span, without
 from cfi2sframe.text import shown_name
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.headers import Buffer
-    from cfi2sframe.placing.record import Original
+    from cfi2sframe.placing.undo import Original
 
 _MODULE_SIGNATURE: Final = b"~Module signature appended~\n"
 _RELA_NAME: Final = b".rela.sframe\0"
@@ -234,7 +234,7 @@ def remove(data: FileData) -> Removal:
     old = _opened(data)
     original = _proven_original(old)
     if original is not None:
-        return Removal(original.content, "" if original.is_exact else CHANGED_SINCE)
+        return original.removal()
     removed = set(_sframe_indices(old))
     if not removed:
         raise EmbedError("no .sframe section")

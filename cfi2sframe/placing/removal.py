@@ -8,34 +8,23 @@ a later release has to do is in the record: how sections get their places is not
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.constants.elf import PF_W, PT_GNU_SFRAME, PT_LOAD, SHT_NULL
+from cfi2sframe.constants.elf import PF_W, PT_GNU_SFRAME, PT_LOAD
 from cfi2sframe.elf.contents import Splice, overwrite, spliced
-from cfi2sframe.elf.headers import SECTION_HEADER_SIZE, ElfSection
+from cfi2sframe.elf.headers import INACTIVE, SECTION_HEADER_SIZE
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import open_linked, with_own_entry
-from cfi2sframe.placing.record import digest_of, original_of
+from cfi2sframe.placing.undo import Removal, digest_of, original_of
 from cfi2sframe.range_map import Span
 
 if TYPE_CHECKING:
-    from cfi2sframe.elf.contents import FileData, Joined
+    from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.headers import ProgramHeader
     from cfi2sframe.placing.gate import LinkedFile
-    from cfi2sframe.placing.record import Original
+    from cfi2sframe.placing.undo import Original
 
-#: The header of an inactive section.
-INACTIVE: Final = ElfSection(0, SHT_NULL, 0, 0, 0, 0, 0, 0, 0, 0)
-#: What a removal says where it does not give the original.
-CHANGED_SINCE: Final = "the file was changed after the conversion; the changes are kept"
-NO_RECORD: Final = "no record of a conversion fits the file; .sframe is zeroed, and all else stays in its place"
-
-
-class Removal(NamedTuple):
-    """A file without its section. `lost` says what could not be restored; it is empty for the original's bytes."""
-
-    content: Joined
-    lost: str = ""
+_NO_RECORD: Final = "no record of a conversion fits the file; .sframe is zeroed, and all else stays in its place"
 
 
 def remove(data: FileData) -> Removal:
@@ -46,9 +35,9 @@ def remove(data: FileData) -> Removal:
     """
     original = proven_original(data)
     if original is not None:
-        return Removal(original.content, "" if original.is_exact else CHANGED_SINCE)
+        return original.removal()
     file = open_linked(data)
-    return Removal(spliced(file.data, zeroing_splices(file)), NO_RECORD)
+    return Removal(spliced(file.data, zeroing_splices(file)), _NO_RECORD)
 
 
 def proven_original(data: FileData) -> Original | None:

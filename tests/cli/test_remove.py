@@ -9,7 +9,8 @@ from cfi2sframe import emit as emitting
 from cfi2sframe import load
 from cfi2sframe.elf.contents import Joined
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.placing.removal import Removal, remove
+from cfi2sframe.placing.removal import remove
+from cfi2sframe.placing.undo import Removal
 from tests.support.cli import run
 from tests.support.jobs import OBJECT
 from tests.support.placing.embedded import LARGE, SMALL, embedded, linked_program, write

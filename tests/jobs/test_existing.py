@@ -14,7 +14,7 @@ from cfi2sframe.constants.elf import SHF_ALLOC, SHT_GNU_SFRAME
 from cfi2sframe.conversion.convert import Options
 from cfi2sframe.existing import Presence, existing_section
 from cfi2sframe.jobs.records import Settings
-from cfi2sframe.placing.record import record_span
+from cfi2sframe.placing.undo import record_span
 from cfi2sframe.trace.space import FileStore
 from tests.support.cli import ROOT
 from tests.support.jobs import OBJECT, convert_one

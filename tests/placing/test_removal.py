@@ -8,8 +8,8 @@ import pytest
 from cfi2sframe import convert, load
 from cfi2sframe.api import decode_existing
 from cfi2sframe.jobs.records import Settings
-from cfi2sframe.placing.record import record_span
 from cfi2sframe.placing.removal import remove
+from cfi2sframe.placing.undo import record_span
 from tests.support.jobs import OBJECT, convert_one
 from tests.support.needs import attempt, need
 from tests.support.placing.embedded import (

@@ -12,9 +12,9 @@ from cfi2sframe.constants.elf import PF_R, PF_W, PF_X, PT_PHDR, SHT_GNU_SFRAME, 
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.insertion import check_insertion, plan_insertion
 from cfi2sframe.placing.place import Placement
-from cfi2sframe.placing.record import record_span
 from cfi2sframe.placing.removal import check_removal
 from cfi2sframe.placing.reread import _check_loads, check_removed
+from cfi2sframe.placing.undo import record_span
 from cfi2sframe.placing.view import FileView
 from cfi2sframe.range_map import Span
 from tests.support.placing.embedded import (

@@ -17,7 +17,7 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import check, check_removal, emit, remove
 from cfi2sframe.placing.insertion import check_insertion, insert, plan_insertion
 from cfi2sframe.placing.place import Placement
-from cfi2sframe.placing.record import record_span
+from cfi2sframe.placing.undo import record_span
 from tests.support.needs import attempt, need
 
 SOURCES = Path(__file__).parent / "programs"

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from cfi2sframe import load
 from cfi2sframe.elf.contents import Splice, spliced
 from cfi2sframe.placing import place
-from cfi2sframe.placing.record import (
+from cfi2sframe.placing.removal import remove
+from cfi2sframe.placing.undo import (
     Kept,
     Patch,
     UndoRecord,
@@ -22,7 +23,6 @@ from cfi2sframe.placing.record import (
     record_span,
     with_record,
 )
-from cfi2sframe.placing.removal import remove
 from cfi2sframe.range_map import Span
 from tests.support.cli import ROOT
 from tests.support.elf.elf_asm import Section, Symbol, elf_file

@@ -38,6 +38,8 @@ _FIXED: Final = struct.Struct("<QQ32s32sIIIIQ8s")
 _PAIR: Final = struct.Struct("<QQ")
 #: The `start` of a piece of zeros.
 NOWHERE: Final = (1 << 64) - 1
+#: What a removal says where it does not give the original.
+CHANGED_SINCE: Final = "the file was changed after the conversion; the changes are kept"
 #: Bytes that differ, with up to 15 in between that do not: a patch of its own would take more.
 _DIFFERENT: Final = re.compile(rb"[^\0](?:.{0,15}[^\0])*", re.DOTALL)
 
@@ -98,6 +100,17 @@ class Original(NamedTuple):
     def is_exact(self) -> bool:
         """Whether these are the original's bytes; not so if somebody has changed any that no patch replaces."""
         return digest_of(self.content) == self.digest
+
+    def removal(self) -> Removal:
+        """Return the original as what is left without the section."""
+        return Removal(self.content, "" if self.is_exact else CHANGED_SINCE)
+
+
+class Removal(NamedTuple):
+    """A file without its section. `lost` says what could not be restored; it is empty for the original's bytes."""
+
+    content: Joined
+    lost: str = ""
 
 
 # Restoring
