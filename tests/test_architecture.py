@@ -161,6 +161,13 @@ def test_files_that_the_map_names_are_there() -> None:
     assert sorted(name for name in named if not (ROOT / name).exists() and not (PACKAGE / name).exists()) == []
 
 
+def test_every_room_has_its_tests_and_helpers() -> None:
+    rooms, tests = ({path.name for path in folder.iterdir() if path.is_dir()} for folder in (PACKAGE, ROOT / "tests"))
+    helpers = {path.stem for path in (ROOT / "tests/support").iterdir()}
+    assert rooms - tests - {"__pycache__"} == {"constants"}
+    assert helpers - tests - {"__pycache__"} == {"consumer", "needs", "oracle"}
+
+
 def test_the_table_points_downwards() -> None:
     assert [(row.rooms, below) for number, row in enumerate(ROWS) for below in row.imports if below <= number] == []
 

@@ -13,8 +13,6 @@ from tests.support.audit import assembled, audited, contradicted, function, numb
 pytestmark = pytest.mark.oracle
 
 REGISTERS = (*("rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp"), *(f"r{number}" for number in range(8, 16)))
-
-
 #: Instructions without operands that name what they change.
 IMPLICIT = {
     "mulq (%rsp)": {"rax", "rdx"},

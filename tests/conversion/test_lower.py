@@ -51,8 +51,6 @@ def saved(offset: int) -> Rule:
 
 
 RA8 = saved(-8)
-
-
 #: Stands for the CFA at a function's entry, which each ABI has elsewhere.
 AT_ENTRY = register_offset(-1, 0)
 

@@ -40,8 +40,6 @@ ARCHES = (AMD64, AARCH64_LE, S390X)
 #: An instruction that fills space, and one that does not, both of 4 bytes.
 NOP = {AMD64.name: b"\x0f\x1f\x40\x00", AARCH64_LE.name: b"\x1f\x20\x03\xd5", S390X.name: b"\x47\0\0\0"}
 ADD = {AMD64.name: b"\x48\x83\xc0\x01", AARCH64_LE.name: b"\0\x04\0\x91", S390X.name: b"\xa7\x2a\0\1"}
-
-
 #: The offset of the CFA from SP at a function's entry.
 ENTRY = {"AMD64": 8, "s390x": 160}
 

@@ -19,8 +19,6 @@ SOURCE: Final = Path(__file__).resolve().parents[1] / "support/instructions/prog
 COMPILERS: Final = ("gcc", "clang", "aarch64-linux-gnu-gcc", "s390x-linux-gnu-gcc")
 OPTIONS: Final = ("-O0", "-O2", "-Os", "-O2 -fno-omit-frame-pointer", "-O3 -fstack-protector-all")
 SEEDS: Final = (None, 1, 2, 3)
-
-
 #: What makes the file, and by what seeds its CFI is hidden: of objects, in which nothing is linked yet, all of it.
 KINDS: Final[dict[str, tuple[list[str], tuple[int | None, ...]]]] = {
     "symbols": (["-fPIC", "-shared", "-nostdlib"], SEEDS),

@@ -73,8 +73,6 @@ work:
 
 
 E_SHOFF = 40
-
-
 TEXT_OFFSET = 0x1000
 
 

@@ -12,8 +12,6 @@ from tests.support.contrib import PROGRAMS, ROOT, environment, run
 from tests.support.needs import attempt, need
 
 pytestmark = pytest.mark.sampled
-
-
 MAN_PAGE = ROOT / "data" / "share" / "man" / "man1" / "cfi2sframe-ld.1"
 WRAPPERS = [name for name in PROGRAMS if name != "cfi2sframe"]
 

@@ -29,8 +29,6 @@ Operation: TypeAlias = Literal[
     "no_effect",
 ]
 OPERATIONS: Final[frozenset[Operation]] = frozenset(get_args(Operation))
-
-
 #: Registers beside SP, FP and RA that programs use, as DWARF numbers.
 OTHERS: Final = {
     AMD64.name: (0, 3, 10, 12, 15, 17, 66),
