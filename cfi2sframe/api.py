@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi2sframe.constants.sframe import ERRATA, SFRAME_VERSION_2, SFRAME_VERSION_3
-from cfi2sframe.conversion.code_map import map_code
 from cfi2sframe.conversion.convert import (
     Conversion,
     Options,
@@ -22,6 +21,7 @@ from cfi2sframe.conversion.convert import (
 from cfi2sframe.conversion.functions import outcomes_of
 from cfi2sframe.conversion.image_cfi import read_programs
 from cfi2sframe.conversion.lower import Target, check_target, lower_programs
+from cfi2sframe.conversion.owners import map_code
 from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import load
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Container
     from os import PathLike
 
-    from cfi2sframe.conversion.code_map import CodeMap
     from cfi2sframe.conversion.convert import Level
     from cfi2sframe.conversion.functions import Outcomes
     from cfi2sframe.conversion.image_cfi import Cfi
+    from cfi2sframe.conversion.owners import CodeMap
     from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.sframe.model import Section
@@ -224,7 +224,7 @@ def truth_of(conversion: Conversion) -> Truth:
 
 
 def _truth(entries: CfiEntries, outcomes: Outcomes, code_map: CodeMap, may_lack_parts: Container[int] = ()) -> Truth:
-    holes = tuple(outcomes.holes(entries, code_map.pieces))
+    holes = tuple(outcomes.holes(entries, code_map))
     return Truth(entries, outcomes.skipped, holes, may_lack_parts, code_map.stubs, code_map.padding)
 
 

@@ -24,7 +24,7 @@ from cfi2sframe.range_map import (
 
 pytestmark = pytest.mark.property
 
-NOTHING: Final = "-"
+NOTHING: Final = None
 #: Addresses at either end of the address space; those between the two are one range in every map.
 FIRST: Final = range(24)
 LAST: Final = range(ADDRESS_END - 24, ADDRESS_END)
@@ -32,21 +32,22 @@ ADDRESSES: Final = (*FIRST, *LAST)
 
 
 @st.composite
-def puts(draw: st.DrawFn) -> list[tuple[list[int], list[str], int]]:
+def puts(draw: st.DrawFn) -> list[tuple[list[int], list[str | None], int]]:
     """Return rows to put: starts, their values, and an end, all at one end of the address space."""
     found = []
     for _ in range(draw(st.integers(0, 6))):
         place = draw(st.sampled_from((FIRST, LAST)))
         edges = draw(st.lists(st.integers(place.start, place.stop), min_size=2, max_size=5, unique=True).map(sorted))
-        values = draw(st.lists(st.sampled_from("-abc"), min_size=len(edges) - 1, max_size=len(edges) - 1))
+        values = draw(st.lists(st.sampled_from((NOTHING, *"abc")), min_size=len(edges) - 1, max_size=len(edges) - 1))
         found.append((edges[:-1], values, edges[-1]))
     return found
 
 
 @st.composite
-def maps(draw: st.DrawFn) -> tuple[RangeMap[str], dict[int, str]]:
+def maps(draw: st.DrawFn) -> tuple[RangeMap[str | None], dict[int, str | None]]:
     """Return a map, and the value of each of `ADDRESSES`."""
-    made, known = RangeMap(NOTHING), dict.fromkeys(ADDRESSES, NOTHING)
+    made = RangeMap[str | None](NOTHING)
+    known: dict[int, str | None] = dict.fromkeys(ADDRESSES, NOTHING)
     for starts, values, end in draw(puts()):
         follows = starts[0] >= made.starts[-1] and made.values[-1] == NOTHING
         (made.append if follows and draw(st.booleans()) else made.put)(starts, values, end)
@@ -56,10 +57,11 @@ def maps(draw: st.DrawFn) -> tuple[RangeMap[str], dict[int, str]]:
 
 
 @given(maps())
-def test_each_address_has_what_was_put_there_last(case: tuple[RangeMap[str], dict[int, str]]) -> None:
+def test_each_address_has_what_was_put_there_last(case: tuple[RangeMap[str | None], dict[int, str | None]]) -> None:
     made, known = case
     assert {address: made[address] for address in ADDRESSES} == known
     assert {address for address in ADDRESSES if address in made} == {a for a in ADDRESSES if known[a] != NOTHING}
+    assert (made[-1], made[ADDRESS_END]) == (NOTHING, NOTHING)
     for address in ADDRESSES:
         start, end, value = made.range_at(address)
         assert start <= address < end
@@ -67,21 +69,23 @@ def test_each_address_has_what_was_put_there_last(case: tuple[RangeMap[str], dic
 
 
 @given(maps())
-def test_ranges_are_the_whole_address_space(case: tuple[RangeMap[str], dict[int, str]]) -> None:
+def test_ranges_are_the_whole_address_space(case: tuple[RangeMap[str | None], dict[int, str | None]]) -> None:
     made, known = case
     ranges = list(made)
     assert (ranges[0][0], ranges[-1][1]) == (0, ADDRESS_END)
     assert all(start < end == following for (start, end, _), (following, _, _) in pairwise(ranges))
     assert {a: value for start, end, value in ranges for a in ADDRESSES if start <= a < end} == known
-    assert list(made.held) == [each for each in ranges if each[2] != NOTHING]
-    again = RangeMap(NOTHING, made.held)
-    assert list(again.held) == list(made.held)
+    assert list(made.held()) == [each for each in ranges if each[2] != NOTHING]
+    for first, last in pairwise(ADDRESSES):
+        assert made.within(first, last) == [value for start, end, value in ranges if start < last and first < end]
+    again = RangeMap[str | None](NOTHING, made.held())
+    assert list(again.held()) == list(made.held())
     assert {address: again[address] for address in ADDRESSES} == known
 
 
 @given(maps(), maps())
 def test_a_walk_changes_where_either_map_does(
-    ours: tuple[RangeMap[str], dict[int, str]], theirs: tuple[RangeMap[str], dict[int, str]]
+    ours: tuple[RangeMap[str | None], dict[int, str | None]], theirs: tuple[RangeMap[str | None], dict[int, str | None]]
 ) -> None:
     steps = list(walk(ours[0], theirs[0]))
     assert [start for start, *_ in steps] == sorted({*ours[0].starts, *theirs[0].starts})

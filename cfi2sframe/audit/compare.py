@@ -139,11 +139,11 @@ class _Auditor:
         undecided = [(self.entries.starts[number], reason, count) for (number, reason), count in self.undecided.items()]
         undecided.sort(key=lambda each: (-each[2], each[0], each[1].value))
         names = self.image.names_of(vaddr for vaddr, _, _ in undecided)
-        pieces = self.flow.pieces
+        owned = [end - start for start, end, _ in self.flow.owners.held()]
         return Audit(
             self.image.name,
-            len(pieces.numbers),
-            sum(pieces.ends) - sum(pieces.starts),
+            len(owned),
+            sum(owned),
             sum(count for answers, count in self.tallies.items() if max(answers) <= Answer.AGREES),
             sum(count for answers, count in self.tallies.items() if max(answers) is Answer.CONTRADICTS),
             tallies,
@@ -206,7 +206,7 @@ class _Auditor:
 
     def _not_reached(self) -> None:
         """Count the instructions that no path leads to. Padding is none; without a caller, nothing is claimed."""
-        for number, start, end in zip(*self.flow.pieces, strict=True):
+        for start, end, number in self.flow.owners.held():
             vaddr = start
             while vaddr < end:
                 size = self.sizes.get(vaddr)

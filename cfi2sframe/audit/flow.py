@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.audit.agreement import Answer, answers_of
 from cfi2sframe.constants.elf import SHT_DYNSYM, STT_FUNC, STT_GNU_IFUNC
-from cfi2sframe.conversion.overlaps import Ranges, resolve_overlaps
+from cfi2sframe.conversion.owners import owners_of_code
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.code import Code
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 UNCHANGED: Final = (NoRule.UNSPECIFIED, NoRule.SAME_VALUE)
 _FUNCTIONS: Final = (STT_FUNC, STT_GNU_IFUNC)
-_ADDRESS_END: Final = 1 << 64
 
 
 class InForce(NamedTuple):
@@ -47,32 +46,30 @@ class InForce(NamedTuple):
 class CfiFlow(Code):
     """An image's code, whose flow the rows in force narrow: where FDEs overlap, those that the conversion takes.
 
-    `pieces` are the addresses of FDEs, `starts` of those the ones of functions; what turns out to be called is added.
+    `owners` has the FDE of each address, `fde_starts` where what an FDE owns begins, and `starts` of those the ones of
+    functions; what turns out to be called is added.
     """
 
     needs_proof = False
 
     def __init__(self, image: ElfImage, entries: CfiEntries) -> None:
         self.cfi = entries
-        ranges = Ranges(entries.starts, entries.sizes, entries.program_numbers, entries.precedence)
-        self.pieces = resolve_overlaps(ranges, image.not_code).pieces
-        self.fde_starts = frozenset(self.pieces.starts)
+        self.owners = owners_of_code(entries, image).owners
+        self.fde_starts = frozenset(start for start, _, _ in self.owners.held())
         spans = [Span(code.start_vaddr, code.end_vaddr) for code in image.code_ranges]
         super().__init__(image, spans, "the CFI is held to instructions", entries=self.fde_starts)
         self.starts = self._functions()
 
     def in_force(self, vaddr: int) -> InForce:
         """Return what is in force at an address."""
-        numbers, starts, ends = self.pieces
-        index = bisect_right(starts, vaddr) - 1
-        if index < 0 or vaddr >= ends[index]:
-            return InForce(vaddr, starts[index + 1] if index + 1 < len(starts) else _ADDRESS_END)
-        number = numbers[index]
+        first, last, number = self.owners.range_at(vaddr)
+        if number is None:
+            return InForce(vaddr, last)
         start, table = self.cfi.starts[number], self.cfi.programs[self.cfi.program_numbers[number]].table
         following = bisect_right(table.starts, vaddr - start)
-        end = start + table.starts[following] if following < len(table.starts) else ends[index]
-        first = start + table.starts[following - 1]
-        return InForce(max(first, starts[index]), min(end, ends[index]), number, table.states[following - 1])
+        end = start + table.starts[following] if following < len(table.starts) else last
+        begin = start + table.starts[following - 1]
+        return InForce(max(begin, first), min(end, last), number, table.states[following - 1])
 
     def _functions(self) -> set[int]:
         """Return where the functions start whose first row has an entry's CFA and RA, or that a file exports."""

@@ -4,7 +4,7 @@
     reasons               why a source, or a function, is left out
     sources               all CFI that an image has, the best source first
     image_cfi             the FDEs of the sources, and the rows of their programs
-    overlaps, code_map    who holds an address: an FDE, a stub or padding
+    owners                who owns an address: an FDE, a stub or padding
     uncovered             rows from instructions as one more source, for code that nothing holds (`--from code`)
     reduce, lower         rows become frame rows of an SFrame version, or there is a reason why not
     functions             functions, and parts of functions, at their addresses

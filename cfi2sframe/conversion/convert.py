@@ -14,10 +14,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.constants.sframe import DEFAULT_ERRATA, ERRATA, SFRAME_VERSION_2, SFRAME_VERSION_3, VERSIONS
-from cfi2sframe.conversion.code_map import CodeMap, map_code
 from cfi2sframe.conversion.functions import Outcomes, Placed, fates_of, outcomes_of, place_functions
 from cfi2sframe.conversion.image_cfi import read_programs
 from cfi2sframe.conversion.lower import InParts, Skip, Target, check_target, lower_programs
+from cfi2sframe.conversion.owners import CodeMap, map_code
 from cfi2sframe.conversion.reasons import Fate
 from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.elf.cfi import CFI_KINDS

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.constants.sframe import SFRAME_VERSION_3, V3_MAX_FRES
 from cfi2sframe.conversion.lower import InParts, Skip, pieces_within
 from cfi2sframe.conversion.reasons import Fate, SkipReason
-from cfi2sframe.sframe.model import FunctionBody
+from cfi2sframe.sframe.model import Function, FunctionBody
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from cfi2sframe.conversion.code_map import CodeMap
-    from cfi2sframe.conversion.overlaps import Pieces
+    from cfi2sframe.conversion.owners import CodeMap
     from cfi2sframe.dwarf.programs import CfiEntries
 
 #: All versions store a function's size in 32 bits.
@@ -40,9 +39,9 @@ class Outcomes(NamedTuple):
     skipped: dict[int, Skip]
     in_parts: dict[int, InParts]
 
-    def holes(self, entries: CfiEntries, pieces: Pieces) -> Iterator[tuple[int, int]]:
-        """Yield start and end, as virtual addresses, of the holes in pieces of FDEs, in the order of the pieces."""
-        for number, start_vaddr, end_vaddr in zip(*pieces, strict=True) if self.in_parts else ():
+    def holes(self, entries: CfiEntries, code_map: CodeMap) -> Iterator[tuple[int, int]]:
+        """Yield start and end, as virtual addresses, of the holes in what FDEs own, ascending."""
+        for start_vaddr, end_vaddr, number in code_map.of_fdes if self.in_parts else ():
             if number in self.in_parts:
                 vaddr = entries.starts[number]
                 for start, end, piece in pieces_within(self.in_parts[number], start_vaddr - vaddr, end_vaddr - vaddr):
@@ -111,14 +110,20 @@ def place_functions(
     it of objects (which have no stubs).
     """
     padding_ends = dict(code_map.padding)
-    placed = [Placed(stub.start_vaddr, stub.size, stub.body, None) for stub in code_map.stubs.functions]
-    for number, start_vaddr, end_vaddr in zip(*code_map.pieces, strict=True):
-        vaddr = entries.starts[number]
-        for start, end, piece in pieces_within(outcomes.results[number], start_vaddr - vaddr, end_vaddr - vaddr):
+    placed: list[Placed] = []
+    for start_vaddr, end_vaddr, owner in code_map.owners:
+        if owner is None:
+            continue
+        if isinstance(owner, Function):
+            placed.append(Placed(owner.start_vaddr, owner.size, owner.body, None))
+            continue
+        vaddr = entries.starts[owner]
+        for start, end, piece in pieces_within(outcomes.results[owner], start_vaddr - vaddr, end_vaddr - vaddr):
             if not isinstance(piece, Skip):
                 size = padding_ends.get(vaddr + end, vaddr + end) - vaddr - start
-                placed.append(Placed(vaddr + start, min(size, _MAX_FUNCTION_SIZE), piece, number))
-    placed.sort(key=attrgetter("entry", "start_vaddr") if in_section_order else attrgetter("start_vaddr"))
+                placed.append(Placed(vaddr + start, min(size, _MAX_FUNCTION_SIZE), piece, owner))
+    if in_section_order:
+        placed.sort(key=attrgetter("entry", "start_vaddr"))
     if version < SFRAME_VERSION_3:
         return placed
     return [part for each in placed for part in (each.split() if len(each.body.starts) > V3_MAX_FRES else (each,))]

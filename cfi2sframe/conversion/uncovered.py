@@ -15,8 +15,8 @@ from weakref import WeakKeyDictionary
 
 from cfi2sframe.constants.elf import SHT_SYMTAB, STT_SECTION, STT_TLS
 from cfi2sframe.constants.sframe import SFRAME_VERSION_3
-from cfi2sframe.conversion.code_map import map_code
 from cfi2sframe.conversion.image_cfi import Cfi, read_programs
+from cfi2sframe.conversion.owners import map_code
 from cfi2sframe.conversion.reasons import UnreadSource
 from cfi2sframe.dwarf.row_section import RowSection
 from cfi2sframe.elf.cfi import SOURCE_NAMES, Relocation
@@ -28,7 +28,7 @@ from cfi2sframe.range_map import Span, without
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cfi2sframe.conversion.code_map import CodeMap
+    from cfi2sframe.conversion.owners import CodeMap
     from cfi2sframe.dwarf.row_section import RowFunction
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.instructions.derive import Derived
@@ -135,7 +135,6 @@ def _local_symbols(image: ElfImage) -> dict[int, tuple[int, int]]:
 
 def _functions(code_map: CodeMap) -> list[Span]:
     """Return the ranges that FDEs and PLT stubs hold, ascending, each by itself: a function may begin at each start."""
-    stubs = code_map.stubs
-    held = list(map(Span, code_map.pieces.starts, code_map.pieces.ends))
-    held += [Span(stub.start_vaddr, stub.start_vaddr + stub.size) for stub in stubs.functions]
-    return sorted((*held, *without(((s.start_vaddr, s.start_vaddr + s.size) for s in stubs.left_out), held)))
+    held = [Span(start, end) for start, end, owner in code_map.owners if owner is not None]
+    left_out = [(stub.start_vaddr, stub.start_vaddr + stub.size) for stub in code_map.stubs.left_out]
+    return sorted([*held, *without(left_out, held)])

@@ -14,7 +14,7 @@ from collections import defaultdict
 from functools import cached_property, partial
 from itertools import pairwise
 from operator import add, attrgetter, itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, NewType, cast
 
 from cfi2sframe.dwarf.entries import DwarfCie, DwarfFde, EntryWalk
 from cfi2sframe.dwarf.machine import RowMachine
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.rules import UnwindTable
     from cfi2sframe.elf.cfi import CfiKind, CfiSection
     from cfi2sframe.elf.image import ElfImage
+
+
+#: The place of an FDE among the sound FDEs of an image, in the order of its sources.
+FdeIndex = NewType("FdeIndex", int)
+#: The place of a program among those of an image.
+ProgramIndex = NewType("ProgramIndex", int)
 
 
 class Program(NamedTuple):
@@ -73,7 +79,7 @@ class CfiEntries:
         starts: Sequence[int],
         sizes: Sequence[int],
         offsets: Sequence[int],
-        program_numbers: Sequence[int],
+        program_numbers: Sequence[ProgramIndex],
         programs: Sequence[Program],
         walks: Iterable[tuple[int, EntryWalk | RowFdes]],
         clipped: Mapping[int, int] | None = None,
@@ -93,14 +99,15 @@ class CfiEntries:
         self.clipped: Final = clipped or {}
 
     @cached_property
-    def precedence(self) -> tuple[Sequence[int], ...]:
+    def precedence(self) -> tuple[Sequence[FdeIndex], ...]:
         """The numbers of all FDEs in groups: an address belongs to the first group that has an FDE there.
 
         These are the sources. Before `.debug_frame` come the functions for which Go's table has no rules: they switch
         stacks, or pop what they have not pushed (`runtime.systemstack`, `mcall`, `gogo`, `morestack`, `asmcgocall`),
         and Go's `.debug_frame` keeps one rule all through each.
         """
-        groups: list[Sequence[int]] = [range(*edge) for edge in pairwise((*self.source_starts, len(self)))]
+        edges = pairwise((*self.source_starts, len(self)))
+        groups = [cast("Sequence[FdeIndex]", range(*edge)) for edge in edges]
         kinds = self._kinds
         if "gopclntab" in kinds and "debug_frame" in kinds:
             empty = {p.number for p in self.programs if len(p.table.states) == 1 and p.table.states[0].cfa is None}
@@ -121,7 +128,7 @@ class CfiEntries:
             (*self.starts, *others.starts),
             (*self.sizes, *others.sizes),
             (*self.offsets, *others.offsets),
-            (*self.program_numbers, *[first_program + number for number in others.program_numbers]),
+            (*self.program_numbers, *[ProgramIndex(first_program + number) for number in others.program_numbers]),
             (*self.programs, *[p._replace(number=first_program + p.number) for p in others.programs]),
             (*self._walks, *[(first + number, walk) for number, walk in others._walks]),
             {**self.clipped, **{first + number: size for number, size in others.clipped.items()}},
@@ -152,12 +159,12 @@ class EntriesReader:
         self.starts: array[int] = array("Q")
         self.sizes: array[int] = array("Q")
         self.offsets: array[int] = array("Q")
-        self.program_numbers: list[int] = []
+        self.program_numbers: list[ProgramIndex] = []
         self.programs: list[Program] = []
         self.walks: list[tuple[int, EntryWalk | RowFdes]] = []
         self.damaged: list[DamagedFde] = []
         #: Numbers of programs by CIE and instructions or rows; equal CIEs of several sections share their programs.
-        self.known: dict[DwarfCie, dict[bytes | UnwindTable, int]] = defaultdict(dict)
+        self.known: dict[DwarfCie, dict[bytes | UnwindTable, ProgramIndex]] = defaultdict(dict)
         #: The machines by CIE, or the error where a CIE is damaged.
         self.machines: dict[DwarfCie, RowMachine | CfiError] = {}
 
@@ -181,7 +188,7 @@ class EntriesReader:
         self.walks.append((len(self.starts), walk))
         damaged: list[DamagedFde] = []
         cie: DwarfCie | None = None
-        known: dict[bytes | UnwindTable, int] = {}
+        known: dict[bytes | UnwindTable, ProgramIndex] = {}
         for fde in walk.fdes():
             if fde.cie is not cie:
                 cie = fde.cie
@@ -202,7 +209,7 @@ class EntriesReader:
         damaged += [DamagedFde(failure.offset or 0, failure, section) for failure in walk.failures]
         self.damaged += sorted(damaged, key=attrgetter("offset"))
 
-    def add(self, fde: DwarfFde, program_number: int) -> None:
+    def add(self, fde: DwarfFde, program_number: ProgramIndex) -> None:
         """Add a sound FDE."""
         self.starts.append(fde.pc_begin_vaddr)
         self.sizes.append(fde.pc_range)
@@ -222,10 +229,10 @@ class EntriesReader:
             raise CfiError(f"in its CIE: {machine.reason}")
         return machine
 
-    def add_program(self, cie: DwarfCie, table: UnwindTable) -> int:
+    def add_program(self, cie: DwarfCie, table: UnwindTable) -> ProgramIndex:
         """Add a distinct program and return its number."""
         self.programs.append(Program(len(self.programs), cie, table))
-        return len(self.programs) - 1
+        return ProgramIndex(len(self.programs) - 1)
 
     def read(self, sections: Sequence[CfiSection | RowSection]) -> tuple[CfiEntries, tuple[DamagedFde, ...]]:
         """Read sections; return their FDEs, sound and damaged. Raises `CfiError` when one cannot be walked."""
@@ -257,7 +264,7 @@ class EntriesReader:
     def cut_at_ends(self) -> None:
         """Give FDEs that end before their program's last row starts another program, without the rows past the end."""
         last_starts = [program.table.starts[-1] for program in self.programs]
-        cut: dict[tuple[int, int], int] = {}
+        cut: dict[tuple[ProgramIndex, int], ProgramIndex] = {}
         for entry, (number, size) in enumerate(zip(self.program_numbers, self.sizes, strict=True)):
             if last_starts[number] >= max(size, 1):
                 if (number, size) not in cut:

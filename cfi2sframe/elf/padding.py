@@ -67,8 +67,8 @@ def code_of(image: ElfImage) -> RangeMap[CodeRange | None]:
     return RangeMap(None, ((code.start_vaddr, code.end_vaddr, code) for code in image.code_ranges))
 
 
-def find_padding(image: ElfImage, starts: Sequence[int], ends: Sequence[int]) -> tuple[Span, ...]:
-    """Return the padding after functions, whose addresses `[start, end)` are columns: ascending, without overlap.
+def find_padding(image: ElfImage, functions: Sequence[tuple[int, int]]) -> tuple[Span, ...]:
+    """Return the padding after functions, whose addresses `[start, end)` ascend without overlap.
 
     Padding fills the space up to the next function or, in a linked file, to the end of the executable section (segment,
     where there are no sections): after a section of an object, the linker may place anything. It consists of
@@ -77,18 +77,19 @@ def find_padding(image: ElfImage, starts: Sequence[int], ends: Sequence[int]) ->
     # Most gaps have the bytes of another one.
     known: dict[bytes, bool] = {}
     found: list[Span] = []
+    starts = [start for start, _ in functions]
     try:
         for code in image.code_ranges:
             first, last = bisect_left(starts, code.start_vaddr), bisect_left(starts, code.end_vaddr)
             limits = [*starts[first + 1 : last], 0 if image.is_relocatable else code.end_vaddr]
             content = image.code_bytes(code, code.start_vaddr, code.end_vaddr) if first < last else b""
-            for gap in map(Span, ends[first:last], limits):
-                if 0 < gap.end - gap.start < _MAX_ALIGNMENT:
-                    data = content[gap.start - code.start_vaddr : gap.end - code.start_vaddr]
+            for (_, start), end in zip(functions[first:last], limits, strict=False):
+                if 0 < end - start < _MAX_ALIGNMENT:
+                    data = content[start - code.start_vaddr : end - code.start_vaddr]
                     if data not in known:
-                        known[data] = len(data) == gap.end - gap.start and is_fill(image.arch, data)
+                        known[data] = len(data) == end - start and is_fill(image.arch, data)
                     if known[data]:
-                        found.append(gap)
+                        found.append(Span(start, end))
         if not found:
             return ()
         gap_starts = [gap.start for gap in found]

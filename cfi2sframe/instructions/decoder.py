@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -11,6 +10,7 @@ from cfi2sframe.constants.elf import EM_AARCH64, EM_S390, EM_X86_64
 from cfi2sframe.elf.object_code import RelocatedCode
 from cfi2sframe.errors import InputError
 from cfi2sframe.instructions.effects import Effect, Flow
+from cfi2sframe.range_map import RangeMap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -72,18 +72,17 @@ class Decoder:
         self.spans = spans
         self.code = RelocatedCode(image)
         self._disassembler = open_disassembler(self.abi, what, otherwise)
-        self._starts = [span.start for span in spans]
+        self._span_at = RangeMap(None, ((*span, span) for span in spans))
         self._by_text: dict[tuple[str, str, int], DecodedInstruction] = {}
         self._known: dict[int, DecodedInstruction] = {}
 
     def holds(self, vaddr: int) -> bool:
         """Whether the spans hold an address."""
-        return self.span_of(vaddr) is not None
+        return self._span_at[vaddr] is not None
 
     def span_of(self, vaddr: int) -> Span | None:
         """Return the span that holds an address."""
-        index = bisect_right(self._starts, vaddr) - 1
-        return self.spans[index] if index >= 0 and vaddr < self.spans[index].end else None
+        return self._span_at[vaddr]
 
     def at(self, vaddr: int) -> DecodedInstruction | None:
         """Return the instruction at an address; None where the spans have none."""
@@ -125,7 +124,7 @@ class Decoder:
 
     def _decode(self, vaddr: int) -> DecodedInstruction | None:
         """Decode from an address on, up to what is known."""
-        span = self.span_of(vaddr)
+        span = self._span_at[vaddr]
         if span is None or vaddr % self.abi.arch.instruction_alignment:
             return None
         known, by_text = self._known, self._by_text

@@ -20,6 +20,7 @@ from cfi2sframe.instructions.rows import row_of
 from cfi2sframe.instructions.signal_returns import signal_code
 from cfi2sframe.instructions.states import NO_CALLER, NUMBER, ra_place
 from cfi2sframe.instructions.underived import CodeReason, Underived
+from cfi2sframe.range_map import RangeMap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -113,16 +114,14 @@ class _Canvas:
     def __init__(self, image: ElfImage, spans: Sequence[Span], abi: Abi) -> None:
         self.image = image
         self.abi = abi
-        self.spans = spans
-        self._starts = [span.start for span in spans]
-        self._marks = [array("I", bytes(4 * (end - start))) for start, end in spans]
+        self._marks = RangeMap(None, ((start, end, array("I", bytes(4 * (end - start)))) for start, end in spans))
         self._rows: list[_Row] = []
         self._numbers: dict[_Row, int] = {}
 
     def has_row(self, vaddr: int) -> bool:
         """Whether an address has a row."""
-        index = bisect_right(self._starts, vaddr) - 1
-        return self._marks[index][vaddr - self._starts[index]] >= _FIRST_ROW
+        first, _, marks = self._marks.range_at(vaddr)
+        return marks is not None and marks[vaddr - first] >= _FIRST_ROW
 
     def paint(self, function: Followed) -> None:
         """Mark what a function has proved with its rows, and what it has not with the reason."""
@@ -164,11 +163,10 @@ class _Canvas:
 
     def _mark(self, start: int, end: int, mark: int) -> None:
         """Mark some addresses: a row replaces a reason, and where two rows differ, what they have in common stays."""
-        if start >= end:
+        first, last, marks = self._marks.range_at(start)
+        if start >= end or marks is None:
             return
-        index = bisect_right(self._starts, start) - 1
-        marks, first = self._marks[index], self._starts[index]
-        start, end = start - first, min(end, self.spans[index].end) - first
+        start, end = start - first, min(end, last) - first
         if not any(marks[start:end]):
             marks[start:end] = array("I", [mark]) * (end - start)
             return
@@ -190,7 +188,7 @@ class _Canvas:
         """Return the rows as functions, which end at gaps and where others start, and everything else."""
         functions: list[RowFunction] = []
         left_out: list[Underived] = []
-        for (first, _), marks in zip(self.spans, self._marks, strict=True):
+        for first, _, marks in self._marks.held():
             group: list[tuple[int, int, _Row]] = []
             vaddr = first
             for mark, same in groupby(marks):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.conversion.lower import InParts, Skip, pieces_within
 from cfi2sframe.elf.padding import code_of, fill_size, gaps_outside
 from cfi2sframe.range_map import RangeMap, bytes_of, walk
+from cfi2sframe.sframe.model import Function
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -70,15 +71,18 @@ def _known(conversion: Conversion) -> Iterator[Stretch]:
     for skip in code_map.stubs.left_out:
         end = skip.start_vaddr + skip.size
         yield Stretch("without CFI", skip.start_vaddr, end, skip.reason.name, skip.reason.value, skip.detail)
-    for stub in code_map.stubs.functions:
-        yield Stretch("stub", stub.start_vaddr, stub.start_vaddr + stub.size)
     described_ends = set[int]()
-    for number, start, end in zip(*code_map.pieces, strict=True):
-        vaddr = conversion.cfi.entries.starts[number]
-        for each in _parts_of(conversion.outcomes.results[number], vaddr, start, end):
+    for start, end, owner in code_map.owners:
+        if owner is None:
+            continue
+        if isinstance(owner, Function):
+            yield Stretch("stub", start, end)
+            continue
+        vaddr = conversion.cfi.entries.starts[owner]
+        for each in _parts_of(conversion.outcomes.results[owner], vaddr, start, end):
             if not each.reason:
                 described_ends.add(each.end)
-            if number in derived:
+            if owner in derived:
                 # What the version cannot express counts as if it had not been derived.
                 yield each._replace(kind="without CFI" if each.reason else "from_code")
             else:

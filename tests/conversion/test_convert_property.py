@@ -85,7 +85,7 @@ def test_rows_give_the_values_that_dwarf_gives(drawn: Drawn) -> None:
     assert result.left_out_count >= len(conversion.skips)
     # Joined functions name only the FDE that they begin in.
     described = convert(drawn.image, **drawn.options._replace(level=1)._asdict()).function_entries
-    for number, start, end in conversion.code_map.pieces.records:
+    for start, end, number in conversion.code_map.of_fdes:
         entry = conversion.cfi.entries[number]
         begin = entry.fde.pc_begin_vaddr
         rows = rows_of(entry.program.table)

@@ -9,8 +9,10 @@ from typing import NamedTuple
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cfi2sframe.conversion.overlaps import Pieces, Ranges, Resolved, resolve_overlaps
+from cfi2sframe.conversion.owners import Ranges, Resolved, resolve_overlaps
 from cfi2sframe.conversion.reasons import Fate
+from cfi2sframe.dwarf.programs import FdeIndex, ProgramIndex
+from cfi2sframe.range_map import RangeMap
 from cfi2sframe.sframe.model import FrameRow, FrameState, FunctionBody, Rule
 from tests.support.sframe.bodies import body_of_rows
 
@@ -32,8 +34,8 @@ class Range(NamedTuple):
 
 def arranged(ranges: Sequence[Range], source_starts: tuple[int, ...] = (0,)) -> Resolved:
     starts, sizes, contents = ([each[n] for each in ranges] for n in range(3))
-    groups = tuple(range(*edge) for edge in pairwise((*source_starts, len(starts))))
-    return resolve_overlaps(Ranges(starts, sizes, contents, groups), not_code)
+    groups = tuple(list(map(FdeIndex, range(*edge))) for edge in pairwise((*source_starts, len(starts))))
+    return resolve_overlaps(Ranges(starts, sizes, list(map(ProgramIndex, contents)), groups), not_code)
 
 
 #: On a grid, ranges repeat one another and touch; between its lines, they overlap in any way.
@@ -71,11 +73,11 @@ def loss(ranges: Sequence[Range], number: int, *, is_better: bool) -> Fate:
     return Fate.BETTER_SOURCE if is_better else Fate.SHADOWED
 
 
-def holders(pieces: Pieces) -> dict[int, int]:
-    """Return the number at each address, checking that pieces ascend and hold something."""
+def holders(owners: RangeMap[FdeIndex | None]) -> dict[int, int]:
+    """Return the FDE at each address, checking that ranges ascend and hold something."""
     held: dict[int, int] = {}
     position = 0
-    for number, start, end in pieces.records:
+    for start, end, number in owners.held():
         assert position <= start < end
         position = end
         held |= dict.fromkeys(range(start, end), number)
@@ -96,18 +98,10 @@ def test_every_address_has_one_holder_and_every_range_one_outcome(ranges: list[R
             reasons[first + n] = loss(mine, n, is_better=expected.keys() >= {*range(start, start + size)})
         expected = {vaddr: number + first for vaddr, number in winners(mine).items()} | expected
     resolved = arranged(ranges, starts)
-    held = holders(resolved.pieces)
+    held = holders(resolved.owners)
     assert held == expected
     sizes = Counter(held.values())
     assert resolved.dropped == {number: reason for number, reason in reasons.items() if number not in sizes}
-
-
-@given(RANGES, st.lists(st.tuples(st.integers(90, 160), st.integers(1, 40)), max_size=3))
-def test_what_is_left_outside_of_ranges(ranges: list[Range], taken: list[tuple[int, int]]) -> None:
-    pieces, held = arranged(ranges).pieces, holders(arranged(ranges).pieces)
-    for start, size in taken:
-        held = {vaddr: number for vaddr, number in held.items() if not start <= vaddr < start + size}
-    assert holders(pieces.without([(start, start + size) for start, size in taken])) == held
 
 
 # Bodies

@@ -205,7 +205,7 @@ def test_padding_ends_where_code_with_cfi_starts() -> None:
 def test_padding_at_the_end_of_a_section() -> None:
     assert padding_of(one_function(bytes(8))) == [(SIZE, SIZE + 8)]
     image = one_function(bytes(8), section_headers=False)
-    found = find_padding(image, [TEXT_VADDR], [TEXT_VADDR + SIZE])
+    found = find_padding(image, [(TEXT_VADDR, TEXT_VADDR + SIZE)])
     assert found == ((TEXT_VADDR + SIZE, TEXT_VADDR + SIZE + 8),)
 
 
@@ -261,7 +261,7 @@ def test_without_section_headers(entries: Mapping[int, int], is_padding: bool) -
         section_headers=False,
     )
     starts = (TEXT_VADDR, TEXT_VADDR + SIZE + 16)
-    found = find_padding(image, starts, [start + SIZE for start in starts])
+    found = find_padding(image, [(start, start + SIZE) for start in starts])
     assert found == (((TEXT_VADDR + SIZE, starts[1]),) if is_padding else ())
 
 
@@ -298,7 +298,7 @@ def test_functions_and_gaps_at_any_places(parts: list[tuple[int, tuple[bytes, bo
     symbols = tuple(asm.Symbol(f"s{n}", TEXT_VADDR + offset) for n, offset in enumerate(referred))
     code = Code(size=len(text), data=text) if text else Code(size=1, data=b"\xc3")
     image = load(linked_file(AMD64, (), codes=(code,), symbols=symbols), "in")
-    assert find_padding(image, starts, ends) == tuple(expected)
+    assert find_padding(image, list(zip(starts, ends, strict=True))) == tuple(expected)
 
 
 # Objects

@@ -59,7 +59,7 @@ def _check_functions(coverage: Coverage, conversion: Conversion, *, may_join: bo
     assert all(conversion.fates[number].has_code for number in numbers)
     said = {
         number
-        for number, _, _ in conversion.code_map.pieces.records
+        for _, _, number in conversion.code_map.of_fdes
         if not isinstance(conversion.outcomes.results[number], Skip)
     }
     assert len(said - set(derived)) == coverage.described_count + coverage.in_part_count
@@ -67,7 +67,7 @@ def _check_functions(coverage: Coverage, conversion: Conversion, *, may_join: bo
     assert len(said) == sum(coverage.sources.values())
     # Of an FDE that lost addresses to others, nothing but holes may be left.
     held = Counter[int]()
-    for number, start, end in conversion.code_map.pieces.records:
+    for start, end, number in conversion.code_map.of_fdes:
         held[number] += end - start
     overlapped = {number for number, size in held.items() if size != conversion.cfi.entries.sizes[number]}
     with_rows = said - (overlapped & conversion.outcomes.in_parts.keys())
@@ -93,7 +93,7 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
     described = [(f.start_vaddr, f.start_vaddr + f.size) for f in conversion.section.functions]
     left_out = [
         (start, end)
-        for number, start, end in conversion.code_map.pieces.records
+        for start, end, number in conversion.code_map.of_fdes
         if isinstance(conversion.outcomes.results[number], Skip) and number not in derived
     ]
     all_holes = list(_holes_within(conversion))
@@ -105,7 +105,7 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
     hole_ends = {end for _, _, end in all_holes}
     fde_ends = [
         end
-        for number, _, end in conversion.code_map.pieces.records
+        for _, end, number in conversion.code_map.of_fdes
         if not isinstance(conversion.outcomes.results[number], Skip) and end not in hole_ends
     ]
     assert coverage.padding_size == sum(padding[end] - end for end in fde_ends if end in padding)
@@ -113,7 +113,7 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
     assert coverage.left_out_size == sum(_bytes_in_code(image, *span) for span in left_out)
     from_code = [
         (start, end)
-        for number, start, end in conversion.code_map.pieces.records
+        for start, end, number in conversion.code_map.of_fdes
         if number in derived and not isinstance(conversion.outcomes.results[number], Skip)
     ]
     without = [(start, end) for number, start, end in all_holes if number in derived]
@@ -125,7 +125,7 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
 def _holes_within(conversion: Conversion) -> Iterator[tuple[int, int, int]]:
     """Yield the FDEs' numbers and addresses of holes that belong to no other FDE, counted from the holes themselves."""
     entries = conversion.cfi.entries
-    for number, start, end in conversion.code_map.pieces.records:
+    for start, end, number in conversion.code_map.of_fdes:
         result = conversion.outcomes.results[number]
         if isinstance(result, InParts):
             ends = (*result.starts[1:], entries.sizes[number])

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.audit.flow import CfiFlow
-from cfi2sframe.conversion.code_map import map_code
 from cfi2sframe.conversion.image_cfi import read_programs
+from cfi2sframe.conversion.owners import map_code
 from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState
 from cfi2sframe.elf.image import ElfImage
@@ -37,7 +37,7 @@ def compare(image: ElfImage, seed: int | None) -> Comparison:
     flow = CfiFlow(image, entries)
     code_map = map_code(image, entries, 3)
     stubs = [Span(stub.start_vaddr, stub.start_vaddr + stub.size) for stub in code_map.stubs.functions]
-    functions = [Span(start, end) for _, start, end in zip(*flow.pieces, strict=True)]
+    functions = [Span(start, end) for start, end, _ in flow.owners.held()]
     functions = [each for each in functions if not any(stub.start <= each.start < stub.end for stub in stubs)]
     rng = random.Random(seed)  # noqa: S311 - the same halves each time
     shown = [] if seed is None else [each for each in functions if rng.random() < 0.5]
