@@ -63,7 +63,7 @@ def open_disassembler(abi: Abi, what: str, otherwise: str = "") -> Any:  # noqa:
 class Decoder:
     """Decodes the instructions in some ascending spans of an image's code, where control reaches them.
 
-    Raises `InputError` where capstone cannot be loaded.
+    `executed` are the instructions that others execute elsewhere. Raises `InputError` where capstone cannot be loaded.
     """
 
     def __init__(self, image: ElfImage, spans: Sequence[Span], what: str, otherwise: str = "") -> None:
@@ -75,6 +75,7 @@ class Decoder:
         self._span_at = RangeMap(None, ((*span, span) for span in spans))
         self._by_text: dict[tuple[str, str, int], DecodedInstruction] = {}
         self._known: dict[int, DecodedInstruction] = {}
+        self.executed: set[int] = set()
 
     def holds(self, vaddr: int) -> bool:
         """Whether the spans hold an address."""
@@ -91,9 +92,14 @@ class Decoder:
     def through_padding(self, vaddr: int) -> Iterator[int]:
         """Yield an address and, while padding is there, the one after each of its instructions."""
         yield vaddr
-        while (found := self.at(vaddr)) is not None and found.effect is not None and found.effect.is_padding:
-            vaddr += found.size
+        while (size := self.padding_size(vaddr)) > 0:
+            vaddr += size
             yield vaddr
+
+    def padding_size(self, vaddr: int) -> int:
+        """Return the size of an instruction that only fills space; 0 for any other."""
+        found = self.at(vaddr)
+        return found.size if found is not None and found.effect is not None and found.effect.is_padding else 0
 
     def disassemble(self, start: int, end: int) -> Iterator[tuple[int, int, str, str]]:
         """Yield the instructions of a part of the code up to the first bytes that are none: address, size, text."""
@@ -117,6 +123,7 @@ class Decoder:
         """Return the effect of an instruction from its text."""
         effect = self.abi.effect_of(vaddr, size, mnemonic, operands)
         if effect is not None and effect.flow is Flow.EXECUTE and effect.target is not None:
+            self.executed.add(effect.target)
             for _, _, name, executed in self.disassemble(effect.target, effect.target + _MAX_INSTRUCTION_SIZE):
                 return self.abi.executed(operands, name, executed)
             return None

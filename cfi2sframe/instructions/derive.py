@@ -44,6 +44,8 @@ _FIRST_ROW: Final = len(_REASONS)
 _UNKNOWN: Final = _REASONS.index(CodeReason.UNKNOWN)
 #: Bytes of code, of which each has a mark; sections without contents may claim 2^64.
 _MAX_SIZE: Final = 1 << 32
+#: Bytes of padding that are looked at in one step.
+_MAX_FILL: Final = 64
 
 
 class Derived(NamedTuple):
@@ -74,38 +76,69 @@ def derive(image: ElfImage, covered: Sequence[Span]) -> Derived:
         raise ElfError(f"the code without CFI has {size:,} bytes by the headers, more than {_MAX_SIZE:,}")
     entries: set[int] = set()
     code = Code(image, spans, "code without CFI is read", "without --from code, only CFI is read", entries)
-    entries |= find_candidates(image, code, covered)
     canvas = _Canvas(image, spans, code.abi)
-    waiting: set[int] = set()
-
-    def take(function: Followed) -> None:
-        """Keep what was proved, and try what the function refers to."""
-        if function.proven:
-            waiting.update(function.calls, (v for v in function.labels if v not in function.proven))
-        canvas.paint(function)
-
-    machine = Machine(code, take)
-    first = None
-    entry = process_entry(image, code)
-    if entry is not None:
-        # Nothing has called it. It follows what it calls, too, whose rows are taken.
-        first = machine.follow(entry, machine.entry_state | {ra_place(image.arch): (NO_CALLER, 0)})
-        waiting.update(first.calls, first.labels)
-    todo = sorted(entries)
-    while todo:
-        for vaddr in todo:
-            if vaddr not in machine.summaries and code.holds(vaddr) and not canvas.has_row(vaddr):
-                machine.follow(vaddr)
-        todo = sorted(waiting - entries)
-        entries |= waiting
-        waiting.clear()
-    starts = {vaddr for vaddr, summary in machine.summaries.items() if summary.returns}
+    entries |= find_candidates(image, code, covered)
+    search = _Search(code, canvas, entries)
+    first = search.follow_process(process_entry(image, code))
+    search.follow(set(entries))
+    search.sweep()
+    starts = {vaddr for vaddr, summary in search.machine.summaries.items() if summary.returns}
     if first is not None:
         canvas.paint_outermost(first)
         starts.add(first.entry)
     for found in signal_code(code, sorted(entries)):
         canvas.paint_signal_return(found)
     return canvas.derived(sorted(starts))
+
+
+class _Search:
+    """Tries candidates, and what the functions refer to that are proved by that."""
+
+    def __init__(self, code: Code, canvas: _Canvas, entries: set[int]) -> None:
+        self.code = code
+        self.canvas = canvas
+        self.entries = entries
+        self.machine = Machine(code, self._take)
+        self._waiting: set[int] = set()
+
+    def _take(self, function: Followed) -> None:
+        if function.proven:
+            self._waiting.update(function.calls, (v for v in function.labels if v not in function.proven))
+        self.canvas.paint(function)
+
+    def follow_process(self, entry: int | None) -> Followed | None:
+        """Follow control from where a process begins: nothing has called it, so what it calls needs no proof of it."""
+        if entry is None:
+            return None
+        place = ra_place(self.code.image.arch)
+        first = self.machine.follow(entry, self.machine.entry_state | {place: (NO_CALLER, 0)})
+        self._waiting.update(first.calls, first.labels)
+        return first
+
+    def follow(self, found: set[int]) -> None:
+        """Follow control from entries, then from those that this finds."""
+        while found:
+            self.entries.update(found)
+            for vaddr in sorted(found):
+                if vaddr not in self.machine.summaries and self.code.holds(vaddr) and not self.canvas.has_row(vaddr):
+                    self.machine.follow(vaddr)
+            found = self._waiting - self.entries
+            self._waiting.clear()
+
+    def sweep(self) -> None:
+        """Try what nothing has led to, from the first instruction on, and follow what is proved to be a function."""
+        sweeper = Machine(self.code, lambda _function: None, is_sweep=True)
+        vaddr = self.canvas.unreached(0)
+        while vaddr is not None:
+            instruction = self.code.at(vaddr)
+            end = vaddr + (instruction.size if instruction is not None else self.code.abi.arch.instruction_alignment)
+            if instruction is not None and vaddr not in self.code.executed:
+                tried = sweeper.follow(vaddr)
+                if vaddr in tried.proven:
+                    self.follow({vaddr})
+                while end in tried.sizes:
+                    end += tried.sizes[end]
+            vaddr = self.canvas.unreached(end)
 
 
 class _Canvas:
@@ -117,6 +150,22 @@ class _Canvas:
         self._marks = RangeMap(None, ((start, end, array("I", bytes(4 * (end - start)))) for start, end in spans))
         self._rows: list[_Row] = []
         self._numbers: dict[_Row, int] = {}
+
+    def unreached(self, vaddr: int) -> int | None:
+        """Return the first address from one on which nothing has led to, and which no padding is at."""
+        for index in range(max(bisect_right(self._starts, vaddr) - 1, 0), len(self.spans)):
+            span, marks = self.spans[index], self._marks[index]
+            place = max(vaddr - span.start, 0)
+            while place < len(marks):
+                if marks[place]:
+                    place += 1
+                    continue
+                start = span.start + place
+                size = self._fill_size(start, min(start + _MAX_FILL, span.end))
+                if size == 0:
+                    return start
+                place += size
+        return None
 
     def has_row(self, vaddr: int) -> bool:
         """Whether an address has a row."""
@@ -211,11 +260,15 @@ class _Canvas:
 
     def _left_out(self, start: int, end: int, reason: CodeReason) -> Iterator[Underived]:
         """Yield what of some code follows its padding, if anything does."""
-        code = self.image.code_range_of(start)
-        if code is not None and reason is CodeReason.NOT_REACHED:
-            start += fill_size(self.image, code, start, end)
+        if reason is CodeReason.NOT_REACHED:
+            start += self._fill_size(start, end)
         if start < end:
             yield Underived(start, end, reason)
+
+    def _fill_size(self, start: int, end: int) -> int:
+        """Return the bytes at the start of some code that only fill space."""
+        code = self.image.code_range_of(start)
+        return 0 if code is None else fill_size(self.image, code, start, end)
 
 
 def _function(group: list[tuple[int, int, _Row]]) -> RowFunction:

@@ -17,6 +17,10 @@ A proof passes back through a call, but not where SP is as at the entry: that ca
 function, and what follows it the next one. There, and for a jump to another entry, the other function has to be
 proved. Nothing passes back through a jump whose target is not known.
 
+What is left after all candidates is swept: each instruction with which unknown code begins is a candidate, too, though
+most are in the midst of a function. There only a return proves, which control reaches without leaving the code that
+follows: not a jump back, nor one to another entry or by a table. A function proved by that is then followed as others.
+
 What is assumed of code:
 
 - A return pops what the call pushed, and the registers that the ABI has a function keep are kept by what is called. Of
@@ -68,13 +72,15 @@ _RA: Final = (RETURN_ADDRESS, 0)
 class Machine:
     """Follows functions of one image; `summaries` has what is known of those that were followed.
 
-    `take` is given each function that was followed. `kept` bytes below SP are remembered when it moves up.
+    `take` is given each function that was followed. `kept` bytes below SP are remembered when it moves up. `is_sweep`:
+    nothing says that functions begin where they are tried.
     """
 
-    def __init__(self, code: Code, take: Callable[[Followed], None], kept: int = 0) -> None:
+    def __init__(self, code: Code, take: Callable[[Followed], None], kept: int = 0, *, is_sweep: bool = False) -> None:
         self.code = code
         self.take = take
         self.kept = kept
+        self.is_sweep = is_sweep
         self.abi, arch = code.abi, code.abi.arch
         self.sp = arch.sp_register
         self.summaries: dict[int, Summary] = {}
@@ -192,7 +198,7 @@ class _Walk:
     def _path(self, vaddr: int, state: State) -> None:
         """Follow control until it meets what is known, or leaves the piece."""
         machine, function, code = self.machine, self.function, self.code
-        states, entries = self.states, code.entries
+        states = self.states
         compared: Step | None = None
         #: Whether control gets to the address from the instruction before it.
         is_next = False
@@ -205,11 +211,8 @@ class _Walk:
                 state = joined(vaddr, known, state, machine.sp)
                 if state is known:
                     return
-            elif vaddr in entries and vaddr != self.piece.vaddr:
-                falls_out = is_next and (self.piece.is_after_call or not code.needs_proof)
-                if (falls_out and state[machine.sp] != machine.home) or self._is_other_function(vaddr, state):
-                    # What follows a call that does not come back leads into the next function.
-                    return
+            elif vaddr != self.piece.vaddr and self._is_elsewhere(vaddr, state, is_next=is_next):
+                return
             found = code.at(vaddr)
             if found is None:
                 if not code.never_returns(vaddr):
@@ -238,6 +241,22 @@ class _Walk:
             is_next = following[0] == vaddr + size
             vaddr, state = following
             compared = None
+
+    def _is_elsewhere(self, vaddr: int, state: State, *, is_next: bool) -> bool:
+        """Whether an address is that of another function, where this path ends; `is_next`: control falls into it."""
+        machine, code = self.machine, self.code
+        is_entry = vaddr in code.entries
+        if machine.is_sweep:
+            # Of a branch that is never taken, the target may be whatever follows a function.
+            is_other = is_entry or vaddr < self.function.entry or (not is_next and code.padding_size(vaddr) > 0)
+            if is_other:
+                self._leave_function()
+            return is_other
+        if not is_entry:
+            return False
+        # What follows a call that does not come back leads into the next function.
+        falls_out = is_next and (self.piece.is_after_call or not code.needs_proof)
+        return (falls_out and state[machine.sp] != machine.home) or self._is_other_function(vaddr, state)
 
     def _note_labels(self, steps: tuple[Step, ...], state: State) -> None:
         """Note the addresses of code that an instruction loads, in one step or as a page and an offset."""
@@ -361,7 +380,7 @@ class _Walk:
                     function.spoils_fp = True
                     raise RefusedError(CodeReason.NOT_PROVEN)
             self.exits.add(vaddr)
-        elif isinstance(value, TableWord):
+        elif isinstance(value, TableWord) and not machine.is_sweep:
             labels = [target for target in code.table_targets(value) if self._may_be_label(target)]
             words = code.in_table(vaddr, labels)
             self.found += [CodePiece(target, state, vaddr, is_guess=True) for target in words]

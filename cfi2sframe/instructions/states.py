@@ -78,8 +78,9 @@ def entry_state(arch: Arch) -> State:
 
 
 def after(state: State, steps: tuple[Step, ...], vaddr: int, sp: int, kept: int) -> State:
-    """Return the state after the steps of the instruction at an address. Raises `RefusedError` where SP gets lost.
+    """Return the state after the steps of the instruction at an address.
 
+    Raises `RefusedError` where SP gets lost, or where the state cannot be that of the instruction.
     `kept` bytes below SP are remembered when it moves up.
     """
     for step in steps:
@@ -94,6 +95,9 @@ def after(state: State, steps: tuple[Step, ...], vaddr: int, sp: int, kept: int)
         if step.op is Op.STORE or step.op is Op.COMPARE:
             continue
         value = _result(new, step)
+        if step.register == RA_SIGN_STATE and value == new.get(RA_SIGN_STATE) == (NUMBER, 0):
+            # An RA that is not signed is not authenticated: it was signed before.
+            raise RefusedError(CodeReason.NOT_PROVEN)
         if value is None and (step.op is Op.ADD or step.op is Op.MOVE_FRAME):
             old = new.get(step.register)
             if old is not None and _is_in_frame(old):

@@ -42,7 +42,7 @@ class Body(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """Code, the offsets of its functions, those that have symbols, and the row at each offset that is ever reached."""
+    """Code, the offsets of its functions, those that have symbols, and the row at each offset of one."""
 
     code: bytes
     functions: tuple[int, ...]
@@ -115,10 +115,7 @@ class _Maker:
         for number, place, target in self.calls:
             del number
             struct.pack_into("<i", self.code, place, self.starts[target] - place - 4)
-        reached = {number for number, body in enumerate(self.functions) if body.has_symbol} | {0}
-        while more := {target for number, _, target in self.calls if number in reached} - reached:
-            reached |= more
-        rows = {offset: row for number in reached for offset, row in self.rows[number].items()}
+        rows = {offset: row for found in self.rows.values() for offset, row in found.items()}
         symbols = [start for start, body in zip(self.starts, self.functions, strict=True) if body.has_symbol]
         return Generated(bytes(self.code), tuple(self.starts), tuple({0, *symbols}), rows)
 

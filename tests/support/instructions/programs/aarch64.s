@@ -115,7 +115,7 @@
     .balign 4096
 .Lpage:
     mov x0, #1
-    ret
+    b f
 
 ## an address is loaded that begins a page
     func f
@@ -127,7 +127,7 @@
 .Lpage:
     .cfi_startproc
     mov x0, #1
-    ret
+    b f
     .cfi_endproc
 
 ## two tables of bytes, one after the other

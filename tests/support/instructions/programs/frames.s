@@ -306,14 +306,8 @@ f:
     iretq
     endf
 .Lafter:
+    .cfi_startproc
     mov eax, 1
     ret
+    .cfi_endproc
 
-## nothing leads there
-    func f
-    ret
-    endf
-.Lnothing:
-    push rbx
-    pop rbx
-    ret

@@ -90,3 +90,17 @@
     lghi %r2, 1
     br %r14
     .cfi_endproc
+
+## no entry, but a return, after what another instruction executes
+    func f
+    exrl %r2, .Lexecuted
+    br %r14
+    endf
+.Lexecuted:
+    xc 0(1,%r3), 0(%r3)
+    .balign 8, 7
+.Lnameless:
+    .cfi_startproc
+    lghi %r2, 1
+    br %r14
+    .cfi_endproc

@@ -42,7 +42,7 @@
     jmp rax
 .endm
 
-# A function that nothing names but what is put after it.
+# A function that nothing names but what is put after it. Its tail call proves it only where it is known to begin.
 .macro nameless label
     func f
     ret
@@ -54,7 +54,7 @@
     .cfi_def_cfa_offset 16
     pop rbx
     .cfi_def_cfa_offset 8
-    ret
+    jmp f
     .cfi_endproc
 .endm
 
@@ -342,7 +342,72 @@
 .Lnameless:
     push rbx
     pop rbx
+    jmp f
+
+## no entry, but a return
+    func f
     ret
+    endf
+.p2align 4, 0x90
+.Lnameless:
+    .cfi_startproc
+    push rbx
+    .cfi_def_cfa_offset 16
+    test edi, edi
+    je .Lshort
+    call f
+.Lshort:
+    pop rbx
+    .cfi_def_cfa_offset 8
+    ret
+    .cfi_endproc
+.Lnext:
+    .cfi_startproc
+    xor eax, eax
+    ret
+    .cfi_endproc
+
+# None of them says that there is a frame. A jump back leads to its end, and a branch that is never taken to other code.
+## no entry, in the midst of a function
+    func f
+    push rbx
+    .cfi_def_cfa_offset 16
+    test edi, edi
+    je .Lend
+    jmp rcx
+.Lend:
+    pop rbx
+    .cfi_def_cfa_offset 8
+    ret
+.Lback:
+    .cfi_def_cfa_offset 16
+    mov eax, 1
+    jmp .Lend
+.Lnever:
+    cmp edi, 4
+    ja .Lafter
+    jmp rcx
+.Lother:
+    cmp edi, 4
+    ja e
+    jmp rcx
+.Lcases:
+    lea rdx, [rip+.Ltable]
+    movsxd rax, dword ptr [rdx+rdi*4]
+    add rax, rdx
+    jmp rax
+.Lout:
+    pop rbx
+    .cfi_def_cfa_offset 8
+    ret
+.Lafter:
+    endf
+.p2align 4, 0x90
+    func e
+    ret
+    endf
+    .section .rodata
+.Ltable: .long .Lback - .Ltable, e - .Ltable, 0x7fffffff
 
 # Control that is followed from there contradicts what is known.
 ## addresses in the midst of a function are no entries
