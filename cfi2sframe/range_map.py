@@ -131,7 +131,7 @@ def walk(first: RangeMap[S], second: RangeMap[T]) -> Iterator[tuple[int, int, S,
             _, our_end, our_value = next(ours)
         if their_end == start:
             _, their_end, their_value = next(theirs)
-        end = min(their_end, our_end)
+        end = our_end if our_end < their_end else their_end  # noqa: FURB136 - min() takes a quarter of the loop
         yield start, end, our_value, their_value
         start = end
 

@@ -41,7 +41,7 @@ from array import array
 from bisect import bisect_right
 from collections import Counter
 from itertools import count
-from operator import sub
+from operator import floordiv, sub
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.constants import sframe as s
@@ -195,7 +195,7 @@ def _trace_back(firsts: Sequence[int], chosen: Sequence[int | None]) -> Iterator
 
 def _shared(sizes: Sequence[int], uses: Sequence[int]) -> array[int]:
     """Return the cost of sizes in bytes for each of some uses."""
-    return array("q", [_BYTE * size // each for size, each in zip(sizes, uses, strict=True)])
+    return array("q", map(floordiv, map(_BYTE.__mul__, sizes), uses))
 
 
 def _count_users(text: Text, words: _Words, parsed: Sequence[_Range]) -> list[int]:

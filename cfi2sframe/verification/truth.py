@@ -104,13 +104,14 @@ def truth_column(truth: Truth, fdes: Sequence[Fde], arch: Arch) -> tuple[RangeMa
     for cluster, next_start in _clusters(fdes):
         if len(cluster) == 1:
             start, number, end = cluster[0]
-            starts, numbers = programs[program_numbers[number]]
-            column.append([start + delta for delta in starts], numbers, end)
+            deltas, numbers = programs[program_numbers[number]]
+            starts = [start + delta for delta in deltas]
         else:
-            end = _put_overlapping(column, claims, truth, cluster)
+            starts, numbers, end = _overlapping(claims, truth, cluster)
         reach = min(padding_ends.get(end, end), next_start)
         if end < reach:
-            column.append([end], [padded(column.values[-2])], reach)
+            starts, numbers = [*starts, end], [*numbers, padded(numbers[-1])]
+        column.append(starts, numbers, max(end, reach))
     _evaluate_at_pcs(column, claims, arch)
     for stub in truth.stubs.functions:
         start, end, body = stub.start_vaddr, stub.end_vaddr, stub.body
@@ -133,8 +134,8 @@ def _clusters(fdes: Sequence[Fde]) -> Iterator[tuple[list[Fde], int]]:
         yield cluster, ADDRESS_END
 
 
-def _put_overlapping(column: RangeMap[int], claims: Distinct[Claim], truth: Truth, fdes: Sequence[Fde]) -> int:
-    """Put the claims of FDEs that overlap, sorted by start; return where they end.
+def _overlapping(claims: Distinct[Claim], truth: Truth, fdes: Sequence[Fde]) -> tuple[list[int], list[int], int]:
+    """Return what FDEs that overlap, sorted by start, claim: addresses, the numbers of claims, and where they end.
 
     Of the FDEs of the best source at an address, any may be the truth. The first one is that which unwinders find: the
     FDE that starts last, and of several such the first in the section.
@@ -143,6 +144,8 @@ def _put_overlapping(column: RangeMap[int], claims: Distinct[Claim], truth: Trut
     keys = {fde: (entries.rank_of(fde.number), -fde.start, place) for place, fde in enumerate(fdes)}
     opening, closing = list(reversed(fdes)), sorted(fdes, key=lambda fde: -fde.end)
     live: list[tuple[int, int, int]] = []
+    starts: list[int] = []
+    numbers: list[int] = []
     for low, high in pairwise(sorted({edge for fde in fdes for edge in (fde.start, fde.end)})):
         while closing[-1].end <= low:
             del live[bisect_left(live, keys[closing.pop()])]
@@ -153,18 +156,17 @@ def _put_overlapping(column: RangeMap[int], claims: Distinct[Claim], truth: Trut
         points = {low}
         for fde, program in zip(best, programs, strict=True):
             # Of thousands of rows, each of many ranges has few.
-            starts = program.table.starts
-            first, last = bisect_right(starts, low - fde.start), bisect_left(starts, high - fde.start)
-            points.update([fde.start + delta for delta in starts[first:last]])
-        numbers = []
+            deltas = program.table.starts
+            first, last = bisect_right(deltas, low - fde.start), bisect_left(deltas, high - fde.start)
+            points.update([fde.start + delta for delta in deltas[first:last]])
+        starts += sorted(points)
         for vaddr in sorted(points):
             rows = [
                 (program.cie, program.table.states[bisect_right(program.table.starts, vaddr - fde.start) - 1])
                 for fde, program in zip(best, programs, strict=True)
             ]
             numbers.append(claims.number_of(Claim(tuple(rows), fdes=best)))
-        column.append(sorted(points), numbers, high)
-    return max(fde.end for fde in fdes)
+    return starts, numbers, max(fde.end for fde in fdes)
 
 
 def _evaluate_at_pcs(column: RangeMap[int], claims: Distinct[Claim], arch: Arch) -> None:
