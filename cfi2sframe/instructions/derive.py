@@ -20,7 +20,7 @@ from cfi2sframe.instructions.rows import row_of
 from cfi2sframe.instructions.signal_returns import signal_code
 from cfi2sframe.instructions.states import NO_CALLER, NUMBER, ra_place
 from cfi2sframe.instructions.underived import CodeReason, Underived
-from cfi2sframe.range_map import RangeMap
+from cfi2sframe.range_map import ADDRESS_END, RangeMap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -153,18 +153,15 @@ class _Canvas:
 
     def unreached(self, vaddr: int) -> int | None:
         """Return the first address from one on which nothing has led to, and which no padding is at."""
-        for index in range(max(bisect_right(self._starts, vaddr) - 1, 0), len(self.spans)):
-            span, marks = self.spans[index], self._marks[index]
-            place = max(vaddr - span.start, 0)
-            while place < len(marks):
-                if marks[place]:
-                    place += 1
-                    continue
-                start = span.start + place
-                size = self._fill_size(start, min(start + _MAX_FILL, span.end))
+        while vaddr < ADDRESS_END:
+            first, end, marks = self._marks.range_at(vaddr)
+            while marks is not None and vaddr < end:
+                is_reached = marks[vaddr - first] != 0
+                size = 1 if is_reached else self._fill_size(vaddr, min(vaddr + _MAX_FILL, end))
                 if size == 0:
-                    return start
-                place += size
+                    return vaddr
+                vaddr += size
+            vaddr = end
         return None
 
     def has_row(self, vaddr: int) -> bool:
