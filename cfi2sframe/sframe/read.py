@@ -190,16 +190,18 @@ def read_damaged(
         error = SFrameError(f"the rows' {header.fre_size} bytes leave the section", _WHERE, rows_offset)
     reader = _BodyReader(data, header, arch, rows_offset)
     fdes = list(struct.iter_unpack(header.byte_order + _RECORD_CODES[header.version], data[table:table_end]))
+    # What functions may share.
+    fields = [fde[2:] for fde in fdes]
     known: dict[tuple[int, ...], tuple[Record, FunctionBody]] = {}
-    for index, fde in enumerate(fdes):
-        if fde[2:] not in known:
+    for index, each in enumerate(fields):
+        if each not in known:
             try:
-                known[fde[2:]] = reader.read(fde[2:], table + index * record_size)
+                known[each] = reader.read(each, table + index * record_size)
             except SFrameError as found_error:
                 error = error or found_error
-                del fdes[index:]
+                del fdes[index:], fields[index:]
                 break
-    found = [known[fde[2:]] for fde in fdes]
+    found = list(map(known.__getitem__, fields))
     base, step = (section_vaddr + table, record_size) if header.start_is_pcrel or is_object else (section_vaddr, 0)
     section = DecodedSection(
         data,
