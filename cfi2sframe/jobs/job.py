@@ -144,7 +144,7 @@ def _remove(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
     removal = emit.remove(image)
     bare = ElfImage(removal.content, job.name)
     lost = (removal.lost,) if removal.lost else ()
-    if bare.has_sframe:
+    if existing_section(bare).presence not in (Presence.ABSENT, Presence.EMPTY):
         lost = (*lost, "the .sframe section that the conversion replaced is back")
     placement = f".sframe of {size:,} bytes"
     known = Outcome(job.name, job.other_names, "would remove", section_size=size, placement=placement, warnings=lost)

@@ -145,7 +145,8 @@ def insert(
         entry_size=RELA_SIZE,
     )
     kept = [Kept(0, len(old.data), 0)]
-    return with_record(old.data, _finish(old, headers, tail), kept, [Span(0, FILE_HEADER_SIZE)], ())
+    # Only what of the header differs is recorded, so an edit of the rest is kept.
+    return with_record(old.data, _finish(old, headers, tail), kept, (), [Span(0, FILE_HEADER_SIZE)])
 
 
 def _last_symbol_section(image: ElfImage, table_index: int) -> int:

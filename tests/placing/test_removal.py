@@ -13,6 +13,7 @@ from cfi2sframe.placing.undo import record_span
 from tests.support.jobs import OBJECT, convert_one
 from tests.support.needs import attempt, need
 from tests.support.placing.embedded import (
+    HEADER_SIZE,
     KINDS,
     LARGE,
     SMALL,
@@ -22,6 +23,7 @@ from tests.support.placing.embedded import (
     emitted,
     linked_program,
     take_out,
+    without_record,
     without_section_headers,
     write,
 )
@@ -97,8 +99,7 @@ def test_a_record_that_does_not_fit_goes(kind: str) -> None:
         assert bare[7] == osabi
         full = bytearray(converted(bare))
         sizes.add(len(bare))
-    # An object keeps what is dead in it.
-    assert len(sizes) < 3 or kind == "object"
+    assert len(sizes) < 3
 
 
 def test_the_section_of_another_producer_is_back_after_a_change(tmp_path: Path) -> None:
@@ -115,6 +116,14 @@ def test_the_section_of_another_producer_is_back_after_a_change(tmp_path: Path) 
     assert "is back" in outcome.warnings[1]
     assert decode_existing(path).version == 2
     assert load(path).section_bytes(text)[:1] == bytes(full[text.file_offset : text.file_offset + 1])
+
+
+def test_of_an_empty_section_that_is_back_nothing_is_said(tmp_path: Path) -> None:
+    other = without_record(embedded(linked_program().read_bytes(), HEADER_SIZE)[1])
+    path = write(tmp_path / "program", emitted(convert(load(other))))
+    outcome = convert_one(path, Settings(removes=True))
+    assert (outcome.status, outcome.warnings) == ("removed", ())
+    assert path.read_bytes() == other
 
 
 def test_a_note_changed_since_is_not_mixed_up() -> None:
