@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from cfi2sframe.trace import trace_core
+from cfi2sframe import account, convert, load
+from cfi2sframe.trace import Ending, FileStore, Frame, Traced, caller_of, trace_core
 from tests.support.needs import need
 from tests.support.oracle import known_wrong
 from tests.support.oracle.targets import AARCH64, TARGETS, Target
-from tests.support.trace.build import compile_program, named
+from tests.support.trace.build import Program, compile_program, named
 from tests.support.trace.emulated import CPU_WITHOUT_PAC, die_under_gdb
-from tests.support.trace.judges import check
+from tests.support.trace.judges import check, functions_of
 
 pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 
@@ -76,3 +77,38 @@ def test_signed_return_addresses(name: str, tmp_path: Path) -> None:
     if any(pc >> _ADDRESS_BITS for chain in judged for pc in chain.pcs):
         judged = die_under_gdb(AARCH64, binary, need("gdb-multiarch"), program.commands, CPU_WITHOUT_PAC).gdb
     check(trace_core(str(signed.listed)), judged, program)
+
+
+def by_rows_alone(traced: Traced) -> tuple[list[Frame], Ending]:
+    """Walk from the topmost frame as a reader does that knows nothing of the kernel's records."""
+    frames: list[Frame] = []
+    caller: Frame | Ending = traced.threads[0].entries[0].frame
+    while isinstance(caller, Frame):
+        frames.append(caller)
+        found = traced.space.find(caller.lookup_pc)
+        caller = found if isinstance(found, Ending) else caller_of(caller, found, traced.space.snapshot.read)
+    return frames, caller
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_rows_alone_lead_through_a_signal(target: Target, tmp_path: Path) -> None:
+    """Where the format can say what the kernel pushes; on s390x it cannot, and the trace stops there."""
+    functions = ("stop_here", "handler", *("work",) * 5, "main")
+    program = Program("restorer", "restorer.c", ("-static",), functions=functions)
+    binary = compile_program(program, tmp_path, target.triplet)
+    died = die_under_gdb(target, binary, need("gdb-multiarch"), ())
+    traced = trace_core(str(died.core), executable=str(binary), store=FileStore(source="code"))
+    check(traced, died.gdb, program)
+    frames, ending = by_rows_alone(traced)
+    all_frames = [entry.frame for entry in traced.threads[0].entries]
+    place = functions_of(traced, traced.threads[0]).index("handler") + 1
+    if target is AARCH64:
+        assert [frame[:2] for frame in frames] == [frame[:2] for frame in all_frames]
+        assert ending.kind == "outermost"
+        assert [frame.is_return_address for frame in frames].index(False, 1) == place + 1
+    else:
+        assert [frame[:2] for frame in frames] == [frame[:2] for frame in all_frames[: place + 1]]
+        assert ending.kind == "no-row"
+        missing = account(convert(load(binary), source="code")).missing
+        assert "CFA_EXPRESSION" in [each.reason for each in missing if 0 <= frames[-1].pc - each.address < each.size]
