@@ -119,10 +119,15 @@ class _Emulator:
     def registers(self) -> tuple[int, ...]:
         return self.debugger.layout.unpack_from(bytes.fromhex(self.ask("g")))
 
+    def bytes_at(self, address: int, size: int) -> bytes:
+        """Return some bytes of memory; none where they cannot be read."""
+        answer = self.ask(f"m{address & (1 << 64) - 1:x},{size:x}")
+        return bytes.fromhex(answer) if len(answer) == 2 * size else b""
+
     def word(self, address: int) -> int | None:
-        answer = self.ask(f"m{address & (1 << 64) - 1:x},8")
+        data = self.bytes_at(address, 8)
         order: Final = "little" if self.arch.byte_order == "<" else "big"
-        return int.from_bytes(bytes.fromhex(answer), order) if len(answer) == 16 else None
+        return int.from_bytes(data, order) if data else None
 
     def value(self, register: int, values: tuple[int, ...]) -> int:
         """Return the value of the register that has a number of DWARF's."""
@@ -206,7 +211,9 @@ def _compare(emulator: _Emulator, rows: dict[int, RowState], main: int | None, l
                 frames.append(_Frame(sp, emulator.value(arch.fp_register, values), ra))
         while frames and (sp > frames[-1].sp or (pc == frames[-1].ra and sp == frames[-1].sp)):
             frames.pop()
-        called_from = pc if debugger.call.match(emulator.image.bytes_at(vaddr, 4) or b"") else -1
+        # Libraries call functions of the program, too.
+        code = emulator.image.bytes_at(vaddr, 4) or emulator.bytes_at(pc, 4)
+        called_from = pc if debugger.call.match(code) else -1
         row = rows.get(vaddr)
         if row is None or not frames:
             continue
