@@ -18,9 +18,9 @@ from cfi2sframe.conversion.convert import (
     place_again,
     read_cfi,
 )
-from cfi2sframe.conversion.functions import outcomes_of
+from cfi2sframe.conversion.functions import holes_of, results_of
 from cfi2sframe.conversion.image_cfi import read_programs
-from cfi2sframe.conversion.lower import Target, check_target, lower_programs
+from cfi2sframe.conversion.lower import InParts, Skip, Target, check_target, lower_programs
 from cfi2sframe.conversion.owners import map_code
 from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.elf.image import ElfImage
@@ -32,14 +32,14 @@ from cfi2sframe.verification.truth import Truth
 from cfi2sframe.verification.verify import Verification, verify_section
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Sequence
     from os import PathLike
 
     from cfi2sframe.conversion.convert import Level
-    from cfi2sframe.conversion.functions import Outcomes
     from cfi2sframe.conversion.image_cfi import Cfi
+    from cfi2sframe.conversion.lower import Result
     from cfi2sframe.conversion.owners import CodeMap
-    from cfi2sframe.dwarf.programs import CfiEntries
+    from cfi2sframe.dwarf.programs import CfiEntries, FdeIndex
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.sframe.model import Section
     from cfi2sframe.sframe.read import DecodedSection
@@ -99,13 +99,13 @@ def _broken(reader: str, conversion: Conversion) -> tuple[Broken, ...]:
     return () if any(verdict.reads_it for verdict in verdicts) else verdicts[-1].broken
 
 
-def _refused_by(reader: str, conversion: Conversion) -> dict[int, str]:
+def _refused_by(reader: str, conversion: Conversion) -> dict[FdeIndex, str]:
     """Return the numbers of the FDEs that a reader refuses, each with the reason.
 
     Raises `ReaderError` when the reader refuses the section as a whole, or its stubs, which have no FDE.
     """
     numbers = dict(zip(conversion.section.starts, conversion.function_entries, strict=True))
-    refused: dict[int, str] = {}
+    refused: dict[FdeIndex, str] = {}
     for broken in _broken(reader, conversion):
         if not broken.vaddrs:
             raise ReaderError(f"{reader} {broken.consequence}: {broken.message}")
@@ -208,24 +208,28 @@ def _compare_with_code(image: ElfImage, cfi: Cfi, section: Section, target: Targ
     except InputError:
         # Nobody has asked for this.
         return None
-    return _compare(image, cfi, section, target) if cfi.derived_numbers else None
+    return _compare(image, cfi, section, target) if "code" in cfi.entries.sources else None
 
 
 def _compare(image: ElfImage, cfi: Cfi, section: Section, target: Target) -> Verification:
-    outcomes = outcomes_of(cfi.entries, lower_programs(cfi.programs, target))
+    results = results_of(cfi.entries, lower_programs(cfi.programs, target))
     code_map = map_code(image, cfi.entries, target.version)
     # Other producers describe a function whole or not at all.
-    return verify_section(image, _truth(cfi.entries, outcomes, code_map, may_lack_parts=outcomes.in_parts), section)
+    may_lack_parts = {fde for fde, result in enumerate(results) if isinstance(result, InParts)}
+    return verify_section(image, _truth(cfi.entries, results, code_map, may_lack_parts), section)
 
 
 def truth_of(conversion: Conversion) -> Truth:
     """Return what `verify_section` compares the section of a conversion with."""
-    return _truth(conversion.cfi.entries, conversion.outcomes, conversion.code_map)
+    return _truth(conversion.cfi.entries, conversion.results, conversion.code_map)
 
 
-def _truth(entries: CfiEntries, outcomes: Outcomes, code_map: CodeMap, may_lack_parts: Container[int] = ()) -> Truth:
-    holes = tuple(outcomes.holes(entries, code_map))
-    return Truth(entries, outcomes.skipped, holes, may_lack_parts, code_map.stubs, code_map.padding)
+def _truth(
+    entries: CfiEntries, results: Sequence[Result], code_map: CodeMap, may_lack_parts: Container[int] = ()
+) -> Truth:
+    skipped = {fde for fde, result in enumerate(results) if isinstance(result, Skip)}
+    holes = tuple(holes_of(entries, results, code_map))
+    return Truth(entries, skipped, holes, may_lack_parts, code_map.stubs, code_map.padding)
 
 
 def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options: Options = Options()) -> DecodedSection:

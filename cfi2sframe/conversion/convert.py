@@ -2,7 +2,7 @@
 """Conversion, one line for each stage: from an image to a section and the outcome of every FDE.
 
 bytes -> CIEs and FDEs -> rows                                      read_cfi
-      -> frame rows, or the reason why not                          lower_programs, outcomes_of
+      -> frame rows, or the reason why not                          lower_programs, results_of
       -> who holds an address: an FDE, a stub or padding            map_code, fates_of
       -> functions at their addresses -> ranges (-O2)               place_functions, make_ranges
       -> bytes                                                      store_rows, write
@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.constants.sframe import DEFAULT_ERRATA, ERRATA, SFRAME_VERSION_2, SFRAME_VERSION_3, VERSIONS
-from cfi2sframe.conversion.functions import Outcomes, Placed, fates_of, outcomes_of, place_functions
+from cfi2sframe.conversion.functions import Placed, fates_of, place_functions, results_of
 from cfi2sframe.conversion.image_cfi import read_programs
 from cfi2sframe.conversion.lower import InParts, Skip, Target, check_target, lower_programs
 from cfi2sframe.conversion.owners import CodeMap, map_code
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from cfi2sframe.conversion.image_cfi import Cfi
-    from cfi2sframe.dwarf.programs import CfiEntry
+    from cfi2sframe.conversion.lower import Result
+    from cfi2sframe.dwarf.programs import CfiEntry, FdeIndex
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
 
@@ -87,11 +88,11 @@ class Conversion(NamedTuple):
     """The section made of an image, and what became of every FDE.
 
     `target` is the ABI and version of the section, and `cfi` what was read; functions derived from instructions are
-    its last entries (`Cfi.derived_numbers`), and no count of FDEs includes them. `code_map` gives each address to one
-    FDE or to the stubs. `outcomes` has the result of each FDE in `cfi.entries` by number, whoever holds its addresses,
-    and `fates` what became of it, which reports and conditions go by. `section` is the logical section, `rows` has its
+    its last entries, and no count of FDEs includes them. `code_map` gives each address to one FDE or to the stubs.
+    `results` has what the target can say of each of `cfi.entries`, whoever owns its addresses, and `fates` what became
+    of it, which reports and conditions go by. `section` is the logical section, `rows` has its
     functions' rows as bytes, and `data` all of its bytes: none if it would have no function. `function_entries` has the
-    number of the FDE in which each function of `section` begins, None for stubs; at level 2, a function may reach over
+    index of the FDE in which each function of `section` begins, None for stubs; at level 2, a function may reach over
     several FDEs and stubs. Function starts are relative to `section_vaddr`.
     """
 
@@ -99,10 +100,10 @@ class Conversion(NamedTuple):
     target: Target
     cfi: Cfi
     code_map: CodeMap
-    outcomes: Outcomes
+    results: tuple[Result, ...]
     fates: tuple[Fate, ...]
     section: Section
-    function_entries: tuple[int | None, ...]
+    function_entries: tuple[FdeIndex | None, ...]
     rows: RowStore
     section_vaddr: int
     data: bytes
@@ -119,33 +120,28 @@ class Conversion(NamedTuple):
     @property
     def skips(self) -> tuple[tuple[CfiEntry, Skip], ...]:
         """The FDEs that are left out, in order, each with its reason."""
-        entries, skipped = self.cfi.entries, self.outcomes.skipped
-        return tuple([(entries[number], skipped[number]) for number in self._numbers_of(Fate.LEFT_OUT)])
+        found = [(self.cfi.entries[fde], self.results[fde]) for fde in self._with_fate(Fate.LEFT_OUT)]
+        return tuple([(entry, result) for entry, result in found if isinstance(result, Skip)])
 
     @property
     def in_parts(self) -> tuple[tuple[CfiEntry, InParts], ...]:
         """The FDEs that are described in part, in order."""
-        entries, in_parts = self.cfi.entries, self.outcomes.in_parts
-        return tuple([(entries[number], in_parts[number]) for number in self._numbers_of(Fate.IN_PARTS)])
+        found = [(self.cfi.entries[fde], self.results[fde]) for fde in self._with_fate(Fate.IN_PARTS)]
+        return tuple([(entry, result) for entry, result in found if isinstance(result, InParts)])
 
     @property
     def described_count(self) -> int:
         """The number of FDEs with code of their own that are described from start to end."""
-        return self.fde_fates.count(Fate.DESCRIBED)
+        return self.fates.count(Fate.DESCRIBED)
 
     @property
     def is_whole(self) -> bool:
         """Whether every source was read, and every FDE and stub is described from start to end."""
-        unread, fates = self.cfi.damaged or self.cfi.unread or self.code_map.stubs.left_out, self.fde_fates
-        return not (unread or Fate.LEFT_OUT in fates or Fate.IN_PARTS in fates)
+        unread = self.cfi.damaged or self.cfi.unread or self.code_map.stubs.left_out
+        return not (unread or Fate.LEFT_OUT in self.fates or Fate.IN_PARTS in self.fates)
 
-    @property
-    def fde_fates(self) -> tuple[Fate, ...]:
-        """The fates of FDEs, without those of derived functions, which come after them."""
-        return self.fates[: self.cfi.derived_numbers.start]
-
-    def _numbers_of(self, wanted: Fate) -> list[int]:
-        return [number for number, fate in enumerate(self.fde_fates) if fate is wanted]
+    def _with_fate(self, wanted: Fate) -> list[int]:
+        return [fde for fde, fate in enumerate(self.fates) if fate is wanted]
 
 
 def default_section_vaddr(image: ElfImage) -> int:
@@ -156,11 +152,11 @@ def default_section_vaddr(image: ElfImage) -> int:
 
 
 def convert_image(
-    image: ElfImage, options: Options = Options(), refused: Mapping[int, str] = MappingProxyType({})
+    image: ElfImage, options: Options = Options(), refused: Mapping[FdeIndex, str] = MappingProxyType({})
 ) -> Conversion:
     """Convert an image's CFI to an SFrame section.
 
-    `refused` has the numbers of FDEs to leave out, each with the reason. Raises `InputError` when the CFI cannot be
+    `refused` has the FDEs to leave out, each with the reason. Raises `InputError` when the CFI cannot be
     used, and `RequestError` when an option does not exist, or the version cannot hold what it asks for.
     """
     check_options(options)
@@ -174,10 +170,10 @@ def convert_image(
         level = 0
 
     cfi = read_cfi(image, options.source).required()
-    outcomes = outcomes_of(cfi.entries, lower_programs(cfi.programs, target), refused)
+    results = results_of(cfi.entries, lower_programs(cfi.programs, target), refused)
     code_map = map_code(image, cfi.entries, target.version)
-    fates = fates_of(outcomes, code_map)
-    functions = place_functions(cfi.entries, outcomes, code_map, target.version, in_section_order=image.is_relocatable)
+    fates = fates_of(cfi.entries, results, code_map)
+    functions = place_functions(cfi.entries, results, code_map, target.version, in_section_order=image.is_relocatable)
     section, entries = _section_of(functions, image, target, level)
     rows = store_rows(section, image.arch, share=level > 0)
     placed = section
@@ -186,7 +182,7 @@ def convert_image(
         placed = section._replace(starts=tuple([image.place(start).offset for start in section.starts]))
     data = write(placed, image.arch, rows, section_vaddr) if functions else b""
 
-    return Conversion(image, target, cfi, code_map, outcomes, fates, section, entries, rows, section_vaddr, data)
+    return Conversion(image, target, cfi, code_map, results, fates, section, entries, rows, section_vaddr, data)
 
 
 def read_cfi(image: ElfImage, kind: CfiKind | None) -> Cfi:
@@ -214,8 +210,8 @@ def place_again(conversion: Conversion, section_vaddr: int) -> Conversion:
 
 def _section_of(
     functions: Sequence[Placed], image: ElfImage, target: Target, level: Level
-) -> tuple[Section, tuple[int | None, ...]]:
-    """Return the logical section, with the image's addresses, and the number of the FDE of each of its functions."""
+) -> tuple[Section, tuple[FdeIndex | None, ...]]:
+    """Return the logical section, with the image's addresses, and the FDE of each of its functions."""
     entries = tuple([function.entry for function in functions])
     section = Section(
         target.version,

@@ -20,8 +20,9 @@ from cfi2sframe.sframe.model import Function, FunctionBody
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from cfi2sframe.conversion.lower import Result
     from cfi2sframe.conversion.owners import CodeMap
-    from cfi2sframe.dwarf.programs import CfiEntries
+    from cfi2sframe.dwarf.programs import CfiEntries, FdeIndex
 
 #: All versions store a function's size in 32 bits.
 _MAX_FUNCTION_SIZE: Final = 0xFFFFFFFF
@@ -29,33 +30,13 @@ _MAX_FUNCTION_SIZE: Final = 0xFFFFFFFF
 _FATES: Final = {FunctionBody: Fate.DESCRIBED, InParts: Fate.IN_PARTS, Skip: Fate.LEFT_OUT}
 
 
-class Outcomes(NamedTuple):
-    """The results of FDEs by number: a body, bodies of parts, or the reason why the target has none.
-
-    `skipped` and `in_parts` have the results of the last two kinds, in ascending order.
-    """
-
-    results: tuple[FunctionBody | InParts | Skip, ...]
-    skipped: dict[int, Skip]
-    in_parts: dict[int, InParts]
-
-    def holes(self, entries: CfiEntries, code_map: CodeMap) -> Iterator[tuple[int, int]]:
-        """Yield start and end, as virtual addresses, of the holes in what FDEs own, ascending."""
-        for start_vaddr, end_vaddr, number in code_map.of_fdes if self.in_parts else ():
-            if number in self.in_parts:
-                vaddr = entries.starts[number]
-                for start, end, piece in pieces_within(self.in_parts[number], start_vaddr - vaddr, end_vaddr - vaddr):
-                    if isinstance(piece, Skip):
-                        yield vaddr + start, vaddr + end
-
-
 class Placed(NamedTuple):
-    """A function at its virtual address: its size in bytes, its rows, and the number of its FDE (None: a stub)."""
+    """A function at its virtual address: its size in bytes, its rows, and the index of its FDE (None: a stub)."""
 
     start_vaddr: int
     size: int
     body: FunctionBody
-    entry: int | None
+    entry: FdeIndex | None
 
     def split(self) -> list[Placed]:
         """Return the function in parts that have no more rows than version 3 can count."""
@@ -66,43 +47,51 @@ class Placed(NamedTuple):
         ]
 
 
-def outcomes_of(
-    entries: CfiEntries,
-    results: Sequence[FunctionBody | InParts | Skip],
-    refused: Mapping[int, str] = MappingProxyType({}),
-) -> Outcomes:
-    """Return the outcome of each FDE, given the result of each program.
+def results_of(
+    entries: CfiEntries, lowered: Sequence[Result], refused: Mapping[FdeIndex, str] = MappingProxyType({})
+) -> tuple[Result, ...]:
+    """Return what the target can say of each FDE, whoever owns its addresses, given the result of each program.
 
-    Functions of 4 GiB or more are skipped, and those `refused`, by their numbers, for the reason of each.
+    It says nothing of functions of 4 GiB or more, nor of those `refused`, each for its reason.
     """
-    outcomes = list(map(results.__getitem__, entries.program_numbers))
-    for number, size in enumerate(entries.sizes):
-        if size > _MAX_FUNCTION_SIZE:
-            outcomes[number] = Skip(SkipReason.FUNCTION_TOO_LARGE, f"{size:,} bytes", 0)
-    for number in entries.clipped:
-        result, size = outcomes[number], entries.sizes[number]
+    results = list(map(lowered.__getitem__, entries.program_numbers))
+    if max(entries.sizes, default=0) > _MAX_FUNCTION_SIZE:
+        for place, size in enumerate(entries.sizes):
+            if size > _MAX_FUNCTION_SIZE:
+                results[place] = Skip(SkipReason.FUNCTION_TOO_LARGE, f"{size:,} bytes", 0)
+    for place in entries.clipped:
+        result, size = results[place], entries.sizes[place]
         if not isinstance(result, Skip):
             starts, pieces = result if isinstance(result, InParts) else ((0,), (result,))
-            outcomes[number] = InParts((*starts, size), (*pieces, Skip(SkipReason.PAST_CODE, "", size)))
-    for number, why in refused.items():
-        outcomes[number] = Skip(SkipReason.READER, why, 0)
-    return Outcomes(
-        tuple(outcomes),
-        {number: result for number, result in enumerate(outcomes) if isinstance(result, Skip)},
-        {number: result for number, result in enumerate(outcomes) if isinstance(result, InParts)},
-    )
+            results[place] = InParts((*starts, size), (*pieces, Skip(SkipReason.PAST_CODE, "", size)))
+    for fde, why in refused.items():
+        results[fde] = Skip(SkipReason.READER, why, 0)
+    return tuple(results)
 
 
-def fates_of(outcomes: Outcomes, code_map: CodeMap) -> tuple[Fate, ...]:
-    """Return what became of each FDE, by number."""
-    fates = [_FATES[type(result)] for result in outcomes.results]
-    for number, fate in code_map.without_code.items():
-        fates[number] = fate
+def fates_of(entries: CfiEntries, results: Sequence[Result], code_map: CodeMap) -> tuple[Fate, ...]:
+    """Return what became of each FDE, and of each function derived from instructions."""
+    fates = [_FATES[type(result)] for result in results]
+    for fde, fate in code_map.without_code.items():
+        fates[fde] = fate
+    for derived in entries.sources.get("code", ()):
+        is_described = fates[derived] in (Fate.DESCRIBED, Fate.IN_PARTS)
+        fates[derived] = Fate.DERIVED if is_described else Fate.NOT_DERIVED
     return tuple(fates)
 
 
+def holes_of(entries: CfiEntries, results: Sequence[Result], code_map: CodeMap) -> Iterator[tuple[int, int]]:
+    """Yield start and end, as virtual addresses, of the holes of FDEs in what these own, ascending."""
+    for start_vaddr, end_vaddr, fde in code_map.of_fdes:
+        result, vaddr = results[fde], entries.starts[fde]
+        if isinstance(result, InParts):
+            for start, end, piece in pieces_within(result, start_vaddr - vaddr, end_vaddr - vaddr):
+                if isinstance(piece, Skip):
+                    yield vaddr + start, vaddr + end
+
+
 def place_functions(
-    entries: CfiEntries, outcomes: Outcomes, code_map: CodeMap, version: int, *, in_section_order: bool
+    entries: CfiEntries, results: Sequence[Result], code_map: CodeMap, version: int, *, in_section_order: bool
 ) -> list[Placed]:
     """Return the functions of FDEs and stubs, for a version of SFrame.
 
@@ -118,7 +107,7 @@ def place_functions(
             placed.append(Placed(owner.start_vaddr, owner.size, owner.body, None))
             continue
         vaddr = entries.starts[owner]
-        for start, end, piece in pieces_within(outcomes.results[owner], start_vaddr - vaddr, end_vaddr - vaddr):
+        for start, end, piece in pieces_within(results[owner], start_vaddr - vaddr, end_vaddr - vaddr):
             if not isinstance(piece, Skip):
                 size = padding_ends.get(vaddr + end, vaddr + end) - vaddr - start
                 placed.append(Placed(vaddr + start, min(size, _MAX_FUNCTION_SIZE), piece, owner))

@@ -32,13 +32,6 @@ class Cfi(NamedTuple):
     unread: tuple[UnreadSource, ...] = ()
     underived: tuple[Underived, ...] | None = None
 
-    @property
-    def derived_numbers(self) -> range:
-        """The numbers of the entries that stand for functions derived from instructions; they come last."""
-        end = len(self.entries)
-        has_derived = bool(self.sections) and self.sections[-1].kind == "code"
-        return range(self.entries.source_starts[-1] if has_derived else end, end)
-
     def required(self) -> Cfi:
         """Return the CFI. Raises `InputError` when all FDEs are damaged."""
         if not self.entries and self.damaged:

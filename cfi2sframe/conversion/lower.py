@@ -95,9 +95,11 @@ class InParts(NamedTuple):
     pieces: tuple[FunctionBody | Skip, ...]
 
 
-def pieces_within(
-    result: FunctionBody | InParts | Skip, first: int, last: int
-) -> list[tuple[int, int, FunctionBody | Skip]]:
+#: What the target can say of a program or an FDE: all, parts, or nothing.
+Result = FunctionBody | InParts | Skip
+
+
+def pieces_within(result: Result, first: int, last: int) -> list[tuple[int, int, FunctionBody | Skip]]:
     """Return the pieces of a function in `[first, last)`: start, end, and the rows or why there are none.
 
     All offsets count bytes from the function's start. The function ends at `last` or after it.
@@ -138,7 +140,7 @@ class _RowRun(NamedTuple):
     signs_ra: bool
 
 
-def lower_programs(programs: Iterable[Program], target: Target) -> tuple[FunctionBody | InParts | Skip, ...]:
+def lower_programs(programs: Iterable[Program], target: Target) -> tuple[Result, ...]:
     """Lower the programs of a file; return the result of each, in their order."""
     lowering = Lowering(target)
     return tuple([lowering.lower(program.table, program.cie) for program in programs])
@@ -152,7 +154,7 @@ class Lowering:
         self._lowered = cache(self._lower_row)
         self._runs = cache(self._runs_of)
 
-    def lower(self, table: UnwindTable, cie: DwarfCie) -> FunctionBody | InParts | Skip:
+    def lower(self, table: UnwindTable, cie: DwarfCie) -> Result:
         """Lower a program's rows: equal neighbours merge, and a body is flexible only if default rows do not suffice.
 
         If the target cannot express some of the rows, those between them become bodies of their own.

@@ -38,7 +38,10 @@ class SkipReason(Enum):
 
 
 class Fate(Enum):
-    """What became of an FDE, once each address belongs to one FDE or to stubs. The value is the text for reports."""
+    """What became of an FDE, or of a function derived from instructions, once it is known who owns each address.
+
+    The value is the text for reports.
+    """
 
     # Fates are counted, one for each FDE, and the hash of `Enum` is Python's, by the name.
     __hash__ = object.__hash__
@@ -53,6 +56,9 @@ class Fate(Enum):
     DUPLICATE = "repeats another FDE"
     SHADOWED = "its whole range belongs to other FDEs"
     BETTER_SOURCE = "a better source describes its whole range"
+    # No FDEs, and never counted as such.
+    DERIVED = "derived from instructions"
+    NOT_DERIVED = "derived from instructions, and left out"
 
     @property
     def has_code(self) -> bool:
@@ -62,7 +68,12 @@ class Fate(Enum):
     @property
     def is_dropped(self) -> bool:
         """Whether the FDE is of no use, though no stub describes its code."""
-        return not self.has_code and self is not Fate.STUBS
+        return self in (Fate.DISCARDED, Fate.EMPTY, Fate.DUPLICATE, Fate.SHADOWED, Fate.BETTER_SOURCE)
+
+    @property
+    def is_of_code(self) -> bool:
+        """Whether there is no FDE, but a function derived from instructions."""
+        return self in (Fate.DERIVED, Fate.NOT_DERIVED)
 
 
 class UnreadSource(NamedTuple):

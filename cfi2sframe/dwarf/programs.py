@@ -70,7 +70,7 @@ class CfiEntries:
 
     `starts` (virtual addresses) and `sizes` (bytes) are those of the functions, `offsets` (bytes) those of the FDEs in
     their sections, and `program_numbers` are indices of `programs`. Sections of better sources come first:
-    `source_starts` has the number of the first FDE of each source, from 0 on; `rank_of` tells which of two FDEs counts.
+    `sources` has the FDEs of each source; `rank_of` tells which of two FDEs counts.
     `clipped` has how many bytes FDEs lost that reach past the code: their sizes are without these.
     """
 
@@ -94,8 +94,8 @@ class CfiEntries:
         first_of: dict[CfiKind, int] = {}
         for first, walk in self._walks:
             first_of.setdefault(walk.section.kind, first)
-        self._kinds: Final = tuple(first_of)
-        self.source_starts: Final = tuple(first_of.values()) or (0,)
+        edges = pairwise((*first_of.values(), len(starts)))
+        self.sources: Final = {kind: range(*edge) for kind, edge in zip(first_of, edges, strict=True)}
         self.clipped: Final = clipped or {}
 
     @cached_property
@@ -106,9 +106,8 @@ class CfiEntries:
         stacks, or pop what they have not pushed (`runtime.systemstack`, `mcall`, `gogo`, `morestack`, `asmcgocall`),
         and Go's `.debug_frame` keeps one rule all through each.
         """
-        edges = pairwise((*self.source_starts, len(self)))
-        groups = [cast("Sequence[FdeIndex]", range(*edge)) for edge in edges]
-        kinds = self._kinds
+        groups = [cast("Sequence[FdeIndex]", fdes) for fdes in self.sources.values()]
+        kinds = list(self.sources)
         if "gopclntab" in kinds and "debug_frame" in kinds:
             empty = {p.number for p in self.programs if len(p.table.states) == 1 and p.table.states[0].cfa is None}
             of_go = groups[kinds.index("gopclntab")]

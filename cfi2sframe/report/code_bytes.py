@@ -9,7 +9,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.conversion.lower import InParts, Skip, pieces_within
+from cfi2sframe.conversion.lower import InParts, Result, Skip, pieces_within
 from cfi2sframe.elf.padding import code_of, fill_size, gaps_outside
 from cfi2sframe.range_map import RangeMap, bytes_of, walk
 from cfi2sframe.sframe.model import Function
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion.convert import Conversion
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.sections import CodeRange
-    from cfi2sframe.sframe.model import FunctionBody
 
 #: What describes code: a type of row; the rows of PLT stubs; those of the function before padding; instructions.
 DESCRIBED: Final = ("default", "flexible", "stub", "padding", "from_code")
@@ -65,7 +64,7 @@ def count_code(conversion: Conversion) -> tuple[Counter[tuple[str, str]], list[S
 
 def _known(conversion: Conversion) -> Iterator[Stretch]:
     """Yield what CFI, stubs and instructions account for, and as "without CFI" why they have no rows for some code."""
-    code_map, derived = conversion.code_map, conversion.cfi.derived_numbers
+    code_map = conversion.code_map
     for start, end, why in conversion.cfi.underived or ():
         yield Stretch("without CFI", start, end, why.name, why.value)
     for skip in code_map.stubs.left_out:
@@ -79,10 +78,10 @@ def _known(conversion: Conversion) -> Iterator[Stretch]:
             yield Stretch("stub", start, end)
             continue
         vaddr = conversion.cfi.entries.starts[owner]
-        for each in _parts_of(conversion.outcomes.results[owner], vaddr, start, end):
+        for each in _parts_of(conversion.results[owner], vaddr, start, end):
             if not each.reason:
                 described_ends.add(each.end)
-            if owner in derived:
+            if conversion.fates[owner].is_of_code:
                 # What the version cannot express counts as if it had not been derived.
                 yield each._replace(kind="without CFI" if each.reason else "from_code")
             else:
@@ -92,7 +91,7 @@ def _known(conversion: Conversion) -> Iterator[Stretch]:
             yield Stretch("padding", start, end)
 
 
-def _parts_of(result: FunctionBody | InParts | Skip, vaddr: int, start: int, end: int) -> Iterator[Stretch]:
+def _parts_of(result: Result, vaddr: int, start: int, end: int) -> Iterator[Stretch]:
     """Yield the parts of a piece of the FDE at `vaddr`."""
     for first, last, piece in pieces_within(result, start - vaddr, end - vaddr):
         if isinstance(piece, Skip):

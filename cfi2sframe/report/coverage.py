@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from heapq import nlargest
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe.conversion.lower import InParts, Skip, pieces_within
@@ -171,7 +170,7 @@ def account(conversion: Conversion) -> Coverage:
         of_kind[kind] += size
     described_size = sum(of_kind[kind] for kind in DESCRIBED)
     code_size = sizes.total()
-    fates = Counter(conversion.fde_fates)
+    fates = Counter(conversion.fates)
     dropped = {fate.value: count for fate, count in fates.items() if fate.is_dropped}
     named, without_cfi = list(_missing(conversion)), _missing_without_cfi(image, uncovered)
     shown = [*named, *nlargest(NAMED_COUNT, without_cfi, key=lambda each: each.size)]
@@ -219,7 +218,7 @@ def figures(conversion: Conversion, fates: Counter[Fate]) -> dict[str, int]:
 
 
 def _flexible_count(conversion: Conversion) -> int:
-    results = zip(conversion.fde_fates, conversion.outcomes.results, strict=False)
+    results = zip(conversion.fates, conversion.results, strict=True)
     return sum(
         fate is Fate.DESCRIBED and isinstance(result, FunctionBody) and result.is_flexible for fate, result in results
     )
@@ -227,11 +226,10 @@ def _flexible_count(conversion: Conversion) -> int:
 
 def _sources(conversion: Conversion) -> dict[str, int]:
     """Return `Coverage.sources`."""
-    cfi, sources = conversion.cfi, dict[str, int]()
-    kinds = dict.fromkeys(section.kind for section in cfi.sections)
-    for kind, (first, end) in zip(kinds, pairwise((*cfi.entries.source_starts, len(cfi.entries))), strict=True):
-        fates = Counter(conversion.fates[first:end])
-        sources[SOURCE_NAMES[kind]] = fates[Fate.DESCRIBED] + fates[Fate.IN_PARTS]
+    sources = dict[str, int]()
+    for kind, fdes in conversion.cfi.entries.sources.items():
+        fates = Counter(conversion.fates[fdes.start : fdes.stop])
+        sources[SOURCE_NAMES[kind]] = fates[Fate.DESCRIBED] + fates[Fate.IN_PARTS] + fates[Fate.DERIVED]
     return sources
 
 

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.entries import DwarfFde
     from cfi2sframe.report.tables import Cell
 
-#: FDEs of stubs, of code that ld discarded, or that a better source describes: the assembler saw no directives for it.
-_NOT_ASSEMBLED: Final = (Fate.STUBS, Fate.DISCARDED, Fate.BETTER_SOURCE)
+#: FDEs of stubs, of code that ld discarded, or that a better source describes, and rows from instructions: the
+#: assembler saw no directives for these.
+_NOT_ASSEMBLED: Final = (Fate.STUBS, Fate.DISCARDED, Fate.BETTER_SOURCE, Fate.DERIVED, Fate.NOT_DERIVED)
 #: Instructions on CFA, RA or FP whatever their operands are.
 _ROW_OPCODES: Final = frozenset((
     *(d.DW_CFA_def_cfa, d.DW_CFA_def_cfa_sf, d.DW_CFA_def_cfa_register, d.DW_CFA_def_cfa_expression),
@@ -121,7 +122,7 @@ def measure(conversion: Conversion) -> FileSize:
         file_size=len(image.data),
         existing_size=0 if image.sframe_section is None else image.sframe_section.size,
         gnu_size=gnu_size(conversion),
-        **figures(conversion, Counter(conversion.fde_fates)),
+        **figures(conversion, Counter(conversion.fates)),
     )
 
 
@@ -139,13 +140,13 @@ def gnu_size(conversion: Conversion) -> int:
     entries, size = conversion.cfi.entries, s.HEADER_SIZE
     #: By program, the sizes of its rows without their starts.
     tails_of: dict[int, list[int]] = {}
-    for number, fate in enumerate(conversion.fde_fates):
+    for number, fate in enumerate(conversion.fates):
         if fate in _NOT_ASSEMBLED:
             continue
         program = entries.program_numbers[number]
         if program not in tails_of:
             tails = tails_of[program] = []
-            body, entry = conversion.outcomes.results[number], entries[number]
+            body, entry = conversion.results[number], entries[number]
             if isinstance(body, FunctionBody) and not isinstance(entry.section, RowSection):
                 row_count = _row_count(entry.fde, arch, version)
                 if row_count:

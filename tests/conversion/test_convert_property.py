@@ -103,7 +103,7 @@ def test_rows_give_the_values_that_dwarf_gives(drawn: Drawn) -> None:
 
 def is_in_hole(conversion: Conversion, number: int, delta: int) -> bool:
     """Whether a place in an FDE's function, bytes from its start, is left out of an otherwise described function."""
-    result = conversion.outcomes.results[number]
+    result = conversion.results[number]
     if not isinstance(result, InParts):
         return False
     ((_, _, piece),) = pieces_within(result, delta, delta + 1)

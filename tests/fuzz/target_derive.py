@@ -78,7 +78,7 @@ def _convert(data: bytes, choice: int) -> None:
     except Cfi2SFrameError:
         return
     check_conversion(conversion, options)
-    numbers = conversion.cfi.derived_numbers
+    numbers = conversion.cfi.entries.sources.get("code", range(0))
     entries = [conversion.cfi.entries[number].fde for number in numbers]
     others = [entry.fde for number, entry in enumerate(conversion.cfi.entries) if number not in set(numbers)]
     held = united([(fde.pc_begin_vaddr, fde.pc_begin_vaddr + fde.pc_range) for fde in others])

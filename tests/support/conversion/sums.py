@@ -9,6 +9,7 @@ from cfi2sframe import Conversion, account, convert
 from cfi2sframe.constants.sframe import FDE_SIZE, HEADER_SIZE
 from cfi2sframe.conversion.convert import Options
 from cfi2sframe.conversion.lower import InParts, Skip
+from cfi2sframe.conversion.reasons import Fate
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.report.coverage import NAMED_COUNT, Coverage
 
@@ -39,8 +40,13 @@ def check_sums(conversion: Conversion, *, may_join: bool = False) -> Coverage:
     return coverage
 
 
+def derived_of(conversion: Conversion) -> set[int]:
+    """Return the entries that stand for functions derived from instructions."""
+    return {number for number, fate in enumerate(conversion.fates) if fate.is_of_code}
+
+
 def _check_functions(coverage: Coverage, conversion: Conversion, *, may_join: bool) -> None:
-    derived = conversion.cfi.derived_numbers
+    derived = derived_of(conversion)
     counts = (coverage.described_count, coverage.in_part_count, coverage.left_out_count, coverage.damaged_count)
     assert coverage.function_count == sum(counts)
     others = coverage.stub_fde_count + coverage.dropped_count - len(conversion.cfi.damaged)
@@ -56,21 +62,17 @@ def _check_functions(coverage: Coverage, conversion: Conversion, *, may_join: bo
     assert all(0 < size < whole for size, whole in sizes)
     numbers = [number for number in conversion.function_entries if number is not None]
     assert coverage.record_count == len(conversion.section.functions) == len(conversion.function_entries)
-    assert all(conversion.fates[number].has_code for number in numbers)
-    said = {
-        number
-        for _, _, number in conversion.code_map.of_fdes
-        if not isinstance(conversion.outcomes.results[number], Skip)
-    }
-    assert len(said - set(derived)) == coverage.described_count + coverage.in_part_count
-    assert len(said & set(derived)) == coverage.sources.get("code", 0)
+    assert all(conversion.fates[number].has_code or conversion.fates[number] is Fate.DERIVED for number in numbers)
+    said = {number for _, _, number in conversion.code_map.of_fdes if not isinstance(conversion.results[number], Skip)}
+    assert len(said - derived) == coverage.described_count + coverage.in_part_count
+    assert len(said & derived) == coverage.sources.get("code", 0)
     assert len(said) == sum(coverage.sources.values())
     # Of an FDE that lost addresses to others, nothing but holes may be left.
     held = Counter[int]()
     for start, end, number in conversion.code_map.of_fdes:
         held[number] += end - start
     overlapped = {number for number, size in held.items() if size != conversion.cfi.entries.sizes[number]}
-    with_rows = said - (overlapped & conversion.outcomes.in_parts.keys())
+    with_rows = said - ({number for number in overlapped if isinstance(conversion.results[number], InParts)})
     assert set(numbers) <= said if may_join else with_rows <= set(numbers) <= said
     assert 0 <= coverage.code_percent <= 100
 
@@ -80,7 +82,7 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
     by_kind = (coverage.default_size, coverage.flexible_size, coverage.stub_size, coverage.from_code_size)
     assert coverage.described_size == sum(by_kind) + coverage.padding_size
     assert min(*by_kind, coverage.padding_size, coverage.left_out_size, coverage.other_padding_size) >= 0
-    image, derived = conversion.image, conversion.cfi.derived_numbers
+    image, derived = conversion.image, derived_of(conversion)
     sums = [item.size for item in coverage.missing_sums if item.kind == "without CFI"]
     assert sum(sums) == coverage.without_cfi_size
     assert sum(item.size for item in coverage.missing_sums) == coverage.left_out_size + coverage.without_cfi_size
@@ -94,7 +96,7 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
     left_out = [
         (start, end)
         for start, end, number in conversion.code_map.of_fdes
-        if isinstance(conversion.outcomes.results[number], Skip) and number not in derived
+        if isinstance(conversion.results[number], Skip) and number not in derived
     ]
     all_holes = list(_holes_within(conversion))
     holes = [(start, end) for number, start, end in all_holes if number not in derived]
@@ -106,7 +108,7 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
     fde_ends = [
         end
         for _, end, number in conversion.code_map.of_fdes
-        if not isinstance(conversion.outcomes.results[number], Skip) and end not in hole_ends
+        if not isinstance(conversion.results[number], Skip) and end not in hole_ends
     ]
     assert coverage.padding_size == sum(padding[end] - end for end in fde_ends if end in padding)
     assert coverage.described_size == sum(_bytes_in_code(image, *span) for span in described)
@@ -114,7 +116,7 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
     from_code = [
         (start, end)
         for start, end, number in conversion.code_map.of_fdes
-        if number in derived and not isinstance(conversion.outcomes.results[number], Skip)
+        if number in derived and not isinstance(conversion.results[number], Skip)
     ]
     without = [(start, end) for number, start, end in all_holes if number in derived]
     assert coverage.from_code_size == sum(_bytes_in_code(image, *span) for span in from_code) - sum(
@@ -126,7 +128,7 @@ def _holes_within(conversion: Conversion) -> Iterator[tuple[int, int, int]]:
     """Yield the FDEs' numbers and addresses of holes that belong to no other FDE, counted from the holes themselves."""
     entries = conversion.cfi.entries
     for start, end, number in conversion.code_map.of_fdes:
-        result = conversion.outcomes.results[number]
+        result = conversion.results[number]
         if isinstance(result, InParts):
             ends = (*result.starts[1:], entries.sizes[number])
             for hole, end_delta in zip(result.pieces, ends, strict=True):
