@@ -34,6 +34,7 @@ PAGES = sorted(
         *(page for name in ("docs", "contrib", "tests", "testdata") for page in (ROOT / name).rglob("*.md")),
     ]
 )
+MAX_LINE = 120
 TEST_NAME = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
 
@@ -51,6 +52,14 @@ def test_links_lead_somewhere(page: Path) -> None:
         if not re.match(r"[a-z]+:", link) and not (page.parent / link).exists()
     ]
     assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_are_as_short_as_those_of_code(page: Path) -> None:
+    """Rows of tables cannot be broken, and code is as it is."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    lines = re.sub(r"^(?:\||    ).*$", "", text, flags=re.MULTILINE).splitlines()
+    assert [line for line in lines if len(line) > MAX_LINE] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
