@@ -14,11 +14,11 @@ import pytest
 
 from cfi2sframe import convert, load
 from cfi2sframe.api import decode_existing, verify
-from cfi2sframe.cli import main
 from cfi2sframe.conversion.convert import Options
 from cfi2sframe.jobs.records import Settings
 from cfi2sframe.placing.undo import original_of
 from cfi2sframe.verification.reader_names import READERS
+from tests.support.cli import run
 from tests.support.jobs import convert_one
 from tests.support.needs import attempt, need
 from tests.support.oracle.tools import Binutils, BinutilsVersion
@@ -189,7 +189,7 @@ def rewritten_by_lief(path: Path, target: Path) -> int:
     return 0
 
 
-def live(life: Life, tool: str, tools: Callable[[str, str], str], capsys: pytest.CaptureFixture[str]) -> None:
+def live(life: Life, tool: str, tools: Callable[[str, str], str]) -> None:
     """Do all that is done to a file, and see that each step holds."""
     path = life.path
     runs = attempt(path).status == 0 if load(path).header.type == 3 and path.name == "program" else None
@@ -226,7 +226,7 @@ def live(life: Life, tool: str, tools: Callable[[str, str], str], capsys: pytest
             assert attempt(path).status == 0 or not runs
     # What was there can be read, and removed: a second removal does nothing.
     path.write_bytes(data)
-    assert main(["dump", str(path), "-o", str(path.with_suffix(".txt"))]) == 0
+    assert run("dump", path, "-o", path.with_suffix(".txt")).status == 0
     assert convert_one(path, Settings(removes=True)).status == "removed"
     assert not load(path).has_sframe
     bare = path.read_bytes()
@@ -234,21 +234,14 @@ def live(life: Life, tool: str, tools: Callable[[str, str], str], capsys: pytest
     assert path.read_bytes() == bare
     if runs:
         assert attempt(path).status == 0
-    capsys.readouterr()
 
 
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("producer", OBJECT_PRODUCERS)
-def test_life_of_an_object(
-    producer: Producer,
-    tool: str,
-    tools: Callable[[str, str], str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_life_of_an_object(producer: Producer, tool: str, tools: Callable[[str, str], str], tmp_path: Path) -> None:
     need("gcc")
     life = object_of(producer, tools, tmp_path)
-    live(life, tool, tools, capsys)
+    live(life, tool, tools)
     # GNU ld takes what is left.
     assert attempt("gcc", "-o", tmp_path / "linked", life.path, source_in(tmp_path, CALLER)).status == 0
     assert attempt(tmp_path / "linked").status == 0
@@ -258,12 +251,7 @@ def test_life_of_an_object(
 @pytest.mark.parametrize("kind", LINKED_KINDS)
 @pytest.mark.parametrize("producer", LINKED_PRODUCERS)
 def test_life_of_a_linked_file(
-    producer: str,
-    kind: str,
-    tool: str,
-    tools: Callable[[str, str], str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    producer: str, kind: str, tool: str, tools: Callable[[str, str], str], tmp_path: Path
 ) -> None:
     need("gcc", "g++")
-    live(linked_of(producer, kind, tools, tmp_path), tool, tools, capsys)
+    live(linked_of(producer, kind, tools, tmp_path), tool, tools)
