@@ -27,7 +27,7 @@ _SIGPIPE: Final = 13
 
 
 def run() -> NoReturn:
-    """Run the command line as a process: exit without freeing the millions of records of a run one by one."""
+    """Run the command line as a process, and exit without freeing millions of records one by one."""
     status = EXIT_UNUSABLE
     try:
         keep_interrupts()

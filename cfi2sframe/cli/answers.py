@@ -37,7 +37,7 @@ def read_source(source: Source, question: Callable[[FileData, str], Answer]) -> 
             source = source._replace(size=stored_size(data))
             return source, question(data, source.name)
     except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
-        # The next file needs the memory, and this one's time is over.
+        # Free the memory for the next file.
         gc.collect()
         kind = kind_of(error)
         hint = hint_about(source.path) if kind is ErrorKind.NOT_ELF else ""
@@ -47,9 +47,9 @@ def read_source(source: Source, question: Callable[[FileData, str], Answer]) -> 
 def answers_of(
     found: Sequence[Source | Unusable], question: Callable[[ElfImage], Answer], count: int
 ) -> Iterator[tuple[Source | Unusable, Answer | Unusable]]:
-    """Yield each file with its answer, in order, after what cannot be opened at all.
+    """Yield each file, with the size that was read, and its answer, in order; files that cannot be found come first.
 
-    `count` processes do it. A file then has the size that was read. The caller may print while it has an answer.
+    `count` processes ask. The caller may print between answers.
     """
 
     def ask(source: Source) -> tuple[Source, Answer | Unusable]:
@@ -61,7 +61,7 @@ def answers_of(
     yield from ((item, item) for item in found if isinstance(item, Unusable))
     sources = [item for item in found if isinstance(item, Source)]
     if not all(source.size for source in sources):
-        # Other processes have another standard input; pipes, too, are read here.
+        # Standard input and pipes are read in this process.
         count = 1
     with closing(watched(ask, sources, lost, count=count)) as answers:
         yield from answers
@@ -78,7 +78,7 @@ def is_skipped(source: Source | Unusable, result: Unusable) -> bool:
 
 
 class Collected(NamedTuple, Generic[Answer]):
-    """The answers, each with its source, the files that were skipped, and those that failed, which are reported."""
+    """Answers with their sources, the files that were skipped, and those that failed, which are reported already."""
 
     answers: list[Answer]
     sources: list[Source]

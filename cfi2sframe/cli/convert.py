@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-#: Smaller inputs (bytes, in all) are done before processes would pay off.
+#: Runs with fewer bytes of input use one process.
 POOL_SIZE: Final = 1 << 20
 _IN_PLACE: Final = "with --in-place or --check"
 
@@ -45,9 +45,9 @@ _IN_PLACE: Final = "with --in-place or --check"
 class WriteRequest(NamedTuple):
     """Files to convert, or to take the section out of (`settings.removes`).
 
-    `named` are files and directories named as words; `listed` are those of `--files-from`, skipped if they have nothing
-    to convert. `output` is for a single input; None: rewrite each file, or only check it (`settings.only_checks`).
-    `report` is a file for lines of JSON or, with an output, for the account.
+    `named` are files and directories of the command line; `listed` are those of `--files-from`, skipped if they have
+    nothing to convert. `output` is for a single input; None: rewrite each file, or only check it
+    (`settings.only_checks`). `report` is a file for lines of JSON or, with an output, for the account.
     """
 
     named: tuple[str, ...]
@@ -62,7 +62,7 @@ class WriteRequest(NamedTuple):
 
     @property
     def is_single(self) -> bool:
-        """Whether this is about one file: more is said of it."""
+        """Whether there is one file; its messages are longer."""
         return self.output is not None or (len(self.named) == 1 and not self.listed and not self.has_directories)
 
 
@@ -142,7 +142,7 @@ def write_request(arguments: argparse.Namespace, settings: Settings) -> WriteReq
     listed = listed_names(arguments)
     report, output = arguments.report, arguments.output
     if report is not None and report != "-":
-        # Say so before a long run, not after it.
+        # Fail before a long run, not after it.
         with naming_path(report):
             os.stat(os.path.dirname(os.path.realpath(report)))
     is_raw = output is not None and not settings.removes and (output == "-" or output.endswith(".sframe"))
@@ -256,7 +256,7 @@ def _run_jobs(request: WriteRequest, jobs: Sequence[Job]) -> list[Outcome]:
 
 
 def _lost(job: Job, reason: str) -> Outcome:
-    detail = "" if job.settings.only_checks else "; it is not known whether the file was converted"
+    detail = "" if job.settings.only_checks else "; the file may or may not have been converted"
     return Outcome(job.name, job.other_names, "failed", ErrorKind.SYSTEM, f"{reason}{detail}")
 
 

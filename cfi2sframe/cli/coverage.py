@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.report.coverage import Coverage
 
-#: How many missing places a report names, unless someone asks for more.
+#: How many missing places a report names by default.
 _DEFAULT_TOP: Final = 10
 
 
@@ -63,14 +63,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Account for every file; one that cannot be read does not stop the others."""
     inputs, limit = inputs_of(arguments), arguments.fail_under
     printing = printing_of(arguments, inputs.names)
-    # Programs get everything.
+    # Formats for programs have all places.
     top = None if printing.format in ("json", "csv") else arguments.top
     options, debug_file = conversion_options(arguments), debug_file_of(arguments)
 
     def question(image: ElfImage) -> Coverage:
         with with_debug_file(image, debug_file):
             coverage = account(convert_for(image, options, arguments.reader))
-        # What the report does not name would not fit into memory for thousands of files.
+        # The full lists of thousands of files would not fit into memory.
         return coverage if top is None else coverage._replace(missing=coverage.largest(top))
 
     collected = collect(inputs.find(), question, inputs.process_count)

@@ -113,16 +113,16 @@ def _dump_of(data: FileData, name: str, *, section_vaddr: int | None, wanted: Se
 
     shown = _shown_in(image, wanted)
     if not any(map(shown.wants, section.starts, section.sizes)) and wanted:
-        raise error or InputError(f"no rows of {' or '.join(wanted)}")
+        raise error or InputError(f"no function {' or '.join(wanted)} in the section")
     if is_json:
         return _Dump("".join(dump_json(section, shown, schema=SCHEMA_VERSION)), error)
     return _Dump("".join(f"{line}\n" for line in dump_text(section, shown=shown)), error)
 
 
 def _shown_in(image: ElfImage | None, wanted: Sequence[str]) -> Shown:
-    """Show addresses, in objects as offsets in sections, and the functions there; only `wanted` ones, if there are any.
+    """Return how addresses and functions are shown: in objects, as offsets in sections.
 
-    Those are names, or addresses as they are shown.
+    If any are `wanted`, only functions with these names, or at these addresses as they are shown.
     """
     found = {} if image is None else image.functions()
     functions = sorted((vaddr, symbol.size, symbol.name) for vaddr, symbol in found.items())

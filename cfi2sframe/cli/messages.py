@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the program is called, what it says on standard error, and the exit status that follows from it."""
+"""The program's name, its messages on standard error, and its exit statuses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXIT_USAGE: Final = 2
 EXIT_UNUSABLE: Final = 3
 EXIT_INCOMPLETE: Final = 4
 EXIT_UNCOMPARED: Final = 5
-#: The exit status of several files is that of the worst; from good to bad.
+#: Exit statuses from best to worst: of several files, the worst counts.
 _EXIT_ORDER: Final = (EXIT_SUCCESS, EXIT_UNCOMPARED, EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_USAGE, EXIT_UNUSABLE)
 
 

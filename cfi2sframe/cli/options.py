@@ -153,7 +153,7 @@ def debug_file_of(arguments: argparse.Namespace) -> str | None:
     """
     path: str | None = arguments.debug_file
     if path is not None and arguments.source not in (None, "code"):
-        raise RequestError(f"--from {arguments.source} and --debug-file contradict each other")
+        raise RequestError(f"--from {arguments.source} and --debug-file are mutually exclusive")
     if path not in (None, "auto"):
         with naming_path(path):
             os.stat(path)
@@ -237,7 +237,7 @@ def printing_of(arguments: argparse.Namespace, inputs: Sequence[str]) -> Printin
 def check_apart(option: str, path: str | None, others: Iterable[str]) -> None:
     """Raise `RequestError` where an option names an input or another output, also through symbolic links.
 
-    Hard links are different files, as everywhere. Devices and pipes may be named twice.
+    Hard links are different files; devices and pipes may be named twice.
     """
     if path is None or path == "-" or (os.path.exists(path) and not os.path.isfile(path)):
         return

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Print the outcomes of convert and remove, for people and for programs.
 
-Of one file: warnings, failure and, with -v, what was done. Of several: the same with -v, otherwise a few lines about
-what went wrong; then a line with sums.
+For one file: warnings, the failure and, with -v, what was done. For several: the same with -v, otherwise a few lines
+about what went wrong; then a line of sums.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def say_outcome(outcome: Outcome, *, is_single: bool, is_verbose: bool, only_che
 
 
 def say_verdict(outcome: Outcome) -> None:
-    """Print what `--check` found: on standard output, since it was asked for."""
+    """Print what `--check` found, on standard output."""
     verdict = {"unchanged": "up to date", "skipped": "skip", "failed": "refuse"}.get(outcome.status, outcome.status)
     if outcome.status == "unchanged" and not outcome.section_size and outcome.warnings:
         verdict = "nothing to write"
@@ -79,7 +79,7 @@ def _failure(outcome: Outcome) -> str:
 
 
 def say_in_few_lines(outcomes: Sequence[Outcome]) -> None:
-    """Print what is wrong with files: a line for each or, if they are many, for each kind of trouble."""
+    """Print what is wrong with files: a line for each or, if there are many, for each kind of problem."""
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
     warned = [(outcome.name, _brief(outcome, "-v"), outcome.warnings) for outcome in outcomes if outcome.warnings]
     failures = [(outcome.name, text := _failure(outcome), (text,)) for outcome in failed]

@@ -88,12 +88,12 @@ class _Parser(argparse.ArgumentParser):
 
         known = [option for option in self._option_string_actions if option.startswith("--")]
         near = [option for option in known if option.startswith(word)] if len(word) > 2 else []
-        # Only the program itself has this one.
+        # `--version` belongs to the program, not to a verb.
         near = near or get_close_matches(word, ("--version",), 1, 0.8) or get_close_matches(word, known, 1)
         return f"; did you mean {' or '.join(near)}?" if near else f"; see {self.prog} --help"
 
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
-        """Print a text. In some versions of Python, argparse hides that nobody reads it."""
+        """Print a text; raise `BrokenPipeError`, which argparse suppresses in some versions of Python."""
         stream = sys.stderr if file is None else file
         stream.write(message)
         sys.stdout.flush()

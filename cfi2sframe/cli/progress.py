@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _STANDARD_ERROR: Final = 2
 #: When this variable is "never", nothing is shown.
 _VARIABLE: Final = "CFI2SFRAME_PROGRESS"
-#: After these the first line is printed, and then one in each interval.
+#: Seconds until the first line, and between lines.
 _FIRST_SECONDS: Final = 2.0
 _INTERVAL_SECONDS: Final = 10.0
 _TERMINAL_INTERVAL_SECONDS: Final = 1.0
@@ -137,14 +137,14 @@ def _is_off() -> bool:
 
 @contextmanager
 def ticking(verb: str) -> Iterator[None]:
-    """Print a line about a run that takes long, again and again."""
+    """Print lines about a run that takes long."""
     start, is_terminal = time.monotonic(), sys.stderr.isatty()
 
     def tick(_number: int, _frame: FrameType | None) -> None:
         text = verb if _Shown.files is None else _Shown.files.line()
         if text and not _is_off():
             line = f"{PROGRAM}: info: {printable(text)} ({time.monotonic() - start:,.0f} s)"
-            # Without files, something else may be printed at any time.
+            # A verb without files may print at any time.
             _Shown.is_drawn = is_terminal and _Shown.files is not None
             if _Shown.is_drawn:
                 line = _ERASE + line[: os.get_terminal_size(_STANDARD_ERROR).columns - 1]

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.report.size import FileSize
 
-#: The lines of a table for people; files for programs, and pages, list all.
+#: Lines of a table in text and Markdown; other formats list all files.
 _TEXT_LINE_COUNT: Final = 25
-#: `--top` where nothing is said.
+#: The value of `--top` if it is not given: the format decides.
 _BY_FORMAT: Final = -1
 #: What files can be sorted by: fields in descending order, or the name.
 ORDERS: Final = {"sframe": "sframe_size", "ratio": "ratio", "name": None}

@@ -67,20 +67,20 @@ def _refused(files: Sequence[str], *, is_start: bool) -> int:
         if word.startswith("-") or os.path.lexists(word):
             continue
         if word in VERBS:
-            say("error", f"the command comes first: {PROGRAM} {word} ...")
+            say("error", f"the verb comes first: {PROGRAM} {word} ...")
             return EXIT_USAGE
         if position > 0:
             continue
         from difflib import get_close_matches
 
         for near in get_close_matches(word.lower(), (*VERBS, "help"), 1):
-            say("error", f"'{word}' is neither a command nor a file; did you mean '{near}'?")
+            say("error", f"'{word}' is neither a verb nor a file; did you mean '{near}'?")
             return EXIT_USAGE
         if is_start and os.sep in word:
             say("error", "No such file or directory", word)
             return EXIT_UNUSABLE
         if is_start:
-            say("error", f"'{word}' is neither a command nor a file")
+            say("error", f"'{word}' is neither a verb nor a file")
             return EXIT_UNUSABLE
     return EXIT_SUCCESS
 
@@ -114,7 +114,7 @@ def status_of(verb: str, run: Callable[[], int]) -> int:
         if error.filename is None and error.errno == errno.ENOENT:
             error.filename = os.curdir
         if error.filename is None:
-            # A message flushes it first, and it still holds what cannot be written.
+            # Messages flush standard output, which still holds what cannot be written.
             sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open as long as the process
         return fail(error, "<stdout>" if error.filename is None else os.fsdecode(error.filename))
     except KeyboardInterrupt:

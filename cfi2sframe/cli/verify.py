@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from cfi2sframe.sframe.read import DecodedSection
     from cfi2sframe.verification.readers import Verdict
 
-#: Said of a file like a module after `strip -g`.
+#: For files such as modules after `strip -g`.
 _NOT_COMPARED: Final = (
     "not compared: the file has no call frame information for its section; verify it before it is stripped, or with "
     "--debug-file"
@@ -249,7 +249,7 @@ def _compared(image: ElfImage, wanted: _Wanted) -> Checked:
         section = _section(image, wanted)
         result = api.verify(image, section, source=wanted.options.source)
         if wanted.reader is not None and any(difference.kind == "missing" for difference in result.differences):
-            # It may be left out for the reader.
+            # Functions that the reader would refuse may be missing.
             result = api.verify(api.convert_for(image, wanted.options, wanted.reader), section)
     differences, notes = (
         tuple({"place": image.place_text(vaddr), "kind": kind, "message": text} for kind, vaddr, text in found)

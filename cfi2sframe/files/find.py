@@ -62,7 +62,7 @@ class Source(NamedTuple):
 
 
 class Unusable(NamedTuple):
-    """A file that is not read: why, for people and for programs."""
+    """A file that is not read: `reason` says why, `kind` says so to programs."""
 
     name: str
     reason: str
@@ -79,9 +79,9 @@ class TreeFile(NamedTuple):
     status: os.stat_result | None
     reason: str = ""
 
-    def under(self, folder: str) -> str:
+    def under(self, directory: str) -> str:
         """Return the path of the file under a name of the directory."""
-        return os.path.join(folder, self.path) if self.path else folder
+        return os.path.join(directory, self.path) if self.path else directory
 
 
 def find_sources(
@@ -119,7 +119,7 @@ def elf_files_under(
 
     `magics` are what files begin with.
 
-    `excluded` are shell patterns of what is left out. One without a slash is matched against the name, one with a slash
+    `excluded` are shell patterns of what is skipped. One without a slash is matched against the name, one with a slash
     against the path below the directory, one that begins with a slash against the absolute path, by the given name of
     the directory or its resolved one. `*` matches slashes, too.
     """
@@ -137,20 +137,20 @@ def elf_files_under(
 
     unreadable: list[TreeFile] = []
     # `os.walk` calls itself for each level before Python 3.12.
-    folders = [""]
-    while folders:
-        folder = folders.pop()
+    directories = [""]
+    while directories:
+        directory = directories.pop()
         try:
-            with os.scandir(start + folder) as entries:
-                is_folder = {os.path.join(folder, e.name): e.is_dir(follow_symlinks=False) for e in entries}
+            with os.scandir(start + directory) as entries:
+                is_directory = {os.path.join(directory, e.name): e.is_dir(follow_symlinks=False) for e in entries}
         except OSError as error:
-            unreadable.append(TreeFile(folder, None, error.strerror or str(error)))
+            unreadable.append(TreeFile(directory, None, error.strerror or str(error)))
             continue
-        taken = sorted(filter(is_taken, is_folder))
+        taken = sorted(filter(is_taken, is_directory))
         for path in taken:
-            if not is_folder[path]:
+            if not is_directory[path]:
                 yield from _file_with(magics, start, path)
-        folders += [path for path in reversed(taken) if is_folder[path]]
+        directories += [path for path in reversed(taken) if is_directory[path]]
     yield from unreadable
 
 

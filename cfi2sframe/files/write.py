@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write a whole file or none, under all of its names when it has several; or to a stream or device.
 
-A new file is made beside the old one, and renamed over it when it is complete, checked and on the disk. Folders are
+A new file is made beside the old one, and renamed over it when it is complete, checked and on the disk. Directories are
 opened once, name by name and without following links, and files are looked up only in them: a user who may write to a
-folder can exchange its entries, and nothing else.
+directory can exchange its entries, and nothing else.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from cfi2sframe.elf.contents import FileData
 
-#: O_PATH: a folder on the way need not be readable.
-_FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+#: O_PATH: a directory on the way need not be readable.
+_DIRECTORY: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 #: Bytes written at once.
 _BLOCK_SIZE: Final = 1 << 18
@@ -37,7 +37,7 @@ _MAX_LINKS: Final = 41
 _CHANGED: Final = "the file was changed while it was being converted"
 _ACCESS_LIST: Final = "system.posix_acl_access"
 _SET_ID: Final = "set-ID bits"
-#: Of a copy by somebody else: what would give it rights. It has its own owner, and its place decides about the rest.
+#: What grants rights: a warning names those of these that a copy with another owner loses.
 _RIGHTS: Final = (_SET_ID, "security.capability", _ACCESS_LIST)
 #: Extended attributes that vouch for the bytes of a file: a hash, or a signature of it.
 _SEALS: Final = ("security.ima", "security.evm")
@@ -47,10 +47,10 @@ _identity = attrgetter(
 )
 
 
-class _FolderEntry(NamedTuple):
-    """A name in an open folder."""
+class _DirectoryEntry(NamedTuple):
+    """A name in an open directory."""
 
-    folder: int
+    directory: int
     name: str
 
 
@@ -65,10 +65,10 @@ class InputFile(NamedTuple):
         if _identity(os.fstat(self.descriptor)) != _identity(self.status):
             raise ChangedError(_CHANGED)
 
-    def is_at(self, entry: _FolderEntry) -> bool:
+    def is_at(self, entry: _DirectoryEntry) -> bool:
         """Whether an entry is, at this moment, a name of this file."""
         try:
-            return os.path.samestat(os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False), self.status)
+            return os.path.samestat(os.stat(entry.name, dir_fd=entry.directory, follow_symlinks=False), self.status)
         except OSError:
             return False
 
@@ -86,9 +86,9 @@ def open_input(path: str, *, in_place: bool) -> Iterator[tuple[FileData, InputFi
     with ExitStack() as stack:
         with naming_path(path):
             if in_place:
-                folder, name = os.path.split(path)
-                with ExitStack() as folders:
-                    descriptor = open_unfollowed(name, _open_folder(folder, folders))
+                directory, name = os.path.split(path)
+                with ExitStack() as directories:
+                    descriptor = open_unfollowed(name, _open_directory(directory, directories))
             else:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             stack.callback(os.close, descriptor)
@@ -100,16 +100,16 @@ def open_input(path: str, *, in_place: bool) -> Iterator[tuple[FileData, InputFi
         yield data, InputFile(descriptor, status) if is_regular else None
 
 
-def _open_folder(path: str, stack: ExitStack) -> int:
-    """Open a folder by an absolute resolved path, in which a user may by now have put a link. Raises `OSError`.
+def _open_directory(path: str, stack: ExitStack) -> int:
+    """Open a directory by an absolute resolved path, in which a user may by now have put a link. Raises `OSError`.
 
     It is closed with the stack.
     """
-    descriptor = os.open(os.sep, _FOLDER)
+    descriptor = os.open(os.sep, _DIRECTORY)
     for name in filter(None, path.split(os.sep)):
         outer = descriptor
         try:
-            descriptor = os.open(name, _FOLDER, dir_fd=outer)
+            descriptor = os.open(name, _DIRECTORY, dir_fd=outer)
         finally:
             os.close(outer)
     stack.callback(os.close, descriptor)
@@ -140,8 +140,10 @@ def write_file(
     Raises `OSError`, `EmbedError` for rights, and `ChangedError` when the source or a target has been changed.
     """
     with ExitStack() as stack:
-        folders = {path: _open_folder(path, stack) for path in dict.fromkeys(map(os.path.dirname, targets))}
-        entries = [_FolderEntry(folders[os.path.dirname(target)], os.path.basename(target)) for target in targets]
+        directories = {path: _open_directory(path, stack) for path in dict.fromkeys(map(os.path.dirname, targets))}
+        entries = [
+            _DirectoryEntry(directories[os.path.dirname(target)], os.path.basename(target)) for target in targets
+        ]
         replaced = source if source is not None and all(map(source.is_at, entries)) else None
         if in_place and not replaced:
             raise ChangedError(_CHANGED)
@@ -149,7 +151,7 @@ def write_file(
         made = [entry._replace(name=f"{TEMPORARY_PREFIX}{os.urandom(12).hex()}") for entry in entries]
         stack.callback(_take_back, made)
         try:
-            descriptor = os.open(made[0].name, _NEW, 0o600, dir_fd=made[0].folder)
+            descriptor = os.open(made[0].name, _NEW, 0o600, dir_fd=made[0].directory)
         except PermissionError as error:
             error.strerror = f"cannot create a file in {os.path.dirname(targets[0])}: {error.strerror}"
             raise
@@ -168,8 +170,8 @@ def write_file(
             for entry in made[1:]:
                 os.link(
                     *(made[0].name, entry.name),
-                    src_dir_fd=made[0].folder,
-                    dst_dir_fd=entry.folder,
+                    src_dir_fd=made[0].directory,
+                    dst_dir_fd=entry.directory,
                     follow_symlinks=False,
                 )
             new = InputFile(descriptor, os.fstat(descriptor))
@@ -179,17 +181,17 @@ def write_file(
                 if not all(map(new.is_at, made)) or (replaced and not all(map(replaced.is_at, entries))):
                     raise ChangedError(_CHANGED)
                 for old, entry in zip(made, entries, strict=True):
-                    os.replace(old.name, entry.name, src_dir_fd=old.folder, dst_dir_fd=entry.folder)
+                    os.replace(old.name, entry.name, src_dir_fd=old.directory, dst_dir_fd=entry.directory)
                 made.clear()
         return warnings
 
 
-def _take_back(made: Sequence[_FolderEntry]) -> None:
+def _take_back(made: Sequence[_DirectoryEntry]) -> None:
     """Remove temporary names that are left; a failure to do so must not hide the first error."""
     with _signals_held():
         for entry in made:
             with suppress(OSError):
-                os.unlink(entry.name, dir_fd=entry.folder)
+                os.unlink(entry.name, dir_fd=entry.directory)
 
 
 @contextmanager
@@ -263,11 +265,11 @@ def _attributes(descriptor: int) -> dict[str, bytes | None]:
     return found
 
 
-def _mode_instead(entry: _FolderEntry) -> int:
+def _mode_instead(entry: _DirectoryEntry) -> int:
     """Return the mode of the file that is replaced, or what the umask leaves for a new one."""
     mode = 0
     with suppress(FileNotFoundError):
-        mode = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False).st_mode
+        mode = os.stat(entry.name, dir_fd=entry.directory, follow_symlinks=False).st_mode
     # Set-ID bits were granted to the old bytes.
     return mode & 0o777 if stat.S_ISREG(mode) else 0o666 & ~_umask()
 
@@ -346,11 +348,11 @@ def _stream_at(path: str) -> AbstractContextManager[BinaryIO | None]:
 def _open_number(path: str) -> int | None:
     """Return the descriptor of this process that a path leads to, as `/dev/stderr` does: 2."""
     for _ in range(_MAX_LINKS):
-        folder, name = os.path.realpath(os.path.dirname(path)), os.path.basename(path)
-        if name.isdigit() and folder.startswith(f"/proc/{os.getpid()}/") and folder.endswith("/fd"):
+        directory, name = os.path.realpath(os.path.dirname(path)), os.path.basename(path)
+        if name.isdigit() and directory.startswith(f"/proc/{os.getpid()}/") and directory.endswith("/fd"):
             return int(name)
         try:
-            path = os.path.join(folder, os.readlink(os.path.join(folder, name)))
+            path = os.path.join(directory, os.readlink(os.path.join(directory, name)))
         except OSError:
             break
     return None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What convert does with a file that has a section: one decision, which `--check` prints and a run carries out.
 
-Bytes decide nothing: other tools, other producers and other releases write other bytes that say the same.
+Bytes decide nothing: other tools and other releases write other bytes with the same meaning.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Action(Enum):
 
     WRITE = "the new section is written, in place of the old one if there is one"
     KEEP = "the file stays as it is"
-    REFUSE = "an error; in a folder, the file is skipped"
+    REFUSE = "an error; in a directory, the file is skipped"
 
 
 class Decision(NamedTuple):
-    """An action and its reason; without one, there is nothing to say."""
+    """An action and, if a message is needed, its reason."""
 
     action: Action
     reason: str = ""
@@ -55,7 +55,7 @@ def decide_early(image: ElfImage, existing: Existing, *, replaces: bool) -> Deci
     if existing.presence is Presence.WITHOUT_BYTES:
         return Decision(Action.REFUSE, existing.presence.value)
     if existing.presence is Presence.SEVERAL:
-        hint = " (cfi2sframe remove takes them all out)" if image.is_relocatable else ""
+        hint = " (cfi2sframe remove removes all of them)" if image.is_relocatable else ""
         return Decision(Action.REFUSE, f"{existing.presence.value}{hint}")
     if existing.presence is Presence.DAMAGED and not (replaces or _is_own(image)):
         return Decision(Action.REFUSE, f"{existing.error}; use --replace to write a new section")
@@ -86,7 +86,7 @@ def decide(conversion: Conversion, existing: Existing, settings: Settings) -> De
     if settings.replaces or _is_own(image):
         return _WRITE
     if is_fit and _is_right(conversion, existing, settings.reader):
-        return Decision(Action.KEEP, "another producer's .sframe section is right and complete")
+        return Decision(Action.KEEP, "another producer's .sframe section is correct and complete")
     # GNU as up to 2.45 gives these functions a caller.
     ends = united(
         (entry.fde.pc_begin_vaddr, entry.fde.pc_begin_vaddr + entry.fde.pc_range)
@@ -98,11 +98,13 @@ def decide(conversion: Conversion, existing: Existing, settings: Settings) -> De
     lost = first_lost_row(old, new, image.may_execute, ends) if has_readers else None
     if lost is None:
         what = f"version {old.version} with {counted(len(old.starts), 'function')}"
-        return Decision(Action.WRITE, f"takes the place of a section of {what}")
+        return Decision(Action.WRITE, f"replaces a section of {what}")
     place = image.place_text(lost.vaddr)
-    reason = f"the file has an .sframe section with a row at {place}, where a new one has none"
+    reason = f"the .sframe section of the file has a row at {place} that a new one lacks"
     if lost.is_outermost:
-        reason = f"the file has an .sframe section that ends walks at {place}, which this version or errata cannot"
+        reason = (
+            f"the .sframe section of the file marks {place} as outermost, which this version or errata cannot express"
+        )
     return Decision(Action.REFUSE, f"{reason} (use --replace)")
 
 

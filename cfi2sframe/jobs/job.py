@@ -77,7 +77,7 @@ def run_job(job: Job) -> Outcome:
         except Exception as error:  # noqa: BLE001 - whatever was raised, it concerns this file only
             # Another run may be converting the same file.
             if not attempts_left or kind_of(error) is not ErrorKind.CHANGED:
-                # The next file needs the memory, and this one's time is over.
+                # Free the memory for the next file.
                 gc.collect()
                 return _failed(job, error, Outcome(job.name, job.other_names, "failed"))
 
@@ -145,11 +145,11 @@ def _remove(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
     bare = ElfImage(removal.content, job.name)
     lost = (removal.lost,) if removal.lost else ()
     if existing_section(bare).presence not in (Presence.ABSENT, Presence.EMPTY):
-        lost = (*lost, "the .sframe section that the conversion replaced is back")
+        lost = (*lost, "the .sframe section that the conversion had replaced is restored")
     placement = f".sframe of {size:,} bytes"
     known = Outcome(job.name, job.other_names, "would remove", section_size=size, placement=placement, warnings=lost)
     if job.settings.only_checks:
-        # What the check of the written file refuses is refused now.
+        # Refuse now what the check of the written file would refuse.
         emit.check_removal(image, bare)
         return known
     warnings = _write_elf(job, removal.content, file, partial(emit.check_removal, image))
@@ -170,7 +170,7 @@ def _convert(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
             try:
                 emit.check_placeable(image)
             except EmbedError:
-                # Of a file with nothing to convert, that is said first.
+                # That a file has no CFI is the better message.
                 find_cfi(image, options.source)
                 raise
         options = options_for(existing, options)
@@ -181,7 +181,7 @@ def _convert(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
 
         conversion = convert_for(image, options, settings.reader)
     coverage = None
-    # If nothing is missing, the account is not worth the import.
+    # The account costs an import, and says nothing new if nothing is missing.
     if not conversion.is_whole or settings.wants_account or settings.fail_under is not None:
         from cfi2sframe.report.coverage import account
 
@@ -296,7 +296,7 @@ def _write(job: Job, conversion: Conversion, existing: Existing, file: InputFile
     placement, warnings = f".sframe{where}: {emitted.placement}", (*known.warnings, *emitted.warnings)
     if decision.reason:
         placement += f"; {decision.reason}"
-        # Of a tree, only the report has these.
+        # For files in directories, only the report has this.
         if not settings.is_in_tree:
             warnings = (*warnings, f".sframe {decision.reason}")
     known = known._replace(status="would convert", placement=placement, warnings=warnings)
@@ -307,7 +307,7 @@ def _write(job: Job, conversion: Conversion, existing: Existing, file: InputFile
 
 
 def _refused(job: Job, known: Outcome, decision: Decision) -> Outcome:
-    """Return the outcome for a file whose section stays: a failure, unless the file was found in a folder.
+    """Return the outcome for a file whose section stays: a failure, unless the file was found in a directory.
 
     Raises `EmbedError` if the job asks for that.
     """
@@ -342,5 +342,5 @@ def _write_elf(
     warnings = write_file(job.targets, content, source=file, in_place=True, keeps_rights=keeps_rights, check=wanted)
     count = 0 if file is None else file.status.st_nlink - len(job.targets)
     if count == 1:
-        return (*warnings, "1 hard link to it that was not named keeps the old file")
-    return (*warnings, f"{count} hard links to it that were not named keep the old file") if count > 1 else warnings
+        return (*warnings, "1 other hard link keeps the old file")
+    return (*warnings, f"{count:,} other hard links keep the old file") if count > 1 else warnings

@@ -32,9 +32,9 @@ def work_list(
 ) -> list[Job]:
     """Return a job for each file, in the order of the paths. Raises nothing: a file that cannot be read fails as a job.
 
-    A symbolic link stands for its target; hard links and repetitions are names of one job. With `recurse`, a folder
-    stands for the ELF files in it, except what the shell patterns `excluded` match. Files found in folders are skipped
-    if they are not for this program, `listed` ones if they have nothing to convert.
+    A symbolic link stands for its target; hard links and repetitions are names of one job. With `recurse`, a directory
+    stands for the ELF files in it, except those that the shell patterns `excluded` match. Files found in directories
+    are skipped if they are not for this program, `listed` ones if they have nothing to convert.
     """
     lenient = settings._replace(skips_unfit=True)
     found: dict[tuple[int, int] | str, tuple[Job, dict[str, None], dict[str, None]]] = {}
@@ -43,7 +43,7 @@ def work_list(
             key = target if state is None else (state.st_dev, state.st_ino)
             job, targets, names = found.setdefault(key, (Job(name, (), strictness, state=state), {}, {}))
             targets[target] = names[name] = None
-            # A file that is named has to be fit, even if a folder had it first.
+            # A file that is named has to be fit, even if a directory had it first.
             if job.settings.skips_unfit:
                 found[key] = job._replace(settings=strictness), targets, names
     return [
@@ -57,7 +57,7 @@ def _files_at(
     """Yield the files that a path stands for: name as given or found, resolved path, state, settings."""
     target = os.path.abspath(path)
     try:
-        # From here on, no path has links.
+        # Links are resolved once, here.
         target = os.path.realpath(path)
         state = os.stat(path)
     except OSError:
@@ -102,7 +102,7 @@ def convert_file(
     check_options(options)
     settings = Settings(options, replaces=replace, debug_file=debug_file)
     if in_place == (output is not None):
-        raise RequestError("convert_file wants an output or in_place=True, one of the two")
+        raise RequestError("convert_file takes either an output or in_place=True")
     if output is None:
         (job,) = work_list([name], settings)
     else:

@@ -38,11 +38,11 @@ class Settings(NamedTuple):
 
     `reader` is who reads the section: functions that it would refuse are left out. `replaces`: a different section is
     replaced. `verifies`: the file is read back before the rename. `keeps_rights`: refuse a file whose owner, set-ID
-    bits or attributes cannot be kept. `is_strict` and `fail_under` (percent of the bytes of code) forbid to leave
-    functions out. `skips_unfit`: skip a file with nothing to convert. `only_checks`: write nothing. `wants_account`:
-    the outcome has the account. `is_in_tree`: the file was found in a folder; skip what is not for this program
-    (`SkipKind`). `is_raw`: the output is the section alone, not a copy of the input. `debug_file`
-    is where to look for the file's separate debug file (`elf.debug_file.find_debug_file`); None: nowhere.
+    bits or attributes cannot be kept. `is_strict` and `fail_under` (percent of the bytes of code) make functions that
+    are left out a failure. `skips_unfit`: skip a file with nothing to convert. `only_checks`: write nothing.
+    `wants_account`: the outcome has the account. `is_in_tree`: the file was found in a directory; skip what is not for
+    this program (`SkipKind`). `is_raw`: the output is the section alone, not a copy of the input. `debug_file` is where
+    to look for the file's separate debug file (`elf.debug_file.find_debug_file`); None: nowhere.
     """
 
     options: Options = Options()
@@ -67,7 +67,7 @@ class Settings(NamedTuple):
 
     @property
     def takes_objects(self) -> bool:
-        """Whether relocatable objects in folders are converted."""
+        """Whether relocatable objects in directories are converted."""
         return self.removes or (self.reader is not None and READERS[self.reader].reads_objects)
 
 

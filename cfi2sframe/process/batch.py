@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-#: Reference cycles are collected after so many bytes of input.
+#: Reference cycles are collected after this many bytes of input.
 _COLLECT_SIZE: Final = 1 << 24
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SIGNALLED: Final = 128
-#: More than a process takes, and an item in it has open at a time.
+#: Descriptors that must be free to start a process: more than it and an item in it need.
 _DESCRIPTOR_COUNT: Final = 16
 #: prctl(2).
 _PR_SET_PDEATHSIG: Final = 1
@@ -152,7 +152,7 @@ def _run(
                     continue
                 if waiting:
                     at_work[worker] = waiting.popleft()
-                    # One that has died meanwhile is found so by the next `wait`.
+                    # The next `wait` reports a worker that has died meanwhile.
                     with suppress(OSError):
                         worker.send(at_work[worker])
                 if number is not None:

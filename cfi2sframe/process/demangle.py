@@ -19,7 +19,7 @@ CPU_SECONDS: Final = 1
 _MEMORY_SIZE: Final = 256 << 20
 _OUTPUT_SIZE: Final = 4 << 20
 _WAIT_SECONDS: Final = 10.0
-#: A run ends at the first name that exceeds its limits; so many runs are made for the names after it.
+#: A run ends at the first name that exceeds its limits; another run continues after it, up to this many runs.
 MAX_RUNS: Final = 2
 #: The longest name that is asked for, and the longest readable one that is taken, in characters.
 _MAX_NAME_SIZE: Final = 4096

@@ -2,7 +2,7 @@
 """Limit the CPU time and the memory of a job in proportion to the size of its input.
 
 A few bytes can demand much work: expressions that are evaluated again and again, rows that functions share, headers and
-names that overlap. No code counts that; a timer and the kernel's limit on the address space end it.
+names that overlap. No code counts them; a timer and the kernel's limit on the address space end them.
 
 The limits belong to the process: the command line and its workers set them for each job, the library sets none. A
 program that converts untrusted files can set them in its main thread:
@@ -29,14 +29,14 @@ _MIB: Final = 1 << 20
 #: The promise of SECURITY.md: CPU seconds, and bytes of address space on top of what the process has mapped before.
 _SECONDS: Final = 2.0
 _SECONDS_PER_MIB: Final = 10.0
-#: More, for code whose instructions are followed: bash without CFI takes 11 s per MiB on a fast machine.
+#: In addition, for code whose instructions are followed: bash without CFI takes 11 s per MiB on a fast machine.
 _SECONDS_PER_MIB_OF_CODE: Final = 50.0
 _MEMORY: Final = 300 * _MIB
 _MEMORY_PER_BYTE: Final = 200
 #: The timer fires again after so many CPU seconds, because Python cannot raise an exception everywhere (not in a
 #: finaliser or the callback of a weak reference).
 _AGAIN: Final = 1.0
-#: The kernel's limits are signed 64-bit numbers; one from here on is none.
+#: Limits of this size or more are none: the kernel's are signed 64-bit numbers.
 _NO_LIMIT_FROM: Final = 1 << 62
 
 

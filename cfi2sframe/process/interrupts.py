@@ -35,7 +35,7 @@ def _look_at_lost(lost: UnraisableHookArgs) -> None:
         # The timer that raised it fires again.
         return
     if isinstance(error, OSError) and error.errno is None and lost.object is None:
-        # "Signal N ignored due to race condition": it came before another one's handler had it ignored, as is meant.
+        # "Signal N ignored due to race condition": another signal's handler ignores it now, as intended.
         return
     if not isinstance(error, (KeyboardInterrupt, SystemExit)):
         sys.__unraisablehook__(lost)

@@ -57,7 +57,7 @@ class Missing(NamedTuple):
 
 
 class MissingSum(NamedTuple):
-    """What is missing of one kind for one reason: the places, and the bytes that nothing else describes."""
+    """The missing places of one kind for one reason, and the bytes that nothing else describes."""
 
     kind: str
     reason: str
@@ -70,8 +70,9 @@ class Coverage(NamedTuple):
 
     Sizes count bytes. `code_size` is the sum of `described_size`, `left_out_size` and `without_cfi_size`, and
     `described_size` the sum of the five sizes after it. `other_padding_size` is padding after code that is not
-    described; it is never executed, and no code. `function_count` FDEs have code of their own: `described_count` (of
-    these `flexible_count` in flexible rows), `in_part_count`, `left_out_count` and `damaged_count`.
+    described; it is never executed, and not counted as code. `function_count` FDEs have code of their own:
+    `described_count` (of these `flexible_count` in flexible rows), `in_part_count`, `left_out_count` and
+    `damaged_count`.
 
     `section_address` is the address that the section was made for; `errata` is None except in version 2. `sources` has
     the sources of CFI, the best first, each with the number of functions that it describes, wholly or in part; "code"
@@ -139,7 +140,7 @@ class Coverage(NamedTuple):
         return self.sframe_size / whole if whole else None
 
     def of_kind(self, kind: str) -> list[Missing]:
-        """Return what is missing of one kind."""
+        """Return the missing places of one kind."""
         return [each for each in self.missing if each.kind == kind]
 
     def largest(self, count: int) -> tuple[Missing, ...]:
@@ -152,7 +153,7 @@ SUMMED: Final = Coverage._fields[Coverage._fields.index("code_size") : Coverage.
 
 
 def share(part: int, whole: int) -> str:
-    """Return a share in percent, which is rounded to neither 100.00 % nor 0.00 %; empty without a whole."""
+    """Return a share in percent; rounding makes none 100.00 % or 0.00 %. Empty if `whole` is 0."""
     if not whole:
         return ""
     percent = 100 * part / whole

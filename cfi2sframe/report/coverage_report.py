@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.report.coverage import SUMMED, MissingSum, coverage_data, share
-from cfi2sframe.report.tables import Column, Report, Table, cells_of, column_sums, common_folder
+from cfi2sframe.report.tables import Column, Report, Table, cells_of, column_sums, common_directory
 from cfi2sframe.text import counted, printable
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _BYTES: Final = (
     ("left_out_size", "left out"),
     ("without_cfi_size", "without CFI"),
 )
-#: The columns of tables, and what of a file or of a source each shows.
+#: Columns, and the field that each shows.
 _FILE_COLUMNS: Final = {
     Column("described", "s"): "described_share",
     Column("bytes of code", ",", has_bar=True): "code_size",
@@ -113,10 +113,10 @@ def _parts_table(title: str, noun: str, parts: Sequence[tuple[int, str]], whole:
 
 
 def _table_of_several(accounts: Sequence[Coverage], total: Coverage) -> Table:
-    folder = common_folder([each.file for each in accounts])
+    directory = common_directory([each.file for each in accounts])
     columns = {**_FILE_COLUMNS, **({Column("from code", ","): "from_code_size"} if total.from_code_size else {})}
-    rows = [[*cells_of(each, columns), each.file.removeprefix(folder)] for each in accounts]
-    name = Column(f"file, in {folder}" if folder else "file")
+    rows = [[*cells_of(each, columns), each.file.removeprefix(directory)] for each in accounts]
+    name = Column(f"file, in {directory}" if directory else "file")
 
     def detail(row: int) -> list[Table]:
         return [*_tables_of_one(accounts[row]), *_why_tables(accounts[row])]

@@ -20,7 +20,7 @@ from cfi2sframe.dwarf.numbers import fixed_size
 from cfi2sframe.dwarf.row_section import RowSection
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.report.coverage import figures
-from cfi2sframe.report.tables import Column, Report, Table, cells_of, column_sums, common_folder
+from cfi2sframe.report.tables import Column, Report, Table, cells_of, column_sums, common_directory
 from cfi2sframe.sframe.model import FunctionBody
 from cfi2sframe.sframe.write import row_tail
 from cfi2sframe.text import counted
@@ -44,7 +44,7 @@ _ROW_OPCODES: Final = frozenset((
 #: The bytes of DW_OP_breg6, a small offset and DW_OP_deref: before version 3, GNU as drops functions of any expression.
 _SHORT_EXPRESSION: Final = 3
 _NOTE: Final = "ratio: .sframe to the CFI and .eh_frame_hdr; GNU as+ld: an estimate within 3 %."
-#: The columns of the table, and what of a file each shows.
+#: Columns, and the field that each shows.
 _COLUMNS: Final = {
     Column(".sframe", ",", has_bar=True): "sframe_size",
     Column("ratio", ".2f"): "ratio",
@@ -63,7 +63,7 @@ _DETAILS: Final = {
     "record_count": "function records in .sframe",
     "row_count": "rows in .sframe",
 }
-#: What the data of a comparison has of either side.
+#: Fields of either side in the data of a comparison.
 _COMPARED: Final = ("file_count", "file_size", "cfi_size", "eh_frame_hdr_size", "sframe_size", "gnu_size")
 
 
@@ -198,9 +198,9 @@ def size_report(
     lines = sorted(files, key=lambda file: (-(getattr(file, order) or 0) if order else 0, file.file))
     shown, rest = lines[:top], lines[len(lines[:top]) :]
     sums = [add_up(rest, f"{counted(len(rest), 'more file')} (--top all)")] if rest else []
-    folder = common_folder([file.file for file in shown])
-    rows = [[*cells_of(file, _COLUMNS), file.file.removeprefix(folder)] for file in (*shown, *sums, total)]
-    columns = (*_COLUMNS, Column(f"file, in {folder}" if folder else "file"))
+    directory = common_directory([file.file for file in shown])
+    rows = [[*cells_of(file, _COLUMNS), file.file.removeprefix(directory)] for file in (*shown, *sums, total)]
+    columns = (*_COLUMNS, Column(f"file, in {directory}" if directory else "file"))
 
     def detail(row: int) -> list[Table]:
         fields = [(getattr(shown[row], name), text) for name, text in _DETAILS.items()] if row < len(shown) else []
@@ -267,8 +267,8 @@ def comparison_report(old: Sequence[FileSize], new: Sequence[FileSize], *, top: 
     pairs = [_Change(name, before.get(name, none), after.get(name, none)) for name in sorted({**before, **after})]
     changed = sorted((pair for pair in pairs if pair.growth), key=lambda pair: (-abs(pair.growth), pair.name))
     shown, rest = changed[:top], changed[len(changed[:top]) :]
-    folder = common_folder([pair.name for pair in shown])
-    lines = [pair._replace(name=pair.name.removeprefix(folder)) for pair in shown]
+    directory = common_directory([pair.name for pair in shown])
+    lines = [pair._replace(name=pair.name.removeprefix(directory)) for pair in shown]
     same = [pair for pair in pairs if not pair.growth]
     others = ((rest, "more changed file"), (same, "unchanged file"))
     lines += [_sum_of(each, what) for each, what in others if each]
@@ -276,7 +276,7 @@ def comparison_report(old: Sequence[FileSize], new: Sequence[FileSize], *, top: 
     rows = [each.cells() for each in (*lines, total)]
     columns = (
         *(Column("change", "+,"), Column("in %", "+.1f"), Column("old", ","), Column("new", ",")),
-        *(Column("CFI + hdr", "+,"), Column(f"file, in {folder}" if folder else "file")),
+        *(Column("CFI + hdr", "+,"), Column(f"file, in {directory}" if directory else "file")),
     )
     data = [
         {

@@ -86,11 +86,11 @@ def column_sums(records: Sequence[object], names: Iterable[str]) -> dict[str, An
     return {name: sum(getattr(each, name) for each in records) for name in names}
 
 
-def common_folder(names: Sequence[str]) -> str:
+def common_directory(names: Sequence[str]) -> str:
     """Return the directory that several names share, with a slash at its end; nothing for a single name."""
     common = os.path.commonprefix(names) if len(names) > 1 else ""  # noqa: RUF071 - cut at a slash
-    folder = common[: common.rfind("/") + 1]
-    return "" if folder == "/" else folder
+    directory = common[: common.rfind("/") + 1]
+    return "" if directory == "/" else directory
 
 
 def render(report: Report, format_name: str) -> str:
@@ -184,7 +184,7 @@ def _html(report: Report) -> str:
     page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True).from_string(
         source
     )
-    # As builds that are to be reproducible ask for it.
+    # Reproducible builds set it.
     seconds = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
     command = shlex.join(["cfi2sframe", *sys.argv[1:]])
     made = f"{command} (version {__version__}, {time.strftime('%Y-%m-%d', time.gmtime(seconds))})"

@@ -42,6 +42,10 @@ def test_dump_names_functions(tmp_path: Path) -> None:
     for word, count in (("first", 1), ("a::g()", 1), ("_ZN1a1gEv", 1), ("0x3", 2)):
         assert run("dump", out, "--function", word).out.count(b"func idx") == count, word
     assert run("dump", out, "--function", "first", "--function", "a::g()").out.count(b"func idx") == 2
-    assert run("dump", out, "--function", "none") == (3, b"", (f"cfi2sframe: {out}: error: no rows of none",))
+    assert run("dump", out, "--function", "none") == (
+        3,
+        b"",
+        (f"cfi2sframe: {out}: error: no function none in the section",),
+    )
     section = json.loads(run("dump", out, "--function", "first", "--format", "json").out)
     assert [(each["place"], each["function"]) for each in section["functions"]] == [(".text+0x0", "first")]

@@ -370,7 +370,7 @@ def test_requests_that_make_no_sense(tmp_path: Path) -> None:
     binary.write_bytes(program())
     debug.write_bytes(debug_file(AMD64, (fde(AMD64, 0, 16, 16),)))
     result = run("coverage", binary, "--from", "eh_frame", "--debug-file", debug)
-    assert result.err == ("cfi2sframe: error: --from eh_frame and --debug-file contradict each other",)
+    assert result.err == ("cfi2sframe: error: --from eh_frame and --debug-file are mutually exclusive",)
     result = run("trace", "--pid", "1", "--debug-file", tmp_path / "nosuch")
     assert result.err == (f"cfi2sframe: {tmp_path / 'nosuch'}: error: No such file or directory",)
     for option in ("-o", "--report"):

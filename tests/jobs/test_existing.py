@@ -94,7 +94,7 @@ KINDS: dict[str, tuple[Callable[[bytes], bytes], ...]] = {
         lambda data: emitted(convert(load(data), source="code")),
         lambda _: converted(OBJECT, 2),
     ),
-    "another producer's, right and complete": (lambda _: assembled(RIGHT),),
+    "another producer's, correct and complete": (lambda _: assembled(RIGHT),),
     "another producer's, of another version or wrong; the new one has a row wherever it has one": (
         lambda data: without_record(converted(data, 2)),
         lambda _: assembled(WRONG),

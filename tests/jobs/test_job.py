@@ -141,8 +141,8 @@ def test_all_given_names_of_a_file_are_the_new_file(source: Path) -> None:
 @pytest.mark.parametrize(
     ("count", "warning"),
     [
-        (1, "1 hard link to it that was not named keeps the old file"),
-        (2, "2 hard links to it that were not named keep the old file"),
+        (1, "1 other hard link keeps the old file"),
+        (2, "2 other hard links keep the old file"),
     ],
 )
 def test_a_name_that_was_not_given_keeps_the_old_file(source: Path, count: int, warning: str) -> None:

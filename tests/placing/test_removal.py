@@ -113,7 +113,7 @@ def test_the_section_of_another_producer_is_back_after_a_change(tmp_path: Path) 
     path = write(tmp_path / "program", bytes(full))
     outcome = convert_one(path, Settings(removes=True))
     assert "changes are kept" in outcome.warnings[0]
-    assert "is back" in outcome.warnings[1]
+    assert "is restored" in outcome.warnings[1]
     assert decode_existing(path).version == 2
     assert load(path).section_bytes(text)[:1] == bytes(full[text.file_offset : text.file_offset + 1])
 

@@ -9,7 +9,7 @@ from cfi2sframe import convert, load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.cli.size import ORDERS
 from cfi2sframe.report.size import SUMMED, add_up, comparison_report, human, measure, size_report
-from cfi2sframe.report.tables import common_folder
+from cfi2sframe.report.tables import common_directory
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import TEXT_VADDR, cie_of, linked_file, push_fp
 from tests.support.report import FUNCTION_SIZE, check_table, library, measured, s390x_library, sample_files, unsayable
@@ -122,8 +122,8 @@ def test_two_files_of_different_names_are_a_pair() -> None:
 
 @pytest.mark.property
 @given(st.lists(st.lists(st.sampled_from(("a", "ab", "b", "")), min_size=1, max_size=4).map("/".join), min_size=1))
-def test_the_common_folder_is_one(names: list[str]) -> None:
-    folder = common_folder(names)
+def test_the_common_directory_is_one(names: list[str]) -> None:
+    folder = common_directory(names)
     assert all(name.startswith(folder) for name in names)
     assert folder == "" or folder.endswith("/")
     folders = {name.rpartition("/")[0] for name in names}

@@ -70,8 +70,8 @@ def _plan(version: int | None, program: str, output: str) -> tuple[str, ...] | N
         return None
     if version is None and re.search("--(sframe-version|for)", os.environ.get("CFI2SFRAME_FLAGS", "")):
         return ()
-    folder, name = os.path.split(program)
-    beside = os.path.join(folder, re.sub("as$", "ld", name))
+    directory, name = os.path.split(program)
+    beside = os.path.join(directory, re.sub("as$", "ld", name))
     linker = printed_by([beside, "--version"]) if beside != program else ""
     options = options_for(linker, version, is_s390x=image.header.machine == EM_S390)
     if options is None:

@@ -71,14 +71,14 @@ def running_wrappers(role: Role | None = None) -> list[str]:
 def real_program(role: Role, wrappers: set[str]) -> str | None:
     """Return the path of the real program: from the variable, or the first in PATH that is not a wrapper."""
     chosen = os.environ.get(role.variable)
-    path_folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    path_directories = os.environ.get("PATH", os.defpath).split(os.pathsep)
     # GCC's own tools come first: the `ld` in PATH is not a cross compiler's.
-    own_folders = os.environ.get("COMPILER_PATH", "").split(os.pathsep) if role.kind == LINKER else []
+    own_directories = os.environ.get("COMPILER_PATH", "").split(os.pathsep) if role.kind == LINKER else []
     names = (chosen,) if chosen else (*_compiler_s_own(role), *role.names)
     for name in names:
-        folders = [""] if "/" in name else [*filter(None, own_folders), *path_folders]
-        for folder in folders:
-            path = os.path.join(folder or ".", name)
+        directories = [""] if "/" in name else [*filter(None, own_directories), *path_directories]
+        for directory in directories:
+            path = os.path.join(directory or ".", name)
             if _is_program(path) and os.path.realpath(path) not in wrappers:
                 return path
     return None
@@ -86,8 +86,8 @@ def real_program(role: Role, wrappers: set[str]) -> str | None:
 
 def found_in_path(name: str) -> str:
     """Return the path of a program as a shell finds it; the name itself where it is nowhere."""
-    folders = [""] if "/" in name else os.environ.get("PATH", os.defpath).split(os.pathsep)
-    paths = (os.path.join(folder, name) for folder in folders)
+    directories = [""] if "/" in name else os.environ.get("PATH", os.defpath).split(os.pathsep)
+    paths = (os.path.join(directory, name) for directory in directories)
     return next(filter(_is_program, paths), name)
 
 
@@ -166,7 +166,7 @@ def write(text: str) -> None:
         sys.stderr.write(text)
         sys.stderr.flush()
     except OSError:
-        # The interpreter would write the rest when it exits.
+        # At its exit, the interpreter would try to write the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 

@@ -16,7 +16,7 @@ _DEFAULT_OUTPUT: Final = "a.out"
 _MIN_ABBREVIATION: Final = len("--outp")
 #: Words with which a linker only prints, or writes an index.
 _NO_OUTPUT: Final = re.compile(r"--?(version|help|target-help|print-.*)|.*thinlto-index-only.*")
-#: After so many response files, GNU programs give up.
+#: GNU programs give up after this many response files.
 _MAX_FILES: Final = 2000
 #: The bytes and the words of all response files: more than any real link has. Some devices never end, and a few files
 #: that name one another stand for any number of words.
