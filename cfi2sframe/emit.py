@@ -130,12 +130,12 @@ def _symbols_of(image: ElfImage) -> Callable[[int], tuple[int, int | None]]:
 
 
 def _emit_linked(conversion: Conversion, section_type: int) -> Emitted:
-    from cfi2sframe.placing import insertion
+    from cfi2sframe.placing import linked
 
     size = HEADER_SIZE + FDE_SIZE[conversion.target.version] * len(conversion.section.starts) + conversion.rows.size
-    plan = insertion.plan_insertion(conversion.image.data, size)
+    plan = linked.plan_insertion(conversion.image.data, size)
     placed = place_again(conversion, plan.section_vaddr)
-    chunks = insertion.insert(plan, placed.data, section_type)
+    chunks = linked.insert(plan, placed.data, section_type)
     warnings = (*plan.warnings, *reader_warnings(placed))
     return Emitted(chunks, placed, plan.description, warnings, plan)
 
@@ -173,9 +173,9 @@ def _check(emitted: Emitted, rewritten: ElfImage) -> None:
 
     conversion = emitted.conversion
     if emitted.plan is not None:
-        from cfi2sframe.placing import insertion
+        from cfi2sframe.placing import linked
 
-        insertion.check_insertion(rewritten.data, emitted.plan, conversion.data)
+        linked.check_insertion(rewritten.data, emitted.plan, conversion.data)
     else:
         from cfi2sframe.placing import objects
 

@@ -285,7 +285,7 @@ def test_writer_and_reader_share_constants_and_the_model_only() -> None:
 def test_removal_knows_nothing_of_insertion() -> None:
     """A later release, which places sections elsewhere, has to restore what an earlier one has written."""
     needed = closure("cfi2sframe.placing.removal")
-    insertion = {"insertion", "place", "head", "moving"}
+    insertion = {"linked", "place", "head", "moving"}
     assert needed.isdisjoint(f"cfi2sframe.placing.{name}" for name in insertion)
     assert {"cfi2sframe.placing.undo", "cfi2sframe.placing.gate"} <= needed
 

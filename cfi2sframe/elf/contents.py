@@ -167,6 +167,11 @@ class Splice(NamedTuple):
     removed_size: int
     content: bytes
 
+    @property
+    def span(self) -> Span:
+        """The file offsets of the bytes that are replaced."""
+        return Span(self.file_offset, self.file_offset + self.removed_size)
+
 
 def overwrite(file_offset: int, content: bytes) -> Splice:
     """Return the splice that replaces bytes by as many bytes."""
@@ -181,13 +186,13 @@ def spliced(data: FileData, splices: Iterable[Splice]) -> Joined:
     """
     ordered = sorted(splices, key=lambda splice: (splice.file_offset, splice.removed_size > 0))
     for before, after in pairwise(ordered):
-        if before.file_offset + before.removed_size > after.file_offset:
+        if before.span.end > after.file_offset:
             raise EmbedError(f"two changes overlap at file offset 0x{after.file_offset:x}")
     chunks: list[FileData] = []
     position = 0
     for splice in ordered:
         chunks += [part_of(data, position, splice.file_offset), splice.content]
-        position = splice.file_offset + splice.removed_size
+        position = splice.span.end
     return Joined([*chunks, part_of(data, position, len(data))])
 
 

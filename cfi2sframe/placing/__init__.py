@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Put a finished section into a copy of an ELF file, and remove it again. Knows nothing of what its bytes mean.
 
-The doors are `insertion` and `removal` for executables and shared libraries, and `objects` for relocatable objects.
+The doors are `linked` and `removal` for executables and shared libraries, and `objects` for relocatable objects.
 Insertion into a linked file, in the order of the work:
 
     gate             refuses what cannot be rewritten safely; a file that passes is a `LinkedFile`
     place            decides where the section goes
     head, moving     make room for program headers, by moving sections that may move
-    insertion        edits the file, and leaves a record of the original at its end (undo)
+    linked           edits the file, and leaves a record of the original at its end (undo)
     reread           parses the result with pyelftools (view), and compares it with the original
 
 `removal` restores the original by that record if it fits, and knows none of these steps but the gate.

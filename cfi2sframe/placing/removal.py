@@ -15,6 +15,7 @@ from cfi2sframe.elf.contents import Splice, overwrite, spliced
 from cfi2sframe.elf.headers import INACTIVE, SECTION_HEADER_SIZE
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import open_linked, with_own_entry
+from cfi2sframe.placing.reread import check_removed
 from cfi2sframe.placing.undo import Removal, digest_of, original_of
 from cfi2sframe.range_map import Span
 
@@ -62,8 +63,6 @@ def check_removal(data: FileData, rewritten: FileData) -> None:
 
 def _compare(data: FileData, rewritten: FileData) -> None:
     """Raise `EmbedError` unless `data` is `rewritten` with another section, or with one that `rewritten` lacks."""
-    from cfi2sframe.placing.reread import check_removed
-
     file = open_linked(rewritten)
     bare = file.data
     if file.has_sframe:

@@ -28,7 +28,7 @@ from cfi2sframe.range_map import Span
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from cfi2sframe.elf.contents import FileData
+    from cfi2sframe.elf.contents import FileData, Splice
     from cfi2sframe.elf.headers import ByteOrder
 
 _MAGIC: Final = b"c2sfrec1"
@@ -51,18 +51,6 @@ class Extract(NamedTuple):
     size: int
 
 
-class Patch(NamedTuple):
-    """Bytes of the original, and their file offset."""
-
-    file_offset: int
-    content: bytes
-
-    @property
-    def span(self) -> Span:
-        """The file offsets of the bytes."""
-        return Span(self.file_offset, self.file_offset + len(self.content))
-
-
 class UndoRecord(NamedTuple):
     """What restores an original of `original_size` bytes from a file of `rewritten_size` bytes, itself not counted.
 
@@ -77,11 +65,11 @@ class UndoRecord(NamedTuple):
     pieces: tuple[Extract, ...]
     tables: tuple[Span, ...]
     indices: tuple[int, ...]
-    patches: tuple[Patch, ...]
+    patches: tuple[Splice, ...]
 
     def pack(self) -> bytes:
         """Return the bytes of the record; all numbers are little-endian."""
-        pairs = [*self.pieces, *self.tables, *((patch.file_offset, len(patch.content)) for patch in self.patches)]
+        pairs = [*self.pieces, *self.tables, *((patch.file_offset, patch.removed_size) for patch in self.patches)]
         parts = [_PAIR.pack(*pair) for pair in pairs]
         parts.append(struct.pack(f"<{len(self.indices)}I", *self.indices))
         body = b"".join([*parts, *(patch.content for patch in self.patches)])
@@ -141,7 +129,7 @@ def original_of(data: FileData) -> Original | None:
         body = _unpatched(data, order, record.pieces, record.tables, record.indices)
         if _replaced_digest(body, record.patches) != record.replaced_digest:
             return None
-        content = spliced(body, [overwrite(*patch) for patch in record.patches])
+        content = spliced(body, record.patches)
     except (ElfError, EmbedError):
         # It is no ELF file any more, or parts of the record overlap.
         return None
@@ -171,7 +159,7 @@ def _unpacked(data: bytes) -> UndoRecord | None:
         tuple([Extract(*pair) for pair in pairs[:pieces]]),
         tuple([Span(*pair) for pair in pairs[pieces : pieces + tables]]),
         struct.unpack_from(f"<{indices}I", data, pairs_end),
-        tuple([Patch(start, content) for (start, _), content in zip(places, contents, strict=True)]),
+        tuple([overwrite(start, content) for (start, _), content in zip(places, contents, strict=True)]),
     )
 
 
@@ -211,7 +199,7 @@ def _renumbered(symbols: bytes, order: ByteOrder, indices: Sequence[int]) -> byt
     return bytes(content)
 
 
-def _replaced_digest(body: Joined, patches: Iterable[Patch]) -> bytes:
+def _replaced_digest(body: Joined, patches: Iterable[Splice]) -> bytes:
     return sha256(b"".join(body[patch.span.start : patch.span.end] for patch in patches)).digest()
 
 
@@ -255,12 +243,12 @@ def with_record(
         indices[new] = old
     pieces = tuple(_pieces(sources, len(original)))
     body = _unpatched(rewritten, order, pieces, tables, indices)
-    patches = [Patch(start, bytes(original[start:end])) for start, end in whole]
+    patches = [overwrite(start, bytes(original[start:end])) for start, end in whole]
     for start, end in changed:
         wanted = bytes(original[start:end])
         difference = int.from_bytes(wanted, "little") ^ int.from_bytes(body[start:end], "little")
         patches += [
-            Patch(start + match.start(), wanted[match.start() : match.end()])
+            overwrite(start + match.start(), wanted[match.start() : match.end()])
             for match in _DIFFERENT.finditer(difference.to_bytes(len(wanted), "little"))
         ]
     digests = (digest_of(original), _replaced_digest(body, patches))

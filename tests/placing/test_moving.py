@@ -13,7 +13,7 @@ from cfi2sframe.constants.elf import PT_NOTE
 from cfi2sframe.elf.headers import ByteOrder
 from cfi2sframe.elf.notes import may_be_elsewhere
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.insertion import plan_insertion
+from cfi2sframe.placing.linked import plan_insertion
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.elf_asm import note
 from tests.support.needs import attempt, need, run

@@ -9,7 +9,7 @@ from cfi2sframe import load
 from cfi2sframe.constants.elf import PT_LOAD
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing import place
-from cfi2sframe.placing.insertion import plan_insertion
+from cfi2sframe.placing.linked import plan_insertion
 from tests.support.needs import attempt
 from tests.support.placing.embedded import KINDS, LARGE, LINKERS, SMALL, check_program, compiled, embed, linked_program
 

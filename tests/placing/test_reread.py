@@ -10,7 +10,7 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.constants.elf import PF_R, PF_W, PF_X, PT_PHDR, SHT_GNU_SFRAME, SHT_NULL
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.insertion import check_insertion, plan_insertion
+from cfi2sframe.placing.linked import check_insertion, plan_insertion
 from cfi2sframe.placing.place import Placement
 from cfi2sframe.placing.removal import check_removal
 from cfi2sframe.placing.reread import _check_loads, check_removed

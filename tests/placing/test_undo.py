@@ -9,12 +9,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cfi2sframe import load
-from cfi2sframe.elf.contents import Splice, spliced
+from cfi2sframe.elf.contents import Splice, overwrite, spliced
 from cfi2sframe.placing import place
 from cfi2sframe.placing.removal import remove
 from cfi2sframe.placing.undo import (
     Kept,
-    Patch,
     UndoRecord,
     _unpacked,
     _unpatched,
@@ -87,7 +86,7 @@ def test_a_forged_record_changes_no_code(kind: str) -> None:
     found = _unpacked(full[span.start :])
     assert found is not None
     text = next(section for section in load(data).sections if section.name == ".text")
-    patch = Patch(text.file_offset, b"\xeb\xfe")
+    patch = overwrite(text.file_offset, b"\xeb\xfe")
     evil = data[: patch.span.start] + patch.content + data[patch.span.end :]
     forged = found._replace(original_digest=digest_of(evil), patches=(*found.patches, patch))
     body = full[: found.rewritten_size]

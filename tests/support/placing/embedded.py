@@ -15,7 +15,7 @@ from cfi2sframe.conversion.convert import Conversion
 from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, SECTION_HEADER_SIZE
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import check, check_removal, emit, remove
-from cfi2sframe.placing.insertion import check_insertion, insert, plan_insertion
+from cfi2sframe.placing.linked import check_insertion, insert, plan_insertion
 from cfi2sframe.placing.place import Placement
 from cfi2sframe.placing.undo import record_span
 from tests.support.needs import attempt, need

@@ -27,6 +27,7 @@ from cfi2sframe.placing.gate import open_linked, round_up
 from cfi2sframe.placing.moving import changed_contents, numbering_with, renumbered_header
 from cfi2sframe.placing.place import SECTION_ALIGNMENT, place_section
 from cfi2sframe.placing.removal import proven_original, zeroing_splices
+from cfi2sframe.placing.reread import check_inserted, check_removed
 from cfi2sframe.placing.undo import Kept, original_of, with_record
 from cfi2sframe.range_map import Span, without
 
@@ -55,7 +56,7 @@ def plan_insertion(data: FileData, section_size: int) -> Placement:
     if not file.has_sframe:
         return place_section(file, section_size)._replace(original=original)
     splices = zeroing_splices(file)
-    cleared = tuple(Span(splice.file_offset, splice.file_offset + splice.removed_size) for splice in splices)
+    cleared = tuple(splice.span for splice in splices)
     bare = open_linked(spliced(file.data, splices))
     return place_section(bare, section_size)._replace(original=original, cleared=cleared)
 
@@ -113,9 +114,9 @@ def _recorded(
     file, block = placement.file, splices[0]
     kept_size = len(file.data) if end is None else end.kept_size
     # The block itself has no source: what it replaces was zeros.
-    block_end = block.file_offset + block.removed_size
-    rest = kept_size - block_end
-    sources = [Kept(0, block.file_offset, 0), Kept(block_end, rest, block.file_offset + len(block.content))]
+    start, end_of_block = block.span
+    rest = kept_size - end_of_block
+    sources = [Kept(0, start, 0), Kept(end_of_block, rest, start + len(block.content))]
     olds = {file.sections[index]: place for index, place in placement.places.items()}
     sources += [Kept(old.file_offset, old.size, place.file_offset) for old, place in olds.items()]
     if end is not None:
@@ -124,8 +125,7 @@ def _recorded(
     if placement.table_file_offset is not None:
         sources.append(Kept(table.start, table.end - table.start, placement.table_file_offset))
     whole = [Span(0, FILE_HEADER_SIZE), table]
-    changed = [*placement.cleared, *(old.file_span for old in olds)]
-    changed += [Span(s.file_offset, s.file_offset + s.removed_size) for s in splices]
+    changed = [*placement.cleared, *(old.file_span for old in olds), *(splice.span for splice in splices)]
     is_renumbered = any(old != new for old, new in enumerate(numbering))
     tables = [table.file_span for table in file.symbol_tables] if is_renumbered else []
     return with_record(placement.original, rewritten, sources, whole, without(changed, whole), tables, numbering)
@@ -237,8 +237,6 @@ def check_insertion(rewritten: FileData, plan: Placement, section: Buffer) -> No
     planned address with the bytes `section`, or when the record does not restore the file;
     `InputError` when one of the files cannot be read.
     """
-    from cfi2sframe.placing.reread import check_inserted, check_removed
-
     if plan.cleared:
         check_removed(plan.original, plan.file.data)
     check_inserted(plan.file.data, rewritten, plan.section_vaddr, section)
