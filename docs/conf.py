@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The documents as a site: `make docs`.
 
-The source folder is the root of the project, so that pages of docs/ and contrib/ link to one another, and to the
+The source directory is the root of the project, so that pages of docs/ and contrib/ link to one another, and to the
 sources, by the same paths wherever they are read.
 """
 
@@ -33,7 +33,7 @@ docs/python docs/command-line docs/writing-a-reader docs/format-notes docs/desig
 CHANGELOG tests/support/consumer/README
 """
 include_patterns = ["docs/**", "contrib/README.md", "tests/support/*/README.md", "*.md"]
-# Folders without pages are not searched.
+# Directories without pages are not searched.
 exclude_patterns = [".*", "build", "dist", "testdata", "tests/[!s]*"]
 templates_path = ["templates"]
 html_theme = "furo"

@@ -32,7 +32,8 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
 def fill_in(root: Path, page: str, source: list[str]) -> None:
     """Replace the lines of a page, the only element of `source`, that stand for what is made here.
 
-    `page` is its path below `root`, without a suffix. A link to a folder becomes its text, as a site has no such pages.
+    `page` is its path below `root`, without a suffix. A link to a directory, which has no
+    page, becomes its text.
     """
     folder = (root / page).parent
 

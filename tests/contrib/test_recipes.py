@@ -81,7 +81,7 @@ def test_meson_with_the_linker_wrapper(tmp_path: Path, programs: Path, sampler: 
     need("meson", "ninja", "cc")
     folder = copy_recipe("meson", tmp_path)
     wrapper = wrapper_folder(programs, tmp_path / "sframe-ld")
-    text = (CONTRIB / "meson" / "sframe.ini.in").read_text().replace("@FOLDER@", str(wrapper))
+    text = (CONTRIB / "meson" / "sframe.ini.in").read_text().replace("@DIRECTORY@", str(wrapper))
     (tmp_path / "sframe.ini").write_text(text)
     build, root = tmp_path / "build", tmp_path / "root"
     env = environment(programs)

@@ -172,7 +172,7 @@ class Rpm(NamedTuple):
             "_dbpath": self.database,
             "_binaries_in_noarch_packages_terminate_build": 0,
             "__os_install_post": "%{nil}",
-            "sframe_folders": self.programs,
+            "sframe_directories": self.programs,
         }
         words = [word for name, value in defines.items() for word in ("--define", f"{name} {value}")]
         run("rpmbuild", "-bb", *words, spec, env=self.env)
