@@ -100,15 +100,14 @@ def _relocations(conversion: Conversion) -> list[ObjectRelocation]:
         if number is None:
             raise EmbedError("an object has no stubs")
         entry = conversion.cfi.entries[number]
-        fde = entry.fde
         # Without one, the FDE would be damaged.
-        relocation = entry.section.relocations[fde.pc_offset]
+        relocation = entry.section.relocations[entry.start_offset]
         # A function may be a later part of its FDE's range.
-        addend = relocation.addend + function.start_vaddr - fde.pc_begin_vaddr
+        addend = relocation.addend + function.start_vaddr - entry.start_vaddr
         # In the FDE's narrow field, the sum may wrap around into the code; in a wider field it would not.
         value, vaddr = symbols(relocation.symbol_index)
         is_near = 0 <= value + addend <= _MAX_SECTION_OFFSET
-        if not is_near or vaddr is None or vaddr + relocation.addend != fde.pc_begin_vaddr:
+        if not is_near or vaddr is None or vaddr + relocation.addend != entry.start_vaddr:
             raise EmbedError(f"a symbol of the function at 0x{function.start_vaddr:x} is far outside its section")
         field_offset = HEADER_SIZE + index * record_size
         relocations.append(ObjectRelocation(field_offset, kind, relocation.symbol_index, addend))

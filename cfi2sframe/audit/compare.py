@@ -187,7 +187,7 @@ class _Auditor:
 
     def _count(self, vaddr: int, number: int, row: RowState, answers: Answers, state: State) -> None:
         """Count an instruction with a row of an FDE."""
-        if self.entries.programs[self.entries.program_numbers[number]].cie.is_signal_frame:
+        if self.entries.program(number).cie.is_signal_frame:
             # The CFI describes interrupted code.
             answers = _UNDECIDED
         self.tallies[answers] += 1

@@ -65,7 +65,7 @@ class CfiFlow(Code):
         first, last, number = self.owners.range_at(vaddr)
         if number is None:
             return InForce(vaddr, last)
-        start, table = self.cfi.starts[number], self.cfi.programs[self.cfi.program_numbers[number]].table
+        start, table = self.cfi.starts[number], self.cfi.program(number).table
         following = bisect_right(table.starts, vaddr - start)
         end = start + table.starts[following] if following < len(table.starts) else last
         begin = start + table.starts[following - 1]

@@ -54,7 +54,7 @@ def results_of(
 
     It says nothing of functions of 4 GiB or more, nor of those `refused`, each for its reason.
     """
-    results = list(map(lowered.__getitem__, entries.program_numbers))
+    results = list(map(lowered.__getitem__, entries.program_of))
     if max(entries.sizes, default=0) > _MAX_FUNCTION_SIZE:
         for place, size in enumerate(entries.sizes):
             if size > _MAX_FUNCTION_SIZE:

@@ -72,7 +72,7 @@ class CodeMap(NamedTuple):
 
 def owners_of_code(entries: CfiEntries, image: ElfImage) -> Resolved:
     """Give each address of an image's code to one FDE at most."""
-    ranges = Ranges(entries.starts, entries.sizes, entries.program_numbers, entries.precedence)
+    ranges = Ranges(entries.starts, entries.sizes, entries.program_of, entries.precedence)
     return resolve_overlaps(ranges, image.not_code)
 
 

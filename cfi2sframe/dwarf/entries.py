@@ -135,10 +135,6 @@ class EntryWalk:
         if data[offset:].strip(b"\0"):
             raise self._error("truncated entry", offset)
 
-    def fde_at(self, offset: int) -> DwarfFde:
-        """Return the FDE at an offset where `fdes` has found one."""
-        return self._fde(offset, self._entry_at(offset))
-
     def _entry_at(self, offset: int) -> _Entry:
         """Return the entry at an offset (DWARF 5, 7.4). Raises `CfiError` when it leaves the section."""
         order = self.bases.byte_order

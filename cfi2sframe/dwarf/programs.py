@@ -16,14 +16,14 @@ from itertools import pairwise
 from operator import add, attrgetter, itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, NewType, cast
 
-from cfi2sframe.dwarf.entries import DwarfCie, DwarfFde, EntryWalk
+from cfi2sframe.dwarf.entries import DwarfCie, EntryWalk
 from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.numbers import Location, PointerBases
-from cfi2sframe.dwarf.row_section import RowFdes, RowSection
+from cfi2sframe.dwarf.row_section import RowSection, row_cie
 from cfi2sframe.errors import CfiError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from cfi2sframe.dwarf.rules import UnwindTable
     from cfi2sframe.elf.cfi import CfiKind, CfiSection
@@ -37,18 +37,24 @@ ProgramIndex = NewType("ProgramIndex", int)
 
 
 class Program(NamedTuple):
-    """The rows that an FDE's instructions make after its CIE's; `number` is the program's index among its file's."""
+    """A CIE, and the rows that an FDE's instructions make after it; functions that have rows have no `instructions`."""
 
-    number: int
     cie: DwarfCie
     table: UnwindTable
+    instructions: bytes | None = None
 
 
 class CfiEntry(NamedTuple):
-    """An FDE with its number among the sound FDEs of its file, its program, and the section that holds it."""
+    """A sound FDE as a record: its function, its program, and the section that holds it.
 
-    number: int
-    fde: DwarfFde
+    `start_vaddr` is the function's virtual address (for objects: in the image's layout), `size` its bytes of code.
+    `start_offset` is where the FDE has the start in its section; for a function that has rows, its number there.
+    """
+
+    fde: FdeIndex
+    start_vaddr: int
+    size: int
+    start_offset: int
     program: Program
     section: CfiSection | RowSection
 
@@ -66,34 +72,33 @@ class DamagedFde(NamedTuple):
 
 
 class CfiEntries:
-    """The sound FDEs of an image, numbered in the order of the sections, as columns; records are made on demand.
+    """The sound FDEs of an image in the order of the sections, as columns; records are made on demand.
 
-    `starts` (virtual addresses) and `sizes` (bytes) are those of the functions, `offsets` (bytes) those of the FDEs in
-    their sections, and `program_numbers` are indices of `programs`. Sections of better sources come first:
-    `sources` has the FDEs of each source; `rank_of` tells which of two FDEs counts.
-    `clipped` has how many bytes FDEs lost that reach past the code: their sizes are without these.
+    The first three columns and `program_of` are those of `CfiEntry`, the last one as indices of `programs`. `sections`
+    has each section with the index of its first FDE. Sections of better sources come first: `sources` has the FDEs of
+    each source, and `rank_of` tells which of two FDEs counts. `clipped` has how many bytes FDEs lost that reach past
+    the code: their sizes are without these.
     """
 
     def __init__(
         self,
         starts: Sequence[int],
         sizes: Sequence[int],
-        offsets: Sequence[int],
-        program_numbers: Sequence[ProgramIndex],
+        start_offsets: Sequence[int],
+        program_of: Sequence[ProgramIndex],
         programs: Sequence[Program],
-        walks: Iterable[tuple[int, EntryWalk | RowFdes]],
+        sections: Sequence[tuple[int, CfiSection | RowSection]],
         clipped: Mapping[int, int] | None = None,
     ) -> None:
         self.starts: Final = starts
         self.sizes: Final = sizes
-        self.offsets: Final = offsets
-        self.program_numbers: Final = program_numbers
+        self.start_offsets: Final = start_offsets
+        self.program_of: Final = program_of
         self.programs: Final = programs
-        #: For each section the number of its first FDE, and the pass over its entries.
-        self._walks: Final = tuple(walks)
+        self.sections: Final = sections
         first_of: dict[CfiKind, int] = {}
-        for first, walk in self._walks:
-            first_of.setdefault(walk.section.kind, first)
+        for first, section in sections:
+            first_of.setdefault(section.kind, first)
         edges = pairwise((*first_of.values(), len(starts)))
         self.sources: Final = {kind: range(*edge) for kind, edge in zip(first_of, edges, strict=True)}
         self.clipped: Final = clipped or {}
@@ -109,41 +114,44 @@ class CfiEntries:
         groups = [cast("Sequence[FdeIndex]", fdes) for fdes in self.sources.values()]
         kinds = list(self.sources)
         if "gopclntab" in kinds and "debug_frame" in kinds:
-            empty = {p.number for p in self.programs if len(p.table.states) == 1 and p.table.states[0].cfa is None}
+            tables = [program.table for program in self.programs]
+            empty = {place for place, (_, rows, _) in enumerate(tables) if len(rows) == 1 and rows[0].cfa is None}
             of_go = groups[kinds.index("gopclntab")]
-            without_rules = [number for number in of_go if self.program_numbers[number] in empty]
+            without_rules = [fde for fde in of_go if self.program_of[fde] in empty]
             groups[kinds.index("gopclntab")] = sorted(set(of_go).difference(without_rules))
             groups.insert(kinds.index("debug_frame"), without_rules)
         return tuple(groups)
 
-    def rank_of(self, number: int) -> int:
+    def rank_of(self, fde: int) -> int:
         """Return how many groups of `precedence` are better than that of an FDE."""
-        return next(rank for rank, group in enumerate(self.precedence) if _has(group, number))
+        return next(rank for rank, group in enumerate(self.precedence) if _has(group, fde))
+
+    def program(self, fde: int) -> Program:
+        """Return the program of an FDE."""
+        return self.programs[self.program_of[fde]]
 
     def joined(self, others: CfiEntries) -> CfiEntries:
-        """Return these FDEs, and after them those of another source, with the numbers that follow."""
+        """Return these FDEs, and after them those of another source."""
         first, first_program = len(self), len(self.programs)
         return CfiEntries(
             (*self.starts, *others.starts),
             (*self.sizes, *others.sizes),
-            (*self.offsets, *others.offsets),
-            (*self.program_numbers, *[ProgramIndex(first_program + number) for number in others.program_numbers]),
-            (*self.programs, *[p._replace(number=first_program + p.number) for p in others.programs]),
-            (*self._walks, *[(first + number, walk) for number, walk in others._walks]),
-            {**self.clipped, **{first + number: size for number, size in others.clipped.items()}},
+            (*self.start_offsets, *others.start_offsets),
+            (*self.program_of, *[ProgramIndex(first_program + index) for index in others.program_of]),
+            (*self.programs, *others.programs),
+            (*self.sections, *[(first + index, section) for index, section in others.sections]),
+            {**self.clipped, **{first + index: size for index, size in others.clipped.items()}},
         )
 
     def __len__(self) -> int:
         return len(self.starts)
 
-    def __getitem__(self, number: int) -> CfiEntry:
-        if not 0 <= number < len(self.starts):
-            raise IndexError(number)
-        walk = self._walks[bisect_right(self._walks, number, key=itemgetter(0)) - 1][1]
-        fde = walk.fde_at(self.offsets[number])
-        if number in self.clipped:
-            fde = fde._replace(pc_range=self.sizes[number])
-        return CfiEntry(number, fde, self.programs[self.program_numbers[number]], walk.section)
+    def __getitem__(self, fde: int) -> CfiEntry:
+        if not 0 <= fde < len(self.starts):
+            raise IndexError(fde)
+        _, section = self.sections[bisect_right(self.sections, fde, key=itemgetter(0)) - 1]
+        columns = self.starts[fde], self.sizes[fde], self.start_offsets[fde]
+        return CfiEntry(FdeIndex(fde), *columns, self.program(fde), section)
 
     def __iter__(self) -> Iterator[CfiEntry]:
         return map(self.__getitem__, range(len(self)))
@@ -157,26 +165,27 @@ class EntriesReader:
         # Arrays, because boxed integers scatter over the heap.
         self.starts: array[int] = array("Q")
         self.sizes: array[int] = array("Q")
-        self.offsets: array[int] = array("Q")
-        self.program_numbers: list[ProgramIndex] = []
+        self.start_offsets: array[int] = array("Q")
+        self.program_of: list[ProgramIndex] = []
         self.programs: list[Program] = []
-        self.walks: list[tuple[int, EntryWalk | RowFdes]] = []
+        self.sections: list[tuple[int, CfiSection | RowSection]] = []
         self.damaged: list[DamagedFde] = []
-        #: Numbers of programs by CIE and instructions or rows; equal CIEs of several sections share their programs.
+        #: Programs by CIE and instructions or rows; equal CIEs of several sections share their programs.
         self.known: dict[DwarfCie, dict[bytes | UnwindTable, ProgramIndex]] = defaultdict(dict)
         #: The machines by CIE, or the error where a CIE is damaged.
         self.machines: dict[DwarfCie, RowMachine | CfiError] = {}
 
     def read_rows(self, section: RowSection) -> None:
         """Add functions that have rows."""
-        walk = RowFdes(section, self.image.arch)
-        self.walks.append((len(self.starts), walk))
-        for function, fde in zip(section.functions, walk.fdes(), strict=True):
-            known = self.known[fde.cie]
-            number = known.get(function.table)
-            if number is None:
-                number = known[function.table] = self.add_program(fde.cie, function.table)
-            self.add(fde, number)
+        self.sections.append((len(self.starts), section))
+        plain = row_cie(self.image.arch)
+        for place, function in enumerate(section.functions):
+            cie = plain._replace(is_signal_frame=function.is_signal_frame, uses_b_key=function.uses_b_key)
+            known = self.known[cie]
+            program = known.get(function.table)
+            if program is None:
+                program = known[function.table] = self.add_program(cie, function.table)
+            self.add(function.start_vaddr, function.size, place, program)
         for offset, reason in sorted(section.damaged):
             self.damaged.append(DamagedFde(offset, CfiError(reason, section.name, offset), section))
 
@@ -184,7 +193,7 @@ class EntriesReader:
         """Add the FDEs of a section."""
         bases = PointerBases(self.image.byte_order, section.table_vaddr, partial(_load_word, self.image))
         walk = EntryWalk(section, bases)
-        self.walks.append((len(self.starts), walk))
+        self.sections.append((len(self.starts), section))
         damaged: list[DamagedFde] = []
         cie: DwarfCie | None = None
         known: dict[bytes | UnwindTable, ProgramIndex] = {}
@@ -192,8 +201,8 @@ class EntriesReader:
             if fde.cie is not cie:
                 cie = fde.cie
                 known = self.known[cie]
-            number = known.get(fde.instructions)
-            if number is None:
+            program = known.get(fde.instructions)
+            if program is None:
                 location = Location(fde.pc_begin_vaddr, section.vaddr + fde.instructions_offset, bases)
                 try:
                     table = self.machine_of(fde.cie).run(fde.instructions, location)
@@ -201,19 +210,19 @@ class EntriesReader:
                     error = CfiError(damage.reason, section.name, fde.instructions_offset + (damage.offset or 0))
                     damaged.append(DamagedFde(fde.offset, error, section, fde.pc_begin_vaddr))
                     continue
-                number = self.add_program(fde.cie, table)
+                program = self.add_program(fde.cie, table, fde.instructions)
                 if not table.depends_on_location:
-                    known[fde.instructions] = number
-            self.add(fde, number)
+                    known[fde.instructions] = program
+            self.add(fde.pc_begin_vaddr, fde.pc_range, fde.pc_offset, program)
         damaged += [DamagedFde(failure.offset or 0, failure, section) for failure in walk.failures]
         self.damaged += sorted(damaged, key=attrgetter("offset"))
 
-    def add(self, fde: DwarfFde, program_number: ProgramIndex) -> None:
+    def add(self, start_vaddr: int, size: int, start_offset: int, program: ProgramIndex) -> None:
         """Add a sound FDE."""
-        self.starts.append(fde.pc_begin_vaddr)
-        self.sizes.append(fde.pc_range)
-        self.offsets.append(fde.offset)
-        self.program_numbers.append(program_number)
+        self.starts.append(start_vaddr)
+        self.sizes.append(size)
+        self.start_offsets.append(start_offset)
+        self.program_of.append(program)
 
     def machine_of(self, cie: DwarfCie) -> RowMachine:
         """Return the machine of a CIE. Raises `CfiError` when the CIE is damaged."""
@@ -228,9 +237,9 @@ class EntriesReader:
             raise CfiError(f"in its CIE: {machine.reason}")
         return machine
 
-    def add_program(self, cie: DwarfCie, table: UnwindTable) -> ProgramIndex:
-        """Add a distinct program and return its number."""
-        self.programs.append(Program(len(self.programs), cie, table))
+    def add_program(self, cie: DwarfCie, table: UnwindTable, instructions: bytes | None = None) -> ProgramIndex:
+        """Add a distinct program and return its index."""
+        self.programs.append(Program(cie, table, instructions))
         return ProgramIndex(len(self.programs) - 1)
 
     def read(self, sections: Sequence[CfiSection | RowSection]) -> tuple[CfiEntries, tuple[DamagedFde, ...]]:
@@ -242,10 +251,8 @@ class EntriesReader:
                 self.read_bytes(section)
         clipped = self.clip_at_ends_of_code()
         self.cut_at_ends()
-        entries = CfiEntries(
-            self.starts, self.sizes, self.offsets, self.program_numbers, tuple(self.programs), self.walks, clipped
-        )
-        return entries, tuple(self.damaged)
+        columns = self.starts, self.sizes, self.start_offsets, self.program_of
+        return CfiEntries(*columns, tuple(self.programs), self.sections, clipped), tuple(self.damaged)
 
     def clip_at_ends_of_code(self) -> dict[int, int]:
         """Take what is past the code from FDEs that reach over its end; return how many bytes each has lost."""
@@ -264,17 +271,17 @@ class EntriesReader:
         """Give FDEs that end before their program's last row starts another program, without the rows past the end."""
         last_starts = [program.table.starts[-1] for program in self.programs]
         cut: dict[tuple[ProgramIndex, int], ProgramIndex] = {}
-        for entry, (number, size) in enumerate(zip(self.program_numbers, self.sizes, strict=True)):
-            if last_starts[number] >= max(size, 1):
-                if (number, size) not in cut:
-                    program = self.programs[number]
-                    cut[number, size] = self.add_program(program.cie, program.table.before(size))
-                self.program_numbers[entry] = cut[number, size]
+        for fde, (index, size) in enumerate(zip(self.program_of, self.sizes, strict=True)):
+            if last_starts[index] >= max(size, 1):
+                if (index, size) not in cut:
+                    whole = self.programs[index]
+                    cut[index, size] = self.add_program(whole.cie, whole.table.before(size), whole.instructions)
+                self.program_of[fde] = cut[index, size]
 
 
-def _has(ascending: Sequence[int], number: int) -> bool:
-    place = bisect_left(ascending, number)
-    return place < len(ascending) and ascending[place] == number
+def _has(ascending: Sequence[int], value: int) -> bool:
+    place = bisect_left(ascending, value)
+    return place < len(ascending) and ascending[place] == value
 
 
 def _load_word(image: ElfImage, vaddr: int) -> int | None:

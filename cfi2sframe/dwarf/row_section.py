@@ -6,12 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.constants import dwarf as d
-from cfi2sframe.dwarf.entries import DwarfCie, DwarfFde
+from cfi2sframe.dwarf.entries import DwarfCie
 from cfi2sframe.dwarf.rules import UnwindTable  # noqa: TC001 - part of a NamedTuple's fields
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from cfi2sframe.abi import Arch
     from cfi2sframe.elf.cfi import CfiKind, Relocation
 
@@ -43,30 +41,17 @@ class RowSection(NamedTuple):
     names: tuple[tuple[int, str], ...] = ()
 
 
-class RowFdes:
-    """The functions of a `RowSection` as FDEs, whose offsets are their numbers, and that have no instructions."""
-
-    def __init__(self, section: RowSection, arch: Arch) -> None:
-        self.section = section
-        self._cie = DwarfCie(
-            version=3,
-            augmentation="",
-            code_alignment=1,
-            data_alignment=1,
-            ra_register=arch.ra_register,
-            fde_encoding=d.DW_EH_PE_absptr,
-            lsda_encoding=d.DW_EH_PE_omit,
-            is_signal_frame=False,
-            uses_b_key=False,
-            instructions=b"",
-        )
-
-    def fdes(self) -> Iterator[DwarfFde]:
-        """Yield the functions as FDEs."""
-        return map(self.fde_at, range(len(self.section.functions)))
-
-    def fde_at(self, number: int) -> DwarfFde:
-        """Return the function of a number as an FDE."""
-        function = self.section.functions[number]
-        cie = self._cie._replace(is_signal_frame=function.is_signal_frame, uses_b_key=function.uses_b_key)
-        return DwarfFde(number, cie, function.start_vaddr, function.size, b"", 0, number)
+def row_cie(arch: Arch) -> DwarfCie:
+    """Return the CIE of functions that have rows, without their flags."""
+    return DwarfCie(
+        version=3,
+        augmentation="",
+        code_alignment=1,
+        data_alignment=1,
+        ra_register=arch.ra_register,
+        fde_encoding=d.DW_EH_PE_absptr,
+        lsda_encoding=d.DW_EH_PE_omit,
+        is_signal_frame=False,
+        uses_b_key=False,
+        instructions=b"",
+    )

@@ -89,7 +89,7 @@ def decide(conversion: Conversion, existing: Existing, settings: Settings) -> De
         return Decision(Action.KEEP, "another producer's .sframe section is correct and complete")
     # GNU as up to 2.45 gives these functions a caller.
     ends = united(
-        (entry.fde.pc_begin_vaddr, entry.fde.pc_begin_vaddr + entry.fde.pc_range)
+        (entry.start_vaddr, entry.start_vaddr + entry.size)
         for entry, why in conversion.skips
         if why.reason is SkipReason.RA_UNDEFINED
     )

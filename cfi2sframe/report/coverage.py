@@ -240,12 +240,12 @@ def _missing(conversion: Conversion) -> Iterator[Missing]:
     lost: list[tuple[CfiEntry, Skip | InParts]] = [*conversion.skips, *conversion.in_parts]
     with_names = [section for section in conversion.cfi.sections if isinstance(section, RowSection)]
     names = {vaddr: name for section in with_names for vaddr, name in section.names}
-    names |= image.names_of(entry.fde.pc_begin_vaddr for entry, _ in lost)
+    names |= image.names_of(entry.start_vaddr for entry, _ in lost)
     for entry, result in lost:
-        kind, size = "left out", entry.fde.pc_range
+        kind, size = "left out", entry.size
         if isinstance(result, InParts):
-            kind, size = "in part", size + entries.clipped.get(entry.number, 0)
-        place, name = image.place(entry.fde.pc_begin_vaddr), names.get(entry.fde.pc_begin_vaddr, "")
+            kind, size = "in part", size + entries.clipped.get(entry.fde, 0)
+        place, name = image.place(entry.start_vaddr), names.get(entry.start_vaddr, "")
         for start, end, why in pieces_within(result, 0, size):
             if not isinstance(why, Skip):
                 continue

@@ -17,7 +17,6 @@ from cfi2sframe.constants import sframe as s
 from cfi2sframe.conversion.reasons import Fate
 from cfi2sframe.dwarf.instructions import ADVANCES, read_instructions
 from cfi2sframe.dwarf.numbers import fixed_size
-from cfi2sframe.dwarf.row_section import RowSection
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.report.coverage import figures
 from cfi2sframe.report.tables import Column, Report, Table, cells_of, column_sums, common_directory
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.conversion.convert import Conversion
-    from cfi2sframe.dwarf.entries import DwarfFde
+    from cfi2sframe.dwarf.entries import DwarfCie
     from cfi2sframe.report.tables import Cell
 
 #: FDEs of stubs, of code that ld discarded, or that a better source describes, and rows from instructions: the
@@ -143,12 +142,12 @@ def gnu_size(conversion: Conversion) -> int:
     for number, fate in enumerate(conversion.fates):
         if fate in _NOT_ASSEMBLED:
             continue
-        program = entries.program_numbers[number]
+        program = entries.program_of[number]
         if program not in tails_of:
             tails = tails_of[program] = []
-            body, entry = conversion.results[number], entries[number]
-            if isinstance(body, FunctionBody) and not isinstance(entry.section, RowSection):
-                row_count = _row_count(entry.fde, arch, version)
+            body, instructions = conversion.results[number], entries.program(number).instructions
+            if isinstance(body, FunctionBody) and instructions is not None:
+                row_count = _row_count(instructions, entries.program(number).cie, arch, version)
                 if row_count:
                     tails += _tail_sizes(body, arch)
                     tails += [max(tails, default=0)] * (row_count - len(tails))
@@ -171,12 +170,12 @@ def _tail_sizes(body: FunctionBody, arch: Arch) -> list[int]:
     return [len(row_tail(state, arch, is_flexible=body.is_flexible)) for state in body.states]
 
 
-def _row_count(fde: DwarfFde, arch: Arch, version: int) -> int:
+def _row_count(instructions: bytes, cie: DwarfCie, arch: Arch, version: int) -> int:
     """Return the rows that the assembler makes of a program, at least; 0 where an expression makes it drop it."""
     registers = (arch.fp_register,) if arch.fixed_ra_offset else (arch.fp_register, arch.ra_register)
     longest = _SHORT_EXPRESSION if version >= s.SFRAME_VERSION_3 else -1
     row_count, is_changed = 1, True
-    for each in read_instructions(fde.instructions, arch.byte_order, fixed_size(fde.cie.fde_encoding)):
+    for each in read_instructions(instructions, arch.byte_order, fixed_size(cie.fde_encoding)):
         if any(isinstance(operand, bytes) and len(operand) > longest for operand in each.operands):
             return 0
         if each.opcode in ADVANCES:

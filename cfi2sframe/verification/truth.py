@@ -99,12 +99,12 @@ def truth_column(truth: Truth, fdes: Sequence[Fde], arch: Arch) -> tuple[RangeMa
     def claims_of(cie: DwarfCie, states: tuple[RowState, ...]) -> list[int]:
         return [claims.number_of(Claim(((cie, row),))) for row in states]
 
-    programs = [(table.starts, claims_of(cie, table.states)) for _, cie, table in truth.entries.programs]
-    program_numbers, padding_ends = truth.entries.program_numbers, dict(truth.padding)
+    programs = [(table.starts, claims_of(cie, table.states)) for cie, table, _ in truth.entries.programs]
+    program_of, padding_ends = truth.entries.program_of, dict(truth.padding)
     for cluster, next_start in _clusters(fdes):
         if len(cluster) == 1:
             start, number, end = cluster[0]
-            deltas, numbers = programs[program_numbers[number]]
+            deltas, numbers = programs[program_of[number]]
             starts = [start + delta for delta in deltas]
         else:
             starts, numbers, end = _overlapping(claims, truth, cluster)
@@ -152,7 +152,7 @@ def _overlapping(claims: Distinct[Claim], truth: Truth, fdes: Sequence[Fde]) -> 
         while opening and opening[-1].start <= low:
             insort(live, keys[opening.pop()])
         best = tuple([fdes[place] for rank, _, place in live[:MAX_CANDIDATES] if rank == live[0][0]])
-        programs = [entries.programs[entries.program_numbers[fde.number]] for fde in best]
+        programs = [entries.program(fde.number) for fde in best]
         points = {low}
         for fde, program in zip(best, programs, strict=True):
             # Of thousands of rows, each of many ranges has few.

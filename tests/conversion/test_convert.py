@@ -273,7 +273,7 @@ def test_the_largest_function() -> None:
     conversion = convert_checked(image)
     assert places(conversion) == [(0, limit - 1), (2 * limit, 16)]
     ((entry, skip),) = conversion.skips
-    assert entry.fde.pc_range == limit
+    assert entry.size == limit
     assert skip == (SkipReason.FUNCTION_TOO_LARGE, "4,294,967,296 bytes", 0)
     assert verify(image, decoded(conversion)).is_clean
 

@@ -87,7 +87,7 @@ def test_rows_give_the_values_that_dwarf_gives(drawn: Drawn) -> None:
     described = convert(drawn.image, **drawn.options._replace(level=1)._asdict()).function_entries
     for start, end, number in conversion.code_map.of_fdes:
         entry = conversion.cfi.entries[number]
-        begin = entry.fde.pc_begin_vaddr
+        begin = entry.start_vaddr
         rows = rows_of(entry.program.table)
         points = {start, end - 1, *(begin + row.start_delta for row in rows)}
         for pc in points:
@@ -117,10 +117,10 @@ def test_parts_are_all_that_can_be_said(drawn: Drawn) -> None:
     lowering = Lowering(conversion.target)
     for entry, parts in conversion.in_parts:
         starts, states = entry.program.table.starts, entry.program.table.states
-        for start, end, which in pieces_within(parts, 0, max(starts[-1] + 1, entry.fde.pc_range)):
+        for start, end, which in pieces_within(parts, 0, max(starts[-1] + 1, entry.size)):
             rows = [number for number, row_start in enumerate(starts) if start <= row_start < end]
             for number in rows:
-                alone = lowering.lower(UnwindTable((0,), (states[number],)), entry.fde.cie)
+                alone = lowering.lower(UnwindTable((0,), (states[number],)), entry.program.cie)
                 if isinstance(which, Skip):
                     assert isinstance(alone, Skip)
                     assert alone.reason is which.reason

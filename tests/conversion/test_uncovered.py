@@ -283,6 +283,6 @@ def test_functions_keep_their_key_and_share_programs() -> None:
     image = file_of(AARCH64_LE, "cccc")
     made = [derived(AARCH64_LE, at(n), at(n + 1))._replace(uses_b_key=n == 1) for n in (0, 1, 2)]
     entries = read_programs(image, (as_cfi(image, tuple(made)),)).entries
-    assert [entry.fde.cie.uses_b_key for entry in entries] == [False, True, False]
+    assert [entry.program.cie.uses_b_key for entry in entries] == [False, True, False]
     assert [entry.program.table for entry in entries] == [each.table for each in made]
-    assert len({entry.program.number for entry in entries}) == 2
+    assert len(set(entries.program_of)) == 2

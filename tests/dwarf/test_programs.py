@@ -30,9 +30,9 @@ def fde(start: int, *instructions: asm.Instruction | bytes, size: int = 16) -> a
 def test_entries_are_what_the_columns_say(path: Path) -> None:
     entries = cfi_of(load(path)).entries
     in_turn = list(entries)
-    assert [entry.number for entry in in_turn] == list(range(len(entries)))
-    assert [entry.fde.pc_begin_vaddr for entry in in_turn] == list(entries.starts)
-    assert [entry.program.number for entry in in_turn] == list(entries.program_numbers)
+    assert [entry.fde for entry in in_turn] == list(range(len(entries)))
+    assert [entry.start_vaddr for entry in in_turn] == list(entries.starts)
+    assert [entry.program for entry in in_turn] == [entries.programs[index] for index in entries.program_of]
     for number in (-1, len(entries)):
         with pytest.raises(IndexError):
             entries[number]
@@ -44,7 +44,7 @@ def test_damaged_fdes_have_no_number() -> None:
     cfi = cfi_of(
         linked(AMD64, *(fde(start, UNKNOWN) if start in broken else fde(start) for start in range(0, 0x50, 16)))
     )
-    assert [entry.fde.pc_begin_vaddr - TEXT_VADDR for entry in cfi.entries] == [0x10, 0x30]
+    assert [entry.start_vaddr - TEXT_VADDR for entry in cfi.entries] == [0x10, 0x30]
     assert [damaged.start_vaddr for damaged in cfi.damaged] == [TEXT_VADDR + start for start in broken]
 
 
@@ -67,7 +67,7 @@ def test_functions_of_one_program_that_end_alike_share_a_shorter_one() -> None:
     rows = [entry.program.table.starts for entry in entries]
     assert rows == [(0, 4, 8), (0, 4), (0,), (0, 4), (0, 4), (0,), (0, 4, 8)]
     # A program for each size, although those of 8 and 5 bytes have the same rows.
-    assert list(entries.program_numbers) == [0, 1, 2, 1, 3, 4, 0]
+    assert list(entries.program_of) == [0, 1, 2, 1, 3, 4, 0]
 
 
 @pytest.mark.parametrize("arch", [AMD64, AARCH64_BE], ids=lambda arch: arch.name)

@@ -82,10 +82,11 @@ def check_rows(path: Path, fewest: int) -> None:
     assert cfi.damaged == ()
     fdes = list(naive.fdes_of(path))
     assert len(fdes) >= fewest
-    assert list(cfi.entries.offsets) == [fde.offset for fde in fdes]
+    # Entries of .eh_frame have a length and a CIE pointer of 4 bytes before the start.
+    assert list(cfi.entries.start_offsets) == [fde.offset + 8 for fde in fdes]
     ranges = [(fde.start_vaddr, fde.size) for fde in fdes]
     assert list(zip(cfi.entries.starts, cfi.entries.sizes, strict=True)) == ranges
-    for fde, number in zip(fdes, cfi.entries.program_numbers, strict=True):
+    for fde, number in zip(fdes, cfi.entries.program_of, strict=True):
         own = [row for row in fde.rows if row.start < max(fde.size, 1)]
         table, where = cfi.entries.programs[number].table, f"0x{fde.start_vaddr:x}"
         assert list(problems_of(table, own, fde.ra_column, image.arch)) == [], where

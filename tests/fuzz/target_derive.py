@@ -79,15 +79,13 @@ def _convert(data: bytes, choice: int) -> None:
         return
     check_conversion(conversion, options)
     numbers = conversion.cfi.entries.sources.get("code", range(0))
-    entries = [conversion.cfi.entries[number].fde for number in numbers]
-    others = [entry.fde for number, entry in enumerate(conversion.cfi.entries) if number not in set(numbers)]
-    held = united([(fde.pc_begin_vaddr, fde.pc_begin_vaddr + fde.pc_range) for fde in others])
+    entries = [conversion.cfi.entries[number] for number in numbers]
+    others = [entry for number, entry in enumerate(conversion.cfi.entries) if number not in set(numbers)]
+    held = united([(fde.start_vaddr, fde.start_vaddr + fde.size) for fde in others])
     for fde in entries:
-        inside = [
-            span for span in held if span.start < fde.pc_begin_vaddr + fde.pc_range and fde.pc_begin_vaddr < span.end
-        ]
+        inside = [span for span in held if span.start < fde.start_vaddr + fde.size and fde.start_vaddr < span.end]
         if inside:
-            raise FindingError(f"0x{fde.pc_begin_vaddr:x} has CFI, and rows from instructions")
+            raise FindingError(f"0x{fde.start_vaddr:x} has CFI, and rows from instructions")
 
 
 def seeds() -> Iterator[tuple[str, bytes]]:

@@ -81,8 +81,8 @@ def test_any_depths(arch: Arch, magic: int, steps: list[tuple[int, int]]) -> Non
         expected.append((delta, depth + base, ra))
         delta += size
     assert rows(entry) == expected
-    assert (entry.fde.pc_begin_vaddr, entry.fde.pc_range) == (TEXT_VADDR + 16, delta)
-    assert entry.fde.cie.ra_register == arch.ra_register
+    assert (entry.start_vaddr, entry.size) == (TEXT_VADDR + 16, delta)
+    assert entry.program.cie.ra_register == arch.ra_register
 
 
 @pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
@@ -117,7 +117,7 @@ def test_functions_without_true_depths(arch: Arch, function: GoFunction) -> None
     image = load(go_file(arch, GoTable((function, other), 0x60)), "go")
     conversion = convert_checked(image)
     ((entry, skip),) = conversion.skips
-    assert (entry.fde.pc_begin_vaddr, entry.fde.pc_range) == (TEXT_VADDR, 32)
+    assert (entry.start_vaddr, entry.size) == (TEXT_VADDR, 32)
     assert skip.reason is SkipReason.CFA_UNDEFINED
     assert account(conversion).of_kind("left out")[0].name == function.name
     assert account(conversion).sources == {".gopclntab": 1}
@@ -135,7 +135,7 @@ def test_a_switch_of_stacks_has_no_rule_in_debug_frame_either(arch: Arch) -> Non
     image = load(go_file(arch, GoTable((switch, other), 0x60), frame), "go")
     conversion = convert_checked(image)
     ((entry, skip),) = conversion.skips
-    assert (entry.section.name, entry.fde.pc_begin_vaddr) == (".gopclntab", TEXT_VADDR)
+    assert (entry.section.name, entry.start_vaddr) == (".gopclntab", TEXT_VADDR)
     assert skip.reason is SkipReason.CFA_UNDEFINED
     assert account(conversion).of_kind("left out")[0].name == switch.name
     (function,) = conversion.section.functions
@@ -152,13 +152,13 @@ def test_calls_that_a_signal_handler_fakes(name: str) -> None:
     """On AMD64 they are calls, from between two instructions; elsewhere SP is not where the depths have it."""
     function = GoFunction(0, DEPTHS, name=name)
     (entry,) = cfi_of(AMD64, function).entries
-    assert entry.fde.cie.is_signal_frame
+    assert entry.program.cie.is_signal_frame
     assert rows(entry) == EXPECTED[AMD64.name]
     for arch in (AARCH64_LE, S390X):
         (entry,) = cfi_of(arch, function).entries
         assert rows(entry) == [(0, None, NoRule.UNSPECIFIED)]
     (plain,) = cfi_of(AMD64, function._replace(name=name + "X")).entries
-    assert not plain.fde.cie.is_signal_frame
+    assert not plain.program.cie.is_signal_frame
 
 
 BAD: dict[str, tuple[GoFunction, str]] = {
@@ -174,7 +174,7 @@ def test_a_damaged_function_costs_itself(name: str) -> None:
     function, reason = BAD[name]
     image = load(go_file(AMD64, GoTable((GoFunction(0, DEPTHS), function, GoFunction(64, DEPTHS)), 0x60)), "go")
     conversion = convert_checked(image)
-    assert [e.fde.pc_begin_vaddr - TEXT_VADDR for e in conversion.cfi.entries] == [0, 64]
+    assert [e.start_vaddr - TEXT_VADDR for e in conversion.cfi.entries] == [0, 64]
     (damaged,) = account(conversion).of_kind("damaged")
     assert (damaged.section, damaged.message) == (".gopclntab", f"the function at 0x{TEXT_VADDR + 32:x}: {reason}")
     # The place of the function's entry, in the file's section.

@@ -162,8 +162,8 @@ def _entry_and_state(place: Place) -> tuple[str, RowState] | None:
         return None
     image = load(module)
     for entry in convert(image, version=3).cfi.entries:
-        start = entry.fde.pc_begin_vaddr
-        if start <= vaddr < start + entry.fde.pc_range:
+        start = entry.start_vaddr
+        if start <= vaddr < start + entry.size:
             state = state_at(entry.program.table, vaddr - start)
             return image.names_of([start]).get(start, ""), state
     return None
@@ -249,6 +249,6 @@ def _is_return_code(place: Place) -> bool:
     """Whether a place is in the code of libc that handlers return to: its small signal frame."""
     if Path(place.module).name != "libc.so.6":
         return False
-    fdes = [entry.fde for entry in convert(load(place.module)).cfi.entries if entry.fde.cie.is_signal_frame]
-    (start,) = (fde.pc_begin_vaddr for fde in fdes if fde.pc_range < 32)
+    fdes = [entry for entry in convert(load(place.module)).cfi.entries if entry.program.cie.is_signal_frame]
+    (start,) = (fde.start_vaddr for fde in fdes if fde.size < 32)
     return start <= place.vaddr < start + 32

@@ -192,7 +192,7 @@ def _is_in_stub_without_cfi(report: Report, sample: Sample) -> bool:
         return False
     path, vaddr = report.place_of(sample.walk[0])
     image = load(path)
-    if any(e.fde.pc_begin_vaddr <= vaddr < e.fde.pc_begin_vaddr + e.fde.pc_range for e in convert(image).cfi.entries):
+    if any(e.start_vaddr <= vaddr < e.start_vaddr + e.size for e in convert(image).cfi.entries):
         return False
     section = image.section_at(vaddr)
     return section is not None and section.name.startswith(".plt")

@@ -60,8 +60,8 @@ def compare(
 ) -> Comparison:
     """Compare a section with the FDEs of what it was made of."""
     arch, version = conversion.target.arch, conversion.target.version
-    left_out = {entry.fde.pc_begin_vaddr: skip for entry, skip in conversion.skips}
-    in_parts = {entry.fde.pc_begin_vaddr for entry, _ in conversion.in_parts}
+    left_out = {entry.start_vaddr: skip for entry, skip in conversion.skips}
+    in_parts = {entry.start_vaddr for entry, _ in conversion.in_parts}
     entries = conversion.cfi.entries
     # What reaches past the code is cut off, and described in part.
     sizes = (size + entries.clipped.get(number, 0) for number, size in enumerate(entries.sizes))
@@ -107,7 +107,7 @@ def compare(
 def _problems_of_sizes(conversion: Conversion, fdes: list[naive.Fde], section: Section | None) -> Iterator[str]:
     """Describe what goes beyond the FDEs: as many bytes are described as there are in them, and padding."""
     coverage = account(conversion)
-    left_out = {entry.fde.pc_begin_vaddr for entry, _ in conversion.skips}
+    left_out = {entry.start_vaddr for entry, _ in conversion.skips}
     meant = sum({fde.start_vaddr: fde.size for fde in fdes if fde.start_vaddr not in left_out}.values())
     meant += coverage.padding_size - sum(item.size for item in coverage.missing_sums if item.kind == "in part")
     said = sum(section.sizes) if section else 0
@@ -133,7 +133,7 @@ def _undisputed(conversion: Conversion, fdes: Iterable[naive.Fde]) -> Iterator[n
     """Yield the FDEs that share no address with another one, and that the package has not refused."""
     cfi = conversion.cfi
     fates = enumerate(conversion.fates)
-    refused = {cfi.entries[number].fde.pc_begin_vaddr for number, fate in fates if fate.is_dropped}
+    refused = {cfi.entries[number].start_vaddr for number, fate in fates if fate.is_dropped}
     refused |= {failure.start_vaddr for failure in cfi.damaged if failure.start_vaddr is not None}
     # The naive evaluator does not know all FDEs that the package reads.
     ranges = {(start, start + size) for start, size in zip(cfi.entries.starts, cfi.entries.sizes, strict=True)}

@@ -59,15 +59,15 @@ class TableVerdict(NamedTuple):
 
 def judge_table(image: ElfImage) -> TableVerdict:
     """Compare the rows of all functions, at each address where a row of either starts, by where they say things are."""
-    judge = {e.fde.pc_begin_vaddr: e for e in read_programs(image, *find_cfi(image, "debug_frame")).entries}
+    judge = {e.start_vaddr: e for e in read_programs(image, *find_cfi(image, "debug_frame")).entries}
     cfi = read_programs(image, *find_cfi(image, "gopclntab"))
     differences = [f"damaged: {damaged.error}" for damaged in cfi.damaged]
     names = {vaddr: name.removesuffix(".abi0") for vaddr, name in image.names_of(judge).items()}
     others: dict[str, set[str]] = {kind: set() for kind in ("without rules", "outermost", "ended")}
     point_count = count = 0
     for entry in cfi.entries:
-        other = judge.pop(entry.fde.pc_begin_vaddr, None)
-        name = names.get(entry.fde.pc_begin_vaddr, f"0x{entry.fde.pc_begin_vaddr:x}")
+        other = judge.pop(entry.start_vaddr, None)
+        name = names.get(entry.start_vaddr, f"0x{entry.start_vaddr:x}")
         state = entry.program.table.states[0]
         if other is None:
             differences.append(f"{name}: not in .debug_frame")
@@ -79,10 +79,10 @@ def judge_table(image: ElfImage) -> TableVerdict:
             others["ended"].add(name)
         else:
             count += 1
-            if entry.fde.pc_range != other.fde.pc_range:
-                differences.append(f"{name}: {entry.fde.pc_range} bytes, not {other.fde.pc_range}")
+            if entry.size != other.size:
+                differences.append(f"{name}: {entry.size} bytes, not {other.size}")
             points = {*entry.program.table.starts, *other.program.table.starts}
-            for delta in sorted(point for point in points if point < entry.fde.pc_range):
+            for delta in sorted(point for point in points if point < entry.size):
                 point_count += 1
                 mine, theirs = _meaning(entry, delta, image), _meaning(other, delta, image)
                 if mine != theirs:

@@ -128,7 +128,7 @@ def assembled(
     assert [s.vaddr for s in without.sections_named(".text")] == [text.vaddr], "the code is elsewhere without CFI"
     assert not any(s.name == ".eh_frame" for s in without.sections)
     entries = read_programs(with_cfi, *find_cfi(with_cfi)).entries
-    spans = (span for e in entries for span in row_spans(e.fde.pc_begin_vaddr, e.fde.pc_range, e.program.table))
+    spans = (span for e in entries for span in row_spans(e.start_vaddr, e.size, e.program.table))
     rows = {vaddr: state for start, end, state in spans for vaddr in range(start, end)}
     code = Span(text.vaddr, text.vaddr + text.size)
     others = (Span(each.start_vaddr, each.end_vaddr) for each in without.code_ranges)

@@ -77,6 +77,6 @@ def problems_of(image: ElfImage, covered: Sequence[Span], derived: Derived) -> l
 def _problems_of_cfi(image: ElfImage, derived: Derived) -> list[str]:
     """Return which functions do not read back as they are."""
     cfi = read_programs(image, (as_cfi(image, derived.functions),))
-    read = [(entry.fde.pc_begin_vaddr, entry.fde.pc_range, entry.program.table) for entry in cfi.entries]
+    read = [(entry.start_vaddr, entry.size, entry.program.table) for entry in cfi.entries]
     made = [(each.start_vaddr, each.size, each.table) for each in derived.functions]
     return [f"written {made}, read {read}"] if read != made else []

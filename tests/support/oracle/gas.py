@@ -116,8 +116,8 @@ def differences_in_meaning(theirs: Section, ours: Section, image: ElfImage) -> l
 
     An assembler says nothing of padding, nor of functions that can be described in part only.
     """
-    fdes = [entry.fde for entry, _ in convert(image, ours.version).in_parts]
-    in_parts = [(fde.pc_begin_vaddr, fde.pc_begin_vaddr + fde.pc_range) for fde in fdes]
+    fdes = [entry for entry, _ in convert(image, ours.version).in_parts]
+    in_parts = [(fde.start_vaddr, fde.start_vaddr + fde.size) for fde in fdes]
     padding = bytes_of(convert(image).code_map.padding)
     problems = []
     for pc in sorted(_changes(theirs) | _changes(ours)):
