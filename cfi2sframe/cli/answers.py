@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import gc
+import os
+import sys
 from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from cfi2sframe.cli.messages import EXIT_UNUSABLE, exit_status_of, fail, say, worst
+from cfi2sframe import __version__
+from cfi2sframe.cli.messages import EXIT_UNUSABLE, PROGRAM, exit_status_of, fail, say, worst
 from cfi2sframe.cli.progress import watched
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import stored_size
@@ -140,8 +143,22 @@ def publish(collected: Collected[Answer], make: Callable[[], Report], printing: 
 
     try:
         with limited(collected.size), printing.open() as out:
-            out.write(render(collected.complete(make()), printing.format))
+            report = collected.complete(make())
+            if printing.format == "html":
+                report = report._replace(origin=_origin())
+            out.write(render(report, printing.format))
     except CostError as error:
         names = {source.name for source in collected.sources}
         return fail(error, names.pop() if len(names) == 1 else "")
     return collected.status
+
+
+def _origin() -> str:
+    """Return the command that this process runs, with its version and the date."""
+    import shlex
+    import time
+
+    # Reproducible builds set the date.
+    seconds = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
+    command = shlex.join([PROGRAM, *sys.argv[1:]])
+    return f"{command} (version {__version__}, {time.strftime('%Y-%m-%d', time.gmtime(seconds))})"

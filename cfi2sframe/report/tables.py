@@ -66,7 +66,8 @@ class Report(NamedTuple):
     """What a verb has found out about some files.
 
     `headline` is a sentence without a full stop. `data` is for JSON; its "files", without their lists, are the rows of
-    CSV. `lines`, if there are any, are all of the text.
+    CSV. `lines`, if there are any, are all of the text. `origin` is the command that made the report, with its version
+    and the date, for pages.
     """
 
     headline: str
@@ -74,6 +75,7 @@ class Report(NamedTuple):
     notes: Sequence[str]
     data: Mapping[str, Any]
     lines: Iterable[str] | None = None
+    origin: str = ""
 
 
 def cells_of(record: object, columns: Mapping[Column, str]) -> list[Cell]:
@@ -169,12 +171,7 @@ def _csv_cell(value: object) -> object:
 def _html(report: Report) -> str:
     import base64
     import hashlib
-    import shlex
-    import sys
-    import time
     from importlib.resources import files
-
-    from cfi2sframe import __version__
 
     try:
         from jinja2 import Environment
@@ -184,11 +181,7 @@ def _html(report: Report) -> str:
     page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True).from_string(
         source
     )
-    # Reproducible builds set it.
-    seconds = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
-    command = shlex.join(["cfi2sframe", *sys.argv[1:]])
-    made = f"{command} (version {__version__}, {time.strftime('%Y-%m-%d', time.gmtime(seconds))})"
     # The policy of the page allows this script alone.
     script = source.partition("<script>")[2].partition("</script>")[0]
     script_hash = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return page.render(report=report, made=made, script_hash=script_hash, printable=printable)
+    return page.render(report=report, script_hash=script_hash, printable=printable)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cfi2sframe import __version__
 from tests.support.cli import run
 from tests.support.report import library
 
@@ -114,3 +115,10 @@ def test_compare(tree: Path, tmp_path: Path) -> None:
     assert changes["sub/b.so"] < 0
     assert changes["a.so"] == 0
     assert run("size", "--compare", tree / "a.so", other / "sub/b.so").out.startswith(b"version 3 grows by ")
+
+
+def test_a_page_says_how_it_was_made(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/bin/cfi2sframe", "size", "a <b>"])
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    page = run("size", tree, "--format", "html").out.decode()
+    assert f"cfi2sframe size &#39;a &lt;b&gt;&#39; (version {__version__}, 2023-11-14)" in page
