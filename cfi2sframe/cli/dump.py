@@ -130,12 +130,12 @@ def _shown_in(image: ElfImage | None, wanted: Sequence[str]) -> Shown:
     spans = [(vaddr, size) for vaddr, size, each in functions if {each, names.get(each)}.intersection(wanted)]
     addresses = [address(text) for text in wanted if text[:1].isdigit()]
 
-    def number(vaddr: int) -> int:
+    def shown_offset(vaddr: int) -> int:
         return vaddr if image is None else image.place(vaddr).offset
 
     def wants(vaddr: int, size: int) -> bool:
         is_named = any(start < vaddr + size and vaddr < start + max(length, 1) for start, length in spans)
-        return not wanted or is_named or any(0 <= each - number(vaddr) < size for each in addresses)
+        return not wanted or is_named or any(0 <= each - shown_offset(vaddr) < size for each in addresses)
 
     if image is None:
         return Shown(wants=wants)
@@ -148,4 +148,4 @@ def _shown_in(image: ElfImage | None, wanted: Sequence[str]) -> Shown:
         inner = functions[bisect_right(functions, (vaddr + 1,)) : bisect_left(functions, (vaddr + size,))]
         return ", ".join([*first, *(names.get(each, each) for _, _, each in inner)])
 
-    return Shown(number, image.place_text, name, wants)
+    return Shown(shown_offset, image.place_text, name, wants)

@@ -130,10 +130,10 @@ def _ended_by_signals() -> Iterator[None]:
     """
     previous: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
 
-    def end(number: int, _frame: FrameType | None) -> NoReturn:
+    def end(signal_number: int, _frame: FrameType | None) -> NoReturn:
         for other in previous:
             signal.signal(other, signal.SIG_IGN)
-        raise SystemExit(128 + number)
+        raise SystemExit(128 + signal_number)
 
     try:
         for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -147,5 +147,5 @@ def _ended_by_signals() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        for signal_number, handler in previous.items():
+            signal.signal(signal_number, handler)

@@ -225,9 +225,9 @@ def _members_of(file: BinaryIO, path: str) -> Iterator[Source]:
         offset = start if is_apart else start + size + size % 2
         if name == b"//":
             names = file.read(size)
-        number, _, inner = name[1:].partition(b":")
-        if name[:1] == b"/" and number.isdigit():
-            name = names[int(number) :].partition(b"\n")[0]
+        name_offset, _, inner = name[1:].partition(b":")
+        if name[:1] == b"/" and name_offset.isdigit():
+            name = names[int(name_offset) :].partition(b"\n")[0]
         elif name.startswith(_BSD_NAME) and name[len(_BSD_NAME) :].isdigit():
             length = min(int(name[len(_BSD_NAME) :]), size)
             name, start, size = file.read(length).rstrip(b"\0"), start + length, size - length

@@ -325,10 +325,10 @@ def _stream_at(path: str) -> AbstractContextManager[BinaryIO | None]:
     """Open what a path names, unless it is a file to be replaced. Raises `OSError` also where no file can be."""
     if path == "-":
         return nullcontext(sys.stdout.buffer)
-    number = _open_number(path)
-    if number is not None:
+    descriptor = _open_descriptor(path)
+    if descriptor is not None:
         # Opened again, a log would be written to from its start, which the shell may have opened to append.
-        return open(os.dup(number), "wb")
+        return open(os.dup(descriptor), "wb")
     try:
         if stat.S_ISREG(os.stat(path).st_mode):
             return nullcontext()
@@ -345,7 +345,7 @@ def _stream_at(path: str) -> AbstractContextManager[BinaryIO | None]:
     return open(descriptor, "wb")
 
 
-def _open_number(path: str) -> int | None:
+def _open_descriptor(path: str) -> int | None:
     """Return the descriptor of this process that a path leads to, as `/dev/stderr` does: 2."""
     for _ in range(_MAX_LINKS):
         directory, name = os.path.realpath(os.path.dirname(path)), os.path.basename(path)

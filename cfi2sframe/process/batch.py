@@ -63,25 +63,25 @@ def results_of(
     """
     uncollected = 0
 
-    def work(number: int) -> Result:
+    def work(index: int) -> Result:
         nonlocal uncollected
         if uncollected >= _COLLECT_SIZE:
             gc.collect()
             uncollected = 0
-        uncollected += size_of(items[number])
-        return function(items[number])
+        uncollected += size_of(items[index])
+        return function(items[index])
 
-    numbers = range(len(items))
-    done: Iterator[tuple[int, Result | _Lost]] = ((number, work(number)) for number in numbers)
+    indices = range(len(items))
+    done: Iterator[tuple[int, Result | _Lost]] = ((index, work(index)) for index in indices)
     with ExitStack() as stack:
         if count > 1 and len(items) > 1:
-            largest_first = sorted(numbers, key=lambda number: -size_of(items[number]))
+            largest_first = sorted(indices, key=lambda index: -size_of(items[index]))
             done = stack.enter_context(closing(_in_processes(work, largest_first, count)))
         waiting: dict[int, Result] = {}
         position = 0
-        for number, found in done:
-            item = items[number]
-            waiting[number] = result = lost(item, found.reason) if isinstance(found, _Lost) else found
+        for index, found in done:
+            item = items[index]
+            waiting[index] = result = lost(item, found.reason) if isinstance(found, _Lost) else found
             on_done(item, result)
             while position in waiting:
                 yield waiting.pop(position)
@@ -89,18 +89,18 @@ def results_of(
 
 
 def _in_processes(
-    work: Callable[[int], Result], numbers: Sequence[int], count: int
+    work: Callable[[int], Result], indices: Sequence[int], count: int
 ) -> Generator[tuple[int, Result | _Lost], None, None]:
-    waiting = deque(numbers)
+    waiting = deque(indices)
     died = yield from _run(work, waiting, count)
     # Another process may have taken the memory: try each item again in a process of its own.
-    for number, cause in sorted(died.items()):
-        suspect = deque([number])
+    for index, cause in sorted(died.items()):
+        suspect = deque([index])
         again = yield from _run(work, suspect, 1)
         if suspect or again:
-            yield number, _Lost(again.get(number, cause))
+            yield index, _Lost(again.get(index, cause))
     # No process could be started, or none stayed alive.
-    yield from ((number, work(number)) for number in waiting)
+    yield from ((index, work(index)) for index in waiting)
 
 
 def _run(
@@ -139,15 +139,15 @@ def _run(
         while at_work or (waiting and workers):
             ready = wait(list(workers))
             for worker in [worker for worker in workers if worker in ready]:
-                number = at_work.pop(worker, None)
+                index = at_work.pop(worker, None)
                 try:
                     result = worker.recv()
                 except (EOFError, OSError):
                     process = workers.pop(worker)
                     process.join()
                     worker.close()
-                    if number is not None:
-                        died[number] = _cause(process.exitcode)
+                    if index is not None:
+                        died[index] = _cause(process.exitcode)
                         start()
                     continue
                 if waiting:
@@ -155,8 +155,8 @@ def _run(
                     # The next `wait` reports a worker that has died meanwhile.
                     with suppress(OSError):
                         worker.send(at_work[worker])
-                if number is not None:
-                    yield number, result
+                if index is not None:
+                    yield index, result
     finally:
         for process in workers.values():
             process.terminate()
@@ -189,7 +189,7 @@ def _cause(code: int | None) -> str:
 def _serve(
     work: Callable[[int], object], pipe: Connection, inherited: Sequence[Connection], parent: int, mask: set[int]
 ) -> None:
-    """Be a worker: receive numbers of items and send results, after a `None` that says that it is ready.
+    """Be a worker: receive indices of items and send results, after a `None` that says that it is ready.
 
     A worker does not survive its parent. An interrupt ends it after the function has cleaned up.
     """
@@ -199,10 +199,10 @@ def _serve(
     is_stopping = False
 
     def handle(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
-        for number in ending:
-            signal.signal(number, handler)
+        for signal_number in ending:
+            signal.signal(signal_number, handler)
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
+    def stop(_signal_number: int, _frame: FrameType | None) -> None:
         # Further signals must not interrupt the clean-up.
         nonlocal is_stopping
         is_stopping = True
@@ -223,14 +223,14 @@ def _serve(
         # Loaded modules stay; collections need not traverse them.
         gc.freeze()
         # Signals that the caller has chosen to ignore stay ignored.
-        ending = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
+        ending = [each for each in _ENDING if signal.getsignal(each) != signal.SIG_IGN]
         handle(signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         pipe.send(None)
         while True:
-            number = pipe.recv()
+            index = pipe.recv()
             handle(stop)
-            result = work(number)
+            result = work(index)
             # While it waits, a worker has no handlers: Python's would not run if the signal came just before read(2).
             signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
             handle(signal.SIG_DFL)

@@ -139,20 +139,20 @@ def gnu_size(conversion: Conversion) -> int:
     entries, size = conversion.cfi.entries, s.HEADER_SIZE
     #: By program, the sizes of its rows without their starts.
     tails_of: dict[int, list[int]] = {}
-    for number, fate in enumerate(conversion.fates):
+    for fde_number, fate in enumerate(conversion.fates):
         if fate in _NOT_ASSEMBLED:
             continue
-        program = entries.program_of[number]
+        program = entries.program_of[fde_number]
         if program not in tails_of:
             tails = tails_of[program] = []
-            body, instructions = conversion.results[number], entries.program(number).instructions
+            body, instructions = conversion.results[fde_number], entries.program(fde_number).instructions
             if isinstance(body, FunctionBody) and instructions is not None:
-                row_count = _row_count(instructions, entries.program(number).cie, arch, version)
+                row_count = _row_count(instructions, entries.program(fde_number).cie, arch, version)
                 if row_count:
                     tails += _tail_sizes(body, arch)
                     tails += [max(tails, default=0)] * (row_count - len(tails))
         if tails_of[program]:
-            size += record + _rows_size(tails_of[program], entries.sizes[number])
+            size += record + _rows_size(tails_of[program], entries.sizes[fde_number])
     if (arch.fixed_ra_offset or arch.pads_ra) and any(conversion.image.sections_named(".dynamic")):
         # ld describes its stubs as this program does, except for AArch64 and for the IFUNCs of static programs.
         stubs = conversion.code_map.stubs.functions
