@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.row_section import RowSection
     from cfi2sframe.elf.cfi import CfiSection
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.instructions.underived import Underived
+    from cfi2sframe.instructions.states import Underived
 
 
 class Cfi(NamedTuple):

@@ -22,7 +22,6 @@ from cfi2sframe.dwarf.row_section import RowSection
 from cfi2sframe.elf.cfi import SOURCE_NAMES, Relocation
 from cfi2sframe.elf.padding import code_outside
 from cfi2sframe.errors import CfiError, ElfError, UnfitError
-from cfi2sframe.instructions.underived import CodeReason, Underived
 from cfi2sframe.range_map import Span, without
 
 if TYPE_CHECKING:
@@ -102,6 +101,8 @@ def placeable(image: ElfImage, derived: Derived) -> Derived:
     """
     if not image.is_relocatable:
         return derived
+    from cfi2sframe.instructions.states import CodeReason, Underived
+
     symbols = _local_symbols(image)
     functions: list[RowFunction] = []
     left_out = list(derived.left_out)

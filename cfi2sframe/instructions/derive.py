@@ -16,11 +16,9 @@ from cfi2sframe.instructions.candidates import find_candidates, process_entry
 from cfi2sframe.instructions.code import Code
 from cfi2sframe.instructions.effects import RA_SIGN_STATE
 from cfi2sframe.instructions.machine import Machine
-from cfi2sframe.instructions.rows import row_of
-from cfi2sframe.instructions.signal_returns import signal_code
-from cfi2sframe.instructions.states import NO_CALLER, NUMBER, ra_place
-from cfi2sframe.instructions.underived import CodeReason, Underived
-from cfi2sframe.range_map import ADDRESS_END, RangeMap
+from cfi2sframe.instructions.rows import row_of, signal_code
+from cfi2sframe.instructions.states import NO_CALLER, NUMBER, CodeReason, Underived, ra_place
+from cfi2sframe.range_map import ADDRESS_END, Distinct, RangeMap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.instructions.effects import Abi
     from cfi2sframe.instructions.function import Followed
-    from cfi2sframe.instructions.signal_returns import SignalCode
+    from cfi2sframe.instructions.rows import SignalCode
     from cfi2sframe.instructions.states import State
     from cfi2sframe.range_map import Span
 
@@ -148,8 +146,7 @@ class _Canvas:
         self.image = image
         self.abi = abi
         self._marks = RangeMap(None, ((start, end, array("I", bytes(4 * (end - start)))) for start, end in spans))
-        self._rows: list[_Row] = []
-        self._numbers: dict[_Row, int] = {}
+        self._rows = Distinct[_Row]()
 
     def unreached(self, vaddr: int) -> int | None:
         """Return the first address from one on which nothing has led to, and which no padding is at."""
@@ -178,7 +175,7 @@ class _Canvas:
             state, is_site = states[vaddr], vaddr in function.call_sites
             if state is not last or is_site:
                 row = row_of(state, self.abi, at_call=is_site)
-                mark = _UNKNOWN if row is None else self._number(_Row(row, state.get(RA_SIGN_STATE) == (NUMBER, 2)))
+                mark = _UNKNOWN if row is None else self._mark_of(_Row(row, state.get(RA_SIGN_STATE) == (NUMBER, 2)))
                 last = None if is_site else state
             self._mark(vaddr, vaddr + sizes.get(vaddr, 0), mark)
         reasons = dict.fromkeys(states, function.refusal or CodeReason.NOT_PROVEN) | function.refused
@@ -191,21 +188,20 @@ class _Canvas:
         for vaddr, state in function.states.items():
             row = row_of(state, self.abi)
             if row is not None and not self.has_row(vaddr):
-                self._mark(vaddr, vaddr + function.sizes.get(vaddr, 0), self._number(_Row(row)))
+                self._mark(vaddr, vaddr + function.sizes.get(vaddr, 0), self._mark_of(_Row(row)))
 
     def paint_signal_return(self, found: SignalCode) -> None:
         """Mark code that returns from a signal handler, where no function has it."""
-        mark = self._number(_Row(found.state, is_signal_frame=True))
+        mark = self._mark_of(_Row(found.state, is_signal_frame=True))
         for vaddr in range(found.start, found.end):
             if not self.has_row(vaddr):
                 self._mark(vaddr, vaddr + 1, mark)
 
-    def _number(self, row: _Row) -> int:
-        number = self._numbers.get(row)
-        if number is None:
-            number = self._numbers[row] = _FIRST_ROW + len(self._rows)
-            self._rows.append(row)
-        return number
+    def _mark_of(self, row: _Row) -> int:
+        return _FIRST_ROW + self._rows.number_of(row)
+
+    def _row_of(self, mark: int) -> _Row:
+        return self._rows.values[mark - _FIRST_ROW]
 
     def _mark(self, start: int, end: int, mark: int) -> None:
         """Mark some addresses: a row replaces a reason, and where two rows differ, what they have in common stays."""
@@ -225,10 +221,10 @@ class _Canvas:
 
     def _common(self, old: int, new: int) -> int:
         """Return the mark of what two rows for one address have in common."""
-        first, second = self._rows[old - _FIRST_ROW], self._rows[new - _FIRST_ROW]
+        first, second = self._row_of(old), self._row_of(new)
         row = first._replace(state=first.state._replace(fp=NoRule.UNDEFINED))
         same = second._replace(state=second.state._replace(fp=NoRule.UNDEFINED)) == row
-        return self._number(row) if same else _REASONS.index(CodeReason.PATHS_DISAGREE)
+        return self._mark_of(row) if same else _REASONS.index(CodeReason.PATHS_DISAGREE)
 
     def derived(self, starts: Sequence[int]) -> Derived:
         """Return the rows as functions, which end at gaps and where others start, and everything else."""
@@ -242,7 +238,7 @@ class _Canvas:
                 if mark < _FIRST_ROW:
                     left_out += self._left_out(vaddr, end, _REASONS[mark])
                 else:
-                    row = self._rows[mark - _FIRST_ROW]
+                    row = self._row_of(mark)
                     inner = starts[bisect_right(starts, vaddr - 1) : bisect_right(starts, end - 1)]
                     for start, stop in pairwise(sorted({vaddr, *inner, end})):
                         is_other = group and group[-1][2].is_signal_frame != row.is_signal_frame

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi2sframe.instructions.states import State  # noqa: TC001 - part of a NamedTuple's fields
 
 if TYPE_CHECKING:
-    from cfi2sframe.instructions.underived import CodeReason
+    from cfi2sframe.instructions.states import CodeReason
 
 
 class Summary(NamedTuple):

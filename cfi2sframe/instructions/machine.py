@@ -44,6 +44,7 @@ from cfi2sframe.instructions.states import (
     NUMBER,
     RETURN_ADDRESS,
     WORD,
+    CodeReason,
     RefusedError,
     TableWord,
     after,
@@ -51,7 +52,6 @@ from cfi2sframe.instructions.states import (
     joined,
     without_numbers,
 )
-from cfi2sframe.instructions.underived import CodeReason
 from cfi2sframe.process.guard import grant_for_code
 
 if TYPE_CHECKING:

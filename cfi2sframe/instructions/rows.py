@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""States of the machine as rows of the DWARF row table."""
+"""Rows of the DWARF row table: of states of the machine, and of the code that returns from a signal handler."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.abi.record import SAVED_PC
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.constants import dwarf as d
 from cfi2sframe.dwarf.expression import Expression
-from cfi2sframe.dwarf.numbers import encode_sleb
+from cfi2sframe.dwarf.numbers import encode_sleb, encode_uleb
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState
 from cfi2sframe.instructions.effects import RA_SIGN_STATE
 from cfi2sframe.instructions.states import CALLER_FP, CFA, NO_CALLER, NUMBER, RETURN_ADDRESS, ra_place
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from cfi2sframe.abi import Arch
+    from cfi2sframe.abi.record import SignalReturn
     from cfi2sframe.dwarf.rules import CfaRule, RegisterRule
+    from cfi2sframe.instructions.code import Code
     from cfi2sframe.instructions.effects import Abi
     from cfi2sframe.instructions.states import State, Value
 
@@ -114,3 +121,46 @@ def _address_of(state: State, abi: Abi, wanted: Value) -> bytes | None:
             ):
                 return bytes((d.DW_OP_breg0 + register,)) + encode_sleb(key[1] - base[1])
     return None
+
+
+class SignalCode(NamedTuple):
+    """Addresses of code that returns from a signal handler, and the row of all of them."""
+
+    start: int
+    end: int
+    state: RowState
+
+
+def signal_code(code: Code, entries: Iterable[int]) -> Iterator[SignalCode]:
+    """Yield the code at some entries that returns from a signal handler: `__restore_rt`, `__kernel_rt_sigreturn`.
+
+    It never returns to a caller, so no return proves it. The system call does: where its number is loaded and it is
+    called, the kernel's record of the interrupted registers is at a known distance from SP.
+
+    A no-op before it belongs to it: readers look for a return address, where the handler returns to, one byte before.
+    """
+    arch = code.abi.arch
+    for vaddr in entries:
+        for form in arch.signal_returns:
+            end = vaddr + len(form.code)
+            if code.holds(vaddr) and code.read(vaddr, end) == form.code:
+                before = vaddr - arch.instruction_alignment
+                is_filled = code.holds(before) and re.fullmatch(arch.fill, code.read(before, vaddr), re.DOTALL)
+                yield SignalCode(before if is_filled else vaddr, end, _signal_row(arch, form))
+
+
+def _signal_row(arch: Arch, form: SignalReturn) -> RowState:
+    def address_of(register: int) -> bytes:
+        offset = 8 * arch.signal_words.index(register)
+        base = bytes((d.DW_OP_breg0 + arch.sp_register,))
+        if form.is_pointer:
+            return base + encode_sleb(form.distance) + bytes((d.DW_OP_deref,)) + _plus(offset)
+        return base + encode_sleb(form.distance + offset)
+
+    cfa = address_of(arch.sp_register) + bytes((d.DW_OP_deref,)) + _plus(-arch.sp_offset_from_cfa)
+    ra, fp = (Expression(address_of(register), deref=True) for register in (SAVED_PC, arch.fp_register))
+    return RowState(Expression(cfa, deref=False), ra, fp, NoRule.UNSPECIFIED, RaSigning.NONE)
+
+
+def _plus(offset: int) -> bytes:
+    return bytes((d.DW_OP_plus_uconst,)) + encode_uleb(offset) if offset else b""

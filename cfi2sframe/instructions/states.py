@@ -7,10 +7,10 @@ offset in bytes. What is not known is absent. States are shared, and never chang
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.instructions.effects import BETWEEN, NOTHING, RA_SIGN_STATE, Op, Step
-from cfi2sframe.instructions.underived import CodeReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,6 +52,24 @@ _OLDER: Final = 1 << 64
 _SMALL: Final = 1 << 12
 #: Registers and places of memory that a state knows at most. What a function saves, it saves first.
 _MAX_PLACES: Final = 64
+
+
+class CodeReason(Enum):
+    """Why code without CFI gets no rows from its instructions. The value is the text that reports print."""
+
+    NOT_REACHED = "no known entry leads there"
+    UNKNOWN = "an instruction or a value that is not known"
+    PATHS_DISAGREE = "paths disagree on the stack depth"
+    NOT_PROVEN = "no return proves the stack depth"
+    NO_LOCAL_SYMBOL = "no local symbol gives a linker its place"
+
+
+class Underived(NamedTuple):
+    """Code at the virtual addresses `[start_vaddr, end_vaddr)` for which the instructions give no rows, and why."""
+
+    start_vaddr: int
+    end_vaddr: int
+    reason: CodeReason
 
 
 class RefusedError(Exception):

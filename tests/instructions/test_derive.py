@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
-from cfi2sframe.instructions.underived import CodeReason
+from cfi2sframe.instructions.states import CodeReason
 from tests.support.instructions.assembled import assembled, sources
 
 pytestmark = pytest.mark.oracle

@@ -27,7 +27,7 @@ from cfi2sframe.dwarf.expression import Expression
 from cfi2sframe.dwarf.rules import NoRule, RowState, UnwindTable
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.instructions.derive import Derived, derive
-from cfi2sframe.instructions.underived import CodeReason
+from cfi2sframe.instructions.states import CodeReason
 from cfi2sframe.range_map import Span
 from tests.support.needs import need
 
