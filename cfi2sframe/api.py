@@ -19,10 +19,9 @@ from cfi2sframe.conversion.convert import (
     read_cfi,
 )
 from cfi2sframe.conversion.functions import holes_of, results_of
-from cfi2sframe.conversion.image_cfi import read_programs
 from cfi2sframe.conversion.lower import InParts, Skip, Target, check_target, lower_programs
 from cfi2sframe.conversion.owners import map_code
-from cfi2sframe.conversion.sources import find_cfi
+from cfi2sframe.conversion.sources import find_cfi, read_programs
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import load
 from cfi2sframe.errors import ChangedError, InputError, ReaderError, RequestError, naming
@@ -36,10 +35,10 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from cfi2sframe.conversion.convert import Level
-    from cfi2sframe.conversion.image_cfi import Cfi
     from cfi2sframe.conversion.lower import Result
     from cfi2sframe.conversion.owners import CodeMap
-    from cfi2sframe.dwarf.programs import CfiEntries, FdeIndex
+    from cfi2sframe.conversion.sources import Cfi
+    from cfi2sframe.dwarf.fdes import CfiEntries, FdeIndex
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.sframe.model import Section
     from cfi2sframe.sframe.read import DecodedSection

@@ -11,8 +11,7 @@ from cfi2sframe.abi.rule import Rule
 from cfi2sframe.audit.agreement import Answer, Answers, answers_of
 from cfi2sframe.audit.findings import Contradiction, Finding, Subject, findings_of
 from cfi2sframe.audit.flow import CfiFlow
-from cfi2sframe.conversion.image_cfi import read_programs
-from cfi2sframe.conversion.sources import find_cfi
+from cfi2sframe.conversion.sources import find_cfi, read_programs
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.instructions.machine import Machine
 from cfi2sframe.instructions.rows import row_of
@@ -20,7 +19,7 @@ from cfi2sframe.instructions.states import CFA
 
 if TYPE_CHECKING:
     from cfi2sframe.audit.flow import InForce
-    from cfi2sframe.dwarf.programs import CfiEntries
+    from cfi2sframe.dwarf.fdes import CfiEntries
     from cfi2sframe.dwarf.rules import CfaRule, RowState
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cfi2sframe.abi import Arch
-    from cfi2sframe.dwarf.programs import CfiEntries
+    from cfi2sframe.dwarf.fdes import CfiEntries
     from cfi2sframe.dwarf.rules import CfaRule, RegisterRule
     from cfi2sframe.instructions.decoder import Decoder
 

@@ -25,7 +25,7 @@ from cfi2sframe.range_map import Span
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cfi2sframe.dwarf.programs import CfiEntries
+    from cfi2sframe.dwarf.fdes import CfiEntries
     from cfi2sframe.dwarf.rules import CfaRule, RowState
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.instructions.states import State

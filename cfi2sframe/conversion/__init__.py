@@ -2,8 +2,7 @@
 """From an image to a section: one module for each stage, in the order of the line.
 
     reasons               why a source, or a function, is left out
-    sources               all CFI that an image has, the best source first
-    image_cfi             the FDEs of the sources, and the rows of their programs
+    sources               all CFI that an image has, the best source first: its FDEs, and the rows of their programs
     owners                who owns an address: an FDE, a stub or padding
     uncovered             rows from instructions as one more source, for code that nothing holds (`--from code`)
     reduce, lower         rows become frame rows of an SFrame version, or there is a reason why not

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.constants.sframe import DEFAULT_ERRATA, ERRATA, SFRAME_VERSION_2, SFRAME_VERSION_3, VERSIONS
 from cfi2sframe.conversion.functions import Placed, fates_of, place_functions, results_of
-from cfi2sframe.conversion.image_cfi import read_programs
 from cfi2sframe.conversion.lower import InParts, Skip, Target, check_target, lower_programs
 from cfi2sframe.conversion.owners import CodeMap, map_code
 from cfi2sframe.conversion.reasons import Fate
-from cfi2sframe.conversion.sources import find_cfi
+from cfi2sframe.conversion.sources import find_cfi, read_programs
 from cfi2sframe.elf.cfi import CFI_KINDS
 from cfi2sframe.errors import RequestError
 from cfi2sframe.sframe.model import Section
@@ -29,9 +28,9 @@ from cfi2sframe.text import counted
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cfi2sframe.conversion.image_cfi import Cfi
     from cfi2sframe.conversion.lower import Result
-    from cfi2sframe.dwarf.programs import CfiEntry, FdeIndex
+    from cfi2sframe.conversion.sources import Cfi
+    from cfi2sframe.dwarf.fdes import CfiEntry, FdeIndex
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.conversion.lower import Result
     from cfi2sframe.conversion.owners import CodeMap
-    from cfi2sframe.dwarf.programs import CfiEntries, FdeIndex
+    from cfi2sframe.dwarf.fdes import CfiEntries, FdeIndex
 
 #: All versions store a function's size in 32 bits.
 _MAX_FUNCTION_SIZE: Final = 0xFFFFFFFF

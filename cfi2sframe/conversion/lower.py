@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.entries import DwarfCie
-    from cfi2sframe.dwarf.programs import Program
+    from cfi2sframe.dwarf.fdes import Program
     from cfi2sframe.dwarf.rules import RowState, UnwindTable
 
 

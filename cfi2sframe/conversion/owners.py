@@ -22,7 +22,7 @@ from cfi2sframe.stubs.records import StubReason, StubScan
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from cfi2sframe.dwarf.programs import CfiEntries, FdeIndex, ProgramIndex
+    from cfi2sframe.dwarf.fdes import CfiEntries, FdeIndex, ProgramIndex
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.range_map import Span
     from cfi2sframe.stubs.records import StubSkip

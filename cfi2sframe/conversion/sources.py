@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All call frame information that an image has, the best source first."""
+"""All call frame information of an image: its sources, the best one first, their FDEs, and the rows of these."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.conversion.reasons import UnreadSource
+from cfi2sframe.dwarf.fdes import CfiEntries, DamagedFde, EntriesReader
 from cfi2sframe.dwarf.row_section import RowSection  # noqa: TC001 - part of a NamedTuple's fields
 from cfi2sframe.elf.cfi import SOURCE_NAMES, CfiKind, CfiSection, debug_file_frames, debug_frames, eh_frames
 from cfi2sframe.elf.debug_file import refuse_debug_file
-from cfi2sframe.errors import CfiError, ElfError, RequestError, UnfitError
+from cfi2sframe.errors import CfiError, ElfError, InputError, RequestError, UnfitError
 from cfi2sframe.gotable.header import find_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from cfi2sframe.dwarf.fdes import Program
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.instructions.states import Underived
 
 
 def _go_table_cfi(image: ElfImage) -> tuple[RowSection, ...]:
@@ -73,3 +76,55 @@ def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> FoundCfi:
         hint = "a separate debug file (--debug-file) may have some, and convert --from code needs none"
         raise UnfitError(f"no call frame information: no .eh_frame, .debug_frame or .gopclntab; {hint}")
     return FoundCfi(tuple(sections), tuple(unread))
+
+
+class Cfi(NamedTuple):
+    """All call frame information of an image; `damaged` is sorted by section and offset.
+
+    `sections` are those that were read, `unread` those that could not be; the best source is never among these.
+    `underived` is the code without CFI from whose instructions no rows follow; None where nobody asked for such rows.
+    """
+
+    sections: tuple[CfiSection | RowSection, ...]
+    entries: CfiEntries
+    damaged: tuple[DamagedFde, ...]
+    unread: tuple[UnreadSource, ...] = ()
+    underived: tuple[Underived, ...] | None = None
+
+    def required(self) -> Cfi:
+        """Return the CFI. Raises `InputError` when all FDEs are damaged."""
+        if not self.entries and self.damaged:
+            first = self.damaged[0].error
+            raise InputError(f"no usable FDE; the first is damaged: {first.reason}", first.where, first.offset)
+        return self
+
+    def joined(self, other: Cfi) -> Cfi:
+        """Return this CFI with that of lesser sources after it."""
+        entries = self.entries.joined(other.entries)
+        return self._replace(
+            sections=self.sections + other.sections, entries=entries, damaged=self.damaged + other.damaged
+        )
+
+    @property
+    def programs(self) -> Sequence[Program]:
+        """The distinct programs, by their numbers."""
+        return self.entries.programs
+
+
+def read_programs(
+    image: ElfImage, sections: Sequence[CfiSection | RowSection], unread: Sequence[UnreadSource] = ()
+) -> Cfi:
+    """Read the FDEs of an image's CFI sections, the best source first, and run their programs.
+
+    `unread` are sources that are known not to be readable; a section that cannot be walked joins them. Raises
+    `CfiError` when that is one of the best source.
+    """
+    best = [section for section in sections if section.kind == sections[0].kind]
+    cfi = Cfi(tuple(best), *EntriesReader(image).read(best))
+    not_read = list(unread)
+    for section in sections[len(best) :]:
+        try:
+            cfi = cfi.joined(Cfi((section,), *EntriesReader(image).read([section])))
+        except CfiError as error:
+            not_read.append(UnreadSource.of(section.name, error))
+    return cfi._replace(unread=tuple(not_read))

@@ -15,9 +15,9 @@ from weakref import WeakKeyDictionary
 
 from cfi2sframe.constants.elf import SHT_SYMTAB, STT_SECTION, STT_TLS
 from cfi2sframe.constants.sframe import SFRAME_VERSION_3
-from cfi2sframe.conversion.image_cfi import Cfi, read_programs
 from cfi2sframe.conversion.owners import map_code
 from cfi2sframe.conversion.reasons import UnreadSource
+from cfi2sframe.conversion.sources import Cfi, read_programs
 from cfi2sframe.dwarf.row_section import RowSection
 from cfi2sframe.elf.cfi import SOURCE_NAMES, Relocation
 from cfi2sframe.elf.padding import code_outside

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DWARF call frame information (DWARF 5, 6.4; for `.eh_frame`, the LSB). The door is `programs`.
+"""DWARF call frame information (DWARF 5, 6.4; for `.eh_frame`, the LSB). The door is `fdes`.
 
 In: the bytes of `.eh_frame` or `.debug_frame`. Out: CIEs and FDEs (`entries`), and the rows that their instructions
-make (`machine`): from an address on, a rule for the CFA and one for each register. A damaged entry fails alone, with
-its reason. Nothing here knows what SFrame can express.
+make (`row_machine`): from an address on, a rule for the CFA and one for each register. A damaged entry fails alone,
+with its reason. Nothing here knows what SFrame can express.
 """

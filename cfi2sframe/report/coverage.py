@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.conversion.convert import Conversion
     from cfi2sframe.conversion.reasons import UnreadSource
-    from cfi2sframe.dwarf.programs import CfiEntry
+    from cfi2sframe.dwarf.fdes import CfiEntry
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.report.code_bytes import Stretch
 

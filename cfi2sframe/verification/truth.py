@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.entries import DwarfCie
-    from cfi2sframe.dwarf.programs import CfiEntries
+    from cfi2sframe.dwarf.fdes import CfiEntries
     from cfi2sframe.dwarf.rules import RowState
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.model import FrameState

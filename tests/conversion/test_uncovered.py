@@ -13,8 +13,8 @@ from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.api import convert, decode_made, verify
 from cfi2sframe.constants.elf import STT_FUNC
 from cfi2sframe.conversion.convert import Options, convert_image
-from cfi2sframe.conversion.image_cfi import read_programs
 from cfi2sframe.conversion.reasons import SkipReason, UnreadSource
+from cfi2sframe.conversion.sources import read_programs
 from cfi2sframe.conversion.uncovered import as_cfi
 from cfi2sframe.dwarf.row_section import RowFunction
 from cfi2sframe.dwarf.rules import CfaRule, NoRule, RaSigning, RowState, table_of_rows

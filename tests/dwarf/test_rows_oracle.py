@@ -13,8 +13,7 @@ from elftools.elf.elffile import ELFFile
 
 from cfi2sframe import load
 from cfi2sframe.conversion.convert import Options
-from cfi2sframe.conversion.image_cfi import read_programs
-from cfi2sframe.conversion.sources import find_cfi
+from cfi2sframe.conversion.sources import find_cfi, read_programs
 from tests.support.conversion.compare_rows import compare_rows
 from tests.support.dwarf import naive
 from tests.support.dwarf.naive_compare import problems_of

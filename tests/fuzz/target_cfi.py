@@ -6,8 +6,8 @@ from functools import cache, partial
 from itertools import islice, pairwise
 
 from cfi2sframe.dwarf.entries import DwarfFde
-from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.numbers import Location, PointerBases
+from cfi2sframe.dwarf.row_machine import RowMachine
 from cfi2sframe.elf.cfi import CfiKind, CfiSection
 from cfi2sframe.errors import CfiError
 from tests.fuzz import seeds as make

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from cfi2sframe import load
 from cfi2sframe.audit.compare import Audit, audit
-from cfi2sframe.conversion.image_cfi import read_programs
-from cfi2sframe.conversion.sources import find_cfi
+from cfi2sframe.conversion.sources import find_cfi, read_programs
 from tests.support.needs import need
 
 

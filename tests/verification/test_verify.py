@@ -10,8 +10,7 @@ from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_LE, AMD64
 from cfi2sframe.api import convert, truth_of, verify
 from cfi2sframe.conversion.convert import Options, convert_image
-from cfi2sframe.conversion.image_cfi import read_programs
-from cfi2sframe.conversion.sources import find_cfi
+from cfi2sframe.conversion.sources import find_cfi, read_programs
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule
 from cfi2sframe.sframe.read import read_section

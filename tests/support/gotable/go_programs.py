@@ -9,9 +9,8 @@ from typing import Final, NamedTuple
 import pytest
 
 from cfi2sframe.abi.rule import Rule
-from cfi2sframe.conversion.image_cfi import read_programs
-from cfi2sframe.conversion.sources import find_cfi
-from cfi2sframe.dwarf.programs import CfiEntry
+from cfi2sframe.conversion.sources import find_cfi, read_programs
+from cfi2sframe.dwarf.fdes import CfiEntry
 from cfi2sframe.dwarf.rules import NoRule, RowState
 from cfi2sframe.elf.image import ElfImage
 from tests.support.dwarf.rules import in_register

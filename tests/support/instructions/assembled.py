@@ -21,8 +21,7 @@ from typing import Final, NamedTuple
 from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.abi.rule import Rule
-from cfi2sframe.conversion.image_cfi import read_programs
-from cfi2sframe.conversion.sources import find_cfi
+from cfi2sframe.conversion.sources import find_cfi, read_programs
 from cfi2sframe.dwarf.expression import Expression
 from cfi2sframe.dwarf.rules import NoRule, RowState, UnwindTable
 from cfi2sframe.elf.image import ElfImage

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Final
 
 from cfi2sframe.abi import Arch
-from cfi2sframe.conversion.image_cfi import read_programs
+from cfi2sframe.conversion.sources import read_programs
 from cfi2sframe.conversion.uncovered import as_cfi
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.elf.image import ElfImage

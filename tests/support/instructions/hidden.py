@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.audit.flow import CfiFlow
-from cfi2sframe.conversion.image_cfi import read_programs
 from cfi2sframe.conversion.owners import map_code
-from cfi2sframe.conversion.sources import find_cfi
+from cfi2sframe.conversion.sources import find_cfi, read_programs
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.instructions.derive import derive

@@ -7,8 +7,7 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_BE, AMD64, Arch
-from cfi2sframe.conversion.image_cfi import Cfi, read_programs
-from cfi2sframe.conversion.sources import find_cfi
+from cfi2sframe.conversion.sources import Cfi, find_cfi, read_programs
 from cfi2sframe.elf.cfi import CfiSection
 from cfi2sframe.elf.image import ElfImage
 from tests.golden.expected import objects

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, Arch
-from cfi2sframe.dwarf import machine as machine_module
+from cfi2sframe.dwarf import row_machine as machine_module
 from cfi2sframe.dwarf.entries import DwarfCie, DwarfFde
-from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.numbers import Location, PointerBases
+from cfi2sframe.dwarf.row_machine import RowMachine
 from cfi2sframe.dwarf.rules import UnwindTable
 from cfi2sframe.elf.cfi import CfiKind, CfiSection
 from cfi2sframe.errors import CfiError

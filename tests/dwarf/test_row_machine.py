@@ -11,10 +11,10 @@ import pytest
 
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X, Arch
 from cfi2sframe.constants import dwarf as d
-from cfi2sframe.dwarf import machine
+from cfi2sframe.dwarf import row_machine
 from cfi2sframe.dwarf.entries import DwarfCie
-from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.numbers import Location, PointerBases
+from cfi2sframe.dwarf.row_machine import RowMachine
 from cfi2sframe.dwarf.rules import CfaRule, NoCfa, NoRule, RaSigning, RowState, UnwindTable
 from cfi2sframe.errors import CfiError
 from tests.support.dwarf import cfi_asm as asm
@@ -43,7 +43,7 @@ AARCH64 = (AARCH64_LE, AARCH64_BE)
 def _each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test runs programs instruction by instruction, and in chunks."""
     if request.param == "one by one":
-        monkeypatch.setattr(machine, "cut", lambda _: [])
+        monkeypatch.setattr(row_machine, "cut", lambda _: [])
 
 
 def run(cie: DwarfCie, instructions: bytes, arch: Arch, location: Location | None = None) -> UnwindTable:

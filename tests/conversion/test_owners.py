@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cfi2sframe.conversion.owners import Ranges, Resolved, resolve_overlaps
 from cfi2sframe.conversion.reasons import Fate
-from cfi2sframe.dwarf.programs import FdeIndex, ProgramIndex
+from cfi2sframe.dwarf.fdes import FdeIndex, ProgramIndex
 from cfi2sframe.range_map import RangeMap
 from cfi2sframe.sframe.model import FrameRow, FrameState, FunctionBody, Rule
 from tests.support.sframe.bodies import body_of_rows

@@ -17,8 +17,8 @@ from operator import add, attrgetter, itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, NewType, cast
 
 from cfi2sframe.dwarf.entries import DwarfCie, EntryWalk
-from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.numbers import Location, PointerBases
+from cfi2sframe.dwarf.row_machine import RowMachine
 from cfi2sframe.dwarf.row_section import RowSection, row_cie
 from cfi2sframe.errors import CfiError
 
