@@ -103,7 +103,8 @@ def find_sources(
 def _sources_under(
     root: str, shown_root: str, excluded: Sequence[str], seen: set[tuple[int, int]]
 ) -> Iterator[Source | Unusable]:
-    for found in elf_files_under(root, excluded, (ELF_MAGIC, _ARCHIVE, _THIN)):
+    # What a thin archive names is found by itself, or is elsewhere.
+    for found in elf_files_under(root, excluded, (ELF_MAGIC, _ARCHIVE)):
         name = found.under(shown_root) or root
         if found.status is None:
             yield Unusable(name, found.reason)
@@ -117,11 +118,9 @@ def elf_files_under(
 ) -> Iterator[TreeFile]:
     """Yield the ELF files under a directory, recursively and sorted, without links; unreadable directories last.
 
-    `magics` are what files begin with.
-
-    `excluded` are shell patterns of what is skipped. One without a slash is matched against the name, one with a slash
-    against the path below the directory, one that begins with a slash against the absolute path, by the given name of
-    the directory or its resolved one. `*` matches slashes, too.
+    `magics`: yield files that begin with one of these. `excluded` are shell patterns of what is skipped. One without a
+    slash is matched against the name, one with a slash against the path below the directory, one that begins with a
+    slash against the absolute path, by the given name of the directory or its resolved one. `*` matches slashes, too.
     """
     patterns = [pattern.rstrip(os.sep).removeprefix("./") for pattern in excluded]
     start, roots = os.path.join(root, ""), {os.path.abspath(root), os.path.realpath(root)}
@@ -190,14 +189,23 @@ def _elf_files_at(
     path: str, name: str, status: os.stat_result, *, is_found: bool = False
 ) -> Iterator[Source | Unusable]:
     """Yield a file, or the ELF files in an archive."""
+    # A pipe can be read only once.
+    if not stat.S_ISREG(status.st_mode):
+        yield Source(path, name, status.st_size, is_found)
+        return
     try:
-        # A pipe can be read only once.
-        start = _start_of(path) if stat.S_ISREG(status.st_mode) else b""
-        if not start.startswith((_ARCHIVE, _THIN)) or b"debian" in start:
-            yield Source(path, name, status.st_size, is_found)
-            return
-        with open(path, "rb") as file:
-            for inside in _members_of(file, path):
+        # A name in a directory may be another file's by now.
+        with open(open_unfollowed(path) if is_found else path, "rb") as file:
+            start = file.read(len(_CONTAINERS[0][0]))
+            if not start.startswith((_ARCHIVE, _THIN)) or b"debian" in start:
+                yield Source(path, name, status.st_size, is_found)
+                return
+            known = set[Source]()
+            for inside in _members_of(file, os.path.realpath(path)):
+                # A small thin archive can name a large file again and again.
+                if inside in known:
+                    continue
+                known.add(inside)
                 member = inside._replace(name=f"{name}({inside.name})")
                 try:
                     if _begins_with_elf(member):
@@ -212,6 +220,7 @@ def _elf_files_at(
 
 def _members_of(file: BinaryIO, path: str) -> Iterator[Source]:
     """Yield the members of an archive that are no tables. Raises `ValueError` for damage."""
+    file.seek(0)
     names, is_thin, end = b"", file.read(len(_THIN)) == _THIN, file.seek(0, os.SEEK_END)
     offset = len(_THIN)
     while offset < end:
@@ -235,21 +244,19 @@ def _members_of(file: BinaryIO, path: str) -> Iterator[Source]:
         if is_apart:
             # After a colon, thin archives have where a member's header is in an archive that was put into them.
             shown_inner, inner_offset = (f":{int(inner)}", int(inner) + _MEMBER_SIZE) if inner.isdigit() else ("", 0)
-            place = os.path.join(os.path.dirname(path), shown)
+            place = os.path.realpath(os.path.join(os.path.dirname(path), shown))
             yield Source(place, f"{shown}{shown_inner}", size, is_found=True, offset=inner_offset)
         elif name not in _TABLES:
             yield Source(path, shown, size, is_found=True, offset=start)
 
 
 def _begins_with_elf(source: Source) -> bool:
+    # Opening a device may have an effect.
+    if not stat.S_ISREG(os.stat(source.path).st_mode):
+        return False
     with open(open_unfollowed(source.path), "rb") as file:
         file.seek(source.offset)
         return file.read(len(ELF_MAGIC)) == ELF_MAGIC
-
-
-def _start_of(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read(len(_CONTAINERS[0][0]))
 
 
 @contextmanager
@@ -283,7 +290,8 @@ def hint_about(path: str) -> str:
         # A pipe can be read only once.
         if not stat.S_ISREG(os.stat(path).st_mode):
             return ""
-        start = _start_of(path)
+        with open(path, "rb") as file:
+            start = file.read(len(_CONTAINERS[0][0]))
     except OSError:
         return ""
     return next((f", but {hint}" for magic, hint in _CONTAINERS if start.startswith(magic)), "")

@@ -235,7 +235,10 @@ def test_archives_of_every_kind_also_in_directories(kind: str, tmp_path: Path) -
         (objects / name).write_bytes(data)
     names = [os.path.relpath(objects / name, tree) for name in contents]
     subprocess.run([program, "rcD", kind, "lib.a", *names], cwd=tree, check=True)
-    for paths in ([str(tree)], [str(tree / "lib.a")]):
+    (tree / "link").symlink_to("lib.a")
+    assert len(list(find_sources([str(tree / "link")]))) == 2
+    # What a thin archive names is found by itself, or is not in the directory.
+    for paths in (*([[str(tree)]] if kind != "--thin" else []), [str(tree / "lib.a")]):
         found = [each for each in find_sources(paths) if isinstance(each, Source)]
         assert all(each.name.startswith(f"{tree}/lib.a(") for each in found)
         assert [re.split("[(/]", each.name)[-1] for each in found] == [
@@ -246,7 +249,7 @@ def test_archives_of_every_kind_also_in_directories(kind: str, tmp_path: Path) -
             with open_source(source) as read:
                 assert bytes(read)[: len(data)] == data
     assert work_list([str(tree)], recurse=True) == []
-    assert run("coverage", tree).status == 0
+    assert run("coverage", tree).status == (0 if kind != "--thin" else 3)
 
 
 def test_an_archive_in_a_thin_archive(tmp_path: Path) -> None:
@@ -267,6 +270,9 @@ def test_a_thin_archive_without_its_files(tmp_path: Path) -> None:
     need("ar")
     (tmp_path / "a.o").write_bytes(OBJECT)
     subprocess.run(["ar", "rcDT", "lib.a", "a.o"], cwd=tmp_path, check=True)
+    os.replace(tmp_path / "a.o", tmp_path / "b.o")
+    (tmp_path / "a.o").symlink_to("b.o")
+    assert run("size", tmp_path / "lib.a").status == 0
     (tmp_path / "a.o").unlink()
     archive = tmp_path / "lib.a"
     assert run("size", archive).err == (f"cfi2sframe: {archive}(a.o): error: No such file or directory",)
