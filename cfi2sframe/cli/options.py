@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import sys
@@ -11,14 +12,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe.constants.sframe import DEFAULT_ERRATA, ERRATA
+from cfi2sframe.conversion.convert import Options
 from cfi2sframe.errors import RequestError, naming_path
+from cfi2sframe.files.write import write_output
 from cfi2sframe.verification.reader_names import READERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import TextIO
 
-    from cfi2sframe.conversion.convert import Options
     from cfi2sframe.files.find import Source, Unusable
 
 #: Formats by the suffix of the file that is written.
@@ -164,8 +166,6 @@ def debug_file_of(arguments: argparse.Namespace) -> str | None:
 
 def conversion_options(arguments: argparse.Namespace) -> Options:
     """Return the options for the library. Raises `RequestError` when they contradict one another."""
-    from cfi2sframe.conversion.convert import Options
-
     version, errata = arguments.sframe_version or 3, arguments.errata
     if arguments.reader is not None:
         reader = READERS[arguments.reader]
@@ -195,8 +195,6 @@ class Printing(NamedTuple):
         if self.path == "-":
             yield sys.stdout
             return
-        import io
-
         text = io.StringIO()
         yield text
         write_text(self.path, text.getvalue())
@@ -204,8 +202,6 @@ class Printing(NamedTuple):
 
 def write_text(path: str, text: str) -> None:
     """Write a file, whole or not at all; `-` is standard output. Raises `OutputError`."""
-    from cfi2sframe.files.write import write_output
-
     write_output(path, text.encode("utf-8", "backslashreplace"))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import stat
 import sys
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -197,8 +198,6 @@ def _take_back(made: Sequence[_DirectoryEntry]) -> None:
 @contextmanager
 def _signals_held() -> Iterator[None]:
     """Block the signals that would end the process or the job (`cfi2sframe.process.guard`), for a few system calls."""
-    import signal
-
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPROF))

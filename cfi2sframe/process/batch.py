@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import signal
 from collections import deque
 from contextlib import ExitStack, closing, suppress
@@ -194,7 +195,6 @@ def _serve(
     A worker does not survive its parent. An interrupt ends it after the function has cleaned up.
     """
     import ctypes
-    import resource
 
     is_stopping = False
 

@@ -8,6 +8,7 @@ text. So the program runs under limits of the kernel on CPU time, memory and out
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 from typing import TYPE_CHECKING, Final
 
@@ -44,8 +45,6 @@ def _is_plain(name: str) -> bool:
 
 def _answers(names: Sequence[str]) -> list[str]:
     """Return the lines that c++filt makes of names: fewer when a limit ends it, none without it."""
-    import resource
-
     limits = (
         (resource.RLIMIT_CPU, CPU_SECONDS),
         (resource.RLIMIT_AS, _MEMORY_SIZE),

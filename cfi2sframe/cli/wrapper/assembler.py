@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.cli.wrapper.insertion import identity_of, insert, is_elf_of_type
 from cfi2sframe.cli.wrapper.programs import printed_by, spawn
 from cfi2sframe.cli.wrapper.words import expand_response_files, output_of
+from cfi2sframe.constants.elf import EM_S390
 from cfi2sframe.errors import Cfi2SFrameError, RequestError
 
 if TYPE_CHECKING:
@@ -58,7 +59,6 @@ def _plan(version: int | None, program: str, output: str) -> tuple[str, ...] | N
 
     Returns None for an object that has a section. Raises `RequestError` if the version is not known.
     """
-    from cfi2sframe.constants.elf import EM_S390
     from cfi2sframe.elf.load import load
 
     try:
