@@ -54,7 +54,7 @@ _RIGHTS: Final = c.PF_R | c.PF_W | c.PF_X
 class AddedBlock(NamedTuple):
     """The added bytes `[file_offset, end)`: the section, then sections that move there.
 
-    `load_index` is that of the PT_LOAD that grows, None for a new one. `is_inserted`: what follows in the file moves.
+    `load` is the PT_LOAD that grows, None for a new one. `is_inserted`: what follows in the file moves.
     """
 
     file_offset: int
@@ -62,7 +62,7 @@ class AddedBlock(NamedTuple):
     section_file_offset: int
     end: int
     placed: dict[int, int]
-    load_index: int | None
+    load: ProgramHeader | None
     is_inserted: bool
 
     @property
@@ -117,9 +117,9 @@ class Placement(NamedTuple):
         block = self.block
         if not block.is_inserted:
             text = "into unused bytes after a read-only segment"
-        elif block.load_index is None:
+        elif block.load is None:
             text = "into a new read-only segment after all others"
-        elif self.file.loads[block.load_index].flags & c.PF_W:
+        elif block.load.flags & c.PF_W:
             text = "into the last segment, on the page after .bss"
         else:
             text = "into the last segment"
@@ -170,14 +170,12 @@ def _in_slack(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -
     `-z separate-code`), where it would put its own `.sframe`.
     """
     tables = [section.vaddr for section in file.sections if section.name == ".eh_frame"]
-    candidates = [number for number, load in enumerate(file.loads) if load.flags & _RIGHTS == c.PF_R]
-    for number, load in enumerate(file.loads):
-        if load.flags & _RIGHTS == c.PF_R | c.PF_X and any(load.vaddr <= at < load.end_vaddr for at in tables):
-            candidates.insert(0, number)
-    for number in reversed(candidates):
-        load = file.loads[number]
+    plain = [load for load in file.loads if load.flags & _RIGHTS == c.PF_R]
+    code = [load for load in file.loads if load.flags & _RIGHTS == c.PF_R | c.PF_X]
+    code = [load for load in code if any(load.vaddr <= vaddr < load.end_vaddr for vaddr in tables)]
+    for load in (*reversed(plain), *code):
         start = load.file_span.end
-        block = _filled(start, start + load.vaddr - load.file_offset, section_size, groups, number)
+        block = _filled(start, start + load.vaddr - load.file_offset, section_size, groups, load)
         if block.end <= slack_end(file, load):
             return block
     return None
@@ -190,7 +188,7 @@ def _in_hole(file: LinkedFile, section_size: int, groups: list[MovableGroup]) ->
         return None
     start, inside = load.file_offset, file.indices_within(load.file_span)
     end = min([load.file_span.end, *(file.sections[index].file_offset for index in inside)])
-    block = _filled(start, load.vaddr, section_size, groups, len(file.loads) - 1)
+    block = _filled(start, load.vaddr, section_size, groups, load)
     is_free = start > file.table_end and block.end <= end and is_zero(file.data, Span(start, block.end))
     return block if file.sections and is_free else None
 
@@ -200,7 +198,7 @@ def _into_last(file: LinkedFile, section_size: int, groups: list[MovableGroup]) 
     last, end = file.loads[-1], file.loaded_end
     if last.flags & _RIGHTS != c.PF_R or last.file_size != last.memory_size or last.file_span.end != end:
         return None
-    return _inserted(_filled(end, last.end_vaddr, section_size, groups, len(file.loads) - 1))
+    return _inserted(_filled(end, last.end_vaddr, section_size, groups, last))
 
 
 def _after_last(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock:
@@ -253,7 +251,7 @@ def _after_bss(file: LinkedFile, section_size: int, groups: list[MovableGroup]) 
     start = vaddr - last.vaddr + last.file_offset
     if last.file_span.end != file.loaded_end or last.flags & c.PF_X or start - file.loaded_end > _most_padding(file):
         return None
-    return _inserted(_filled(start, vaddr, section_size, groups, len(file.loads) - 1))
+    return _inserted(_filled(start, vaddr, section_size, groups, last))
 
 
 def _most_padding(file: LinkedFile) -> int:
@@ -272,7 +270,7 @@ def _inserted(block: AddedBlock) -> AddedBlock:
 
 
 def _filled(
-    start: int, vaddr: int, section_size: int, groups: list[MovableGroup], load_index: int | None
+    start: int, vaddr: int, section_size: int, groups: list[MovableGroup], load: ProgramHeader | None
 ) -> AddedBlock:
     """Return a block with its layout: the section, then the groups.
 
@@ -285,7 +283,7 @@ def _filled(
     for group in sorted(groups, key=lambda group: group.file_offset):
         group_places, position = group.placed_from(position, bias)
         placed.update(group_places)
-    return AddedBlock(start, vaddr, section, position, placed, load_index, is_inserted=False)
+    return AddedBlock(start, vaddr, section, position, placed, load, is_inserted=False)
 
 
 def _placement(head: Head, rearranged: Rearranged, block: AddedBlock, size: int) -> Placement:
@@ -316,8 +314,8 @@ def _with_section(
     segments: list[ProgramHeader], file: LinkedFile, block: AddedBlock, size: int
 ) -> tuple[ProgramHeader, ...]:
     """Return the program headers with a PT_LOAD that holds the block, and PT_GNU_SFRAME."""
-    if block.load_index is not None:
-        load = file.loads[block.load_index]
+    load = block.load
+    if load is not None:
         grown = max(block.end - load.file_offset, load.file_size)
         segments = [s._replace(file_size=grown, memory_size=grown) if s is load else s for s in segments]
     else:

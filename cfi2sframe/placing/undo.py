@@ -26,7 +26,7 @@ from cfi2sframe.errors import ElfError, EmbedError
 from cfi2sframe.range_map import Span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from cfi2sframe.elf.contents import FileData, Splice
     from cfi2sframe.elf.headers import ByteOrder
@@ -126,7 +126,7 @@ def original_of(data: FileData) -> Original | None:
         return None
     try:
         order = parse_file_header(data).byte_order
-        body = _unpatched(data, order, record.pieces, record.tables, record.indices)
+        body = _unpatched(data, order, record)
         if _replaced_digest(body, record.patches) != record.replaced_digest:
             return None
         content = spliced(body, record.patches)
@@ -175,17 +175,13 @@ def _is_for(record: UndoRecord, size: int) -> bool:
     )
 
 
-def _unpatched(
-    data: FileData, order: ByteOrder, pieces: Iterable[Extract], tables: Iterable[Span], indices: Sequence[int]
-) -> Joined:
+def _unpatched(data: FileData, order: ByteOrder, record: UndoRecord) -> Joined:
     """Return what the first two steps make of a rewritten file. Raises `EmbedError` where tables overlap."""
     body = Joined(
-        bytes(piece.size) if piece.start == NOWHERE else part_of(data, piece.start, piece.start + piece.size)
-        for piece in pieces
+        bytes(size) if start == NOWHERE else part_of(data, start, start + size) for start, size in record.pieces
     )
-    if not indices:
-        return body
-    return spliced(body, [overwrite(start, _renumbered(body[start:end], order, indices)) for start, end in tables])
+    symbols = [(start, body[start:end]) for start, end in record.tables if record.indices]
+    return spliced(body, [overwrite(start, _renumbered(table, order, record.indices)) for start, table in symbols])
 
 
 def _renumbered(symbols: bytes, order: ByteOrder, indices: Sequence[int]) -> bytes:
@@ -237,12 +233,13 @@ def with_record(
     differ from their sources; of the first all bytes are recorded, of the others those that differ. The symbols in
     `tables` of the original had other section indices: `numbering` has the new one for each old one.
     """
-    order = parse_file_header(original).byte_order
     indices = [0] * (max(numbering) + 1) if tables else []
     for old, new in enumerate(numbering if tables else ()):
         indices[new] = old
     pieces = tuple(_pieces(sources, len(original)))
-    body = _unpatched(rewritten, order, pieces, tables, indices)
+    sizes, digest = (len(rewritten), len(original)), digest_of(original)
+    record = UndoRecord(*sizes, digest, b"", pieces, tuple(tables), tuple(indices), ())
+    body = _unpatched(rewritten, parse_file_header(original).byte_order, record)
     patches = [overwrite(start, bytes(original[start:end])) for start, end in whole]
     for start, end in changed:
         wanted = bytes(original[start:end])
@@ -251,23 +248,20 @@ def with_record(
             overwrite(start + match.start(), wanted[match.start() : match.end()])
             for match in _DIFFERENT.finditer(difference.to_bytes(len(wanted), "little"))
         ]
-    digests = (digest_of(original), _replaced_digest(body, patches))
-    record = UndoRecord(len(rewritten), len(original), *digests, pieces, tuple(tables), tuple(indices), tuple(patches))
+    record = record._replace(patches=tuple(patches), replaced_digest=_replaced_digest(body, patches))
     return Joined([rewritten, record.pack()])
 
 
-def _pieces(sources: Sequence[Kept], size: int) -> Iterator[Extract]:
-    """Yield the pieces that sources give an original of `size` bytes; zeros where there is no source."""
+def _pieces(sources: Sequence[Kept], size: int) -> list[Extract]:
+    """Return the pieces that sources give an original of `size` bytes; zeros where there is no source."""
     edges = {0, size, *(edge for start, count, _ in sources for edge in (start, start + count))}
-    last: Extract | None = None
+    pieces: list[Extract] = []
     for start, end in pairwise(sorted(edges)):
         holder = next((s for s in reversed(sources) if s.file_offset <= start < s.file_offset + s.size), None)
         piece = Extract(NOWHERE if holder is None else holder.new_offset + start - holder.file_offset, end - start)
+        last = pieces[-1] if pieces else None
         if last is not None and last.start != NOWHERE and piece.start == last.start + last.size:
-            last = last._replace(size=last.size + piece.size)
-            continue
-        if last is not None:
-            yield last
-        last = piece
-    if last is not None:
-        yield last
+            pieces[-1] = last._replace(size=last.size + piece.size)
+        else:
+            pieces.append(piece)
+    return pieces

@@ -63,7 +63,7 @@ def test_each_way_of_placement_is_kept() -> None:
 def _replaced(full: bytes, record: UndoRecord) -> bytes:
     """Return what the patches of a record replace."""
     order = load(full).byte_order
-    body = _unpatched(full, order, record.pieces, record.tables, record.indices)
+    body = _unpatched(full, order, record)
     return b"".join(body[patch.span.start : patch.span.end] for patch in record.patches)
 
 
