@@ -17,7 +17,7 @@ from cfi2sframe.conversion.reasons import Fate
 from cfi2sframe.elf.padding import find_padding
 from cfi2sframe.range_map import RangeMap
 from cfi2sframe.sframe.model import Function
-from cfi2sframe.stubs.records import StubReason, StubScan
+from cfi2sframe.stubs import StubReason, StubScan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.fdes import CfiEntries, FdeIndex, ProgramIndex
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.range_map import Span
-    from cfi2sframe.stubs.records import StubSkip
+    from cfi2sframe.stubs import StubSkip
 
 
 class Ranges(NamedTuple):

@@ -15,7 +15,7 @@ from cfi2sframe.instructions.effects import NOTHING, Effect, Flow, Op, Step
 from cfi2sframe.instructions.rows import row_of
 from cfi2sframe.instructions.states import CALLER_FP, CFA, RefusedError, after, entry_state
 from cfi2sframe.sframe.model import FrameState
-from cfi2sframe.stubs.records import StubReason
+from cfi2sframe.stubs import StubReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

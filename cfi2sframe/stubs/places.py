@@ -19,8 +19,8 @@ from cfi2sframe.instructions.decoder import Decoder
 from cfi2sframe.instructions.effects import JUMP
 from cfi2sframe.instructions.states import apply, word_of
 from cfi2sframe.range_map import Span
+from cfi2sframe.stubs import StubReason, StubSkip
 from cfi2sframe.stubs.frames import decoded
-from cfi2sframe.stubs.records import StubReason, StubSkip
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

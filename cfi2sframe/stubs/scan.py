@@ -14,9 +14,9 @@ from cfi2sframe.constants.sframe import SFRAME_VERSION_1
 from cfi2sframe.instructions.decoder import Decoder
 from cfi2sframe.range_map import Span
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody
+from cfi2sframe.stubs import StubReason, StubScan, StubSkip
 from cfi2sframe.stubs.frames import Problem, Stubs
 from cfi2sframe.stubs.places import StubRange, find_stubs
-from cfi2sframe.stubs.records import StubReason, StubScan, StubSkip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.rules import RowState
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.model import FrameState
-    from cfi2sframe.stubs.records import StubScan
+    from cfi2sframe.stubs import StubScan
 
 #: A row is compared with at most so many FDEs of its address. Linkers produce two or three; a hostile file may have
 #: thousands, and comparing all of them at each of their edges would be quadratic.

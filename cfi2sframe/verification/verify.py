@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cfi2sframe.abi import Arch
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.model import FrameState, Section
-    from cfi2sframe.stubs.records import StubScan
+    from cfi2sframe.stubs import StubScan
     from cfi2sframe.verification.reader_checks import Breaches
     from cfi2sframe.verification.section_column import FoundState
     from cfi2sframe.verification.truth import Claim, Fde, Truth

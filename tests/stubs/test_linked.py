@@ -12,7 +12,7 @@ from cfi2sframe.abi import AMD64
 from cfi2sframe.api import decode, decode_existing
 from cfi2sframe.conversion.convert import Conversion
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.stubs.records import StubReason
+from cfi2sframe.stubs import StubReason
 from cfi2sframe.stubs.scan import scan_stubs
 from tests.support.oracle import known_wrong
 from tests.support.oracle.tools import Binutils

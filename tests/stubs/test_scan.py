@@ -12,7 +12,7 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.conversion.convert import convert_image
-from cfi2sframe.stubs.records import StubReason, StubScan, StubSkip
+from cfi2sframe.stubs import StubReason, StubScan, StubSkip
 from cfi2sframe.stubs.scan import scan_stubs
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import CODE, PT_LOAD, TEXT_VADDR, cie_of, linked_file

@@ -14,7 +14,7 @@ from cfi2sframe.conversion.sources import find_cfi, read_programs
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule
 from cfi2sframe.sframe.read import read_section
-from cfi2sframe.stubs.records import StubScan
+from cfi2sframe.stubs import StubScan
 from cfi2sframe.verification.truth import Truth
 from cfi2sframe.verification.verify import Difference, verify_section
 from tests.support.dwarf import cfi_asm as asm

@@ -7,8 +7,8 @@ from cfi2sframe import convert
 from cfi2sframe.conversion.convert import Conversion, Options
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.sframe.write import write
+from cfi2sframe.stubs import StubScan
 from cfi2sframe.stubs import scan as scan_stubs
-from cfi2sframe.stubs.records import StubScan
 
 
 def convert_unpadded(image: ElfImage, options: Options) -> Conversion:
