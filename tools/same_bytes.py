@@ -5,10 +5,10 @@
 same_bytes.py [--files N] [--one-of N] [--jobs N] --before COMMIT [FOLDER]...
 same_bytes.py --list FILE                      (what it starts for each state: prints digests of all that is said)
 
-The files are those of FOLDERs (default: what `make corpus-files` fetches, of three ABIs) and N of the machine's, spread
-evenly over /usr in the order of their names. `commands` has what is asked about each: every verb but `trace`, which
-needs processes. Compared are exit statuses, standard output with the file that is written, and messages. Exit status 1
-when anything differs; what does is named by the command that shows it.
+The files are those of FOLDERs (default: golden objects, and what `make corpus-files` fetches, of three ABIs) and N of
+the machine's, spread evenly over /usr in the order of their names. `commands` has what is asked about each: every verb
+but `trace`, which needs processes. Compared are exit statuses, standard output with the file that is written, and
+messages. Exit status 1 when anything differs; what does is named by the command that shows it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 CORPUS: Final = ROOT / "build/corpus"
+#: The corpus has linked files only.
+OBJECTS: Final = ROOT / "testdata/golden"
 MACHINE_FOLDERS: Final = ("/usr/bin", "/usr/sbin", "/usr/lib")
 ELF_MAGIC: Final = b"\x7fELF"
 #: What costs much more than a conversion is asked about smaller files only: to follow their code, ...
@@ -48,7 +50,7 @@ FILE: Final = "FILE"
 def main() -> int:
     """Run the command line; return its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", metavar="FOLDER", nargs="*", type=Path, default=[CORPUS])
+    parser.add_argument("folders", metavar="FOLDER", nargs="*", type=Path, default=[OBJECTS, CORPUS])
     parser.add_argument("--before", metavar="COMMIT", help="the state to compare with")
     parser.add_argument("--files", type=int, default=400, metavar="N", help="files of the machine (default: 400)")
     parser.add_argument("--one-of", type=int, default=1, metavar="N", help="only every Nth file, for a quick answer")
@@ -187,6 +189,7 @@ def commands(size: int) -> Iterator[tuple[str, str]]:
             yield f"dump out.elf {'--format json' * (version == 3)}", ""
             yield "verify out.elf -j 1 --for libsframe --for kernel", ""
             yield "remove out.elf -v -o removed", "removed"
+        yield "convert out.elf -v -o again.elf --sframe-version 2", "again.elf"
     if size < MAX_FOLLOWED_SIZE:
         yield f"convert {FILE} -o code.sframe -v --from code", "code.sframe"
         yield f"verify {FILE} code.sframe -v --from code", ""
