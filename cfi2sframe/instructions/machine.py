@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 
 #: Instructions that are followed for each byte of code, pieces and repetitions included.
 _STEPS_PER_BYTE: Final = 40
+#: In a sweep: real programs need less than one.
+_SWEEP_STEPS_PER_BYTE: Final = 4
 _LEAST_STEPS: Final = 100_000
 #: Functions whose callees are looked at first, each by the one before.
 _MAX_NESTING: Final = 20
@@ -88,7 +90,7 @@ class Machine:
         self.entry_state = entry_state(arch)
         # Headers may claim more code than the file has.
         grant_for_code(min(code.size, stored_size(code.image.data)))
-        self._steps_left = _STEPS_PER_BYTE * code.size + _LEAST_STEPS
+        self._steps_left = (_SWEEP_STEPS_PER_BYTE if is_sweep else _STEPS_PER_BYTE) * code.size + _LEAST_STEPS
         self._active: set[int] = set()
 
     def summary_of(self, entry: int) -> Summary | None:

@@ -123,6 +123,9 @@ FILES: Final[dict[str, Callable[[], bytes]]] = {
     "code without bytes": sparse,
     "sections": lambda: sections(4000),
     "calls of anything": lambda: at_random((b"\x50", b"\x58", RET, b"\x90"), b"\xe8", (0,)),
+    "calls between instructions, that nothing leads to": lambda: file(
+        b"\xcc" + b"".join(b"\xe8" + rel32(random.Random(n).randrange(-1000, 1000)) for n in range(SIZE // 5))  # noqa: S311
+    ),
     "branches to anything": lambda: at_random((b"\x50", b"\x58", b"\x55", b"\x90"), b"\x0f\x84", (0,)),
     "entries everywhere": lambda: file(random.Random(1).randbytes(SIZE // 10), range(SIZE // 10)),  # noqa: S311
 }
