@@ -16,9 +16,10 @@ from tests.support.elf.samples import CODE, FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, 
 ROOT = Path(__file__).resolve().parents[2]
 #: `sub rsp, 8; call pushing; add rsp, 8; ret`, and nops up to the next function.
 COVERED = bytes.fromhex("48 83 ec 08  e8 17 00 00 00  48 83 c4 08  c3") + bytes.fromhex("0f 1f 40 00") * 4 + b"\x90\x90"
-#: `push rbx; mov rbx, rdi; pop rbx; ret`; nothing leads to what follows: `add rax, 1; ret`.
+#: `push rbx; mov rbx, rdi; pop rbx; ret`; nothing leads to what follows: `add rax, 1; ret`, and `add rax, 2; jmp rax`.
 PUSHING = bytes.fromhex("53  48 89 fb  5b  c3")
-UNREACHED = bytes.fromhex("48 83 c0 01  c3")
+UNNAMED = bytes.fromhex("48 83 c0 01  c3")
+UNREACHED = bytes.fromhex("48 83 c0 02  ff e0")
 NAMES = ("with", "without")
 
 
@@ -29,7 +30,7 @@ def files(tmp_path: Path) -> Path:
     fde = asm.Fde(cie_of(AMD64), TEXT_VADDR, 14, program)
     frame = asm.EhFrame((fde, asm.Terminator()), FRAME_VADDR).assemble()
     eh_frame = asm.Section(".eh_frame", frame, 1, SHF_ALLOC, FRAME_VADDR, align=8)
-    text = asm.Section(".text", COVERED + PUSHING + UNREACHED, 1, CODE, TEXT_VADDR, align=16)
+    text = asm.Section(".text", COVERED + PUSHING + UNNAMED + UNREACHED, 1, CODE, TEXT_VADDR, align=16)
     assert len(COVERED) == 32
     for name, frames in zip(NAMES, ((eh_frame,), ()), strict=True):
         spare = (asm.Segment(0, 0, (".text",)),) * 2
@@ -66,21 +67,21 @@ def test_coverage(files: Path) -> None:
     first, _, heading, *rows = done.out.decode().splitlines()
     assert first.startswith("2 files: SFrame version 3 describes ")
     assert " from code  file" in heading
-    assert [row.split()[-2] for row in rows[:3]] == ["6", "6", "12"]
+    assert [row.split()[-2] for row in rows[:3]] == ["11", "25", "36"]
     # The table has the column only if it says something.
     assert b"from code" not in run("coverage", files / "with", files / "with").out
     (account,) = json.loads(run("coverage", "--format", "json", "--from", "code", files / "with").out)["files"]
-    assert account["from_code_size"] == 6
+    assert account["from_code_size"] == 11
     assert list(account["sources"]) == [".eh_frame", "code"]
     (unreached,) = account["missing"]
-    assert (unreached["size"], unreached["reason"]) == (5, "NOT_REACHED")
+    assert (unreached["size"], unreached["reason"]) == (6, "NOT_REACHED")
 
 
 def test_size(files: Path) -> None:
     command = ("size", "--format", "json", "-O0", files / "with")
     reports = [json.loads(run(*command, *words).out) for words in (("--from", "code"), ())]
     with_code, without = (report["files"][0] for report in reports)
-    assert with_code["record_count"] == without["record_count"] + 1
+    assert with_code["record_count"] == without["record_count"] + 2
     # GNU as would have had nothing to say.
     assert with_code["gnu_size"] == without["gnu_size"]
     assert with_code["function_count"] == without["function_count"] == 1
