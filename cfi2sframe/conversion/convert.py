@@ -225,5 +225,5 @@ def _section_of(
         return section, entries
     from cfi2sframe.sframe.ranges import make_ranges
 
-    section, numbers = make_ranges(section, image.arch)
-    return section, tuple(map(entries.__getitem__, numbers))
+    section, parts = make_ranges(section, image.arch)
+    return section, tuple(map(entries.__getitem__, parts))

@@ -113,6 +113,6 @@ def place_functions(
                 placed.append(Placed(vaddr + start, min(size, _MAX_FUNCTION_SIZE), piece, owner))
     if in_section_order:
         placed.sort(key=attrgetter("entry", "start_vaddr"))
-    if version < SFRAME_VERSION_3:
+    if version < SFRAME_VERSION_3 or all(len(each.body.starts) <= V3_MAX_FRES for each in placed):
         return placed
-    return [part for each in placed for part in (each.split() if len(each.body.starts) > V3_MAX_FRES else (each,))]
+    return [part for each in placed for part in each.split()]

@@ -109,10 +109,9 @@ def pieces_within(result: Result, first: int, last: int) -> list[tuple[int, int,
     starts, pieces = result if isinstance(result, InParts) else ((0,), (result,))
     found: list[tuple[int, int, FunctionBody | Skip]] = []
     # Other FDEs may cut a function a thousand times.
-    for number in range(bisect_right(starts, first) - 1, bisect_left(starts, last)):
-        begin, piece = starts[number], pieces[number]
-        start = max(begin, first)
-        end = min(starts[number + 1], last) if number + 1 < len(starts) else last
+    touched = slice(bisect_right(starts, first) - 1, bisect_left(starts, last))
+    for begin, following, piece in zip(starts[touched], (*starts[1:], last)[touched], pieces[touched], strict=True):
+        start, end = max(begin, first), min(following, last)
         if start < end:
             found.append((start, end, piece if isinstance(piece, Skip) else piece.cut(start - begin, end - begin)))
     return found
@@ -129,7 +128,7 @@ class _Lowered(NamedTuple):
 class _RowRun(NamedTuple):
     """Consecutive rows of a list that the target can express, or cannot for the reason `limit`.
 
-    `kept` are the numbers of rows whose lowered state differs from the one before, and `states` these states. Only the
+    `kept` are the indices of rows whose lowered state differs from the one before, and `states` these states. Only the
     rows' starts and the CIE are missing for a body.
     """
 
@@ -174,7 +173,7 @@ class Lowering:
         first = row_starts[run.kept[0]]
         # Mostly all rows are kept: then body and table share their starts.
         is_all = first == 0 and len(run.kept) == len(row_starts)
-        starts = row_starts if is_all else tuple([row_starts[number] - first for number in run.kept])
+        starts = row_starts if is_all else tuple([row_starts[row] - first for row in run.kept])
         is_signal_frame = cie.is_signal_frame and self.target.version >= SFRAME_VERSION_3
         # The key matters only where an RA is signed; elsewhere it would make functions of equal rows differ.
         return FunctionBody(starts, run.states, run.is_flexible, is_signal_frame, cie.uses_b_key and run.signs_ra)
@@ -183,11 +182,11 @@ class Lowering:
         """Cut a list of rows where the target begins or ceases to express them, or the reason changes."""
         lowered = list(map(self._lowered, rows))
         runs: list[_RowRun] = []
-        for limit, group in groupby(range(len(rows)), key=lambda number: lowered[number].limit):
-            numbers = list(group)
-            kept = [n for n in numbers if n == numbers[0] or lowered[n].state != lowered[n - 1].state]
-            states = States([lowered[n].state for n in kept])
-            is_flexible = any(lowered[n].needs_flexible for n in kept)
+        for limit, group in groupby(range(len(rows)), key=lambda row: lowered[row].limit):
+            first, *others = group
+            kept = [first, *[row for row in others if lowered[row].state != lowered[row - 1].state]]
+            states = States([lowered[row].state for row in kept])
+            is_flexible = any(lowered[row].needs_flexible for row in kept)
             runs.append(_RowRun(limit, kept, states, is_flexible, any(state.mangled_ra for state in states)))
         return runs
 

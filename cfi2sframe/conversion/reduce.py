@@ -8,7 +8,7 @@ DWARF's CFA are rewritten.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.conversion.reasons import SkipReason
@@ -18,7 +18,13 @@ from cfi2sframe.sframe.model import OUTERMOST, FrameState
 
 if TYPE_CHECKING:
     from cfi2sframe.abi import Arch
-    from cfi2sframe.dwarf.rules import RegisterRule, RowState
+    from cfi2sframe.dwarf.rules import CfaRule, RegisterRule, RowState
+
+
+_SIGNING_REASONS: Final = {
+    RaSigning.SIGNED_WITH_PC: SkipReason.PAUTH_WITH_PC,
+    RaSigning.UNKNOWN: SkipReason.PAUTH_UNKNOWN,
+}
 
 
 class Unlike(NamedTuple):
@@ -44,23 +50,16 @@ def reduce_state(row: RowState, arch: Arch) -> tuple[FrameState, Unlike | None]:
     """
     if row.ra is NoRule.UNDEFINED:
         return OUTERMOST, None
-    if row.signing is RaSigning.SIGNED_WITH_PC:
-        raise InexpressibleError(SkipReason.PAUTH_WITH_PC)
-    if row.signing is RaSigning.UNKNOWN:
-        raise InexpressibleError(SkipReason.PAUTH_UNKNOWN)
-    if row.cfa is None:
-        raise InexpressibleError(SkipReason.CFA_UNDEFINED)
-    if isinstance(row.cfa, NoCfa):
-        raise InexpressibleError(SkipReason.CFA_OFFSET_UNKNOWN)
-    dwarf_cfa = row.cfa
-    if isinstance(dwarf_cfa, Expression):
-        dwarf_cfa = _rule_of(dwarf_cfa, arch, SkipReason.CFA_EXPRESSION, starts_with_cfa=False)
+    if row.signing in _SIGNING_REASONS:
+        raise InexpressibleError(_SIGNING_REASONS[row.signing])
+    dwarf_cfa = _dwarf_cfa(row.cfa, arch)
     ra = _simple(row.ra, arch, SkipReason.RA_EXPRESSION)
     if row.fp is NoRule.UNDEFINED:
         raise InexpressibleError(SkipReason.FP_UNDEFINED)
     fp = _simple(row.fp, arch, SkipReason.FP_EXPRESSION)
     cfa = _cfa_of_sp(row.sp, dwarf_cfa, arch)
 
+    # Rules that count from a CFA that is not SFrame's, and sums that no word can hold, become others.
     of_sp = None if cfa == dwarf_cfa else Unlike(SkipReason.SP_RULE, describe_rule(row.sp, arch))
     of_ra = of_sp or _sum_with_cfa(ra, SkipReason.RA_IS_CFA_VALUE)
     of_fp = of_sp or _sum_with_cfa(fp, SkipReason.FP_IS_CFA_VALUE)
@@ -77,6 +76,17 @@ def reduce_state(row: RowState, arch: Arch) -> tuple[FrameState, Unlike | None]:
 
 
 # Rules as DWARF counts: a rule without a register counts from DWARF's CFA
+
+
+def _dwarf_cfa(rule: CfaRule | None, arch: Arch) -> Rule:
+    """Return DWARF's CFA as a sum or a load. Raises `InexpressibleError` when it has no rule, or is more than that."""
+    if rule is None:
+        raise InexpressibleError(SkipReason.CFA_UNDEFINED)
+    if isinstance(rule, NoCfa):
+        raise InexpressibleError(SkipReason.CFA_OFFSET_UNKNOWN)
+    if isinstance(rule, Expression):
+        return _rule_of(rule, arch, SkipReason.CFA_EXPRESSION, starts_with_cfa=False)
+    return rule
 
 
 def _simple(rule: RegisterRule, arch: Arch, reason: SkipReason) -> Rule | None:

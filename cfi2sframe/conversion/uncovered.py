@@ -87,9 +87,9 @@ def as_cfi(image: ElfImage, functions: tuple[RowFunction, ...]) -> RowSection:
     relocations: dict[int, Relocation] = {}
     if image.is_relocatable:
         symbols, kind = _local_symbols(image), image.arch.absolute_relocation
-        for number, function in enumerate(functions):
+        for place, function in enumerate(functions):
             symbol, vaddr = symbols[image.place(function.start_vaddr).section_index]
-            relocations[number] = Relocation(kind, symbol, function.start_vaddr - vaddr)
+            relocations[place] = Relocation(kind, symbol, function.start_vaddr - vaddr)
     return RowSection(SOURCE_NAMES["code"], "code", functions, relocations=relocations)
 
 
@@ -124,13 +124,13 @@ def _local_symbols(image: ElfImage) -> dict[int, tuple[int, int]]:
     own = set[int]()
     table = next((table for table in image.symbol_tables if table.type == SHT_SYMTAB), None)
     # The first symbols of a table are its local ones; sh_info has the index of the first of the others.
-    for number, symbol in enumerate(islice(image.symbols(table), table.info) if table is not None else ()):
+    for index, symbol in enumerate(islice(image.symbols(table), table.info) if table is not None else ()):
         if symbol.vaddr is None or symbol.type == STT_TLS or symbol.section_index in own:
             continue
         if symbol.type == STT_SECTION:
             own.add(symbol.section_index)
         if symbol.type == STT_SECTION or symbol.section_index not in found:
-            found[symbol.section_index] = number, symbol.vaddr
+            found[symbol.section_index] = index, symbol.vaddr
     return found
 
 

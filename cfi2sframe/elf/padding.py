@@ -9,7 +9,7 @@ reaches over the padding. Padding is never executed, so no other look-up meets i
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.constants.elf import EM_X86_64
@@ -92,13 +92,9 @@ def find_padding(image: ElfImage, functions: Sequence[tuple[int, int]]) -> tuple
                         found.append(Span(start, end))
         if not found:
             return ()
-        gap_starts = [gap.start for gap in found]
-        referred = set[int]()
-        for vaddr in referred_addresses(image).difference(starts):
-            number = bisect_right(gap_starts, vaddr) - 1
-            if number >= 0 and vaddr < found[number].end:
-                referred.add(number)
-        return tuple([gap for number, gap in enumerate(found) if number not in referred])
+        gaps = RangeMap(None, ((*gap, gap) for gap in found))
+        referred = {gaps[vaddr] for vaddr in referred_addresses(image).difference(starts)}
+        return tuple([gap for gap in found if gap not in referred])
     except ElfError:
         # With a damaged table, nobody knows what refers to padding.
         return ()

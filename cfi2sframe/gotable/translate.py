@@ -110,14 +110,14 @@ class _Translation:
         made: list[RowFunction] = []
         damaged: list[tuple[int, str]] = []
         names: list[tuple[int, str]] = []
-        for number in range(count):
-            start, offset, end = starts[2 * number : 2 * number + 3]
+        for index in range(count):
+            start, offset, end = starts[2 * index : 2 * index + 3]
             try:
                 if end <= start:
                     raise CfiError("the next function of the table starts before it")
                 kind, rows = self._function(start, functions + offset)
             except CfiError as error:
-                place = table.section_offset + functions + 8 * number
+                place = table.section_offset + functions + 8 * index
                 damaged.append((place, f"the function at 0x{table.text_vaddr + start:x}: {error.reason}"))
                 continue
             if rows is None:
