@@ -99,20 +99,20 @@ def _broken(reader: str, conversion: Conversion) -> tuple[Broken, ...]:
 
 
 def _refused_by(reader: str, conversion: Conversion) -> dict[FdeIndex, str]:
-    """Return the numbers of the FDEs that a reader refuses, each with the reason.
+    """Return the indices of the FDEs that a reader refuses, each with the reason.
 
     Raises `ReaderError` when the reader refuses the section as a whole, or its stubs, which have no FDE.
     """
-    numbers = dict(zip(conversion.section.starts, conversion.function_entries, strict=True))
+    fde_at = dict(zip(conversion.section.starts, conversion.function_entries, strict=True))
     refused: dict[FdeIndex, str] = {}
     for broken in _broken(reader, conversion):
         if not broken.vaddrs:
             raise ReaderError(f"{reader} {broken.consequence}: {broken.message}")
         for vaddr in broken.vaddrs:
-            number = numbers[vaddr]
-            if number is None:
+            fde_index = fde_at[vaddr]
+            if fde_index is None:
                 raise ReaderError(f"{reader} {broken.consequence}: stubs at 0x{vaddr:x}: {broken.message}")
-            refused.setdefault(number, f"{reader}: {broken.rule}")
+            refused.setdefault(fde_index, f"{reader}: {broken.rule}")
     return refused
 
 

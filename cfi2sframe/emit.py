@@ -94,12 +94,11 @@ def _relocations(conversion: Conversion) -> list[ObjectRelocation]:
     record_size = FDE_SIZE[target.version]
     relocations = []
     symbols = _symbols_of(conversion.image)
-    for index, (function, number) in enumerate(
-        zip(conversion.section.functions, conversion.function_entries, strict=True)
-    ):
-        if number is None:
+    functions = zip(conversion.section.functions, conversion.function_entries, strict=True)
+    for index, (function, fde_index) in enumerate(functions):
+        if fde_index is None:
             raise EmbedError("an object has no stubs")
-        entry = conversion.cfi.entries[number]
+        entry = conversion.cfi.entries[fde_index]
         # Without one, the FDE would be damaged.
         relocation = entry.section.relocations[entry.start_offset]
         # A function may be a later part of its FDE's range.

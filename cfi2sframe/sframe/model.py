@@ -226,8 +226,8 @@ class Function(_Container):
         """The first virtual address after the function."""
         return self.start_vaddr + self.size
 
-    def number_at(self, pc: int, version: int) -> int | None:
-        """Return the number of the row in force at an address inside, or None where the rows start later.
+    def row_index_at(self, pc: int, version: int) -> int | None:
+        """Return the index of the row in force at an address inside, or None where the rows start later.
 
         PCINC: the last row that starts at or before the PC's distance from the function's start (version 3, 2.3.3.1
         "PC types"). PCMASK: the same with the distance from the start of the repeating block; version 1 stores no block
@@ -241,8 +241,8 @@ class Function(_Container):
             return next((n for n in range(len(starts) - 1, -1, -1) if pc & starts[n] >= starts[n]), None)
         if repeat_size:
             distance %= repeat_size
-        number = bisect_right(starts, distance) - 1
-        return number if number >= 0 else None
+        index = bisect_right(starts, distance) - 1
+        return index if index >= 0 else None
 
 
 class Found(NamedTuple):
@@ -270,26 +270,29 @@ class Found(NamedTuple):
     @property
     def cfa(self) -> NamedRule | None:
         """The CFA's value. None in an outermost frame, and where no row is in force."""
-        return self._named(0)
+        return self._named(self._rules.cfa)
 
     @property
     def ra(self) -> NamedRule | None:
         """The return address. None where it is still in its own register; also where `cfa` is None."""
-        return self._named(1)
+        return self._named(self._rules.ra)
 
     @property
     def fp(self) -> NamedRule | None:
         """The caller's frame pointer. None where it is still in its own register; also where `cfa` is None."""
-        return self._named(2)
+        return self._named(self._rules.fp)
 
     @property
     def mangled_ra(self) -> bool:
         """Whether the return address carries a pointer authentication code (AArch64)."""
         return self.state is not None and self.state.mangled_ra
 
-    def _named(self, number: int) -> NamedRule | None:
-        state = self.state
-        rule = None if state is None or state.cfa is None else (state.cfa, state.ra, state.fp)[number]
+    @property
+    def _rules(self) -> FrameState:
+        """The state in force; in an outermost frame, and where no row is in force, one without rules."""
+        return OUTERMOST if self.state is None or self.state.cfa is None else self.state
+
+    def _named(self, rule: Rule | None) -> NamedRule | None:
         return None if rule is None else rule.named(self.arch)
 
     def __repr__(self) -> str:
@@ -389,7 +392,7 @@ class Section(_Container):
         function = self.holder_of(pc)
         if function is None:
             return None
-        number = function.number_at(pc, self.version)
+        index = function.row_index_at(pc, self.version)
         body = function.body
-        row = None if number is None else FrameRow(body.starts[number], body.states[number])
+        row = None if index is None else FrameRow(body.starts[index], body.states[index])
         return Found(function, row, self.version, self.arch)

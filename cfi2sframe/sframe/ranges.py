@@ -68,7 +68,7 @@ class _Prices(NamedTuple):
 def make_ranges(section: Section, arch: Arch) -> tuple[Section, Sequence[int]]:
     """Return a section with its functions as ranges of up to `MAX_ROWS` rows that share row lists.
 
-    Also returns the number of the function of the old section that each range begins in. The functions are in ascending
+    Also returns the index of the function of the old section that each range begins in. The functions are in ascending
     order, and have their first rows at their starts. No range holds an address that no function holds. Functions of
     repeating blocks stay as they are. So do all functions where nothing is saved; if some have too many rows, only
     where ranges would add half of the size, because many of those functions have one row list.
@@ -96,8 +96,8 @@ def make_ranges(section: Section, arch: Arch) -> tuple[Section, Sequence[int]]:
 class _Words(NamedTuple):
     """The row lists that more than one range could have.
 
-    `ending[N]` has the numbers of those that end with segment N: the first has one segment, each other one a segment
-    more than the one before it. By number: `sizes` in bytes, with the attribute, and `counts` of the places at which
+    `ending[N]` has the indices of those that end with segment N: the first has one segment, each other one a segment
+    more than the one before it. By index: `sizes` in bytes, with the attribute, and `counts` of the places at which
     each ends.
     """
 
@@ -131,7 +131,7 @@ def _find_words(text: Text, prices: _Prices) -> _Words:
 
 
 class _Range(NamedTuple):
-    """The segments `[first, last]`, and the number of the word that they are; None: the range has rows of its own."""
+    """The segments `[first, last]`, and the index of the word that they are; None: the range has rows of its own."""
 
     first: int
     last: int
@@ -174,10 +174,10 @@ class _RangeParser:
             least += attribute
             word = None
             begin = len(firsts)
-            for number in ending:
-                cost = totals[begin] + word_prices[number]
+            for ending_word in ending:
+                cost = totals[begin] + word_prices[ending_word]
                 if cost < least:
-                    first, least, word = begin, cost, number
+                    first, least, word = begin, cost, ending_word
                 begin -= 1
             totals.append(least + record)
             firsts.append(first)
@@ -227,5 +227,5 @@ def _place(
             bodies += made[ranges]
         starts += these
         sizes += map(sub, [*these[1:], section.starts[end - 1] + section.sizes[end - 1]], these)
-    numbers = [bisect_right(section.starts, start) - 1 for start in starts]
-    return section._replace(starts=tuple(starts), sizes=tuple(sizes), bodies=tuple(bodies)), numbers
+    origins = [bisect_right(section.starts, start) - 1 for start in starts]
+    return section._replace(starts=tuple(starts), sizes=tuple(sizes), bodies=tuple(bodies)), origins

@@ -20,7 +20,7 @@ from collections import Counter
 from functools import cache
 from itertools import accumulate, pairwise
 from operator import add, eq, mul, sub
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, NewType
 
 from cfi2sframe.sframe.model import Attributes, FrameState, FunctionBody, States
 from cfi2sframe.sframe.write import row_tail
@@ -50,6 +50,12 @@ _ITEM: Final = 8
 _DISTANCE: Final = 4
 
 
+#: Places of row kinds, letters and spellings, each among the distinct ones of a section.
+KindIndex = NewType("KindIndex", int)
+LetterIndex = NewType("LetterIndex", int)
+SpellingIndex = NewType("SpellingIndex", int)
+
+
 class RowKind(NamedTuple):
     """A row without its start."""
 
@@ -70,12 +76,12 @@ class Letter(NamedTuple):
 
 
 class Spelling(NamedTuple):
-    """A body in letters: their numbers, and their starts in bytes from the function's.
+    """A body in letters: their indices, and their starts in bytes from the function's.
 
     `size` is in bytes, with the smallest start fields.
     """
 
-    letters: Sequence[int]
+    letters: Sequence[LetterIndex]
     starts: Sequence[int]
     attributes: Attributes
     row_count: int
@@ -83,7 +89,7 @@ class Spelling(NamedTuple):
 
 
 class Group(NamedTuple):
-    """The functions `[first, end)` of a section, and the number of their stretch (None: one that stays as it is)."""
+    """The functions `[first, end)` of a section, and the index of their stretch (None: one that stays as it is)."""
 
     first: int
     end: int
@@ -116,7 +122,7 @@ class Text(NamedTuple):
     function_count: int
     groups: list[Group]
     bounds: list[int]
-    letters: list[int]
+    letters: list[LetterIndex]
     starts: list[int]
     uses: list[int]
     items: bytes
@@ -142,8 +148,8 @@ class Text(NamedTuple):
         """Return the rows in the segments `[first, last]`; a segment may go on with the state of the one before it."""
         starts: list[int] = []
         kinds: list[RowKind] = []
-        for number, begin in zip(self.letters[first : last + 1], self.starts[first : last + 1], strict=True):
-            letter = self.alphabet[number]
+        for index, begin in zip(self.letters[first : last + 1], self.starts[first : last + 1], strict=True):
+            letter = self.alphabet[index]
             skipped = 1 if kinds and kinds[-1] == letter.kinds[0] else 0
             kinds += letter.kinds[skipped:]
             delta = begin - self.starts[first]
@@ -157,20 +163,20 @@ def make_text(section: Section, arch: Arch) -> Text:
     Functions of repeating blocks, and those without rows, are not in the text.
     """
     speller = _Speller(arch)
-    spelled = list(map(speller.number_of, section.bodies))
+    spelled = list(map(speller.index_of, section.bodies))
     alphabet, spellings = speller.alphabet, speller.spellings
     starts = section.starts
     groups = _find_stretches(starts, section.sizes, spelled, spellings)
 
-    bounds, letters, letter_starts, uses = [0], list[int](), list[int](), list[int]()
+    bounds, letters, letter_starts, uses = [0], list[LetterIndex](), list[int](), list[int]()
     use_counts = Counter(group.stretch for group in groups)
     for first, end, stretch in groups:
         if stretch != len(bounds) - 1:
             continue
-        for start, number in zip(starts[first:end], spelled[first:end], strict=True):
-            if number is not None:
-                letters += spellings[number].letters
-                letter_starts += map((start - starts[first]).__add__, spellings[number].starts)
+        for start, index in zip(starts[first:end], spelled[first:end], strict=True):
+            if index is not None:
+                letters += spellings[index].letters
+                letter_starts += map((start - starts[first]).__add__, spellings[index].starts)
         uses += [use_counts[stretch]] * (len(letters) - bounds[-1])
         bounds.append(len(letters))
 
@@ -194,27 +200,27 @@ class _Speller:
     def __init__(self, arch: Arch) -> None:
         self.alphabet: list[Letter] = []
         self.spellings: list[Spelling] = []
-        #: By body, the number of its spelling; None: it is not for the text.
-        self.number_of = cache(self._spell)
+        #: By body, the index of its spelling; None: it is not for the text.
+        self.index_of = cache(self._spell)
         self._arch = arch
         self._kinds: list[RowKind] = []
         #: By row kind, the bytes of its rows with start fields of one byte.
         self._sizes: list[int] = []
-        self._number_of_kind = cache(self._number_kind)
+        self._kind_of = cache(self._add_kind)
         #: Bodies differ in their starts, and few lists of states are distinct.
-        self._kinds_of = cache(self._number_kinds)
-        #: By the numbers of row kinds, and the distances between their rows.
-        self._letter_numbers: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+        self._kinds_of = cache(self._find_kinds)
+        #: By row kinds, and the distances between their rows.
+        self._letter_of: dict[tuple[tuple[KindIndex, ...], tuple[int, ...]], LetterIndex] = {}
 
-    def _spell(self, body: FunctionBody) -> int | None:
+    def _spell(self, body: FunctionBody) -> SpellingIndex | None:
         starts, attributes, repeat_size = body.starts, body.attributes, body.repeat_size
         if not starts or (repeat_size and len(starts) > 1):
             return None
         if repeat_size:
-            return self.number_of(body._replace(repeat_size=0))
+            return self.index_of(body._replace(repeat_size=0))
         kinds = self._kinds_of(body.states, attributes)
         distances = (*map(sub, starts[1:], starts), _LAST_ROW)
-        letters: list[int] = []
+        letters: list[LetterIndex] = []
         firsts: list[int] = []
         first = 0
         for end, distance in enumerate(distances, 1):
@@ -225,54 +231,57 @@ class _Speller:
         start_size = 1 if starts[-1] <= _MAX_NARROW_START else 2 if starts[-1] <= _MAX_WIDE_START else 4
         size = sum([self.alphabet[letter].size for letter in letters]) + (start_size - 1) * len(starts)
         self.spellings.append(Spelling(letters, firsts, attributes, len(starts), size))
-        return len(self.spellings) - 1
+        return SpellingIndex(len(self.spellings) - 1)
 
-    def _number_kinds(self, states: tuple[FrameState, ...], attributes: Attributes) -> tuple[int, ...]:
-        return tuple([self._number_of_kind(state, attributes) for state in states])
+    def _find_kinds(self, states: tuple[FrameState, ...], attributes: Attributes) -> tuple[KindIndex, ...]:
+        return tuple([self._kind_of(state, attributes) for state in states])
 
-    def _number_kind(self, state: FrameState, attributes: Attributes) -> int:
+    def _add_kind(self, state: FrameState, attributes: Attributes) -> KindIndex:
         self._kinds.append(RowKind(state, attributes))
         self._sizes.append(1 + len(row_tail(state, self._arch, is_flexible=attributes.is_flexible)))
-        return len(self._kinds) - 1
+        return KindIndex(len(self._kinds) - 1)
 
-    def _letter(self, kinds: tuple[int, ...], distances: tuple[int, ...]) -> int:
-        """Return the number of the letter of rows that have kinds with these numbers, with distances between them."""
-        number = self._letter_numbers.setdefault((kinds, distances), len(self.alphabet))
-        if number == len(self.alphabet):
+    def _letter(self, kinds: tuple[KindIndex, ...], distances: tuple[int, ...]) -> LetterIndex:
+        """Return the letter of rows of these kinds with these distances between them."""
+        letter = self._letter_of.get((kinds, distances))
+        if letter is None:
+            letter = self._letter_of[kinds, distances] = LetterIndex(len(self.alphabet))
             sizes = [self._sizes[kind] for kind in kinds]
             starts = tuple(accumulate(distances, initial=0))
             self.alphabet.append(Letter(tuple([self._kinds[kind] for kind in kinds]), starts, sum(sizes), sizes[0]))
-        return number
+        return letter
 
 
 def _find_stretches(
     starts: Sequence[int],
     sizes: Sequence[int],
-    numbers: Sequence[int | None],
+    spelled: Sequence[SpellingIndex | None],
     spellings: Sequence[Spelling],
 ) -> list[Group]:
-    """Return the groups of functions whose spellings have `numbers`; stretches are numbered as they first occur."""
-    use_counts = Counter(numbers)
-    is_alone = [2 * each.row_count >= MAX_ROWS and use_counts[number] > 1 for number, each in enumerate(spellings)]
+    """Return the groups of functions, given the spelling of each; stretches are numbered as they first occur."""
+    use_counts = Counter(spelled)
+    is_alone = [
+        2 * each.row_count >= MAX_ROWS and use_counts[SpellingIndex(index)] > 1 for index, each in enumerate(spellings)
+    ]
     touches = [*map(eq, map(add, starts, sizes), starts[1:]), False]
     known: dict[bytes, int] = {}
     groups: list[Group] = []
     end = 0
-    while end < len(numbers):
-        first, number = end, numbers[end]
+    while end < len(spelled):
+        first, index = end, spelled[end]
         end += 1
-        if number is None:
+        if index is None:
             groups.append(Group(first, end, None))
             continue
-        members, attributes, row_count = [number], spellings[number].attributes, spellings[number].row_count
-        while row_count < _STRETCH_ROWS and touches[end - 1] and not is_alone[number]:
-            number = numbers[end]
-            if number is None or is_alone[number] or spellings[number].attributes != attributes:
+        members, attributes, row_count = [index], spellings[index].attributes, spellings[index].row_count
+        while row_count < _STRETCH_ROWS and touches[end - 1] and not is_alone[index]:
+            index = spelled[end]
+            if index is None or is_alone[index] or spellings[index].attributes != attributes:
                 break
             if starts[end] + sizes[end] - starts[first] > _MAX_STRETCH_SIZE:
                 break
-            members.append(number)
-            row_count += spellings[number].row_count
+            members.append(index)
+            row_count += spellings[index].row_count
             end += 1
         # The size of the last function moves no row.
         key = array("I", [*members, *sizes[first : end - 1]]).tobytes()
@@ -280,7 +289,7 @@ def _find_stretches(
     return groups
 
 
-def _sum_up(alphabet: Sequence[Letter], letters: Sequence[int]) -> tuple[Sums, Sums, Sums]:
+def _sum_up(alphabet: Sequence[Letter], letters: Sequence[LetterIndex]) -> tuple[Sums, Sums, Sums]:
     """Return the sums of rows, and of their bytes with start fields of one byte and of two.
 
     Where a segment goes on with the state of the one before it, its first row counts only at the start of a range.

@@ -167,8 +167,9 @@ class _RowEncoder:
         order = arch.byte_order
         self._pack_attribute = struct.Struct(order + _ATTRIBUTE).pack
         self._pack_start = [struct.Struct(order + code).pack for code in _CODES]
-        #: By whether the function is flexible, and by state.
-        self._tails = [cache(partial(row_tail, arch=arch, is_flexible=flexible)) for flexible in (False, True)]
+        self._tail = cache(partial(row_tail, arch=arch))
+        #: By list of states, of which few are distinct, and by whether the function is flexible.
+        self._tails = cache(self._tails_of)
 
     def encode(self, body: FunctionBody) -> EncodedRows:
         """Return the rows of a function with the smallest start fields. Raises `RequestError` as `row_tail` does."""
@@ -187,8 +188,11 @@ class _RowEncoder:
             fde_type = s.SFRAME_FDE_TYPE_FLEX if body.is_flexible else s.SFRAME_FDE_TYPE_DEFAULT
             parts[0] = self._pack_attribute(row_count, info, fde_type, body.repeat_size)
         parts[1::2] = map(self._pack_start[fre_type], body.starts)
-        parts[2::2] = map(self._tails[body.is_flexible], body.states)
+        parts[2::2] = self._tails(body.states, body.is_flexible)
         return EncodedRows(row_count, info, body.repeat_size, b"".join(parts))
+
+    def _tails_of(self, states: tuple[FrameState, ...], is_flexible: bool) -> list[bytes]:  # noqa: FBT001 - cached
+        return [self._tail(state, is_flexible=is_flexible) for state in states]
 
 
 class _Word(NamedTuple):

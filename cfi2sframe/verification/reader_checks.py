@@ -81,8 +81,8 @@ def each_body(check: Callable[[FunctionBody], object]) -> Check:
 def large_register(body: FunctionBody) -> str | None:
     """Say that a flexible row has a register for which Linux, which reads 5 bits of its number, takes another one."""
     rules = [rule for state in set(body.states) for rule in (state.cfa, state.ra, state.fp) if rule is not None]
-    number = max([rule.register or 0 for rule in rules], default=0) if body.is_flexible else 0
-    return f"register {number} is taken for {number % _REGISTER_COUNT}" if number >= _REGISTER_COUNT else None
+    register = max([rule.register or 0 for rule in rules], default=0) if body.is_flexible else 0
+    return f"register {register} is taken for {register % _REGISTER_COUNT}" if register >= _REGISTER_COUNT else None
 
 
 def rows_outside(it: Subject) -> Breaches:

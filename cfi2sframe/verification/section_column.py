@@ -38,40 +38,40 @@ def function_ends(section: Section) -> list[int]:
 
 
 def section_column(section: Section, others: Sequence[int]) -> tuple[RangeMap[int], Sequence[FoundState | None]]:
-    """Return what a section says, as numbers of answers by address, and the answers; 0 is None: it has no function.
+    """Return what a section says, as indices of answers by address, and the answers; 0 is None: it has no function.
 
     The column that it is compared with changes at the addresses `others`.
     """
     column, answers = RangeMap(0), Distinct[FoundState | None](None)
 
-    def number_of(body: FunctionBody, state: FrameState | None) -> int:
+    def answer_of(body: FunctionBody, state: FrameState | None) -> int:
         return answers.number_of(FoundState(body.attributes, state))
 
     @cache
-    def numbers_of(body: FunctionBody) -> tuple[list[int], bool]:
-        """Return the numbers of a body's states, and whether its rows are in force one after the other."""
+    def answers_of(body: FunctionBody) -> tuple[list[int], bool]:
+        """Return the answers of a body's states, and whether its rows are in force one after the other."""
         starts = body.starts
         is_plain = not body.repeat_size and starts[:1] == (0,) and all(map(lt, starts, starts[1:]))
-        return [number_of(body, state) for state in body.states], is_plain
+        return [answer_of(body, state) for state in body.states], is_plain
 
     ordered = section.ascending
     for start, end, body in zip(ordered.starts, function_ends(section), ordered.bodies, strict=True):
         if end <= start:
             continue
-        numbers, is_plain = numbers_of(body)
+        of_rows, is_plain = answers_of(body)
         if is_plain:
             # Rows past the end never hold.
             row_count = bisect_left(body.starts, end - start)
-            column.append([start + delta for delta in body.starts[:row_count]], numbers[:row_count], end)
+            column.append([start + delta for delta in body.starts[:row_count]], of_rows[:row_count], end)
             continue
         function = Function(start, end - start, body)
         held: dict[int, int] = {}
         last = 0
         for vaddr in _changes(function, section.version, others):
-            row = function.number_at(vaddr, section.version)
-            number = number_of(body, no_row_state(body, section.version)) if row is None else numbers[row]
-            if number != last:
-                last = held[vaddr] = number
+            row = function.row_index_at(vaddr, section.version)
+            answer = answer_of(body, no_row_state(body, section.version)) if row is None else of_rows[row]
+            if answer != last:
+                last = held[vaddr] = answer
         column.append(list(held), list(held.values()), end)
     return column, answers.values
 
@@ -119,7 +119,7 @@ def have_same_answers(one: Section, other: Section) -> bool:
         return False
     points = sorted(set(edges))
     (ours, our_answers), (theirs, their_answers) = section_column(one, points), section_column(other, points)
-    pairs = {(our_number, their_number) for _, _, our_number, their_number in walk(ours, theirs)}
+    pairs = {(here, there) for _, _, here, there in walk(ours, theirs)}
     return all(_effect(our_answers[here]) == _effect(their_answers[there]) for here, there in pairs)
 
 
@@ -156,8 +156,8 @@ def first_lost_row(
     """
     found, found_answers = section_column(new, section_column(old, ())[0].starts)
     wanted, wanted_answers = section_column(old, found.starts)
-    for vaddr, _, number, other_number in walk(wanted, found):
-        state, other = (answer and answer.state for answer in (wanted_answers[number], found_answers[other_number]))
+    for vaddr, _, here, there in walk(wanted, found):
+        state, other = (answer and answer.state for answer in (wanted_answers[here], found_answers[there]))
         is_lost = state is not None and (other is None or (state.cfa is None and other.cfa is not None))
         if (
             state is not None

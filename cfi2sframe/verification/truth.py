@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.entries import DwarfCie
-    from cfi2sframe.dwarf.fdes import CfiEntries
+    from cfi2sframe.dwarf.fdes import CfiEntries, FdeIndex
     from cfi2sframe.dwarf.rules import RowState
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.model import FrameState
@@ -33,7 +33,7 @@ MAX_CANDIDATES: Final = 16
 class Truth(NamedTuple):
     """What a section is compared with: FDEs, and stubs.
 
-    `skipped` are the numbers of the FDEs that the section's version cannot express. `holes` are the virtual addresses
+    `skipped` are the indices of the FDEs that the section's version cannot express. `holes` are the virtual addresses
     `[start, end)` that it cannot express of others; FDEs in `may_lack_parts` may be absent altogether for that. A
     function may reach over the `padding` that follows its FDE, with its last row in force; it need not.
     """
@@ -47,10 +47,10 @@ class Truth(NamedTuple):
 
 
 class Fde(NamedTuple):
-    """The number of an FDE that describes code, and its virtual addresses `[start, end)`."""
+    """An FDE that describes code, by its index, and its virtual addresses `[start, end)`."""
 
     start: int
-    number: int
+    entry: FdeIndex
     end: int
 
 
@@ -87,12 +87,12 @@ def fdes_with_code(entries: CfiEntries, image: ElfImage) -> list[Fde]:
 
 
 def truth_column(truth: Truth, fdes: Sequence[Fde], arch: Arch) -> tuple[RangeMap[int], Sequence[Claim]]:
-    """Return what FDEs and stubs claim, as numbers of claims by address, and the claims; 0 is `NOTHING`."""
+    """Return what FDEs and stubs claim, as indices of claims by address, and the claims; 0 is `NOTHING`."""
     column, claims = RangeMap(0), Distinct(NOTHING)
 
     @cache
-    def padded(number: int) -> int:
-        return claims.number_of(claims.values[number]._replace(is_padding=True))
+    def padded(claim: int) -> int:
+        return claims.number_of(claims.values[claim]._replace(is_padding=True))
 
     # Few lists of rows are distinct.
     @cache
@@ -103,15 +103,15 @@ def truth_column(truth: Truth, fdes: Sequence[Fde], arch: Arch) -> tuple[RangeMa
     program_of, padding_ends = truth.entries.program_of, dict(truth.padding)
     for cluster, next_start in _clusters(fdes):
         if len(cluster) == 1:
-            start, number, end = cluster[0]
-            deltas, numbers = programs[program_of[number]]
+            start, entry, end = cluster[0]
+            deltas, claimed = programs[program_of[entry]]
             starts = [start + delta for delta in deltas]
         else:
-            starts, numbers, end = _overlapping(claims, truth, cluster)
+            starts, claimed, end = _overlapping(claims, truth, cluster)
         reach = min(padding_ends.get(end, end), next_start)
         if end < reach:
-            starts, numbers = [*starts, end], [*numbers, padded(numbers[-1])]
-        column.append(starts, numbers, max(end, reach))
+            starts, claimed = [*starts, end], [*claimed, padded(claimed[-1])]
+        column.append(starts, claimed, max(end, reach))
     _evaluate_at_pcs(column, claims, arch)
     for stub in truth.stubs.functions:
         start, end, body = stub.start_vaddr, stub.end_vaddr, stub.body
@@ -135,24 +135,24 @@ def _clusters(fdes: Sequence[Fde]) -> Iterator[tuple[list[Fde], int]]:
 
 
 def _overlapping(claims: Distinct[Claim], truth: Truth, fdes: Sequence[Fde]) -> tuple[list[int], list[int], int]:
-    """Return what FDEs that overlap, sorted by start, claim: addresses, the numbers of claims, and where they end.
+    """Return what FDEs that overlap, sorted by start, claim: addresses, the indices of claims, and where they end.
 
     Of the FDEs of the best source at an address, any may be the truth. The first one is that which unwinders find: the
     FDE that starts last, and of several such the first in the section.
     """
     entries = truth.entries
-    keys = {fde: (entries.rank_of(fde.number), -fde.start, place) for place, fde in enumerate(fdes)}
+    keys = {fde: (entries.rank_of(fde.entry), -fde.start, place) for place, fde in enumerate(fdes)}
     opening, closing = list(reversed(fdes)), sorted(fdes, key=lambda fde: -fde.end)
     live: list[tuple[int, int, int]] = []
     starts: list[int] = []
-    numbers: list[int] = []
+    claimed: list[int] = []
     for low, high in pairwise(sorted({edge for fde in fdes for edge in (fde.start, fde.end)})):
         while closing[-1].end <= low:
             del live[bisect_left(live, keys[closing.pop()])]
         while opening and opening[-1].start <= low:
             insort(live, keys[opening.pop()])
         best = tuple([fdes[place] for rank, _, place in live[:MAX_CANDIDATES] if rank == live[0][0]])
-        programs = [entries.program(fde.number) for fde in best]
+        programs = [entries.program(fde.entry) for fde in best]
         points = {low}
         for fde, program in zip(best, programs, strict=True):
             # Of thousands of rows, each of many ranges has few.
@@ -165,8 +165,8 @@ def _overlapping(claims: Distinct[Claim], truth: Truth, fdes: Sequence[Fde]) -> 
                 (program.cie, program.table.states[bisect_right(program.table.starts, vaddr - fde.start) - 1])
                 for fde, program in zip(best, programs, strict=True)
             ]
-            numbers.append(claims.number_of(Claim(tuple(rows), fdes=best)))
-    return starts, numbers, max(fde.end for fde in fdes)
+            claimed.append(claims.number_of(Claim(tuple(rows), fdes=best)))
+    return starts, claimed, max(fde.end for fde in fdes)
 
 
 def _evaluate_at_pcs(column: RangeMap[int], claims: Distinct[Claim], arch: Arch) -> None:
@@ -174,14 +174,14 @@ def _evaluate_at_pcs(column: RangeMap[int], claims: Distinct[Claim], arch: Arch)
     known: dict[int, tuple[int, list[tuple[int, int]]]] = {}
     # Thousands of rows may have one expression.
     rules_of = cache(partial(rules_by_pc, arch=arch))
-    for number, claim in enumerate(list(claims.values)):
+    for index, claim in enumerate(list(claims.values)):
         found = rules_of(claim.rows[0][1].cfa) if len(claim.rows) == 1 else None
         if found is not None:
             ((cie, row),) = claim.rows
             evaluated = [claim._replace(rows=((cie, row._replace(cfa=rule)),)) for rule in found.rules]
-            known[number] = found.size, list(zip(found.deltas, map(claims.number_of, evaluated), strict=True))
-    for start, end, number in [each for each in column if each[2] in known] if known else ():
-        column.put(*_repeated(start, end, 0, *known[number]), end)
+            known[index] = found.size, list(zip(found.deltas, map(claims.number_of, evaluated), strict=True))
+    for start, end, index in [each for each in column if each[2] in known] if known else ():
+        column.put(*_repeated(start, end, 0, *known[index]), end)
 
 
 def _repeated(
@@ -190,5 +190,5 @@ def _repeated(
     """Return the rows of blocks that repeat each `size` bytes from `origin` on, in `[start, end)`, as columns."""
     blocks = range(start - (start - origin) % size, end, size)
     in_block = list(rows)
-    found = {max(start, block + delta): number for block in blocks for delta, number in in_block if block + delta < end}
+    found = {max(start, block + delta): row for block in blocks for delta, row in in_block if block + delta < end}
     return list(found), list(found.values())

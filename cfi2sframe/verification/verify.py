@@ -230,14 +230,14 @@ def _absences(
             continue
         candidates = _fdes_at(vaddr, claim, fdes)
         absent.update(candidates)
-        if not touches(holes, Span(vaddr, vaddr + 1)) and not any(fde.number in truth.skipped for fde in candidates):
+        if not touches(holes, Span(vaddr, vaddr + 1)) and not any(fde.entry in truth.skipped for fde in candidates):
             wanted.update(candidates)
     functions = list(map(Span, section.ascending.starts, function_ends(section))) if absent else []
     left_out_count = 0
     for fde in absent:
-        may_be_absent = fde.number in truth.may_lack_parts and not touches(functions, Span(fde.start, fde.end))
+        may_be_absent = fde.entry in truth.may_lack_parts and not touches(functions, Span(fde.start, fde.end))
         if fde in wanted and not may_be_absent:
             missing.append(Difference("missing", fde.start, "no SFrame FDE, though this version can express it"))
-        elif fde.number in truth.skipped or touches(holes, Span(fde.start, fde.end)):
+        elif fde.entry in truth.skipped or touches(holes, Span(fde.start, fde.end)):
             left_out_count += 1
     return missing, left_out_count
