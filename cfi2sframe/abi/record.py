@@ -72,13 +72,13 @@ class Arch(NamedTuple):
     pc32_relocation: int
     """Type of the relocation for a 32-bit distance from the field to the symbol."""
     pc64_relocation: int
-    """The same for 64 bits."""
+    """The same for 64 bits, which version 3 needs in objects."""
     absolute_relocation: int
     """Type of the relocation for a 64-bit address."""
     relative_relocation: int
     """The dynamic linker's, for the file's own address plus the addend."""
     cfi_relocations: Mapping[int, tuple[int, bool]]
-    """Those used in CFI, by type: the field's bytes, and whether the value is relative to the field."""
+    """Those used in CFI, by type: the bytes of the field that they replace, and whether its value is relative to it."""
     branch_relocations: Mapping[int, tuple[int, int, int]]
     """Those of calls and jumps, by type: the bits of the field's lowest end that are written, the bits that the
     distance loses, the field's bytes."""

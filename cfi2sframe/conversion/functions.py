@@ -52,7 +52,7 @@ def results_of(
 ) -> tuple[Result, ...]:
     """Return what the target can say of each FDE, whoever owns its addresses, given the result of each program.
 
-    It says nothing of functions of 4 GiB or more, nor of those `refused`, each for its reason.
+    It says nothing of functions of 4 GiB or more, of what lies past the code, nor of those `refused`.
     """
     results = list(map(lowered.__getitem__, entries.program_of))
     if max(entries.sizes, default=0) > _MAX_FUNCTION_SIZE:

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 
 class SkipReason(Enum):
-    """Valid CFI that the chosen SFrame version cannot express. The value is the text that reports print."""
+    """Why a function, or a part of it, is left out, mostly what the chosen version cannot express.
+
+    The value is the text that reports print.
+    """
 
     CFA_EXPRESSION = "CFA is an expression"
     CFA_BASE_REGISTER = "CFA is based on a register other than SP and FP"

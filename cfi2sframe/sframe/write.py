@@ -49,11 +49,11 @@ class EncodedRows(NamedTuple):
 class RowStore(NamedTuple):
     """The rows of all functions of a section.
 
-    By function: its list, and the list's offset in the FRE sub-section. `stored` are the bytes of that sub-section, by
-    list; `size` counts them.
+    `by_function` and `offsets` have the rows of each function, and where they are in the FRE sub-section. `stored` are
+    the bytes of that sub-section, by list of rows, which are distinct if functions share them; `size` counts them.
     """
 
-    lists: tuple[EncodedRows, ...]
+    by_function: tuple[EncodedRows, ...]
     offsets: tuple[int, ...]
     stored: tuple[bytes, ...]
     size: int
@@ -61,7 +61,7 @@ class RowStore(NamedTuple):
     @property
     def row_count(self) -> int:
         """The rows of all functions (`sfh_num_fres`)."""
-        return sum([rows.row_count for rows in self.lists])
+        return sum([rows.row_count for rows in self.by_function])
 
 
 def store_rows(section: Section, arch: Arch, *, share: bool) -> RowStore:
@@ -70,8 +70,8 @@ def store_rows(section: Section, arch: Arch, *, share: bool) -> RowStore:
     Raises `RequestError` when a data word needs more than 32 bits, or the rows outgrow their 32-bit offsets.
     """
     # Most functions repeat the rows of others.
-    lists = tuple(map(cache(_RowEncoder(arch, section.version).encode), section.bodies))
-    stored = tuple([rows.data for rows in lists])
+    by_function = tuple(map(cache(_RowEncoder(arch, section.version).encode), section.bodies))
+    stored = tuple([rows.data for rows in by_function])
     if share:
         stored = tuple(dict.fromkeys(stored))
     *offsets, size = accumulate(map(len, stored), initial=0)
@@ -79,8 +79,8 @@ def store_rows(section: Section, arch: Arch, *, share: bool) -> RowStore:
         raise RequestError("the rows have more than 4 GiB, which no SFrame version can address")
     if share:
         offset_of = dict(zip(stored, offsets, strict=True))
-        offsets = [offset_of[rows.data] for rows in lists]
-    return RowStore(lists, tuple(offsets), stored, size)
+        offsets = [offset_of[rows.data] for rows in by_function]
+    return RowStore(by_function, tuple(offsets), stored, size)
 
 
 def write(section: Section, arch: Arch, rows: RowStore, section_vaddr: int | None) -> bytes:
@@ -92,9 +92,9 @@ def write(section: Section, arch: Arch, rows: RowStore, section_vaddr: int | Non
     record = struct.Struct(arch.byte_order + _RECORDS[version])
     columns: list[Iterable[int]] = [_start_fields(section, section_vaddr), section.sizes, rows.offsets]
     if version < s.SFRAME_VERSION_3:
-        columns += [[each.row_count for each in rows.lists], [each.info for each in rows.lists]]
+        columns += [[each.row_count for each in rows.by_function], [each.info for each in rows.by_function]]
     if version == s.SFRAME_VERSION_2:
-        columns.append([each.repeat_size for each in rows.lists])
+        columns.append([each.repeat_size for each in rows.by_function])
     table = list(map(record.pack, *columns))
     header = struct.pack(
         arch.byte_order + _HEADER,

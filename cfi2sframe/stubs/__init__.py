@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PLT stubs. The door is `scan`; here is what other rooms see of them, because most files need no more.
+"""PLT stubs. The door is `scan`; here is what other packages see of them, because most files need no more.
 
 In: a linked file. Out: where its stubs are (`places`), and their rows, from their instructions (`frames`); blocks that
 repeat become one PCMASK function. Nothing here knows the CFI.
