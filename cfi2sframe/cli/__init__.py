@@ -15,11 +15,14 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from cfi2sframe import __version__
 from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
 from cfi2sframe.process.interrupts import keep_interrupts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: Values of `signal.SIGINT` and `signal.SIGPIPE`. This module loads little, since nothing can be caught before it.
 _SIGINT: Final = 2
@@ -27,26 +30,31 @@ _SIGPIPE: Final = 13
 
 
 def run() -> NoReturn:
-    """Run the command line as a process, and exit without freeing millions of records one by one."""
+    """Run the command line as a process."""
+    run_process(main)
+
+
+def run_process(program: Callable[[], int]) -> NoReturn:
+    """Run a program that returns its exit status, and exit without freeing millions of records one by one."""
     status = EXIT_UNUSABLE
     try:
         keep_interrupts()
-        status = main()
+        # A run makes millions of small tuples and no cycles: the collector would only cost time, in imports, too.
+        gc.disable()
+        open_missing_streams()
+        status = program()
         sys.stdout.flush()
         sys.stderr.flush()
     except BrokenPipeError:
         # The reader has closed the pipe, as it may.
         status = 128 + _SIGPIPE
-    except OSError:
-        # `main` has reported it.
-        status = status or EXIT_UNUSABLE
     except KeyboardInterrupt:
-        # It came before `main` could catch it, for example in an import.
+        # It came before the program could catch it, for example in an import.
         os._exit(128 + _SIGINT)
     except Exception as error:  # noqa: BLE001 - a user never sees a traceback; tests call `main`, which raises
         from cfi2sframe.errors import reason_of
 
-        status = EXIT_UNUSABLE
+        status = status or EXIT_UNUSABLE
         try:
             sys.stderr.write(f"{PROGRAM}: {reason_of(error)}\n")
             sys.stderr.flush()
@@ -57,9 +65,6 @@ def run() -> NoReturn:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return its exit status."""
-    # A run makes millions of small tuples and no cycles: the collector would only cost time, in imports, too.
-    gc.disable()
-    open_missing_streams()
     words = sys.argv[1:] if arguments is None else arguments
     if words[:1] == ["--version"]:
         sys.stdout.write(f"{PROGRAM} {__version__}\n")

@@ -172,3 +172,19 @@ def test_a_full_standard_output(good: Path, raw: Path, arguments: str) -> None:
     done = shell(f'"$PYTHON" -m cfi2sframe {arguments} >/dev/full', good, raw)
     assert done.returncode == 3
     assert done.stderr == "cfi2sframe: <stdout>: error: No space left on device\n"
+
+
+@pytest.mark.parametrize("command", ["cfi2sframe --version", "cfi2sframe-as --cfi2sframe-help"])
+def test_a_full_standard_output_without_a_file(tmp_path: Path, command: str) -> None:
+    programs = install_programs(tmp_path / "programs")
+    done = shell(f'"$1"/{command} >/dev/full', programs)
+    assert (done.returncode, done.stderr) == (3, "cfi2sframe: No space left on device\n")
+
+
+def test_the_help_of_a_wrapper_that_nobody_reads(tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end, "wb") as pipe:
+        command = [str(install_programs(tmp_path / "programs") / "cfi2sframe-as"), "--cfi2sframe-help"]
+        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (SIGPIPE_STATUS, b"")

@@ -12,12 +12,11 @@ man page, cfi2sframe-ld(1), has the variables that change that.
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
-from cfi2sframe.cli import open_missing_streams
+from cfi2sframe.cli import run_process
 from cfi2sframe.cli.messages import EXIT_USAGE
 from cfi2sframe.cli.wrapper.assembler import assemble
 from cfi2sframe.cli.wrapper.insertion import fault_of_flags, identity_of, insert, is_elf_of_type
@@ -35,7 +34,6 @@ from cfi2sframe.cli.wrapper.programs import (
     write,
 )
 from cfi2sframe.cli.wrapper.words import must_write, output_of, output_of_driver
-from cfi2sframe.process.interrupts import keep_interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,22 +55,14 @@ The wrappers print nothing and never fail a build step, unless a variable is wro
 
 Files without CFI and files for which SFrame is not defined do not count as failures. See also cfi2sframe-cc(1).
 """
-#: 128 and the value of `signal.SIGINT`.
-_INTERRUPTED: Final = 130
 _ET_EXEC, _ET_DYN = 2, 3
 #: Linkers for Windows add it to a name.
 _WINDOWS_SUFFIX: Final = ".exe"
 
 
-def run() -> int:
-    """Run as the program that was called; return the exit status."""
-    try:
-        gc.disable()
-        keep_interrupts()
-        open_missing_streams()
-        return main(sys.argv)
-    except KeyboardInterrupt:
-        return _INTERRUPTED
+def run() -> NoReturn:
+    """Run as the program that was called."""
+    run_process(lambda: main(sys.argv))
 
 
 def main(words: Sequence[str]) -> int:
