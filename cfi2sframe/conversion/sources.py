@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.conversion.reasons import UnreadSource
 from cfi2sframe.dwarf.fdes import CfiEntries, DamagedFde, EntriesReader
-from cfi2sframe.dwarf.row_section import RowSection  # noqa: TC001 - part of a NamedTuple's fields
 from cfi2sframe.elf.cfi import SOURCE_NAMES, CfiKind, CfiSection, debug_file_frames, debug_frames, eh_frames
 from cfi2sframe.elf.debug_file import refuse_debug_file
 from cfi2sframe.errors import CfiError, ElfError, InputError, RequestError, UnfitError
@@ -16,7 +15,7 @@ from cfi2sframe.gotable.header import find_table
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cfi2sframe.dwarf.fdes import Program
+    from cfi2sframe.dwarf.fdes import Program, RowSection
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.instructions.states import Underived
 

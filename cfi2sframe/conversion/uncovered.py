@@ -18,7 +18,7 @@ from cfi2sframe.constants.sframe import SFRAME_VERSION_3
 from cfi2sframe.conversion.owners import map_code
 from cfi2sframe.conversion.reasons import UnreadSource
 from cfi2sframe.conversion.sources import Cfi, read_programs
-from cfi2sframe.dwarf.row_section import RowSection
+from cfi2sframe.dwarf.fdes import RowSection
 from cfi2sframe.elf.cfi import SOURCE_NAMES, Relocation
 from cfi2sframe.elf.padding import code_outside
 from cfi2sframe.errors import CfiError, ElfError, UnfitError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cfi2sframe.conversion.owners import CodeMap
-    from cfi2sframe.dwarf.row_section import RowFunction
+    from cfi2sframe.dwarf.fdes import RowFunction
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.instructions.derive import Derived
 

@@ -16,17 +16,18 @@ from itertools import pairwise
 from operator import add, attrgetter, itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, NewType, cast
 
+from cfi2sframe.constants import dwarf as d
 from cfi2sframe.dwarf.entries import DwarfCie, EntryWalk
 from cfi2sframe.dwarf.numbers import Location, PointerBases
 from cfi2sframe.dwarf.row_machine import RowMachine
-from cfi2sframe.dwarf.row_section import RowSection, row_cie
 from cfi2sframe.errors import CfiError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from cfi2sframe.abi import Arch
     from cfi2sframe.dwarf.rules import UnwindTable
-    from cfi2sframe.elf.cfi import CfiKind, CfiSection
+    from cfi2sframe.elf.cfi import CfiKind, CfiSection, Relocation
     from cfi2sframe.elf.image import ElfImage
 
 
@@ -34,6 +35,33 @@ if TYPE_CHECKING:
 FdeIndex = NewType("FdeIndex", int)
 #: The place of a program among those of an image.
 ProgramIndex = NewType("ProgramIndex", int)
+
+
+class RowFunction(NamedTuple):
+    """A function of some bytes at a virtual address, and its rows; the flags are those of a CIE."""
+
+    start_vaddr: int
+    size: int
+    table: UnwindTable
+    is_signal_frame: bool = False
+    uses_b_key: bool = False
+
+
+class RowSection(NamedTuple):
+    """The functions of one source, in the place of a `CfiSection`.
+
+    `size` is what the file has for them in bytes. `relocations` has, in an object, what gives a function's start, by
+    the function's number. `damaged` has the functions that cannot be read: offsets in the file's section, and what is
+    wrong. `names` has names that the source gives to functions, with their addresses, for reports.
+    """
+
+    name: str
+    kind: CfiKind
+    functions: tuple[RowFunction, ...]
+    size: int = 0
+    relocations: dict[int, Relocation] = {}  # noqa: RUF012 - never changed
+    damaged: tuple[tuple[int, str], ...] = ()
+    names: tuple[tuple[int, str], ...] = ()
 
 
 class Program(NamedTuple):
@@ -178,7 +206,7 @@ class EntriesReader:
     def read_rows(self, section: RowSection) -> None:
         """Add functions that have rows."""
         self.sections.append((len(self.starts), section))
-        plain = row_cie(self.image.arch)
+        plain = _row_cie(self.image.arch)
         for place, function in enumerate(section.functions):
             cie = plain._replace(is_signal_frame=function.is_signal_frame, uses_b_key=function.uses_b_key)
             known = self.known[cie]
@@ -277,6 +305,22 @@ class EntriesReader:
                     whole = self.programs[index]
                     cut[index, size] = self.add_program(whole.cie, whole.table.before(size), whole.instructions)
                 self.program_of[fde] = cut[index, size]
+
+
+def _row_cie(arch: Arch) -> DwarfCie:
+    """Return the CIE of functions that have rows, without their flags."""
+    return DwarfCie(
+        version=3,
+        augmentation="",
+        code_alignment=1,
+        data_alignment=1,
+        ra_register=arch.ra_register,
+        fde_encoding=d.DW_EH_PE_absptr,
+        lsda_encoding=d.DW_EH_PE_omit,
+        is_signal_frame=False,
+        uses_b_key=False,
+        instructions=b"",
+    )
 
 
 def _has(ascending: Sequence[int], value: int) -> bool:

@@ -13,8 +13,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.abi.rule import Rule
+from cfi2sframe.dwarf.fdes import RowFunction, RowSection
 from cfi2sframe.dwarf.numbers import read_uleb
-from cfi2sframe.dwarf.row_section import RowFunction, RowSection
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState, UnwindTable, table_of_rows
 from cfi2sframe.errors import CfiError
 

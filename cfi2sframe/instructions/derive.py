@@ -8,7 +8,7 @@ from bisect import bisect_right
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.dwarf.row_section import RowFunction
+from cfi2sframe.dwarf.fdes import RowFunction
 from cfi2sframe.dwarf.rules import NoRule, table_of_rows
 from cfi2sframe.elf.padding import code_outside, fill_size
 from cfi2sframe.errors import ElfError

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe.conversion.lower import InParts, Skip, pieces_within
 from cfi2sframe.conversion.reasons import Fate
-from cfi2sframe.dwarf.row_section import RowSection
+from cfi2sframe.dwarf.fdes import RowSection
 from cfi2sframe.elf.cfi import SOURCE_NAMES
 from cfi2sframe.process.demangle import readable_names
 from cfi2sframe.report.code_bytes import DESCRIBED, count_code

@@ -16,7 +16,7 @@ from cfi2sframe.conversion.convert import Options, convert_image
 from cfi2sframe.conversion.reasons import SkipReason, UnreadSource
 from cfi2sframe.conversion.sources import read_programs
 from cfi2sframe.conversion.uncovered import as_cfi
-from cfi2sframe.dwarf.row_section import RowFunction
+from cfi2sframe.dwarf.fdes import RowFunction
 from cfi2sframe.dwarf.rules import CfaRule, NoRule, RaSigning, RowState, table_of_rows
 from cfi2sframe.elf.cfi import CfiKind
 from cfi2sframe.elf.image import ElfImage
