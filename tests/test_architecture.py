@@ -27,8 +27,8 @@ HEAVY = ("capstone", "elftools", "zstandard")
 #: What takes 0.5 ms or more to import, and no small object needs.
 NOT_FOR_OBJECTS = (
     *("dataclasses", "inspect", "json", "pathlib", "shutil", "subprocess", "cfi2sframe.files.find"),
-    *("cfi2sframe.instructions.derive", "cfi2sframe.report.coverage"),
-    "cfi2sframe.report.tables",
+    *("cfi2sframe.elf.debug_file", "cfi2sframe.gotable.header"),
+    *("cfi2sframe.instructions.derive", "cfi2sframe.report.coverage", "cfi2sframe.report.tables"),
 )
 MAX_LINES = 400
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.constants import elf as c
 from cfi2sframe.conversion.reasons import UnreadSource
 from cfi2sframe.dwarf.fdes import CfiEntries, DamagedFde, EntriesReader
 from cfi2sframe.elf.cfi import SOURCE_NAMES, CfiKind, CfiSection, debug_file_frames, debug_frames, eh_frames
-from cfi2sframe.elf.debug_file import refuse_debug_file
 from cfi2sframe.errors import CfiError, ElfError, InputError, RequestError, UnfitError
-from cfi2sframe.gotable.header import find_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,7 +20,11 @@ if TYPE_CHECKING:
 
 
 def _go_table_cfi(image: ElfImage) -> tuple[RowSection, ...]:
-    """Return the CFI of Go's table, which few files have: the translation is loaded for those."""
+    """Return the CFI of Go's table, which few files have, and no object: the translation is loaded for those."""
+    if image.is_relocatable:
+        return ()
+    from cfi2sframe.gotable.header import find_table
+
     table = find_table(image)
     if table is None:
         return ()
@@ -53,7 +56,7 @@ def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> FoundCfi:
     of the kind asked for, and `UnfitError` when there is no CFI at all. Raises `UnfitError` for a separate debug file,
     `ElfError` or `CfiError` when the best source cannot be read; a lesser source that cannot be read is `unread`.
     """
-    refuse_debug_file(image)
+    _refuse_debug_file(image)
     if kind is not None and kind != "code":
         found = _FINDERS[kind](image)
         if not found:
@@ -75,6 +78,13 @@ def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> FoundCfi:
         hint = "a separate debug file (--debug-file) may have some, and convert --from code needs none"
         raise UnfitError(f"no call frame information: no .eh_frame, .debug_frame or .gopclntab; {hint}")
     return FoundCfi(tuple(sections), tuple(unread))
+
+
+def _refuse_debug_file(image: ElfImage) -> None:
+    """Raise `UnfitError` for a debug file: of what is loaded, it has no bytes but those of notes."""
+    loaded = [section for section in image.sections if section.flags & c.SHF_ALLOC and section.size]
+    if image.is_debug_file and all(section.type in (c.SHT_NOBITS, c.SHT_NOTE) for section in loaded):
+        raise UnfitError("a separate debug file: name the file that has the code, and this one with --debug-file")
 
 
 class Cfi(NamedTuple):

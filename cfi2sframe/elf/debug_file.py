@@ -17,7 +17,7 @@ from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import read_open, stored_size
 from cfi2sframe.elf.notes import parse_notes
-from cfi2sframe.errors import InputError, UnfitError, reason_of
+from cfi2sframe.errors import InputError, reason_of
 from cfi2sframe.process.guard import part
 
 if TYPE_CHECKING:
@@ -174,10 +174,3 @@ def _crc_of(data: FileData) -> int:
     for start in range(0, len(data), _BLOCK_SIZE):
         crc = zlib.crc32(data[start : start + _BLOCK_SIZE], crc)
     return crc
-
-
-def refuse_debug_file(image: ElfImage) -> None:
-    """Raise `UnfitError` for a debug file: of what is loaded, it has no bytes but those of notes."""
-    loaded = [section for section in image.sections if section.flags & c.SHF_ALLOC and section.size]
-    if image.is_debug_file and all(section.type in (c.SHT_NOBITS, c.SHT_NOTE) for section in loaded):
-        raise UnfitError("a separate debug file: name the file that has the code, and this one with --debug-file")

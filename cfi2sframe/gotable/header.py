@@ -70,8 +70,6 @@ def find_table(image: ElfImage) -> GoTable | None:
     Raises `UnfitError` when it is of a version of Go that is not known, `CfiError` when its header is damaged, and
     `ElfError` when its section leaves the file.
     """
-    if image.is_relocatable:
-        return None
     for name in _SECTION_NAMES:
         for section in image.sections_named(name):
             if section.flags & c.SHF_ALLOC and section.size and section.type != c.SHT_NOBITS:

@@ -18,7 +18,6 @@ from cfi2sframe.constants.elf import PT_LOAD
 from cfi2sframe.conversion.convert import convert_image
 from cfi2sframe.conversion.reasons import SkipReason
 from cfi2sframe.conversion.sources import find_cfi
-from cfi2sframe.elf.debug_file import with_debug_file
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import stored_size
 from cfi2sframe.errors import (
@@ -110,6 +109,10 @@ def _run(job: Job) -> Outcome:
                 return Outcome(job.name, job.other_names, "skipped", reason=skip[1], skip_kind=skip[0])
             if settings.removes:
                 return _remove(job, image, file)
+            if settings.debug_file is None:
+                return _convert(job, image, file)
+            from cfi2sframe.elf.debug_file import with_debug_file
+
             with with_debug_file(image, settings.debug_file):
                 return _convert(job, image, file)
         finally:
