@@ -46,7 +46,7 @@ def check_conversion(conversion: Conversion, options: Options) -> None:
     if not conversion.data:
         return
     try:
-        found = verify(convert(image, **options._asdict()))
+        found = verify(conversion)
     except RequestError as error:
         # An object's sections are compared at addresses of their own, which may be too far apart for 32 bits.
         expect(image.is_relocatable and options.version < 3, f"converted, but not to be verified: {error}")

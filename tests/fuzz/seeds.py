@@ -2,6 +2,7 @@
 """Inputs to start from, made by the tests' own assemblers: small files with a bit of everything in them."""
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Final
 
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
@@ -71,6 +72,7 @@ def _unwind_tables(arch: Arch, code_vaddr: int, *, debug_frame: bool) -> tuple[b
     return frame, asm.eh_frame_hdr(_FRAME_VADDR + len(frame), _FRAME_VADDR, table, little_endian=little)
 
 
+@cache
 def linked_file(arch: Arch, *, section_headers: bool = True, debug_frame: bool = False) -> bytes:
     """Return a small library with several functions, stubs, symbols and a search table."""
     little = arch.byte_order == "<"
@@ -105,6 +107,7 @@ def linked_file(arch: Arch, *, section_headers: bool = True, debug_frame: bool =
     )
 
 
+@cache
 def small_object(arch: Arch) -> bytes:
     """Return an object with two text sections and relocations."""
     lists = [tuple(i for i in instructions if i.opcode != 1) for _, instructions in instruction_lists(arch)]

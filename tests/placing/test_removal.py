@@ -31,15 +31,14 @@ from tests.support.placing.embedded import (
 
 @pytest.mark.parametrize("kind", [*KINDS, "no section headers", "object"])
 def test_rounds_do_not_grow_a_file(kind: str) -> None:
+    """The first round ends with the bytes that it began with, so each further one does."""
     data = OBJECT if kind == "object" else linked_program(kind=kind if kind in KINDS else "pie").read_bytes()
     if kind == "no section headers":
         data = without_section_headers(data)
     full = converted(data)
-    for _ in range(50):
-        assert take_out(full) == data
-        again = converted(data)
-        assert again == full
-        full = again
+    bare = take_out(full)
+    assert bare == data
+    assert converted(bare) == full
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
