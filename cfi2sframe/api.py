@@ -274,7 +274,7 @@ def judge(image: ElfImage, section: DecodedSection, reader: str, *, is_in_file: 
     `reader` is a name of `READERS`; for any other, raises `RequestError`. `is_in_file`: the file has this
     section, so that the headers which lead to it are judged, too.
     """
-    from cfi2sframe.verification.reader_names import READERS
+    from cfi2sframe.verification import READERS
     from cfi2sframe.verification.readers import judge as judge_section
 
     if reader not in READERS:

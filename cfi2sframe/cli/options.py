@@ -15,7 +15,7 @@ from cfi2sframe.constants.sframe import DEFAULT_ERRATA, ERRATA
 from cfi2sframe.conversion.convert import Options
 from cfi2sframe.errors import RequestError, naming_path
 from cfi2sframe.files.write import write_output
-from cfi2sframe.verification.reader_names import READERS
+from cfi2sframe.verification import READERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

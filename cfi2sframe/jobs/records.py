@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from cfi2sframe.constants.elf import SHT_GNU_SFRAME
 from cfi2sframe.conversion.convert import Options
 from cfi2sframe.text import counted
-from cfi2sframe.verification.reader_names import READERS
+from cfi2sframe.verification import READERS
 
 if TYPE_CHECKING:
     import os

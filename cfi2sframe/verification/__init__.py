@@ -3,4 +3,35 @@
 
 Each address has a row from two independent sources: the DWARF row table, and the section's bytes, decoded again.
 Nothing here knows how the section was encoded.
+
+Here are the readers of SFrame sections, by the names that users give them, and what is written for each, because
+options need no more. What they demand of a section is in `readers`, which has the same names.
 """
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from cfi2sframe.constants.elf import SHT_GNU_SFRAME, SHT_PROGBITS
+
+
+class Reader(NamedTuple):
+    """The SFrame version and errata that a reader knows, the sh_type that it expects, and whether it reads objects."""
+
+    releases: str
+    version: int
+    errata: int | None = None
+    section_type: int = SHT_GNU_SFRAME
+    reads_objects: bool = False
+
+
+READERS: Final = {
+    "ld-2.40": Reader("GNU ld 2.40", 1, None, SHT_PROGBITS, reads_objects=True),
+    "ld-2.41": Reader("GNU ld 2.41 to 2.44", 2, 0, SHT_PROGBITS, reads_objects=True),
+    "ld-2.45": Reader("GNU ld 2.45", 2, 1, reads_objects=True),
+    "ld": Reader("GNU ld 2.46 and later", 3, reads_objects=True),
+    "libsframe": Reader("readelf, objdump and gdb 2.46 and later", 3),
+    "glibc": Reader("backtrace() of glibc 2.42 to 2.44", 2, 1),
+    "kernel": Reader("Linux, stacks of programs", 3),
+    "kernel-arm64": Reader("Linux on AArch64, its own stacks", 3, reads_objects=True),
+}

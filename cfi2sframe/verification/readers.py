@@ -17,7 +17,7 @@ the releases that its editions name: in the reader's source, or by running it.
   from version 1 to 2 with binutils 2.41, and to 3 with 2.46. Releases 2.41 to 2.43 and 2.45 of ld were not run: 2.45 is
   taken to be like 2.44 with the flag of PC-relative starts (errata 1).
 
-`cfi2sframe.verification.reader_names` has the names, and what is written for each.
+`cfi2sframe.verification` has the names, and what is written for each.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def judge(name: str, section: DecodedSection, image: ElfImage, *, is_in_file: bo
     """Return what the reader called `name` would do with a section for `image`, by edition, the oldest first.
 
     `is_in_file`: the section is the one that the file has, so that headers which lead to it count too. There is no
-    verdict for a name that `cfi2sframe.verification.reader_names` does not have.
+    verdict for a name that `cfi2sframe.verification` does not have.
     """
     bodies = tuple(dict.fromkeys(section.bodies))
     return tuple(

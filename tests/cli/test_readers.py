@@ -10,7 +10,7 @@ import pytest
 from cfi2sframe import convert, load
 from cfi2sframe.abi import AARCH64_LE, AMD64
 from cfi2sframe.api import decode_existing, judge
-from cfi2sframe.verification.reader_names import READERS
+from cfi2sframe.verification import READERS
 from tests.fuzz import seeds
 from tests.support.cli import run
 from tests.support.dwarf import cfi_asm as asm

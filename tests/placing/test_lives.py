@@ -17,7 +17,7 @@ from cfi2sframe.api import decode_existing, verify
 from cfi2sframe.conversion.convert import Options
 from cfi2sframe.jobs.records import Settings
 from cfi2sframe.placing.undo import original_of
-from cfi2sframe.verification.reader_names import READERS
+from cfi2sframe.verification import READERS
 from tests.support.cli import run
 from tests.support.jobs import convert_one
 from tests.support.needs import attempt, need

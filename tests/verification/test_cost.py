@@ -9,7 +9,7 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.api import convert, decode, judge, verify
-from cfi2sframe.verification.reader_names import READERS
+from cfi2sframe.verification import READERS
 from cfi2sframe.verification.readers import Verdict
 from cfi2sframe.verification.truth import MAX_CANDIDATES
 from cfi2sframe.verification.verify import Verification

@@ -10,7 +10,7 @@ from cfi2sframe import load
 from cfi2sframe.api import decode, decode_existing, judge
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import RequestError
-from cfi2sframe.verification.reader_names import READERS
+from cfi2sframe.verification import READERS
 from cfi2sframe.verification.readers import Verdict
 from tests.support.elf import elf_asm as asm
 from tests.support.sframe.kernel_reader import complaints
