@@ -12,6 +12,7 @@ from cfi2sframe.constants.elf import PF_R, PF_X, PT_PHDR
 from tests.support.needs import attempt, need
 from tests.support.placing.embedded import (
     LARGE,
+    P_FILESZ,
     P_FLAGS,
     SMALL,
     converted,
@@ -46,6 +47,24 @@ def test_a_table_of_program_headers_is_not_executable(tmp_path: Path, size: int)
     old, converted = write(tmp_path / "old", bytes(data)), tmp_path / "converted"
     embed(old, converted, size)
     assert [s.flags for s in load(str(converted)).segments if s.type == PT_PHDR] == [PF_R]
+    assert attempt(converted) == attempt(old)
+    assert take_out(converted.read_bytes()) == data
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize("sizes", [(0, 0), (56, 56), (1 << 12, 1 << 12), (56, 1 << 12)])
+def test_the_wrong_size_of_a_table_of_program_headers_comes_back(
+    tmp_path: Path, sizes: tuple[int, int], size: int
+) -> None:
+    """LIEF leaves the size of PT_PHDR as it was, and no loader reads it."""
+    data = bytearray(linked_program("bfd", "pie", "noseparate").read_bytes())
+    at = segment_header(load(bytes(data)), PT_PHDR)
+    struct.pack_into("<QQ", data, at + P_FILESZ, *sizes)
+    old, converted = write(tmp_path / "old", bytes(data)), tmp_path / "converted"
+    embed(old, converted, size)
+    image = load(str(converted))
+    table_size = 56 * len(image.segments)
+    assert [s.memory_size for s in image.segments if s.type == PT_PHDR] == [table_size]
     assert attempt(converted) == attempt(old)
     assert take_out(converted.read_bytes()) == data
 
