@@ -90,7 +90,8 @@ class Stubs:
         reached: dict[int, dict[FrameState, int]] = {}
         frames: dict[int, FrameState | Problem] = {}
         entry = entry_state(self.decoder.abi.arch)
-        work = [(vaddr, entry, self._frame(entry)) for vaddr in sorted(entries)]
+        entry_frame = self._frame(entry)
+        work = [(vaddr, entry, entry_frame) for vaddr in sorted(entries)]
         while work:
             vaddr, state, frame = work.pop()
             found, known = self.instructions.get(vaddr), reached.setdefault(vaddr, {})
@@ -99,7 +100,7 @@ class Stubs:
             known[frame] = -state[self.decoder.abi.arch.sp_register][1]
             effect = found.effect
             new = None if effect is None else self._after(vaddr, effect, state)
-            after_frame = None if new is None else self._frame(new)
+            after_frame = frame if new == state else None if new is None else self._frame(new)
             if effect is None or new is None or after_frame is None:
                 frames[vaddr] = Problem(StubReason.UNKNOWN_INSTRUCTION, found.text)
                 continue
