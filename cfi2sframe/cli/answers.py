@@ -1,33 +1,128 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask a question of each ELF file that a user names, in this process or in several; no file is changed."""
+"""Ask a question of each ELF file that a user names, in this process or in several; no file is changed.
+
+Here are also the options of the verbs that do so: which files to read, and where to print what.
+"""
 
 from __future__ import annotations
 
+import argparse
 import gc
+import io
 import os
 import sys
 from collections import Counter
-from contextlib import closing
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from cfi2sframe import __version__
 from cfi2sframe.cli.messages import EXIT_UNUSABLE, PROGRAM, exit_status_of, fail, say, worst
+from cfi2sframe.cli.options import add_option, check_apart, listed_names, process_count, write_text
 from cfi2sframe.cli.progress import watched
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import stored_size
-from cfi2sframe.errors import CostError, ErrorKind, kind_of, reason_of
-from cfi2sframe.files.find import Source, Unusable, hint_about, open_source
+from cfi2sframe.errors import CostError, ErrorKind, RequestError, kind_of, reason_of
+from cfi2sframe.files.find import Source, Unusable, find_sources, hint_about, open_source
 from cfi2sframe.process.guard import limited
 from cfi2sframe.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from typing import TextIO
 
-    from cfi2sframe.cli.options import Printing
     from cfi2sframe.elf.contents import FileData
     from cfi2sframe.report.tables import Report
 
 Answer = TypeVar("Answer")
+
+#: Formats by the suffix of the file that is written.
+_BY_SUFFIX: Final = {
+    ".txt": "text",
+    ".json": "json",
+    ".csv": "csv",
+    ".md": "markdown",
+    ".html": "html",
+    ".htm": "html",
+    ".out": "text",
+    ".log": "text",
+}
+
+
+# Options
+
+
+class Inputs(NamedTuple):
+    """The files and directories that a user has named, and the number of processes to share them among."""
+
+    names: tuple[str, ...]
+    excluded: tuple[str, ...] = ()
+    process_count: int = 1
+
+    def find(self) -> list[Source | Unusable]:
+        """Return the files, also those in directories; `-` is standard input."""
+        return list(find_sources(self.names, self.excluded))
+
+
+def inputs_of(arguments: argparse.Namespace) -> Inputs:
+    """Return the files for a verb that only reads. Raises `RequestError` when there are none, and `OSError`."""
+    if not arguments.inputs and arguments.files_from is None:
+        raise RequestError("no input file")
+    names = (*arguments.inputs, *listed_names(arguments))
+    return Inputs(names, tuple(arguments.exclude), process_count(arguments.jobs))
+
+
+class Printing(NamedTuple):
+    """Where to print, `-` for standard output, and in what format."""
+
+    path: str = "-"
+    format: str = "text"
+
+    @contextmanager
+    def open(self) -> Iterator[TextIO]:
+        """Give a stream to print to; a file appears when all of it is written. Raises `OutputError`."""
+        if self.path == "-":
+            yield sys.stdout
+            return
+        text = io.StringIO()
+        yield text
+        write_text(self.path, text.getvalue())
+
+
+def add_output(parser: argparse.ArgumentParser, formats: Sequence[str]) -> argparse._ArgumentGroup:
+    """Add `-o` and `--format`; the first format is the default. Return their group."""
+    group = parser.add_argument_group("output")
+    add_option(group, "-o, --output OUT", "the file to write (default: -)", default="-")
+    text = f"{', '.join(formats[:-1])} or {formats[-1]} (default: by the suffix of OUT, else {formats[0]})"
+    add_option(group, "--format NAME", text, choices=formats)
+    group.set_defaults(formats=tuple(formats))
+    return group
+
+
+def printing_of(arguments: argparse.Namespace, inputs: Sequence[str]) -> Printing:
+    """Return where to print what. Raises `RequestError` for a suffix of a format that the verb does not write."""
+    check_apart("output", arguments.output, inputs)
+    if arguments.format is not None:
+        return Printing(arguments.output, arguments.format)
+    formats = arguments.formats
+    suffix = os.path.splitext(arguments.output)[1].lower()
+    # Other letters are a format that no verb writes; digits belong to a version or a date.
+    named = _BY_SUFFIX.get(suffix, suffix[1:] if suffix[1:].isalpha() else formats[0])
+    if named not in formats:
+        known = f"{', '.join(formats[:-1])} and {formats[-1]}"
+        raise RequestError(f"-o {arguments.output}: the formats are {known}, not {named}")
+    return Printing(arguments.output, named)
+
+
+def count_or_all(text: str) -> int | None:
+    """Parse a count, or `all`, which is None."""
+    if text == "all":
+        return None
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"neither a count nor 'all': {text!r}")
+    return int(text)
+
+
+# Answers
 
 
 def read_source(source: Source, question: Callable[[FileData, str], Answer]) -> tuple[Source, Answer | Unusable]:

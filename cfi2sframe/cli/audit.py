@@ -7,18 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cfi2sframe.audit.compare import audit
-from cfi2sframe.cli.answers import collect, publish
+from cfi2sframe.cli.answers import add_output, collect, inputs_of, printing_of, publish
 from cfi2sframe.cli.messages import EXIT_DIFFERENCE, EXIT_SUCCESS, PROGRAM, worst
-from cfi2sframe.cli.options import (
-    add_debug_file,
-    add_inputs,
-    add_option,
-    add_output,
-    add_source,
-    debug_file_of,
-    inputs_of,
-    printing_of,
-)
+from cfi2sframe.cli.options import add_debug_file, add_inputs, add_option, add_source, debug_file_of
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.elf.debug_file import with_debug_file
 from cfi2sframe.report.audit import audit_report

@@ -7,19 +7,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.api import convert_for
-from cfi2sframe.cli.answers import collect, publish
+from cfi2sframe.cli.answers import add_output, collect, count_or_all, inputs_of, printing_of, publish
 from cfi2sframe.cli.messages import EXIT_INCOMPLETE, PROGRAM, say, worst
 from cfi2sframe.cli.options import (
     add_conversion_options,
     add_inputs,
     add_option,
-    add_output,
     conversion_options,
-    count_or_all,
     debug_file_of,
-    inputs_of,
     percentage,
-    printing_of,
 )
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.elf.debug_file import with_debug_file

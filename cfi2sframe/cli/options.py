@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several verbs share, and their values: files to read, how to convert, where to print."""
+"""Options that several verbs share, and their values: files to read, and how to convert."""
 
 from __future__ import annotations
 
 import argparse
-import io
 import os
-import re
-import sys
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from cfi2sframe.constants.sframe import DEFAULT_ERRATA, ERRATA
 from cfi2sframe.conversion.convert import Options
@@ -18,27 +14,12 @@ from cfi2sframe.files.write import write_output
 from cfi2sframe.verification import READERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from typing import TextIO
-
-    from cfi2sframe.files.find import Source, Unusable
-
-#: Formats by the suffix of the file that is written.
-_BY_SUFFIX: Final = {
-    ".txt": "text",
-    ".json": "json",
-    ".csv": "csv",
-    ".md": "markdown",
-    ".html": "html",
-    ".htm": "html",
-    ".out": "text",
-    ".log": "text",
-}
+    from collections.abc import Iterable
 
 
 def add_option(group: argparse._ActionsContainer, spelling: str, text: str, **more: Any) -> None:  # noqa: ANN401 - argparse's
     """Add an option, spelled as in its help: `-j, --jobs N` takes a value, `--compare OLD NEW` two, `--check` none."""
-    words = re.split(",? ", spelling)
+    words = spelling.replace(",", "").split()
     names = [word for word in words if word.startswith("-")]
     metavars = tuple(words[len(names) :])
     if not metavars:
@@ -51,20 +32,6 @@ def add_option(group: argparse._ActionsContainer, spelling: str, text: str, **mo
 
 
 # Files
-
-
-class Inputs(NamedTuple):
-    """The files and directories that a user has named, and the number of processes to share them among."""
-
-    names: tuple[str, ...]
-    excluded: tuple[str, ...] = ()
-    process_count: int = 1
-
-    def find(self) -> list[Source | Unusable]:
-        """Return the files, also those in directories; `-` is standard input."""
-        from cfi2sframe.files.find import find_sources
-
-        return list(find_sources(self.names, self.excluded))
 
 
 def add_inputs(parser: argparse.ArgumentParser, text: str, *, has_processes: bool = True) -> argparse._ArgumentGroup:
@@ -88,14 +55,6 @@ def listed_names(arguments: argparse.Namespace) -> tuple[str, ...]:
     from cfi2sframe.files.find import names_from
 
     return tuple(names_from(arguments.files_from))
-
-
-def inputs_of(arguments: argparse.Namespace) -> Inputs:
-    """Return the files for a verb that only reads. Raises `RequestError` when there are none, and `OSError`."""
-    if not arguments.inputs and arguments.files_from is None:
-        raise RequestError("no input file")
-    names = (*arguments.inputs, *listed_names(arguments))
-    return Inputs(names, tuple(arguments.exclude), process_count(arguments.jobs))
 
 
 def process_count(jobs: int | None) -> int:
@@ -183,51 +142,9 @@ def conversion_options(arguments: argparse.Namespace) -> Options:
 # Output
 
 
-class Printing(NamedTuple):
-    """Where to print, `-` for standard output, and in what format."""
-
-    path: str = "-"
-    format: str = "text"
-
-    @contextmanager
-    def open(self) -> Iterator[TextIO]:
-        """Give a stream to print to; a file appears when all of it is written. Raises `OutputError`."""
-        if self.path == "-":
-            yield sys.stdout
-            return
-        text = io.StringIO()
-        yield text
-        write_text(self.path, text.getvalue())
-
-
 def write_text(path: str, text: str) -> None:
     """Write a file, whole or not at all; `-` is standard output. Raises `OutputError`."""
     write_output(path, text.encode("utf-8", "backslashreplace"))
-
-
-def add_output(parser: argparse.ArgumentParser, formats: Sequence[str]) -> argparse._ArgumentGroup:
-    """Add `-o` and `--format`; the first format is the default. Return their group."""
-    group = parser.add_argument_group("output")
-    add_option(group, "-o, --output OUT", "the file to write (default: -)", default="-")
-    text = f"{', '.join(formats[:-1])} or {formats[-1]} (default: by the suffix of OUT, else {formats[0]})"
-    add_option(group, "--format NAME", text, choices=formats)
-    group.set_defaults(formats=tuple(formats))
-    return group
-
-
-def printing_of(arguments: argparse.Namespace, inputs: Sequence[str]) -> Printing:
-    """Return where to print what. Raises `RequestError` for a suffix of a format that the verb does not write."""
-    check_apart("output", arguments.output, inputs)
-    if arguments.format is not None:
-        return Printing(arguments.output, arguments.format)
-    formats = arguments.formats
-    suffix = os.path.splitext(arguments.output)[1].lower()
-    # Other letters are a format that no verb writes; digits belong to a version or a date.
-    named = _BY_SUFFIX.get(suffix, suffix[1:] if suffix[1:].isalpha() else formats[0])
-    if named not in formats:
-        known = f"{', '.join(formats[:-1])} and {formats[-1]}"
-        raise RequestError(f"-o {arguments.output}: the formats are {known}, not {named}")
-    return Printing(arguments.output, named)
 
 
 def check_apart(option: str, path: str | None, others: Iterable[str]) -> None:
@@ -270,13 +187,4 @@ def positive(text: str) -> int:
     """Parse a number of at least one."""
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"not a positive number: {text!r}")
-    return int(text)
-
-
-def count_or_all(text: str) -> int | None:
-    """Parse a count, or `all`, which is None."""
-    if text == "all":
-        return None
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"neither a count nor 'all': {text!r}")
     return int(text)

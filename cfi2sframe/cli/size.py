@@ -8,19 +8,14 @@ from operator import add
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.api import convert_for
-from cfi2sframe.cli.answers import Collected, collect, publish
+from cfi2sframe.cli.answers import Collected, Inputs, add_output, collect, count_or_all, inputs_of, printing_of, publish
 from cfi2sframe.cli.messages import EXIT_INCOMPLETE, PROGRAM, say, worst
 from cfi2sframe.cli.options import (
-    Inputs,
     add_conversion_options,
     add_inputs,
     add_option,
-    add_output,
     conversion_options,
-    count_or_all,
-    inputs_of,
     percentage,
-    printing_of,
     process_count,
 )
 from cfi2sframe.cli.parsers import describe

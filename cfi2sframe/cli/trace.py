@@ -6,16 +6,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from cfi2sframe.cli.answers import add_output, printing_of
 from cfi2sframe.cli.messages import EXIT_SUCCESS, PROGRAM
-from cfi2sframe.cli.options import (
-    add_option,
-    add_output,
-    add_source,
-    add_version,
-    debug_file_of,
-    positive,
-    printing_of,
-)
+from cfi2sframe.cli.options import add_option, add_source, add_version, debug_file_of, positive
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.elf.load import read_file, stored_size
 from cfi2sframe.errors import RequestError, naming

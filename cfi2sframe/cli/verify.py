@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe import api
-from cfi2sframe.cli.answers import answers_of, is_one_file, is_skipped
+from cfi2sframe.cli.answers import answers_of, inputs_of, is_one_file, is_skipped
 from cfi2sframe.cli.messages import (
     EXIT_DIFFERENCE,
     EXIT_SUCCESS,
@@ -29,7 +29,6 @@ from cfi2sframe.cli.options import (
     check_apart,
     conversion_options,
     debug_file_of,
-    inputs_of,
     write_text,
 )
 from cfi2sframe.cli.parsers import describe
