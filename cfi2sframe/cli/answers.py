@@ -52,23 +52,35 @@ _BY_SUFFIX: Final = {
 
 
 class Inputs(NamedTuple):
-    """The files and directories that a user has named, and the number of processes to share them among."""
+    """The files and directories that a user has named, and the number of processes to share them among.
 
-    names: tuple[str, ...]
+    `listed` are those of `--files-from`, skipped if they have nothing that is asked for.
+    """
+
+    named: tuple[str, ...]
     excluded: tuple[str, ...] = ()
     process_count: int = 1
+    listed: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names."""
+        return self.named + self.listed
 
     def find(self) -> list[Source | Unusable]:
         """Return the files, also those in directories; `-` is standard input."""
-        return list(find_sources(self.names, self.excluded))
+        listed = (
+            item._replace(is_listed=True) if isinstance(item, Source) else item for item in find_sources(self.listed)
+        )
+        return [*find_sources(self.named, self.excluded), *listed]
 
 
 def inputs_of(arguments: argparse.Namespace) -> Inputs:
     """Return the files for a verb that only reads. Raises `RequestError` when there are none, and `OSError`."""
     if not arguments.inputs and arguments.files_from is None:
         raise RequestError("no input file")
-    names = (*arguments.inputs, *listed_names(arguments))
-    return Inputs(names, tuple(arguments.exclude), process_count(arguments.jobs))
+    excluded, count = tuple(arguments.exclude), process_count(arguments.jobs)
+    return Inputs(tuple(arguments.inputs), excluded, count, listed_names(arguments))
 
 
 class Printing(NamedTuple):
@@ -166,13 +178,15 @@ def answers_of(
 
 
 def is_one_file(found: Sequence[Source | Unusable]) -> bool:
-    """Whether the user has named a single file, and no directory."""
-    return len(found) == 1 and isinstance(found[0], Source) and not found[0].is_found
+    """Whether the user has named a single file, and no directory or list."""
+    return len(found) == 1 and isinstance(found[0], Source) and not (found[0].is_found or found[0].is_listed)
 
 
 def is_skipped(source: Source | Unusable, result: Unusable) -> bool:
-    """Whether a file is no failure: it has nothing that was asked for, and was found in a directory or an archive."""
-    return result.kind is ErrorKind.UNFIT and isinstance(source, Source) and source.is_found
+    """Whether a file is no failure: it has nothing that was asked for, and was found or listed, not named."""
+    if result.kind not in (ErrorKind.UNFIT, ErrorKind.NOT_ELF) or not isinstance(source, Source):
+        return False
+    return source.is_found or source.is_listed
 
 
 class Collected(NamedTuple, Generic[Answer]):

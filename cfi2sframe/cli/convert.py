@@ -141,6 +141,8 @@ def write_request(arguments: argparse.Namespace, settings: Settings) -> WriteReq
         refuse(arguments, ("report",), _IN_PLACE)
     listed = listed_names(arguments)
     report, output = arguments.report, arguments.output
+    if report == output == "-":
+        raise RequestError("-o - and --report - would both write to standard output")
     if report is not None and report != "-":
         # Fail before a long run, not after it.
         with naming_path(report):

@@ -40,7 +40,8 @@ def add_inputs(parser: argparse.ArgumentParser, text: str, *, has_processes: boo
     group.add_argument("inputs", metavar="FILE", nargs="*", help=text)
     text = "skip files and directories by name, or by path if GLOB has a slash"
     add_option(group, "--exclude GLOB", text, action="append", default=[])
-    add_option(group, "--files-from LIST", "also process the NUL-terminated names in LIST (find -print0); - is stdin")
+    text = "also process the files in LIST, NUL-terminated (find -print0); - is stdin"
+    add_option(group, "--files-from LIST", text)
     if has_processes:
         add_option(group, "-j, --jobs N", "number of processes (default: one per processor)", type=positive)
     else:

@@ -51,7 +51,8 @@ class Source(NamedTuple):
     """A file to open. `name` is what reports call it, `size` its bytes, holes included.
 
     `is_found`: it was found in a directory or an archive, not named; then it must be a regular file when it is opened.
-    `offset` is where the member of an archive begins in the file; 0: the file itself is meant.
+    `is_listed`: a list of files names it. `offset` is where the member of an archive begins in the file; 0: the file
+    itself is meant.
     """
 
     path: str
@@ -59,6 +60,7 @@ class Source(NamedTuple):
     size: int
     is_found: bool = False
     offset: int = 0
+    is_listed: bool = False
 
 
 class Unusable(NamedTuple):
@@ -298,10 +300,11 @@ def hint_about(path: str) -> str:
 
 
 def names_from(path: str) -> list[str]:
-    """Return the names in a list; `-` is standard input.
+    """Return the names of files in a list, also of missing ones; `-` is standard input.
 
-    Raises `OSError` when it cannot be read, `RequestError` when its names are lines, or when it is no list: an ELF file
-    that is taken for one has strings that name files of the system.
+    What else `find` lists is left out, as in directories: these, links that lead nowhere, FIFOs, devices. Raises
+    `OSError` when it cannot be read, `RequestError` when its names are lines, or when it is no list: an ELF file that
+    is taken for one has strings that name files of the system.
     """
     with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:
         # In blocks: Python allocates all that a call of `read` may return.
@@ -314,4 +317,5 @@ def names_from(path: str) -> list[str]:
         raise RequestError(f"--files-from {path}: expected NUL-separated names (find -print0)")
     if b"\0\0" in data:
         raise RequestError(f"--files-from {path}: not a list of names, because it has an empty one")
-    return [os.fsdecode(bytes(name)) for name in data.split(b"\0") if name]
+    names = [os.fsdecode(bytes(name)) for name in data.split(b"\0") if name]
+    return [name for name in names if os.path.isfile(name) or not os.path.lexists(name)]

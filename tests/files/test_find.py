@@ -303,6 +303,27 @@ def test_names_end_with_nul(tmp_path: Path) -> None:
         assert names_from(str(listed)) == names
 
 
+def test_what_find_lists_besides_files_is_left_out(tmp_path: Path) -> None:
+    """Reading verbs and those that write, alone and beside a directory: a listed directory is never searched."""
+    folder = tmp_path / "folder"
+    for path in (folder / "inner" / "hidden", folder / "object", folder / "text"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"text" if path.name == "text" else OBJECT)
+    (folder / "link").symlink_to("object")
+    (folder / "dangling").symlink_to("nowhere")
+    os.mkfifo(folder / "fifo")
+    listed = tmp_path / "list"
+    listed.write_bytes(b"".join(os.fsencode(path) + b"\0" for path in [folder, *folder.iterdir()]))
+    assert sorted(map(os.path.basename, names_from(str(listed)))) == ["link", "object", "text"]
+    (tmp_path / "empty").mkdir()
+    for more in ([], [_write(tmp_path / "other", OBJECT)], [tmp_path / "empty"]):
+        for words in (("coverage",), ("size",), ("audit",), ("verify", "--would-be"), ("--in-place",), ("dump",)):
+            assert run(*words, *more, "--files-from", listed).status == 0
+    assert (folder / "inner" / "hidden").read_bytes() == OBJECT
+    listed.write_bytes(b"missing\0")
+    assert names_from(str(listed)) == ["missing"]
+
+
 @pytest.mark.parametrize(("data", "message"), [(b"a.o\nb.o\n", "NUL"), (b"\x7fELF\2\1\1\0\0/lib/ld.so\0", "empty one")])
 def test_what_is_no_list_is_taken_for_a_mistake(tmp_path: Path, data: bytes, message: str) -> None:
     listed = tmp_path / "list"

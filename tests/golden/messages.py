@@ -83,6 +83,7 @@ prog -o out -r
 remove prog -o out -r
 prog -o out --files-from list
 prog -o out -j 2
+prog -o - --report -
 remove with -o out --report report
 --in-place prog --exclude x
 remove --in-place prog --exclude x
