@@ -11,10 +11,13 @@ import errno
 import os
 from contextlib import contextmanager
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+#: Capstone's number for it (CS_ERR_MEM).
+_OUT_OF_MEMORY: Final = 1
 
 
 class ErrorKind(Enum):
@@ -185,7 +188,7 @@ def checked_path(path: object) -> str:
     """Return a path as text. Raises `RequestError` for what the operating system takes for none."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(text, str) or "\0" in text:
-        raise RequestError(f"not a path: {text!r}")
+        raise RequestError(f"not a path: {text!r}" if isinstance(text, str) else f"not a path: {type(text).__name__}")
     return text
 
 
@@ -193,14 +196,21 @@ def kind_of(error: Exception) -> ErrorKind:
     """Return the kind of a failure; an unexpected exception is a bug of this program."""
     if isinstance(error, Cfi2SFrameError):
         return error.kind
-    return ErrorKind.SYSTEM if isinstance(error, OSError | MemoryError) else ErrorKind.INTERNAL
+    return ErrorKind.SYSTEM if isinstance(error, OSError) or is_out_of_memory(error) else ErrorKind.INTERNAL
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an exception means that there is no more memory: Python's, the system's or capstone's."""
+    if type(error).__name__ == "CsError":
+        return getattr(error, "errno", None) == _OUT_OF_MEMORY
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 
 def reason_of(error: Exception) -> str:
     """Return in one line, without the file's name, why work on a file failed, whatever was raised."""
     if isinstance(error, Cfi2SFrameError):
         return error.detail
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+    if is_out_of_memory(error):
         return _out_of_memory()
     if isinstance(error, OSError):
         return error.strerror or str(error)

@@ -250,14 +250,16 @@ def test_damage_is_found_in_a_part_of_a_file(installed: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("path", ["a\0b", b"bytes", 3])
+@pytest.mark.parametrize("path", ["a\0b", b"bytes", bytearray(999), 3])
 def test_what_is_no_path(path: Any) -> None:  # noqa: ANN401 - what a caller may pass by mistake
     calls: list[Callable[[Any], object]] = [lambda path: cfi2sframe.convert_file(path, in_place=True)]
     if not isinstance(path, bytes):
         calls += [cfi2sframe.convert, cfi2sframe.load, cfi2sframe.verify, cfi2sframe.decode_existing]
     for call in calls:
-        with pytest.raises(errors.RequestError, match=r"^not a path: "):
+        with pytest.raises(errors.RequestError, match=r"^not a path: .{,9}$"):
             call(path)
+    with pytest.raises(errors.RequestError, match=r"^not a path: .{,9}$"):
+        cfi2sframe.convert_file("program", "output", debug_file=path)
 
 
 def test_bytes_have_a_name_in_errors() -> None:

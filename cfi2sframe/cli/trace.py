@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from cfi2sframe.cli.answers import add_output, printing_of
 from cfi2sframe.cli.messages import EXIT_SUCCESS, PROGRAM
 from cfi2sframe.cli.options import add_option, add_source, add_version, debug_file_of, positive
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.elf.load import read_file, stored_size
+from cfi2sframe.elf.load import read_file, read_stream, stored_size
 from cfi2sframe.errors import RequestError, naming
+from cfi2sframe.files.find import STANDARD_INPUT
 from cfi2sframe.process.guard import limited
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.trace import FileStore, trace_core, trace_process
@@ -19,6 +21,8 @@ from cfi2sframe.trace.snapshot import resident_size
 
 if TYPE_CHECKING:
     import argparse
+
+    from cfi2sframe.elf.contents import FileData
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"  {PROGRAM} trace --pid 1234 --thread all --format json\n\n"
         "exit status: 0 the stacks are printed, wherever they end; 2 usage; 3 no core file, or no such process.\n",
     )
-    parser.add_argument("core", metavar="CORE", nargs="?", help="the core file")
+    parser.add_argument("core", metavar="CORE", nargs="?", help="the core file; - is standard input")
     add_option(parser, "--pid N", "trace a live process instead", type=positive)
     add_option(parser, "--executable FILE", "program that dumped CORE, if it is not at its own path")
     add_option(parser, "--thread N", "id of a thread, or all (default all)", type=_thread)
@@ -47,6 +51,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _thread(text: str) -> int | None:
     return None if text == "all" else positive(text)
+
+
+def _read(core: str) -> FileData:
+    return read_stream(sys.stdin.buffer) if core == STANDARD_INPUT else read_file(core)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -62,16 +70,17 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError("--executable is only valid with CORE; a process knows its program")
     printing = printing_of(arguments, () if core is None else (core,))
     store = FileStore(arguments.sframe_version or 3, arguments.source, debug_file_of(arguments) or "auto")
-    with naming(core or f"process {pid}"):
+    name = "<stdin>" if core == STANDARD_INPUT else core
+    with naming(name or f"process {pid}"):
         # A pipe can be read only once.
-        data = None if core is None else read_file(core)
+        data = None if core is None else _read(core)
         # Memory of a process that was never touched costs it nothing.
         with limited(resident_size(pid) if data is None else stored_size(data)):
             if data is None:
                 traced = trace_process(pid, store=store, thread=arguments.thread)
             else:
                 traced = trace_core(data, executable=arguments.executable, store=store, thread=arguments.thread)
-            origin = {"file": core} if core else {"pid": pid}
+            origin = {"file": name} if name else {"pid": pid}
             text = f"{traced}\n" if printing.format == "text" else traced.json(schema=SCHEMA_VERSION, **origin)
     with printing.open() as out:
         out.write(text)

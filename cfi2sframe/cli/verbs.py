@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def run_words(words: list[str]) -> int:
     """Run a command line; its first word is a verb, or the verb is convert. Return the exit status."""
     if words[:1] == ["help"]:
-        words = [*words[1:2], "--help"]
+        words = [*(word for word in words[1:2] if word != "help"), "--help"]
     if not words or words[0] in ("-h", "--help", "--version"):
         return status_of("", lambda: _answer(words))
     if words[0] in VERBS:

@@ -17,7 +17,7 @@ from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import read_open, stored_size
 from cfi2sframe.elf.notes import parse_notes
-from cfi2sframe.errors import InputError, reason_of
+from cfi2sframe.errors import InputError, checked_path, reason_of
 from cfi2sframe.process.guard import part
 
 if TYPE_CHECKING:
@@ -61,14 +61,15 @@ def with_debug_file(image: ElfImage, where: str | None) -> Iterator[None]:
         debug.close()
 
 
-def find_debug_file(image: ElfImage, where: str) -> ElfImage | None:
+def find_debug_file(image: ElfImage, where: str | os.PathLike[str]) -> ElfImage | None:
     """Return the separate debug file of a linked file; None where none is found.
 
     `where` is its path, or a directory like `/usr/lib/debug`, or "auto" for that one. In a directory it is looked for
     as gdb does: by build-id, then by the name in `.gnu_debuglink`, beside the file and in `.debug/` there, too; what
     does not belong to the file is passed over. Raises `InputError` when the file at a path cannot be used for the
-    image.
+    image, `RequestError` when `where` is no path.
     """
+    where = checked_path(where)
     if where != AUTO and not os.path.isdir(where):
         try:
             debug = _open(where)

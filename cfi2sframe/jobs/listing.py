@@ -84,7 +84,7 @@ def convert_file(
     level: Level | None = None,
     in_place: bool = False,
     replace: bool = False,
-    debug_file: str | None = None,
+    debug_file: str | os.PathLike[str] | None = None,
 ) -> Outcome:
     """Write a copy of a file with a section made from its CFI or, with `in_place`, rewrite the file itself.
 
@@ -100,7 +100,7 @@ def convert_file(
     name = _named(path)
     options = Options(version, errata, source, level=level)
     check_options(options)
-    settings = Settings(options, replaces=replace, debug_file=debug_file)
+    settings = Settings(options, replaces=replace, debug_file=None if debug_file is None else checked_path(debug_file))
     if in_place == (output is not None):
         raise RequestError("convert_file takes either an output or in_place=True")
     if output is None:

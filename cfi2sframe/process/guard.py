@@ -13,13 +13,12 @@ with guard.limited(os.path.getsize(path)):
 
 from __future__ import annotations
 
-import errno
 import resource
 import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from cfi2sframe.errors import CostError
+from cfi2sframe.errors import CostError, is_out_of_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,8 +76,8 @@ def limited(input_size: int) -> Iterator[None]:
         if is_ours:
             _limit_memory(limit, hard)
         yield
-    except (MemoryError, OSError) as error:
-        is_exhausted = is_ours and (isinstance(error, MemoryError) or error.errno == errno.ENOMEM)
+    except Exception as error:
+        is_exhausted = is_ours and is_out_of_memory(error)
         if not is_exhausted:
             raise
     finally:

@@ -19,6 +19,7 @@ def test_help_and_version_take_words(tmp_path: Path) -> None:
 def test_a_help_is_a_screen_with_examples_and_statuses(verb: str) -> None:
     status, out, err = run(verb, "--help")
     assert (status, err, run("help", verb).out) == (0, (), out)
+    assert run("help", "help") == run("help")
     assert out.startswith(f"usage: cfi2sframe {'[convert]' if verb == 'convert' else verb} ".encode())
     lines = out.decode().splitlines()
     assert len(lines) <= 50

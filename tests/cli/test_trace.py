@@ -37,6 +37,7 @@ def test_what_is_printed(path: str, tmp_path: Path) -> None:
     done = run("trace", f"/dev/fd/{read_end}", "--thread", "78")
     os.close(read_end)
     assert done == run("trace", tmp_path / "core", "--thread", "78")
+    assert done == run("trace", "-", "--thread", "78", stdin=core)
     lines = done.out.decode().splitlines()
     assert (done.status, done.err) == (0, ())
     assert lines[:3] == [

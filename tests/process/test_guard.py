@@ -14,11 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import capstone
 import pytest
 
 from cfi2sframe.abi import AMD64
 from cfi2sframe.constants.elf import SHT_GNU_SFRAME
-from cfi2sframe.errors import CostError, ErrorKind, InputError, kind_of
+from cfi2sframe.errors import CostError, ErrorKind, InputError, kind_of, reason_of
 from cfi2sframe.process import guard
 from cfi2sframe.process.guard import grant_for_code, limited, part
 from tests.support.dwarf import cfi_asm as asm
@@ -68,6 +69,11 @@ def test_memory() -> None:
     # As mmap(2) fails.
     with pytest.raises(CostError, match=message), limited(1000):
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    no_memory = capstone.CsError(capstone.CS_ERR_MEM)
+    with pytest.raises(CostError, match=message), limited(1000):
+        raise no_memory
+    assert (kind_of(no_memory), reason_of(no_memory)) == (ErrorKind.SYSTEM, "out of memory")
+    assert kind_of(capstone.CsError(capstone.CS_ERR_MODE)) is ErrorKind.INTERNAL
     with limited(1 << 20):
         bytearray(80 << 20)
     assert state() == before
