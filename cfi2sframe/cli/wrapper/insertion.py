@@ -59,7 +59,10 @@ def insert(role: Role, path: str, plan: Callable[[], Sequence[str] | None]) -> i
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    process = os.fork()
+    try:
+        process = os.fork()
+    except OSError as error:
+        return without_section(role, path, reason_of(error))
     if process == 0:
         status = EXIT_UNUSABLE
         try:

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What becomes of a file that was linked: its section, the log, STRICT, and flags that are wrong."""
 
+import errno
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from cfi2sframe.cli.wrapper.insertion import insert
+from cfi2sframe.cli.wrapper.programs import ASSEMBLER, Role
 from tests.support.contrib import environment, has_section, run, shell_script
 from tests.support.needs import Result, attempt, need
 
@@ -97,3 +101,14 @@ def test_a_log_that_cannot_be_written_is_said_once(tmp_path: Path, programs: Pat
     result = link_with(tmp_path, programs, "cp /bin/ls out", CFI2SFRAME_LOG=f"{tmp_path}/missing/log")
     assert (result.status, result.err.count("\n")) == (0, 1)
     assert "CFI2SFRAME_LOG: " in result.err
+
+
+def test_a_step_succeeds_where_no_process_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "fork", refuse)
+    monkeypatch.setenv("CFI2SFRAME_LOG", f"{tmp_path}/log")
+    assert insert(Role(ASSEMBLER, ("as",)), f"{tmp_path}/in.o", lambda: ()) == 0
+    verdict = "warning: no .sframe section was put in: Resource temporarily unavailable"
+    assert (tmp_path / "log").read_text() == f"cfi2sframe-as: {tmp_path}/in.o: {verdict}\n"
