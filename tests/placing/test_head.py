@@ -8,7 +8,7 @@ import pytest
 
 from cfi2sframe import load, verify
 from cfi2sframe.api import decode_existing
-from cfi2sframe.constants.elf import PF_R, PF_X, PT_PHDR
+from cfi2sframe.constants.elf import PF_R, PF_X, PT_GNU_PROPERTY, PT_PHDR
 from tests.support.needs import attempt, need
 from tests.support.placing.embedded import (
     LARGE,
@@ -51,20 +51,24 @@ def test_a_table_of_program_headers_is_not_executable(tmp_path: Path, size: int)
     assert take_out(converted.read_bytes()) == data
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize("is_stripped", [False, True])
 @pytest.mark.parametrize("sizes", [(0, 0), (56, 56), (1 << 12, 1 << 12), (56, 1 << 12)])
 def test_the_wrong_size_of_a_table_of_program_headers_comes_back(
-    tmp_path: Path, sizes: tuple[int, int], size: int
+    tmp_path: Path, sizes: tuple[int, int], *, is_stripped: bool
 ) -> None:
-    """LIEF leaves the size of PT_PHDR as it was, and no loader reads it."""
-    data = bytearray(linked_program("bfd", "pie", "noseparate").read_bytes())
-    at = segment_header(load(bytes(data)), PT_PHDR)
-    struct.pack_into("<QQ", data, at + P_FILESZ, *sizes)
-    old, converted = write(tmp_path / "old", bytes(data)), tmp_path / "converted"
-    embed(old, converted, size)
-    image = load(str(converted))
-    table_size = 56 * len(image.segments)
-    assert [s.memory_size for s in image.segments if s.type == PT_PHDR] == [table_size]
+    """LIEF leaves the size of PT_PHDR as it was, and no loader reads it. A stripped file's table moves to the end."""
+    old, converted = write(tmp_path / "old", linked_program("bfd", "pie", "noseparate").read_bytes()), tmp_path / "new"
+    if is_stripped:
+        assert attempt("strip", old).status == 0
+    data = bytearray(old.read_bytes())
+    if is_stripped:
+        # What is not known does not move, nor does what it covers.
+        struct.pack_into("<I", data, segment_header(load(bytes(data)), PT_GNU_PROPERTY), 0x6ABCDEF0)
+    struct.pack_into("<QQ", data, segment_header(load(bytes(data)), PT_PHDR) + P_FILESZ, *sizes)
+    plan = embed(write(old, bytes(data)), converted, LARGE)
+    assert ("the program headers moved" in plan.description) == is_stripped
+    segments = load(str(converted)).segments
+    assert [s.memory_size for s in segments if s.type == PT_PHDR] == [56 * len(segments)]
     assert attempt(converted) == attempt(old)
     assert take_out(converted.read_bytes()) == data
 
