@@ -14,17 +14,17 @@ from cfi2sframe.cli.progress import Files
 from tests.support.cli import ROOT
 from tests.support.jobs import OBJECT, object_of
 
-#: The program, whose runs are long after a tenth of a second, and in which files called "slow" take half a second.
+#: The program, whose runs are long after some hundredths of a second, and in which files called "slow" take 0.3 s.
 SLOW = """
 import sys, time
 from cfi2sframe.conversion import convert
 from cfi2sframe.cli import progress, run
-progress._FIRST_SECONDS = progress._INTERVAL_SECONDS = progress._TERMINAL_INTERVAL_SECONDS = 0.15
+progress._FIRST_SECONDS = progress._INTERVAL_SECONDS = progress._TERMINAL_INTERVAL_SECONDS = 0.08
 if {hides_tqdm}:
     sys.modules["tqdm"] = None
 true = convert.read_cfi
 def slow(image, *arguments):
-    end = time.monotonic() + 0.5 * ("slow" in image.name)
+    end = time.monotonic() + 0.3 * ("slow" in image.name)
     while time.monotonic() < end:
         pass
     return true(image, *arguments)

@@ -97,16 +97,30 @@ class Machine(NamedTuple):
         return pair_of(path, assembler.said) if path else None
 
 
-@pytest.fixture
-def machine(binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path) -> Machine:
-    return Machine(binutils, tmp_path)
+@pytest.fixture(scope="module")
+def machine(binutils: Callable[[BinutilsVersion], Binutils], tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    return Machine(binutils, tmp_path_factory.mktemp("gas"))
 
 
-@pytest.mark.parametrize(("key", "name"), CASES)
-def test_same_meaning_in_no_more_rows(key: str, name: str, machine: Machine, request: pytest.FixtureRequest) -> None:
+class Assembled(NamedTuple):
+    """A source's object by an assembler, and ours; the tests of a case follow one another, and share it."""
+
+    assembler: Assembler
+    name: str
+    pair: Pair | None
+
+
+@pytest.fixture(scope="module")
+def assembled(request: pytest.FixtureRequest, machine: Machine) -> Assembled:
+    key, name = request.param
     assembler = ASSEMBLERS[key]
+    return Assembled(assembler, name, machine.pair(assembler, name))
+
+
+@pytest.mark.parametrize("assembled", CASES, indirect=True, ids="-".join)
+def test_same_meaning_in_no_more_rows(assembled: Assembled, machine: Machine, request: pytest.FixtureRequest) -> None:
+    assembler, name, pair = assembled
     known_wrong.expect_failure(request, assembler.case(name), "gas", machine.version(assembler))
-    pair = machine.pair(assembler, name)
     if pair is None:
         return
     if pair.theirs is not None:
@@ -121,10 +135,11 @@ def test_same_meaning_in_no_more_rows(key: str, name: str, machine: Machine, req
     assert problems_of(pair) == []
 
 
-@pytest.mark.parametrize(("key", "name"), [case for case in CASES if case[0].startswith("amd64")])
-def test_our_reading_of_gas_sections_is_readelfs(key: str, name: str, machine: Machine) -> None:
-    assembler = ASSEMBLERS[key]
-    pair = machine.pair(assembler, name)
+@pytest.mark.parametrize(
+    "assembled", [case for case in CASES if case[0].startswith("amd64")], indirect=True, ids="-".join
+)
+def test_our_reading_of_gas_sections_is_readelfs(assembled: Assembled, machine: Machine) -> None:
+    assembler, _, pair = assembled
     if pair is None or pair.theirs is None or pair.theirs.header.fre_count > MAX_PRINTED_ROWS:
         return
     tools = machine.binutils(assembler.version)

@@ -121,8 +121,8 @@ def test_odd_names(folder: Path, name: bytes) -> None:
         (folder / "other.o").write_bytes(object_of(1))
         assert run(folder, *words) == (0, b"", "")
         assert Path(os.fsdecode(path)).read_bytes() == expected(COPY)["out.o"]
-        assert run(folder, b"-o", b"./" + name, b"--", b"other.o") == (0, b"", "")
-        assert set(os.listdir(os.fsencode(folder))) == {name, b"other.o"}
+    assert run(folder, b"-o", b"./" + name, b"--", b"other.o") == (0, b"", "")
+    assert set(os.listdir(os.fsencode(folder))) == {name, b"other.o"}
 
 
 # Attributes

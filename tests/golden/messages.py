@@ -331,24 +331,28 @@ def text_of_messages() -> str:
         full.mkdir()
         os.chdir(full)
         fill()
+        given = _contents()
         for session in SESSIONS.splitlines():
             if not session or session.startswith("#"):
                 lines.append(session)
                 continue
-            os.chdir(name)
-            shutil.rmtree(folder, ignore_errors=True)
-            shutil.copytree(full, folder, symlinks=True)
-            folder.joinpath("hard2").unlink()
+            if not folder.exists():
+                shutil.copytree(full, folder, symlinks=True)
+                folder.joinpath("hard2").unlink()
+                os.link(folder / "hard1", folder / "hard2")
             os.chdir(folder)
-            os.link("hard1", "hard2")
-            lines += _lines_of(session)
+            before = _state()
+            lines += _lines_of(session, given)
+            if _state() != before:
+                os.chdir(name)
+                shutil.rmtree(folder)
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _lines_of(session: str) -> Iterator[str]:
-    """Yield what the commands of a session print in the current folder."""
+def _lines_of(session: str, before: dict[str, bytes]) -> Iterator[str]:
+    """Yield what the commands of a session print in the current folder, whose files have these contents."""
     for command in session.split(" && "):
-        before = _contents()
+        state = _state()
         status, out, err = run(*command.split())
         yield f"$ cfi2sframe {command}"
         yield from out.decode().replace(f"{os.getcwd()}/", "").splitlines()
@@ -358,11 +362,18 @@ def _lines_of(session: str) -> Iterator[str]:
             yield timeless.replace("'", "") if "invalid choice" in line else timeless
         if status:
             yield f"exit status {status}"
-        after = _contents()
+        after = before if _state() == state else _contents()
         changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
         if changed:
             yield f"written: {', '.join(changed)}"
+        before = after
     yield ""
+
+
+def _state() -> dict[Path, tuple[int, ...]]:
+    """Return what shows whether anything has been written in the current folder."""
+    found = {path: path.lstat() for path in Path().rglob("*")}
+    return {path: (each.st_ino, each.st_mode, each.st_mtime_ns, each.st_ctime_ns) for path, each in found.items()}
 
 
 def _contents() -> dict[str, bytes]:

@@ -84,8 +84,9 @@ def test_an_interrupt(tmp_path: Path, jobs: int, number: signal.Signals, *, to_a
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_no_process_stays_when_size_is_interrupted(tmp_path: Path, number: signal.Signals) -> None:
     """Not even when the first process is killed: the others find their pipes closed."""
+    data = object_of(FUNCTIONS)
     for index in range(COUNT):
-        (tmp_path / f"{index:02}.o").write_bytes(object_of(FUNCTIONS))
+        (tmp_path / f"{index:02}.o").write_bytes(data)
     with start("size", str(tmp_path), "-j", "2") as process:
         end = time.monotonic() + TIMEOUT_SECONDS
         while process.poll() is None and time.monotonic() < end and len(children(process.pid)) < 2:

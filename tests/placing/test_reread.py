@@ -107,7 +107,7 @@ def test_a_damaged_record_is_not_followed(edit: Edit, bit: int) -> None:
     span = record_span(edit.full)
     assert span is not None
     found = Counter[int]()
-    for place in range(*span, 7):
+    for place in range(*span, 14):
         data = bytearray(edit.full)
         data[place] ^= 1 << bit
         try:

@@ -42,21 +42,21 @@ def work(seconds: float) -> None:
 
 @pytest.fixture(autouse=True)
 def _little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "_SECONDS", 0.5)
+    monkeypatch.setattr(guard, "_SECONDS", 0.1)
     monkeypatch.setattr(guard, "_MEMORY", 64 << 20)
     monkeypatch.setattr(guard, "_AGAIN", 0.05)
 
 
 def test_time() -> None:
     before = state()
-    message = r"^takes more CPU time than a file of this size accounts for \(0\.5 s\)$"
+    message = r"^takes more CPU time than a file of this size accounts for \(0\.1 s\)$"
     with pytest.raises(CostError, match=message) as got, limited(1000):
-        work(5)
+        work(1)
     assert kind_of(got.value) is ErrorKind.COSTLY
     assert not isinstance(got.value, InputError)
     assert state() == before
     with limited(1 << 20):
-        work(1)
+        work(0.3)
     assert state() == before
 
 
@@ -94,8 +94,8 @@ def test_an_exception_that_is_lost_comes_again(monkeypatch: pytest.MonkeyPatch) 
         del thing
         assert reference() is None
         with suppress(Exception):
-            work(5)
-        work(5)
+            work(1)
+        work(1)
 
     with pytest.raises(CostError), limited(0):
         lose()
@@ -108,14 +108,14 @@ def test_a_part_has_limits_of_its_own() -> None:
         assert state() == before
     with limited(0):
         for _ in range(3):
-            with suppress(CostError), part(1 << 16):
-                work(5)
+            with suppress(CostError), part(1 << 14):
+                work(1)
         kept = []
         with part(1 << 20):
             kept.append(bytearray(80 << 20))
         bytearray(32 << 20)
         with pytest.raises(CostError):
-            work(5)
+            work(1)
     assert state() == before
 
 
@@ -124,12 +124,12 @@ def test_code_that_is_followed_has_time_of_its_own() -> None:
 
     def follow(seconds: float) -> None:
         with limited(0):
-            grant_for_code((1 << 20) // 50)
+            grant_for_code((1 << 20) // 250)
             work(seconds)
 
-    follow(0.7)
-    with pytest.raises(CostError, match=r"\(1\.5 s\)$"):
-        follow(5)
+    follow(0.2)
+    with pytest.raises(CostError, match=r"\(0\.3 s\)$"):
+        follow(1)
     grant_for_code(1 << 20)
     assert state() == before
 

@@ -18,7 +18,7 @@ import pytest
 
 from cfi2sframe.abi import AMD64
 from cfi2sframe.errors import InputError
-from cfi2sframe.trace import AddressSpace, Ending, FileStore, Traced, trace_process
+from cfi2sframe.trace import AddressSpace, Ending, FileStore, Traced, snapshot, trace_process
 from cfi2sframe.trace.snapshot import Process, stopped_threads
 from cfi2sframe.trace.space import ModuleFile
 from tests.support import cli
@@ -254,8 +254,11 @@ def test_an_error_resumes_the_threads(sleeper: subprocess.Popen[bytes], store: F
     assert wait_for_state(sleeper.pid, "S") == "S"
 
 
-def test_a_parent_that_waits_for_its_vfork_child(tmp_path: Path, store: FileStore) -> None:
+def test_a_parent_that_waits_for_its_vfork_child(
+    tmp_path: Path, store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It cannot be stopped: an error, soon, and the process goes on as before."""
+    monkeypatch.setattr(snapshot, "_STOP_SECONDS", 0.5)
     source = """
     #include <stdio.h>
     #include <unistd.h>
