@@ -6,7 +6,6 @@ version, `verify`, `dump`, a run of the program, and removal, twice.
 """
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -21,8 +20,8 @@ from cfi2sframe.verification import READERS
 from tests.support.cli import run
 from tests.support.jobs import convert_one
 from tests.support.needs import attempt, need
-from tests.support.oracle.tools import Binutils, BinutilsVersion
 from tests.support.placing.embedded import KINDS, emitted, linked_program, without_section_headers, write
+from tests.support.placing.rewriting import rewrite, tool
 
 pytestmark = pytest.mark.oracle
 
@@ -68,13 +67,23 @@ OBJECT_PRODUCERS: tuple[Producer, ...] = (
 #: In linked files: GNU ld's merge of such objects, lld's concatenation, mold's merge, or this program.
 LINKED_PRODUCERS = ("ld 2.44", "ld newest", "lld", "mold", "ours 1", "ours 2", "ours 3")
 LINKED_KINDS = ("pie", "nopie", "static", "library", "no section headers")
-#: "TOOL VERSION WORDS": what is done to IN.
+PATCHELF = "machine patchelf --set-rpath /opt/lib --output OUT IN"
+#: What is done to the file: a command, nothing, or LIEF, which is a library.
 TOOLS = (
     "none",
-    "2.40 strip", "2.44 strip", "newest strip", "2.40 strip -g", "newest strip -g",
-    "2.40 objcopy", "newest objcopy", "machine llvm-objcopy", "machine llvm-strip", "machine eu-strip",
-    "machine patchelf", "wheel lief",
-)  # fmt: skip
+    "2.40 strip -o OUT IN",
+    "2.44 strip -o OUT IN",
+    "newest strip -o OUT IN",
+    "2.40 strip -g -o OUT IN",
+    "newest strip -g -o OUT IN",
+    "2.40 objcopy IN OUT",
+    "newest objcopy IN OUT",
+    "machine llvm-objcopy IN OUT",
+    "machine llvm-strip -o OUT IN",
+    "machine eu-strip -o OUT IN",
+    PATCHELF,
+    "lief",
+)
 
 
 class Life(NamedTuple):
@@ -85,55 +94,43 @@ class Life(NamedTuple):
     version: int
 
 
-@pytest.fixture
-def tools(binutils: Callable[[BinutilsVersion], Binutils]) -> Callable[[str, str], str]:
-    """`tools("newest", "as")`: the path of a program."""
-
-    def find(version: str, name: str) -> str:
-        return need(name) if version == "machine" else binutils(version).tool(name)  # type: ignore[arg-type]
-
-    return find
-
-
-def assembled(tools: Callable[[str, str], str], version: str, folder: Path) -> Path:
+def assembled(version: str, folder: Path) -> Path:
     source, target = folder / "two.s", folder / "two.o"
     source.write_text(SOURCE)
-    assert attempt(tools(version, "as"), "--gsframe", "-o", target, source).status == 0
+    assert attempt(tool(version, "as"), "--gsframe", "-o", target, source).status == 0
     return target
 
 
-def object_of(producer: Producer, tools: Callable[[str, str], str], folder: Path) -> Life:
+def object_of(producer: Producer, folder: Path) -> Life:
     who, _, version = producer.partition(" ")
     if who == "as":
-        path = assembled(tools, version, folder)
+        path = assembled(version, folder)
     elif producer == "ld -r":
         path = folder / "r.o"
-        assert attempt(tools("newest", "ld"), "-r", "-o", path, assembled(tools, "newest", folder)).status == 0
+        assert attempt(tool("newest", "ld"), "-r", "-o", path, assembled("newest", folder)).status == 0
     elif who == "llvm-mc":
         path = folder / "two.o"
         (folder / "two.s").write_text(SOURCE)
         words = ("-filetype=obj", "-triple=x86_64-linux-gnu", "--gsframe", "-o", path, folder / "two.s")
-        assert attempt(tools("newest", "llvm-mc"), *words).status == 0
+        assert attempt(tool("newest", "llvm-mc"), *words).status == 0
     else:
         path = folder / "two.o"
         (folder / "two.s").write_text(SOURCE)
-        assert attempt(tools("2.40", "as"), "-o", path, folder / "two.s").status == 0
+        assert attempt(tool("2.40", "as"), "-o", path, folder / "two.s").status == 0
         section_type = READERS[READER_OF[int(version)]].section_type
         path.write_bytes(emitted(convert(load(path), version=int(version)), section_type))
     return Life(path, who == "ours", decode_existing(path).version)
 
 
-def linked_of(producer: str, kind: str, tools: Callable[[str, str], str], folder: Path) -> Life:
+def linked_of(producer: str, kind: str, folder: Path) -> Life:
     who, _, version = producer.partition(" ")
     path = folder / "program"
     flags = {"library": ("-shared", "-fPIC"), **KINDS}.get(kind, ())
     if who == "ours":
         data = linked_program(kind=kind).read_bytes() if kind in KINDS else b""
         if kind == "library":
-            assert (
-                attempt("gcc", "-O1", *flags, "-o", path, source_in(folder, "int two(void) { return 0; }\n")).status
-                == 0
-            )
+            source = source_in(folder, "int two(void) { return 0; }\n")
+            assert attempt("gcc", "-O1", *flags, "-o", path, source).status == 0
             data = path.read_bytes()
         elif kind == "no section headers":
             data = without_section_headers(linked_program().read_bytes())
@@ -145,8 +142,8 @@ def linked_of(producer: str, kind: str, tools: Callable[[str, str], str], folder
     if who == "lld":
         need("ld.lld")
     else:
-        use.append(f"-B{Path(tools(version or 'newest', who)).parent}")
-    made = assembled(tools, version if who == "ld" else "newest", folder)
+        use.append(f"-B{Path(tool(version or 'newest', who)).parent}")
+    made = assembled(version if who == "ld" else "newest", folder)
     inputs = [made] if kind == "library" else [made, source_in(folder, CALLER)]
     done = attempt("gcc", "-O1", *use, *flags, "-o", path, *inputs)
     assert done.status == 0, done
@@ -161,45 +158,39 @@ def source_in(folder: Path, text: str) -> Path:
     return path
 
 
-def through(tool: str, tools: Callable[[str, str], str], path: Path) -> bool:
+def through(command: str, path: Path) -> bool:
     """Apply a tool to a file; whether it can."""
-    if tool == "none":
+    if command == "none":
         return True
-    version, name, *words = tool.split()
-    if name == "patchelf":
-        words = ["--set-rpath", "/opt/lib"]
     target = path.with_suffix(".out")
-    arguments: list[str | Path] = [*words, "-o", target, path] if "strip" in name else [*words, path, target]
-    if name == "patchelf":
-        arguments = [*words, "--output", target, path]
-    status = rewritten_by_lief(path, target) if name == "lief" else attempt(tools(version, name), *arguments).status
-    if status or target.read_bytes()[:4] != b"\x7fELF":
+    succeeds = rewritten_by_lief(path, target) if command == "lief" else rewrite(command, path, target)
+    if not succeeds or target.read_bytes()[:4] != b"\x7fELF":
         return False
     shutil.move(target, path)
     return True
 
 
-def rewritten_by_lief(path: Path, target: Path) -> int:
+def rewritten_by_lief(path: Path, target: Path) -> bool:
     lief = pytest.importorskip("lief", reason="no LIEF; get it with: pip install lief")
     binary = lief.parse(str(path))
     if not load(path).is_relocatable:
         binary.add(lief.ELF.DynamicEntryRunPath("/opt/lib"))
     binary.write(str(target))
     target.chmod(path.stat().st_mode)
-    return 0
+    return True
 
 
-def live(life: Life, tool: str, tools: Callable[[str, str], str]) -> None:
+def live(life: Life, command: str) -> None:
     """Do all that is done to a file, and see that each step holds."""
     path = life.path
     runs = attempt(path).status == 0 if load(path).header.type == 3 and path.name == "program" else None
-    if not through(tool, tools, path):
+    if not through(command, path):
         pytest.skip("the tool refuses this file")
     if not load(path).has_sframe:
         pytest.skip("the tool drops the section")
     data = path.read_bytes()
     is_known = original_of(data) is not None
-    if load(data).is_relocatable and "strip" in tool and "-g" not in tool:
+    if load(data).is_relocatable and "strip" in command and "-g" not in command:
         pytest.skip("strip without -g takes the relocations out of an object, so nothing is at an address")
     reader = READER_OF[life.version] if load(data).is_relocatable else None
     same = Settings(Options(life.version), reader)
@@ -218,7 +209,7 @@ def live(life: Life, tool: str, tools: Callable[[str, str], str]) -> None:
             assert path.read_bytes() == data
             continue
         assert done.status in ("converted", "unchanged"), done
-        if wanted is same and life.is_own and tool != "machine patchelf":
+        if wanted is same and life.is_own and command != PATCHELF:
             assert done.status == "unchanged", done
         assert convert_one(path, settings).status == "unchanged"
         assert verify(path).is_clean
@@ -236,22 +227,20 @@ def live(life: Life, tool: str, tools: Callable[[str, str], str]) -> None:
         assert attempt(path).status == 0
 
 
-@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("command", TOOLS)
 @pytest.mark.parametrize("producer", OBJECT_PRODUCERS)
-def test_life_of_an_object(producer: Producer, tool: str, tools: Callable[[str, str], str], tmp_path: Path) -> None:
+def test_life_of_an_object(producer: Producer, command: str, tmp_path: Path) -> None:
     need("gcc")
-    life = object_of(producer, tools, tmp_path)
-    live(life, tool, tools)
+    life = object_of(producer, tmp_path)
+    live(life, command)
     # GNU ld takes what is left.
     assert attempt("gcc", "-o", tmp_path / "linked", life.path, source_in(tmp_path, CALLER)).status == 0
     assert attempt(tmp_path / "linked").status == 0
 
 
-@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("command", TOOLS)
 @pytest.mark.parametrize("kind", LINKED_KINDS)
 @pytest.mark.parametrize("producer", LINKED_PRODUCERS)
-def test_life_of_a_linked_file(
-    producer: str, kind: str, tool: str, tools: Callable[[str, str], str], tmp_path: Path
-) -> None:
+def test_life_of_a_linked_file(producer: str, kind: str, command: str, tmp_path: Path) -> None:
     need("gcc", "g++")
-    live(linked_of(producer, kind, tools, tmp_path), tool, tools)
+    live(linked_of(producer, kind, tmp_path), command)
