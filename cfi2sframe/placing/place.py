@@ -347,10 +347,7 @@ def _with_table_at_end(file: LinkedFile, head: Head, size: int) -> Placement:
     place = {"file_offset": table, "vaddr": table + bias, "paddr": table + bias}
     segments = [s._replace(**place) if s.type == c.PT_PHDR else s for s in _with_section(head.kept, file, block, size)]
     is_program = head.is_static or any(s.type == c.PT_INTERP for s in head.kept)
-    warning = "the program headers are at the end of what is loaded: strip must have run before (eu-strip would damage "
-    warning += (
-        "the file, GNU strip before 2.44 its .sframe; after any GNU strip, kernels before 5.18 do not start it)"
-        if is_program
-        else "the file)"
-    )
+    warning = "the program headers moved to the end of what is loaded; do not strip the file again: eu-strip damages it"
+    if is_program:
+        warning += ", GNU strip before 2.44 its .sframe; after any GNU strip, kernels before 5.18 do not start it"
     return Placement(file, block, size, tuple(segments), {}, 0, (warning,), file.data, table_file_offset=table)
