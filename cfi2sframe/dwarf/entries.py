@@ -147,7 +147,7 @@ class EntryWalk:
             # .eh_frame keeps its CIE pointer at 4 bytes (LSB); .debug_frame widens it.
             start, id_size = offset + 12, 4 if self.is_eh_frame else 8
         if length < id_size or start + length > len(self.data):
-            raise self._error(f"the entry's length of {length} bytes leaves the section", offset)
+            raise self._error(f"the entry's length of {length} bytes exceeds the section", offset)
         identifier = struct.unpack_from(order + ("I" if id_size == 4 else "Q"), self.data, start)[0]
         of_cies = 0 if self.is_eh_frame else (1 << (8 * id_size)) - 1
         return _Entry(identifier == of_cies, identifier, start, start + id_size, start + length)
@@ -162,7 +162,7 @@ class EntryWalk:
         """
         if offset not in self.cies:
             if not 0 <= offset <= len(self.data) - 8:
-                raise CfiError("the CIE pointer leaves the section")
+                raise CfiError("the CIE pointer is outside the section")
             no_cie = CfiError("the CIE pointer does not point to a CIE")
             try:
                 entry = self._entry_at(offset)
@@ -206,7 +206,7 @@ class EntryWalk:
             size, position = read_uleb(data, position)
             position += size
             if position > len(data):
-                raise CfiError("the augmentation data leave the entry")
+                raise CfiError("the augmentation data extend past the end of the entry")
         return DwarfFde(offset, cie, pc_begin, pc_range, data[position:], body + position, body)
 
 
@@ -243,7 +243,7 @@ def _parse_cie(data: bytes, bases: PointerBases, data_vaddr: int) -> DwarfCie:
         size, position = read_uleb(data, position)
         end = position + size
         if end > len(data):
-            raise CfiError("the augmentation data leave the CIE")
+            raise CfiError("the augmentation data extend past the end of the CIE")
         encodings = _encodings(augmentation, data[:end], position, bases, data_vaddr)
         fde_encoding, lsda_encoding = encodings.get("R", fde_encoding), encodings.get("L", lsda_encoding)
     elif augmentation not in ("", "eh"):

@@ -286,7 +286,7 @@ def _null_section(data: Sliceable, header: FileHeader) -> ElfSection:
 def _table(data: Sliceable, offset: int, count: int, entry_size: int, what: str) -> Buffer:
     end = offset + count * entry_size
     if end > len(data):
-        raise ElfError(f"truncated: {count} {what} at 0x{offset:x} leave the file")
+        raise ElfError(f"truncated: {count} {what} at 0x{offset:x} extend past the end of the file")
     return data[offset:end]
 
 

@@ -133,10 +133,8 @@ class ElfImage:
         if section.type == c.SHT_NOBITS:
             return b""
         if section.file_offset + section.size > len(self.data):
-            raise ElfError(
-                f"truncated: {section.size} bytes at file offset 0x{section.file_offset:x} leave the file",
-                section.name,
-            )
+            place = f"{section.size} bytes at file offset 0x{section.file_offset:x}"
+            raise ElfError(f"truncated: {place} extend past the end of the file", section.name)
         return self._file_bytes(section.file_offset, section.size)
 
     def records(self, section: ElfSection, form: str) -> Iterator[tuple[int, ...]]:

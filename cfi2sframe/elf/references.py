@@ -110,7 +110,7 @@ def _dynamic_tables(image: ElfImage, dynamic: dict[int, int]) -> Iterator[tuple[
         if tag in dynamic and dynamic.get(size_tag, 0):
             data = image.bytes_at(dynamic[tag], dynamic[size_tag])
             if data is None:
-                raise ElfError(f"a table of the dynamic section (tag {tag}) leaves the file")
+                raise ElfError(f"a table of the dynamic section (tag {tag}) extends past the end of the file")
             yield tag == c.DT_RELR, data
 
 

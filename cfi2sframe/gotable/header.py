@@ -111,9 +111,9 @@ def _read_header(image: ElfImage, section: ElfSection, offset: int) -> GoTable:
     counts_and_offsets = struct.unpack_from(order + "8Q", data, 8)
     function_count, _, text_vaddr, names, _, _, values, functions = counts_and_offsets
     if not HEADER_SIZE <= names <= values <= functions <= len(data):
-        raise CfiError("an offset in the header leaves the table", section.name, offset)
+        raise CfiError("an offset in the header is outside the table", section.name, offset)
     if 8 * function_count + 4 > len(data) - functions:
-        raise CfiError(f"a table of {function_count:,} functions leaves the section", section.name, offset)
+        raise CfiError(f"a table of {function_count:,} functions exceeds the section", section.name, offset)
     table_vaddr = section.vaddr + offset
     text_vaddr = _relocated(image, table_vaddr + _TEXT_OFFSET, text_vaddr)
     if not text_vaddr:

@@ -140,7 +140,7 @@ class _Translation:
         # A record ends with four bytes: the kind of the runtime's function, flags, padding, a count.
         size = 44 if table.has_start_line else 40
         if offset + size > len(table.data):
-            raise CfiError("its record leaves the table")
+            raise CfiError("its record is outside the table")
         own_start, name, _, _, depths = struct.unpack_from(table.byte_order + "5I", table.data, offset)
         flags = table.data[offset + size - 3]
         if own_start != start:

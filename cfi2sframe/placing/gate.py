@@ -179,10 +179,10 @@ def _refuse_names(file: LinkedFile) -> None:
         raise EmbedError("the section table has no room for another index")
     table = file.names_section
     if table.index == 0 or table.type != c.SHT_STRTAB or table.file_span.end > len(file.data):
-        raise EmbedError("the section name table leaves the file, or is missing")
+        raise EmbedError("the section name table extends past the end of the file, or is missing")
     last_end = file.section_bytes(table).rfind(b"\0")
     if any(section.name_offset > last_end for section in file.sections):
-        raise EmbedError("a section name leaves the section name table")
+        raise EmbedError("a section name is outside the section name table")
 
 
 def _refuse_segments(file: LinkedFile) -> None:
@@ -195,7 +195,7 @@ def _refuse_segments(file: LinkedFile) -> None:
         raise EmbedError("the file has no PT_LOAD segment, so nothing of it is mapped")
     for segment in file.segments:
         if segment.file_size and segment.file_span.end > len(file.data):
-            raise EmbedError(f"the segment at file offset 0x{segment.file_offset:x} leaves the file")
+            raise EmbedError(f"the segment at file offset 0x{segment.file_offset:x} extends past the end of the file")
         if segment.type != c.PT_LOAD and segment.alignment > _MAX_ALIGNMENT:
             raise EmbedError(f"a segment is aligned to {segment.alignment} bytes, which would need as much padding")
     for segment in loads:
@@ -244,7 +244,9 @@ def _refuse_sections(file: LinkedFile) -> None:
                 f"section {name} is aligned to {section.alignment} bytes, which would need as much padding"
             )
         if section.file_span.end > len(file.data):
-            raise EmbedError(f"section {name} leaves the file: the section table does not fit the content")
+            raise EmbedError(
+                f"section {name} extends past the end of the file: the section table does not fit the content"
+            )
         if section.flags & c.SHF_ALLOC and name != SFRAME_NAME and not _is_mapped(file, section):
             raise EmbedError(f"section {name} is in no segment: the section table does not fit the content")
         occupied.append((section.file_span, f"section {name}"))

@@ -349,11 +349,14 @@ def _check_layout(view: FileView, other: FileView, *, has_any_size: bool = False
     spans.sort()
     for one, following in pairwise(spans):
         expect(one.end <= following.start, "parts of the file overlap")
-    expect(spans[-1].end <= len(view.data), "a section leaves the file")
+    expect(spans[-1].end <= len(view.data), "a section extends past the end of the file")
     for before, after in pairwise(view.loads):
         expect(before["p_vaddr"] + before["p_memsz"] <= after["p_vaddr"], "segments overlap, or are out of order")
     for load in view.loads:
-        expect(span_of(load).end <= len(view.data) and load["p_filesz"] <= load["p_memsz"], "a segment leaves the file")
+        expect(
+            span_of(load).end <= len(view.data) and load["p_filesz"] <= load["p_memsz"],
+            "a segment extends past the end of the file",
+        )
         expect((load["p_vaddr"] - load["p_offset"]) % max(load["p_align"], 1) == 0, "a segment is misaligned")
     for entry in view.segments:
         if entry["p_type"] == "PT_PHDR":

@@ -51,7 +51,7 @@ class FileView:
         names = self.bytes_of(span_of(self.sections[self.header.e_shstrndx])) if self.sections else b""
         for section in self.sections:
             start = section["sh_name"]
-            expect(start < len(names), "a section name leaves its table")
+            expect(start < len(names), "a section name is outside its table")
             # Many sections may have one long name.
             section["name"] = names[start : start + _MAX_NAME_SIZE].split(b"\0")[0].decode("latin-1")
         self.dynamic_span = next((span_of(s) for s in self.segments if s["p_type"] == "PT_DYNAMIC"), Span(0, 0))
@@ -71,7 +71,7 @@ class FileView:
     def _items(self, table: str, size: int) -> list[bytes]:
         """Return the bytes of each header of a table."""
         span = self.table(table)
-        expect(span.end <= len(self.data), "a table of headers leaves the file")
+        expect(span.end <= len(self.data), "a table of headers extends past the end of the file")
         expect(span.start == span.end or self.header[f"e_{table}entsize"] == size, "headers of another size")
         content = self.bytes_of(span)
         return [content[at : at + size] for at in range(0, len(content), size)]

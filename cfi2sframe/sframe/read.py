@@ -184,10 +184,12 @@ def read_damaged(
     table_end = table + record_size * header.fde_count
     error: SFrameError | None = None
     if table_end > len(data):
-        error = SFrameError(f"{header.fde_count} functions leave the section", _WHERE, table)
+        error = SFrameError(f"{header.fde_count} functions extend past the end of the section", _WHERE, table)
         table_end = table + max(len(data) - table, 0) // record_size * record_size
     elif rows_offset + header.fre_size > len(data):
-        error = SFrameError(f"the rows' {header.fre_size} bytes leave the section", _WHERE, rows_offset)
+        error = SFrameError(
+            f"the rows' {header.fre_size} bytes extend past the end of the section", _WHERE, rows_offset
+        )
     reader = _BodyReader(data, header, arch, rows_offset)
     fdes = list(struct.iter_unpack(header.byte_order + _RECORD_CODES[header.version], data[table:table_end]))
     # What functions may share.
@@ -249,7 +251,7 @@ class _BodyReader:
         else:
             attribute, rows_offset = rows_offset, rows_offset + s.FDE_ATTRIBUTE_SIZE
             if rows_offset > self.end:
-                raise SFrameError("the function's attribute leaves the rows", _WHERE, offset)
+                raise SFrameError("the function's attribute extends past the end of the rows", _WHERE, offset)
             count, info, info2, repeat_size = struct.unpack_from(self.order + "HBBB", self.data, attribute)
         record = Record(fields[0], rows_offset, count, info, info2, repeat_size)
         if record.fde_type > s.SFRAME_FDE_TYPE_FLEX:
@@ -284,7 +286,7 @@ class _BodyReader:
             if end <= self.end:
                 end += s.FRE_WORDS_SIZES[data[info_offset]]
             if end > self.end:
-                raise SFrameError("a row leaves the rows' bytes", _WHERE, offset)
+                raise SFrameError("a row extends past the end of the rows", _WHERE, offset)
             tail = data[info_offset:end]
             starts.append(data[offset:info_offset])
             states.append(self.states.get((fde_type, tail)) or self.new_state(tail, offset, fde_type))

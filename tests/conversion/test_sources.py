@@ -136,7 +136,7 @@ def test_a_lesser_source_that_cannot_be_walked() -> None:
     image = both(AMD64, (frame_of(AMD64, 0, 16, 24, of_eh_frame=True),), damaged)
     conversion = convert_checked(image)
     assert len(conversion.cfi.entries) == len(conversion.cfi.programs) == 1
-    reason = f"the entry's length of 65520 bytes leaves the section at +0x{len(sound.data):x}"
+    reason = f"the entry's length of 65520 bytes exceeds the section at +0x{len(sound.data):x}"
     assert conversion.cfi.unread == (UnreadSource(".debug_frame", reason),)
     assert not conversion.is_whole
     coverage = account(conversion)
@@ -147,9 +147,9 @@ def test_a_lesser_source_that_cannot_be_walked() -> None:
     assert refusal is not None
     assert refusal.reason == "--strict: .debug_frame cannot be read; nothing written"
     assert verify(convert(image)).is_clean
-    with pytest.raises(CfiError, match="leaves the section"):
+    with pytest.raises(CfiError, match="exceeds the section"):
         convert_image(image, Options(source="debug_frame"))
-    with pytest.raises(CfiError, match="leaves the section"):
+    with pytest.raises(CfiError, match="exceeds the section"):
         convert_image(load(asm.elf_file(EM_X86_64, (*text(), damaged)), "alone"))
 
 

@@ -257,7 +257,7 @@ def test_without_section_headers_the_first_terminator_after_all_indexed_fdes_end
     assert len(parse(frame, must_find_offset=0).fdes) == 1
     assert len(parse(frame, must_find_offset=offsets["first"]).fdes) == 1
     assert len(parse(frame, must_find_offset=offsets["second"]).fdes) == 2
-    with pytest.raises(CfiError, match=r"leaves the section|64-bit length"):
+    with pytest.raises(CfiError, match=r"exceeds the section|64-bit length"):
         parse(frame)
 
 
@@ -321,12 +321,12 @@ def two_functions() -> tuple[asm.EhFrame, bytearray, int, int]:
 @pytest.mark.parametrize(
     ("place", "field", "reason"),
     [
-        (4, b"\x00\xff\xff\xff", "the CIE pointer leaves the section"),
-        (4, b"\x00\x00\x10\x00", "the CIE pointer leaves the section"),
+        (4, b"\x00\xff\xff\xff", "the CIE pointer is outside the section"),
+        (4, b"\x00\x00\x10\x00", "the CIE pointer is outside the section"),
         (4, b"\x10\x00\x00\x00", "the CIE pointer does not point to a CIE"),
         (4, b"\x04\x00\x00\x00", "the CIE pointer does not point to a CIE"),
         (4, b"\x01\x00\x00\x00", "the CIE pointer does not point to a CIE"),
-        (16, b"\x7f", "the augmentation data leave the entry"),
+        (16, b"\x7f", "the augmentation data extend past the end of the entry"),
     ],
 )
 def test_a_wrong_field_fails_alone(place: int, field: bytes, reason: str) -> None:
@@ -355,7 +355,7 @@ def test_a_section_cut_at_every_byte() -> None:
         if size in starts:
             assert len(parse(bytes(data[:size])).fdes) == complete
             continue
-        with pytest.raises(CfiError, match=r"leaves the section|truncated entry") as caught:
+        with pytest.raises(CfiError, match=r"exceeds the section|truncated entry") as caught:
             parse(bytes(data[:size]))
         assert caught.value.offset == max(start for start in starts if start <= size)
 

@@ -219,10 +219,10 @@ def test_truncated_at_every_byte(arch: Arch, name: str) -> None:
     for size in [1, *range(2, len(whole), step)]:
         if size >= len(whole):
             continue
-        with pytest.raises(CfiError, match=r"truncated|leaves the entry") as caught:
+        with pytest.raises(CfiError, match="truncated") as caught:
             run(usual_cie(arch), setup + whole[:size], arch, location(arch))
         assert caught.value.offset == len(setup)
-        with pytest.raises(CfiError, match=r"truncated|leaves the entry"):
+        with pytest.raises(CfiError, match="truncated"):
             run(usual_cie(arch)._replace(instructions=whole[:size]), b"", arch, location(arch))
 
 

@@ -361,7 +361,7 @@ def test_damaged_cfi(tmp_path: Path) -> None:
     image = attached(tmp_path, program(AMD64, (own,)), debug_file(AMD64, (sound,), tail=b"\xf0\xff\0\0"))
     assert [each.name for each in convert(image).cfi.unread] == [name]
     # Without other CFI it is the best source.
-    with pytest.raises(InputError, match="leaves the section"):
+    with pytest.raises(InputError, match="exceeds the section"):
         convert(attached(tmp_path, program(), debug_file(AMD64, (sound,), tail=b"\xf0\xff\0\0")))
 
 

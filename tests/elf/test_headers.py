@@ -53,11 +53,11 @@ def test_other_machines(machine: int, little_endian: bool, name: str) -> None:  
     ("offset", "code", "value", "message"),
     [
         (E_SHENTSIZE, "H", 40, "section headers of 40 bytes, not 64"),
-        (E_SHOFF, "Q", 1 << 20, "section headers at 0x100000 leave the file"),
-        (E_SHOFF, "Q", (1 << 64) - 1, "leave the file"),
+        (E_SHOFF, "Q", 1 << 20, "section headers at 0x100000 extend past the end of the file"),
+        (E_SHOFF, "Q", (1 << 64) - 1, "extend past the end of the file"),
         (E_SHNUM, "H", 0xFE00, "65024 section headers"),
         (E_PHENTSIZE, "H", 32, "program headers of 32 bytes, not 56"),
-        (E_PHOFF, "Q", 1 << 20, "2 program headers at 0x100000 leave the file"),
+        (E_PHOFF, "Q", 1 << 20, "2 program headers at 0x100000 extend past the end of the file"),
         (E_PHNUM, "H", 0xFFFE, "65534 program headers"),
     ],
 )

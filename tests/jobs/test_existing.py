@@ -211,7 +211,7 @@ def test_a_damaged_section_is_printed_up_to_the_damage() -> None:
     Path("file").write_bytes(data)
     status, out, err = run("dump", "file")
     assert (status, b"func idx [1]" in out, b"func idx [2]" in out) == (3, True, False)
-    assert "the function's attribute leaves the rows" in err[-1]
+    assert "the function's attribute extends past the end of the rows" in err[-1]
 
 
 @pytest.mark.parametrize("tail", [b"payload", b"\0" * 9 + b"signature"])

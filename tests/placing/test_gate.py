@@ -47,7 +47,7 @@ def _refusal(data: bytes | bytearray) -> str:
         (1, P_VADDR, 0x1001, "not congruent to its file offset"),
         (2, P_VADDR, 0, "not in address order"),
         (1, P_PADDR, 0x1000000, "kernel or firmware"),
-        (1, P_FILESZ, 1 << 40, "leaves the file"),
+        (1, P_FILESZ, 1 << 40, "extends past the end of the file"),
         (1, P_VADDR, 1 << 63, "in the upper half of the address space"),
     ],
 )
@@ -64,10 +64,16 @@ def test_segments(number: int, field: int, value: int, message: str) -> None:
     ("name", "field", "code", "value", "message"),
     [
         (".text", SH_ADDR, "Q", 0x123450, "is in no segment: the section table does not fit the content"),
-        (".comment", SH_OFFSET, "Q", 1 << 40, "leaves the file: the section table does not fit the content"),
+        (
+            ".comment",
+            SH_OFFSET,
+            "Q",
+            1 << 40,
+            "extends past the end of the file: the section table does not fit the content",
+        ),
         (".bss", SH_OFFSET, "Q", 1 << 63, "which no file can have"),
         (".comment", SH_OFFSET, "Q", 32, "the ELF header and section .comment overlap"),
-        (".comment", SH_NAME, "I", 1 << 20, "a section name leaves the section name table"),
+        (".comment", SH_NAME, "I", 1 << 20, "a section name is outside the section name table"),
         (".comment", 48, "Q", 1 << 22, "is aligned to 4194304 bytes, which would need as much padding"),
     ],
 )
