@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"examples:\n  {PROGRAM} coverage /bin/ls\n  {PROGRAM} coverage --top 50 /usr/lib/*/libcrypto.so.3\n"
         f"  {PROGRAM} coverage /usr/lib/python3 -o coverage.html\n"
         f"  {PROGRAM} coverage --fail-under 99 --for glibc *.so\n\n"
-        "exit status: 0 success; 2 usage; 3 a file cannot be used; 4 --fail-under is broken.\n",
+        "exit status: 0 success; 2 usage; 3 a file cannot be used; 4 less is described than --fail-under.\n",
     )
     add_inputs(parser, "ELF file or directory; - is standard input")
     group = add_output(parser, FORMATS)

@@ -49,7 +49,7 @@ examples:
 "cfi2sframe-cc --cfi2sframe-help" describes the wrappers of compiler driver, linker and assembler.
 
 exit status: 0 success; 1 verify or audit found a difference, or --check would change a file; 2 usage;
-3 a file cannot be used; 4 a limit of --strict, --fail-under or --fail-over is broken; 5 verify found no CFI.
+3 a file cannot be used; 4 --strict, --fail-under or --fail-over is not met; 5 verify found no CFI.
 Of several files the worst counts: 3, 2, 4, 1, 5, 0.
 """
 

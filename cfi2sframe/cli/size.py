@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"examples:\n  {PROGRAM} size /bin/ls\n  {PROGRAM} size /usr/bin --top 10\n"
         f"  {PROGRAM} size /usr/lib -j 4 -o report.html\n"
         f"  {PROGRAM} size --compare old/ new/ --fail-over 5 --format markdown\n\n"
-        "exit status: 0 success; 2 usage; 3 a file cannot be used; 4 --fail-over is broken.\n",
+        "exit status: 0 success; 2 usage; 3 a file cannot be used; 4 more is added than --fail-over.\n",
     )
     add_inputs(parser, "ELF file or directory; - is standard input")
     group = parser.add_argument_group("what is measured")

@@ -76,7 +76,7 @@ def store_rows(section: Section, arch: Arch, *, share: bool) -> RowStore:
         stored = tuple(dict.fromkeys(stored))
     *offsets, size = accumulate(map(len, stored), initial=0)
     if size >= 1 << 32:
-        raise RequestError("the rows have more than 4 GiB, which no SFrame version can address")
+        raise RequestError("the rows take more than 4 GiB, which no SFrame version can address")
     if share:
         offset_of = dict(zip(stored, offsets, strict=True))
         offsets = [offset_of[rows.data] for rows in by_function]

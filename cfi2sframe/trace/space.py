@@ -218,7 +218,7 @@ class AddressSpace:
             return Module(mapping.start, mapping.end, mapping.path, None, 0, file)
         image = file.image
         if image.arch != self.snapshot.arch:
-            raise InputError(f"the file is of {image.arch.name}")
+            raise InputError(f"the file is for {image.arch.name}")
         first = min((p for p in image.segments if p.type == PT_LOAD), key=lambda p: p.vaddr, default=None)
         if first is None or not 0 <= first.file_offset - mapping.file_offset < mapping.end - mapping.start:
             raise InputError("none of its mappings is the start of the program")

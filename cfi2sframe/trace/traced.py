@@ -145,7 +145,7 @@ def _space_of_program(core: Snapshot, store: FileStore, executable: str) -> Addr
         raise InputError(program, executable)
     image = program.image
     if image.arch != core.arch:
-        raise InputError(f"the core is of {core.arch.name}, the executable of {image.arch.name}")
+        raise InputError(f"the core is for {core.arch.name}, the executable for {image.arch.name}")
     starts = [core.auxv[kind] for kind in (_AT_PHDR, _AT_ENTRY) if kind in core.auxv]
     paths = {m.path for m in core.mappings if any(m.start <= address < m.end for address in starts)} | {executable}
     if not core.mappings and _AT_PHDR in core.auxv:

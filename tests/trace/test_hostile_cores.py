@@ -126,7 +126,8 @@ def test_files_that_are_missing_or_others(tmp_path: Path, path: str) -> None:
     for name in (str(tmp_path / "pipe"), "/dev/zero", str(tmp_path), "/proc/kmsg"):
         assert endings_of(plain_core(AMD64, name))[0] == ("unusable-module", f"{name}: not a regular file, or empty")
     assert endings_of(plain_core(AMD64, "gone"))[0] == ("unusable-module", "gone: No such file or directory")
-    assert "the file is of s390x" in endings_of(plain_core(AMD64, written_program(tmp_path, S390X, b"", "other")))[0][1]
+    other = written_program(tmp_path, S390X, b"", "other")
+    assert "the file is for s390x" in endings_of(plain_core(AMD64, other))[0][1]
     late = plain_core(AMD64, path)
     late = late._replace(mapped=late.mapped[1:])
     assert "none of its mappings is the start" in endings_of(late)[0][1]
