@@ -5,12 +5,8 @@ import json
 import subprocess
 from pathlib import Path
 
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from cfi2sframe.abi import AMD64
-from tests.support.cli import PROGRAM, run
+from tests.support.cli import run
 from tests.support.elf.samples import object_file, push_fp
 from tests.support.needs import need
 
@@ -59,20 +55,3 @@ def test_an_object_of_link_time_optimization(tmp_path: Path) -> None:
     path = tmp_path / "in.o"
     for words in (("--in-place", path), ("coverage", path), ("verify", "--would-be", path)):
         assert run(*words) == (3, b"", (f"cfi2sframe: {path}: error: {message}",))
-
-
-@pytest.mark.sampled
-@settings(max_examples=40)
-@given(st.data())
-def test_no_traceback_on_garbage(data: st.DataObject) -> None:
-    """A file with some bytes changed: every verb ends with a status, and with lines of its own only."""
-    changed = bytearray(PROGRAM)
-    for _ in range(data.draw(st.integers(1, 4))):
-        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
-    size = data.draw(st.sampled_from((len(changed), len(changed), 0, 63, 64, 0x1000, len(changed) - 1)))
-    changed = changed[:size]
-    for arguments in (("-", "-o", "-"), ("coverage", "-"), ("dump", "-"), ("verify", "-")):
-        status, _, err = run(*arguments, stdin=bytes(changed))
-        assert status in {0, 1, 3}
-        assert all(line.startswith("cfi2sframe: ") for line in err)
-        assert status != 3 or err

@@ -9,6 +9,7 @@ import platform
 import subprocess
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -155,17 +156,22 @@ def _has_sp_of_its_caller(place: Place) -> bool:
     return (isinstance(state.sp, Rule) and state.sp.is_register) or state.cfa == is_sp
 
 
+@cache
+def _conversion_of(module: str) -> Conversion:
+    return convert(load(module))
+
+
 def _entry_and_state(place: Place) -> tuple[str, RowState] | None:
     """Return the name of the function at a place, and the state of the DWARF table there; None without CFI."""
     module, vaddr = place
     if not Path(module).is_file():
         return None
-    image = load(module)
-    for entry in convert(image, version=3).cfi.entries:
+    conversion = _conversion_of(module)
+    for entry in conversion.cfi.entries:
         start = entry.start_vaddr
         if start <= vaddr < start + entry.size:
             state = state_at(entry.program.table, vaddr - start)
-            return image.names_of([start]).get(start, ""), state
+            return conversion.image.names_of([start]).get(start, ""), state
     return None
 
 
@@ -249,6 +255,6 @@ def _is_return_code(place: Place) -> bool:
     """Whether a place is in the code of libc that handlers return to: its small signal frame."""
     if Path(place.module).name != "libc.so.6":
         return False
-    fdes = [entry for entry in convert(load(place.module)).cfi.entries if entry.program.cie.is_signal_frame]
+    fdes = [entry for entry in _conversion_of(place.module).cfi.entries if entry.program.cie.is_signal_frame]
     (start,) = (fde.start_vaddr for fde in fdes if fde.size < 32)
     return start <= place.vaddr < start + 32
