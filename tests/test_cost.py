@@ -10,9 +10,9 @@ from typing import Final
 import pytest
 
 from cfi2sframe.abi import AMD64
-from tests.support.audit import assembled
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import TEXT_VADDR, Code, cie_of, linked_file, object_file, push_fp
+from tests.support.oracle.gas import assembled
 from tests.support.process import BoundedRun, run_within_bound
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.sampled]

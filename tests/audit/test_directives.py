@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from cfi2sframe.audit.compare import Undecided
-from tests.support.audit import Said, assembled, audited, function, said_of
+from tests.support.audit import Said, audited, function, said_of
+from tests.support.oracle.gas import assembled
 
 pytestmark = pytest.mark.oracle
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.audit import assembled, audited, contradicted, function, numbers_of
+from tests.support.audit import audited, contradicted, function, numbers_of
+from tests.support.oracle.gas import assembled
 
 pytestmark = pytest.mark.oracle
 

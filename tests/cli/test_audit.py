@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.audit import assembled, function
+from tests.support.audit import function
 from tests.support.cli import run
 from tests.support.needs import run as tool
+from tests.support.oracle.gas import assembled
 
 pytestmark = pytest.mark.oracle
 

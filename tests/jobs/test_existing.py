@@ -18,6 +18,7 @@ from cfi2sframe.trace.space import FileStore
 from tests.support.cli import ROOT, run
 from tests.support.jobs import OBJECT, convert_one
 from tests.support.needs import attempt, need
+from tests.support.oracle.gas import assembled
 from tests.support.oracle.tools import find_binutils
 from tests.support.placing.embedded import converted, emitted, linked_program, without_record
 
@@ -53,11 +54,9 @@ def rows_of_the_table() -> dict[str, tuple[str, ...]]:
     return {first: tuple(rest) for first, *rest in cells[1:]}
 
 
-def assembled(source: str) -> bytes:
-    tools, path = find_binutils("newest"), Path("f.o")
-    Path("f.s").write_text(source)
-    assert attempt(tools.tool("as"), "--gsframe", "-o", path, "f.s").status == 0
-    return path.read_bytes()
+def of_gas(source: str) -> bytes:
+    """Return an object with the section of GNU as."""
+    return assembled(source, Path(), find_binutils("newest").tool("as"), "--gsframe").read_bytes()
 
 
 def with_more_rows(data: bytes) -> bytes:
@@ -94,10 +93,10 @@ KINDS: dict[str, tuple[Callable[[bytes], bytes], ...]] = {
         lambda data: emitted(convert(load(data), source="code")),
         lambda _: converted(OBJECT, 2),
     ),
-    "another producer's, correct and complete": (lambda _: assembled(RIGHT),),
+    "another producer's, correct and complete": (lambda _: of_gas(RIGHT),),
     "another producer's, of another version or wrong; the new one has a row wherever it has one": (
         lambda data: without_record(converted(data, 2)),
-        lambda _: assembled(WRONG),
+        lambda _: of_gas(WRONG),
     ),
     "another producer's, with a row where the new one has none": (with_more_rows,),
     "damaged, or of a version that is not known": (damaged, lambda _: with_sections(b"\xe2\xde\x04\0")),

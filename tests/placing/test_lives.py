@@ -20,6 +20,7 @@ from cfi2sframe.verification import READERS
 from tests.support.cli import run
 from tests.support.jobs import convert_one
 from tests.support.needs import attempt, need
+from tests.support.oracle.gas import assembled
 from tests.support.placing.embedded import KINDS, emitted, linked_program, without_section_headers, write
 from tests.support.placing.rewriting import rewrite, tool
 
@@ -94,29 +95,22 @@ class Life(NamedTuple):
     version: int
 
 
-def assembled(version: str, folder: Path) -> Path:
-    source, target = folder / "two.s", folder / "two.o"
-    source.write_text(SOURCE)
-    assert attempt(tool(version, "as"), "--gsframe", "-o", target, source).status == 0
-    return target
+def of_gas(version: str, folder: Path) -> Path:
+    return assembled(SOURCE, folder, tool(version, "as"), "--gsframe")
 
 
 def object_of(producer: Producer, folder: Path) -> Life:
     who, _, version = producer.partition(" ")
     if who == "as":
-        path = assembled(version, folder)
+        path = of_gas(version, folder)
     elif producer == "ld -r":
         path = folder / "r.o"
-        assert attempt(tool("newest", "ld"), "-r", "-o", path, assembled("newest", folder)).status == 0
+        assert attempt(tool("newest", "ld"), "-r", "-o", path, of_gas("newest", folder)).status == 0
     elif who == "llvm-mc":
-        path = folder / "two.o"
-        (folder / "two.s").write_text(SOURCE)
-        words = ("-filetype=obj", "-triple=x86_64-linux-gnu", "--gsframe", "-o", path, folder / "two.s")
-        assert attempt(tool("newest", "llvm-mc"), *words).status == 0
+        words = ("-filetype=obj", "-triple=x86_64-linux-gnu", "--gsframe")
+        path = assembled(SOURCE, folder, tool("newest", "llvm-mc"), *words)
     else:
-        path = folder / "two.o"
-        (folder / "two.s").write_text(SOURCE)
-        assert attempt(tool("2.40", "as"), "-o", path, folder / "two.s").status == 0
+        path = assembled(SOURCE, folder, tool("2.40", "as"))
         section_type = READERS[READER_OF[int(version)]].section_type
         path.write_bytes(emitted(convert(load(path), version=int(version)), section_type))
     return Life(path, who == "ours", decode_existing(path).version)
@@ -143,7 +137,7 @@ def linked_of(producer: str, kind: str, folder: Path) -> Life:
         need("ld.lld")
     else:
         use.append(f"-B{Path(tool(version or 'newest', who)).parent}")
-    made = assembled(version if who == "ld" else "newest", folder)
+    made = of_gas(version if who == "ld" else "newest", folder)
     inputs = [made] if kind == "library" else [made, source_in(folder, CALLER)]
     done = attempt("gcc", "-O1", *use, *flags, "-o", path, *inputs)
     assert done.status == 0, done

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions with CFI directives, assembled and audited."""
 
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +8,6 @@ from typing import NamedTuple
 from cfi2sframe import load
 from cfi2sframe.audit.compare import Audit, audit
 from cfi2sframe.conversion.sources import find_cfi, read_programs
-from tests.support.needs import need
 
 
 class Said(NamedTuple):
@@ -19,14 +17,6 @@ class Said(NamedTuple):
     subject: str
     cfi_rule: str
     code_rule: str
-
-
-def assembled(source: str, folder: Path, tool: str = "as", *options: str) -> Path:
-    """Return an object of some source. Skips the test where the assembler is missing."""
-    need(tool)
-    target = folder / "audited.o"
-    subprocess.run([tool, *options, "-o", target, "-"], input=source, text=True, check=True)
-    return target
 
 
 def function(body: str, name: str = "f") -> str:

@@ -15,6 +15,7 @@ from cfi2sframe.errors import InputError
 from cfi2sframe.range_map import Span, bytes_of, common
 from cfi2sframe.sframe.model import OUTERMOST, FrameState, Function, Section
 from cfi2sframe.sframe.read import DecodedSection
+from tests.support.needs import need
 
 # A fatal error of these assemblers, with a message of their own and no object.
 FATAL = ("SFrame unsupported offset value", "Internal error in sframe_xlate_do_restore")
@@ -29,6 +30,13 @@ class Pair(NamedTuple):
     ours: Section | None
     #: The padding that our functions reach over and theirs do not.
     padding: tuple[Span, ...]
+
+
+def assembled(source: str, folder: Path, assembler: str = "as", *options: str) -> Path:
+    """Return an object of some source. Skips the test where the assembler is missing."""
+    target = folder / "assembled.o"
+    subprocess.run([need(assembler), *options, "-o", target, "-"], input=source, text=True, check=True)
+    return target
 
 
 def assemble(assembler: str, source: Path, target: Path, *options: str) -> Path | None:
