@@ -11,8 +11,6 @@ print(cfi2sframe.trace.trace_process(pid))              # stacks, walked by such
 Errors are `Cfi2SFrameError`s (`cfi2sframe.errors`); if a file cannot be opened or read, also an `OSError`.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:

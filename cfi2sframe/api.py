@@ -4,13 +4,13 @@
 Addresses are virtual addresses of the file; sizes count bytes. Everything raised on purpose is a `Cfi2SFrameError`.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Container, Sequence
+from os import PathLike
 
 from cfi2sframe.constants.sframe import ERRATA, SFRAME_VERSION_2, SFRAME_VERSION_3
 from cfi2sframe.conversion.convert import (
     Conversion,
+    Level,
     Options,
     check_options,
     convert_image,
@@ -19,30 +19,20 @@ from cfi2sframe.conversion.convert import (
     read_cfi,
 )
 from cfi2sframe.conversion.functions import holes_of, results_of
-from cfi2sframe.conversion.lower import InParts, Skip, Target, check_target, lower_programs
-from cfi2sframe.conversion.owners import map_code
-from cfi2sframe.conversion.sources import find_cfi, read_programs
+from cfi2sframe.conversion.lower import InParts, Result, Skip, Target, check_target, lower_programs
+from cfi2sframe.conversion.owners import CodeMap, map_code
+from cfi2sframe.conversion.sources import Cfi, find_cfi, read_programs
+from cfi2sframe.dwarf.fdes import CfiEntries, FdeIndex
+from cfi2sframe.elf.cfi import CfiKind
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import load
 from cfi2sframe.errors import ChangedError, InputError, ReaderError, RequestError, naming
 from cfi2sframe.existing import existing_section
-from cfi2sframe.sframe.read import read_header, read_section
+from cfi2sframe.sframe.model import Section
+from cfi2sframe.sframe.read import DecodedSection, read_header, read_section
+from cfi2sframe.verification.readers import Broken, Verdict
 from cfi2sframe.verification.truth import Truth
 from cfi2sframe.verification.verify import Verification, verify_section
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
-    from os import PathLike
-
-    from cfi2sframe.conversion.convert import Level
-    from cfi2sframe.conversion.lower import Result
-    from cfi2sframe.conversion.owners import CodeMap
-    from cfi2sframe.conversion.sources import Cfi
-    from cfi2sframe.dwarf.fdes import CfiEntries, FdeIndex
-    from cfi2sframe.elf.cfi import CfiKind
-    from cfi2sframe.sframe.model import Section
-    from cfi2sframe.sframe.read import DecodedSection
-    from cfi2sframe.verification.readers import Broken, Verdict
 
 
 def convert(

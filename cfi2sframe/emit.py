@@ -1,25 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Insert a converted section into a copy of its file, check the copy, or remove a section."""
 
-from __future__ import annotations
-
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.constants.elf import SHT_GNU_SFRAME, SHT_SYMTAB
 from cfi2sframe.constants.sframe import FDE_SIZE, HEADER_SIZE, SFRAME_VERSION_3
-from cfi2sframe.conversion.convert import place_again
+from cfi2sframe.conversion.convert import Conversion, place_again
+from cfi2sframe.elf.contents import Joined
 from cfi2sframe.elf.headers import SYMBOL_SIZE
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import EmbedError, VerificationError, naming
 from cfi2sframe.sframe.write import write
 from cfi2sframe.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cfi2sframe.conversion.convert import Conversion
-    from cfi2sframe.elf.contents import Joined
-    from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.placing.objects import ObjectRelocation
     from cfi2sframe.placing.place import Placement
     from cfi2sframe.placing.undo import Removal
@@ -41,7 +37,7 @@ class Emitted(NamedTuple):
     conversion: Conversion
     placement: str
     warnings: tuple[str, ...] = ()
-    plan: Placement | None = None
+    plan: "Placement | None" = None
 
     def __repr__(self) -> str:
         where = "" if self.plan is None else f" at 0x{self.plan.section_vaddr:x}"
@@ -81,7 +77,7 @@ def _emit_object(conversion: Conversion, section_type: int) -> Emitted:
     return Emitted(chunks, conversion, "as a section with relocations")
 
 
-def _relocations(conversion: Conversion) -> list[ObjectRelocation]:
+def _relocations(conversion: Conversion) -> "list[ObjectRelocation]":
     """Return a relocation for each function, with the symbol and addend of the FDE's own relocation.
 
     Raises `EmbedError` when the sum may wrap around.
@@ -188,7 +184,7 @@ def _check(emitted: Emitted, rewritten: ElfImage) -> None:
         )
 
 
-def remove(image: ElfImage) -> Removal:
+def remove(image: ElfImage) -> "Removal":
     """Return a copy of a file without its SFrame section; the caller checks it with `check_removal`.
 
     Raises `EmbedError` when the file has no such section, or when it cannot be removed safely.

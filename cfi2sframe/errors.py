@@ -5,16 +5,12 @@ The kind of an exception decides the exit status and what reports count as a fai
 CFI that an SFrame version cannot express is no error but a value (`cfi2sframe.conversion.reasons`).
 """
 
-from __future__ import annotations
-
 import errno
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import ClassVar, Final
 
 #: Capstone's number for it (CS_ERR_MEM).
 _OUT_OF_MEMORY: Final = 1
@@ -67,7 +63,7 @@ class Cfi2SFrameError(Exception):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
 
-    def __reduce__(self) -> tuple[type[Cfi2SFrameError], tuple[object, ...]]:
+    def __reduce__(self) -> "tuple[type[Cfi2SFrameError], tuple[object, ...]]":
         return (type(self), (self.reason, self.where, self.offset, self.file))
 
 

@@ -4,20 +4,15 @@
 In: an image. Out: an `Existing`. What a verb does with it, docs/deploying.md has as a table.
 """
 
-from __future__ import annotations
-
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cfi2sframe.constants.elf import SHT_NOBITS
 from cfi2sframe.elf.cfi import relocated_bytes
 from cfi2sframe.elf.headers import SFRAME_NAME
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ElfError, InputError, SFrameError, UnfitError
-from cfi2sframe.sframe.read import read_damaged
-
-if TYPE_CHECKING:
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.read import DecodedSection
+from cfi2sframe.sframe.read import DecodedSection, read_damaged
 
 
 class Presence(Enum):

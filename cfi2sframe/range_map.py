@@ -11,15 +11,11 @@ A walk over this map and another one that has C from 0x1020 up to 0x1030, and no
     [0, 0x1000) nothing, nothing  [0x1000, 0x1020) A, nothing  [0x1020, 0x1030) A, C  [0x1030, 0x1040) B, nothing ...
 """
 
-from __future__ import annotations
-
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Generic, NamedTuple, TypeVar
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -100,7 +96,7 @@ class RangeMap(Generic[T]):
     def __iter__(self) -> Iterator[tuple[int, int, T]]:
         return zip(self.starts, chain(islice(self.starts, 1, None), [ADDRESS_END]), self.values, strict=True)
 
-    def held(self: RangeMap[S | None]) -> Iterator[tuple[int, int, S]]:
+    def held(self: "RangeMap[S | None]") -> Iterator[tuple[int, int, S]]:
         """Yield the ranges that have a value, of a map whose `nothing` is None."""
         return ((start, end, value) for start, end, value in self if value is not None)
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names and texts that come from files, made safe to print."""
 
-from __future__ import annotations
-
 from typing import Final
 
 #: Characters of a name that messages show.

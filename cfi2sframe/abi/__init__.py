@@ -4,8 +4,6 @@
 Register numbers are DWARF's; offsets are bytes from the CFA. `instructions/` has what instructions do.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from cfi2sframe.abi.aarch64 import AARCH64_BE, AARCH64_LE

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """AAPCS64, for both byte orders of data."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from cfi2sframe.abi.record import SAVED_PC, Arch, SignalReturn

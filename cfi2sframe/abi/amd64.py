@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """System V ABI for AMD64."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from cfi2sframe.abi.record import SAVED_PC, UNUSED, Arch, SignalReturn

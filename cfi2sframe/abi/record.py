@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The record of an ABI."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple
 
 #: Words of a record of the kernel that are no register: the PC, and what a trace does not use.
 SAVED_PC: Final = -1

@@ -4,12 +4,9 @@
 SFrame has no other rules. DWARF's simple rules have this form too; what else it has are expressions.
 """
 
-from __future__ import annotations
+from typing import NamedTuple
 
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from cfi2sframe.abi import Arch
+from cfi2sframe.abi import Arch
 
 
 def rule_text(register: str | None, offset: int, *, deref: bool) -> str:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ELF ABI for s390x (z/Architecture)."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from cfi2sframe.abi.record import SAVED_PC, UNUSED, Arch, SignalReturn

@@ -1,23 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the instructions say of a row of the CFI: of its CFA, of the RA, of FP."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.constants import dwarf as d
 from cfi2sframe.dwarf.expression import Expression, Operation, parse_expression
-from cfi2sframe.dwarf.rules import NoCfa, NoRule
+from cfi2sframe.dwarf.rules import CfaRule, NoCfa, NoRule, RegisterRule, RowState
 from cfi2sframe.errors import CfiError
-from cfi2sframe.instructions.states import CALLER_FP, CFA, NUMBER, RETURN_ADDRESS, plus
-
-if TYPE_CHECKING:
-    from cfi2sframe.dwarf.rules import CfaRule, RegisterRule, RowState
-    from cfi2sframe.instructions.effects import Abi
-    from cfi2sframe.instructions.states import State, TableWord, Value
+from cfi2sframe.instructions.effects import Abi
+from cfi2sframe.instructions.states import CALLER_FP, CFA, NUMBER, RETURN_ADDRESS, State, TableWord, Value, plus
 
 _REGISTERS: Final = range(d.DW_OP_breg0, d.DW_OP_breg31 + 1)
 _CFA: Final = (CFA, 0)

@@ -1,30 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CFI of an image, held to its instructions: functions are followed from their FDEs, and states compared."""
 
-from __future__ import annotations
-
 from collections import Counter
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.audit.agreement import Answer, Answers, answers_of
 from cfi2sframe.audit.findings import Contradiction, Finding, Subject, findings_of
-from cfi2sframe.audit.flow import CfiFlow
+from cfi2sframe.audit.flow import CfiFlow, InForce
 from cfi2sframe.conversion.sources import find_cfi, read_programs
-from cfi2sframe.dwarf.rules import NoRule
+from cfi2sframe.dwarf.fdes import CfiEntries
+from cfi2sframe.dwarf.rules import CfaRule, NoRule, RowState
+from cfi2sframe.elf.cfi import CfiKind
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.instructions.function import Followed
 from cfi2sframe.instructions.machine import Machine
 from cfi2sframe.instructions.rows import row_of
-from cfi2sframe.instructions.states import CFA
-
-if TYPE_CHECKING:
-    from cfi2sframe.audit.flow import InForce
-    from cfi2sframe.dwarf.fdes import CfiEntries
-    from cfi2sframe.dwarf.rules import CfaRule, RowState
-    from cfi2sframe.elf.cfi import CfiKind
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.instructions.function import Followed
-    from cfi2sframe.instructions.states import State
+from cfi2sframe.instructions.states import CFA, State
 
 SUBJECTS: Final[tuple[Subject, ...]] = ("CFA", "RA", "FP")
 _SILENT: Final = (Answer.SILENT, Answer.SILENT, Answer.SILENT)

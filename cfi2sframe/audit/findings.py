@@ -1,23 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an audit has found, as people read it: places, rules and directives as text, and the instructions around."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterable
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
+from cfi2sframe.abi import Arch
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.audit.flow import UNCHANGED
-from cfi2sframe.dwarf.rules import NoCfa, NoRule, describe_cfa, describe_rule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.dwarf.fdes import CfiEntries
-    from cfi2sframe.dwarf.rules import CfaRule, RegisterRule
-    from cfi2sframe.instructions.decoder import Decoder
+from cfi2sframe.dwarf.fdes import CfiEntries
+from cfi2sframe.dwarf.rules import CfaRule, NoCfa, NoRule, RegisterRule, describe_cfa, describe_rule
+from cfi2sframe.instructions.decoder import Decoder
 
 Subject = Literal["CFA", "RA", "FP"]
 

@@ -5,30 +5,24 @@ The start of a cold part of a function is no entry: its CFI is not that of one, 
 rule changes right after a call, the call does not come back.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.audit.agreement import Answer, answers_of
 from cfi2sframe.constants.elf import SHT_DYNSYM, STT_FUNC, STT_GNU_IFUNC
 from cfi2sframe.conversion.owners import owners_of_code
-from cfi2sframe.dwarf.rules import NoRule
+from cfi2sframe.dwarf.fdes import CfiEntries
+from cfi2sframe.dwarf.rules import CfaRule, NoRule, RowState
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.code import Code
 from cfi2sframe.instructions.effects import Op
+from cfi2sframe.instructions.states import State
 from cfi2sframe.range_map import Span
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cfi2sframe.dwarf.fdes import CfiEntries
-    from cfi2sframe.dwarf.rules import CfaRule, RowState
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.instructions.states import State
 
 UNCHANGED: Final = (NoRule.UNSPECIFIED, NoRule.SAME_VALUE)
 _FUNCTIONS: Final = (STT_FUNC, STT_GNU_IFUNC)

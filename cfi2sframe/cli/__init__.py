@@ -10,19 +10,15 @@ they ask for, with the packages below, which know no options.
 - `wrapper` runs a linker, a driver or an assembler first.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import sys
-from typing import TYPE_CHECKING, Final, NoReturn
+from collections.abc import Callable
+from typing import Final, NoReturn
 
 from cfi2sframe import __version__
 from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
 from cfi2sframe.process.interrupts import keep_interrupts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: Values of `signal.SIGINT` and `signal.SIGPIPE`. This module loads little, since nothing can be caught before it.
 _SIGINT: Final = 2

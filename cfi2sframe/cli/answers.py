@@ -4,21 +4,21 @@
 Here are also the options of the verbs that do so: which files to read, and where to print what.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import io
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TextIO, TypeVar
 
 from cfi2sframe import __version__
 from cfi2sframe.cli.messages import EXIT_UNUSABLE, PROGRAM, exit_status_of, fail, say, worst
 from cfi2sframe.cli.options import add_option, check_apart, listed_names, process_count, write_text
 from cfi2sframe.cli.progress import watched
+from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import stored_size
 from cfi2sframe.errors import CostError, ErrorKind, RequestError, kind_of, reason_of
@@ -27,10 +27,6 @@ from cfi2sframe.process.guard import limited
 from cfi2sframe.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import TextIO
-
-    from cfi2sframe.elf.contents import FileData
     from cfi2sframe.report.tables import Report
 
 Answer = TypeVar("Answer")
@@ -207,7 +203,7 @@ class Collected(NamedTuple, Generic[Answer]):
         """The bytes that were read."""
         return sum(source.size for source in self.sources)
 
-    def complete(self, report: Report) -> Report:
+    def complete(self, report: "Report") -> "Report":
         """Return a report that also counts the files without an answer."""
         notes = [*report.notes]
         if self.skipped:
@@ -238,7 +234,7 @@ def collect(
     return result
 
 
-def publish(collected: Collected[Answer], make: Callable[[], Report], printing: Printing, nothing: str) -> int:
+def publish(collected: Collected[Answer], make: "Callable[[], Report]", printing: Printing, nothing: str) -> int:
     """Make a report of what was collected and write it; return the exit status. Without answers, say `nothing`.
 
     Raises `OutputError`, and `RequestError` when Jinja2 is missing for a page.

@@ -1,25 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verb `audit`: where the CFI of a file says something else than its instructions."""
 
-from __future__ import annotations
-
+import argparse
 from functools import partial
-from typing import TYPE_CHECKING
 
-from cfi2sframe.audit.compare import audit
+from cfi2sframe.audit.compare import Audit, audit
 from cfi2sframe.cli.answers import add_output, collect, inputs_of, printing_of, publish
 from cfi2sframe.cli.messages import EXIT_DIFFERENCE, EXIT_SUCCESS, PROGRAM, worst
 from cfi2sframe.cli.options import add_debug_file, add_inputs, add_option, add_source, debug_file_of
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.elf.debug_file import with_debug_file
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.report.audit import audit_report
 from cfi2sframe.report.tables import FORMATS
-
-if TYPE_CHECKING:
-    import argparse
-
-    from cfi2sframe.audit.compare import Audit
-    from cfi2sframe.elf.image import ElfImage
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -4,13 +4,13 @@
 `remove` has the same options for files and output, and the same run.
 """
 
-from __future__ import annotations
-
+import argparse
 import os
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cfi2sframe.cli.messages import EXIT_DIFFERENCE, EXIT_SUCCESS, PROGRAM, fail, say, worst
 from cfi2sframe.cli.options import (
@@ -32,10 +32,6 @@ from cfi2sframe.errors import ErrorKind, OutputError, RequestError, naming_path
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.records import Job, Outcome, Settings
 from cfi2sframe.text import counted
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
 
 #: Runs with fewer bytes of input use one process.
 POOL_SIZE: Final = 1 << 20

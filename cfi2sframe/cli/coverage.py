@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verb `coverage`: how much of each file SFrame can describe, and what is missing."""
 
-from __future__ import annotations
-
+import argparse
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cfi2sframe.api import convert_for
 from cfi2sframe.cli.answers import add_output, collect, count_or_all, inputs_of, printing_of, publish
@@ -19,15 +18,10 @@ from cfi2sframe.cli.options import (
 )
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.elf.debug_file import with_debug_file
-from cfi2sframe.report.coverage import account
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.report.coverage import Coverage, account
 from cfi2sframe.report.coverage_report import coverage_report
 from cfi2sframe.report.tables import FORMATS
-
-if TYPE_CHECKING:
-    import argparse
-
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.report.coverage import Coverage
 
 #: How many missing places a report names by default.
 _DEFAULT_TOP: Final = 10

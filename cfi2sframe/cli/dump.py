@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verb `dump`: print decoded sections."""
 
-from __future__ import annotations
-
+import argparse
 import json
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cfi2sframe.cli.answers import add_output, inputs_of, is_one_file, is_skipped, printing_of, read_source
 from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM, exit_status_of, say, worst
 from cfi2sframe.cli.options import add_inputs, add_option, address
 from cfi2sframe.cli.parsers import describe
+from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import is_section
 from cfi2sframe.errors import InputError, RequestError
@@ -23,12 +24,6 @@ from cfi2sframe.sframe.dump import Shown, dump_json, dump_text
 from cfi2sframe.sframe.read import read_damaged
 from cfi2sframe.text import printable
 from cfi2sframe.trace.space import ModuleFile
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
-    from cfi2sframe.elf.contents import FileData
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -1,17 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program's name, its messages on standard error, and its exit statuses."""
 
-from __future__ import annotations
-
 import os
 import sys
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
 from cfi2sframe.errors import ErrorKind, OutputError, kind_of, reason_of
 from cfi2sframe.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 PROGRAM: Final = "cfi2sframe"
 #: Colors of ANSI terminals, as compilers use them.

@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options that several verbs share, and their values: files to read, and how to convert."""
 
-from __future__ import annotations
-
 import argparse
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from cfi2sframe.constants.sframe import DEFAULT_ERRATA, ERRATA
 from cfi2sframe.conversion.convert import Options
 from cfi2sframe.errors import RequestError, naming_path
 from cfi2sframe.files.write import write_output
 from cfi2sframe.verification import READERS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 def add_option(group: argparse._ActionsContainer, spelling: str, text: str, **more: Any) -> None:  # noqa: ANN401 - argparse's

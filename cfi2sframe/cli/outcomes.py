@@ -5,23 +5,17 @@ For one file: warnings, the failure and, with -v, what was done. For several: th
 about what went wrong; then a line of sums.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Final, get_args
+from collections.abc import Iterator, Sequence
+from typing import Final, get_args
 
 from cfi2sframe.cli.messages import EXIT_DIFFERENCE, EXIT_SUCCESS, exit_status_of, say
 from cfi2sframe.errors import ErrorKind
-from cfi2sframe.jobs.records import SkipKind, Status
+from cfi2sframe.jobs.records import Outcome, SkipKind, Status
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.text import counted, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cfi2sframe.jobs.records import Outcome
 
 #: The most lines of warnings, and of errors.
 _MAX_LINES: Final = 8

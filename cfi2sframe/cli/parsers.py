@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The grammar of the command line: one parser for each verb under that of the program."""
 
-from __future__ import annotations
-
 import argparse
 import sys
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -12,8 +11,6 @@ from cfi2sframe.cli.messages import EXIT_USAGE, PROGRAM
 from cfi2sframe.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from _typeshed import SupportsWrite
 
 #: The verb that may be left out.
@@ -92,7 +89,7 @@ class _Parser(argparse.ArgumentParser):
         near = near or get_close_matches(word, ("--version",), 1, 0.8) or get_close_matches(word, known, 1)
         return f"; did you mean {' or '.join(near)}?" if near else f"; see {self.prog} --help"
 
-    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+    def _print_message(self, message: str, file: "SupportsWrite[str] | None" = None) -> None:
         """Print a text; raise `BrokenPipeError`, which argparse suppresses in some versions of Python."""
         stream = sys.stderr if file is None else file
         stream.write(message)

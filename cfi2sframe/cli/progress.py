@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """How far a run is, on standard error: a line every ten seconds; on a terminal, one line redrawn or a bar of tqdm."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from operator import attrgetter
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from cfi2sframe.cli.messages import PROGRAM, Voice
@@ -16,8 +16,6 @@ from cfi2sframe.process.batch import results_of
 from cfi2sframe.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-    from types import FrameType
     from typing import TypeVar
 
     from cfi2sframe.files.find import Source
@@ -42,7 +40,7 @@ _MIN_SHARE: Final = 0.1
 class _Shown:
     """The run whose progress is shown, and whether a terminal has a line about it, without a line end."""
 
-    files: Files | None = None
+    files: "Files | None" = None
     is_drawn = False
 
 
@@ -97,18 +95,18 @@ class Files:
 
 
 def watched(
-    function: Callable[[Item], Result],
-    items: Sequence[Item],
-    lost: Callable[[Item, str], Result],
+    function: "Callable[[Item], Result]",
+    items: "Sequence[Item]",
+    lost: "Callable[[Item, str], Result]",
     *,
     count: int,
-    on_done: Callable[[Item, Result], None] = lambda _item, _result: None,
-) -> Generator[Result, None, None]:
+    on_done: "Callable[[Item, Result], None]" = lambda _item, _result: None,
+) -> "Generator[Result, None, None]":
     """Yield the results of `batch.results_of`, and show how far the run is. The caller may print after each result."""
     begun = items if count < 2 else sorted(items, key=lambda item: item.size, reverse=True)
     with Files({item.name: item.size for item in begun}) as files:
 
-        def note(item: Item, result: Result) -> None:
+        def note(item: "Item", result: "Result") -> None:
             on_done(item, result)
             files.add(item.name)
 

@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verb `remove`: take the SFrame section out of one file, to an output, or of files in place."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+import argparse
 
 from cfi2sframe.cli.convert import add_write_options, run_request, write_request
 from cfi2sframe.cli.messages import PROGRAM
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.jobs.records import Settings
-
-if TYPE_CHECKING:
-    import argparse
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

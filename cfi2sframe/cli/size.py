@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verb `size`: what SFrame costs, for files and trees."""
 
-from __future__ import annotations
-
+import argparse
 from functools import partial
 from operator import add
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cfi2sframe.api import convert_for
 from cfi2sframe.cli.answers import Collected, Inputs, add_output, collect, count_or_all, inputs_of, printing_of, publish
@@ -19,16 +18,11 @@ from cfi2sframe.cli.options import (
     process_count,
 )
 from cfi2sframe.cli.parsers import describe
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import RequestError
 from cfi2sframe.files.find import find_sources
-from cfi2sframe.report.size import comparison_report, measure, size_report
+from cfi2sframe.report.size import FileSize, comparison_report, measure, size_report
 from cfi2sframe.report.tables import FORMATS
-
-if TYPE_CHECKING:
-    import argparse
-
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.report.size import FileSize
 
 #: Lines of a table in text and Markdown; other formats list all files.
 _TEXT_LINE_COUNT: Final = 25

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verb `trace`: print the stacks of a core file or of a live process."""
 
-from __future__ import annotations
-
+import argparse
 import os
 import sys
-from typing import TYPE_CHECKING
 
 from cfi2sframe.cli.answers import add_output, printing_of
 from cfi2sframe.cli.messages import EXIT_SUCCESS, PROGRAM
 from cfi2sframe.cli.options import add_option, add_source, add_version, debug_file_of, positive
 from cfi2sframe.cli.parsers import describe
+from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.load import read_file, read_stream, stored_size
 from cfi2sframe.errors import RequestError, naming
 from cfi2sframe.files.find import STANDARD_INPUT
@@ -18,11 +17,6 @@ from cfi2sframe.process.guard import limited
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.trace import FileStore, trace_core, trace_process
 from cfi2sframe.trace.snapshot import resident_size
-
-if TYPE_CHECKING:
-    import argparse
-
-    from cfi2sframe.elf.contents import FileData
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

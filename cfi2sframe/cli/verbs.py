@@ -1,26 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run a command line: find its verb, and turn whatever ends it into an exit status."""
 
-from __future__ import annotations
-
+import argparse
 import errno
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, NoReturn
+from types import FrameType
+from typing import NoReturn
 
 from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM, Voice, fail, say
 from cfi2sframe.cli.parsers import DEFAULT_VERB, VERBS, make_parser, verb_parser
 from cfi2sframe.cli.progress import ticking
 from cfi2sframe.errors import Cfi2SFrameError
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterator, Sequence
-    from types import FrameType
 
 
 def run_words(words: list[str]) -> int:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verb `verify`: compare sections with the CFI, and check what a reader requires."""
 
-from __future__ import annotations
-
+import argparse
 import json
 import os
 import sys
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cfi2sframe import api
 from cfi2sframe.cli.answers import answers_of, inputs_of, is_one_file, is_skipped
@@ -32,21 +32,16 @@ from cfi2sframe.cli.options import (
     write_text,
 )
 from cfi2sframe.cli.parsers import describe
+from cfi2sframe.conversion.convert import Options
 from cfi2sframe.elf.debug_file import with_debug_file
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import is_section, read_file
 from cfi2sframe.errors import InputError, RequestError, SFrameError, UnfitError
 from cfi2sframe.existing import Presence, existing_section
 from cfi2sframe.report import SCHEMA_VERSION
+from cfi2sframe.sframe.read import DecodedSection
 from cfi2sframe.text import counted, printable
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator, Sequence
-
-    from cfi2sframe.conversion.convert import Options
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.read import DecodedSection
-    from cfi2sframe.verification.readers import Verdict
+from cfi2sframe.verification.readers import Verdict
 
 #: For files such as modules after `strip -g`.
 _NOT_COMPARED: Final = (
@@ -174,7 +169,7 @@ def _section_in(path: str) -> bytes | None:
     return bytes(data) if is_section(data) else None
 
 
-def _comparison(checks: Sequence[Checked]) -> str:
+def _comparison(checks: "Sequence[Checked]") -> str:
     return (
         f"{counted(sum(each.functions for each in checks), 'function')}, "
         f"{counted(sum(each.rows for each in checks), 'row')} compared, "

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numbers of DWARF's call frame information, spelled as in DWARF 5 (7.24), the LSB and the ABI supplements."""
 
-from __future__ import annotations
-
 from typing import Final
 
 DW_CFA_nop: Final = 0x00

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numbers of the ELF format, spelled as in the System V ABI and its supplements."""
 
-from __future__ import annotations
-
 from typing import Final
 
 ELF_MAGIC: Final = b"\x7fELF"

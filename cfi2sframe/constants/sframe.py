@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numbers of the SFrame format, versions 1 to 3, spelled as in its specification."""
 
-from __future__ import annotations
-
 from typing import Final
 
 SFRAME_MAGIC: Final = 0xDEE2

@@ -8,31 +8,23 @@ bytes -> CIEs and FDEs -> rows                                      read_cfi
       -> bytes                                                      store_rows, write
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from cfi2sframe.constants.sframe import DEFAULT_ERRATA, ERRATA, SFRAME_VERSION_2, SFRAME_VERSION_3, VERSIONS
 from cfi2sframe.conversion.functions import Placed, fates_of, place_functions, results_of
-from cfi2sframe.conversion.lower import InParts, Skip, Target, check_target, lower_programs
+from cfi2sframe.conversion.lower import InParts, Result, Skip, Target, check_target, lower_programs
 from cfi2sframe.conversion.owners import CodeMap, map_code
 from cfi2sframe.conversion.reasons import Fate
-from cfi2sframe.conversion.sources import find_cfi, read_programs
-from cfi2sframe.elf.cfi import CFI_KINDS
+from cfi2sframe.conversion.sources import Cfi, find_cfi, read_programs
+from cfi2sframe.dwarf.fdes import CfiEntry, FdeIndex
+from cfi2sframe.elf.cfi import CFI_KINDS, CfiKind
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import RequestError
 from cfi2sframe.sframe.model import Section
 from cfi2sframe.sframe.write import RowStore, store_rows, write
 from cfi2sframe.text import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cfi2sframe.conversion.lower import Result
-    from cfi2sframe.conversion.sources import Cfi
-    from cfi2sframe.dwarf.fdes import CfiEntry, FdeIndex
-    from cfi2sframe.elf.cfi import CfiKind
-    from cfi2sframe.elf.image import ElfImage
 
 #: Alignment of the address that a linked file's section is assumed to have: the largest common page size.
 _SECTION_BOUNDARY: Final = 0x10000

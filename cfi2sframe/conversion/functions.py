@@ -5,24 +5,18 @@ What depends on a function's address and size happens here: pieces of overlappin
 many rows are split, those that no record can hold are skipped, and those before padding reach over it.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cfi2sframe.constants.sframe import SFRAME_VERSION_3, V3_MAX_FRES
-from cfi2sframe.conversion.lower import InParts, Skip, pieces_within
+from cfi2sframe.conversion.lower import InParts, Result, Skip, pieces_within
+from cfi2sframe.conversion.owners import CodeMap
 from cfi2sframe.conversion.reasons import Fate, SkipReason
+from cfi2sframe.dwarf.fdes import CfiEntries, FdeIndex
 from cfi2sframe.sframe.model import Function, FunctionBody
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from cfi2sframe.conversion.lower import Result
-    from cfi2sframe.conversion.owners import CodeMap
-    from cfi2sframe.dwarf.fdes import CfiEntries, FdeIndex
 
 #: All versions store a function's size in 32 bits.
 _MAX_FUNCTION_SIZE: Final = 0xFFFFFFFF
@@ -38,7 +32,7 @@ class Placed(NamedTuple):
     body: FunctionBody
     entry: FdeIndex | None
 
-    def split(self) -> list[Placed]:
+    def split(self) -> "list[Placed]":
         """Return the function in parts that have no more rows than version 3 can count."""
         edges = (*self.body.starts[::V3_MAX_FRES], self.size)
         return [

@@ -5,13 +5,13 @@
 result, or its flexible rows, or neither.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from functools import cache
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from cfi2sframe.abi import Arch
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.constants.sframe import (
     DEFAULT_ERRATA,
@@ -24,16 +24,11 @@ from cfi2sframe.constants.sframe import (
 )
 from cfi2sframe.conversion.reasons import SkipReason
 from cfi2sframe.conversion.reduce import InexpressibleError, Unlike, reduce_state
+from cfi2sframe.dwarf.entries import DwarfCie
+from cfi2sframe.dwarf.fdes import Program
+from cfi2sframe.dwarf.rules import RowState, UnwindTable
 from cfi2sframe.errors import RequestError
 from cfi2sframe.sframe.model import OUTERMOST, FrameState, FunctionBody, States
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.dwarf.entries import DwarfCie
-    from cfi2sframe.dwarf.fdes import Program
-    from cfi2sframe.dwarf.rules import RowState, UnwindTable
 
 
 class Target(NamedTuple):

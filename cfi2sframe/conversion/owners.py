@@ -6,26 +6,19 @@ source and, within that, to the FDE that starts last, as in the search table of 
 first in the section. For stubs, instructions override the CFI.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import chain, pairwise
 from operator import add
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from cfi2sframe.conversion.reasons import Fate
+from cfi2sframe.dwarf.fdes import CfiEntries, FdeIndex, ProgramIndex
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.padding import find_padding
-from cfi2sframe.range_map import RangeMap
+from cfi2sframe.range_map import RangeMap, Span
 from cfi2sframe.sframe.model import Function
-from cfi2sframe.stubs import StubReason, StubScan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from cfi2sframe.dwarf.fdes import CfiEntries, FdeIndex, ProgramIndex
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.range_map import Span
-    from cfi2sframe.stubs import StubSkip
+from cfi2sframe.stubs import StubReason, StubScan, StubSkip
 
 
 class Ranges(NamedTuple):

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What became of each FDE, why a function is not in the section, and why a source of CFI was not read."""
 
-from __future__ import annotations
-
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from cfi2sframe.errors import Cfi2SFrameError
+from cfi2sframe.errors import Cfi2SFrameError
 
 
 class SkipReason(Enum):
@@ -86,7 +83,7 @@ class UnreadSource(NamedTuple):
     reason: str
 
     @classmethod
-    def of(cls, name: str, error: Cfi2SFrameError) -> UnreadSource:
+    def of(cls, name: str, error: Cfi2SFrameError) -> "UnreadSource":
         """Return the record of a section that an error has kept from being read."""
         place = "" if error.offset is None else f"+0x{error.offset:x}"
         if error.where and error.where != name:

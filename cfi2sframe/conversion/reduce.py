@@ -6,20 +6,14 @@ may have a rule of its own. Where the two differ, SFrame's CFA follows from the 
 DWARF's CFA are rewritten.
 """
 
-from __future__ import annotations
+from typing import Final, NamedTuple
 
-from typing import TYPE_CHECKING, Final, NamedTuple
-
+from cfi2sframe.abi import Arch
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.conversion.reasons import SkipReason
 from cfi2sframe.dwarf.expression import Expression, describe, value_of
-from cfi2sframe.dwarf.rules import NoCfa, NoRule, RaSigning, describe_rule
+from cfi2sframe.dwarf.rules import CfaRule, NoCfa, NoRule, RaSigning, RegisterRule, RowState, describe_rule
 from cfi2sframe.sframe.model import OUTERMOST, FrameState
-
-if TYPE_CHECKING:
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.dwarf.rules import CfaRule, RegisterRule, RowState
-
 
 _SIGNING_REASONS: Final = {
     RaSigning.SIGNED_WITH_PC: SkipReason.PAUTH_WITH_PC,

@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """All call frame information of an image: its sources, the best one first, their FDEs, and the rows of these."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
 from cfi2sframe.conversion.reasons import UnreadSource
-from cfi2sframe.dwarf.fdes import CfiEntries, DamagedFde, EntriesReader
+from cfi2sframe.dwarf.fdes import CfiEntries, DamagedFde, EntriesReader, Program, RowSection
 from cfi2sframe.elf.cfi import SOURCE_NAMES, CfiKind, CfiSection, debug_file_frames, debug_frames, eh_frames
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import CfiError, ElfError, InputError, RequestError, UnfitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from cfi2sframe.dwarf.fdes import Program, RowSection
-    from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.instructions.states import Underived
 
 
@@ -98,16 +94,16 @@ class Cfi(NamedTuple):
     entries: CfiEntries
     damaged: tuple[DamagedFde, ...]
     unread: tuple[UnreadSource, ...] = ()
-    underived: tuple[Underived, ...] | None = None
+    underived: "tuple[Underived, ...] | None" = None
 
-    def required(self) -> Cfi:
+    def required(self) -> "Cfi":
         """Return the CFI. Raises `InputError` when all FDEs are damaged."""
         if not self.entries and self.damaged:
             first = self.damaged[0].error
             raise InputError(f"no usable FDE; the first is damaged: {first.reason}", first.where, first.offset)
         return self
 
-    def joined(self, other: Cfi) -> Cfi:
+    def joined(self, other: "Cfi") -> "Cfi":
         """Return this CFI with that of lesser sources after it."""
         entries = self.entries.joined(other.entries)
         return self._replace(

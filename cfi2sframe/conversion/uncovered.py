@@ -5,9 +5,8 @@ CFI is better than what instructions tell, so nothing is derived for an address 
 that cannot be described; nor for padding.
 """
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Callable
 from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
@@ -15,25 +14,21 @@ from weakref import WeakKeyDictionary
 
 from cfi2sframe.constants.elf import SHT_SYMTAB, STT_SECTION, STT_TLS
 from cfi2sframe.constants.sframe import SFRAME_VERSION_3
-from cfi2sframe.conversion.owners import map_code
+from cfi2sframe.conversion.owners import CodeMap, map_code
 from cfi2sframe.conversion.reasons import UnreadSource
 from cfi2sframe.conversion.sources import Cfi, read_programs
-from cfi2sframe.dwarf.fdes import RowSection
+from cfi2sframe.dwarf.fdes import RowFunction, RowSection
 from cfi2sframe.elf.cfi import SOURCE_NAMES, Relocation
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.padding import code_outside
 from cfi2sframe.errors import CfiError, ElfError, UnfitError
 from cfi2sframe.range_map import Span, without
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cfi2sframe.conversion.owners import CodeMap
-    from cfi2sframe.dwarf.fdes import RowFunction
-    from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.instructions.derive import Derived
 
 #: What was derived of each image: too costly to be done for each version of a section.
-_DERIVED: Final[WeakKeyDictionary[ElfImage, Derived]] = WeakKeyDictionary()
+_DERIVED: "Final[WeakKeyDictionary[ElfImage, Derived]]" = WeakKeyDictionary()
 
 
 def with_derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[int], bool] | None = None) -> Cfi:
@@ -93,7 +88,7 @@ def as_cfi(image: ElfImage, functions: tuple[RowFunction, ...]) -> RowSection:
     return RowSection(SOURCE_NAMES["code"], "code", functions, relocations=relocations)
 
 
-def placeable(image: ElfImage, derived: Derived) -> Derived:
+def placeable(image: ElfImage, derived: "Derived") -> "Derived":
     """Return what was derived, but in an object only the functions whose starts a relocation can express.
 
     A relocation needs a symbol that no other definition can replace: a local one of the function's section. GNU as

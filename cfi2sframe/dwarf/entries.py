@@ -4,19 +4,14 @@
 Knows nothing of SFrame, and does not look into call frame instructions.
 """
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from cfi2sframe.constants import dwarf as d
 from cfi2sframe.dwarf.numbers import PointerBases, fixed_size, read_pointer, read_sleb, read_uleb, read_value
+from cfi2sframe.elf.cfi import CfiSection
 from cfi2sframe.errors import CfiError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cfi2sframe.elf.cfi import CfiSection
 
 #: The encoding of pc_begin in nearly every .eh_frame.
 _PCREL_SDATA4: Final = d.DW_EH_PE_pcrel | d.DW_EH_PE_sdata4

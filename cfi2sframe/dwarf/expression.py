@@ -4,20 +4,15 @@
 There are no values of registers here: what is neither a sum of a register and a constant nor one load of it is no rule.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
+from cfi2sframe.abi import Arch
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.constants import dwarf as d
 from cfi2sframe.dwarf.numbers import read_sleb, read_uleb
 from cfi2sframe.errors import CfiError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cfi2sframe.abi import Arch
 
 
 class Expression(NamedTuple):

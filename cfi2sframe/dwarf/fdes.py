@@ -6,30 +6,24 @@ pair of CIE and instructions, with its rows. Where functions end before their pr
 size get a program of their own, without the rows past their end.
 """
 
-from __future__ import annotations
-
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import pairwise
 from operator import add, attrgetter, itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, NewType, cast
+from typing import Final, NamedTuple, NewType, cast
 
+from cfi2sframe.abi import Arch
 from cfi2sframe.constants import dwarf as d
 from cfi2sframe.dwarf.entries import DwarfCie, EntryWalk
 from cfi2sframe.dwarf.numbers import Location, PointerBases
 from cfi2sframe.dwarf.row_machine import RowMachine
+from cfi2sframe.dwarf.rules import UnwindTable
+from cfi2sframe.elf.cfi import CfiKind, CfiSection, Relocation
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import CfiError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.dwarf.rules import UnwindTable
-    from cfi2sframe.elf.cfi import CfiKind, CfiSection, Relocation
-    from cfi2sframe.elf.image import ElfImage
-
 
 #: The place of an FDE among the sound FDEs of an image, in the order of its sources.
 FdeIndex = NewType("FdeIndex", int)
@@ -158,7 +152,7 @@ class CfiEntries:
         """Return the program of an FDE."""
         return self.programs[self.program_of[fde]]
 
-    def joined(self, others: CfiEntries) -> CfiEntries:
+    def joined(self, others: "CfiEntries") -> "CfiEntries":
         """Return these FDEs, and after them those of another source."""
         first, first_program = len(self), len(self.programs)
         return CfiEntries(

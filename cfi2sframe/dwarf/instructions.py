@@ -5,18 +5,14 @@
 The other strings are read instruction by instruction, which also finds the error in damaged ones.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Callable, Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from cfi2sframe.constants import dwarf as d
 from cfi2sframe.dwarf.numbers import read_sleb, read_uleb
 from cfi2sframe.errors import CfiError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 Operand = Literal["uleb", "sleb", "block", "pointer", 1, 2, 4, 8]
 

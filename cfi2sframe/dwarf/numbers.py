@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """LEB128 numbers (DWARF 5, 7.6), and encoded pointers of `.eh_frame` (LSB, "DWARF Exception Header Encoding")."""
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from cfi2sframe.constants import dwarf as d
 from cfi2sframe.errors import CfiError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: Bytes of the longest encoding that is read. Ten hold 64 bits, and padding may legally follow.
 _MAX_SIZE: Final = 32

@@ -9,26 +9,18 @@ remembers, for each of its states, where each string of instructions has led: wh
 is looked up the next time.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
+from cfi2sframe.abi import Arch
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.constants import dwarf as d
+from cfi2sframe.dwarf.entries import DwarfCie
 from cfi2sframe.dwarf.expression import Expression, is_unscaled, signed_word, value_of
-from cfi2sframe.dwarf.instructions import ADVANCES, cut, read_instructions
-from cfi2sframe.dwarf.numbers import fixed_size, read_pointer
-from cfi2sframe.dwarf.rules import NoCfa, NoRule, RaSigning, RowState, UnwindTable
+from cfi2sframe.dwarf.instructions import ADVANCES, Instruction, cut, read_instructions
+from cfi2sframe.dwarf.numbers import Location, fixed_size, read_pointer
+from cfi2sframe.dwarf.rules import CfaRule, NoCfa, NoRule, RaSigning, RegisterRule, RowState, UnwindTable
 from cfi2sframe.errors import CfiError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.dwarf.entries import DwarfCie
-    from cfi2sframe.dwarf.instructions import Instruction
-    from cfi2sframe.dwarf.numbers import Location
-    from cfi2sframe.dwarf.rules import CfaRule, RegisterRule
 
 #: AArch64's pseudo-register RA_SIGN_STATE (AADWARF64, 4.1).
 _RA_SIGN_STATE: Final = 34

@@ -10,19 +10,14 @@
 | undefined, same value, none | `NoRule` |
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
+from collections.abc import Iterable
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from cfi2sframe.abi import Arch
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.dwarf.expression import Expression
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cfi2sframe.abi import Arch
 
 
 class NoRule(IntEnum):
@@ -86,7 +81,7 @@ class UnwindTable(NamedTuple):
     states: tuple[RowState, ...]
     depends_on_location: bool = False
 
-    def before(self, end_delta: int) -> UnwindTable:
+    def before(self, end_delta: int) -> "UnwindTable":
         """Return the rows that start before `end_delta`, and the first row in any case."""
         count = bisect_left(self.starts, max(end_delta, 1))
         return self._replace(starts=self.starts[:count], states=self.states[:count])

@@ -4,20 +4,15 @@
 Knows where CFI is and which relocations apply to it, but not what a CIE is.
 """
 
-from __future__ import annotations
-
 import struct
 import sys
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple
 
 from cfi2sframe.constants import elf as c
+from cfi2sframe.elf.headers import ElfSection
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ElfError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cfi2sframe.elf.headers import ElfSection
-    from cfi2sframe.elf.image import ElfImage
 
 CfiKind = Literal["eh_frame", "debug_frame", "gopclntab", "debug_file", "code"]
 

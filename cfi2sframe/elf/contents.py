@@ -5,24 +5,16 @@ Files are not mapped into memory. A read of a file that somebody has truncated r
 SIGBUS, which a handler in Python cannot answer: it would return to the same access.
 """
 
-from __future__ import annotations
-
 import os
 from abc import abstractmethod
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.errors import ChangedError, EmbedError, InputError
 from cfi2sframe.range_map import Span
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import TypeAlias
-
-    #: A file's bytes, in memory or read range by range: both have a length, and give bytes for a slice.
-    FileData: TypeAlias = "Buffer | LazyBytes"
 
 #: Bytes copied at once: larger blocks leave the processor's cache, smaller ones need more calls.
 _BLOCK_SIZE: Final = 1 << 18
@@ -46,7 +38,7 @@ class LazyBytes:
         """Return the bytes from `start` to `end`, which are within the size."""
 
     @abstractmethod
-    def part(self, start: int, end: int) -> LazyBytes:
+    def part(self, start: int, end: int) -> "LazyBytes":
         """Return the bytes from `start` to `end` without reading them."""
 
     def close(self) -> None:
@@ -62,6 +54,10 @@ class LazyBytes:
     def __iter__(self) -> Iterator[bytes]:
         for start in range(0, len(self), _BLOCK_SIZE):
             yield self[start : start + _BLOCK_SIZE]
+
+
+#: A file's bytes, in memory or read range by range: both have a length, and give bytes for a slice.
+FileData = Buffer | LazyBytes
 
 
 class OpenFile:
@@ -118,7 +114,7 @@ class FileBytes(LazyBytes):
         """Return bytes by their offsets in this part."""
         return self._file.read(self._start + start, self._start + end)
 
-    def part(self, start: int, end: int) -> FileBytes:
+    def part(self, start: int, end: int) -> "FileBytes":
         """Return a part of the same file."""
         start, end, _ = slice(start, end).indices(self._size)
         return FileBytes(self._file, self._start + start, max(0, end - start), self.stored_size)
@@ -140,7 +136,7 @@ class Joined(LazyBytes):
         """Return the bytes from `start` to `end`, joined."""
         return b"".join(bytes(part[first:last]) for part, first, last in self._pieces(start, end))
 
-    def part(self, start: int, end: int) -> Joined:
+    def part(self, start: int, end: int) -> "Joined":
         """Return the bytes from `start` to `end`, as the parts that hold them."""
         start, end, _ = slice(start, end).indices(len(self))
         return Joined(part_of(part, first, last) for part, first, last in self._pieces(start, end))

@@ -5,25 +5,20 @@ Compilers that write no `.eh_frame` leave the CFI in `.debug_frame`, which `stri
 looked for unless the caller asks, because the same input has to give the same bytes on every machine.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import struct
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
+from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import read_open, stored_size
 from cfi2sframe.elf.notes import parse_notes
 from cfi2sframe.errors import InputError, checked_path, reason_of
 from cfi2sframe.process.guard import part
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cfi2sframe.elf.contents import FileData
 
 #: Looks where gdb looks.
 AUTO: Final = "auto"

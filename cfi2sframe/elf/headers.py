@@ -4,8 +4,6 @@
 Knows the fields of the gABI and nothing else; callers have to check whether the headers make sense.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import Final, Literal, NamedTuple, Protocol
 

@@ -6,15 +6,15 @@ relocations are applied against these. Each address then identifies one byte, an
 objects from linked files. `ElfImage.place` maps such an address back to a section and an offset.
 """
 
-from __future__ import annotations
-
 import struct
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cfi2sframe.abi import Arch, arch_of_elf
 from cfi2sframe.constants import elf as c
+from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.headers import (
     SYMBOL_SIZE,
     Buffer,
@@ -30,11 +30,6 @@ from cfi2sframe.elf.headers import (
 from cfi2sframe.elf.sections import CodeRange, assigned_vaddrs, code_ranges
 from cfi2sframe.errors import ElfError, ForeignError
 from cfi2sframe.text import shown_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-
-    from cfi2sframe.elf.contents import FileData
 
 
 class SectionOffset(NamedTuple):

@@ -1,23 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Load an ELF file from a path or from bytes; read the bytes of paths, open descriptors and pipes."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING, Final
+from typing import BinaryIO, Final
 
 from cfi2sframe.constants.elf import ELF_MAGIC
 from cfi2sframe.constants.sframe import SFRAME_MAGIC
+from cfi2sframe.elf.contents import FileBytes, FileData
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import checked_path, naming, naming_path
-
-if TYPE_CHECKING:
-    from typing import BinaryIO
-
-    from cfi2sframe.elf.contents import FileBytes, FileData
 
 
 def load(source: str | os.PathLike[str] | bytes, name: str | None = None) -> ElfImage:

@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """ELF notes of a file, of a core, or of a program in memory (gABI, "Note Section")."""
 
-from __future__ import annotations
-
 import struct
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cfi2sframe.elf.headers import Buffer, ByteOrder
+from cfi2sframe.elf.headers import Buffer, ByteOrder
 
 #: Notes of these owners hold no addresses, as their specifications tell: build-id, ABI, properties, package, dlopen.
 _SPECIFIED_OWNERS: Final = frozenset({b"GNU\0", b"FDO\0"})

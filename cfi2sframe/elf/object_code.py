@@ -4,20 +4,15 @@
 What an object does not define gets an address of its own outside of all sections, so that calls lead there.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from cfi2sframe.constants import elf as c
+from cfi2sframe.elf.headers import ElfSection
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.elf.sections import CodeRange
 from cfi2sframe.errors import ElfError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cfi2sframe.elf.headers import ElfSection
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.sections import CodeRange
 
 #: A word of a table of jumps: bits, shift and size (see `Arch.branch_relocations`).
 _WORD: Final = (64, 0, 8)

@@ -6,23 +6,18 @@ look up the address before; the kernel and glibc look up the return address itse
 reaches over the padding. Padding is never executed, so no other look-up meets it.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
+from cfi2sframe.abi import Arch
 from cfi2sframe.constants.elf import EM_X86_64
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.references import referred_addresses
+from cfi2sframe.elf.sections import CodeRange
 from cfi2sframe.errors import ElfError
 from cfi2sframe.range_map import RangeMap, Span, bytes_of, walk
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.sections import CodeRange
 
 #: Padding has fewer bytes than this, the largest alignment that compilers ask for by default.
 _MAX_ALIGNMENT: Final = 64

@@ -5,21 +5,15 @@ What none of these names may still be reached by falling through, or by a branch
 The dynamic section is found as the dynamic loader finds it (gABI, "Dynamic Section").
 """
 
-from __future__ import annotations
-
 import sys
 from array import array
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from cfi2sframe.constants import elf as c
-from cfi2sframe.elf.headers import RELA_SIZE, SYMBOL_SIZE
+from cfi2sframe.elf.headers import RELA_SIZE, SYMBOL_SIZE, Buffer, ByteOrder, ElfSection
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ElfError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from cfi2sframe.elf.headers import Buffer, ByteOrder, ElfSection
-    from cfi2sframe.elf.image import ElfImage
 
 #: Words of a packed table: `r_offset`, `r_info`, `r_addend` of Elf64_Rela; `st_value` is the second word of Elf64_Sym.
 _RELA_WORDS: Final = RELA_SIZE // 8
@@ -64,7 +58,7 @@ def referred_addresses(image: ElfImage, *, with_static: bool = True) -> set[int]
     return found
 
 
-def words_of(data: Buffer, byte_order: ByteOrder, count: int) -> array[int]:
+def words_of(data: Buffer, byte_order: ByteOrder, count: int) -> "array[int]":
     """Return the 64-bit words of a table, as many as whole records of `count` words have."""
     words = array("Q")
     words.frombytes(data[: len(data) // (8 * count) * 8 * count])

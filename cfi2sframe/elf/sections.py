@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The addresses of an object's sections, and the ranges of addresses that hold instructions."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from cfi2sframe.constants import elf as c
+from cfi2sframe.elf.headers import ElfSection, ProgramHeader
 from cfi2sframe.errors import ElfError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from cfi2sframe.elf.headers import ElfSection, ProgramHeader
 
 #: The address of an object's first allocated section.
 _FIRST_VADDR = 0x10000

@@ -1,26 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find the ELF files in what a user names, reading only the first bytes of those in directories; and open them."""
 
-from __future__ import annotations
-
 import os
 import stat
 import sys
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 from cfi2sframe.constants.elf import ELF_MAGIC
+from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.load import open_unfollowed, read_file, read_open, read_stream
 from cfi2sframe.errors import ChangedError, ErrorKind, RequestError
 from cfi2sframe.files.write import TEMPORARY_PREFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from typing import BinaryIO
-
-    from cfi2sframe.elf.contents import FileData
 
 #: What is often taken for an ELF file: how it begins, and what to do instead.
 _CONTAINERS: Final = (

@@ -6,26 +6,19 @@ opened once, name by name and without following links, and files are looked up o
 directory can exchange its entries, and nothing else.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import signal
 import stat
 import sys
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
+from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.load import open_unfollowed, read_open, read_stream
 from cfi2sframe.errors import ChangedError, EmbedError, OutputError, UnfitError, naming_path, reason_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
-    from typing import BinaryIO
-
-    from cfi2sframe.elf.contents import FileData
 
 #: O_PATH: a directory on the way need not be readable.
 _DIRECTORY: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -7,17 +7,13 @@ files, the address of the code (0 from Go 1.26 on, where the module's record has
 names, compilation units, files, values by PC, and functions. Offsets count bytes.
 """
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
+from cfi2sframe.elf.headers import ElfSection
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import CfiError, UnfitError
-
-if TYPE_CHECKING:
-    from cfi2sframe.elf.headers import ElfSection
-    from cfi2sframe.elf.image import ElfImage
 
 #: By magic number: whether a function's record has the field `startLine`.
 _MAGICS: Final = {0xFFFFFFF0: False, 0xFFFFFFF1: True}

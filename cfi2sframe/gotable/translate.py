@@ -6,21 +6,17 @@ since the entry. The rest is the ABI's: on AMD64 the RA is above the frame; else
 bottom of it, and holds the RA where the frame is empty. Nothing is said of FP, as in Go's own `.debug_frame`.
 """
 
-from __future__ import annotations
-
 import struct
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.dwarf.fdes import RowFunction, RowSection
 from cfi2sframe.dwarf.numbers import read_uleb
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState, UnwindTable, table_of_rows
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import CfiError
-
-if TYPE_CHECKING:
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.gotable.header import GoTable
+from cfi2sframe.gotable.header import GoTable
 
 #: Flags of a function: the outermost one of its stack; it gives SP values that its depths do not tell.
 _TOP_FRAME: Final = 1

@@ -6,11 +6,10 @@ is, and changes RA_SIGN_STATE. An instruction that no table names changes its fi
 each register that it names outside of the address, and up to 64 bytes there.
 """
 
-from __future__ import annotations
-
 import re
 import struct
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 from cfi2sframe.abi import AARCH64_LE
 from cfi2sframe.instructions.effects import (
@@ -32,9 +31,6 @@ from cfi2sframe.instructions.effects import (
     number,
     words,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SP: Final = 31
 FP: Final = 29

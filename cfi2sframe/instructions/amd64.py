@@ -5,10 +5,9 @@ An instruction that no table here names changes its first operand. Only instruct
 naming it.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 from cfi2sframe.abi import AMD64
 from cfi2sframe.instructions.effects import (
@@ -30,9 +29,6 @@ from cfi2sframe.instructions.effects import (
     number,
     words,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 RAX, RDX, RCX, RBX, RSI, RDI, RBP, RSP, R11 = 0, 1, 2, 3, 4, 5, 6, 7, 11
 

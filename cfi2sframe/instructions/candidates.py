@@ -4,24 +4,18 @@
 Nothing here is certain: whatever may be an entry is one candidate more.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cfi2sframe.constants import elf as c
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.references import dynamic_entries, initializer_vaddrs, referred_addresses
 from cfi2sframe.errors import ElfError
-from cfi2sframe.instructions.effects import Flow, Op
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.instructions.decoder import Decoder
-    from cfi2sframe.instructions.effects import Effect
-    from cfi2sframe.range_map import Span
+from cfi2sframe.instructions.decoder import Decoder
+from cfi2sframe.instructions.effects import Effect, Flow, Op
+from cfi2sframe.range_map import Span
 
 _MAX_INSTRUCTION_SIZE: Final = 15
 _FUNCTIONS: Final = (c.STT_FUNC, c.STT_GNU_IFUNC, c.STT_NOTYPE)

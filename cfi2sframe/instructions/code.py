@@ -1,27 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The code that a machine follows, and what tables and names around it say of the flow of control."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cfi2sframe.constants import elf as c
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.references import dynamic_words
 from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.decoder import Decoder
 from cfi2sframe.instructions.effects import JUMP, Flow
-from cfi2sframe.instructions.states import State, apply, word_of
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Sequence
-
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.instructions.states import TableWord
-    from cfi2sframe.range_map import Span
+from cfi2sframe.instructions.states import State, TableWord, apply, word_of
+from cfi2sframe.range_map import Span
 
 #: Bytes of a stub up to its jump, at most.
 _STUB_SIZE: Final = 96

@@ -1,24 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The instructions at the addresses of some code, each with its effect, by capstone, which is imported here only."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from cfi2sframe.abi import Arch
 from cfi2sframe.constants.elf import EM_AARCH64, EM_S390, EM_X86_64
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.object_code import RelocatedCode
 from cfi2sframe.errors import InputError
-from cfi2sframe.instructions.effects import Effect, Flow
-from cfi2sframe.range_map import RangeMap
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.instructions.effects import Abi
-    from cfi2sframe.range_map import Span
+from cfi2sframe.instructions.effects import Abi, Effect, Flow
+from cfi2sframe.range_map import RangeMap, Span
 
 #: The modules that have the records of ABIs.
 _TABLES: Final = {EM_X86_64: "amd64", EM_AARCH64: "aarch64", EM_S390: "s390x"}

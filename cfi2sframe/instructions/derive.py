@@ -1,35 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows from instructions, for code that no CFI covers: every candidate is tried, and what returns prove is kept."""
 
-from __future__ import annotations
-
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cfi2sframe.dwarf.fdes import RowFunction
-from cfi2sframe.dwarf.rules import NoRule, table_of_rows
+from cfi2sframe.dwarf.rules import NoRule, RowState, table_of_rows
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.padding import code_outside, fill_size
 from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.candidates import find_candidates, process_entry
 from cfi2sframe.instructions.code import Code
-from cfi2sframe.instructions.effects import RA_SIGN_STATE
+from cfi2sframe.instructions.effects import RA_SIGN_STATE, Abi
+from cfi2sframe.instructions.function import Followed
 from cfi2sframe.instructions.machine import Machine
-from cfi2sframe.instructions.rows import row_of, signal_code
-from cfi2sframe.instructions.states import NO_CALLER, NUMBER, CodeReason, Underived, ra_place
-from cfi2sframe.range_map import ADDRESS_END, Distinct, RangeMap
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cfi2sframe.dwarf.rules import RowState
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.instructions.effects import Abi
-    from cfi2sframe.instructions.function import Followed
-    from cfi2sframe.instructions.rows import SignalCode
-    from cfi2sframe.instructions.states import State
-    from cfi2sframe.range_map import Span
+from cfi2sframe.instructions.rows import SignalCode, row_of, signal_code
+from cfi2sframe.instructions.states import NO_CALLER, NUMBER, CodeReason, State, Underived, ra_place
+from cfi2sframe.range_map import ADDRESS_END, Distinct, RangeMap, Span
 
 _REASONS: Final = (
     CodeReason.NOT_REACHED,
@@ -92,7 +82,7 @@ def derive(image: ElfImage, covered: Sequence[Span]) -> Derived:
 class _Search:
     """Tries candidates, and what the functions refer to that are proved by that."""
 
-    def __init__(self, code: Code, canvas: _Canvas, entries: set[int]) -> None:
+    def __init__(self, code: Code, canvas: "_Canvas", entries: set[int]) -> None:
         self.code = code
         self.canvas = canvas
         self.entries = entries

@@ -5,13 +5,11 @@ Registers have their DWARF numbers. An effect names every general register whose
 vectors, and memory that no register of the frame points to are left out.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Iterator  # noqa: TC003 - parts of a NamedTuple's fields
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from cfi2sframe.abi import Arch  # noqa: TC001
+from cfi2sframe.abi import Arch
 
 #: In place of a register: none.
 NOTHING: Final = -1

@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is found out about a function: states, what control does, and what a return proves."""
 
-from __future__ import annotations
+from typing import NamedTuple
 
-from typing import TYPE_CHECKING, NamedTuple
-
-from cfi2sframe.instructions.states import State  # noqa: TC001 - part of a NamedTuple's fields
-
-if TYPE_CHECKING:
-    from cfi2sframe.instructions.states import CodeReason
+from cfi2sframe.instructions.states import CodeReason, State
 
 
 class Summary(NamedTuple):

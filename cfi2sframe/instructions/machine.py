@@ -29,12 +29,12 @@ What is assumed of code:
 - What is below SP and its red zone belongs to nobody: it is forgotten.
 """
 
-from __future__ import annotations
-
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from cfi2sframe.elf.load import stored_size
+from cfi2sframe.instructions.code import Code
 from cfi2sframe.instructions.effects import JUMP, RA_SIGN_STATE, Effect, Flow, Op, Step
 from cfi2sframe.instructions.function import CodePiece, Followed, Summary
 from cfi2sframe.instructions.states import (
@@ -46,19 +46,15 @@ from cfi2sframe.instructions.states import (
     WORD,
     CodeReason,
     RefusedError,
+    State,
     TableWord,
+    Value,
     after,
     entry_state,
     joined,
     without_numbers,
 )
 from cfi2sframe.process.guard import grant_for_code
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cfi2sframe.instructions.code import Code
-    from cfi2sframe.instructions.states import State, Value
 
 #: Instructions that are followed for each byte of code, pieces and repetitions included.
 _STEPS_PER_BYTE: Final = 40

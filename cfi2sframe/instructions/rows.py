@@ -1,29 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of the DWARF row table: of states of the machine, and of the code that returns from a signal handler."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.abi.record import SAVED_PC
+from cfi2sframe.abi import Arch
+from cfi2sframe.abi.record import SAVED_PC, SignalReturn
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.constants import dwarf as d
 from cfi2sframe.dwarf.expression import Expression
 from cfi2sframe.dwarf.numbers import encode_sleb, encode_uleb
-from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState
-from cfi2sframe.instructions.effects import RA_SIGN_STATE
-from cfi2sframe.instructions.states import CALLER_FP, CFA, NO_CALLER, NUMBER, RETURN_ADDRESS, ra_place
+from cfi2sframe.dwarf.rules import CfaRule, NoRule, RaSigning, RegisterRule, RowState
+from cfi2sframe.instructions.effects import RA_SIGN_STATE, Abi
+from cfi2sframe.instructions.states import CALLER_FP, CFA, NO_CALLER, NUMBER, RETURN_ADDRESS, State, Value, ra_place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.abi.record import SignalReturn
-    from cfi2sframe.dwarf.rules import CfaRule, RegisterRule
     from cfi2sframe.instructions.code import Code
-    from cfi2sframe.instructions.effects import Abi
-    from cfi2sframe.instructions.states import State, Value
 
 _CALLER: Final = (CALLER_FP, 0)
 _RA: Final = (RETURN_ADDRESS, 0)
@@ -131,7 +124,7 @@ class SignalCode(NamedTuple):
     state: RowState
 
 
-def signal_code(code: Code, entries: Iterable[int]) -> Iterator[SignalCode]:
+def signal_code(code: "Code", entries: Iterable[int]) -> Iterator[SignalCode]:
     """Yield the code at some entries that returns from a signal handler: `__restore_rt`, `__kernel_rt_sigreturn`.
 
     It never returns to a caller, so no return proves it. The system call does: where its number is loaded and it is

@@ -9,10 +9,9 @@ An instruction that no table names changes its first operand and, where that beg
 after it.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from cfi2sframe.abi import S390X
 from cfi2sframe.instructions.effects import (
@@ -35,9 +34,6 @@ from cfi2sframe.instructions.effects import (
     words,
 )
 from cfi2sframe.instructions.s390x_text import F0, FLOATS, S390xText
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 SP: Final = 15
 RA: Final = 14

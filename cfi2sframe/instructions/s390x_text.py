@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operands of an s390x instruction, from capstone's text."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -5,17 +5,12 @@ A state has values by registers, and by the places of memory in the frame that h
 offset in bytes. What is not known is absent. States are shared, and never changed once an instruction has one.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from cfi2sframe.abi import Arch
 from cfi2sframe.instructions.effects import BETWEEN, NOTHING, RA_SIGN_STATE, Op, Step
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cfi2sframe.abi import Arch
 
 #: Bases of values: the CFA; the caller's FP and the return address; none (a number); no caller (a process's entry).
 #: A base of 0 or more is what SP was set to by the instruction at that address.

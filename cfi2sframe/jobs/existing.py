@@ -4,22 +4,17 @@
 Bytes decide nothing: other tools and other releases write other bytes with the same meaning.
 """
 
-from __future__ import annotations
-
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cfi2sframe.constants.sframe import DEFAULT_ERRATA, SFRAME_VERSION_2
+from cfi2sframe.conversion.convert import Conversion, Options
 from cfi2sframe.conversion.reasons import SkipReason
-from cfi2sframe.existing import Presence
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.existing import Existing, Presence
+from cfi2sframe.jobs.records import Settings
 from cfi2sframe.range_map import united
 from cfi2sframe.text import counted
-
-if TYPE_CHECKING:
-    from cfi2sframe.conversion.convert import Conversion, Options
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.existing import Existing
-    from cfi2sframe.jobs.records import Settings
 
 
 class Action(Enum):

@@ -5,19 +5,19 @@ A file that would not change stays as it is, or with an output is copied. Removi
 bytes to write.
 """
 
-from __future__ import annotations
-
 import gc
 import os
+from collections.abc import Callable
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe import emit
 from cfi2sframe.constants.elf import PT_LOAD
-from cfi2sframe.conversion.convert import convert_image
+from cfi2sframe.conversion.convert import Conversion, convert_image
 from cfi2sframe.conversion.reasons import SkipReason
 from cfi2sframe.conversion.sources import find_cfi
+from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import stored_size
 from cfi2sframe.errors import (
@@ -35,20 +35,14 @@ from cfi2sframe.errors import (
     reason_of,
 )
 from cfi2sframe.existing import Existing, Presence, existing_section
-from cfi2sframe.files.write import open_input, write_file, write_output
-from cfi2sframe.jobs.existing import Action, decide, decide_early, options_for
+from cfi2sframe.files.write import InputFile, open_input, write_file, write_output
+from cfi2sframe.jobs.existing import Action, Decision, decide, decide_early, options_for
 from cfi2sframe.jobs.records import Job, Outcome, SkipKind
 from cfi2sframe.process.guard import limited, unlimited
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cfi2sframe.conversion.convert import Conversion
-    from cfi2sframe.elf.contents import FileData
-    from cfi2sframe.files.write import InputFile
-    from cfi2sframe.jobs.existing import Decision
     from cfi2sframe.report.coverage import Coverage
 
 #: How often to try a file that others change in the meantime.
@@ -201,7 +195,7 @@ def _convert(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
         return _failed(job, error, known)
 
 
-def _known_of(job: Job, conversion: Conversion, coverage: Coverage | None) -> Outcome:
+def _known_of(job: Job, conversion: Conversion, coverage: "Coverage | None") -> Outcome:
     """Return the outcome so far: failed, unless something is written."""
     summary = account = ""
     if coverage is not None and job.settings.wants_account:
@@ -228,7 +222,7 @@ def _known_of(job: Job, conversion: Conversion, coverage: Coverage | None) -> Ou
     )
 
 
-def warnings_of(coverage: Coverage | None) -> tuple[str, ...]:
+def warnings_of(coverage: "Coverage | None") -> tuple[str, ...]:
     """Return warnings about sources that were not read and functions that are left out, also in part.
 
     There are ten at most, and one that counts the rest.
@@ -249,7 +243,7 @@ def warnings_of(coverage: Coverage | None) -> tuple[str, ...]:
 
 
 def refusal_of(
-    conversion: Conversion, coverage: Coverage | None, *, is_strict: bool, fail_under: float | None = None
+    conversion: Conversion, coverage: "Coverage | None", *, is_strict: bool, fail_under: float | None = None
 ) -> Cfi2SFrameError | None:
     """Return the error to raise if the user's conditions forbid writing this conversion.
 

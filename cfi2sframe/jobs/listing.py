@@ -1,25 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """From what a caller names to jobs: a job for each file of many, or one whose failure is raised."""
 
-from __future__ import annotations
-
 import os
 import stat
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
 
 from cfi2sframe.constants.sframe import SFRAME_VERSION_3
-from cfi2sframe.conversion.convert import Options, check_options
+from cfi2sframe.conversion.convert import Level, Options, check_options
+from cfi2sframe.elf.cfi import CfiKind
 from cfi2sframe.errors import RequestError, checked_path, naming
 from cfi2sframe.files.find import elf_files_under
 from cfi2sframe.jobs.job import run_job
-from cfi2sframe.jobs.records import Job, Settings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from cfi2sframe.conversion.convert import Level
-    from cfi2sframe.elf.cfi import CfiKind
-    from cfi2sframe.jobs.records import Outcome
+from cfi2sframe.jobs.records import Job, Outcome, Settings
 
 
 def work_list(

@@ -1,20 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What to do to a file, and what became of it: immutable records that can be pickled."""
 
-from __future__ import annotations
-
+import os
 from enum import Enum
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from cfi2sframe.constants.elf import SHT_GNU_SFRAME
 from cfi2sframe.conversion.convert import Options
+from cfi2sframe.errors import ErrorKind
 from cfi2sframe.text import counted
 from cfi2sframe.verification import READERS
-
-if TYPE_CHECKING:
-    import os
-
-    from cfi2sframe.errors import ErrorKind
 
 Status = Literal["converted", "would convert", "removed", "would remove", "unchanged", "skipped", "failed"]
 

@@ -5,16 +5,15 @@ The headers of a file that passes describe all of its bytes. What follows the lo
 multiples of its alignment, as long as the headers are updated.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from copy import copy
 from itertools import count, pairwise, takewhile
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cfi2sframe.constants import elf as c
-from cfi2sframe.elf.contents import is_zero, part_of
+from cfi2sframe.elf.contents import FileData, is_zero, part_of
 from cfi2sframe.elf.headers import (
     DYNAMIC_ENTRY_SIZE,
     FILE_HEADER_SIZE,
@@ -29,11 +28,6 @@ from cfi2sframe.errors import ElfError, EmbedError
 from cfi2sframe.placing.undo import record_span
 from cfi2sframe.range_map import Span
 from cfi2sframe.text import counted, shown_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cfi2sframe.elf.contents import FileData
 
 #: Linux does not load a file with more than 64 KiB of program headers.
 _MAX_SEGMENT_COUNT = (1 << 16) // PROGRAM_HEADER_SIZE
@@ -104,7 +98,7 @@ class LinkedFile(ElfImage):
                 return tuple(DynamicEntry(tag, value, at) for (tag, value), at in zip(pairs, values, strict=False))
         return ()
 
-    def with_load(self, old: ProgramHeader, new: ProgramHeader) -> LinkedFile:
+    def with_load(self, old: ProgramHeader, new: ProgramHeader) -> "LinkedFile":
         """Return the file with another PT_LOAD in place of one."""
         changed = copy(self)
         changed.segments, changed.loads = (

@@ -1,22 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Room for more program headers where they are: what follows them, and what of that can move."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
-from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE
-from cfi2sframe.placing.gate import round_up
+from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, ProgramHeader
+from cfi2sframe.placing.gate import LinkedFile, round_up
 from cfi2sframe.placing.moving import BUILD_ID_NAME, ENCLOSING_TYPES, FOLLOWING_TYPES, movable_sections
 from cfi2sframe.range_map import united, without
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cfi2sframe.elf.headers import ProgramHeader
-    from cfi2sframe.placing.gate import LinkedFile
 
 #: Dynamic entries whose value is an address.
 _ADDRESS_TAGS: Final = frozenset(

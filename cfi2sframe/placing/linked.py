@@ -14,29 +14,20 @@ old ones where these end the file; elsewhere the old ones stay, unused. The reco
 sets the file's mode, owner and times.
 """
 
-from __future__ import annotations
-
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cfi2sframe.constants.elf import SHF_ALLOC, SHT_GNU_SFRAME
-from cfi2sframe.elf.contents import Splice, is_equal, is_zero, overwrite, spliced
-from cfi2sframe.elf.headers import FILE_HEADER_SIZE, INACTIVE, SECTION_HEADER_SIZE, SFRAME_NAME
+from cfi2sframe.elf.contents import FileData, Joined, Splice, is_equal, is_zero, overwrite, spliced
+from cfi2sframe.elf.headers import FILE_HEADER_SIZE, INACTIVE, SECTION_HEADER_SIZE, SFRAME_NAME, Buffer
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.gate import open_linked, round_up
-from cfi2sframe.placing.moving import changed_contents, numbering_with, renumbered_header
-from cfi2sframe.placing.place import SECTION_ALIGNMENT, place_section
+from cfi2sframe.placing.gate import LinkedFile, open_linked, round_up
+from cfi2sframe.placing.moving import NewIndex, changed_contents, numbering_with, renumbered_header
+from cfi2sframe.placing.place import SECTION_ALIGNMENT, Placement, place_section
 from cfi2sframe.placing.removal import proven_original, zeroing_splices
 from cfi2sframe.placing.reread import check_inserted, check_removed
 from cfi2sframe.placing.undo import Kept, original_of, with_record
 from cfi2sframe.range_map import Span, without
-
-if TYPE_CHECKING:
-    from cfi2sframe.elf.contents import FileData, Joined
-    from cfi2sframe.elf.headers import Buffer
-    from cfi2sframe.placing.gate import LinkedFile
-    from cfi2sframe.placing.moving import NewIndex
-    from cfi2sframe.placing.place import Placement
 
 _NAME = SFRAME_NAME.encode() + b"\0"
 

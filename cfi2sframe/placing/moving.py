@@ -7,28 +7,22 @@ symbol or a relocation refers may not, since code may contain its address; nor m
 itself.
 """
 
-from __future__ import annotations
-
 import struct
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, NewType
+from typing import Final, NamedTuple, NewType
 
 from cfi2sframe.abi import ARCHES
 from cfi2sframe.constants import elf as c
-from cfi2sframe.elf.headers import SYMBOL_SIZE
+from cfi2sframe.elf.headers import SYMBOL_SIZE, ElfSection, ProgramHeader
 from cfi2sframe.elf.notes import may_be_elsewhere
 from cfi2sframe.elf.references import packed_words, words_of
 from cfi2sframe.errors import EmbedError
+from cfi2sframe.placing.gate import LinkedFile
 from cfi2sframe.range_map import Span, touches, united
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from cfi2sframe.elf.headers import ElfSection, ProgramHeader
-    from cfi2sframe.placing.gate import LinkedFile
 
 #: The index of a section in the rewritten file; plain numbers are those of the file as it was.
 NewIndex = NewType("NewIndex", int)

@@ -6,13 +6,12 @@ table, and the record for removal. As in linked files, the record restores the o
 none. Knows nothing of what the section's bytes mean.
 """
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
-from cfi2sframe.elf.contents import Joined, have_same, is_equal, is_zero, overwrite, part_of, spliced
+from cfi2sframe.elf.contents import FileData, Joined, have_same, is_equal, is_zero, overwrite, part_of, spliced
 from cfi2sframe.elf.headers import (
     FILE_HEADER_SIZE,
     INACTIVE,
@@ -20,20 +19,14 @@ from cfi2sframe.elf.headers import (
     SECTION_HEADER_SIZE,
     SFRAME_NAME,
     SYMBOL_SIZE,
+    Buffer,
     ElfSection,
 )
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ElfError, EmbedError
-from cfi2sframe.placing.undo import Kept, Removal, digest_of, original_of, record_span, with_record
+from cfi2sframe.placing.undo import Kept, Original, Removal, digest_of, original_of, record_span, with_record
 from cfi2sframe.range_map import Span, without
 from cfi2sframe.text import shown_name
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cfi2sframe.elf.contents import FileData
-    from cfi2sframe.elf.headers import Buffer
-    from cfi2sframe.placing.undo import Original
 
 _MODULE_SIGNATURE: Final = b"~Module signature appended~\n"
 _RELA_NAME: Final = b".rela.sframe\0"

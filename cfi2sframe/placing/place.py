@@ -13,26 +13,19 @@ stripped file gets its program headers at the start of the new segment.
 Linux starts the heap (brk) after the highest segment. A program that may rely on this address gets no section there.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from itertools import product
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
-from cfi2sframe.elf.contents import is_zero
+from cfi2sframe.elf.contents import FileData, is_zero
 from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, ProgramHeader
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.gate import round_up, with_own_entry
+from cfi2sframe.placing.gate import LinkedFile, round_up, with_own_entry
 from cfi2sframe.placing.head import Head, MovableGroup, Rearranged, alignment_of, repeated_note, slack_end
 from cfi2sframe.placing.moving import FOLLOWING_TYPES, SectionPlace
 from cfi2sframe.range_map import Span
 from cfi2sframe.text import shown_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cfi2sframe.elf.contents import FileData
-    from cfi2sframe.placing.gate import LinkedFile
 
 SECTION_ALIGNMENT: Final = 8
 #: Bytes of the largest page of the supported architectures (AArch64).

@@ -6,24 +6,16 @@ there is no record, or one for another file, the section's bytes become zeros, i
 a later release has to do is in the record: how sections get their places is not known here.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cfi2sframe.constants.elf import PF_W, PT_GNU_SFRAME, PT_LOAD
-from cfi2sframe.elf.contents import Splice, overwrite, spliced
-from cfi2sframe.elf.headers import INACTIVE, SECTION_HEADER_SIZE
+from cfi2sframe.elf.contents import FileData, Splice, overwrite, spliced
+from cfi2sframe.elf.headers import INACTIVE, SECTION_HEADER_SIZE, ProgramHeader
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.gate import open_linked, with_own_entry
+from cfi2sframe.placing.gate import LinkedFile, open_linked, with_own_entry
 from cfi2sframe.placing.reread import check_removed
-from cfi2sframe.placing.undo import Removal, digest_of, original_of
+from cfi2sframe.placing.undo import Original, Removal, digest_of, original_of
 from cfi2sframe.range_map import Span
-
-if TYPE_CHECKING:
-    from cfi2sframe.elf.contents import FileData
-    from cfi2sframe.elf.headers import ProgramHeader
-    from cfi2sframe.placing.gate import LinkedFile
-    from cfi2sframe.placing.undo import Original
 
 _NO_RECORD: Final = "no record of a conversion fits the file; .sframe is zeroed, and all else stays in its place"
 

@@ -16,23 +16,17 @@
 Of the program's own code only readers of bytes and sets of spans are used.
 """
 
-from __future__ import annotations
-
 import struct
 from collections import defaultdict
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from cfi2sframe.constants import elf as c
-from cfi2sframe.elf.contents import have_same, is_zero
-from cfi2sframe.elf.headers import SECTION_HEADER_SIZE, SYMBOL_SIZE
+from cfi2sframe.elf.contents import FileData, have_same, is_zero
+from cfi2sframe.elf.headers import SECTION_HEADER_SIZE, SYMBOL_SIZE, Buffer, ByteOrder
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.view import SFRAME_TYPES, FileView, expect, is_sframe, parsing, span_of
 from cfi2sframe.range_map import Span, common, holder_of, touches, united, without
-
-if TYPE_CHECKING:
-    from cfi2sframe.elf.contents import FileData
-    from cfi2sframe.elf.headers import Buffer, ByteOrder
 
 _FOLLOWING = {"PT_INTERP", "PT_NOTE", "PT_GNU_PROPERTY"}
 _MOVABLE_TAGS = {c.DT_HASH, c.DT_GNU_HASH, c.DT_STRTAB, c.DT_SYMTAB, c.DT_VERSYM, c.DT_VERDEF, c.DT_VERNEED}

@@ -12,24 +12,17 @@ One digest tells whether the patches fit: that of the bytes which they replace. 
 is the original.
 """
 
-from __future__ import annotations
-
 import re
 import struct
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from cfi2sframe.elf.contents import Joined, LazyBytes, overwrite, part_of, spliced
-from cfi2sframe.elf.headers import SYMBOL_SIZE, parse_file_header
+from cfi2sframe.elf.contents import FileData, Joined, LazyBytes, Splice, overwrite, part_of, spliced
+from cfi2sframe.elf.headers import SYMBOL_SIZE, ByteOrder, parse_file_header
 from cfi2sframe.errors import ElfError, EmbedError
 from cfi2sframe.range_map import Span
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from cfi2sframe.elf.contents import FileData, Splice
-    from cfi2sframe.elf.headers import ByteOrder
 
 _MAGIC: Final = b"c2sfrec1"
 #: After the parts of variable size: the sizes of both files, the digests, how many items the parts have, the size of
@@ -89,7 +82,7 @@ class Original(NamedTuple):
         """Whether these are the original's bytes; not so if somebody has changed any that no patch replaces."""
         return digest_of(self.content) == self.digest
 
-    def removal(self) -> Removal:
+    def removal(self) -> "Removal":
         """Return the original as what is left without the section."""
         return Removal(self.content, "" if self.is_exact else CHANGED_SINCE)
 

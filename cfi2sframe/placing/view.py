@@ -4,21 +4,18 @@
 Headers are read from slices of their size, by pyelftools' structs only: its objects follow whatever damaged files say.
 """
 
-from __future__ import annotations
-
 import struct
 from bisect import bisect_right
+from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
+from cfi2sframe.elf.contents import FileData
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.range_map import Span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.headers import ByteOrder
 
 # pyelftools has no names of these yet.

@@ -7,24 +7,22 @@ they are for the command line, which has no other threads; the caller of a libra
 The pool of `concurrent.futures` would be shorter, but it may wait for ever when one of its processes is killed.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import resource
 import signal
 from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
+from types import FrameType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from cfi2sframe.errors import reason_of
 from cfi2sframe.process.interrupts import keep_interrupts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
     from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
-    from types import FrameType
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -167,7 +165,7 @@ def _run(
     return died
 
 
-def _pipe() -> tuple[Connection, Connection]:
+def _pipe() -> "tuple[Connection, Connection]":
     """Return a pipe's ends. Raises `OSError` if a process could open too few files: this one then does its items."""
     from multiprocessing import Pipe
 
@@ -188,7 +186,7 @@ def _cause(code: int | None) -> str:
 
 
 def _serve(
-    work: Callable[[int], object], pipe: Connection, inherited: Sequence[Connection], parent: int, mask: set[int]
+    work: Callable[[int], object], pipe: "Connection", inherited: "Sequence[Connection]", parent: int, mask: set[int]
 ) -> None:
     """Be a worker: receive indices of items and send results, after a `None` that says that it is ready.
 

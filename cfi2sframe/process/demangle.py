@@ -5,15 +5,11 @@ A name of 100 characters can keep a demangler busy practically for ever: each le
 text. So the program runs under limits of the kernel on CPU time, memory and output.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 #: What one run may use: CPU seconds, bytes of memory, bytes of output, seconds by the clock. A name needs 5 us.
 CPU_SECONDS: Final = 1

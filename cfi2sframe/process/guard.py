@@ -11,18 +11,14 @@ with guard.limited(os.path.getsize(path)):
     conversion = cfi2sframe.convert(path)
 """
 
-from __future__ import annotations
-
 import resource
 import signal
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NoReturn
+from types import FrameType
+from typing import Final, NoReturn
 
 from cfi2sframe.errors import CostError, is_out_of_memory
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
 
 _MIB: Final = 1 << 20
 #: The promise of SECURITY.md: CPU seconds, and bytes of address space on top of what the process has mapped before.

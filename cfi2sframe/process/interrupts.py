@@ -6,14 +6,12 @@ reference, such as import locks have. No exception can leave these: Python print
 traceback, and continues as if there had been no signal.
 """
 
-from __future__ import annotations
-
 import sys
+from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
-    from types import FrameType
 
 #: The interpreter has left the callback by then.
 _RETRY_SECONDS: Final = 0.001
@@ -27,7 +25,7 @@ def keep_interrupts() -> None:
     sys.unraisablehook = _look_at_lost
 
 
-def _look_at_lost(lost: UnraisableHookArgs) -> None:
+def _look_at_lost(lost: "UnraisableHookArgs") -> None:
     error = lost.exc_value
     # Not imported here: an interrupt during the imports of this module is not caught.
     errors = sys.modules.get("cfi2sframe.errors")

@@ -1,20 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report of `audit`: as text, lines in the form of a compiler's messages; in other formats, a table of them."""
 
-from __future__ import annotations
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
-from typing import TYPE_CHECKING, Any, Final
-
+from cfi2sframe.audit.compare import Audit
+from cfi2sframe.audit.findings import Finding
 from cfi2sframe.report import SCHEMA_VERSION
-from cfi2sframe.report.tables import Column, Report, Table
+from cfi2sframe.report.tables import Cell, Column, Report, Table
 from cfi2sframe.text import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cfi2sframe.audit.compare import Audit
-    from cfi2sframe.audit.findings import Finding
-    from cfi2sframe.report.tables import Cell
 
 #: Places of a finding that a line names.
 _MAX_PLACES: Final = 4

@@ -1,25 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Count every executable byte once, by what describes it, or by why nothing does."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from cfi2sframe.conversion.convert import Conversion
 from cfi2sframe.conversion.lower import InParts, Result, Skip, pieces_within
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.padding import code_of, fill_size, gaps_outside
+from cfi2sframe.elf.sections import CodeRange
 from cfi2sframe.range_map import RangeMap, bytes_of, walk
 from cfi2sframe.sframe.model import Function
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from cfi2sframe.conversion.convert import Conversion
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.sections import CodeRange
 
 #: What describes code: a type of row; the rows of PLT stubs; those of the function before padding; instructions.
 DESCRIBED: Final = ("default", "flexible", "stub", "padding", "from_code")

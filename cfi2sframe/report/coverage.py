@@ -4,28 +4,20 @@
 Every FDE and every executable byte is counted exactly once.
 """
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import nlargest
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from cfi2sframe.conversion.convert import Conversion
 from cfi2sframe.conversion.lower import InParts, Skip, pieces_within
-from cfi2sframe.conversion.reasons import Fate
-from cfi2sframe.dwarf.fdes import RowSection
+from cfi2sframe.conversion.reasons import Fate, UnreadSource
+from cfi2sframe.dwarf.fdes import CfiEntry, RowSection
 from cfi2sframe.elf.cfi import SOURCE_NAMES
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.process.demangle import readable_names
-from cfi2sframe.report.code_bytes import DESCRIBED, count_code
+from cfi2sframe.report.code_bytes import DESCRIBED, Stretch, count_code
 from cfi2sframe.sframe.model import FunctionBody
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from cfi2sframe.conversion.convert import Conversion
-    from cfi2sframe.conversion.reasons import UnreadSource
-    from cfi2sframe.dwarf.fdes import CfiEntry
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.report.code_bytes import Stretch
 
 #: How many stretches of code without CFI an account names, the largest ones.
 NAMED_COUNT: Final = 1000

@@ -1,22 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """An account as a report, as warnings and as one line: how much code is described, what is missing, and why."""
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cfi2sframe.report import SCHEMA_VERSION
-from cfi2sframe.report.coverage import SUMMED, MissingSum, coverage_data, share
-from cfi2sframe.report.tables import Column, Report, Table, cells_of, column_sums, common_directory
+from cfi2sframe.report.coverage import SUMMED, Coverage, Missing, MissingSum, coverage_data, share
+from cfi2sframe.report.tables import Cell, Column, Report, Table, cells_of, column_sums, common_directory
 from cfi2sframe.text import counted, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cfi2sframe.report.coverage import Coverage, Missing
-    from cfi2sframe.report.tables import Cell
 
 _BYTES: Final = (
     ("default_size", "described by default rows"),

@@ -7,30 +7,24 @@ size, and an advance with any directive on CFA, RA or FP after it begins a row, 
 function with a hole is dropped.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
+from cfi2sframe.abi import Arch
 from cfi2sframe.constants import dwarf as d
 from cfi2sframe.constants import sframe as s
+from cfi2sframe.conversion.convert import Conversion
 from cfi2sframe.conversion.reasons import Fate
+from cfi2sframe.dwarf.entries import DwarfCie
 from cfi2sframe.dwarf.instructions import ADVANCES, read_instructions
 from cfi2sframe.dwarf.numbers import fixed_size
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.report.coverage import figures
-from cfi2sframe.report.tables import Column, Report, Table, cells_of, column_sums, common_directory
+from cfi2sframe.report.tables import Cell, Column, Report, Table, cells_of, column_sums, common_directory
 from cfi2sframe.sframe.model import FunctionBody
 from cfi2sframe.sframe.write import row_tail
 from cfi2sframe.text import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.conversion.convert import Conversion
-    from cfi2sframe.dwarf.entries import DwarfCie
-    from cfi2sframe.report.tables import Cell
 
 #: FDEs of stubs, of code that ld discarded, or that a better source describes, and rows from instructions: the
 #: assembler saw no directives for these.

@@ -4,16 +4,12 @@
 Names come from untrusted files: each renderer escapes what a terminal, a browser or a spreadsheet would act on.
 """
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from cfi2sframe.errors import RequestError
 from cfi2sframe.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 Cell = int | float | str | None
 
@@ -47,7 +43,7 @@ class Table(NamedTuple):
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
     total: Sequence[Cell] | None = None
-    detail: Callable[[int], Sequence[Table]] | None = None
+    detail: "Callable[[int], Sequence[Table]] | None" = None
 
     @property
     def texts(self) -> list[list[str]]:

@@ -1,22 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """A section that was read as text, in the form of the newest `readelf --sframe`, or as JSON."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable  # noqa: TC003 - part of a NamedTuple's fields
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import (
+    Callable,
+    Iterator,
+)
+from typing import Any, Final, NamedTuple
 
+from cfi2sframe.abi import Arch
 from cfi2sframe.abi.rule import rule_text
 from cfi2sframe.constants import sframe as s
+from cfi2sframe.sframe.model import FrameRow, FrameState, Function, Rule
+from cfi2sframe.sframe.read import DecodedSection, Record, Words
 from cfi2sframe.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.sframe.model import FrameRow, FrameState, Function, Rule
-    from cfi2sframe.sframe.read import DecodedSection, Record, Words
 
 _FLAG_NAMES = (
     (s.SFRAME_F_FDE_SORTED, "SFRAME_F_FDE_SORTED"),

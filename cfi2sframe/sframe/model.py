@@ -5,15 +5,15 @@ A section iterates over its functions, a function over its rows. A `Rule` is a b
 offset in bytes, and optionally a load. Default rows can express a few rules, flexible rows (version 3) nearly all.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from functools import cached_property
 from operator import le
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from cfi2sframe.abi import ARCHES, Arch
-from cfi2sframe.abi.rule import Rule as Rule  # noqa: PLC0414, TC001 - fields of NamedTuples; also for importers
+from cfi2sframe.abi.rule import NamedRule
+from cfi2sframe.abi.rule import Rule as Rule  # noqa: PLC0414 - fields of NamedTuples; also for importers
 from cfi2sframe.constants.sframe import (
     ERRATA,
     ERRATA_OF_OUTERMOST_ROWS,
@@ -22,12 +22,6 @@ from cfi2sframe.constants.sframe import (
     SFRAME_VERSION_3,
 )
 from cfi2sframe.text import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Self
-
-    from cfi2sframe.abi.rule import NamedRule
 
 #: The block size of a PCMASK function that stores none: always in version 1, whose readers test the bits of a PC.
 NO_BLOCK_SIZE: Final = -1
@@ -137,7 +131,7 @@ class FunctionBody(NamedTuple):
         """The rows as records."""
         return tuple(map(FrameRow, self.starts, self.states))
 
-    def cut(self, start_delta: int, end_delta: int) -> FunctionBody:
+    def cut(self, start_delta: int, end_delta: int) -> "FunctionBody":
         """Return the rows in force in `[start_delta, end_delta)`, with starts from `start_delta`; only for PCINC."""
         starts = self.starts
         if start_delta == 0 and starts[-1] < end_delta:
@@ -368,7 +362,7 @@ class Section(_Container):
         return ERRATA_OF_PCREL_STARTS if self.start_is_pcrel else min(ERRATA)
 
     @cached_property
-    def ascending(self) -> Section:
+    def ascending(self) -> "Section":
         """The section with its functions in the order of their starts; equal ones keep the order of the table."""
         if all(map(le, self.starts, self.starts[1:])):
             return self

@@ -35,24 +35,18 @@ as the functions, so the output is bound, too. At worst, where rows of two or th
 takes 7 us for each byte of CFI.
 """
 
-from __future__ import annotations
-
 from array import array
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import count
 from operator import floordiv, sub
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from cfi2sframe.abi import Arch
 from cfi2sframe.constants import sframe as s
-from cfi2sframe.sframe.segments import MAX_ROWS, make_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.sframe.model import FunctionBody, Section
-    from cfi2sframe.sframe.segments import Text
+from cfi2sframe.sframe.model import FunctionBody, Section
+from cfi2sframe.sframe.segments import MAX_ROWS, Text, make_text
 
 #: What a parse counts costs in: a byte has so many units.
 _BYTE: Final = 1 << 16
@@ -193,7 +187,7 @@ def _trace_back(firsts: Sequence[int], chosen: Sequence[int | None]) -> Iterator
         end = firsts[end - 1]
 
 
-def _shared(sizes: Sequence[int], uses: Sequence[int]) -> array[int]:
+def _shared(sizes: Sequence[int], uses: Sequence[int]) -> "array[int]":
     """Return the cost of sizes in bytes for each of some uses."""
     return array("q", map(floordiv, map(_BYTE.__mul__, sizes), uses))
 

@@ -4,21 +4,15 @@
 Shares only constants and the model with the writer.
 """
 
-from __future__ import annotations
-
 import struct
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from cfi2sframe.abi import arch_of_abi
+from cfi2sframe.abi import Arch, arch_of_abi
 from cfi2sframe.constants import sframe as s
 from cfi2sframe.errors import SFrameError
 from cfi2sframe.sframe.model import NO_BLOCK_SIZE, FrameState, FunctionBody, Rule, Section, States
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cfi2sframe.abi import Arch
 
 #: The `where` of errors.
 _WHERE: Final = ".sframe"

@@ -13,23 +13,17 @@ function fewer rows than that: it grows with the input, however often a long bod
 Rows, bodies and stretches are compared by their values, so the text is the same whichever equal objects are one object.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate, pairwise
 from operator import add, eq, mul, sub
-from typing import TYPE_CHECKING, Final, NamedTuple, NewType
+from typing import Final, NamedTuple, NewType
 
-from cfi2sframe.sframe.model import Attributes, FrameState, FunctionBody, States
+from cfi2sframe.abi import Arch
+from cfi2sframe.sframe.model import Attributes, FrameState, FunctionBody, Section, States
 from cfi2sframe.sframe.write import row_tail
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.sframe.model import Section
 
 #: Rows of a range at most, because readers walk them one after the other. With 24, sections are 1 to 4 % smaller, but
 #: look-ups on s390x take up to 1.3 times as long as in GNU's layout; with 16, at most 1.1 times.
@@ -99,8 +93,8 @@ class Group(NamedTuple):
 class Sums(NamedTuple):
     """Sums over ranges of segments: `ends[last] - begins[first]`."""
 
-    begins: array[int]
-    ends: array[int]
+    begins: "array[int]"
+    ends: "array[int]"
 
     def over(self, first: int, last: int) -> int:
         """Return the sum over the segments `[first, last]`."""
@@ -128,8 +122,8 @@ class Text(NamedTuple):
     items: bytes
     narrow: Sums
     wide: Sums
-    first_narrow: array[int]
-    first_wide: array[int]
+    first_narrow: "array[int]"
+    first_wide: "array[int]"
 
     def key(self, first: int, last: int) -> bytes:
         """Return bytes that are equal for equal rows in the segments `[first, last]`."""
@@ -310,7 +304,7 @@ def _sum_up(alphabet: Sequence[Letter], letters: Sequence[LetterIndex]) -> tuple
 
 def _longest_ranges(
     bounds: Sequence[int], starts: Sequence[int], ends: Sequence[int], rows: Sums
-) -> tuple[array[int], array[int]]:
+) -> "tuple[array[int], array[int]]":
     """Return `Text.first_narrow` and `Text.first_wide`; a segment's first row is at its start, the last at its end."""
     first_narrow, first_wide = array("Q"), array("Q")
     row_begins, row_ends = rows

@@ -7,22 +7,16 @@ Records refer to row lists by their offsets, so functions may share a list. Rows
 that moves keeps the rows that it has (`RowStore`), and only its function table is written again.
 """
 
-from __future__ import annotations
-
 import struct
+from collections.abc import Iterable, Iterator
 from functools import cache, partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from cfi2sframe.abi import Arch
 from cfi2sframe.constants import sframe as s
 from cfi2sframe.errors import RequestError
-from cfi2sframe.sframe.model import Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.sframe.model import FrameState, FunctionBody, Section
+from cfi2sframe.sframe.model import FrameState, FunctionBody, Rule, Section
 
 _HEADER: Final = "HBBBbbBIIIII"
 #: A function's record: start, size, offset of the rows; before version 3 also their number and the info byte, in

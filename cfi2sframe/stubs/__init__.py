@@ -5,13 +5,10 @@ In: a linked file. Out: where its stubs are (`places`), and their rows, from the
 repeat become one PCMASK function. Nothing here knows the CFI.
 """
 
-from __future__ import annotations
-
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from cfi2sframe.sframe.model import Function
+from cfi2sframe.sframe.model import Function
 
 
 class StubReason(Enum):

@@ -6,22 +6,16 @@ is in its GOT slot), as it enters a function. What other stubs jump to or call i
 reaches (padding, the loop after a call that does not return) is never executed, and has the frame of what is before it.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
 from cfi2sframe.abi.rule import Rule
+from cfi2sframe.instructions.decoder import Decoder
 from cfi2sframe.instructions.effects import NOTHING, Effect, Flow, Op, Step
 from cfi2sframe.instructions.rows import row_of
-from cfi2sframe.instructions.states import CALLER_FP, CFA, RefusedError, after, entry_state
+from cfi2sframe.instructions.states import CALLER_FP, CFA, RefusedError, State, after, entry_state
 from cfi2sframe.sframe.model import FrameState
 from cfi2sframe.stubs import StubReason
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from cfi2sframe.instructions.decoder import Decoder
-    from cfi2sframe.instructions.states import State
 
 _ENDS: Final = (Flow.JUMP, Flow.JUMP_INDIRECT, Flow.RETURN, Flow.STOP)
 _WORD_SIZE: Final = 8

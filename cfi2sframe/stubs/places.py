@@ -6,29 +6,22 @@ or of the first block itself. From the first block on, rows of blocks are stubs 
 slot leads that the dynamic loader fills, or to the first block.
 """
 
-from __future__ import annotations
-
 import struct
+from collections.abc import Iterable, Iterator
 from itertools import product
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
+from cfi2sframe.elf.headers import ElfSection
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.references import dynamic_entries
 from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.decoder import Decoder
 from cfi2sframe.instructions.effects import JUMP
-from cfi2sframe.instructions.states import apply, word_of
+from cfi2sframe.instructions.states import State, apply, word_of
 from cfi2sframe.range_map import Span
 from cfi2sframe.stubs import StubReason, StubSkip
-from cfi2sframe.stubs.frames import decoded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from cfi2sframe.elf.headers import ElfSection
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.instructions.states import State
-    from cfi2sframe.stubs.frames import StubInstruction
+from cfi2sframe.stubs.frames import StubInstruction, decoded
 
 #: .plt, .plt.sec, .plt.got, .plt.bnd, .iplt and the like.
 _NAME_PREFIXES: Final = (".plt", ".iplt")

@@ -5,23 +5,18 @@ Instructions decide: the frame at each byte of a section, then the smallest bloc
 linkers have for stubs is not asked, but for a first block without stubs.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Sequence
 from itertools import groupby, product
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cfi2sframe.constants.sframe import SFRAME_VERSION_1
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.instructions.decoder import Decoder
 from cfi2sframe.range_map import Span
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody
 from cfi2sframe.stubs import StubReason, StubScan, StubSkip
 from cfi2sframe.stubs.frames import Problem, Stubs
 from cfi2sframe.stubs.places import StubRange, find_stubs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cfi2sframe.elf.image import ElfImage
 
 #: Sizes of blocks, of what is before the first one, and of what may follow the last (the trampoline of lazy TLS
 #: descriptors), as linkers make them.

@@ -7,21 +7,15 @@ AArch64 no row can restore the register that may have the interrupted function's
 debuggers do, a trace relies on the kernel's record of registers, whose layout is its ABI (`abi`).
 """
 
-from __future__ import annotations
-
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
+from cfi2sframe.abi import Arch
 from cfi2sframe.abi.record import SAVED_PC
 from cfi2sframe.constants.elf import EM_X86_64
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.sframe.model import Found, Rule
+from cfi2sframe.sframe.model import Found, Rule
 
 #: Reads bytes of the traced process: (address, size) -> exactly that many bytes, or None when they cannot be read.
 ReadMemory = Callable[[int, int], bytes | None]

@@ -5,36 +5,29 @@ Of a process, ptrace(2) gives the registers; its stacks are copied, and memory t
 is needed.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os
 import struct
 import time
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import pairwise
 from operator import itemgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from cfi2sframe.abi import Arch, arch_of_elf
 from cfi2sframe.constants.elf import ET_CORE, PT_LOAD, PT_NOTE
-from cfi2sframe.elf.contents import part_of
+from cfi2sframe.elf.contents import FileData, part_of
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, FileHeader, machine_name, parse_file_header, parse_program_headers
 from cfi2sframe.elf.notes import parse_notes
 from cfi2sframe.errors import ElfError, InputError
 from cfi2sframe.range_map import Span, united
-from cfi2sframe.trace.frames import DEFAULT_PAC_MASK, NT_PRFPREG, NT_PRSTATUS, topmost_frame
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from cfi2sframe.elf.contents import FileData
-    from cfi2sframe.trace.frames import Frame, ReadMemory
+from cfi2sframe.trace.frames import DEFAULT_PAC_MASK, NT_PRFPREG, NT_PRSTATUS, Frame, ReadMemory, topmost_frame
 
 _Record = TypeVar("_Record", bound=tuple[object, ...])
 

@@ -5,17 +5,18 @@ The vDSO, which is no file, is read from memory, and counts for the job. A file 
 others: where the job has limits, each file has its own.
 """
 
-from __future__ import annotations
-
 import os
 import stat
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from itertools import chain
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from cfi2sframe.api import decode_made
 from cfi2sframe.constants.elf import PT_LOAD, PT_NOTE
 from cfi2sframe.conversion.convert import Options
+from cfi2sframe.elf.cfi import CfiKind
+from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.debug_file import AUTO, with_debug_file
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, parse_file_header
 from cfi2sframe.elf.image import ElfImage
@@ -23,17 +24,9 @@ from cfi2sframe.elf.load import read_file, stored_size
 from cfi2sframe.errors import CostError, InputError, reason_of
 from cfi2sframe.existing import Presence, existing_section
 from cfi2sframe.process.guard import part
-from cfi2sframe.trace.frames import ADDRESS_MASK, Ending, walk
-from cfi2sframe.trace.snapshot import PAGE_SIZE, FileMapping, last_from
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from cfi2sframe.elf.cfi import CfiKind
-    from cfi2sframe.elf.contents import FileData
-    from cfi2sframe.sframe.model import Found, Section
-    from cfi2sframe.trace.frames import Frame, ReadMemory, Trace
-    from cfi2sframe.trace.snapshot import Snapshot
+from cfi2sframe.sframe.model import Found, Section
+from cfi2sframe.trace.frames import ADDRESS_MASK, Ending, Frame, ReadMemory, Trace, walk
+from cfi2sframe.trace.snapshot import PAGE_SIZE, FileMapping, Snapshot, last_from
 
 _PATH_ONLY: Final = os.O_PATH | os.O_CLOEXEC
 _AT_SYSINFO_EHDR: Final = 33

@@ -1,27 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The traces of a core file or a process, of all of its threads or one, as text and as JSON."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterable, Iterator
 from contextlib import closing, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.load import read_file
 from cfi2sframe.errors import ChangedError, CostError, InputError, RequestError, naming, reason_of
 from cfi2sframe.process.demangle import readable_names
 from cfi2sframe.text import counted, printable
-from cfi2sframe.trace.frames import Ending, Trace, TraceEntry
-from cfi2sframe.trace.snapshot import FileMapping, Process, parse_core
+from cfi2sframe.trace.frames import Ending, Frame, Trace, TraceEntry
+from cfi2sframe.trace.snapshot import FileMapping, Process, Snapshot, parse_core
 from cfi2sframe.trace.space import AddressSpace, FileStore
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from cfi2sframe.elf.contents import FileData
-    from cfi2sframe.trace.frames import Frame
-    from cfi2sframe.trace.snapshot import Snapshot
 
 # Types of entries of the auxiliary vector.
 _AT_PHDR: Final = 3

@@ -8,8 +8,6 @@ Here are the readers of SFrame sections, by the names that users give them, and 
 options need no more. What they demand of a section is in `readers`, which has the same names.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from cfi2sframe.constants.elf import SHT_GNU_SFRAME, SHT_PROGBITS

@@ -1,25 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """A section as readers meet it, and the checks of the table in `readers` that take more than a line."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cfi2sframe.constants import sframe as s
 from cfi2sframe.constants.elf import PF_X, PT_LOAD
-from cfi2sframe.sframe.model import NO_BLOCK_SIZE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cfi2sframe.elf.headers import ProgramHeader
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.model import FunctionBody, Section
-    from cfi2sframe.sframe.read import DecodedSection, Header
+from cfi2sframe.elf.headers import ProgramHeader
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.sframe.model import NO_BLOCK_SIZE, FunctionBody, Section
+from cfi2sframe.sframe.read import DecodedSection, Header
 
 #: How many registers Linux tells apart.
 _REGISTER_COUNT: Final = 32

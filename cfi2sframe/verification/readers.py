@@ -20,24 +20,19 @@ the releases that its editions name: in the reader's source, or by running it.
 `cfi2sframe.verification` has the names, and what is written for each.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from operator import lt
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from cfi2sframe.constants.elf import EM_AARCH64, EM_S390, EM_X86_64, SHT_GNU_SFRAME
 from cfi2sframe.constants.sframe import FLAGS_BY_VERSION, HEADER_SIZE
 from cfi2sframe.constants.sframe import SFRAME_F_FDE_FUNC_START_PCREL as _PCREL
 from cfi2sframe.constants.sframe import SFRAME_F_FDE_SORTED as _SORTED
 from cfi2sframe.constants.sframe import SFRAME_F_FRAME_POINTER as _FRAME_POINTER
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.sframe.read import DecodedSection
 from cfi2sframe.verification import reader_checks as c
 from cfi2sframe.verification.reader_checks import Breaches, Check, Edition, Subject, each_body
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.read import DecodedSection
 
 #: What becomes of a section that breaks a rule.
 Consequence = Literal["refuses it", "does not find it", "reads it wrongly", "leaves traces to DWARF", "crashes"]

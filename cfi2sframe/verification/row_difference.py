@@ -5,21 +5,15 @@ Compares values, not rules: what either row gives as the caller's SP, RA and FP,
 of memory. So it decides without `lower` and `reduce` which rules are equal.
 """
 
-from __future__ import annotations
+from typing import Final, NamedTuple
 
-from typing import TYPE_CHECKING, Final, NamedTuple
-
+from cfi2sframe.abi import Arch
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.constants.sframe import SFRAME_VERSION_3
+from cfi2sframe.dwarf.entries import DwarfCie
 from cfi2sframe.dwarf.expression import Expression, value_of
-from cfi2sframe.dwarf.rules import NoCfa, NoRule, RaSigning, describe_cfa, describe_rule
-
-if TYPE_CHECKING:
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.dwarf.entries import DwarfCie
-    from cfi2sframe.dwarf.rules import RegisterRule, RowState
-    from cfi2sframe.sframe.model import Attributes, FrameState
-
+from cfi2sframe.dwarf.rules import NoCfa, NoRule, RaSigning, RegisterRule, RowState, describe_cfa, describe_rule
+from cfi2sframe.sframe.model import Attributes, FrameState
 
 _WORD: Final = 1 << 64
 
@@ -33,11 +27,11 @@ class RowValue(NamedTuple):
     register: int
     offsets: tuple[int, ...]
 
-    def plus(self, offset: int) -> RowValue:
+    def plus(self, offset: int) -> "RowValue":
         """Return the sum with a number."""
         return RowValue(self.register, (*self.offsets[:-1], (self.offsets[-1] + offset) % _WORD))
 
-    def load(self) -> RowValue:
+    def load(self) -> "RowValue":
         """Return what is saved at this address."""
         return RowValue(self.register, (*self.offsets, 0))
 

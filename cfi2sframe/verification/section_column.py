@@ -1,23 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a section says at each address, as a column."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, reduce
 from itertools import islice, pairwise
 from operator import lt, or_
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cfi2sframe.constants.sframe import SFRAME_VERSION_1
 from cfi2sframe.range_map import ADDRESS_END, Distinct, RangeMap, Span, touches, walk
-from cfi2sframe.sframe.model import NO_BLOCK_SIZE, Function, no_row_state
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from cfi2sframe.sframe.model import Attributes, FrameState, FunctionBody, Section
-
+from cfi2sframe.sframe.model import NO_BLOCK_SIZE, Attributes, FrameState, Function, FunctionBody, Section, no_row_state
 
 #: Of PCMASK functions in sections whose answers are compared: PLTs of real files have some ten thousand.
 _MAX_BLOCK_EDGES: Final = 1 << 20

@@ -4,26 +4,21 @@
 DWARF's rows are read here and nowhere else in verification.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from cfi2sframe.abi import Arch
+from cfi2sframe.dwarf.entries import DwarfCie
 from cfi2sframe.dwarf.expression import rules_by_pc
+from cfi2sframe.dwarf.fdes import CfiEntries, FdeIndex
+from cfi2sframe.dwarf.rules import RowState
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.range_map import ADDRESS_END, Distinct, RangeMap, Span, holder_of, united
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Sequence
-
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.dwarf.entries import DwarfCie
-    from cfi2sframe.dwarf.fdes import CfiEntries, FdeIndex
-    from cfi2sframe.dwarf.rules import RowState
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.model import FrameState
-    from cfi2sframe.stubs import StubScan
+from cfi2sframe.sframe.model import FrameState
+from cfi2sframe.stubs import StubScan
 
 #: A row is compared with at most so many FDEs of its address. Linkers produce two or three; a hostile file may have
 #: thousands, and comparing all of them at each of their edges would be quadratic.

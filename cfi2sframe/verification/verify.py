@@ -5,32 +5,25 @@ At each address where either column changes, the section's answer has to be what
 claim and an answer are compared once.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
+from cfi2sframe.abi import Arch
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.range_map import Span, touches, united, walk
+from cfi2sframe.sframe.model import FrameState, Section
 from cfi2sframe.sframe.read import DecodedSection
+from cfi2sframe.stubs import StubScan
 from cfi2sframe.text import counted
+from cfi2sframe.verification.reader_checks import Breaches
 from cfi2sframe.verification.readers import unmet_demands
 from cfi2sframe.verification.row_difference import attribute_difference, row_difference
-from cfi2sframe.verification.section_column import function_ends, section_column
-from cfi2sframe.verification.truth import NOTHING, fdes_with_code, truth_column
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from cfi2sframe.abi import Arch
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.model import FrameState, Section
-    from cfi2sframe.stubs import StubScan
-    from cfi2sframe.verification.reader_checks import Breaches
-    from cfi2sframe.verification.section_column import FoundState
-    from cfi2sframe.verification.truth import Claim, Fde, Truth
+from cfi2sframe.verification.section_column import FoundState, function_ends, section_column
+from cfi2sframe.verification.truth import NOTHING, Claim, Fde, Truth, fdes_with_code, truth_column
 
 Kind = Literal["wrong", "missing", "extra", "invariant", "unusual"]
 
@@ -85,7 +78,7 @@ class _Mismatch(NamedTuple):
     end: int
     claim: Claim
     answer: FoundState | None
-    problems: _Problems
+    problems: "_Problems"
 
 
 class _Problems(NamedTuple):

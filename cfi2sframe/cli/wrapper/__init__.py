@@ -10,11 +10,10 @@ man page, cfi2sframe-ld(1), has the variables that change that.
 - `insertion` puts the section into the file, in a child process.
 """
 
-from __future__ import annotations
-
 import os
 import sys
-from typing import TYPE_CHECKING, Final, NoReturn
+from collections.abc import Sequence
+from typing import Final, NoReturn
 
 from cfi2sframe.cli import run_process
 from cfi2sframe.cli.messages import EXIT_USAGE
@@ -24,6 +23,7 @@ from cfi2sframe.cli.wrapper.programs import (
     ASSEMBLER,
     DRIVER,
     EXIT_NOT_FOUND,
+    Role,
     found_in_path,
     message,
     real_program,
@@ -34,11 +34,6 @@ from cfi2sframe.cli.wrapper.programs import (
     write,
 )
 from cfi2sframe.cli.wrapper.words import must_write, output_of, output_of_driver
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cfi2sframe.cli.wrapper.programs import Role
 
 _HELP: Final = """\
 usage: cfi2sframe-cc ARGUMENT...   run cc, gcc or clang, then put an .sframe section into the linked file

@@ -1,22 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cfi2sframe-as`: assemble, then put the section into the object, in the form that the linker beside merges."""
 
-from __future__ import annotations
-
 import os
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from cfi2sframe.cli.wrapper.insertion import identity_of, insert, is_elf_of_type
-from cfi2sframe.cli.wrapper.programs import printed_by, spawn
+from cfi2sframe.cli.wrapper.programs import Role, printed_by, spawn
 from cfi2sframe.cli.wrapper.words import expand_response_files, output_of
 from cfi2sframe.constants.elf import EM_S390
 from cfi2sframe.errors import Cfi2SFrameError, RequestError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cfi2sframe.cli.wrapper.programs import Role
 
 _ET_REL: Final = 1
 #: GNU as takes long options with one hyphen, too.

@@ -1,25 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Put the section into a file that another program has written. Whatever happens here, that program has succeeded."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os
 import shlex
 import stat
 import sys
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
-from cfi2sframe.cli.wrapper.programs import from_root, is_set, log, message, status_of, without_section, write
+from cfi2sframe.cli.wrapper.programs import Role, from_root, is_set, log, message, status_of, without_section, write
 from cfi2sframe.errors import Cfi2SFrameError, RequestError, reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from cfi2sframe.cli.convert import WriteRequest
-    from cfi2sframe.cli.wrapper.programs import Role
 
 #: The variable with options of convert.
 FLAGS: Final = "CFI2SFRAME_FLAGS"
@@ -98,7 +94,7 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
     return status
 
 
-def _request_of(path: str, options: Sequence[str]) -> WriteRequest:
+def _request_of(path: str, options: Sequence[str]) -> "WriteRequest":
     """Return what convert is asked for. Raises `RequestError` where the user's flags ask for more than a section."""
     from cfi2sframe.cli import convert
     from cfi2sframe.cli.parsers import verb_parser

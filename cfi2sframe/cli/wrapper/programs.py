@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find and run the program that a wrapper stands in for, and write messages about it."""
 
-from __future__ import annotations
-
 import os
 import sys
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from cfi2sframe.cli.messages import PROGRAM
 from cfi2sframe.cli.wrapper.words import is_for_driver
 from cfi2sframe.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 LINKER: Final = "ld"
 DRIVER: Final = "cc"

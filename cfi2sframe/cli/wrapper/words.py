@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read the command line of a linker or a compiler driver: which file it writes."""
 
-from __future__ import annotations
-
 import os
 import re
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 #: What linkers and compiler drivers write without -o.
 _DEFAULT_OUTPUT: Final = "a.out"
