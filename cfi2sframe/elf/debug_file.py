@@ -8,12 +8,13 @@ looked for unless the caller asks, because the same input has to give the same b
 import os
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.contents import FileData
+from cfi2sframe.elf.headers import Buffer, ByteOrder
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import read_open, stored_size
 from cfi2sframe.elf.notes import parse_notes
@@ -145,8 +146,13 @@ def build_id_of(image: ElfImage) -> bytes:
     if not image.sections:
         notes = (p for p in image.segments if p.type == c.PT_NOTE)
         found = [(image.bytes_at(p.vaddr, p.file_size) or b"", p.alignment) for p in notes]
-    for data, alignment in found:
-        for note in parse_notes(data, image.byte_order, alignment):
+    return build_id_in(found, image.byte_order)
+
+
+def build_id_in(contents: Iterable[tuple[Buffer, int]], byte_order: ByteOrder) -> bytes:
+    """Return the build-id in the contents of notes, each with its alignment; empty without one."""
+    for data, alignment in contents:
+        for note in parse_notes(data, byte_order, alignment):
             if (note.owner, note.type) == (b"GNU", _NT_GNU_BUILD_ID):
                 return note.data
     return b""

@@ -7,21 +7,21 @@ others: where the job has limits, each file has its own.
 
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from itertools import chain
 from typing import Final, Literal, NamedTuple
 
 from cfi2sframe.api import decode_made
-from cfi2sframe.constants.elf import PT_LOAD, PT_NOTE
+from cfi2sframe.constants.elf import PF_X, PT_LOAD, PT_NOTE
 from cfi2sframe.conversion.convert import Options
 from cfi2sframe.elf.cfi import CfiKind
 from cfi2sframe.elf.contents import FileData
-from cfi2sframe.elf.debug_file import AUTO, with_debug_file
-from cfi2sframe.elf.headers import FILE_HEADER_SIZE, parse_file_header
+from cfi2sframe.elf.debug_file import AUTO, build_id_in, build_id_of, with_debug_file
+from cfi2sframe.elf.headers import FILE_HEADER_SIZE, ProgramHeader, parse_file_header, parse_program_headers
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import read_file, stored_size
-from cfi2sframe.errors import CostError, InputError, reason_of
+from cfi2sframe.errors import CostError, ElfError, InputError, reason_of
 from cfi2sframe.existing import Presence, existing_section
 from cfi2sframe.process.guard import part
 from cfi2sframe.sframe.model import Found, Section
@@ -154,6 +154,10 @@ class Module(NamedTuple):
     note: str = ""
 
 
+def _code_starts(segments: Iterable[ProgramHeader]) -> list[int]:
+    return [p.vaddr for p in segments if p.type == PT_LOAD and p.flags & PF_X]
+
+
 class AddressSpace:
     """The rows and bytes of a process by address. A file is opened when one of its addresses is looked up first.
 
@@ -219,10 +223,28 @@ class AddressSpace:
         module = Module(mapping.start, image.end_of_segments() + bias, mapping.path, file, bias)
         for segment in image.segments:
             notes = image.bytes_at(segment.vaddr, segment.file_size) if segment.type == PT_NOTE else None
-            if notes and self.snapshot.read(segment.vaddr + bias, len(notes)) not in (None, notes):
+            is_other = notes and self.snapshot.read(segment.vaddr + bias, len(notes)) not in (None, notes)
+            if is_other and not self._is_build_of(image, mapping.start - mapping.file_offset, bias):
                 problem = "another build was mapped: the file's notes (build-id) are not those in memory"
                 return module._replace(file=None, note=problem)
         return module
+
+    def _is_build_of(self, image: ElfImage, start: int, bias: int) -> bool:
+        """Whether the headers in memory lead to the build-id of a file, and to its code.
+
+        Its notes are at other addresses than in memory if it was converted, or its section removed, in the meantime.
+        """
+        memory = self.snapshot.read(start, PAGE_SIZE) or b""
+        try:
+            segments = parse_program_headers(memory, parse_file_header(memory))
+        except ElfError:
+            return False
+        notes = [p for p in segments if p.type == PT_NOTE and p.file_size <= PAGE_SIZE]
+        found = [(self.snapshot.read(p.vaddr + bias, p.file_size) or b"", p.alignment) for p in notes]
+        build_id = build_id_in(found, image.byte_order)
+        if not build_id or build_id != build_id_of(image):
+            return False
+        return _code_starts(segments) == _code_starts(image.segments)
 
     def _vdso(self, start: int) -> ModuleFile:
         """Return the vDSO, which ends with its section headers. Raises `InputError`."""

@@ -92,6 +92,23 @@ def test_sections_of_converted_programs(
     assert rows_in(copy, traced) == {(str(number), "file")}
 
 
+def test_a_program_that_was_converted_or_restored_since(tmp_path: Path) -> None:
+    """Notes move out of the way of the program headers, and back. Gdb reads a core with the file that ran only."""
+    need("gdb")
+    program, store = named("recursion"), FileStore()
+    program = program._replace(flags=(*program.flags, "-Wl,--build-id=sha1"))
+    binary = compile_program(program, tmp_path)
+    converted = tmp_path / "converted"
+    assert cli.run(binary, "-o", converted).status == 0
+    (tmp_path / "other").mkdir()
+    other = compile_program(program._replace(flags=(*program.flags, "-Wl,--build-id=0x1234")), tmp_path / "other")
+    for ran, is_there in ((binary, converted), (converted, binary)):
+        core = tmp_path / f"{ran.name}.core"
+        make_core(ran, core, *program.commands)
+        check(trace_core(str(core), executable=str(is_there), store=store), gdb_chains(ran, core), program)
+        assert "another build was mapped" in str(trace_core(str(core), executable=str(other), store=store))
+
+
 @pytest.mark.parametrize("name", ["recursion", "handler", "threads", "exception-terminate"])
 def test_cores_of_the_kernel(core_of: Callable[[Program], Core], name: str) -> None:
     """A program that aborts where it would have been stopped; the kernel leaves out what files hold."""
