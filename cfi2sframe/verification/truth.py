@@ -52,13 +52,11 @@ class Fde(NamedTuple):
 class Claim(NamedTuple):
     """What has to be in force: one of `rows`, each with the CIE of its FDE, or, of a stub, `state`.
 
-    `is_padding`: or no function at all. `fdes` are those of the rows where FDEs overlap: first the one that unwinders
-    find.
+    `fdes` are those of the rows where FDEs overlap: first the one that unwinders find.
     """
 
     rows: tuple[tuple[DwarfCie, RowState], ...] = ()
     state: FrameState | None = None
-    is_padding: bool = False
     fdes: tuple[Fde, ...] = ()
 
 
@@ -81,13 +79,18 @@ def fdes_with_code(entries: CfiEntries, image: ElfImage) -> list[Fde]:
     return sorted(found)
 
 
-def truth_column(truth: Truth, fdes: Sequence[Fde], arch: Arch) -> tuple[RangeMap[int], Sequence[Claim]]:
-    """Return what FDEs and stubs claim, as indices of claims by address, and the claims; 0 is `NOTHING`."""
-    column, claims = RangeMap(0), Distinct(NOTHING)
+def padding_after(fdes: Sequence[Fde], truth: Truth) -> list[Span]:
+    """Return the padding after FDEs, where a function may be absent."""
+    starts = [*[fde.start for fde in fdes], ADDRESS_END]
+    return [Span(start, min(end, starts[bisect_left(starts, start)])) for start, end in truth.padding]
 
-    @cache
-    def padded(claim: int) -> int:
-        return claims.number_of(claims.values[claim]._replace(is_padding=True))
+
+def truth_column(truth: Truth, fdes: Sequence[Fde], arch: Arch) -> tuple[RangeMap[int], Sequence[Claim]]:
+    """Return what FDEs and stubs claim, as indices of claims by address, and the claims; 0 is `NOTHING`.
+
+    The last row of an FDE is claimed over the padding after it, too (see `padding_after`).
+    """
+    column, claims = RangeMap(0), Distinct(NOTHING)
 
     # Few lists of rows are distinct.
     @cache
@@ -103,10 +106,7 @@ def truth_column(truth: Truth, fdes: Sequence[Fde], arch: Arch) -> tuple[RangeMa
             starts = [start + delta for delta in deltas]
         else:
             starts, claimed, end = _overlapping(claims, truth, cluster)
-        reach = min(padding_ends.get(end, end), next_start)
-        if end < reach:
-            starts, claimed = [*starts, end], [*claimed, padded(claimed[-1])]
-        column.append(starts, claimed, max(end, reach))
+        column.append(starts, claimed, max(end, min(padding_ends.get(end, end), next_start)))
     _evaluate_at_pcs(column, claims, arch)
     for stub in truth.stubs.functions:
         start, end, body = stub.start_vaddr, stub.end_vaddr, stub.body
@@ -175,7 +175,8 @@ def _evaluate_at_pcs(column: RangeMap[int], claims: Distinct[Claim], arch: Arch)
             ((cie, row),) = claim.rows
             evaluated = [claim._replace(rows=((cie, row._replace(cfa=rule)),)) for rule in found.rules]
             known[index] = found.size, list(zip(found.deltas, map(claims.number_of, evaluated), strict=True))
-    for start, end, index in [each for each in column if each[2] in known] if known else ():
+    places = [place for place, index in enumerate(column.values) if index in known] if known else ()
+    for start, end, index in [column.range_at(column.starts[place]) for place in places]:
         column.put(*_repeated(start, end, 0, *known[index]), end)
 
 

@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 
 from cfi2sframe.abi import Arch
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.range_map import Span, touches, united, walk
+from cfi2sframe.range_map import Span, holder_of, touches, united, walk
 from cfi2sframe.sframe.model import FrameState, Section
 from cfi2sframe.sframe.read import DecodedSection
 from cfi2sframe.stubs import StubScan
@@ -23,7 +23,7 @@ from cfi2sframe.verification.reader_checks import Breaches
 from cfi2sframe.verification.readers import unmet_demands
 from cfi2sframe.verification.row_difference import attribute_difference, row_difference
 from cfi2sframe.verification.section_column import FoundState, function_ends, section_column
-from cfi2sframe.verification.truth import NOTHING, Claim, Fde, Truth, fdes_with_code, truth_column
+from cfi2sframe.verification.truth import NOTHING, Claim, Fde, Truth, fdes_with_code, padding_after, truth_column
 
 Kind = Literal["wrong", "missing", "extra", "invariant", "unusual"]
 
@@ -109,10 +109,11 @@ def verify_section(image: ElfImage, truth: Truth, section: Section) -> Verificat
         for claim, answer in counts
         if any(problem := _problems(claims[claim], answers[answer], image.arch, section.version))
     }
+    padding = padding_after(fdes, truth) if problems else ()
     mismatches = [
         _Mismatch(start, end, claims[claim], answers[answer], problems[claim, answer])
         for start, end, claim, answer in (walk(claimed, found) if problems else ())
-        if (claim, answer) in problems
+        if (claim, answer) in problems and (answer or holder_of(padding, Span(start, end)) is None)
     ]
     absent, left_out_count = _absences([m for m in mismatches if m.answer is None], fdes, truth, section)
     extra = _extra([m for m in mismatches if m.claim is NOTHING], section)
@@ -150,7 +151,7 @@ def _function_count(fdes: Sequence[Fde], stubs: StubScan) -> int:
 
 def _problems(claim: Claim, answer: FoundState | None, arch: Arch, version: int) -> _Problems:
     if answer is None:
-        return _Problems() if claim is NOTHING or claim.is_padding else _NO_FUNCTION
+        return _Problems() if claim is NOTHING else _NO_FUNCTION
     if claim is NOTHING:
         return _NO_CLAIM
     attributes, state = answer
@@ -181,12 +182,8 @@ def _state_text(state: FrameState | None, arch: Arch) -> str:
 
 def _wrong(found: Sequence[_Mismatch], fdes: Sequence[Fde], section: Section) -> Iterator[Difference]:
     """Report rows where they differ; attributes where the part of the FDE's function starts that has them."""
-    before: tuple[int, tuple[str, ...]] = (0, ())
-    for vaddr, end, claim, _, problems in found:
-        # A function's last row goes on over the padding after it.
-        goes_on = claim.is_padding and before == (vaddr, problems.of_row)
-        before = (end, problems.of_row)
-        for problem in () if goes_on else problems.of_row:
+    for vaddr, _, claim, _, problems in found:
+        for problem in problems.of_row:
             yield Difference("wrong", vaddr, problem)
         for problem in problems.of_function:
             begin = _fdes_at(vaddr, claim, fdes)[0].start
