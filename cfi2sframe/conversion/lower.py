@@ -6,8 +6,8 @@ result, or its flexible rows, or neither.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Callable, Iterable
+from functools import cache, partial
 from itertools import groupby
 from typing import NamedTuple
 
@@ -145,8 +145,8 @@ class Lowering:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self._lowered = cache(self._lower_row)
-        self._runs = cache(self._runs_of)
+        # Not of bound methods, which would make circles of references.
+        self._runs = cache(partial(_runs_of, lowered_of=cache(partial(_lower_row, target=target))))
 
     def lower(self, table: UnwindTable, cie: DwarfCie) -> Result:
         """Lower a program's rows: equal neighbours merge, and a body is flexible only if default rows do not suffice.
@@ -173,32 +173,33 @@ class Lowering:
         # The key matters only where an RA is signed; elsewhere it would make functions of equal rows differ.
         return FunctionBody(starts, run.states, run.is_flexible, is_signal_frame, cie.uses_b_key and run.signs_ra)
 
-    def _runs_of(self, rows: tuple[RowState, ...]) -> list[_RowRun]:
-        """Cut a list of rows where the target begins or ceases to express them, or the reason changes."""
-        lowered = list(map(self._lowered, rows))
-        runs: list[_RowRun] = []
-        for limit, group in groupby(range(len(rows)), key=lambda row: lowered[row].limit):
-            first, *others = group
-            kept = [first, *[row for row in others if lowered[row].state != lowered[row - 1].state]]
-            states = States([lowered[row].state for row in kept])
-            is_flexible = any(lowered[row].needs_flexible for row in kept)
-            runs.append(_RowRun(limit, kept, states, is_flexible, any(state.mangled_ra for state in states)))
-        return runs
 
-    def _lower_row(self, row: RowState) -> _Lowered:
-        target = self.target
-        try:
-            state, rewritten = reduce_state(row, target.arch)
-        except InexpressibleError as why:
-            return _Lowered(OUTERMOST, why.unlike, needs_flexible=False)
-        if state.cfa is None:
-            limit = None if target.has_outermost_rows else Unlike(SkipReason.RA_UNDEFINED, "")
-            return _Lowered(state, limit, needs_flexible=False)
-        limit = _default_limit(state, state.cfa, target)
-        if limit is not None and target.has_flexible_rows:
-            return _Lowered(state, _range_limit(state, target.arch), needs_flexible=True)
-        # The rule that the CFI has says more than the one that would take its place.
-        return _Lowered(state, limit and (rewritten or limit), needs_flexible=False)
+def _runs_of(rows: tuple[RowState, ...], lowered_of: Callable[[RowState], _Lowered]) -> list[_RowRun]:
+    """Cut a list of rows where the target begins or ceases to express them, or the reason changes."""
+    lowered = list(map(lowered_of, rows))
+    runs: list[_RowRun] = []
+    for limit, group in groupby(range(len(rows)), key=lambda row: lowered[row].limit):
+        first, *others = group
+        kept = [first, *[row for row in others if lowered[row].state != lowered[row - 1].state]]
+        states = States([lowered[row].state for row in kept])
+        is_flexible = any(lowered[row].needs_flexible for row in kept)
+        runs.append(_RowRun(limit, kept, states, is_flexible, any(state.mangled_ra for state in states)))
+    return runs
+
+
+def _lower_row(row: RowState, target: Target) -> _Lowered:
+    try:
+        state, rewritten = reduce_state(row, target.arch)
+    except InexpressibleError as why:
+        return _Lowered(OUTERMOST, why.unlike, needs_flexible=False)
+    if state.cfa is None:
+        limit = None if target.has_outermost_rows else Unlike(SkipReason.RA_UNDEFINED, "")
+        return _Lowered(state, limit, needs_flexible=False)
+    limit = _default_limit(state, state.cfa, target)
+    if limit is not None and target.has_flexible_rows:
+        return _Lowered(state, _range_limit(state, target.arch), needs_flexible=True)
+    # The rule that the CFI has says more than the one that would take its place.
+    return _Lowered(state, limit and (rewritten or limit), needs_flexible=False)
 
 
 # Rows of a version

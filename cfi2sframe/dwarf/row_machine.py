@@ -64,8 +64,8 @@ class MachineState(NamedTuple):
         return RowState(cfa, self.ra, self.fp, self.sp, signing)
 
 
-class _Known(dict[bytes, "_Known"]):
-    """A state and its row; has, by strings of instructions without advances, the state after them."""
+class _Known(dict[bytes, int]):
+    """A state and its row; has, by strings of instructions without advances, the index of the state after them."""
 
     __slots__ = ("row", "state")
 
@@ -94,7 +94,9 @@ class RowMachine:
             ra = self._ra_same_value = Rule(cie.ra_register, 0, deref=False)
         self._remembered: list[MachineState] = []
         self._numbers: dict[MachineState, int] = {}
-        self._known: dict[MachineState, _Known] = {}
+        #: By index, not by reference: states lead to one another in circles.
+        self._known: list[_Known] = []
+        self._indices: dict[MachineState, int] = {}
         self._rows: dict[RowState, RowState] = {}
         self._chunks: dict[bytes, tuple[int, bytes]] = {}
         # In a CIE, DW_CFA_restore takes a rule away.
@@ -113,19 +115,21 @@ class RowMachine:
         and 1.6 times with all that is done by default. Raises `CfiError`, its offset counted from the first
         instruction, when one is unknown, truncated or out of context, or needs a `location` and has none.
         """
-        known = self._known_of(self.initial)
+        known = self._known[self._index_of(self.initial)]
         delta, row, position = 0, known.row, 0
         starts, rows = [0], [row]
         depends_on_location = False
         for chunk in cut(instructions) or self._cut_singly(instructions):
             advance, code = self._chunks.get(chunk) or self._split(chunk)
             after = known.get(code)
-            if after is None and code[:1] == _SET_LOC:
+            if after is not None:
+                known = self._known[after]
+            elif code[:1] == _SET_LOC:
                 depends_on_location = True
-                advance, after = self._set_loc(instructions, position, delta, location), known
-            elif after is None:
-                after = known[code] = self._follow(known.state, code, position + len(chunk) - len(code))
-            known = after
+                advance = self._set_loc(instructions, position, delta, location)
+            else:
+                known[code] = after = self._follow(known.state, code, position + len(chunk) - len(code))
+                known = self._known[after]
             delta += advance
             position += len(chunk)
             if known.row is row:
@@ -149,19 +153,18 @@ class RowMachine:
         found = self._chunks[chunk] = units * self.cie.code_alignment, chunk[end:]
         return found
 
-    def _follow(self, state: MachineState, code: bytes, position: int) -> _Known:
-        """Return the state after instructions without advances, which are at a position in their string."""
+    def _follow(self, state: MachineState, code: bytes, position: int) -> int:
+        """Return the index of the state after instructions without advances, at a position in their string."""
         for instruction in self._read(code):
             state = self._step(state, instruction, position)
-        return self._known_of(state)
+        return self._index_of(state)
 
-    def _known_of(self, state: MachineState) -> _Known:
-        known = self._known.get(state)
-        if known is None:
+    def _index_of(self, state: MachineState) -> int:
+        index = self._indices.setdefault(state, len(self._known))
+        if index == len(self._known):
             # Equal rows of this machine are one object, so that `run` need not compare them by value.
-            row = self._rows.setdefault(state.row, state.row)
-            known = self._known[state] = _Known(state, row)
-        return known
+            self._known.append(_Known(state, self._rows.setdefault(state.row, state.row)))
+        return index
 
     def _read(self, instructions: bytes) -> Iterator[Instruction]:
         return read_instructions(instructions, self._arch.byte_order, fixed_size(self.cie.fde_encoding))

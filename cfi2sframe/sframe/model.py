@@ -228,14 +228,11 @@ class Function(_Container):
         size, and its readers test the PC's bits instead.
         """
         starts, repeat_size = self.body.starts, self.body.repeat_size
-        distance = pc - self.start_vaddr
         if repeat_size == NO_BLOCK_SIZE:
-            if version != SFRAME_VERSION_1:
-                return None
-            return next((n for n in range(len(starts) - 1, -1, -1) if pc & starts[n] >= starts[n]), None)
-        if repeat_size:
-            distance %= repeat_size
-        index = bisect_right(starts, distance) - 1
+            found = (n for n in range(len(starts) - 1, -1, -1) if pc & starts[n] >= starts[n])
+            return next(found, None) if version == SFRAME_VERSION_1 else None
+        distance = pc - self.start_vaddr
+        index = bisect_right(starts, distance % repeat_size if repeat_size else distance) - 1
         return index if index >= 0 else None
 
 
@@ -361,11 +358,15 @@ class Section(_Container):
             return ERRATA_OF_OUTERMOST_ROWS
         return ERRATA_OF_PCREL_STARTS if self.start_is_pcrel else min(ERRATA)
 
-    @cached_property
+    @property
     def ascending(self) -> "Section":
         """The section with its functions in the order of their starts; equal ones keep the order of the table."""
+        return self._sorted or self
+
+    @cached_property
+    def _sorted(self) -> "Section | None":
         if all(map(le, self.starts, self.starts[1:])):
-            return self
+            return None
         order = sorted(range(len(self)), key=self.starts.__getitem__)
         starts, sizes, bodies = (tuple([column[n] for n in order]) for column in (self.starts, self.sizes, self.bodies))
         return self._replace(starts=starts, sizes=sizes, bodies=bodies)

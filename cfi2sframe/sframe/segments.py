@@ -16,12 +16,12 @@ Rows, bodies and stretches are compared by their values, so the text is the same
 from array import array
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
 from itertools import accumulate, pairwise
 from operator import add, eq, mul, sub
 from typing import Final, NamedTuple, NewType
 
 from cfi2sframe.abi import Arch
+from cfi2sframe.range_map import Distinct
 from cfi2sframe.sframe.model import Attributes, FrameState, FunctionBody, Section, States
 from cfi2sframe.sframe.write import row_tail
 
@@ -194,24 +194,26 @@ class _Speller:
     def __init__(self, arch: Arch) -> None:
         self.alphabet: list[Letter] = []
         self.spellings: list[Spelling] = []
-        #: By body, the index of its spelling; None: it is not for the text.
-        self.index_of = cache(self._spell)
         self._arch = arch
-        self._kinds: list[RowKind] = []
+        self._indices: dict[FunctionBody, SpellingIndex] = {}
+        self._kinds = Distinct[RowKind]()
         #: By row kind, the bytes of its rows with start fields of one byte.
         self._sizes: list[int] = []
-        self._kind_of = cache(self._add_kind)
-        #: Bodies differ in their starts, and few lists of states are distinct.
-        self._kinds_of = cache(self._find_kinds)
+        self._lists: dict[tuple[tuple[FrameState, ...], Attributes], tuple[KindIndex, ...]] = {}
         #: By row kinds, and the distances between their rows.
         self._letter_of: dict[tuple[tuple[KindIndex, ...], tuple[int, ...]], LetterIndex] = {}
 
-    def _spell(self, body: FunctionBody) -> SpellingIndex | None:
-        starts, attributes, repeat_size = body.starts, body.attributes, body.repeat_size
-        if not starts or (repeat_size and len(starts) > 1):
-            return None
-        if repeat_size:
-            return self.index_of(body._replace(repeat_size=0))
+    def index_of(self, body: FunctionBody) -> SpellingIndex | None:
+        """Return the index of a body's spelling; None: it is not for the text."""
+        if body.repeat_size:
+            return self.index_of(body._replace(repeat_size=0)) if len(body.starts) == 1 else None
+        index = self._indices.get(body)
+        if index is None and body.starts:
+            index = self._indices[body] = self._spell(body)
+        return index
+
+    def _spell(self, body: FunctionBody) -> SpellingIndex:
+        starts, attributes = body.starts, body.attributes
         kinds = self._kinds_of(body.states, attributes)
         distances = (*map(sub, starts[1:], starts), _LAST_ROW)
         letters: list[LetterIndex] = []
@@ -227,13 +229,20 @@ class _Speller:
         self.spellings.append(Spelling(letters, firsts, attributes, len(starts), size))
         return SpellingIndex(len(self.spellings) - 1)
 
-    def _find_kinds(self, states: tuple[FrameState, ...], attributes: Attributes) -> tuple[KindIndex, ...]:
-        return tuple([self._kind_of(state, attributes) for state in states])
+    def _kinds_of(self, states: tuple[FrameState, ...], attributes: Attributes) -> tuple[KindIndex, ...]:
+        # Bodies differ in their starts, and few lists of states are distinct.
+        found = self._lists.get((states, attributes))
+        if found is None:
+            found = self._lists[states, attributes] = tuple(
+                [self._kind_of(RowKind(each, attributes)) for each in states]
+            )
+        return found
 
-    def _add_kind(self, state: FrameState, attributes: Attributes) -> KindIndex:
-        self._kinds.append(RowKind(state, attributes))
-        self._sizes.append(1 + len(row_tail(state, self._arch, is_flexible=attributes.is_flexible)))
-        return KindIndex(len(self._kinds) - 1)
+    def _kind_of(self, kind: RowKind) -> KindIndex:
+        index = self._kinds.number_of(kind)
+        if index == len(self._sizes):
+            self._sizes.append(1 + len(row_tail(kind.state, self._arch, is_flexible=kind.attributes.is_flexible)))
+        return KindIndex(index)
 
     def _letter(self, kinds: tuple[KindIndex, ...], distances: tuple[int, ...]) -> LetterIndex:
         """Return the letter of rows of these kinds with these distances between them."""
@@ -242,7 +251,9 @@ class _Speller:
             letter = self._letter_of[kinds, distances] = LetterIndex(len(self.alphabet))
             sizes = [self._sizes[kind] for kind in kinds]
             starts = tuple(accumulate(distances, initial=0))
-            self.alphabet.append(Letter(tuple([self._kinds[kind] for kind in kinds]), starts, sum(sizes), sizes[0]))
+            self.alphabet.append(
+                Letter(tuple([self._kinds.values[kind] for kind in kinds]), starts, sum(sizes), sizes[0])
+            )
         return letter
 
 

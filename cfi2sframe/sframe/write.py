@@ -8,7 +8,7 @@ that moves keeps the rows that it has (`RowStore`), and only its function table 
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -161,9 +161,9 @@ class _RowEncoder:
         order = arch.byte_order
         self._pack_attribute = struct.Struct(order + _ATTRIBUTE).pack
         self._pack_start = [struct.Struct(order + code).pack for code in _CODES]
-        self._tail = cache(partial(row_tail, arch=arch))
         #: By list of states, of which few are distinct, and by whether the function is flexible.
-        self._tails = cache(self._tails_of)
+        # Not of a bound method, which would make a circle of references.
+        self._tails = cache(partial(_tails_of, tail_of=cache(partial(row_tail, arch=arch))))
 
     def encode(self, body: FunctionBody) -> EncodedRows:
         """Return the rows of a function with the smallest start fields. Raises `RequestError` as `row_tail` does."""
@@ -185,8 +185,9 @@ class _RowEncoder:
         parts[2::2] = self._tails(body.states, body.is_flexible)
         return EncodedRows(row_count, info, body.repeat_size, b"".join(parts))
 
-    def _tails_of(self, states: tuple[FrameState, ...], is_flexible: bool) -> list[bytes]:  # noqa: FBT001 - cached
-        return [self._tail(state, is_flexible=is_flexible) for state in states]
+
+def _tails_of(states: tuple[FrameState, ...], is_flexible: bool, tail_of: Callable[..., bytes]) -> list[bytes]:  # noqa: FBT001 - cached
+    return [tail_of(state, is_flexible=is_flexible) for state in states]
 
 
 class _Word(NamedTuple):

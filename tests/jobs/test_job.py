@@ -2,6 +2,7 @@
 """One file converted in place: what it becomes, when it is left alone, and what is kept in any case."""
 
 import errno
+import gc
 import os
 import subprocess
 import sys
@@ -37,6 +38,22 @@ def program(tmp_path: Path) -> Path:
 
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
+
+
+def test_no_circle_of_references_keeps_what_is_done(program: Path) -> None:
+    """A run over a distribution would keep all of each file until the next collection."""
+    convert_one(program, Settings())
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        assert convert_one(program, Settings(replaces=True, options=Options(version=2))).status == "converted"
+        gc.collect()
+        assert {type(each) for each in gc.garbage if type(each).__module__.startswith("cfi2sframe.")} == set()
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
 
 
 # Again
