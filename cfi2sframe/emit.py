@@ -3,6 +3,7 @@
 
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.constants.elf import SHT_GNU_SFRAME, SHT_SYMTAB
@@ -17,7 +18,6 @@ from cfi2sframe.text import counted
 
 if TYPE_CHECKING:
     from cfi2sframe.placing.objects import ObjectRelocation
-    from cfi2sframe.placing.place import Placement
     from cfi2sframe.placing.undo import Removal
 
 #: The largest offset in a section that a 32-bit field of CFI can hold.
@@ -29,19 +29,25 @@ class Emitted(NamedTuple):
     """A rewritten file: `chunks` are its bytes, to be written one after the other.
 
     Unchanged parts of a large file are read only while they are written, which may raise `InputError`. `conversion` has
-    the section as inserted, `placement` describes where it is, and `plan` (of a linked file) has the addresses.
-    `warnings` tell what of the file suffers, and which readers would refuse the section.
+    the section as inserted, `placement` describes where it is. `check_unchanged` raises `EmbedError` where anything but
+    the section differs in the file that was written. `warnings` tell what of the file suffers, and which readers would
+    refuse the section.
     """
 
     chunks: Joined
     conversion: Conversion
     placement: str
+    check_unchanged: Callable[[ElfImage], None]
     warnings: tuple[str, ...] = ()
-    plan: "Placement | None" = None
+
+    @property
+    def where(self) -> str:
+        """The section and, in a linked file, its address."""
+        is_object = self.conversion.image.is_relocatable
+        return ".sframe" if is_object else f".sframe at 0x{self.conversion.section_vaddr:x}"
 
     def __repr__(self) -> str:
-        where = "" if self.plan is None else f" at 0x{self.plan.section_vaddr:x}"
-        return f"<Emitted: {self.conversion.image.name} with .sframe{where}, {len(self.chunks):,} bytes>"
+        return f"<Emitted: {self.conversion.image.name} with {self.where}, {len(self.chunks):,} bytes>"
 
 
 def check_placeable(image: ElfImage) -> None:
@@ -74,7 +80,9 @@ def _emit_object(conversion: Conversion, section_type: int) -> Emitted:
     # With RELA relocations the addends hold the whole value; assemblers leave the fields 0.
     section = write(conversion.section, conversion.image.arch, conversion.rows, None)
     chunks = objects.insert(conversion.image.data, section, _relocations(conversion), section_type)
-    return Emitted(chunks, conversion, "as a section with relocations")
+    return Emitted(
+        chunks, conversion, "as a section with relocations", partial(objects.check_insertion, conversion.image)
+    )
 
 
 def _relocations(conversion: Conversion) -> "list[ObjectRelocation]":
@@ -131,7 +139,11 @@ def _emit_linked(conversion: Conversion, section_type: int) -> Emitted:
     placed = place_again(conversion, plan.section_vaddr)
     chunks = linked.insert(plan, placed.data, section_type)
     warnings = (*plan.warnings, *reader_warnings(placed))
-    return Emitted(chunks, placed, plan.description, warnings, plan)
+
+    def check_unchanged(rewritten: ElfImage) -> None:
+        linked.check_insertion(rewritten.data, plan, placed.data)
+
+    return Emitted(chunks, placed, plan.description, check_unchanged, warnings)
 
 
 def reader_warnings(conversion: Conversion) -> tuple[str, ...]:
@@ -166,14 +178,7 @@ def _check(emitted: Emitted, rewritten: ElfImage) -> None:
     from cfi2sframe.verification.verify import verify_section
 
     conversion = emitted.conversion
-    if emitted.plan is not None:
-        from cfi2sframe.placing import linked
-
-        linked.check_insertion(rewritten.data, emitted.plan, conversion.data)
-    else:
-        from cfi2sframe.placing import objects
-
-        objects.check_insertion(conversion.image, rewritten)
+    emitted.check_unchanged(rewritten)
     # Everything else has just been found unchanged, so the CFI need not be read again.
     found = verify_section(conversion.image, truth_of(conversion), decode_existing(rewritten))
     wrong = (*found.differences, *found.notes)

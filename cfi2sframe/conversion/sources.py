@@ -94,7 +94,7 @@ class Cfi(NamedTuple):
     entries: CfiEntries
     damaged: tuple[DamagedFde, ...]
     unread: tuple[UnreadSource, ...] = ()
-    underived: "tuple[Underived, ...] | None" = None
+    underived: tuple["Underived", ...] | None = None
 
     def required(self) -> "Cfi":
         """Return the CFI. Raises `InputError` when all FDEs are damaged."""

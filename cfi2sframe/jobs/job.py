@@ -289,8 +289,7 @@ def _write(job: Job, conversion: Conversion, existing: Existing, file: InputFile
         warnings = (*known.warnings, *_copy(job, image, file))
         return known._replace(status="unchanged", reason=decision.reason, warnings=warnings)
     emitted = emit.emit(conversion, settings.section_type)
-    where = "" if emitted.plan is None else f" at 0x{emitted.plan.section_vaddr:x}"
-    placement, warnings = f".sframe{where}: {emitted.placement}", (*known.warnings, *emitted.warnings)
+    placement, warnings = f"{emitted.where}: {emitted.placement}", (*known.warnings, *emitted.warnings)
     if decision.reason:
         placement += f"; {decision.reason}"
         # For files in directories, only the report has this.

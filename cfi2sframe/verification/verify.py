@@ -71,6 +71,13 @@ class Verification(NamedTuple):
         return self.is_compared and not self.differences
 
 
+class _Problems(NamedTuple):
+    """How an answer differs from a claim: in the row, and in what holds for all rows of its function."""
+
+    of_row: tuple[str, ...] = ()
+    of_function: tuple[str, ...] = ()
+
+
 class _Mismatch(NamedTuple):
     """Addresses `[start, end)` over which a section says something else than what is claimed."""
 
@@ -78,14 +85,7 @@ class _Mismatch(NamedTuple):
     end: int
     claim: Claim
     answer: FoundState | None
-    problems: "_Problems"
-
-
-class _Problems(NamedTuple):
-    """How an answer differs from a claim: in the row, and in what holds for all rows of its function."""
-
-    of_row: tuple[str, ...] = ()
-    of_function: tuple[str, ...] = ()
+    problems: _Problems
 
 
 _NO_FUNCTION: Final = _Problems(("no function",))
