@@ -14,7 +14,7 @@ from cfi2sframe.cli.progress import Files
 from tests.support.cli import ROOT
 from tests.support.jobs import OBJECT, object_of
 
-#: The program, whose runs are long after some hundredths of a second, and in which files called "slow" take 0.3 s.
+#: The program, whose runs are long after some hundredths of a second, and in which files called "slow" take 0.35 s.
 SLOW = """
 import sys, time
 from cfi2sframe.conversion import convert
@@ -24,7 +24,7 @@ if {hides_tqdm}:
     sys.modules["tqdm"] = None
 true = convert.read_cfi
 def slow(image, *arguments):
-    end = time.monotonic() + 0.3 * ("slow" in image.name)
+    end = time.monotonic() + 0.35 * ("slow" in image.name)
     while time.monotonic() < end:
         pass
     return true(image, *arguments)

@@ -119,10 +119,10 @@ def test_a_process_that_dies(tmp_path: Path, verb: str, position: int) -> None:
 def test_a_job_that_takes_too_long(tmp_path: Path, verb: str) -> None:
     """The grant is made small to keep the test quick."""
     names = fill(tmp_path, 2)
-    setup = "guard._SECONDS, guard._SECONDS_PER_MIB = 0.3, 0"
+    setup = "guard._SECONDS, guard._SECONDS_PER_MIB = 0.5, 0"
     done = run("while True: pass", *VERBS[verb], *names, "-j", "2", setup=setup)
     assert done.returncode == 3
-    assert f"{names[2]}: error: takes more CPU time than a file of this size accounts for (0.3 s)\n" in done.stderr
+    assert f"{names[2]}: error: takes more CPU time than a file of this size accounts for (0.5 s)\n" in done.stderr
     check_others(verb, names, done.stdout)
 
 
