@@ -37,32 +37,35 @@ def section_column(section: Section, others: Sequence[int]) -> tuple[RangeMap[in
     """
     column, answers = RangeMap(0), Distinct[FoundState | None](None)
 
-    def answer_of(body: FunctionBody, state: FrameState | None) -> int:
-        return answers.number_of(FoundState(body.attributes, state))
+    # Few lists of states are distinct.
+    @cache
+    def answers_of(attributes: Attributes, states: tuple[FrameState | None, ...]) -> list[int]:
+        return [answers.number_of(FoundState(attributes, state)) for state in states]
 
     @cache
-    def answers_of(body: FunctionBody) -> tuple[list[int], bool]:
+    def rows_of(body: FunctionBody) -> tuple[list[int], bool]:
         """Return the answers of a body's states, and whether its rows are in force one after the other."""
         starts = body.starts
         is_plain = not body.repeat_size and starts[:1] == (0,) and all(map(lt, starts, starts[1:]))
-        return [answer_of(body, state) for state in body.states], is_plain
+        return answers_of(body.attributes, body.states), is_plain
 
     ordered = section.ascending
     for start, end, body in zip(ordered.starts, function_ends(section), ordered.bodies, strict=True):
         if end <= start:
             continue
-        of_rows, is_plain = answers_of(body)
+        of_rows, is_plain = rows_of(body)
         if is_plain:
             # Rows past the end never hold.
             row_count = bisect_left(body.starts, end - start)
             column.append([start + delta for delta in body.starts[:row_count]], of_rows[:row_count], end)
             continue
         function = Function(start, end - start, body)
+        (no_row,) = answers_of(body.attributes, (no_row_state(body, section.version),))
         held: dict[int, int] = {}
         last = 0
         for vaddr in _changes(function, section.version, others):
             row = function.row_index_at(vaddr, section.version)
-            answer = answer_of(body, no_row_state(body, section.version)) if row is None else of_rows[row]
+            answer = no_row if row is None else of_rows[row]
             if answer != last:
                 last = held[vaddr] = answer
         column.append(list(held), list(held.values()), end)
