@@ -103,24 +103,6 @@ def mount() -> Iterator[Callable[..., Path]]:
 
 
 @pytest.fixture(scope="session")
-def binutils() -> Callable[[tools.BinutilsVersion], tools.Binutils]:
-    """`binutils("2.40")`, `("2.44")` or `("newest")`."""
-    return tools.find_binutils
-
-
-@pytest.fixture(scope="session")
-def s390x_binutils() -> tools.Binutils:
-    """The newest readelf and objdump as programs of s390x, which read big-endian sections in their own byte order."""
-    return tools.find_s390x_binutils()
-
-
-@pytest.fixture(scope="session")
-def corpus() -> Callable[[tools.CorpusArch], Path]:
-    """`corpus("amd64")`, `("arm64")` or `("s390x")`: a folder of ELF files."""
-    return tools.corpus_directory
-
-
-@pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with cfi2sframe, cfi2sframe-ld and cfi2sframe-cc."""
     return install_programs(tmp_path_factory.mktemp("programs"))

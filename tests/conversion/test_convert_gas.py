@@ -3,7 +3,6 @@
 
 import re
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,7 +18,7 @@ from tests.support.oracle import known_wrong
 from tests.support.oracle.gas import Pair, assemble, functions_of, pair_of, problems_of
 from tests.support.oracle.readelf_sframe import check_printed, printed
 from tests.support.oracle.targets import TARGETS
-from tests.support.oracle.tools import Binutils, BinutilsVersion, Target
+from tests.support.oracle.tools import BinutilsVersion, Target, find_binutils
 
 pytestmark = pytest.mark.oracle
 
@@ -69,37 +68,27 @@ FEWEST_KEPT: Final = {"amd64-2.40": 7, "amd64-2.44": 7, "amd64-newest": 1, "aarc
 MAX_PRINTED_ROWS = 10_000
 
 
-class Machine(NamedTuple):
-    """The tools of this machine, and a folder for what they make."""
-
-    binutils: Callable[[BinutilsVersion], Binutils]
-    folder: Path
-
-    def version(self, assembler: Assembler) -> str:
-        """Return the version of the tools; cross tools of the machine are of one release with its own."""
-        return self.binutils(assembler.version).version
-
-    def pair(self, assembler: Assembler, name: str) -> Pair | None:
-        """Assemble a source with SFrame, and convert it; None where the assembler gives up because of SFrame."""
-        source = SOURCES / assembler.target / name
-        if source.suffix != ".s":
-            build = re.search(r"Build: \S+ (.*)-c", source.read_text())
-            assert build is not None
-            assembly = self.folder / (name + ".s")
-            subprocess.run([need("gcc"), *build[1].split(), "-S", source, "-o", assembly], check=True)
-            source = assembly
-        tools = self.binutils(assembler.version)
-        if assembler.version == "2.40" and assembler.target != "amd64":
-            program = need(f"{TRIPLETS[assembler.target]}-as")
-        else:
-            program = tools.tool("as", assembler.target)
-        path = assemble(program, source, self.folder / (name + ".o"), *assembler.options)
-        return pair_of(path, assembler.said) if path else None
+def version_of(assembler: Assembler) -> str:
+    """Return the version of the tools; cross tools of the machine are of one release with its own."""
+    return find_binutils(assembler.version).version
 
 
-@pytest.fixture(scope="module")
-def machine(binutils: Callable[[BinutilsVersion], Binutils], tmp_path_factory: pytest.TempPathFactory) -> Machine:
-    return Machine(binutils, tmp_path_factory.mktemp("gas"))
+def pair_by(assembler: Assembler, name: str, folder: Path) -> Pair | None:
+    """Assemble a source with SFrame, and convert it; None where the assembler gives up because of SFrame."""
+    source = SOURCES / assembler.target / name
+    if source.suffix != ".s":
+        build = re.search(r"Build: \S+ (.*)-c", source.read_text())
+        assert build is not None
+        assembly = folder / (name + ".s")
+        subprocess.run([need("gcc"), *build[1].split(), "-S", source, "-o", assembly], check=True)
+        source = assembly
+    tools = find_binutils(assembler.version)
+    if assembler.version == "2.40" and assembler.target != "amd64":
+        program = need(f"{TRIPLETS[assembler.target]}-as")
+    else:
+        program = tools.tool("as", assembler.target)
+    path = assemble(program, source, folder / (name + ".o"), *assembler.options)
+    return pair_of(path, assembler.said) if path else None
 
 
 class Assembled(NamedTuple):
@@ -111,16 +100,16 @@ class Assembled(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def assembled(request: pytest.FixtureRequest, machine: Machine) -> Assembled:
+def assembled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Assembled:
     key, name = request.param
     assembler = ASSEMBLERS[key]
-    return Assembled(assembler, name, machine.pair(assembler, name))
+    return Assembled(assembler, name, pair_by(assembler, name, tmp_path_factory.mktemp("gas")))
 
 
 @pytest.mark.parametrize("assembled", CASES, indirect=True, ids="-".join)
-def test_same_meaning_in_no_more_rows(assembled: Assembled, machine: Machine, request: pytest.FixtureRequest) -> None:
+def test_same_meaning_in_no_more_rows(assembled: Assembled, request: pytest.FixtureRequest) -> None:
     assembler, name, pair = assembled
-    known_wrong.expect_failure(request, assembler.case(name), "gas", machine.version(assembler))
+    known_wrong.expect_failure(request, assembler.case(name), "gas", version_of(assembler))
     if pair is None:
         return
     if pair.theirs is not None:
@@ -138,11 +127,11 @@ def test_same_meaning_in_no_more_rows(assembled: Assembled, machine: Machine, re
 @pytest.mark.parametrize(
     "assembled", [case for case in CASES if case[0].startswith("amd64")], indirect=True, ids="-".join
 )
-def test_our_reading_of_gas_sections_is_readelfs(assembled: Assembled, machine: Machine) -> None:
+def test_our_reading_of_gas_sections_is_readelfs(assembled: Assembled) -> None:
     assembler, _, pair = assembled
     if pair is None or pair.theirs is None or pair.theirs.header.fre_count > MAX_PRINTED_ROWS:
         return
-    tools = machine.binutils(assembler.version)
+    tools = find_binutils(assembler.version)
     # Of an object, readelf shows where in its section a function starts.
     starts = [pair.image.place(f.start_vaddr).offset for f in pair.theirs.functions]
     if known_wrong.find("sframe-relocations", "readelf", tools.version):
@@ -154,13 +143,13 @@ def test_our_reading_of_gas_sections_is_readelfs(assembled: Assembled, machine: 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("key", FEWEST_KEPT)
-def test_functions_that_gas_drops_are_kept(key: str, machine: Machine) -> None:
+def test_functions_that_gas_drops_are_kept(key: str, tmp_path: Path) -> None:
     """Sources that spell .eh_frame out in bytes do not count: the assembler does not know their meaning."""
     assembler = ASSEMBLERS[key]
     kept = []
     for name in assembler.names:
         spells_bytes = re.search(r"\.section\s+\.eh_frame", (SOURCES / assembler.target / name).read_text())
-        pair = None if spells_bytes else machine.pair(assembler, name)
+        pair = None if spells_bytes else pair_by(assembler, name, tmp_path)
         if pair is None:
             continue
         theirs = {function.start_vaddr for function in functions_of(pair.theirs)}

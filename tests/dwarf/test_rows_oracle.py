@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The naive evaluator judges: its rows of large libraries are ours and pyelftools', and have a conversion's values."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,7 @@ from tests.support.conversion.compare_rows import compare_rows
 from tests.support.dwarf import naive
 from tests.support.dwarf.naive_compare import problems_of
 from tests.support.oracle.targets import AARCH64, S390, Target, label
-from tests.support.oracle.tools import CorpusArch
+from tests.support.oracle.tools import corpus_directory
 
 pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 
@@ -63,8 +63,8 @@ OF_MACHINE: Final = {
 
 @pytest.mark.corpus
 @pytest.mark.parametrize("name", OF_CORPUS)
-def test_rows_of_the_corpus(name: str, corpus: Callable[[CorpusArch], Path]) -> None:
-    check_rows(corpus("amd64") / "usr/lib/x86_64-linux-gnu" / name, OF_CORPUS[name])
+def test_rows_of_the_corpus(name: str) -> None:
+    check_rows(corpus_directory("amd64") / "usr/lib/x86_64-linux-gnu" / name, OF_CORPUS[name])
 
 
 @pytest.mark.parametrize("name", OF_MACHINE)

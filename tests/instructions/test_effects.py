@@ -2,7 +2,7 @@
 """The effects of instructions, held to their execution by an emulator: real ones, and any others."""
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +14,7 @@ from cfi2sframe import load
 from cfi2sframe.instructions.effects import Op, Step
 from tests.support.instructions.execution import TARGETS, Checker, examples
 from tests.support.oracle.targets import S390
-from tests.support.oracle.tools import CorpusArch
+from tests.support.oracle.tools import CorpusArch, corpus_directory
 
 #: Bytes of a file's code that are looked at.
 _MOST_BYTES: Final = 200_000
@@ -43,9 +43,9 @@ def check_file(checker: Checker, path: Path) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", _LIBRARIES)
 @pytest.mark.parametrize("abi", _ARCHES)
-def test_real_code(abi: str, name: str, checkers: dict[str, Checker], corpus: Callable[[CorpusArch], Path]) -> None:
+def test_real_code(abi: str, name: str, checkers: dict[str, Checker]) -> None:
     folder = {"amd64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}[abi]
-    check_file(checkers[abi], corpus(_ARCHES[abi]) / "usr/lib" / folder / name)
+    check_file(checkers[abi], corpus_directory(_ARCHES[abi]) / "usr/lib" / folder / name)
 
 
 @pytest.mark.oracle

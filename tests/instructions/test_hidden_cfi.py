@@ -2,7 +2,6 @@
 """Rows from instructions against the CFI of compilers, which is hidden from the analysis: none is wrong."""
 
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +10,7 @@ import pytest
 from cfi2sframe import load
 from tests.support.instructions.hidden import compare
 from tests.support.needs import need
-from tests.support.oracle.tools import CorpusArch
+from tests.support.oracle.tools import CorpusArch, corpus_directory
 
 pytestmark = pytest.mark.oracle
 
@@ -51,9 +50,9 @@ _FILES: Final = {
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("arch", _FILES)
-def test_files_of_a_distribution(arch: CorpusArch, seed: int | None, corpus: Callable[[CorpusArch], Path]) -> None:
+def test_files_of_a_distribution(arch: CorpusArch, seed: int | None) -> None:
     for name in _FILES[arch]:
-        found = compare(load(corpus(arch) / "usr" / name), seed)
+        found = compare(load(corpus_directory(arch) / "usr" / name), seed)
         assert found.wrong == ()
         assert found.derived > found.hidden // 2
 

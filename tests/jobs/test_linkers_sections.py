@@ -15,7 +15,8 @@ from cfi2sframe.sframe.model import OUTERMOST, FrameState, FunctionBody, Section
 from cfi2sframe.verification.section_column import LostRow, first_lost_row
 from tests.support.cli import run
 from tests.support.needs import attempt, need
-from tests.support.oracle.tools import Binutils, BinutilsVersion
+from tests.support.oracle.gas import assembled
+from tests.support.oracle.tools import BinutilsVersion, find_binutils
 
 #: As a start file that was assembled with --gsframe; the second function is the outermost frame.
 START = """\
@@ -43,16 +44,14 @@ CALLER = FrameState(Rule(7, 8, deref=False), Rule(None, -8, deref=True))
 
 
 @pytest.fixture
-def linked(binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path) -> Callable[..., Path]:
+def linked(tmp_path: Path) -> Callable[..., Path]:
     """`linked("newest", start=START)`: a program whose only object with `.sframe` is the start file."""
     need("gcc")
 
     def link(version: BinutilsVersion, start: str = START, flags: tuple[str, ...] = ()) -> Path:
-        tools = binutils(version)
-        (tmp_path / "start.s").write_text(start)
+        tools = find_binutils(version)
         (tmp_path / "program.c").write_text(PROGRAM)
-        assert attempt(tools.tool("as"), "--gsframe", "-o", tmp_path / "start.o", tmp_path / "start.s").status == 0
-        inputs = (tmp_path / "program.c", tmp_path / "start.o")
+        inputs = (tmp_path / "program.c", assembled(start, tmp_path, tools.tool("as"), "--gsframe"))
         assert attempt("gcc", "-O1", f"-B{tools.directory}", *flags, "-o", tmp_path / "linked", *inputs).status == 0
         assert decode_existing(tmp_path / "linked").starts
         return tmp_path / "linked"
@@ -97,7 +96,7 @@ def test_an_outermost_row_is_not_lost(linked: Callable[..., Path]) -> None:
     options = ("--in-place", "--sframe-version", "2", "--errata", "1")
     done = run(*options, path)
     assert (done.status, "as outermost, which this version" in done.err[0]) == (3, True)
-    os.unlink(path.parent / "start.o")
+    os.unlink(path.parent / "assembled.o")
     done = run(*options, "-r", "-v", path.parent)
     assert (done.status, "1 skipped" in done.err[-1]) == (0, True)
     assert path.read_bytes() == data

@@ -2,7 +2,6 @@
 """Rewritten AArch64 and s390x programs run in an emulator, and a walker in C finds their stacks by .sframe there."""
 
 import shutil
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, Literal
@@ -16,7 +15,7 @@ from cfi2sframe.elf.image import ElfImage
 from tests.support.consumer.walk import CONSUMER, Place, compile_sampler, read_report, variables_of
 from tests.support.needs import run
 from tests.support.oracle.targets import AARCH64, S390, TARGETS, Target, label
-from tests.support.oracle.tools import Binutils, BinutilsVersion
+from tests.support.oracle.tools import find_binutils
 from tests.support.placing.embedded import SOURCES
 
 pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
@@ -88,14 +87,13 @@ def test_rewritten_programs_run_as_before(target: Target, kind: str, version: in
 def test_static_programs(
     target: Target,
     release: Literal["machine", "newest"],
-    binutils: Callable[[BinutilsVersion], Binutils],
     tmp_path: Path,
 ) -> None:
     """68 bytes of notes, or 36, are all that may move out of the way; a stripped one gets its headers at the end."""
     program = tmp_path / "program"
     flags = ["-O1", "-static", "-s", "-Wl,--build-id=sha1"]
     if release == "newest":
-        (tmp_path / "ld").symlink_to(binutils("newest").tool("ld", target.name))
+        (tmp_path / "ld").symlink_to(find_binutils("newest").tool("ld", target.name))
         flags.append(f"-B{tmp_path}")
     run(target.compiler, *flags, "-o", program, PROGRAM)
     before = program.read_bytes()

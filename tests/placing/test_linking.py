@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A linker merges converted objects into what it makes of the assembler's own SFrame sections."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from tests.support.needs import need, run
 from tests.support.oracle import known_wrong
 from tests.support.oracle.gas import differences_in_meaning
 from tests.support.oracle.targets import AARCH64, S390, Target
-from tests.support.oracle.tools import Binutils, BinutilsVersion, tool_version
+from tests.support.oracle.tools import Binutils, BinutilsVersion, find_binutils, tool_version
 from tests.support.placing.embedded import emitted
 from tests.support.placing.emitted import TESTDATA
 from tests.support.placing.project import units
@@ -83,11 +83,10 @@ def assembly(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def objects(
     request: pytest.FixtureRequest,
     assembly: list[Path],
-    binutils: Callable[[BinutilsVersion], Binutils],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Objects:
     generation = GENERATIONS[request.param]
-    tools = binutils(generation.binutils)
+    tools = find_binutils(generation.binutils)
     folder = tmp_path_factory.mktemp(f"objects-{request.param}")
     found = Objects(tools, generation, Twins([], []))
     for source in assembly:
@@ -219,13 +218,12 @@ MORE_FLAGS: dict[str, tuple[tuple[str, ...], ...]] = {
 def test_other_architectures(
     target: Target,
     key: str,
-    binutils: Callable[[BinutilsVersion], Binutils],
     tmp_path: Path,
     *,
     is_compiled: bool,
 ) -> None:
     """Sources linked to a shared library: those of the program, and those of the test data."""
-    generation, tools, name = GENERATIONS[key], binutils(GENERATIONS[key].binutils), target.name
+    generation, tools, name = GENERATIONS[key], find_binutils(GENERATIONS[key].binutils), target.name
     found = Twins([], [])
     if is_compiled:
         for number, (unit, source, flags) in enumerate(units(with_cpp=False)):

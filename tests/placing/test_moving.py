@@ -2,7 +2,6 @@
 """Notes of any owner move to make room for program headers, unless something in them depends on their place."""
 
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +16,7 @@ from cfi2sframe.placing.linked import plan_insertion
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.elf_asm import note
 from tests.support.needs import attempt, need, run
-from tests.support.oracle.tools import Binutils, BinutilsVersion
+from tests.support.oracle.tools import find_binutils
 from tests.support.placing.embedded import LARGE, LINKERS, compiled, converted, embed, embedded, take_out
 from tests.support.placing.linked_by_hand import noted_file, notes_of
 
@@ -94,7 +93,6 @@ def test_symbols_of_sections_in_the_way(kind: int) -> None:
 )
 def test_a_note_that_repeats_the_properties(
     options: tuple[str, ...],
-    binutils: Callable[[BinutilsVersion], Binutils],
     tmp_path: Path,
     *,
     has_gone: bool,
@@ -107,7 +105,7 @@ def test_a_note_that_repeats_the_properties(
     need("gcc")
     (tmp_path / "main.c").write_text("int main(void) { return 42; }\n")
     program = tmp_path / "program"
-    tools = f"-B{binutils('2.44').directory}/"
+    tools = f"-B{find_binutils('2.44').directory}/"
     run("gcc", "-static", tools, *options, "-o", program, tmp_path / "main.c")
     assert attempt(program).status == 42
     plan = embed(program, tmp_path / "converted", LARGE)

@@ -3,7 +3,6 @@
 
 import re
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final, get_args
 
@@ -14,7 +13,7 @@ from cfi2sframe.conversion.convert import Options, convert_image
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.report.size import gnu_size
 from tests.support.needs import need, run
-from tests.support.oracle.tools import Binutils, BinutilsVersion, Target
+from tests.support.oracle.tools import Binutils, BinutilsVersion, Target, find_binutils
 
 pytestmark = pytest.mark.oracle
 
@@ -66,10 +65,8 @@ def _is_near(image: ElfImage, version: int) -> bool:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(("target", "name"), CASES)
-def test_objects(
-    target: Target, name: str, version: BinutilsVersion, binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path
-) -> None:
-    assembler = _tool(binutils(version), "as", target)
+def test_objects(target: Target, name: str, version: BinutilsVersion, tmp_path: Path) -> None:
+    assembler = _tool(find_binutils(version), "as", target)
     made = tmp_path / "made.o"
     run(assembler, "--gsframe", _assembly(SOURCES / target / name, target, tmp_path), "-o", made)
     assert _is_near(load(made), VERSIONS[version])
@@ -108,11 +105,10 @@ def test_linked_files(
     link_options: list[str],
     call_count: int,
     version: BinutilsVersion,
-    binutils: Callable[[BinutilsVersion], Binutils],
     tmp_path: Path,
 ) -> None:
     """The linker adds functions for its PLT sections, whose FRE type follows the section's size."""
-    tools = binutils(version)
+    tools = find_binutils(version)
     assembler, linker = _tool(tools, "as", target), _tool(tools, "ld", target)
     compiler = need(COMPILERS[target])
     source, assembly, made, linked = (tmp_path / name for name in ("a.c", "a.s", "a.o", "a.so"))
@@ -130,10 +126,8 @@ def test_linked_files(
 
 
 @pytest.mark.parametrize("version", ["2.44", "newest"])
-def test_stubs_of_static_programs_have_no_functions(
-    version: BinutilsVersion, binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path
-) -> None:
-    tools = binutils(version)
+def test_stubs_of_static_programs_have_no_functions(version: BinutilsVersion, tmp_path: Path) -> None:
+    tools = find_binutils(version)
     source, made, linked = (tmp_path / name for name in ("a.s", "a.o", "a.out"))
     source.write_text(
         ".globl _start\n.type chosen, @gnu_indirect_function\nchosen: .cfi_startproc\nret\n.cfi_endproc\n"

@@ -8,7 +8,6 @@ whose functions have rows of their own: `-O0`. One that runs on s390x itself (in
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +21,13 @@ from tests.support.elf.samples import TEXT_VADDR, linked_file, push_fp
 from tests.support.needs import need, run
 from tests.support.oracle.known_wrong import expect_failure
 from tests.support.oracle.readelf_sframe import check_readelf, printed, wrapped
-from tests.support.oracle.tools import Binutils, BinutilsVersion, Target, find_llvm_readelf
+from tests.support.oracle.tools import (
+    BinutilsVersion,
+    Target,
+    find_binutils,
+    find_llvm_readelf,
+    find_s390x_binutils,
+)
 from tests.support.sframe.kernel_reader import SPREAD, code_of, complaints
 
 pytestmark = pytest.mark.oracle
@@ -55,7 +60,7 @@ LIBRARIES: Final[dict[Target, Path]] = {
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("target", "reader"), CASES)
-def test_objects(target: Target, reader: str, binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path) -> None:
+def test_objects(target: Target, reader: str, tmp_path: Path) -> None:
     """Each source under testdata, big-endian for AArch64.
 
     An object has several text sections, all of which its raw section puts at 0; objects share nothing.
@@ -69,18 +74,18 @@ def test_objects(target: Target, reader: str, binutils: Callable[[BinutilsVersio
             run(need("gcc"), *(build[1].split() if build else ["-c"]), source, "-o", made)
         else:
             flags = ["-mbig-endian"] if target == "aarch64" else []
-            run(binutils("newest").tool("as", target), *flags, source, "-o", made)
+            run(find_binutils("newest").tool("as", target), *flags, source, "-o", made)
         try:
             if source.name not in SLOW:
-                count += check_readelf(made, options, binutils(release), tmp_path, target=target) > 0
+                count += check_readelf(made, options, find_binutils(release), tmp_path, target=target) > 0
         except InputError:
             continue
     assert count >= FEWEST_SECTIONS[target]
 
 
-def test_a_reader_would_complain(tmp_path: Path, binutils: Callable[[BinutilsVersion], Binutils]) -> None:
+def test_a_reader_would_complain(tmp_path: Path) -> None:
     """What the other tests rely on: readelf does complain about a damaged section."""
-    tools, path = binutils("newest"), _library(AARCH64_BE, tmp_path)
+    tools, path = find_binutils("newest"), _library(AARCH64_BE, tmp_path)
     data = convert(load(path)).data
     copy = wrapped(tools.tool("objcopy", "aarch64"), path, data[:2] + b"\x09" + data[3:], 0, tmp_path)
     with pytest.raises(AssertionError):
@@ -100,15 +105,14 @@ def _library(arch: Arch, folder: Path) -> Path:
 def test_a_foreign_readelf_gives_up_on_shared_rows_only(
     name: str,
     level: Level,
-    binutils: Callable[[BinutilsVersion], Binutils],
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:
     release, options = READERS[name]
     if level:
-        expect_failure(request, "sframe-shared-rows-of-the-other-byte-order", "readelf", binutils(release).version)
+        expect_failure(request, "sframe-shared-rows-of-the-other-byte-order", "readelf", find_binutils(release).version)
     path, options = _library(AARCH64_BE, tmp_path), options._replace(level=level)
-    assert check_readelf(path, options, binutils(release), tmp_path, target="aarch64") == 60
+    assert check_readelf(path, options, find_binutils(release), tmp_path, target="aarch64") == 60
 
 
 @pytest.mark.sampled
@@ -118,16 +122,14 @@ def test_functions_of_libraries_are_cut_and_joined(
     target: Target,
     reader: str,
     name: str,
-    binutils: Callable[[BinutilsVersion], Binutils],
-    s390x_binutils: Binutils,
     tmp_path: Path,
 ) -> None:
     """The default level; PLT stubs, too. LLVM does not know the ABI of s390x."""
     path, (release, options) = LIBRARIES[target] / name, READERS[reader]
     if not path.exists():
         pytest.skip(f"no {path}")
-    readelf = s390x_binutils.tool("readelf") if target == "s390x" else ""
-    count = check_readelf(path, options, binutils(release), tmp_path, target=target, readelf=readelf)
+    readelf = find_s390x_binutils().tool("readelf") if target == "s390x" else ""
+    count = check_readelf(path, options, find_binutils(release), tmp_path, target=target, readelf=readelf)
     image = load(path)
     conversion = convert(image, **options._asdict())
     assert verify(conversion).is_clean

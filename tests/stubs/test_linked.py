@@ -15,7 +15,7 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.stubs import StubReason
 from cfi2sframe.stubs.scan import scan_stubs
 from tests.support.oracle import known_wrong
-from tests.support.oracle.tools import Binutils
+from tests.support.oracle.tools import find_binutils
 from tests.support.stubs.emulate import measure
 from tests.support.stubs.handmade import depth_at
 from tests.support.stubs.linked import FOREIGN_VARIANTS, VARIANTS, Shape, Variant, label, link
@@ -156,11 +156,10 @@ GNU_WITH_SFRAME: Final = [
 def test_rows_of_stubs_equal_those_of_gnu_ld(
     gnu: Variant,
     section_name: str,
-    binutils: Callable[[str], Binutils],
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:
-    tools = binutils("newest")
+    tools = find_binutils("newest")
     if section_name == ".plt.got":
         known_wrong.expect_failure(request, "plt-got", "ld", tools.version)
     linked = link(gnu._replace(options=(*gnu.options, "-Wa,--gsframe")), tmp_path)

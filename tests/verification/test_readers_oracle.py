@@ -2,7 +2,6 @@
 """GNU readelf and ld, three releases of each, read the sections that `judge` says they read, and no others."""
 
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +14,7 @@ from cfi2sframe.conversion.convert import Options, convert_image
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import InputError
 from tests.support.needs import need
-from tests.support.oracle.tools import Binutils, BinutilsVersion
+from tests.support.oracle.tools import Binutils, BinutilsVersion, find_binutils
 from tests.support.sframe.raw_sframe import RawFunction, RawSection
 from tests.verification.test_readers import linked_image
 
@@ -57,8 +56,8 @@ def is_shown(tools: Binutils, path: Path, section: RawSection) -> bool:
 
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("name", SECTIONS)
-def test_readelf(name: str, release: str, tmp_path: Path, binutils: Callable[[BinutilsVersion], Binutils]) -> None:
-    tools = binutils(RELEASES[release])
+def test_readelf(name: str, release: str, tmp_path: Path) -> None:
+    tools = find_binutils(RELEASES[release])
     section = SECTIONS[name]
     data = section.assemble()
     image = linked_image(abi=section.abi, section=data)
@@ -96,10 +95,9 @@ def test_ld(
     release: str,
     objects: Path,
     tmp_path: Path,
-    binutils: Callable[[BinutilsVersion], Binutils],
 ) -> None:
     """What ld takes, it merges: all functions of both objects are in the program's section."""
-    tools, expected, reads = binutils(RELEASES[release]), 0, set[bool]()
+    tools, expected, reads = find_binutils(RELEASES[release]), 0, set[bool]()
     for name in ("a.o", "b.o"):
         image = load(objects / name)
         emitted = emit(convert_image(image, Options(*options)), section_type=section_type)

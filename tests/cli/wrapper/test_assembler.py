@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The assembler's wrapper: what it hands on, which form the section has, and that linkers merge it."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from tests.support.consumer.walk import Sampler, check_walks
 from tests.support.contrib import PROJECT, check_section, environment, run, shell_script, wrapper_folder
 from tests.support.needs import attempt, need
 from tests.support.oracle.gas import assemble, pair_of, problems_of
-from tests.support.oracle.tools import Binutils, BinutilsVersion
+from tests.support.oracle.tools import BinutilsVersion, find_binutils
 
 pytestmark = pytest.mark.sampled
 
@@ -123,11 +122,11 @@ OPTIONS: dict[BinutilsVersion, Options] = {
 @pytest.mark.oracle
 @pytest.mark.parametrize("version", OPTIONS)
 def test_the_object_means_what_the_assembler_s_own_does(
-    tmp_path: Path, programs: Path, binutils: Callable[[BinutilsVersion], Binutils], version: BinutilsVersion
+    tmp_path: Path, programs: Path, version: BinutilsVersion
 ) -> None:
     """Of each release: the same rows at every PC, in the version and with the type that its linker merges."""
     need("gcc")
-    tools = binutils(version)
+    tools = find_binutils(version)
     env = environment(programs, CFI2SFRAME_AS=tools.tool("as"))
     function_count = 0
     for name in ("main.c", "words.c"):
