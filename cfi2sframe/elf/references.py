@@ -5,6 +5,7 @@ What none of these names may still be reached by falling through, or by a branch
 The dynamic section is found as the dynamic loader finds it (gABI, "Dynamic Section").
 """
 
+import struct
 import sys
 from array import array
 from collections.abc import Iterable, Iterator
@@ -72,12 +73,38 @@ def _symbol_values(image: ElfImage, dynamic: dict[int, int]) -> Iterator[int]:
     for table in image.symbol_tables:
         yield from words_of(image.section_bytes(table), image.byte_order, _SYMBOL_WORDS)[1::_SYMBOL_WORDS]
     if not image.sections and c.DT_SYMTAB in dynamic:
-        # Nothing gives the table's size; linkers place the strings after it.
-        start, end = dynamic[c.DT_SYMTAB], dynamic.get(c.DT_STRTAB, 0)
-        data = image.bytes_at(start, end - start) if start <= end else None
+        data = image.bytes_at(dynamic[c.DT_SYMTAB], SYMBOL_SIZE * _symbol_count(image, dynamic))
         if data is None:
             raise ElfError("no section headers, and a dynamic symbol table of unknown size")
         yield from words_of(data, image.byte_order, _SYMBOL_WORDS)[1::_SYMBOL_WORDS]
+
+
+def _symbol_count(image: ElfImage, dynamic: dict[int, int]) -> int:
+    """Return the number of dynamic symbols, as a hash table gives it. Raises `ElfError` without one.
+
+    An empty table of GNU's (DT_GNU_HASH) counts one; what it leaves out is undefined, or names a section.
+    """
+
+    def numbers_at(vaddr: int, count: int, code: str = "I") -> tuple[int, ...]:
+        record = struct.Struct(f"{image.byte_order}{count}{code}") if count * 4 <= len(image.data) else None
+        data = None if record is None else image.bytes_at(vaddr, record.size)
+        if record is None or data is None:
+            raise ElfError("no section headers, and a dynamic symbol table of unknown size")
+        return record.unpack(data)
+
+    if c.DT_HASH in dynamic:
+        # A header of two numbers, the second of which is that of symbols.
+        return numbers_at(dynamic[c.DT_HASH], 2, "Q" if image.arch.elf_machine == c.EM_S390 else "I")[1]
+    bucket_count, first, bloom_size = numbers_at(dynamic.get(c.DT_GNU_HASH, 0), 3)
+    buckets = dynamic.get(c.DT_GNU_HASH, 0) + 16 + 8 * bloom_size
+    last = max(numbers_at(buckets, bucket_count), default=0)
+    if last < first:
+        return first
+    # An odd number ends the chain of a bucket.
+    chains = buckets + 4 * bucket_count
+    while not numbers_at(chains + 4 * (last - first), 1)[0] & 1:
+        last += 1
+    return last + 1
 
 
 def _dynamic_targets(image: ElfImage, dynamic: dict[int, int]) -> Iterator[int]:

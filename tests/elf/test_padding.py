@@ -221,8 +221,19 @@ def words(*values: int) -> bytes:
 
 
 RELATIVE: Final = words(DATA_VADDR, R_RELATIVE, TEXT_VADDR + SIZE + 4)
-DT_PLTRELSZ, DT_STRTAB, DT_SYMTAB, DT_RELA, DT_RELASZ, DT_INIT, DT_JMPREL, DT_RELRSZ, DT_RELR = (
-    *(2, 5, 6, 7, 8, 12, 23, 35, 36),
+DT_PLTRELSZ, DT_HASH, DT_SYMTAB, DT_RELA, DT_RELASZ, DT_INIT, DT_JMPREL, DT_RELRSZ, DT_RELR, DT_GNU_HASH = (
+    *(2, 4, 6, 7, 8, 12, 23, 35, 36, 0x6FFFFEF5),
+)
+#: Of a symbol's three words, the second is its value. The second symbol from this address on refers to padding.
+SYMBOLS_VADDR: Final = DATA_VADDR + 16
+#: Hash tables (gABI, "Hash Table") of one and of two symbols, and GNU's, with one chain: one without an entry, one with
+#: an entry that is the last, one with two.
+HASH_VADDR: Final = DATA_VADDR + 64
+HASHES: Final = (
+    struct.pack("<4I", 1, 1, 1, 2)
+    + struct.pack("<4IQII", 1, 1, 1, 0, 0, 0, 0)
+    + struct.pack("<4IQII", 1, 1, 1, 0, 0, 1, 3)
+    + struct.pack("<4IQIII", 1, 0, 1, 0, 0, 0, 2, 5)
 )
 
 
@@ -236,18 +247,21 @@ DT_PLTRELSZ, DT_STRTAB, DT_SYMTAB, DT_RELA, DT_RELASZ, DT_INIT, DT_JMPREL, DT_RE
         ({DT_RELR: DATA_VADDR + 24, DT_RELRSZ: 8}, False),
         ({DT_INIT: TEXT_VADDR + SIZE + 15}, False),
         ({DT_INIT: TEXT_VADDR + SIZE + 16}, True),
-        # Of a symbol's three words, the second is its value; the first one here is in no table.
-        ({DT_SYMTAB: DATA_VADDR + 8, DT_STRTAB: DATA_VADDR + 32}, False),
-        ({DT_SYMTAB: DATA_VADDR, DT_STRTAB: DATA_VADDR + 24}, True),
-        # A table of unknown size, and two that are not there.
-        ({DT_SYMTAB: DATA_VADDR + 8}, False),
-        ({DT_SYMTAB: DATA_VADDR + 8, DT_STRTAB: DATA_VADDR}, False),
+        ({DT_SYMTAB: SYMBOLS_VADDR, DT_HASH: HASH_VADDR}, True),
+        ({DT_SYMTAB: SYMBOLS_VADDR, DT_HASH: HASH_VADDR + 8}, False),
+        ({DT_SYMTAB: SYMBOLS_VADDR, DT_GNU_HASH: HASH_VADDR + 16}, True),
+        ({DT_SYMTAB: SYMBOLS_VADDR, DT_GNU_HASH: HASH_VADDR + 48}, False),
+        ({DT_SYMTAB: SYMBOLS_VADDR, DT_GNU_HASH: HASH_VADDR + 80}, False),
+        # A table of unknown size, and three that are not there.
+        ({DT_SYMTAB: SYMBOLS_VADDR}, False),
+        ({DT_SYMTAB: SYMBOLS_VADDR, DT_HASH: DATA_VADDR + 0x100000}, False),
+        ({DT_SYMTAB: SYMBOLS_VADDR + 0x100000, DT_HASH: HASH_VADDR}, False),
         ({DT_RELA: DATA_VADDR + 0x100000, DT_RELASZ: 24}, False),
     ],
 )
 def test_without_section_headers(entries: Mapping[int, int], is_padding: bool) -> None:  # noqa: FBT001
     """The dynamic section leads to what refers to padding."""
-    tables = RELATIVE + words(DATA_VADDR + 16) + bytes(8)
+    tables = RELATIVE + words(DATA_VADDR + 16, 0) + words(0, TEXT_VADDR + SIZE + 4, 0) + HASHES + bytes(4)
     contents = words(*(number for item in entries.items() for number in item), 0, 0)
     image = two_functions(
         bytes(16),

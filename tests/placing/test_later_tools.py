@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cfi2sframe import load, verify
 from tests.support.needs import attempt, need
 from tests.support.placing.embedded import (
     KINDS,
@@ -14,11 +15,13 @@ from tests.support.placing.embedded import (
     LINKERS,
     SMALL,
     checksum,
+    converted,
     embed,
     linked_program,
     mapped,
     sframe,
     take_out,
+    without_section_headers,
     write,
 )
 from tests.support.placing.rewriting import rewrite
@@ -42,6 +45,12 @@ COMMANDS = (
 #: patchelf puts a growing .dynamic of a program at fixed addresses into room after the program headers, and that is
 #: read-only: the program crashes. Where .dynsym moved away there is such room.
 PATCHELF_WRONG = "patchelf writes .dynamic into a read-only segment when there is room after the program headers"
+
+
+@pytest.mark.parametrize("link", [*product(LINKERS, ("pie", "nopie"))], ids="-".join)
+def test_a_section_is_right_after_section_headers_are_gone(link: tuple[str, str]) -> None:
+    """The dynamic symbols have moved; their hash table tells what of them refers to padding."""
+    assert verify(load(without_section_headers(converted(linked_program(*link).read_bytes())))).is_clean
 
 
 @pytest.mark.parametrize("command", COMMANDS)
