@@ -91,8 +91,6 @@ class _Auditor:
         self.image = image
         self.entries = entries
         self.flow = CfiFlow(image, entries)
-        # Rules of CFI outlive what restores a register, as long as its slot is in the red zone.
-        self.machine = Machine(self.flow, self._compare, kept=self.flow.abi.red_zone)
         #: The functions whose states were compared, and the starts of FDEs that they call.
         self.compared: set[int] = set()
         self.called: set[int] = set()
@@ -106,18 +104,20 @@ class _Auditor:
 
     def run(self) -> Audit:
         """Follow all functions; return what is found."""
+        # Rules of CFI outlive what restores a register, as long as its slot is in the red zone.
+        machine = Machine(self.flow, self._compare, kept=self.flow.abi.red_zone)
         waiting = self.flow.starts
         while waiting:
             for start in sorted(waiting):
                 if start not in self.compared and self.flow.holds(start):
-                    self.machine.follow(start)
+                    machine.follow(start)
             # What a function calls is one, whatever its first row says.
             waiting = self.called - self.flow.starts
             self.flow.starts |= waiting
         for vaddr, (number, row, state) in self.doubted.items():
             if vaddr not in self.sizes:
                 self.sizes[vaddr] = self._size_at(vaddr)
-                self._count(vaddr, number, row, answers_of(row, state, self.machine.abi), state)
+                self._count(vaddr, number, row, answers_of(row, state, self.flow.abi), state)
         self._not_reached()
         return self._result()
 
@@ -152,7 +152,7 @@ class _Auditor:
             return
         self.compared.add(function.entry)
         self.called |= function.calls & self.flow.fde_starts
-        abi, states, sizes = self.machine.abi, function.states, self.sizes
+        abi, states, sizes = self.flow.abi, function.states, self.sizes
         found: InForce | None = None
         last: tuple[State, Answers] | None = None
         for vaddr in sorted([vaddr for vaddr in states if vaddr not in sizes]):
@@ -187,7 +187,7 @@ class _Auditor:
         if worst is Answer.UNDECIDED:
             self.undecided[number, Undecided.UNKNOWN] += 1
         elif worst is Answer.CONTRADICTS:
-            ours = row_of(state, self.machine.abi)
+            ours = row_of(state, self.flow.abi)
             cfa = _cfa_from(row.cfa, state) or (ours and ours.cfa)
             rules = ((row.cfa, cfa), (row.ra, ours and ours.ra), (row.fp, ours and ours.fp))
             self.contradictions += [

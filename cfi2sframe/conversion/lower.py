@@ -145,7 +145,7 @@ class Lowering:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        # Not of bound methods, which would make circles of references.
+        # Not of bound methods: no object refers to itself, so that reference counts free all of a file.
         self._runs = cache(partial(_runs_of, lowered_of=cache(partial(_lower_row, target=target))))
 
     def lower(self, table: UnwindTable, cie: DwarfCie) -> Result:

@@ -86,13 +86,15 @@ class _Search:
         self.code = code
         self.canvas = canvas
         self.entries = entries
-        self.machine = Machine(code, self._take)
-        self._waiting: set[int] = set()
+        self._waiting = waiting = set[int]()
 
-    def _take(self, function: Followed) -> None:
-        if function.proven:
-            self._waiting.update(function.calls, (v for v in function.labels if v not in function.proven))
-        self.canvas.paint(function)
+        # No method, with which search and machine would refer to each other.
+        def take(function: Followed) -> None:
+            if function.proven:
+                waiting.update(function.calls, (v for v in function.labels if v not in function.proven))
+            canvas.paint(function)
+
+        self.machine = Machine(code, take)
 
     def follow_process(self, entry: int | None) -> Followed | None:
         """Follow control from where a process begins: nothing has called it, so what it calls needs no proof of it."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-#: Reference cycles are collected after this many bytes of input.
+#: Reference cycles are collected after this many bytes of input: errors that are kept make some.
 _COLLECT_SIZE: Final = 1 << 24
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SIGNALLED: Final = 128

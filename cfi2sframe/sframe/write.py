@@ -162,7 +162,7 @@ class _RowEncoder:
         self._pack_attribute = struct.Struct(order + _ATTRIBUTE).pack
         self._pack_start = [struct.Struct(order + code).pack for code in _CODES]
         #: By list of states, of which few are distinct, and by whether the function is flexible.
-        # Not of a bound method, which would make a circle of references.
+        # Not of a bound method (see `Lowering`).
         self._tails = cache(partial(_tails_of, tail_of=cache(partial(row_tail, arch=arch))))
 
     def encode(self, body: FunctionBody) -> EncodedRows:

@@ -6,12 +6,14 @@ import gc
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cfi2sframe import load
+from cfi2sframe import convert, load
 from cfi2sframe.api import decode_existing, verify
+from cfi2sframe.audit.compare import audit
 from cfi2sframe.conversion.convert import Options
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.listing import work_list
@@ -40,14 +42,24 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_no_circle_of_references_keeps_what_is_done(program: Path) -> None:
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda program: [convert_one(program, Settings(replaces=True, options=Options(version=v))) for v in (3, 2)],
+        lambda program: convert(program, source="code"),
+        lambda program: audit(load(program)),
+    ],
+    ids=["a job", "rows from code", "audit"],
+)
+def test_no_circle_of_references_keeps_what_is_done(program: Path, use: Callable[[Path], object]) -> None:
     """A run over a distribution would keep all of each file until the next collection."""
-    convert_one(program, Settings())
+    # What is loaded once stays.
+    use(program)
     gc.collect()
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
-        assert convert_one(program, Settings(replaces=True, options=Options(version=2))).status == "converted"
+        use(program)
         gc.collect()
         assert {type(each) for each in gc.garbage if type(each).__module__.startswith("cfi2sframe.")} == set()
     finally:
