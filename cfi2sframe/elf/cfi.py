@@ -269,6 +269,8 @@ def _eh_frame_by_header(image: ElfImage) -> CfiSection | None:
     for segment in image.segments:
         end = segment.vaddr + segment.file_size
         if segment.type == c.PT_LOAD and segment.vaddr <= start < end:
+            # Without start files there may be no terminator. Gold and mold place the header after the frames.
+            end = min(end, header.vaddr) if header.vaddr > start else end
             body = image.bytes_at(start, end - start)
             if body is None:
                 break

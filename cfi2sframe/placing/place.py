@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.contents import FileData, is_zero
 from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, ProgramHeader
+from cfi2sframe.elf.references import dynamic_entries
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import LinkedFile, round_up, with_own_entry
 from cfi2sframe.placing.head import Head, MovableGroup, Rearranged, alignment_of, repeated_note, slack_end
@@ -207,8 +208,8 @@ def _may_be_interpreter(file: LinkedFile) -> bool:
         return False
     if file.loads[-1].file_size == file.loads[-1].memory_size:
         return False
-    is_program = any(entry.tag == c.DT_FLAGS_1 and entry.value & c.DF_1_PIE for entry in file.dynamic)
-    return not is_program and not any(entry.tag == c.DT_NEEDED for entry in file.dynamic)
+    dynamic = dynamic_entries(file)
+    return not dynamic.get(c.DT_FLAGS_1, 0) & c.DF_1_PIE and c.DT_NEEDED not in dynamic
 
 
 def _is_end_fixed(file: LinkedFile) -> bool:

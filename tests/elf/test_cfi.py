@@ -4,6 +4,7 @@
 import struct
 import sys
 import zlib
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import pytest
@@ -20,6 +21,8 @@ from tests.support.dwarf import cfi_asm as asm
 from tests.support.dwarf.entries import CfiTable, parse_entries
 from tests.support.elf.elf_asm import header_of_section, patched
 from tests.support.elf.samples import FRAME_VADDR, TEXT_VADDR, linked_file
+from tests.support.needs import need, run
+from tests.support.placing.embedded import without_section_headers
 
 ALLOC_CODE = c.SHF_ALLOC | c.SHF_EXECINSTR
 CIE = asm.Cie(instructions=(asm.def_cfa(7, 8),))
@@ -366,6 +369,18 @@ def headerless(*, hdr: bytes | None = None, with_segment: bool = True) -> bytes:
         segments=segments if with_segment else segments[:1],
         section_headers=False,
     )
+
+
+def test_frames_without_terminator_end_where_their_header_begins(tmp_path: Path) -> None:
+    """As of code without start files; gold and mold place the header after the frames."""
+    need("ld.gold")
+    source, library = tmp_path / "add.c", tmp_path / "add.so"
+    source.write_text("int add(int a, int b) { return a + b; }")
+    run(need("gcc"), "-shared", "-nostdlib", "-O1", "-fPIC", "-fuse-ld=gold", "-o", library, source)
+    images = load(library), load(without_section_headers(library.read_bytes()))
+    found = [parse(image, only(sections_of(image))).fdes for image in images]
+    assert found[0]
+    assert [fde.pc_begin_vaddr for fde in found[1]] == [fde.pc_begin_vaddr for fde in found[0]]
 
 
 def test_eh_frame_without_section_headers() -> None:

@@ -14,7 +14,16 @@ from cfi2sframe.placing import place
 from tests.support.needs import need, run
 from tests.support.oracle.targets import TARGETS, Target, label
 from tests.support.oracle.tools import tool_version
-from tests.support.placing.embedded import LARGE, LINKERS, SMALL, embed, embedded, take_out
+from tests.support.placing.embedded import (
+    LARGE,
+    LINKERS,
+    SMALL,
+    embed,
+    embedded,
+    take_out,
+    without_section_headers,
+    write,
+)
 from tests.support.placing.rewriting import rewrite
 
 pytestmark = pytest.mark.oracle
@@ -138,6 +147,22 @@ def test_a_library_that_needs_no_other(linker: str, size: int, tmp_path: Path) -
     run("gcc", "-o", tmp_path / "caller", tmp_path / "caller.c")
     assert run(tmp_path / "caller", tmp_path / "converted.so") == "zeroed\n"
     assert take_out((tmp_path / "converted.so").read_bytes()) == library.read_bytes()
+
+
+def test_a_library_that_needs_others_is_no_interpreter_without_section_headers(tmp_path: Path) -> None:
+    """Its dynamic section is found as the dynamic loader finds it; older GNU ld and mold set e_entry of libraries."""
+    need("gcc")
+    (tmp_path / "library.c").write_text(LIBRARY)
+    library = tmp_path / "library.so"
+    run("gcc", "-shared", "-fPIC", "-Wl,--no-as-needed,--entry=_init", "-o", library, tmp_path / "library.c", "-lm")
+    assert load(str(library)).header.entry_vaddr
+    bare = write(tmp_path / "bare.so", without_section_headers(library.read_bytes()))
+    plan = embed(bare, tmp_path / "converted.so", LARGE)
+    assert plan.description.startswith("into a new read-only segment")
+    (tmp_path / "caller.c").write_text(CALLER)
+    run("gcc", "-o", tmp_path / "caller", tmp_path / "caller.c")
+    assert run(tmp_path / "caller", tmp_path / "converted.so") == "zeroed\n"
+    assert take_out((tmp_path / "converted.so").read_bytes()) == bare.read_bytes()
 
 
 def test_the_re_read_knows_the_page_of_bss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
