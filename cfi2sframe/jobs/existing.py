@@ -26,10 +26,11 @@ class Action(Enum):
 
 
 class Decision(NamedTuple):
-    """An action and, if a message is needed, its reason."""
+    """An action and, if a message is needed, its reason; `is_loss`: rows are lost, which nobody may overlook."""
 
     action: Action
     reason: str = ""
+    is_loss: bool = False
 
 
 _WRITE: Final = Decision(Action.WRITE)
@@ -61,7 +62,8 @@ def decide(conversion: Conversion, existing: Existing, settings: Settings) -> De
     """Return whether the new section is written.
 
     Not if the old one gives the same answers at every PC. A section that this program inserted, one that nobody can
-    read, and one that loses no answer are replaced; one of another producer that is right and complete is kept.
+    read, and one that loses no answer are replaced; one of another producer that is right and complete is kept. Of this
+    program's sections, the same version can only lack rows if the caller asks for less.
     """
     image, old, new = conversion.image, existing.section, conversion.section
     if old is None or existing.presence is not Presence.READABLE:
@@ -79,7 +81,13 @@ def decide(conversion: Conversion, existing: Existing, settings: Settings) -> De
     if is_fit and have_same_answers(old, new):
         return Decision(Action.KEEP)
     if settings.replaces or _is_own(image):
-        return _WRITE
+        is_same_version = (old.version, old.errata) == (new.version, new.errata)
+        lost = first_lost_row(old, new, image.may_execute) if is_same_version and not settings.replaces else None
+        if lost is None:
+            return _WRITE
+        place = image.place_text(lost.vaddr)
+        reason = f"lacks a row at {place} that the old one had (made with --debug-file or --from code?)"
+        return Decision(Action.WRITE, reason, is_loss=True)
     if is_fit and _is_right(conversion, existing, settings.reader):
         return Decision(Action.KEEP, "another producer's .sframe section is correct and complete")
     # GNU as up to 2.45 gives these functions a caller.

@@ -292,8 +292,8 @@ def _write(job: Job, conversion: Conversion, existing: Existing, file: InputFile
     placement, warnings = f"{emitted.where}: {emitted.placement}", (*known.warnings, *emitted.warnings)
     if decision.reason:
         placement += f"; {decision.reason}"
-        # For files in directories, only the report has this.
-        if not settings.is_in_tree:
+        # For files in directories, only the report has what loses nothing.
+        if decision.is_loss or not settings.is_in_tree:
             warnings = (*warnings, f".sframe {decision.reason}")
     known = known._replace(status="would convert", placement=placement, warnings=warnings)
     if settings.only_checks:

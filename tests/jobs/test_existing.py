@@ -2,6 +2,7 @@
 """The table of docs/deploying.md, row by row: what each verb does with a file that has a section."""
 
 import os
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -199,6 +200,27 @@ def test_row(kind: str, number: int) -> None:
 def test_replacing_on_request(kind: str) -> None:
     data = KINDS[kind][0](linked_program().read_bytes())
     assert converting(data, replaces=True) == "written"
+
+
+@pytest.mark.parametrize("is_in_tree", [False, True])
+def test_what_a_plain_run_takes_from_an_earlier_one_is_said(tmp_path: Path, *, is_in_tree: bool) -> None:
+    """As a trigger with other options may; nothing is said of another version, or where the user wants it."""
+    need("gcc")
+    program = Path(shutil.copy2(linked_program(), tmp_path / "program"))
+    named = tmp_path if is_in_tree else program
+    assert run("--in-place", named, "--from", "code").status == 0
+    section = existing_section(load(program)).required()
+    for words in (("--replace",), ("--sframe-version", "2"), ()):
+        copy = tmp_path.parent / "copy"
+        shutil.copy2(program, copy)
+        done = run("--in-place", named, *words)
+        lost = [line for line in done.err if "lacks a row at" in line]
+        assert (done.status, len(lost)) == (0, 0 if words else 1)
+        if lost:
+            vaddr = int(lost[0].partition("lacks a row at ")[2].split()[0], 16)
+            assert section.find(vaddr)
+            assert existing_section(load(program)).required().find(vaddr) is None
+        shutil.move(copy, program)
 
 
 def test_a_damaged_section_is_printed_up_to_the_damage() -> None:
