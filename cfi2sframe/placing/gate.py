@@ -265,6 +265,6 @@ def _without_appended_data(file: LinkedFile) -> FileData:
     if not is_zero(file.data, Span(described, end)):
         raise EmbedError(
             f"{counted(end - described, 'byte')} appended after the ELF data (an archive, a payload or a signature); "
-            "adding a section would move what may be expected at a fixed offset"
+            "adding or removing a section would move what may be expected at a fixed offset"
         )
     return part_of(file.data, 0, end)
