@@ -4,6 +4,7 @@
 import argparse
 import json
 import os
+import stat
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -35,9 +36,10 @@ from cfi2sframe.cli.parsers import describe
 from cfi2sframe.conversion.convert import Options
 from cfi2sframe.elf.debug_file import with_debug_file
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.load import is_section, read_file
+from cfi2sframe.elf.load import is_section, read_file, read_stream
 from cfi2sframe.errors import InputError, RequestError, SFrameError, UnfitError
 from cfi2sframe.existing import Presence, existing_section
+from cfi2sframe.files.find import STANDARD_INPUT
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.sframe.read import DecodedSection
 from cfi2sframe.text import counted, printable
@@ -84,11 +86,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"  {PROGRAM} verify program\n"
         f"  {PROGRAM} verify -v -j 4 debian/tmp            every section in a tree\n"
         f"  {PROGRAM} verify --would-be /bin/ls            the section that convert would write\n"
-        f"  {PROGRAM} verify program --for kernel --for glibc\n\n"
+        f"  {PROGRAM} verify program --for kernel --for glibc\n"
+        f"  {PROGRAM} program -o - | {PROGRAM} verify program -\n\n"
         "exit status: 0 no difference; 1 a difference, or no release of a reader reads the section; 2 usage; 3 no\n"
         "section, or an unusable file; 5 the file has a section, but no CFI to compare it with.\n",
     )
-    add_inputs(parser, "ELF file or directory; - is standard input")
+    add_inputs(parser, "ELF file or directory; - is standard input, also as SECTION")
     group = parser.add_argument_group("what to check")
     add_option(group, "--would-be", "check the section that convert would write, not the one in FILE")
     add_option(group, "-v, --verbose", "print how much was compared")
@@ -146,11 +149,11 @@ def _wanted(arguments: argparse.Namespace) -> _Wanted:
     options = conversion_options(arguments)
     section, section_name = None, ""
     if len(arguments.inputs) == 2:
-        first, section = map(_section_in, arguments.inputs)
-        if first and not section:
-            raise RequestError(
-                "FILE comes before SECTION: " + " ".join([PROGRAM, "verify", *reversed(arguments.inputs)])
-            )
+        file, wanted = arguments.inputs
+        is_piped = _is_pipe(wanted) and not arguments.would_be
+        section = _piped_section(wanted) if is_piped else _section_in(wanted)
+        if section is None and _section_in(file) is not None:
+            raise RequestError(f"FILE comes before SECTION: {PROGRAM} verify {wanted} {file}")
         if section and arguments.would_be:
             raise RequestError("--would-be and SECTION are mutually exclusive")
         if section:
@@ -158,6 +161,22 @@ def _wanted(arguments: argparse.Namespace) -> _Wanted:
     if section is None and arguments.section_address is not None and not arguments.would_be:
         raise RequestError("--section-address is only valid with SECTION or --would-be")
     return _Wanted(options, section, section_name, arguments.would_be, readers, debug_file_of(arguments))
+
+
+def _is_pipe(path: str) -> bool:
+    try:
+        return path == STANDARD_INPUT or stat.S_ISFIFO(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _piped_section(path: str) -> bytes:
+    """Return what a pipe or standard input has. Raises `RequestError` if these are not the raw bytes of a section."""
+    data = read_stream(sys.stdin.buffer) if path == STANDARD_INPUT else read_file(path)
+    if not is_section(data):
+        # It cannot be read again, as a second FILE.
+        raise RequestError(f"{path} after FILE is SECTION, and does not begin like an SFrame section")
+    return bytes(data)
 
 
 def _section_in(path: str) -> bytes | None:

@@ -2,6 +2,8 @@
 """The verb `verify`: sections in files and beside them, of objects, and where there is no CFI to compare with."""
 
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cfi2sframe.abi import AMD64
@@ -15,6 +17,23 @@ def test_verify_at_an_address(good: Path, raw: Path) -> None:
     raw.write_bytes(SECTION._replace(vaddr=0x50000).assemble())
     assert run("verify", good, raw, "--section-address", "0x50000") == (0, b"", ())
     assert run("verify", good, raw).status == 1
+
+
+def test_the_section_may_come_from_a_pipe(good: Path, raw: Path, tmp_path: Path) -> None:
+    section, pipe = raw.read_bytes(), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for data in (section, section[:-1] + b"\xe8"):
+        raw.write_bytes(data)
+        beside = run("verify", good, raw)
+        assert beside.status == (data != section)
+        assert run("verify", good, "-", stdin=data) == beside
+        with ThreadPoolExecutor() as pool:
+            pool.submit(pipe.write_bytes, data)
+            assert run("verify", good, pipe) == beside
+    status, out, err = run("verify", good, "-", stdin=good.read_bytes())
+    assert (status, out) == (2, b"")
+    assert err[0].endswith("- after FILE is SECTION, and does not begin like an SFrame section")
+    assert run("verify", "--would-be", good, "-", stdin=good.read_bytes()) == (0, b"", ())
 
 
 def test_verify_without_any_cfi(tmp_path: Path) -> None:
