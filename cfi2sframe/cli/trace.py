@@ -3,16 +3,14 @@
 
 import argparse
 import os
-import sys
 
 from cfi2sframe.cli.answers import add_output, printing_of
 from cfi2sframe.cli.messages import EXIT_SUCCESS, PROGRAM
 from cfi2sframe.cli.options import add_option, add_source, add_version, debug_file_of, positive
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.elf.contents import FileData
-from cfi2sframe.elf.load import read_file, read_stream, stored_size
+from cfi2sframe.elf.load import stored_size
 from cfi2sframe.errors import RequestError, naming
-from cfi2sframe.files.find import STANDARD_INPUT
+from cfi2sframe.files.find import STANDARD_INPUT, read_named
 from cfi2sframe.process.guard import limited
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.trace import FileStore, trace_core, trace_process
@@ -47,10 +45,6 @@ def _thread(text: str) -> int | None:
     return None if text == "all" else positive(text)
 
 
-def _read(core: str) -> FileData:
-    return read_stream(sys.stdin.buffer) if core == STANDARD_INPUT else read_file(core)
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Trace a core or a process; everything that can fail is done before anything is printed."""
     core, pid = arguments.core, arguments.pid
@@ -67,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     name = "<stdin>" if core == STANDARD_INPUT else core
     with naming(name or f"process {pid}"):
         # A pipe can be read only once.
-        data = None if core is None else _read(core)
+        data = None if core is None else read_named(core)
         # Memory of a process that was never touched costs it nothing.
         with limited(resident_size(pid) if data is None else stored_size(data)):
             if data is None:

@@ -36,10 +36,10 @@ from cfi2sframe.cli.parsers import describe
 from cfi2sframe.conversion.convert import Options
 from cfi2sframe.elf.debug_file import with_debug_file
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.load import is_section, read_file, read_stream
+from cfi2sframe.elf.load import is_section, read_file
 from cfi2sframe.errors import InputError, RequestError, SFrameError, UnfitError
 from cfi2sframe.existing import Presence, existing_section
-from cfi2sframe.files.find import STANDARD_INPUT
+from cfi2sframe.files.find import STANDARD_INPUT, read_named
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.sframe.read import DecodedSection
 from cfi2sframe.text import counted, printable
@@ -172,7 +172,7 @@ def _is_pipe(path: str) -> bool:
 
 def _piped_section(path: str) -> bytes:
     """Return what a pipe or standard input has. Raises `RequestError` if these are not the raw bytes of a section."""
-    data = read_stream(sys.stdin.buffer) if path == STANDARD_INPUT else read_file(path)
+    data = read_named(path)
     if not is_section(data):
         # It cannot be read again, as a second FILE.
         raise RequestError(f"{path} after FILE is SECTION, and does not begin like an SFrame section")

@@ -255,13 +255,18 @@ def _begins_with_elf(source: Source) -> bool:
         return file.read(len(ELF_MAGIC)) == ELF_MAGIC
 
 
+def read_named(path: str) -> FileData:
+    """Return the bytes of a file that a user has named; `-` is standard input. Raises `OSError` with the path."""
+    return read_stream(sys.stdin.buffer) if path == STANDARD_INPUT else read_file(path)
+
+
 @contextmanager
 def open_source(source: Source) -> Iterator[FileData]:
     """Give the bytes of a file; leaving the context closes it. Raises `InputError`, `OSError`."""
     if source.is_found:
         data: FileData = _read_unfollowed(source)
     else:
-        data = read_stream(sys.stdin.buffer) if source.path == STANDARD_INPUT else read_file(source.path)
+        data = read_named(source.path)
     try:
         yield data
     finally:
