@@ -92,8 +92,6 @@ class RowMachine:
         self._ra_same_value: RegisterRule = NoRule.SAME_VALUE
         if cie.ra_register != arch.ra_register:
             ra = self._ra_same_value = Rule(cie.ra_register, 0, deref=False)
-        self._remembered: list[MachineState] = []
-        self._numbers: dict[MachineState, int] = {}
         #: By index, not by reference: states lead to one another in circles.
         self._known: list[_Known] = []
         self._indices: dict[MachineState, int] = {}
@@ -241,14 +239,11 @@ class RowMachine:
             # Row state instructions, 6.4.2.4
             case d.DW_CFA_remember_state:
                 # By its number, a stack of states compares and hashes in constant time at any depth.
-                number = self._numbers.setdefault(state, len(self._remembered) + 1)
-                if number > len(self._remembered):
-                    self._remembered.append(state)
-                return state._replace(remembered=number)
+                return state._replace(remembered=self._index_of(state) + 1)
             case d.DW_CFA_restore_state:
                 if not state.remembered:
                     raise CfiError("restore_state without a remembered state")
-                return self._remembered[state.remembered - 1]
+                return self._known[state.remembered - 1].state
             case d.DW_CFA_nop | d.DW_CFA_GNU_args_size:
                 # Exception handlers need the size of pushed arguments, stack traces do not.
                 return state
