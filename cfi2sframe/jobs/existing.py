@@ -76,13 +76,14 @@ def decide(conversion: Conversion, existing: Existing, settings: Settings) -> De
     is_found = existing.is_loaded
     if image.is_relocatable:
         is_found = header is not None and header.type == settings.section_type
-    is_fit = is_found and (old.version, old.errata) == (new.version, new.errata)
-    is_fit = is_fit and not any(unmet_demands(old, image))
+    is_same_version = (old.version, old.errata) == (new.version, new.errata)
+    is_fit = is_found and is_same_version and not any(unmet_demands(old, image))
     if is_fit and have_same_answers(old, new):
         return Decision(Action.KEEP)
-    if settings.replaces or _is_own(image):
-        is_same_version = (old.version, old.errata) == (new.version, new.errata)
-        lost = first_lost_row(old, new, image.may_execute) if is_same_version and not settings.replaces else None
+    if settings.replaces:
+        return _WRITE
+    if _is_own(image):
+        lost = first_lost_row(old, new, image.may_execute) if is_same_version else None
         if lost is None:
             return _WRITE
         place = image.place_text(lost.vaddr)
