@@ -94,7 +94,9 @@ class Stubs:
             known[frame] = -state[self.decoder.abi.arch.sp_register][1]
             effect = found.effect
             new = None if effect is None else self._after(vaddr, effect, state)
-            after_frame = frame if new == state else None if new is None else self._frame(new)
+            after_frame: FrameState | None = frame
+            if new is not None and new != state:
+                after_frame = self._frame(new)
             if effect is None or new is None or after_frame is None:
                 frames[vaddr] = Problem(StubReason.UNKNOWN_INSTRUCTION, found.text)
                 continue
