@@ -79,16 +79,18 @@ def fdes_with_code(entries: CfiEntries, image: ElfImage) -> list[Fde]:
     return sorted(found)
 
 
-def padding_after(fdes: Sequence[Fde], truth: Truth) -> list[Span]:
-    """Return the padding after FDEs, where a function may be absent."""
+def padding_between(fdes: Sequence[Fde], truth: Truth) -> list[Span]:
+    """Return the padding after FDEs, up to the next one at most: there, a function may be absent."""
     starts = [*[fde.start for fde in fdes], ADDRESS_END]
     return [Span(start, min(end, starts[bisect_left(starts, start)])) for start, end in truth.padding]
 
 
-def truth_column(truth: Truth, fdes: Sequence[Fde], arch: Arch) -> tuple[RangeMap[int], Sequence[Claim]]:
+def truth_column(
+    truth: Truth, fdes: Sequence[Fde], padding: Sequence[Span], arch: Arch
+) -> tuple[RangeMap[int], Sequence[Claim]]:
     """Return what FDEs and stubs claim, as indices of claims by address, and the claims; 0 is `NOTHING`.
 
-    The last row of an FDE is claimed over the padding after it, too (see `padding_after`).
+    The last row of an FDE is claimed over the padding after it, too.
     """
     column, claims = RangeMap(0), Distinct(NOTHING)
 
@@ -98,15 +100,15 @@ def truth_column(truth: Truth, fdes: Sequence[Fde], arch: Arch) -> tuple[RangeMa
         return [claims.number_of(Claim(((cie, row),))) for row in states]
 
     programs = [(table.starts, claims_of(cie, table.states)) for cie, table, _ in truth.entries.programs]
-    program_of, padding_ends = truth.entries.program_of, dict(truth.padding)
-    for cluster, next_start in _clusters(fdes):
+    program_of, padding_ends = truth.entries.program_of, dict(padding)
+    for cluster in _clusters(fdes):
         if len(cluster) == 1:
             start, entry, end = cluster[0]
             deltas, claimed = programs[program_of[entry]]
             starts = [start + delta for delta in deltas]
         else:
             starts, claimed, end = _overlapping(claims, truth, cluster)
-        column.append(starts, claimed, max(end, min(padding_ends.get(end, end), next_start)))
+        column.append(starts, claimed, padding_ends.get(end, end))
     _evaluate_at_pcs(column, claims, arch)
     for stub in truth.stubs.functions:
         start, end, body = stub.start_vaddr, stub.end_vaddr, stub.body
@@ -115,18 +117,18 @@ def truth_column(truth: Truth, fdes: Sequence[Fde], arch: Arch) -> tuple[RangeMa
     return column, claims.values
 
 
-def _clusters(fdes: Sequence[Fde]) -> Iterator[tuple[list[Fde], int]]:
-    """Yield the runs of FDEs that overlap, each with the start of the next run; most FDEs are one by themselves."""
+def _clusters(fdes: Sequence[Fde]) -> Iterator[list[Fde]]:
+    """Yield the runs of FDEs that overlap; most FDEs are one by themselves."""
     cluster: list[Fde] = []
     end = 0
     for fde in fdes:
         if cluster and fde.start >= end:
-            yield cluster, fde.start
+            yield cluster
             cluster = []
         cluster.append(fde)
         end = max(end, fde.end)
     if cluster:
-        yield cluster, ADDRESS_END
+        yield cluster
 
 
 def _overlapping(claims: Distinct[Claim], truth: Truth, fdes: Sequence[Fde]) -> tuple[list[int], list[int], int]:

@@ -23,7 +23,7 @@ from cfi2sframe.verification.reader_checks import Breaches
 from cfi2sframe.verification.readers import unmet_demands
 from cfi2sframe.verification.row_difference import attribute_difference, row_difference
 from cfi2sframe.verification.section_column import FoundState, function_ends, section_column
-from cfi2sframe.verification.truth import NOTHING, Claim, Fde, Truth, fdes_with_code, padding_after, truth_column
+from cfi2sframe.verification.truth import NOTHING, Claim, Fde, Truth, fdes_with_code, padding_between, truth_column
 
 Kind = Literal["wrong", "missing", "extra", "invariant", "unusual"]
 
@@ -99,7 +99,8 @@ def verify_section(image: ElfImage, truth: Truth, section: Section) -> Verificat
     else the CFI of the best source that has an FDE there.
     """
     fdes = fdes_with_code(truth.entries, image)
-    claimed, claims = truth_column(truth, fdes, image.arch)
+    padding = padding_between(fdes, truth)
+    claimed, claims = truth_column(truth, fdes, padding, image.arch)
     found, answers = section_column(section, claimed.starts)
 
     counts = Counter(map(itemgetter(2, 3), walk(claimed, found)))
@@ -109,7 +110,6 @@ def verify_section(image: ElfImage, truth: Truth, section: Section) -> Verificat
         for claim, answer in counts
         if any(problem := _problems(claims[claim], answers[answer], image.arch, section.version))
     }
-    padding = padding_after(fdes, truth) if problems else ()
     mismatches = [
         _Mismatch(start, end, claims[claim], answers[answer], problems[claim, answer])
         for start, end, claim, answer in (walk(claimed, found) if problems else ())
