@@ -8,11 +8,11 @@ from typing import Final, NamedTuple
 
 from cfi2sframe.elf.headers import Buffer, ByteOrder
 
-#: Notes of these owners hold no addresses, as their specifications tell: build-id, ABI, properties, package, dlopen.
-_SPECIFIED_OWNERS: Final = frozenset({b"GNU\0", b"FDO\0"})
-#: Owner and type of Mozilla's crash annotations, which may move: a second number is the distance of the ELF header, by
-#: which readers learn how far the note is from its first place (elfhack moves it, too).
-_ALLOWS_FOR_MOVES: Final = (b"mozannotation\0", 0x415A4F4D)
+#: Owners of the notes that toolchains and distributions define: build-id, ABI, properties, gold's version; package and
+#: dlopen metadata; Go's build ID; Mozilla's crash annotations. Their readers find them by PT_NOTE or by the section's
+#: name, and none of them means a place relative to itself: Mozilla's hold how far they are from the ELF header, since
+#: elfhack moves them, too.
+_DEFINED_OWNERS: Final = frozenset({b"GNU\0", b"FDO\0", b"Go\0\0", b"mozannotation\0"})
 
 
 class Note(NamedTuple):
@@ -42,24 +42,13 @@ def parse_notes(data: Buffer, byte_order: ByteOrder, alignment: int = 4) -> Iter
             yield Note(owner.rstrip(b"\0"), kind, bytes(data[start:end]))
 
 
-def may_be_elsewhere(content: bytes, byte_order: ByteOrder, alignment: int, vaddr: int, image: range) -> bool:
-    """Whether bytes are well-formed notes that mean the same at another address.
+def are_defined(content: bytes, byte_order: ByteOrder, alignment: int) -> bool:
+    """Whether bytes are whole notes of the owners that tools define, which mean the same at another address.
 
-    Some programs leave the address of a variable in a note for their crash reporters, as its distance from the note:
-    Crashpad, GWP-ASan. The readers find the note through PT_NOTE, and would find the variable elsewhere after a move.
-
-    `alignment` and `vaddr` are those of the bytes, `image` are the addresses of the file. A number of 64 bits counts as
-    a relative address when it leads from its own place to one of the image, outside of these notes.
+    `alignment` is that of the bytes. Of others nobody knows who reads them, and how: programs leave the distance of a
+    variable in a note for their crash reporters (Crashpad, GWP-ASan).
     """
-    own = range(vaddr, vaddr + len(content))
     try:
-        for owner, kind, start, end in _notes_in(content, byte_order, alignment):
-            if owner in _SPECIFIED_OWNERS or (owner, kind) == _ALLOWS_FOR_MOVES:
-                continue
-            for at in range(start, end - 7, 4):
-                target = vaddr + at + struct.unpack_from(byte_order + "q", content, at)[0]
-                if target in image and target not in own:
-                    return False
+        return all(owner in _DEFINED_OWNERS for owner, *_ in _notes_in(content, byte_order, alignment))
     except struct.error:
         return False
-    return True

@@ -46,7 +46,7 @@ def referred_addresses(image: ElfImage, *, with_static: bool = True) -> set[int]
         dynamic = dynamic_entries(image)
         found.update(dynamic[tag] for tag in (c.DT_INIT, c.DT_FINI) if tag in dynamic)
         found.update(_symbol_values(image, dynamic))
-        found.update(_dynamic_targets(image, dynamic))
+        found.update(_dynamic_targets(image))
         for section in image.sections_named(_PATCHABLE):
             found.update(words_of(image.section_bytes(section), image.byte_order, 1))
     for table in image.sections if with_static else ():
@@ -107,9 +107,9 @@ def _symbol_count(image: ElfImage, dynamic: dict[int, int]) -> int:
     return last + 1
 
 
-def _dynamic_targets(image: ElfImage, dynamic: dict[int, int]) -> Iterator[int]:
+def _dynamic_targets(image: ElfImage) -> Iterator[int]:
     """Yield the addends of dynamic relocations, and the addresses in words that compact ones name."""
-    for is_compact, data in _dynamic_tables(image, dynamic):
+    for is_compact, data in dynamic_tables(image):
         if not is_compact:
             yield from words_of(data, image.byte_order, _RELA_WORDS)[2::_RELA_WORDS]
             continue
@@ -120,13 +120,17 @@ def _dynamic_targets(image: ElfImage, dynamic: dict[int, int]) -> Iterator[int]:
                     yield int.from_bytes(word, "little" if image.byte_order == "<" else "big")
 
 
-def _dynamic_tables(image: ElfImage, dynamic: dict[int, int]) -> Iterator[tuple[bool, bytes]]:
-    """Yield the tables of dynamic relocations, and whether they are compact ones."""
+def dynamic_tables(image: ElfImage) -> Iterator[tuple[bool, bytes]]:
+    """Yield the tables of dynamic relocations, and whether they are compact ones (SHT_RELR).
+
+    Raises `ElfError` when a table leaves the file.
+    """
     for section in image.sections:
         if section.flags & c.SHF_ALLOC and section.type in (c.SHT_RELA, c.SHT_RELR):
             yield section.type == c.SHT_RELR, image.section_bytes(section)
     if image.sections:
         return
+    dynamic = dynamic_entries(image)
     for tag, size_tag in ((c.DT_RELA, c.DT_RELASZ), (c.DT_JMPREL, c.DT_PLTRELSZ), (c.DT_RELR, c.DT_RELRSZ)):
         if tag in dynamic and dynamic.get(size_tag, 0):
             data = image.bytes_at(dynamic[tag], dynamic[size_tag])

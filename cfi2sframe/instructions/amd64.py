@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from cfi2sframe.abi import AMD64
+from cfi2sframe.elf.disassembler import AMD64_DISASSEMBLER
 from cfi2sframe.instructions.effects import (
     BETWEEN,
     JUMP,
@@ -288,6 +289,6 @@ ABI: Final = Abi(
     last_calls=frozenset({15, 56, 60, 231, 435}),
     effect_of=effect_of,
     references=_references,
-    disassembler=("CS_ARCH_X86", "CS_ARCH_X86", "CS_MODE_64"),
+    disassembler=AMD64_DISASSEMBLER,
     depends_on_address=lambda _mnemonic, operands: "rip" in operands,
 )

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The instructions at the addresses of some code, each with its effect, by capstone, which is imported here only."""
+"""The instructions at the addresses of some code, each with its effect, by capstone."""
 
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cfi2sframe.abi import Arch
 from cfi2sframe.constants.elf import EM_AARCH64, EM_S390, EM_X86_64
+from cfi2sframe.elf.disassembler import open_disassembler
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.object_code import RelocatedCode
-from cfi2sframe.errors import InputError
 from cfi2sframe.instructions.effects import Abi, Effect, Flow
 from cfi2sframe.range_map import RangeMap, Span
 
@@ -38,21 +38,6 @@ def abi_of(arch: Arch) -> Abi:
     return abi._replace(arch=arch)
 
 
-def open_disassembler(abi: Abi, what: str, otherwise: str = "") -> Any:  # noqa: ANN401 - capstone has no types
-    """Return a disassembler for an ABI, without details.
-
-    Raises `InputError` where capstone cannot be loaded: the message says `what` is done with it, and what to do
-    `otherwise`.
-    """
-    try:
-        import capstone
-    except ImportError:
-        reason = f"{what} with the Python package capstone, which cannot be loaded (Debian: python3-capstone)"
-        raise InputError(f"{reason}; {otherwise}" if otherwise else reason) from None
-    name, old_name, mode = abi.disassembler
-    return capstone.Cs(getattr(capstone, name, None) or getattr(capstone, old_name), getattr(capstone, mode))
-
-
 class Decoder:
     """Decodes the instructions in some ascending spans of an image's code, where control reaches them.
 
@@ -64,7 +49,7 @@ class Decoder:
         self.abi = abi_of(image.arch)
         self.spans = spans
         self.code = RelocatedCode(image)
-        self._disassembler = open_disassembler(self.abi, what, otherwise)
+        self._disassembler = open_disassembler(self.abi.disassembler, what, otherwise)
         self._span_at = RangeMap(None, ((*span, span) for span in spans))
         self._by_text: dict[tuple[str, str, int], DecodedInstruction] = {}
         self._known: dict[int, DecodedInstruction] = {}

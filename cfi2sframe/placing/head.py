@@ -3,12 +3,20 @@
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, ProgramHeader
 from cfi2sframe.placing.gate import LinkedFile, round_up
-from cfi2sframe.placing.moving import BUILD_ID_NAME, ENCLOSING_TYPES, FOLLOWING_TYPES, movable_sections
+from cfi2sframe.placing.moving import (
+    BUILD_ID_NAME,
+    ENCLOSING_TYPES,
+    FOLLOWING_TYPES,
+    movable_sections,
+    of_whole_segments,
+    referred_sections,
+)
 from cfi2sframe.range_map import united, without
 
 #: Dynamic entries whose value is an address.
@@ -22,6 +30,8 @@ _ADDRESS_TAGS: Final = frozenset(
 #: GNU_PROPERTY_X86_ISA_1_NEEDED.
 _ISA_NEEDED: Final = (0xC0008002).to_bytes(4, "little")
 _ISA_BASELINE: Final = 1
+#: The most program headers that are added.
+_MOST_ADDED: Final = 2
 
 
 class MovableGroup(NamedTuple):
@@ -89,10 +99,11 @@ class Head:
     """What follows the program headers in their segment and in unused zeros after it, up to what cannot move.
 
     Bytes there that no section, program header or dynamic entry has are free, whatever fills them: patchelf leaves
-    zeros, X or Z where a section was. Without `repeated`, a program header, there is more room.
+    zeros, X or Z where a section was. Without `repeated`, a program header, there is more room. `known` is another head
+    of the file, which knows who refers to what.
     """
 
-    def __init__(self, file: LinkedFile, repeated: ProgramHeader | None = None) -> None:
+    def __init__(self, file: LinkedFile, repeated: ProgramHeader | None = None, known: "Head | None" = None) -> None:
         self.file = file
         self.is_static = file.header.type == c.ET_EXEC and not any(
             segment.type in (c.PT_INTERP, c.PT_DYNAMIC) for segment in file.segments
@@ -105,24 +116,42 @@ class Head:
         start = file.header.program_headers_offset
         self.load = next((s for s in file.loads if s.file_offset <= start and file.table_end <= s.file_span.end), None)
         self.limit = file.table_end
+        #: The sections of which it has been asked whether anything refers to them, and those of which this is so.
+        self.proved: frozenset[int] = known.proved if known else frozenset()
+        self.referred: frozenset[int] = known.referred if known else frozenset()
         #: The distance of addresses from file offsets.
         self.bias = self.load.vaddr - self.load.file_offset if self.load else 0
-        self.groups = self._grouped(self._movable(self.load)) if self.load else []
+        self.groups = self._movable_groups(self.load) if self.load else []
 
     def keeps(self, segment: ProgramHeader) -> bool:
         """Whether a program header stays in the table."""
         return segment.type not in self._spare and segment != self._repeated
 
-    def _movable(self, load: ProgramHeader) -> list[int]:
-        """Return the sections that may move, in file order up to the first that may not, and set `limit` to that."""
-        file, end = self.file, load.file_span.end
-        if load is not file.loads[-1] and not load.flags & c.PF_W:
-            end = slack_end(file, load)
-        inside = file.indices_within(load.file_span)
-        if not any(file.sections[index].flags & c.SHF_ALLOC for index in inside):
+    def _movable_groups(self, load: ProgramHeader) -> list[MovableGroup]:
+        """Return what may move, in file order up to what may not, or need not, and set `limit` to that."""
+        file = self.file
+        if not any(file.sections[index].flags & c.SHF_ALLOC for index in file.indices_within(load.file_span)):
             # The section table does not tell what is loaded.
             return []
         may_move = movable_sections(file, file.table_end, load.file_span.end)
+        groups = self._grouped(self._up_to_limit(load, may_move))
+        build_id = max((group.size + group.alignment for group in groups if group.has_build_id), default=0)
+        enough = file.table_end + _MOST_ADDED * PROGRAM_HEADER_SIZE + build_id
+        needed = {index for group in groups if group.file_offset < enough for index in group.deltas}
+        self.referred |= referred_sections(file, needed - self.proved)
+        self.proved |= needed
+        if self.referred:
+            may_move = of_whole_segments(file, may_move - self.referred)
+            groups = self._grouped(self._up_to_limit(load, may_move))
+        count = bisect_left(groups, enough, key=attrgetter("file_offset"))
+        self.limit = groups[count].file_offset if count < len(groups) else self.limit
+        return groups[:count]
+
+    def _up_to_limit(self, load: ProgramHeader, may_move: frozenset[int]) -> list[int]:
+        """Return the sections that may move, in file order up to the first that may not, and set `limit` to that."""
+        end = load.file_span.end
+        if load is not self.file.loads[-1] and not load.flags & c.PF_W:
+            end = slack_end(self.file, load)
         found = list[int]()
         for start, index in sorted(self._contents(load)):
             if index not in may_move:

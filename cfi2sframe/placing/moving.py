@@ -2,24 +2,22 @@
 """The sections that may move to another address, the indices that sections then have, and what follows them.
 
 A section may move if only a program header or a dynamic entry refers to it: the interpreter's name (PT_INTERP), notes
-(PT_NOTE, PT_GNU_PROPERTY), and tables of the dynamic linker that a DT_ entry points to. A section to which a global
-symbol or a relocation refers may not, since code may contain its address; nor may a note with an address relative to
-itself.
+that tools define (PT_NOTE, PT_GNU_PROPERTY), and tables of the dynamic linker that a DT_ entry points to. A section to
+which a global symbol, a relocation, code or data refers may not (`referrers`).
 """
 
 import struct
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from operator import itemgetter
 from typing import Final, NamedTuple, NewType
 
-from cfi2sframe.abi import ARCHES
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.headers import SYMBOL_SIZE, ElfSection, ProgramHeader
-from cfi2sframe.elf.notes import may_be_elsewhere
-from cfi2sframe.elf.references import packed_words, words_of
+from cfi2sframe.elf.notes import are_defined
+from cfi2sframe.elf.referrers import referrers
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import LinkedFile
 from cfi2sframe.range_map import Span, touches, united
@@ -50,9 +48,8 @@ TAG_OF_NAME: Final = {
 }
 #: Between sections, linkers write zeros; patchelf writes X or Z where a section was.
 _FILLING: Final = b"\0XZ"
-#: Bytes of the largest section of notes that is read for addresses relative to itself.
+#: Bytes of the largest section of notes that is read.
 _MAX_NOTES_SIZE: Final = 1 << 12
-_RELATIVE_TYPES: Final = frozenset(arch.relative_relocation for arch in ARCHES)
 #: Segments that describe single sections, and move with them.
 FOLLOWING_TYPES: Final = frozenset({c.PT_INTERP, c.PT_NOTE, c.PT_GNU_PROPERTY})
 ENCLOSING_TYPES: Final = frozenset({c.PT_LOAD, c.PT_PHDR, c.PT_GNU_RELRO})
@@ -71,7 +68,7 @@ def _is_inside(section: ElfSection, value: int) -> bool:
 
 
 def movable_sections(file: LinkedFile, start: int, end: int) -> frozenset[int]:
-    """Return the indices of the sections between two file offsets that may move to another address."""
+    """Return the indices of the sections between two file offsets that may move, if nothing refers to them."""
     tags = Counter((entry.tag, entry.value) for entry in file.dynamic)
     following = [segment for segment in file.segments if segment.type in FOLLOWING_TYPES]
     others = united(
@@ -89,13 +86,22 @@ def movable_sections(file: LinkedFile, start: int, end: int) -> frozenset[int]:
     for table in file.symbol_tables:
         named = ((index, value) for info, index, value in file.symbol_fields(table) if info >> 4 != c.STB_LOCAL)
         found -= {index for index, value in named if index in found and _is_inside(file.sections[index], value)}
-    low = min((file.sections[index].vaddr for index in found), default=0)
-    high = max((file.sections[index].end_vaddr for index in found), default=0)
-    addresses = sorted(_relocated_addresses(file, low, high))
-    found = {index for index in found if not _holds_any(file.sections[index], addresses)}
-    for covered in (file.indices_within(segment.file_span) for segment in following):
+    return of_whole_segments(file, found)
+
+
+def referred_sections(file: LinkedFile, indices: Iterable[int]) -> frozenset[int]:
+    """Return those of some sections to which a relocation, code or data refers, and which therefore stay."""
+    sections = [file.sections[index] for index in indices]
+    targets = sorted(referrer.target for referrer in referrers(file, ((s.vaddr, s.end_vaddr) for s in sections)))
+    return frozenset(section.index for section in sections if _holds_any(section, targets))
+
+
+def of_whole_segments(file: LinkedFile, indices: Iterable[int]) -> frozenset[int]:
+    """Return the sections without those of a segment that has others: it moves with all of its sections, or stays."""
+    found = set(indices)
+    for segment in file.segments:
+        covered = file.indices_within(segment.file_span) if segment.type in FOLLOWING_TYPES else []
         if not found.issuperset(covered):
-            # A segment moves with all of its sections, or with none.
             found.difference_update(covered)
     return frozenset(found)
 
@@ -119,7 +125,7 @@ def _is_movable(file: LinkedFile, index: int, tags: Counter[tuple[int, int]], fo
     if section.name == ".interp":
         return len(touching) == 1
     if section.type == c.SHT_NOTE:
-        return section.name in NAMED_NOTES or (bool(touching) and _is_note_of_no_place(file, section))
+        return bool(section.name in NAMED_NOTES or touching) and _is_defined_note(file, section)
     tag = TAG_OF_NAME.get(section.name)
     return tag is not None and not touching and tags[tag, section.vaddr] == 1 and _is_whole(file, section)
 
@@ -131,46 +137,10 @@ def _is_whole(file: LinkedFile, section: ElfSection) -> bool:
     return not bytes(file.data[end : min(file.next_described(end), load_end)]).strip(_FILLING)
 
 
-def _is_note_of_no_place(file: LinkedFile, section: ElfSection) -> bool:
-    """Whether a section is small and has well-formed notes only, none with an address relative to itself."""
-    if section.size > _MAX_NOTES_SIZE:
-        return False
-    image = range(file.loads[0].vaddr, file.loads[-1].end_vaddr)
-    return may_be_elsewhere(file.section_bytes(section), file.byte_order, section.alignment, section.vaddr, image)
-
-
-def _relocated_addresses(file: LinkedFile, start_vaddr: int, end_vaddr: int) -> set[int]:
-    """Return the addresses in a range that relative relocations store, and those at which any relocation stores."""
-    found: set[int] = set()
-    for section in file.sections:
-        if not section.flags & c.SHF_ALLOC or not section.is_stored:
-            continue
-        if section.type == c.SHT_RELR:
-            packed = packed_words(words_of(file.section_bytes(section), file.byte_order, 1))
-            found.update(value for value in _stored_at(file, packed) if start_vaddr <= value < end_vaddr)
-        elif section.type == c.SHT_RELA:
-            words = words_of(file.section_bytes(section), file.byte_order, 3)
-            found.update(place for place in words[0::3] if start_vaddr <= place < end_vaddr)
-            found.update(
-                addend
-                for info, addend in zip(words[1::3], words[2::3], strict=True)
-                if start_vaddr <= addend < end_vaddr and info & 0xFFFFFFFF in _RELATIVE_TYPES
-            )
-    return found
-
-
-def _stored_at(file: LinkedFile, packed: Iterable[tuple[int, int]]) -> Iterator[int]:
-    """Yield what the file has in the words that compact relocations name: the addends."""
-    loads = [load for load in file.loads if load.flags & c.PF_W]
-    contents = [file.data[load.file_offset + -load.vaddr % 8 : load.file_span.end] for load in loads]
-    words = [words_of(content, file.byte_order, 1) for content in contents]
-    for start, bitmap in packed:
-        for load, stored in zip(loads, words, strict=True):
-            first = (start - load.vaddr) // 8
-            # The last word that the bitmap can name is the 63rd.
-            for number in range(max(first, 0), min(first + bitmap.bit_length(), len(stored))):
-                if bitmap >> (number - first) & 1:
-                    yield stored[number]
+def _is_defined_note(file: LinkedFile, section: ElfSection) -> bool:
+    """Whether a section is small and has notes only that tools define."""
+    is_small = section.size <= _MAX_NOTES_SIZE
+    return is_small and are_defined(file.section_bytes(section), file.byte_order, section.alignment)
 
 
 # Indices and contents

@@ -132,7 +132,8 @@ class Placement(NamedTuple):
 def place_section(file: LinkedFile, section_size: int) -> Placement:
     """Return the placement of a section, the least intrusive that is possible. Raises `EmbedError` when none is."""
     is_interpreter, is_end_fixed, repeated = _may_be_interpreter(file), _is_end_fixed(file), repeated_note(file)
-    heads = [Head(file), *([Head(file, repeated)] if repeated else [])]
+    first = Head(file)
+    heads = [first, Head(file, repeated, first)] if repeated else [first]
     ways = [way for way in _WAYS if not (is_interpreter and way is _NEW_SEGMENT)]
     # Strip, which may still come, would damage a file whose program headers are at its end.
     has_symbols = any(section.type == c.SHT_SYMTAB for section in file.sections)

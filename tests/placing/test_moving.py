@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notes of any owner move to make room for program headers, unless something in them depends on their place."""
+"""Notes that tools define move to make room for program headers, unless something refers to them."""
 
-import struct
 from pathlib import Path
 from typing import Final
 
@@ -10,31 +9,26 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.constants.elf import PT_NOTE
 from cfi2sframe.elf.headers import ByteOrder
-from cfi2sframe.elf.notes import may_be_elsewhere
+from cfi2sframe.elf.notes import are_defined
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.linked import plan_insertion
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.elf_asm import note
 from tests.support.needs import attempt, need, run
+from tests.support.oracle.targets import TARGETS, Target, label
 from tests.support.oracle.tools import find_binutils
 from tests.support.placing.embedded import LARGE, LINKERS, compiled, converted, embed, embedded, take_out
 from tests.support.placing.linked_by_hand import noted_file, notes_of
 
-IMAGE: Final = range(0x400000, 0x500000)
-VADDR: Final = 0x400300
-
 
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_addresses_relative_to_the_note(order: ByteOrder) -> None:
-    """Crashpad's note: the distance of a variable from the descriptor."""
-    at = VADDR + 12 + 12
-    for is_address, targets in (
-        (True, (IMAGE.start, IMAGE.stop - 1, at - 25, at + 8)),
-        (False, (IMAGE.start - 1, IMAGE.stop, at, 0x2032303236)),
-    ):
-        for target in targets:
-            content = note(b"Crashpad", 1, struct.pack(order + "q", target - at), order)
-            assert may_be_elsewhere(content, order, 4, VADDR, IMAGE) is not is_address
+def test_notes_that_tools_define(order: ByteOrder) -> None:
+    """Of other owners, such as Crashpad, nobody knows who reads them; nor of bytes that are no whole note."""
+    for owner, is_defined in ((b"GNU", True), (b"FDO", True), (b"Go\0", True), (b"Go", False), (b"Crashpad", False)):
+        content = note(owner, 1, b"text", order)
+        assert are_defined(content, order, 4) is is_defined
+        assert are_defined(note(b"GNU", 1, b"", order) + content, order, 4) is is_defined
+        assert not are_defined(content[:-1], order, 4)
 
 
 def _noted(*notes: bytes) -> bytes:
@@ -49,13 +43,87 @@ def test_unknown_names_move_and_return() -> None:
     assert sum(s.file_size for s in load(rewritten).segments if s.type == PT_NOTE) == 4 * 56
 
 
-def test_a_relative_address_stays() -> None:
-    text = note(b"Go\0", 1, b"text" * 30)
-    data = _noted(text)
-    plan = plan_insertion(data, LARGE)
-    assert plan.moved == [".note.test.0"]
-    content = struct.pack("<q", plan.file.loads[1].vaddr - plan.file.sections[1].vaddr - 16)
-    assert not plan_insertion(data.replace(text, text[:16] + content + text[24:]), LARGE).moved
+@pytest.mark.parametrize("name", [".note.test.0", ".note.gnu.build-id"])
+def test_a_note_of_another_owner_stays(name: str) -> None:
+    """Whatever its section is called."""
+    text = note(b"GNU", 3, b"text" * 30)
+    data = noted_file([text], names=[name])
+    assert plan_insertion(data, LARGE).moved == [name]
+    assert not plan_insertion(data.replace(text, note(b"Own", 3, b"text" * 30)), LARGE).moved
+
+
+@pytest.mark.parametrize("size", [1 << 12, (1 << 12) + 4])
+def test_the_largest_section_of_notes_that_moves(size: int) -> None:
+    data = _noted(note(b"GNU", 3, bytes(size - 16)))
+    assert bool(plan_insertion(data, LARGE).moved) == (size == 1 << 12)
+
+
+def _is_embedded(program: Path, target: Path, prefix: str) -> bool:
+    """Whether there is room for a section, for which none moves whose name has a prefix."""
+    try:
+        plan = embed(program, target, LARGE)
+    except EmbedError as error:
+        if "cannot grow" not in str(error):
+            raise
+        return False
+    assert not any(name.startswith(prefix) for name in plan.moved)
+    return True
+
+
+#: A program with a note of a defined owner, which it reads itself; no symbol of it is left in the file.
+READER: Final = """\
+#include <stdio.h>
+struct note { int owner_size, size, type; char owner[4], content[16]; };
+#ifdef __aarch64__
+#define REST "//"
+#else
+#define REST "#"
+#endif
+__attribute__((section(".note.package,\\"a\\",%note" REST), used, aligned(4)))
+static const struct note note = { 4, 16, 1, "FDO", "version 1.2.3" };
+int main(void)
+{
+  const struct note *volatile at = &note;
+  return printf("%s\\n", at->content) < 0;
+}
+"""
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("-static",),
+        ("-static", "-s"),
+        ("-fuse-ld=mold",),
+        ("-static-pie", "-s"),
+        ("-no-pie", "-fno-pie", "-s"),
+        ("-s",),
+    ],
+)
+def test_a_program_that_reads_its_own_note(flags: tuple[str, ...], tmp_path: Path) -> None:
+    """Code that the linker has resolved names it; static programs keep no relocation."""
+    need("gcc")
+    (tmp_path / "main.c").write_text(READER)
+    if attempt("gcc", "-O1", *flags, "-o", tmp_path / "program", tmp_path / "main.c").status:
+        pytest.skip(f"gcc does not link with {flags}")
+    if not _is_embedded(tmp_path / "program", tmp_path / "converted", ".note.package"):
+        return
+    assert attempt(tmp_path / "converted").out == attempt(tmp_path / "program").out == "version 1.2.3\n"
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("target", TARGETS, ids=label)
+@pytest.mark.parametrize("flags", [("-static",), ("-static", "-s"), ("-s",)])
+def test_a_program_of_another_machine_reads_its_own_note(
+    target: Target, flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "main.c").write_text(READER)
+    run(target.compiler, "-O1", *flags, "-o", tmp_path / "program", tmp_path / "main.c")
+    sysroot = ("-L", target.sysroot)
+    if not _is_embedded(tmp_path / "program", tmp_path / "converted", ".note.package"):
+        return
+    assert run(target.emulator, *sysroot, tmp_path / "converted") == "version 1.2.3\n"
 
 
 def test_sections_of_one_name_move() -> None:
@@ -120,17 +188,12 @@ def test_a_note_that_repeats_the_properties(
 @pytest.mark.parametrize("kind", ["-pie", "-no-pie"])
 @pytest.mark.parametrize("with_place", [False, True])
 def test_a_program_finds_its_notes(linker: str, kind: str, *, with_place: bool, tmp_path: Path) -> None:
-    """Where the note that may not move is in the way, there is no room."""
+    """Where its own notes, which may not move, are in the way, there is no room."""
     need(f"ld.{linker}")
     program = compiled("notes.c", "-g", f"-fuse-ld={linker}", kind, *["-DPLACE"] * with_place)
     expected = attempt(program)
     assert sorted(expected.out.splitlines()) == ["0123456789" * 4, "42"][: 1 + with_place]
-    try:
-        plan = embed(program, tmp_path / "converted", LARGE)
-    except EmbedError as error:
-        if not with_place or "cannot grow" not in str(error):
-            raise
+    if not _is_embedded(program, tmp_path / "converted", ".note.test"):
         return
-    assert ".note.test.place" not in plan.moved
     assert attempt(tmp_path / "converted") == expected
     assert take_out((tmp_path / "converted").read_bytes()) == program.read_bytes()

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from cfi2sframe.abi import AMD64, S390X
+from cfi2sframe.elf.disassembler import open_disassembler
 from cfi2sframe.instructions import aarch64, amd64, s390x
-from cfi2sframe.instructions.decoder import open_disassembler
 from cfi2sframe.instructions.effects import JUMP, NOTHING, Abi, Effect, Flow, Op
 from cfi2sframe.instructions.s390x_text import FLOATS
 
@@ -177,7 +177,7 @@ class Checker:
         self._effect_of = effect_of or target.abi.effect_of
         self._order: Final = "big" if target.abi is s390x.ABI else "little"
         self._emulator, self._numbers, self._pc = target.open(self.unicorn)
-        self.disassembler = open_disassembler(target.abi, "code is read")
+        self.disassembler = open_disassembler(target.abi.disassembler, "code is read")
         #: By mnemonic: how often an instruction could be executed.
         self.executed = Counter[str]()
 

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Capstone, which is imported here only, when code is read."""
+
+from typing import Any, Final
+
+from cfi2sframe.errors import InputError
+
+#: The names that capstone has for AMD64, and for its mode.
+AMD64_DISASSEMBLER: Final = ("CS_ARCH_X86", "CS_ARCH_X86", "CS_MODE_64")
+
+
+def open_disassembler(names: tuple[str, str, str], what: str, otherwise: str = "") -> Any:  # noqa: ANN401 - no types
+    """Return a disassembler without details. `names` are those of a machine, which version 6 has changed, and a mode.
+
+    Raises `InputError` where capstone cannot be loaded: the message says `what` is done with it, and what to do
+    `otherwise`.
+    """
+    try:
+        import capstone
+    except ImportError:
+        reason = f"{what} with the Python package capstone, which cannot be loaded (Debian: python3-capstone)"
+        raise InputError(f"{reason}; {otherwise}" if otherwise else reason) from None
+    name, old_name, mode = names
+    return capstone.Cs(getattr(capstone, name, None) or getattr(capstone, old_name), getattr(capstone, mode))
