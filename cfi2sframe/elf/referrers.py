@@ -193,18 +193,18 @@ class _Code:
         self.wanted = wanted
         self.hull = Span(wanted[0].start, wanted[-1].end)
         self.is_fixed = image.header.type == c.ET_EXEC
-        finders = {c.EM_X86_64: self._amd64, c.EM_AARCH64: self._aarch64, c.EM_S390: self._s390x}
-        self._find = finders[image.arch.elf_machine]
 
     def referrers(self) -> Iterator[Referrer]:
         """Yield the instructions, or what may be ones, that refer to the spans."""
         loads = [load for load in self.image.loads if load.flags & c.PF_X]
         others = [s for s in self.image.sections if s.flags & c.SHF_ALLOC and not s.flags & c.SHF_EXECINSTR]
         data = [*_headers(self.image), *(Span(s.vaddr, s.end_vaddr) for s in others if s.is_stored)]
+        finders = {c.EM_X86_64: self._amd64, c.EM_AARCH64: self._aarch64, c.EM_S390: self._s390x}
+        find = finders[self.image.arch.elf_machine]
         suspects: dict[int, int] = {}
         for start, end in without([Span(s.vaddr, s.vaddr + s.file_size) for s in loads], data):
             for vaddr, piece in _pieces(self.image, start, end):
-                for at, target in self._find(piece, vaddr):
+                for at, target in find(piece, vaddr):
                     if _is_in(self.wanted, target):
                         suspects.setdefault(at, target)
         if self.image.arch.elf_machine == c.EM_AARCH64:

@@ -130,6 +130,10 @@ class Head:
     def _movable_groups(self, load: ProgramHeader) -> list[MovableGroup]:
         """Return what may move, in file order up to what may not, or need not, and set `limit` to that."""
         file = self.file
+        if load.file_span.end <= file.table_end:
+            # Nothing else is loaded there.
+            self.limit = slack_end(file, load)
+            return []
         if not any(file.sections[index].flags & c.SHF_ALLOC for index in file.indices_within(load.file_span)):
             # The section table does not tell what is loaded.
             return []

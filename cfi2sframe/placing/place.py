@@ -38,10 +38,17 @@ _ADDRESS_END: Final = 1 << 64
 #: Of segments that start at one file offset, llvm-objcopy regards the first as the parent of the others. This must not
 #: be PT_PHDR, hence the gap before a table at the end. Without PT_PHDR, GNU strip before 2.44 wants the table first.
 _GAP_WITH_ENTRY: Final = 16
+#: Bytes of zeros that stay after what a segment has: they may end call frame information without a terminator, as there
+#: is without crtend.o, a table of pointers or a string.
+_END_SIZE: Final = 8
 #: The most zeros (bytes) that are written to the file in place of .bss.
 _LARGEST_PADDING: Final = 1 << 24
 #: The least bytes of moved sections that are worth a word.
 _LARGE_MOVE: Final = 1 << 16
+#: Where GNU ld places programs at fixed addresses.
+_PROGRAM_VADDRS: Final = {c.EM_X86_64: 0x400000, c.EM_AARCH64: 0x400000, c.EM_S390: 0x1000000}
+#: The most bytes of .bss of an interpreter; klibc's has 17 KB.
+_LARGEST_BSS: Final = 1 << 20
 _RIGHTS: Final = c.PF_R | c.PF_W | c.PF_X
 
 
@@ -149,7 +156,10 @@ def place_section(file: LinkedFile, section_size: int) -> Placement:
             "do, and the section fits nowhere else"
         )
     if is_interpreter:
-        raise EmbedError("a program interpreter (ld.so) without room for a program header")
+        raise EmbedError(
+            "kernels may load it as an interpreter (ld.so), before 6.7 with no segment after .bss, and the section "
+            "fits nowhere else"
+        )
     if has_symbols:
         raise EmbedError(
             "the program headers cannot grow: what follows them cannot move (strip the file first: those of a stripped "
@@ -169,7 +179,7 @@ def _in_slack(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -
     code = [load for load in file.loads if load.flags & _RIGHTS == c.PF_R | c.PF_X]
     code = [load for load in code if any(load.vaddr <= vaddr < load.end_vaddr for vaddr in tables)]
     for load in (*reversed(plain), *code):
-        start = load.file_span.end
+        start = load.file_span.end + _END_SIZE
         block = _filled(start, start + load.vaddr - load.file_offset, section_size, groups, load)
         if block.end <= slack_end(file, load):
             return block
@@ -193,7 +203,7 @@ def _into_last(file: LinkedFile, section_size: int, groups: list[MovableGroup]) 
     last, end = file.loads[-1], file.loaded_end
     if last.flags & _RIGHTS != c.PF_R or last.file_size != last.memory_size or last.file_span.end != end:
         return None
-    return _inserted(_filled(end, last.end_vaddr, section_size, groups, last))
+    return _inserted(_filled(end + _END_SIZE, last.end_vaddr + _END_SIZE, section_size, groups, last))
 
 
 def _after_last(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock:
@@ -204,13 +214,22 @@ def _after_last(file: LinkedFile, section_size: int, groups: list[MovableGroup])
 
 
 def _may_be_interpreter(file: LinkedFile) -> bool:
-    """Whether a library with .bss may be a program interpreter (ld.so): it has an entry, and needs no other library."""
-    if file.header.type != c.ET_DYN or not file.header.entry_vaddr or any(s.type == c.PT_INTERP for s in file.segments):
-        return False
-    if file.loads[-1].file_size == file.loads[-1].memory_size:
-        return False
+    """Whether a file with .bss may be a program interpreter: it has an entry, and needs no other file.
+
+    Of programs, as which klibc's or nix-ld looks, these are left out: one with thread-local storage finds that by
+    AT_PHDR, by which an interpreter gets another file's headers; one where linkers place programs, whose addresses an
+    interpreter leaves free; and one with more .bss than any interpreter is known to have.
+    """
+    last, types = file.loads[-1], {segment.type for segment in file.segments}
+    bss_size = last.memory_size - last.file_size
     dynamic = dynamic_entries(file)
-    return not dynamic.get(c.DT_FLAGS_1, 0) & c.DF_1_PIE and c.DT_NEEDED not in dynamic
+    if not file.header.entry_vaddr or c.PT_INTERP in types or not bss_size or c.DT_NEEDED in dynamic:
+        return False
+    is_fixed = file.header.type == c.ET_EXEC
+    if not is_fixed and not dynamic.get(c.DT_FLAGS_1, 0) & c.DF_1_PIE:
+        return True
+    is_usual = is_fixed and file.loads[0].vaddr == _PROGRAM_VADDRS[file.arch.elf_machine]
+    return c.PT_TLS not in types and not is_usual and bss_size <= _LARGEST_BSS
 
 
 def _is_end_fixed(file: LinkedFile) -> bool:

@@ -2,7 +2,9 @@
 """Program interpreters and libraries like them get no new last segment, and work as before."""
 
 import shutil
+import struct
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -11,12 +13,13 @@ from cfi2sframe.cli import main
 from cfi2sframe.constants.elf import PF_W, PT_GNU_SFRAME, PT_LOAD
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing import place
-from tests.support.needs import need, run
+from tests.support.needs import attempt, need, run
 from tests.support.oracle.targets import TARGETS, Target, label
 from tests.support.oracle.tools import tool_version
 from tests.support.placing.embedded import (
     LARGE,
     LINKERS,
+    P_MEMSZ,
     SMALL,
     embed,
     embedded,
@@ -163,6 +166,65 @@ def test_a_library_that_needs_others_is_no_interpreter_without_section_headers(t
     run("gcc", "-o", tmp_path / "caller", tmp_path / "caller.c")
     assert run(tmp_path / "caller", tmp_path / "converted.so") == "zeroed\n"
     assert take_out((tmp_path / "converted.so").read_bytes()) == bare.read_bytes()
+
+
+#: It prints nothing, and ends with 0 if its .bss has zeros.
+FIXED: Final = """\
+#ifdef THREAD
+__thread volatile int of_thread = 7;
+#else
+static volatile int of_thread = 7;
+#endif
+static char zeroed[9000];
+__attribute__((noinline)) static int sum(const char *at) { return at[9] + at[8999]; }
+void _start(void)
+{
+  __asm__ volatile("syscall" :: "a"(231L), "D"((long)sum(zeroed)));
+  for (;;) of_thread++;
+}
+"""
+#: Where klibc's interpreter is.
+AWAY: Final = ("-static", "-no-pie", "-Wl,-Ttext-segment=0x200000")
+
+
+@pytest.mark.parametrize(
+    ("flags", "may_be_one"),
+    [
+        (AWAY, True),
+        ((*AWAY, "-s"), True),
+        ((*AWAY, "-DTHREAD"), False),
+        (("-static", "-no-pie"), False),
+        (("-static", "-no-pie", "-Wl,-Ttext-segment=0x3ff000"), True),
+        (("-static-pie", "-fpie"), True),
+        (("-static-pie", "-fpie", "-DTHREAD"), False),
+    ],
+)
+def test_programs_that_a_kernel_may_load_as_interpreters(
+    flags: tuple[str, ...], tmp_path: Path, *, may_be_one: bool
+) -> None:
+    """As klibc's: at a fixed address, or position-independent, without a program interpreter of their own."""
+    need("x86_64-linux-gnu-gcc")
+    (tmp_path / "main.c").write_text(FIXED)
+    run("gcc", "-O1", "-nostdlib", *flags, "-o", tmp_path / "program", tmp_path / "main.c")
+    plan = embed(tmp_path / "program", tmp_path / "converted", LARGE)
+    where = "into the last segment, on the page after .bss" if may_be_one else "into a new read-only segment"
+    assert plan.description.startswith(where)
+    assert attempt(tmp_path / "converted").status == attempt(tmp_path / "program").status == 0
+    if may_be_one:
+        _check_place(tmp_path / "converted", tmp_path / "program")
+    assert take_out((tmp_path / "converted").read_bytes()) == (tmp_path / "program").read_bytes()
+
+
+@pytest.mark.parametrize(("size", "may_be_one"), [(1 << 20, True), ((1 << 20) + 1, False)])
+def test_the_most_bss_of_an_interpreter(size: int, tmp_path: Path, *, may_be_one: bool) -> None:
+    need("x86_64-linux-gnu-gcc")
+    (tmp_path / "main.c").write_text(FIXED)
+    run("gcc", "-O1", "-nostdlib", *AWAY, "-o", tmp_path / "program", tmp_path / "main.c")
+    data = bytearray((tmp_path / "program").read_bytes())
+    image = load(bytes(data))
+    number = next(number for number, segment in enumerate(image.segments) if segment == image.loads[-1])
+    struct.pack_into("<Q", data, 64 + 56 * number + P_MEMSZ, image.loads[-1].file_size + size)
+    assert ("on the page after .bss" in embedded(bytes(data), LARGE)[0].description) == may_be_one
 
 
 def test_the_re_read_knows_the_page_of_bss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,13 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.abi import AMD64
-from cfi2sframe.constants.elf import SHT_GROUP
+from cfi2sframe.constants.elf import SHF_WRITE, SHT_GROUP
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing import objects
+from cfi2sframe.placing.undo import record_span
 from tests.support.elf.elf_asm import Relocation, Section, Symbol, elf_file
 from tests.support.elf.samples import object_file, push_fp
-from tests.support.placing.embedded import SH_TYPE, converted, section_header, take_out
+from tests.support.placing.embedded import SH_FLAGS, SH_OFFSET, SH_TYPE, converted, section_header, take_out
 from tests.support.placing.emitted import GOLDEN, GOLDEN_NAMES, assert_kept, headers_of
 
 
@@ -27,6 +28,21 @@ def test_removal_restores_the_object(name: str) -> None:
     for bare in (old, new):
         with pytest.raises(EmbedError, match=r"no \.sframe section"):
             take_out(bare)
+
+
+def test_a_record_ends_an_object_unless_a_header_describes_it() -> None:
+    """It starts where the section headers end; one that no longer fits goes, or is content of a section."""
+    comment = Section(".comment", b"text")
+    data = bytearray(converted(object_file(AMD64, {".text": (push_fp(AMD64, 0),)}, more=(comment,))))
+    image, record = load(bytes(data)), record_span(bytes(data))
+    assert record is not None
+    assert record.start == image.header.section_headers_offset + 64 * len(image.sections)
+    # Its header was another one.
+    data[section_header(image, ".text") + SH_FLAGS] ^= SHF_WRITE
+    content = bytes(data[record.start : record.end])
+    for end in (record.start, record.start + 1):
+        struct.pack_into("<Q", data, section_header(image, ".comment") + SH_OFFSET, end - len(comment.data))
+        assert (content in take_out(bytes(data))) == (end > record.start)
 
 
 def test_a_section_group_loses_the_section() -> None:

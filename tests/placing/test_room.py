@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much room there is: for the section, for program headers. Of each limit a case at it, and one past it."""
+
+import struct
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from cfi2sframe import load
+from cfi2sframe.abi import AMD64
+from cfi2sframe.constants import elf as c
+from cfi2sframe.placing.gate import open_linked
+from cfi2sframe.placing.head import slack_end
+from cfi2sframe.placing.linked import plan_insertion
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.elf_asm import note
+from tests.support.elf.samples import push_fp
+from tests.support.needs import attempt, need, run
+from tests.support.oracle.targets import TARGETS, Target, label
+from tests.support.placing.embedded import (
+    LARGE,
+    P_VADDR,
+    SH_ADDR,
+    SH_TYPE,
+    SMALL,
+    embed,
+    embedded,
+    section_header,
+    take_out,
+)
+from tests.support.placing.linked_by_hand import noted_file
+
+BASE, PAGE, TEXT_OFFSET = 0x400000, 0x1000, 0x3000
+#: The end of the first segment, in the file and from its address on.
+FIRST_END: Final = 0x400
+
+
+def _file(text_vaddr: int) -> bytes:
+    """Return a library whose first segment is followed by zeros up to `TEXT_OFFSET`, and then by code at an address."""
+    frame = asm.EhFrame((push_fp(AMD64, text_vaddr, 32), asm.Terminator()), BASE + 0x200).assemble()
+    data = bytearray(
+        asm.elf_file(
+            AMD64.elf_machine,
+            (
+                asm.Section(".eh_frame", frame.ljust(FIRST_END - 0x200, b"\1"), 1, c.SHF_ALLOC, BASE + 0x200, align=8),
+                asm.Section(".pad", bytes(TEXT_OFFSET - FIRST_END)),
+                asm.Section(".text", b"\x90" * 32, 1, c.SHF_ALLOC | c.SHF_EXECINSTR, BASE + TEXT_OFFSET),
+            ),
+            file_type=c.ET_DYN,
+            segments=(
+                asm.Segment(c.PT_LOAD, c.PF_R, (".eh_frame",), headers=True),
+                asm.Segment(c.PT_LOAD, c.PF_R | c.PF_X, (".text",), align=0x40),
+            ),
+        )
+    )
+    struct.pack_into("<I", data, section_header(load(bytes(data)), ".pad") + SH_TYPE, 0)
+    struct.pack_into("<QQ", data, 64 + 56 + P_VADDR, text_vaddr, text_vaddr)
+    struct.pack_into("<Q", data, section_header(load(bytes(data)), ".text") + SH_ADDR, text_vaddr)
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("text_vaddr", "end"),
+    [
+        (BASE + 0x440, FIRST_END),
+        (BASE + PAGE - 0x40, FIRST_END),
+        (BASE + PAGE, PAGE),
+        (BASE + 2 * PAGE - 0x40, PAGE),
+        (BASE + 2 * PAGE, 2 * PAGE),
+        (BASE + TEXT_OFFSET, TEXT_OFFSET),
+        (BASE + 16 * PAGE, TEXT_OFFSET),
+    ],
+)
+def test_zeros_up_to_the_page_of_the_next_segment(text_vaddr: int, end: int) -> None:
+    """Or up to what a header describes in the file. The section may have all of them but for the first word."""
+    data = _file(text_vaddr)
+    file = open_linked(data)
+    assert slack_end(file, file.loads[0]) == end
+    room = end - FIRST_END - 8
+    for size in (room, room + 1):
+        if size > 0:
+            plan, rewritten = embedded(data, size)
+            assert ("into unused bytes" in plan.description) == (size == room)
+            assert take_out(rewritten) == data
+            if size == room:
+                assert plan.block.section_file_offset == FIRST_END + 8
+                assert not any(rewritten[FIRST_END : FIRST_END + 8])
+
+
+def test_other_bytes_than_zeros_end_the_room() -> None:
+    data = bytearray(_file(BASE + TEXT_OFFSET))
+    for at in (0x1000, FIRST_END):
+        data[at] = 1
+        file = open_linked(bytes(data))
+        assert slack_end(file, file.loads[0]) == at
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize("lacking", [0, 8])
+def test_room_for_program_headers(size: int, lacking: int) -> None:
+    """The note moves away; what follows it stays. A section in unused bytes needs one program header, else two."""
+    count = 1 if size == SMALL else 2
+    # Up to the frames, the note and 8 bytes.
+    data = noted_file([note(b"GNU", 3, bytes(56 * count - lacking - 24))], names=[".note.gnu.build-id"])
+    plan, rewritten = embedded(data, size)
+    assert ("the program headers moved" in plan.description) == bool(lacking)
+    assert plan.moved == ([] if lacking else [".note.gnu.build-id"])
+    assert take_out(rewritten) == data
+
+
+HEADERS_ONLY: Final = """\
+.globl _start
+_start:
+  .cfi_startproc
+  .cfi_undefined 16
+  mov $60, %eax
+  xor %edi, %edi
+  syscall
+  .cfi_endproc
+"""
+SPARSE: Final = """\
+static int cells[100];
+__attribute__((noinline)) static int count(int at) { return cells[at]++; }
+static void leave(long status)
+{
+#ifdef __x86_64__
+  __asm__ volatile("syscall" :: "a"(231L), "D"(status));
+#elif defined(__aarch64__)
+  register long number __asm__("x8") = 94, first __asm__("x0") = status;
+  __asm__ volatile("svc 0" :: "r"(number), "r"(first));
+#else
+  register long first __asm__("2") = status;
+  __asm__ volatile("svc 248" :: "r"(first));
+#endif
+}
+void _start(void)
+{
+  leave(count(3) + 42);
+  for (;;);
+}
+"""
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("flags", [(), ("-pie", "--no-dynamic-linker"), ("-z", "max-page-size=65536"), ("-s",)])
+def test_a_first_segment_of_headers_only(flags: tuple[str, ...], tmp_path: Path) -> None:
+    """As plain `ld` writes it: nothing is in the way, and zeros follow."""
+    need("x86_64-linux-gnu-gcc")
+    (tmp_path / "a.s").write_text(HEADERS_ONLY)
+    run("as", "-o", tmp_path / "a.o", tmp_path / "a.s")
+    run("ld", *flags, "-o", tmp_path / "a", tmp_path / "a.o")
+    _check_in_place(tmp_path / "a", tmp_path / "converted")
+    assert attempt(tmp_path / "converted").status == 0
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("is_stripped", [False, True])
+@pytest.mark.parametrize("build_id", ["none", "sha1"])
+@pytest.mark.parametrize("target", TARGETS, ids=label)
+def test_a_first_segment_of_headers_only_of_other_machines(
+    target: Target, build_id: str, tmp_path: Path, *, is_stripped: bool
+) -> None:
+    (tmp_path / "a.c").write_text(SPARSE)
+    flags = ("-static", "-nostdlib", "-fasynchronous-unwind-tables", "-Wl,-z,separate-code", *["-s"] * is_stripped)
+    run(target.compiler, "-O1", *flags, f"-Wl,--build-id={build_id}", "-o", tmp_path / "a", tmp_path / "a.c")
+    _check_in_place(tmp_path / "a", tmp_path / "converted")
+    assert attempt(target.emulator, tmp_path / "converted").status == 42
+
+
+def _check_in_place(program: Path, converted: Path) -> None:
+    """The program headers stay where they are, and the section goes into unused bytes."""
+    assert "into unused bytes" in embed(program, converted, SMALL).description
+    assert load(str(converted)).header.program_headers_offset == 64
+    assert take_out(converted.read_bytes()) == program.read_bytes()
+
+
+def test_a_segment_that_ends_with_its_headers() -> None:
+    """Where it has one byte more that no section describes, the section table does not tell what that is."""
+    frame = asm.EhFrame((push_fp(AMD64, BASE + PAGE, 32), asm.Terminator()), BASE + 2 * PAGE).assemble()
+    for more in (0, 8):
+        data = bytearray(
+            asm.elf_file(
+                AMD64.elf_machine,
+                (
+                    asm.Section(".text", b"\x90" * 32, 1, c.SHF_ALLOC | c.SHF_EXECINSTR, BASE + PAGE),
+                    asm.Section(".eh_frame", frame, 1, c.SHF_ALLOC, BASE + 2 * PAGE, align=8),
+                ),
+                file_type=c.ET_DYN,
+                segments=(
+                    asm.Segment(c.PT_LOAD, c.PF_R, (".text",), headers=True),
+                    asm.Segment(c.PT_LOAD, c.PF_R | c.PF_X, (".text",)),
+                    asm.Segment(c.PT_LOAD, c.PF_R, (".eh_frame",)),
+                ),
+            )
+        )
+        size = 64 + 3 * 56 + more
+        struct.pack_into("<QQ", data, 64 + 32, size, size)
+        plan = plan_insertion(bytes(data), SMALL)
+        assert ("the program headers moved" in plan.description) == bool(more)
+
+
+#: Reads the entries of .eh_frame one after the other up to a length of 0, as libgcc does with registered frames.
+LINEAR_READER: Final = """\
+#include <string.h>
+extern const unsigned char frames[] __attribute__((visibility("hidden")));
+int main(void)
+{
+  const unsigned char *at = frames;
+  for (int count = 0; count < 100; count++) {
+    unsigned length;
+    memcpy(&length, at, sizeof length);
+    if (!length) return count;
+    at += 4 + length;
+  }
+  return 255;
+}
+"""
+
+
+@pytest.mark.oracle
+def test_zeros_that_end_call_frame_information_stay(tmp_path: Path) -> None:
+    """Without crtend.o, nothing but the zeros after it ends `.eh_frame`."""
+    need("gcc")
+    (tmp_path / "main.c").write_text(LINEAR_READER)
+    (tmp_path / "frames.s").write_text('.section .eh_frame,"a",@unwind\n.globl frames\n.hidden frames\nframes:\n')
+    start, first, last = (run("gcc", f"-print-file-name={name}").strip() for name in ("crt1.o", "crti.o", "crtn.o"))
+    parts = (start, first, tmp_path / "frames.s", tmp_path / "main.c", last)
+    run("gcc", "-O1", "-nostartfiles", "-Wl,-z,noseparate-code", "-o", tmp_path / "program", *parts)
+    before = attempt(tmp_path / "program").status
+    assert 0 < before < 100
+    assert "into unused bytes" in embed(tmp_path / "program", tmp_path / "converted", SMALL).description
+    assert attempt(tmp_path / "converted").status == before
