@@ -13,17 +13,16 @@ stripped file gets its program headers at the start of the new segment.
 Linux starts the heap (brk) after the highest segment. A program that may rely on this address gets no section there.
 """
 
-from collections.abc import Iterable
 from itertools import product
 from typing import Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.contents import FileData, is_zero
 from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, ProgramHeader
-from cfi2sframe.elf.references import dynamic_entries
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import LinkedFile, round_up, with_own_entry
 from cfi2sframe.placing.head import Head, MovableGroup, Rearranged, alignment_of, repeated_note, slack_end
+from cfi2sframe.placing.kinds import is_end_fixed, may_be_interpreter
 from cfi2sframe.placing.moving import FOLLOWING_TYPES, SectionPlace
 from cfi2sframe.range_map import Span
 from cfi2sframe.text import shown_name
@@ -43,12 +42,10 @@ _GAP_WITH_ENTRY: Final = 16
 _END_SIZE: Final = 8
 #: The most zeros (bytes) that are written to the file in place of .bss.
 _LARGEST_PADDING: Final = 1 << 24
+#: The least zeros there that are worth a warning.
+_LARGE_PADDING: Final = 1 << 20
 #: The least bytes of moved sections that are worth a word.
 _LARGE_MOVE: Final = 1 << 16
-#: Where GNU ld places programs at fixed addresses.
-_PROGRAM_VADDRS: Final = {c.EM_X86_64: 0x400000, c.EM_AARCH64: 0x400000, c.EM_S390: 0x1000000}
-#: The most bytes of .bss of an interpreter; klibc's has 17 KB.
-_LARGEST_BSS: Final = 1 << 20
 _RIGHTS: Final = c.PF_R | c.PF_W | c.PF_X
 
 
@@ -120,6 +117,8 @@ class Placement(NamedTuple):
             text = "into unused bytes after a read-only segment"
         elif block.load is None:
             text = "into a new read-only segment after all others"
+        elif self.table_file_offset is not None:
+            text = "into the first segment, which covers what follows it in the file"
         elif block.load.flags & c.PF_W:
             text = "into the last segment, on the page after .bss"
         else:
@@ -138,7 +137,7 @@ class Placement(NamedTuple):
 
 def place_section(file: LinkedFile, section_size: int) -> Placement:
     """Return the placement of a section, the least intrusive that is possible. Raises `EmbedError` when none is."""
-    is_interpreter, is_end_fixed, repeated = _may_be_interpreter(file), _is_end_fixed(file), repeated_note(file)
+    is_interpreter, has_fixed_end, repeated = may_be_interpreter(file), is_end_fixed(file), repeated_note(file)
     first = Head(file)
     heads = [first, Head(file, repeated, first)] if repeated else [first]
     ways = [way for way in _WAYS if not (is_interpreter and way is _NEW_SEGMENT)]
@@ -148,9 +147,9 @@ def place_section(file: LinkedFile, section_size: int) -> Placement:
     for (makes_block, added), head in (*product(ways, heads), *product(last_ways, heads)):
         rearranged = head.rearranged(added)
         block = rearranged and makes_block(rearranged.file, section_size, rearranged.leaving)
-        if rearranged and block and not (is_end_fixed and block.end_vaddr > file.loads[-1].end_vaddr):
+        if rearranged and block and not (has_fixed_end and block.end_vaddr > file.loads[-1].end_vaddr):
             return _placement(head, rearranged, block, section_size)
-    if is_end_fixed:
+    if has_fixed_end:
         raise EmbedError(
             "a program that calls personality and sbrk or brk may need its heap right after its data, as GCL's images "
             "do, and the section fits nowhere else"
@@ -165,7 +164,7 @@ def place_section(file: LinkedFile, section_size: int) -> Placement:
             "the program headers cannot grow: what follows them cannot move (strip the file first: those of a stripped "
             "file may move to its end)"
         )
-    return _with_table_at_end(file, heads[0], section_size)
+    return _with_moved_table(file, heads[0], section_size)
 
 
 def _in_slack(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock | None:
@@ -211,47 +210,6 @@ def _after_last(file: LinkedFile, section_size: int, groups: list[MovableGroup])
     start, page = round_up(file.loaded_end, _PAGE_SIZE), max(_LARGEST_PAGE_SIZE, alignment_of(file))
     vaddr = round_up(max(load.end_vaddr for load in file.loads), page) + start % page
     return _inserted(_filled(start, vaddr, section_size, groups, None))
-
-
-def _may_be_interpreter(file: LinkedFile) -> bool:
-    """Whether a file with .bss may be a program interpreter: it has an entry, and needs no other file.
-
-    Of programs, as which klibc's or nix-ld looks, these are left out: one with thread-local storage finds that by
-    AT_PHDR, by which an interpreter gets another file's headers; one where linkers place programs, whose addresses an
-    interpreter leaves free; and one with more .bss than any interpreter is known to have.
-    """
-    last, types = file.loads[-1], {segment.type for segment in file.segments}
-    bss_size = last.memory_size - last.file_size
-    dynamic = dynamic_entries(file)
-    if not file.header.entry_vaddr or c.PT_INTERP in types or not bss_size or c.DT_NEEDED in dynamic:
-        return False
-    is_fixed = file.header.type == c.ET_EXEC
-    if not is_fixed and not dynamic.get(c.DT_FLAGS_1, 0) & c.DF_1_PIE:
-        return True
-    is_usual = is_fixed and file.loads[0].vaddr == _PROGRAM_VADDRS[file.arch.elf_machine]
-    return c.PT_TLS not in types and not is_usual and bss_size <= _LARGEST_BSS
-
-
-def _is_end_fixed(file: LinkedFile) -> bool:
-    """Whether a program may rely on the address of its heap, which Linux starts after the highest segment.
-
-    Without address randomization, which `personality` turns off, `sbrk` and `brk` find the heap there. Images that were
-    saved with their heap (GCL's, those of older Emacs) go on at that address, and are not position-independent.
-    """
-    if file.header.type != c.ET_EXEC:
-        return False
-    found = _symbols_among(file, (b"personality", b"brk", b"sbrk"))
-    return b"personality" in found and len(found) > 1
-
-
-def _symbols_among(file: LinkedFile, names: Iterable[bytes]) -> set[bytes]:
-    """Return those of some names that symbols have."""
-    wanted, found = tuple(name + b"\0" for name in names), set[bytes]()
-    for table in file.symbol_tables:
-        strings = file.section_bytes(file.sections[table.link]) if table.link < len(file.sections) else b""
-        offsets = (offset for (offset,) in file.records(table, "I20x"))
-        found.update(strings[at : strings.index(b"\0", at)] for at in offsets if strings.startswith(wanted, at))
-    return found
 
 
 def _after_bss(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock | None:
@@ -310,7 +268,8 @@ def _placement(head: Head, rearranged: Rearranged, block: AddedBlock, size: int)
     has_left = any(group.has_build_id for group in rearranged.leaving)
     warning = "the build-id note moves out of the first page: core dumps no longer name the build-id"
     moved_size = sum(group.size for group in rearranged.leaving)
-    return Placement(file, block, size, segments, moved, moved_size, (warning,) if has_left else (), file.data)
+    warnings = (*([warning] if has_left else []), *_padding_warnings(file, block))
+    return Placement(file, block, size, segments, moved, moved_size, warnings, file.data)
 
 
 def _followed(file: LinkedFile, segment: ProgramHeader, moved: dict[int, SectionPlace]) -> ProgramHeader:
@@ -343,25 +302,58 @@ def _with_section(
     return with_own_entry([*segments, entry])
 
 
-def _with_table_at_end(file: LinkedFile, head: Head, size: int) -> Placement:
-    """Return the placement in a new segment that starts with the program headers. The old ones stay, unused.
+def _with_moved_table(file: LinkedFile, head: Head, size: int) -> Placement:
+    """Return the placement after all that is loaded, with the program headers. The old ones stay, unused.
 
-    It is as far from the first segment in the file as in memory: kernels before 5.18 compute AT_PHDR so. Raises
-    `EmbedError` when that needs too many zeros in place of .bss.
+    They are as far from the first segment in the file as in memory: kernels before 5.18 compute AT_PHDR so. They are in
+    a new segment after the last one, or, where that would be far away, in the first segment, if that can grow so far
+    before the second one's page. Raises `EmbedError` where both would take too many zeros, or addresses.
     """
     bias = file.loads[0].vaddr - file.loads[0].file_offset
     # After GNU strip 2.40, a start on a page of 4 KiB has been seen to crash.
     page = max(_LARGEST_PAGE_SIZE, alignment_of(file))
     start = round_up(max(*(load.end_vaddr - bias for load in file.loads), file.loaded_end), page)
+    if start - file.loaded_end > page:
+        block = _table_block(head, file.loads[0], round_up(file.loaded_end, _GAP_WITH_ENTRY), size)
+        if _may_grow(file, block):
+            return _moved_table(file, head, block, size)
     if start - file.loaded_end > _most_padding(file):
-        raise EmbedError(f"{start - file.loaded_end} zero bytes would be needed in the file in place of .bss")
+        raise EmbedError(
+            "the program headers cannot grow; at the end of what is loaded, as far away in the file as in memory, they "
+            f"would need {start - file.loaded_end:,} zeros, more than {_most_padding(file):,} (link with "
+            "-z separate-code: that leaves room)"
+        )
+    return _moved_table(file, head, _table_block(head, None, start, size), size)
+
+
+def _table_block(head: Head, load: ProgramHeader | None, start: int, size: int) -> AddedBlock:
+    """Return a block of program headers and the section, from a file offset on."""
+    bias = head.file.loads[0].vaddr - head.file.loads[0].file_offset
     table = start + (_GAP_WITH_ENTRY if any(s.type == c.PT_PHDR for s in head.kept) else 0)
-    section = table + PROGRAM_HEADER_SIZE * (len(head.kept) + 2)
-    block = _inserted(AddedBlock(start, start + bias, section, section + size, {}, None, is_inserted=True))
-    place = {"file_offset": table, "vaddr": table + bias, "paddr": table + bias}
+    section = table + PROGRAM_HEADER_SIZE * (len(head.kept) + (1 if load else 2))
+    return _inserted(AddedBlock(start, start + bias, section, section + size, {}, load, is_inserted=True))
+
+
+def _may_grow(file: LinkedFile, block: AddedBlock) -> bool:
+    """Whether the first segment can grow up to the end of a block; what follows it in the file is then in it, too."""
+    first, page = file.loads[0], alignment_of(file)
+    is_read_only = not first.flags & c.PF_W and first.file_size == first.memory_size
+    return is_read_only and len(file.loads) > 1 and block.end_vaddr <= file.loads[1].vaddr // page * page
+
+
+def _moved_table(file: LinkedFile, head: Head, block: AddedBlock, size: int) -> Placement:
+    table = block.section_file_offset - PROGRAM_HEADER_SIZE * (len(head.kept) + (1 if block.load else 2))
+    place = {"file_offset": table, "vaddr": table + block.bias, "paddr": table + block.bias}
     segments = [s._replace(**place) if s.type == c.PT_PHDR else s for s in _with_section(head.kept, file, block, size)]
     is_program = head.is_static or any(s.type == c.PT_INTERP for s in head.kept)
     warning = "the program headers moved to the end of what is loaded; do not strip the file again: eu-strip damages it"
     if is_program:
         warning += ", GNU strip before 2.44 its .sframe; after any GNU strip, kernels before 5.18 do not start it"
-    return Placement(file, block, size, tuple(segments), {}, 0, (warning,), file.data, table_file_offset=table)
+    warnings = (warning, *_padding_warnings(file, block))
+    return Placement(file, block, size, tuple(segments), {}, 0, warnings, file.data, table_file_offset=table)
+
+
+def _padding_warnings(file: LinkedFile, block: AddedBlock) -> tuple[str, ...]:
+    """Return a warning where a file grows by many zeros."""
+    padding = block.file_offset - file.loaded_end if block.is_inserted else 0
+    return (f"{padding:,} zeros are in the file in place of .bss",) if padding > _LARGE_PADDING else ()

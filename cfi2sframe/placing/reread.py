@@ -348,7 +348,7 @@ def _check_layout(view: FileView, other: FileView, *, has_any_size: bool = False
         expect(before["p_vaddr"] + before["p_memsz"] <= after["p_vaddr"], "segments overlap, or are out of order")
     for load in view.loads:
         expect(
-            span_of(load).end <= len(view.data) and load["p_filesz"] <= load["p_memsz"],
+            (not load["p_filesz"] or span_of(load).end <= len(view.data)) and load["p_filesz"] <= load["p_memsz"],
             "a segment extends past the end of the file",
         )
         expect((load["p_vaddr"] - load["p_offset"]) % max(load["p_align"], 1) == 0, "a segment is misaligned")

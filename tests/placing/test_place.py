@@ -38,7 +38,7 @@ def test_refused_where_the_heap_would_move(monkeypatch: pytest.MonkeyPatch, tmp_
     program = heap_program(kind)
     with pytest.raises(EmbedError, match="may need its heap right after its data"):
         embed(program, tmp_path / "converted", LARGE)
-    monkeypatch.setattr(place, "_is_end_fixed", lambda _file: False)
+    monkeypatch.setattr(place, "is_end_fixed", lambda _file: False)
     embed(program, tmp_path / "converted", LARGE)
     assert attempt(tmp_path / "converted").status == 1
 

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a linked file may be whose last segment must stay the last: an interpreter, or a saved image with its heap."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from cfi2sframe.constants import elf as c
+from cfi2sframe.elf.references import dynamic_entries
+from cfi2sframe.placing.gate import LinkedFile
+
+#: Where GNU ld places programs at fixed addresses.
+_PROGRAM_VADDRS: Final = {c.EM_X86_64: 0x400000, c.EM_AARCH64: 0x400000, c.EM_S390: 0x1000000}
+#: The most bytes of .bss of an interpreter; klibc's has 17 KB.
+_LARGEST_BSS: Final = 1 << 20
+
+
+def may_be_interpreter(file: LinkedFile) -> bool:
+    """Whether a file with .bss may be a program interpreter: it has an entry, and needs no other file.
+
+    Of programs, as which klibc's or nix-ld looks, these are left out: one with thread-local storage finds that by
+    AT_PHDR, by which an interpreter gets another file's headers; one where linkers place programs, whose addresses an
+    interpreter leaves free; and one with more .bss than any interpreter is known to have.
+    """
+    last, types = file.loads[-1], {segment.type for segment in file.segments}
+    bss_size = last.memory_size - last.file_size
+    dynamic = dynamic_entries(file)
+    if not file.header.entry_vaddr or c.PT_INTERP in types or not bss_size or c.DT_NEEDED in dynamic:
+        return False
+    is_fixed = file.header.type == c.ET_EXEC
+    if not is_fixed and not dynamic.get(c.DT_FLAGS_1, 0) & c.DF_1_PIE:
+        return True
+    is_usual = is_fixed and file.loads[0].vaddr == _PROGRAM_VADDRS[file.arch.elf_machine]
+    return c.PT_TLS not in types and not is_usual and bss_size <= _LARGEST_BSS
+
+
+def is_end_fixed(file: LinkedFile) -> bool:
+    """Whether a program may rely on the address of its heap, which Linux starts after the highest segment.
+
+    Without address randomization, which `personality` turns off, `sbrk` and `brk` find the heap there. Images that were
+    saved with their heap (GCL's, those of older Emacs) go on at that address, and are not position-independent.
+    """
+    if file.header.type != c.ET_EXEC:
+        return False
+    found = _symbols_among(file, (b"personality", b"brk", b"sbrk"))
+    return b"personality" in found and len(found) > 1
+
+
+def _symbols_among(file: LinkedFile, names: Iterable[bytes]) -> set[bytes]:
+    """Return those of some names that symbols have."""
+    wanted, found = tuple(name + b"\0" for name in names), set[bytes]()
+    for table in file.symbol_tables:
+        strings = file.section_bytes(file.sections[table.link]) if table.link < len(file.sections) else b""
+        offsets = (offset for (offset,) in file.records(table, "I20x"))
+        found.update(strings[at : strings.index(b"\0", at)] for at in offsets if strings.startswith(wanted, at))
+    return found
