@@ -95,7 +95,7 @@ KINDS: dict[str, tuple[Callable[[bytes], bytes], ...]] = {
         lambda _: converted(OBJECT, 2),
     ),
     "another producer's, correct and complete": (lambda _: of_gas(RIGHT),),
-    "another producer's, of another version or wrong; the new one has a row wherever it has one": (
+    "another producer's, of another version or wrong; the new section has a row at every PC where the old one has": (
         lambda data: without_record(converted(data, 2)),
         lambda _: of_gas(WRONG),
     ),
