@@ -107,18 +107,28 @@ def add_output(parser: argparse.ArgumentParser, formats: Sequence[str]) -> argpa
 
 
 def printing_of(arguments: argparse.Namespace, inputs: Sequence[str]) -> Printing:
-    """Return where to print what. Raises `RequestError` for a suffix of a format that the verb does not write."""
+    """Return where to print what.
+
+    Raises `RequestError` for a format that cannot be written, and for a suffix of one that the verb does not write.
+    """
     check_apart("output", arguments.output, inputs)
-    if arguments.format is not None:
-        return Printing(arguments.output, arguments.format)
+    named = arguments.format or _format_by_suffix(arguments)
+    if named == "html":
+        from cfi2sframe.report.tables import check_format
+
+        check_format(named)
+    return Printing(arguments.output, named)
+
+
+def _format_by_suffix(arguments: argparse.Namespace) -> str:
     formats = arguments.formats
     suffix = os.path.splitext(arguments.output)[1].lower()
     # Other letters are a format that no verb writes; digits belong to a version or a date.
-    named = _BY_SUFFIX.get(suffix, suffix[1:] if suffix[1:].isalpha() else formats[0])
+    named: str = _BY_SUFFIX.get(suffix, suffix[1:] if suffix[1:].isalpha() else formats[0])
     if named not in formats:
         known = f"{', '.join(formats[:-1])} and {formats[-1]}"
         raise RequestError(f"-o {arguments.output}: the formats are {known}, not {named}")
-    return Printing(arguments.output, named)
+    return named
 
 
 def count_or_all(text: str) -> int | None:
@@ -237,7 +247,7 @@ def collect(
 def publish(collected: Collected[Answer], make: "Callable[[], Report]", printing: Printing, nothing: str) -> int:
     """Make a report of what was collected and write it; return the exit status. Without answers, say `nothing`.
 
-    Raises `OutputError`, and `RequestError` when Jinja2 is missing for a page.
+    Raises `OutputError`.
     """
     if not collected.answers:
         if collected.failed:

@@ -43,7 +43,7 @@ class WriteRequest(NamedTuple):
 
     `named` are files and directories of the command line; `listed` are those of `--files-from`, skipped if they have
     nothing to convert. `output` is for a single input; None: rewrite each file, or only check it
-    (`settings.only_checks`). `report` is a file for lines of JSON or, with an output, for the account.
+    (`settings.only_checks`). `report` is a file for lines of JSON.
     """
 
     named: tuple[str, ...]
@@ -77,11 +77,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"  {PROGRAM} --check debian/tmp                 what that would do\n\n"
         "exit status: 0 success; 1 --check would change a file; 2 usage; 3 unusable file; 4 a failure condition.\n",
     )
-    add_write_options(
-        parser,
-        "ELF output, or raw bytes if OUT is - or ends in .sframe",
-        of_report="; with -o, one object",
-    )
+    add_write_options(parser, "ELF output, or raw bytes if OUT is - or ends in .sframe")
     group = add_conversion_options(parser)
     add_option(group, "--replace", "also replace a damaged section, or one with rows that the new one lacks")
     group = parser.add_argument_group("failure conditions")
@@ -108,7 +104,7 @@ def request_of(arguments: argparse.Namespace) -> WriteRequest:
     )
     request = write_request(arguments, settings)
     if request.settings.is_raw:
-        refuse(arguments, ("replace", "no-verify", "keep-rights"), "for ELF output")
+        refuse(arguments, ("replace", "keep-rights"), "for ELF output")
     elif options.section_vaddr is not None:
         raise RequestError("--section-address is only valid for raw output; an ELF file determines the address itself")
     return request
@@ -117,8 +113,8 @@ def request_of(arguments: argparse.Namespace) -> WriteRequest:
 # What remove shares
 
 
-def add_write_options(parser: argparse.ArgumentParser, text: str, *, of_report: str = "") -> None:
-    """Add the options of both verbs: `text` says what `-o` writes, `of_report` what `--report` does."""
+def add_write_options(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add the options of both verbs: `text` says what `-o` writes."""
     add_inputs(parser, "ELF file; with --in-place or --check, also directory; with -o, - is stdin")
     group = parser.add_argument_group("output")
     add_option(group, "-o, --output OUT", text)
@@ -126,15 +122,13 @@ def add_write_options(parser: argparse.ArgumentParser, text: str, *, of_report: 
     add_option(group, "--check", "print what --in-place would do, and exit with 1 if it would change a file")
     add_option(group, "--keep-rights", "refuse a file whose owner, set-ID bits or attributes cannot be kept")
     add_option(group, "--no-verify", "do not read back and check what was written")
-    add_option(group, "--report FILE", f"write a line of JSON for each file{of_report}")
+    add_option(group, "--report FILE", "write a line of JSON for each file")
     add_option(group, "-v, --verbose", "print a summary on standard error")
 
 
 def write_request(arguments: argparse.Namespace, settings: Settings) -> WriteRequest:
     """Return what the arguments of either verb ask for. Raises `RequestError` when they contradict, and `OSError`."""
     _check_target(arguments)
-    if settings.removes and arguments.output is not None:
-        refuse(arguments, ("report",), _IN_PLACE)
     listed = listed_names(arguments)
     report, output = arguments.report, arguments.output
     if report == output == "-":
@@ -262,17 +256,8 @@ def _write_report(request: WriteRequest, outcomes: Sequence[Outcome]) -> int:
     """Write the report, if there is to be one; return an exit status."""
     if request.report is None:
         return EXIT_SUCCESS
-    if request.output is not None:
-        import json
-
-        (account,) = [outcome.account for outcome in outcomes]
-        if not account:
-            return EXIT_SUCCESS
-        text = f"{json.dumps(json.loads(account), indent=2)}\n"
-    else:
-        text = "".join(f"{json_line(outcome)}\n" for outcome in outcomes)
     try:
-        write_text(request.report, text)
+        write_text(request.report, "".join(f"{json_line(outcome)}\n" for outcome in outcomes))
     except OutputError as error:
         return fail(error, "")
     return EXIT_SUCCESS

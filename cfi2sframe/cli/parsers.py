@@ -76,6 +76,8 @@ class _Parser(argparse.ArgumentParser):
         word = unknown[0].partition("=")[0]
         if word == "--version":
             return f"; {PROGRAM} --version prints it"
+        if word == "--dry-run" and "--check" in self._option_string_actions:
+            return "; did you mean --check?"
         if word == "--json" and "--format" in self._option_string_actions:
             return "; did you mean --format json?"
         others = [verb for verb, each in parsers_of(make_parser()).items() if word in each._option_string_actions]  # noqa: SLF001

@@ -11,16 +11,20 @@ from contextlib import contextmanager
 from importlib import import_module
 from io import TextIOWrapper
 from types import FrameType
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM, Voice, fail, say
 from cfi2sframe.cli.parsers import DEFAULT_VERB, VERBS, make_parser, verb_parser
 from cfi2sframe.cli.progress import ticking
 from cfi2sframe.errors import Cfi2SFrameError
 
+#: Options of every verb, which may also stand before it.
+_SHARED_OPTIONS: Final = ("-q", "--quiet", "--color", "-r", "--recursive")
+
 
 def run_words(words: list[str]) -> int:
     """Run a command line; its first word is a verb, or the verb is convert. Return the exit status."""
+    words = _with_verb_first(words)
     if words[:1] == ["help"]:
         words = [*(word for word in words[1:2] if word != "help"), "--help"]
     if not words or words[0] in ("-h", "--help", "--version"):
@@ -30,6 +34,15 @@ def run_words(words: list[str]) -> int:
     # As an input of convert, a misspelled verb would be found missing only after other files were rewritten.
     refused = _refused(words[:1], is_start=True)
     return refused or status_of(DEFAULT_VERB, lambda: _run_verb(DEFAULT_VERB, words, is_named=False))
+
+
+def _with_verb_first(words: list[str]) -> list[str]:
+    """Move the options that all verbs share after the verb that follows them, if one does."""
+    start = 0
+    while start < len(words) and words[start].partition("=")[0] in _SHARED_OPTIONS:
+        start += 2 if words[start] == "--color" else 1
+    is_verb = start < len(words) and words[start] in VERBS
+    return [words[start], *words[:start], *words[start + 1 :]] if is_verb else words
 
 
 def _answer(words: list[str]) -> int:
@@ -65,19 +78,18 @@ def _refused(files: Sequence[str], *, is_start: bool) -> int:
         if word in VERBS:
             say("error", f"the verb comes first: {PROGRAM} {word} ...")
             return EXIT_USAGE
-        if position > 0:
+        if position > 0 or not is_start:
             continue
         from difflib import get_close_matches
 
         for near in get_close_matches(word.lower(), (*VERBS, "help"), 1):
             say("error", f"'{word}' is neither a verb nor a file; did you mean '{near}'?")
             return EXIT_USAGE
-        if is_start and os.sep in word:
+        if os.sep in word:
             say("error", "No such file or directory", word)
-            return EXIT_UNUSABLE
-        if is_start:
+        else:
             say("error", f"'{word}' is neither a verb nor a file")
-            return EXIT_UNUSABLE
+        return EXIT_UNUSABLE
     return EXIT_SUCCESS
 
 

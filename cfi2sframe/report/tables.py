@@ -6,6 +6,7 @@ Names come from untrusted files: each renderer escapes what a terminal, a browse
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
 from cfi2sframe.errors import RequestError
@@ -91,8 +92,14 @@ def common_directory(names: Sequence[str]) -> str:
     return "" if directory == "/" else directory
 
 
+def check_format(format_name: str) -> None:
+    """Raise `RequestError` if a format needs a package that is not installed."""
+    if format_name == "html" and find_spec("jinja2") is None:
+        raise RequestError("HTML output needs Jinja2: pip install jinja2, or Debian's python3-jinja2")
+
+
 def render(report: Report, format_name: str) -> str:
-    """Return a report in one of `FORMATS`. Raises `RequestError` for a page without Jinja2."""
+    """Return a report in one of `FORMATS`. Raises what `check_format` raises."""
     match format_name:
         case "json":
             import json
@@ -169,10 +176,9 @@ def _html(report: Report) -> str:
     import hashlib
     from importlib.resources import files
 
-    try:
-        from jinja2 import Environment
-    except ImportError:
-        raise RequestError("HTML output needs Jinja2: pip install 'cfi2sframe[html]'") from None
+    check_format("html")
+    from jinja2 import Environment
+
     source = (files(__package__) / "page.html").read_text("utf-8")
     page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True).from_string(
         source

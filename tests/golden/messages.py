@@ -55,6 +55,8 @@ help
 --in-place verify prog
 pgro --in-place prog
 ./pgro -o out
+-q --color never verify with
+--in-place prog --dry-run
 verify prog --would
 verify --json prog
 coverage -r tree
@@ -97,6 +99,7 @@ prog -o out.sframe --section-address 0x10000000000000000
 prog --check --section-address 4096
 prog -o out --section-address 4096
 prog -o out.sframe --replace
+prog -o out.sframe --no-verify
 prog -o out.sframe --sframe-version 2 --section-address 0x100000000
 prog --in-place -j 0
 s390x.so -o out --sframe-version 1

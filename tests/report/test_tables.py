@@ -22,6 +22,7 @@ from cfi2sframe.report.coverage_report import coverage_report
 from cfi2sframe.report.size import comparison_report, size_report
 from cfi2sframe.report.tables import FORMATS, Column, Report, Table, render
 from cfi2sframe.text import printable
+from tests.support.cli import run
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import TEXT_VADDR, cie_of, linked_file, push_fp
 from tests.support.needs import attempt, need
@@ -77,10 +78,14 @@ def test_nothing_at_all() -> None:
         assert render(Report("nothing", [], [], {"files": []}), name)
 
 
-def test_a_page_without_jinja(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_without_jinja(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(RequestError, match=r"HTML output needs Jinja2: pip install 'cfi2sframe\[html\]'"):
+    with pytest.raises(RequestError, match="HTML output needs Jinja2: pip install jinja2"):
         render(reports("a")[0], "html")
+    # Before the work begins.
+    monkeypatch.chdir(tmp_path)
+    assert run("coverage", "/bin/ls", "-o", "page.html").status == 2
+    assert not list(tmp_path.iterdir())
 
 
 def test_text_is_aligned() -> None:
