@@ -8,7 +8,18 @@ from typing import Final
 
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.report.coverage import SUMMED, Coverage, Missing, MissingSum, coverage_data, share
-from cfi2sframe.report.tables import Cell, Column, Report, Table, cells_of, column_sums, common_directory
+from cfi2sframe.report.tables import (
+    MAX_BARS,
+    Bar,
+    Cell,
+    Chart,
+    Column,
+    Report,
+    Table,
+    cells_of,
+    column_sums,
+    common_directory,
+)
 from cfi2sframe.text import counted, printable
 
 _BYTES: Final = (
@@ -23,7 +34,7 @@ _BYTES: Final = (
 #: Columns, and the field that each shows.
 _FILE_COLUMNS: Final = {
     Column("described", "s"): "described_share",
-    Column("bytes of code", ",", has_bar=True): "code_size",
+    Column("bytes of code", ","): "code_size",
     Column("without CFI", ","): "without_cfi_size",
     Column("left out", ","): "left_out_size",
     Column("functions", ","): "function_count",
@@ -41,7 +52,16 @@ def coverage_report(accounts: Sequence[Coverage], *, top: int | None = None) -> 
         tables.append(places)
     notes = list(_notes(total, sum(each.place_count for each in total.missing_sums) - len(places.rows)))
     files = [coverage_data(each) for each in accounts]
-    return Report(f"{total.file}: {headline(total)}", tables, notes, {"schema": SCHEMA_VERSION, "files": files})
+    data = {"schema": SCHEMA_VERSION, "files": files}
+    return Report(f"{total.file}: {headline(total)}", tables, notes, data, chart=_chart(accounts))
+
+
+def _chart(accounts: Sequence[Coverage]) -> Chart:
+    """Return what describes the code of each file; of many, the files with the most code."""
+    largest = sorted(accounts, key=lambda each: -each.code_size)[:MAX_BARS]
+    sizes = [[getattr(each, name) for name, _ in _BYTES] for each in largest]
+    bars = [Bar(each.file, each.described_share, parts) for each, parts in zip(largest, sizes, strict=True)]
+    return Chart([text for _, text in _BYTES], bars)
 
 
 def add_up(accounts: Sequence[Coverage]) -> Coverage:
@@ -100,7 +120,7 @@ def _tables_of_one(coverage: Coverage) -> Iterator[Table]:
 
 
 def _parts_table(title: str, noun: str, parts: Sequence[tuple[int, str]], whole: int, text: str) -> Table:
-    columns = (Column(noun, ",", has_bar=True), Column("share", "s"), Column("what"))
+    columns = (Column(noun, ","), Column("share", "s"), Column("what"))
     rows = [(count, share(count, whole), what) for count, what in parts if count]
     return Table(title, columns, rows, (whole, share(whole, whole), text))
 
@@ -118,7 +138,7 @@ def _table_of_several(accounts: Sequence[Coverage], total: Coverage) -> Table:
 
 
 def _why_tables(coverage: Coverage) -> list[Table]:
-    columns = (Column("bytes", ",", has_bar=True), Column("places", ","), Column("what"), Column("why"))
+    columns = (Column("bytes", ","), Column("places", ","), Column("what"), Column("why"))
     rows = [(size, count, kind, reason) for kind, reason, count, size in coverage.missing_sums]
     total = (sum(row[0] for row in rows), sum(row[1] for row in rows), "", "")
     return [Table("What is missing, and why", columns, rows, total)] if rows else []
@@ -127,15 +147,17 @@ def _why_tables(coverage: Coverage) -> list[Table]:
 def _places_table(accounts: Sequence[Coverage], top: int | None) -> Table:
     every = [(each, account.file) for account in accounts for each in account.missing]
     columns = (
-        Column("bytes", ",", has_bar=True),
+        Column("bytes", ","),
         *map(Column, ("address", "section", "what", "why", "function", "file")),
     )
     rows: list[list[Cell]] = [
         [each.size, f"0x{each.address:x}", each.section, each.kind, _why(each), each.demangled, file]
         for each, file in sorted(every, key=lambda pair: -pair[0].size)[:top]
     ]
-    width = len(columns) if len(accounts) > 1 else len(columns) - 1
-    return Table("Largest gaps", columns[:width], [row[:width] for row in rows])
+    if len(accounts) == 1:
+        columns = columns[:-1]
+    shown = [number for number in range(len(columns)) if any(row[number] for row in rows)]
+    return Table("Largest gaps", [columns[n] for n in shown], [[row[n] for n in shown] for row in rows])
 
 
 def _why(item: Missing) -> str:

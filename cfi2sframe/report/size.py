@@ -21,7 +21,18 @@ from cfi2sframe.dwarf.instructions import ADVANCES, read_instructions
 from cfi2sframe.dwarf.numbers import fixed_size
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.report.coverage import figures
-from cfi2sframe.report.tables import Cell, Column, Report, Table, cells_of, column_sums, common_directory
+from cfi2sframe.report.tables import (
+    MAX_BARS,
+    Bar,
+    Cell,
+    Chart,
+    Column,
+    Report,
+    Table,
+    cells_of,
+    column_sums,
+    common_directory,
+)
 from cfi2sframe.sframe.model import FunctionBody
 from cfi2sframe.sframe.write import row_tail
 from cfi2sframe.text import counted
@@ -39,7 +50,7 @@ _SHORT_EXPRESSION: Final = 3
 _NOTE: Final = "ratio: .sframe to the CFI and .eh_frame_hdr; GNU as+ld: an estimate within 3 %."
 #: Columns, and the field that each shows.
 _COLUMNS: Final = {
-    Column(".sframe", ",", has_bar=True): "sframe_size",
+    Column(".sframe", ","): "sframe_size",
     Column("ratio", ".2f"): "ratio",
     Column("of file", ".2f", " %"): "growth_percent",
     Column("GNU as+ld", ","): "gnu_size",
@@ -205,7 +216,16 @@ def size_report(
         "totals": [total._asdict()],
         "files": [file._asdict() for file in files],
     }
-    return Report(_headline(total, level), [table], _notes(total), data)
+    return Report(_headline(total, level), [table], _notes(total), data, chart=_chart(shown))
+
+
+def _chart(files: Sequence[FileSize]) -> Chart:
+    """Return the sizes of the first files, and by how much the sections of GNU as and ld would be larger."""
+    bars = [
+        Bar(each.file, human(each.sframe_size), (each.sframe_size, max(each.gnu_size - each.sframe_size, 0)))
+        for each in files[:MAX_BARS]
+    ]
+    return Chart((".sframe", "more by GNU as and ld"), bars, max((sum(bar.sizes) for bar in bars), default=0))
 
 
 def _headline(total: FileSize, level: int | None) -> str:

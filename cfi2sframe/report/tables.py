@@ -14,6 +14,8 @@ from cfi2sframe.text import printable
 
 Cell = int | float | str | None
 
+#: The most bars of a chart.
+MAX_BARS: Final = 12
 #: The names of all formats; the first is the default.
 FORMATS: Final = ("text", "markdown", "csv", "json", "html")
 #: The width of notes in text.
@@ -23,12 +25,11 @@ _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uf
 
 
 class Column(NamedTuple):
-    """A heading and, for numbers, their format and unit. In pages, cells of a column that `has_bar` have one."""
+    """A heading and, for numbers, their format and unit."""
 
     name: str
     format: str = ""
     unit: str = ""
-    has_bar: bool = False
 
     def text(self, cell: Cell) -> str:
         """Return a cell as text that is safe to print; empty for None."""
@@ -52,11 +53,26 @@ class Table(NamedTuple):
         rows = [*self.rows, *([] if self.total is None else [self.total])]
         return [list(map(Column.text, self.columns, row)) for row in rows]
 
-    def bars(self, column: int) -> list[float]:
-        """Return the lengths of the bars of a column, in percent of the longest one."""
-        cells = [0 if cell is None or isinstance(cell, str) else cell for cell in (row[column] for row in self.rows)]
-        most = max(cells, default=0)
-        return [round(100 * cell / most, 1) if most > 0 else 0.0 for cell in cells]
+
+class Bar(NamedTuple):
+    """A bar of a chart: what it is about, what is written beside it, and the size of each of its parts."""
+
+    name: str
+    text: str
+    sizes: Sequence[int]
+
+
+class Chart(NamedTuple):
+    """Bars, for pages; `parts` says what the parts of each are. A bar of `whole` has the full width; 0: each has."""
+
+    parts: Sequence[str]
+    bars: Sequence[Bar]
+    whole: int = 0
+
+    def widths(self, bar: Bar) -> list[float]:
+        """Return the widths of a bar's parts, in percent of the chart's."""
+        whole = self.whole or sum(bar.sizes) or 1
+        return [round(100 * size / whole, 1) for size in bar.sizes]
 
 
 class Report(NamedTuple):
@@ -73,6 +89,7 @@ class Report(NamedTuple):
     data: Mapping[str, Any]
     lines: Iterable[str] | None = None
     origin: str = ""
+    chart: Chart | None = None
 
 
 def cells_of(record: object, columns: Mapping[Column, str]) -> list[Cell]:

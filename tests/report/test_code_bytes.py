@@ -110,7 +110,7 @@ def test_many_stretches() -> None:
     assert len(coverage.missing) == NAMED_COUNT
     assert coverage.missing[0].name == "f2"
     *_, places = coverage_report([coverage], top=2).tables
-    assert [(row[0], row[1], row[5]) for row in places.rows] == [(12, "0x20040", "f2"), (12, "0x20070", "f5")]
+    assert [(row[0], row[1], row[-1]) for row in places.rows] == [(12, "0x20040", "f2"), (12, "0x20070", "f5")]
     notes = coverage_report([coverage], top=2).notes
     assert notes[0] == f"{count - 2:,} more not shown; use --top all."
     assert len(coverage_report([coverage]).tables[-1].rows) == NAMED_COUNT

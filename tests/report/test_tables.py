@@ -181,10 +181,28 @@ def parse(page: str) -> _Page:
 
 #: Clicks on headings, and then the order of files as the title.
 CLICKS: Final = """
-const order = column => { document.querySelectorAll("thead th")[column].click()
+const order = column => { document.querySelectorAll("thead button")[column].click()
   return [...document.querySelectorAll("summary")].map(each => each.textContent).join(" ") }
 document.title = [order(0), order(0), order(4)].join(" | ")
 """
+#: The order of addresses after a click on their heading, and whether the page is as wide as its window, as the title.
+ADDRESSES: Final = """
+document.querySelectorAll("thead button")[1].click()
+document.title = [...document.querySelectorAll("tbody td:nth-child(2)")].map(each => each.textContent).join(" ")
+  + ` ${document.documentElement.scrollWidth <= innerWidth}`
+"""
+BROWSER: Final = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync")
+
+
+def title_after(script: str, page: str, folder: Path, *words: str) -> str:
+    """Return the title of a page in a browser, after a script of the test has run in it."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    page = page.replace("script-src ", f"script-src 'sha256-{digest}' ")
+    (folder / "page.html").write_text(page.replace("</body>", f"<script>{script}</script></body>"))
+    words = (*BROWSER, *words, f"--user-data-dir={folder}", "--dump-dom", f"file://{folder}/page.html")
+    done = attempt(need("chromium"), *words)
+    (title,) = re.findall(r"<title>(.*)</title>", done.out)
+    return str(title)
 
 
 @pytest.mark.parametrize("report", reports("lib/a.so"))
@@ -194,7 +212,9 @@ def test_pages(report: Report) -> None:
     page = parse(text)
     names = [tag for tag, _ in page.tags]
     assert names.count("script") == 1
-    assert not {"link", "img", "iframe", "object", "embed", "base", "form", "input", "button"} & set(names)
+    assert not {"link", "img", "iframe", "object", "embed", "base", "form", "input"} & set(names)
+    # Headings are reached by keyboard.
+    assert names.count("button") == names.count("th")
     policies = [attributes["content"] for _, attributes in page.tags if "http-equiv" in attributes]
     script = re.search(r"<script>(.*)</script>", text, re.DOTALL)
     assert script is not None
@@ -235,32 +255,51 @@ def test_a_page_says_where_it_comes_from() -> None:
 
 
 def test_columns_sort(tmp_path: Path) -> None:
-    """A click sorts by a column, the largest first; another one the other way."""
-    browser = need("chromium")
+    """A click sorts by a column, the largest number first; another one the other way."""
     names = ["b.so", "a.so", "c.so"]
     files = [measured(name, library(count)) for name, count in zip(names, (2, 9, 5), strict=True)]
     page = render(size_report(files, order=None), "html")
-    digest = base64.b64encode(hashlib.sha256((CLICKS).encode()).digest()).decode()
-    page = page.replace("script-src ", f"script-src 'sha256-{digest}' ").replace(
-        "</body>", f"<script>{CLICKS}</script></body>"
-    )
-    (tmp_path / "page.html").write_text(page)
-    words = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--dump-dom"]
-    done = attempt(browser, *words, f"file://{tmp_path}/page.html")
-    assert re.findall(r"<title>(.*)</title>", done.out) == ["a.so c.so b.so | b.so c.so a.so | c.so b.so a.so"], (
-        done.err
-    )
+    assert title_after(CLICKS, page, tmp_path) == "a.so c.so b.so | b.so c.so a.so | a.so b.so c.so"
 
 
-def test_bars_are_shares_of_the_largest() -> None:
-    report = size_report(sample_files())
-    widths = [
-        float((attributes["style"] or "")[4:-1])
-        for _, attributes in parse(render(report, "html")).tags
-        if "style" in attributes
+@pytest.mark.parametrize("width", [1280, 500])
+def test_addresses_sort_as_numbers_and_a_page_fits_its_window(width: int, tmp_path: Path) -> None:
+    table = Table("", (Column("bytes", ","), Column("address"), Column("function")), [
+        (1, "0x1000", "f" * 30), (2, "0xab0", "g" * 300), (3, "0x20", "h i " * 50),
+    ])  # fmt: skip
+    page = render(Report("head", [table], [], {}), "html")
+    found = title_after(ADDRESSES, page, tmp_path, f"--window-size={width},800")
+    assert found == "0x20 0xab0 0x1000 true"
+
+
+def test_paper_has_all_rows(tmp_path: Path) -> None:
+    rows = [(number, f"row{number}") for number in range(200)]
+    (tmp_path / "page.html").write_text(
+        render(Report("head", [Table("", (Column("n", ","), Column("what")), rows)], [], {}), "html")
+    )
+    words = (*BROWSER, f"--user-data-dir={tmp_path}", f"--print-to-pdf={tmp_path}/page.pdf")
+    attempt(need("chromium"), *words, f"file://{tmp_path}/page.html")
+    text = attempt(need("pdftotext"), f"{tmp_path}/page.pdf", "-").out
+    assert set(re.findall(r"row\d+", text)) == {what for _, what in rows}
+
+
+def test_a_chart_shows_shares_of_code_and_sizes_by_file() -> None:
+    coverages, files = [covered("a.so", "f"), covered("b.so", "f")], sample_files()
+    chart = coverage_report(coverages).chart
+    assert chart is not None
+    assert [bar.name for bar in chart.bars] == ["a.so", "b.so"]
+    for bar, coverage in zip(chart.bars, coverages, strict=True):
+        assert sum(bar.sizes) == coverage.code_size
+        assert sum(chart.widths(bar)) == pytest.approx(100, abs=0.5)
+    chart = size_report(files).chart
+    assert chart is not None
+    largest = max(max(file.sframe_size, file.gnu_size) for file in files)
+    assert chart.whole == largest
+    assert {bar.sizes[0] for bar in chart.bars} == {file.sframe_size for file in files}
+    styles = [
+        attributes["style"] for _, attributes in parse(render(size_report(files), "html")).tags if "style" in attributes
     ]
-    sizes = [row[0] for row in report.tables[0].rows if isinstance(row[0], int)]
-    assert widths == [round(100 * size / max(sizes), 1) for size in sizes]
+    assert styles == [f"--w:{width}%" for bar in chart.bars for width in chart.widths(bar)]
 
 
 def test_a_page_of_coverage_has_the_largest_places_with_functions_and_reasons() -> None:
