@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a run is, on standard error: a line every ten seconds; on a terminal, one line redrawn or a bar of tqdm."""
+"""How far a run is, on a terminal: one line, redrawn each second; tqdm, if installed, adds a bar."""
 
+import math
 import os
 import signal
 import sys
@@ -27,25 +28,22 @@ if TYPE_CHECKING:
 _STANDARD_ERROR: Final = 2
 #: When this variable is "never", nothing is shown.
 _VARIABLE: Final = "CFI2SFRAME_PROGRESS"
-#: Seconds until the first line, and between lines.
+#: Seconds until the line is drawn, and until it is drawn again.
 _FIRST_SECONDS: Final = 2.0
-_INTERVAL_SECONDS: Final = 10.0
-_TERMINAL_INTERVAL_SECONDS: Final = 1.0
+_INTERVAL_SECONDS: Final = 1.0
+#: Columns of tqdm's bar, with what is around it.
+_BAR_WIDTH: Final = 24
 #: Return to the start of a terminal's line, and erase it.
 _ERASE: Final = "\r\033[K"
 #: The share of the bytes that must be done before the time left is guessed.
 _MIN_SHARE: Final = 0.1
 
 
-class _Shown:
-    """The run whose progress is shown, and whether a terminal has a line about it, without a line end."""
-
-    files: "Files | None" = None
-    is_drawn = False
-
-
 class Files:
     """The files of a run: their sizes in bytes by name, in the order in which work on them begins."""
+
+    #: The run whose progress is shown.
+    shown: "Files | None" = None
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self._left = dict(sizes)
@@ -53,45 +51,47 @@ class Files:
         self._size = sum(sizes.values())
         self._start = time.monotonic()
         self._bar = _bar(self._size) if self._count > 1 else None
+        self._is_drawn = False
 
     def add(self, name: str) -> None:
         """Count a file as done."""
         size = self._left.pop(name, 0)
         if self._bar is not None:
-            self._bar.set_postfix_str(f"{self._count - len(self._left):,} of {self._count:,} files", refresh=False)
             self._bar.update(size)
 
-    def clear(self) -> None:
-        """Remove the bar or the line, to print something else."""
+    def draw(self) -> None:
+        """Draw the line, with the bar, in place of the one before. A signal handler calls this."""
+        text, width = f"{PROGRAM}: info: {printable(self.line())}", os.get_terminal_size(_STANDARD_ERROR).columns - 1
+        self._is_drawn = True
         if self._bar is not None:
-            self._bar.clear()
-        if _Shown.is_drawn:
-            _Shown.is_drawn = False
+            self._bar.set_description_str(text[: width - _BAR_WIDTH])
+        else:
+            # The interrupted code may hold the lock of sys.stderr.
+            os.write(_STANDARD_ERROR, f"{_ERASE}{text[:width]}".encode("utf-8", "backslashreplace"))
+
+    def clear(self) -> None:
+        """Remove the line, to print something else."""
+        if self._is_drawn:
+            self._is_drawn = False
             os.write(_STANDARD_ERROR, _ERASE.encode())
 
     def line(self) -> str:
-        """Return how far the run is; nothing where a bar shows it."""
-        if self._bar is not None:
-            return ""
+        """Return how far the run is, in a sentence."""
+        seconds = time.monotonic() - self._start
         name = next(iter(self._left), "")
-        if self._count < 2:
-            return f"processing {name}" if name else ""
         done = self._size - sum(self._left.values())
-        text = f"{self._count - len(self._left):,} of {self._count:,} files"
-        if self._size * _MIN_SHARE <= done < self._size:
-            seconds = (time.monotonic() - self._start) * (self._size - done) / done
-            text += f", about {seconds:,.0f} s left"
-        return f"{text}, processing {name}" if name else text
+        text = "" if self._count < 2 else f"{self._count - len(self._left):,} of {self._count:,} files, "
+        if self._count > 1 and self._size * _MIN_SHARE <= done < self._size:
+            text += f"about {seconds * (self._size - done) / done:,.0f} s left, "
+        return f"{text}processing {name} ({seconds:,.0f} s)"
 
     def __enter__(self) -> Self:
-        _Shown.files = self
+        Files.shown = self
         return self
 
     def __exit__(self, *_: object) -> None:
-        _Shown.files = None
+        Files.shown = None
         self.clear()
-        if self._bar is not None:
-            self._bar.close()
 
 
 def watched(
@@ -117,8 +117,8 @@ def watched(
 
 
 def _bar(size: int) -> Any:  # noqa: ANN401 - tqdm has no types
-    """Return a bar that appears when the run has taken a while; None without a terminal or tqdm."""
-    if not sys.stderr.isatty() or _is_off():
+    """Return a bar that is drawn when its text is set; None without a terminal or tqdm."""
+    if not _is_shown():
         return None
     try:
         from tqdm import tqdm
@@ -126,30 +126,20 @@ def _bar(size: int) -> Any:  # noqa: ANN401 - tqdm has no types
         return None
     # Processes are forked from this one, which must have no thread that watches for slow bars.
     tqdm.monitor_interval = 0
-    return tqdm(total=size, unit="B", unit_scale=True, delay=_FIRST_SECONDS, leave=False, dynamic_ncols=True)
+    return tqdm(total=size, bar_format=f"{{desc}} |{{bar:{_BAR_WIDTH - 4}}}|", delay=math.inf, leave=False)
 
 
-def _is_off() -> bool:
-    return os.environ.get(_VARIABLE) == "never" or Voice.is_quiet
+def _is_shown() -> bool:
+    return sys.stderr.isatty() and os.environ.get(_VARIABLE) != "never" and not Voice.is_quiet
 
 
 @contextmanager
-def ticking(verb: str) -> Iterator[None]:
-    """Print lines about a run that takes long."""
-    start, is_terminal = time.monotonic(), sys.stderr.isatty()
+def ticking() -> Iterator[None]:
+    """Draw how far a run is that takes long."""
 
     def tick(_number: int, _frame: FrameType | None) -> None:
-        text = verb if _Shown.files is None else _Shown.files.line()
-        if text and not _is_off():
-            line = f"{PROGRAM}: info: {printable(text)} ({time.monotonic() - start:,.0f} s)"
-            # A verb without files may print at any time.
-            _Shown.is_drawn = is_terminal and _Shown.files is not None
-            if _Shown.is_drawn:
-                line = _ERASE + line[: os.get_terminal_size(_STANDARD_ERROR).columns - 1]
-            else:
-                line += "\n"
-            # The interrupted code may hold the lock of sys.stderr.
-            os.write(_STANDARD_ERROR, line.encode("utf-8", "backslashreplace"))
+        if Files.shown is not None and _is_shown():
+            Files.shown.draw()
 
     try:
         previous = signal.signal(signal.SIGALRM, tick)
@@ -157,8 +147,7 @@ def ticking(verb: str) -> Iterator[None]:
         # Only the main thread may install handlers.
         yield
         return
-    interval = _TERMINAL_INTERVAL_SECONDS if is_terminal else _INTERVAL_SECONDS
-    signal.setitimer(signal.ITIMER_REAL, _FIRST_SECONDS, interval)
+    signal.setitimer(signal.ITIMER_REAL, _FIRST_SECONDS, _INTERVAL_SECONDS)
     try:
         yield
     finally:

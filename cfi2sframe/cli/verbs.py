@@ -28,12 +28,12 @@ def run_words(words: list[str]) -> int:
     if words[:1] == ["help"]:
         words = [*(word for word in words[1:2] if word != "help"), "--help"]
     if not words or words[0] in ("-h", "--help", "--version"):
-        return status_of("", lambda: _answer(words))
+        return status_of(lambda: _answer(words))
     if words[0] in VERBS:
-        return status_of(words[0], lambda: _run_verb(words[0], words[1:]))
+        return status_of(lambda: _run_verb(words[0], words[1:]))
     # As an input of convert, a misspelled verb would be found missing only after other files were rewritten.
     refused = _refused(words[:1], is_start=True)
-    return refused or status_of(DEFAULT_VERB, lambda: _run_verb(DEFAULT_VERB, words, is_named=False))
+    return refused or status_of(lambda: _run_verb(DEFAULT_VERB, words, is_named=False))
 
 
 def _with_verb_first(words: list[str]) -> list[str]:
@@ -99,14 +99,14 @@ def parse(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespa
     return parser.parse_intermixed_args(words) if rest else options
 
 
-def status_of(verb: str, run: Callable[[], int]) -> int:
+def status_of(run: Callable[[], int]) -> int:
     """Run a verb; turn every expected failure into one line and an exit status."""
     if isinstance(sys.stdout, TextIOWrapper):
         # Characters outside its encoding are escaped, instead of raising an error.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
-            with _ended_by_signals(), ticking(verb):
+            with _ended_by_signals(), ticking():
                 status = run()
             sys.stdout.flush()
         except SystemExit as stop:

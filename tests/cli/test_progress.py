@@ -19,7 +19,7 @@ SLOW = """
 import sys, time
 from cfi2sframe.conversion import convert
 from cfi2sframe.cli import progress, run
-progress._FIRST_SECONDS = progress._INTERVAL_SECONDS = progress._TERMINAL_INTERVAL_SECONDS = 0.08
+progress._FIRST_SECONDS = progress._INTERVAL_SECONDS = 0.08
 if {hides_tqdm}:
     sys.modules["tqdm"] = None
 true = convert.read_cfi
@@ -33,74 +33,71 @@ run()
 """
 
 
-def run_slowly(*words: str | Path, stderr: int = subprocess.PIPE, hides_tqdm: bool = False) -> str:
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", SLOW.format(hides_tqdm=hides_tqdm), *map(str, words)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "CFI2SFRAME_PROGRESS": "always"},
-        stdout=subprocess.DEVNULL,
-        stderr=stderr,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    return done.stderr or ""
+def run_slowly(*words: str | Path, hides_tqdm: bool = True, **variables: str) -> list[str]:
+    """Return what is drawn on a terminal, one after the other in its last line, and printed there."""
+    terminal, end = os.openpty()
+    termios.tcsetwinsize(end, (24, 160))
+    with os.fdopen(end, "wb"):
+        subprocess.run(
+            [sys.executable, "-P", "-c", SLOW.format(hides_tqdm=hides_tqdm), *map(str, words)],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "CFI2SFRAME_PROGRESS": "", **variables},
+            stdout=subprocess.DEVNULL,
+            stderr=end,
+            check=False,
+            timeout=60,
+        )
+        os.write(end, b"\n")
+        shown = os.read(terminal, 1 << 16).decode()
+    os.close(terminal)
+    return [part.removeprefix("\033[K") for part in re.split(r"[\r\n]+", shown)]
 
 
 @pytest.mark.parametrize("words", ["FILE -o FILE.sframe", "coverage FILE", "verify --would-be FILE"])
 def test_a_long_run_about_a_file_names_it(tmp_path: Path, words: str) -> None:
     path = tmp_path / "slow.o"
     path.write_bytes(OBJECT)
-    err = run_slowly(*words.replace("FILE", str(path)).split())
-    assert f"cfi2sframe: info: processing {path} (" in err
-    assert len(re.findall(r" \(\d+ s\)\n", err)) >= 2
+    shown = run_slowly(*words.replace("FILE", str(path)).split())
+    assert shown.count(f"cfi2sframe: info: processing {path} (0 s)") >= 2
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_a_long_run_says_how_far_it_is(tmp_path: Path, jobs: str) -> None:
+@pytest.mark.parametrize("hides_tqdm", [False, True])
+def test_a_long_run_says_how_far_it_is(tmp_path: Path, jobs: str, *, hides_tqdm: bool) -> None:
+    """With tqdm, the same sentence has a bar after it."""
+    if not hides_tqdm:
+        pytest.importorskip("tqdm")
     for number in range(4):
         (tmp_path / f"slow{number}.o").write_bytes(object_of(number) + bytes(1 << 18))
-    err = run_slowly("--in-place", "-r", "--for", "ld", tmp_path, "-j", jobs)
-    found = re.findall(r"info: (\d) of 4 files(?:, about \d+ s left)?, processing \S+slow\d.o \(", err)
+    shown = run_slowly("--in-place", "-r", "--for", "ld", tmp_path, "-j", jobs, hides_tqdm=hides_tqdm)
+    pattern = r"cfi2sframe: info: (\d) of 4 files(?:, about \d+ s left)?, processing \S+slow\d.o \(\d+ s\)( +\|.*\|)?"
+    found = [match for match in (re.fullmatch(pattern, line) for line in shown) if match]
     assert len(found) >= 3
-    assert found == sorted(found)
+    assert [match[1] for match in found] == sorted(match[1] for match in found)
+    assert all((match[2] is None) == hides_tqdm for match in found)
+    assert any("info: 4 files: 4 converted" in line for line in shown)
 
 
 def test_the_time_left_is_guessed_when_a_tenth_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CFI2SFRAME_PROGRESS", "never")
     with Files({"first": 9, "second": 1, "third": 90}) as files:
         files.add("first")
-        assert files.line() == "1 of 3 files, processing second"
+        assert files.line() == "1 of 3 files, processing second (0 s)"
         files.add("second")
-        assert files.line() == "2 of 3 files, about 0 s left, processing third"
-
-
-@pytest.mark.parametrize("hides_tqdm", [False, True])
-def test_a_terminal_has_a_bar_or_a_line_that_is_redrawn(tmp_path: Path, *, hides_tqdm: bool) -> None:
-    if not hides_tqdm:
-        pytest.importorskip("tqdm")
-    for number in range(3):
-        (tmp_path / f"slow{number}.o").write_bytes(object_of(number))
-    terminal, end = os.openpty()
-    termios.tcsetwinsize(end, (24, 120))
-    with os.fdopen(end, "wb"):
-        run_slowly("--in-place", "-r", "--for", "ld", tmp_path, "-j", "1", stderr=end, hides_tqdm=hides_tqdm)
-        shown = os.read(terminal, 1 << 16).decode()
-    os.close(terminal)
-    assert ("2 of 3 files]" in shown) == (not hides_tqdm)
-    lines = [
-        line for line in shown.split("\r") if re.match(r"\033\[Kcfi2sframe: info: \d of 3 files.*processing ", line)
-    ]
-    assert bool(lines) == hides_tqdm
-    assert all("\n" not in line and len(line) < 120 + len("\033[K") for line in lines)
-    assert "info: 3 files: 3 converted" in shown
+        assert files.line() == "2 of 3 files, about 0 s left, processing third (0 s)"
 
 
 def test_progress_can_be_switched_off(tmp_path: Path) -> None:
     path = tmp_path / "slow.o"
     path.write_bytes(OBJECT)
+    assert run_slowly(path, "-o", tmp_path / "out.o", CFI2SFRAME_PROGRESS="never") == ["", ""]
+
+
+def test_what_is_no_terminal_gets_no_progress(tmp_path: Path) -> None:
+    path = tmp_path / "slow.o"
+    path.write_bytes(OBJECT)
     done = subprocess.run(
-        [sys.executable, "-P", "-c", SLOW.format(hides_tqdm=False), str(path), "-o", str(tmp_path / "out.o")],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "CFI2SFRAME_PROGRESS": "never"},
+        [sys.executable, "-P", "-c", SLOW.format(hides_tqdm=True), str(path), "-o", str(tmp_path / "out.o")],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "CFI2SFRAME_PROGRESS": ""},
         capture_output=True,
         check=False,
         timeout=60,

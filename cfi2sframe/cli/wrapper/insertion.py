@@ -83,7 +83,7 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
                 return EXIT_SUCCESS
             has_log = bool(os.environ.get("CFI2SFRAME_LOG"))
             request = _request_of(path, [*["--verbose"] * has_log, *options])
-            status = status_of("convert", lambda: convert.run_request(request))
+            status = status_of(lambda: convert.run_request(request))
         except (Cfi2SFrameError, OSError) as error:
             status = EXIT_UNUSABLE
             said.write(message(role, "error", reason_of(error), path))
