@@ -73,7 +73,7 @@ def test_json(wrong: Path, tmp_path: Path) -> None:
 def test_a_page(wrong: Path) -> None:
     result = run("audit", wrong, "--format", "html")
     assert (result.status, result.err) == (1, ())
-    assert b"<td>.cfi_def_cfa_offset 16</td>" in result.out
+    assert b">.cfi_def_cfa_offset 16</td>" in result.out
 
 
 def test_the_directive_is_right(tmp_path: Path) -> None:
