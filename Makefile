@@ -105,20 +105,23 @@ check-dist: venv ## build them twice in different surroundings, and compare the 
 zipapp: venv ## build the program as one file, which needs the system's capstone -> dist/cfi2sframe.pyz
 	$(BIN)/python tools/zipapp.py dist/cfi2sframe.pyz
 
-.PHONY: judges packages oracles corpus-files
+.PHONY: judges packages oracles corpus-files modules
 
-judges: packages oracles corpus-files ## fetch what some tests need: Debian's programs (as root), newer binutils, LLVM, real ELF files
+judges: packages oracles corpus-files modules ## fetch what some tests need: Debian's programs (as root), other binutils, LLVM, real ELF files
 
 packages:
 	tools/install-packages
 
-# GNU binutils 2.44 and the newest (also to run on s390x), LLVM and mold.
+# GNU binutils 2.40, 2.44 and the newest (also to run on s390x), LLVM and mold.
 oracles:
 	tools/fetch-oracles build/oracles sid=mold
 
 # Real ELF files of three architectures.
 corpus-files:
 	tools/fetch-corpus build/corpus
+
+modules: venv
+	$(BIN)/$(PIP_INSTALL) requirements/judges.txt
 
 glibc: oracles ## build a glibc whose backtrace() reads SFrame, for a slow test; takes 15 minutes
 	tools/build-glibc build/glibc build/oracles
@@ -163,6 +166,7 @@ lock:
 	$(LOCK) --extra build --constraint requirements/dev.txt --output-file requirements/run.txt
 	$(LOCK) --extra docs --constraint requirements/dev.txt --output-file requirements/docs.txt
 	$(LOCK) --extra fuzz --constraint requirements/dev.txt --output-file requirements/fuzz.txt
+	$(LOCK) --extra judges --constraint requirements/dev.txt --output-file requirements/judges.txt
 	$(LOCK) --extra lock --constraint requirements/dev.txt --output-file requirements/lock.txt
 	$(PYTHON) tools/lowest.py > build/lock/lowest.in
 	$(LOCK) --extra test --constraint build/lock/lowest.in --output-file requirements/lowest.txt

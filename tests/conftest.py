@@ -3,10 +3,12 @@
 
 import gc
 import os
+import resource
 import signal
 import subprocess
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
@@ -16,6 +18,7 @@ from tests.support.consumer.walk import Sampler, build_sampler
 from tests.support.contrib import install_programs
 from tests.support.needs import need
 from tests.support.oracle import tools
+from tests.support.skips import ALLOWED, Skip, by_reason, judge
 
 # Programs that a shell starts in the background ignore SIGINT, and those that the tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -32,12 +35,22 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 # A busy machine makes any run long enough to tell of its progress.
 os.environ["CFI2SFRAME_PROGRESS"] = "never"
 
+_CPU_SECONDS: Final = "CPU seconds"
+_WORKERS: Final = pytest.StashKey[list[float]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Prepare for what workers tell."""
+    config.stash[_WORKERS] = []
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Tell which tests to run."""
     parser.addoption(
         "--tier", choices=tiers.TIERS, default="first", help="what to run of what is named (tests/tiers.py)"
     )
+    parser.addoption("--skips", action="store_true", help="fail unless what skips is what may (tests/support/skips.py)")
+    parser.addoption("--absent", default="", help="targets of make that failed for want of the archive")
 
 
 @pytest.hookimpl(trylast=True)
@@ -57,24 +70,49 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name the way to run what was skipped; `pytest -rs` has the reasons."""
-    skipped = terminalreporter.getreports("skipped")
-    if skipped:
-        terminalreporter.write_line(
-            f"{len(skipped)} skipped: tools or files are missing; for those that Debian has: make judges"
-        )
+def _used() -> float:
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
+    """Tell what was missing, and the cost of the run; with --skips, fail a run that skipped other tests than it may."""
+    config = session.config
+    reporter: pytest.TerminalReporter | None = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None:
+        # A worker of pytest-xdist.
+        config.workeroutput[_CPU_SECONDS] = _used()  # type: ignore[attr-defined]
+        yield
+        return
+    reports = reporter.stats.get("skipped", [])
+    skips = [Skip(report.nodeid, report.longrepr[2].removeprefix("Skipped: ")) for report in reports]
+    lines = ["", *by_reason(skips)]
+    if config.getoption("--skips"):
+        wrong, excused = judge(skips, ALLOWED, config.getoption("--tier"), config.getoption("--absent").split())
+        if wrong and not session.exitstatus:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        lines += [*wrong, *([f"{excused} tests not run for want of the archive"] if excused else [])]
+    yield
+    by_workers: list[float] = config.stash[_WORKERS]
+    for line in (*lines, f"{_used() + sum(by_workers):.0f} seconds of CPU"):
+        reporter.write_line(line)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:  # noqa: ANN401 -- a type of pytest-xdist, which may be missing
+    """Keep what a worker of pytest-xdist has used."""
+    node.config.stash[_WORKERS].append(getattr(node, "workeroutput", {}).get(_CPU_SECONDS, 0))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Generator[None, object, object]:
     """Skip a test that misses a file of the corpus: an archive that changes may not have all of them."""
     try:
         return (yield)
     except FileNotFoundError as error:
         if not str(error.filename).startswith(str(tools.corpus_root())):
             raise
-        pytest.skip(f"{pyfuncitem.name}: no {error.filename}; fetch it with: make corpus-files")
+        pytest.skip(f"no {Path(error.filename).name}: make corpus-files")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -95,7 +95,7 @@ def test_names_that_begin_with_a_dash(tmp_path: Path, monkeypatch: pytest.Monkey
         Path("-out.sframe").unlink()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs a user without rights")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without rights")
 @pytest.mark.parametrize("words", [("--in-place", "in.o"), ("in.o", "-o", "out.o")])
 def test_a_directory_that_cannot_be_written_is_named(words: tuple[str, ...], request: pytest.FixtureRequest) -> None:
     """The file itself may well be writable."""

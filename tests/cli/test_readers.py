@@ -30,8 +30,8 @@ def linked(directory: Path, *flags: str) -> Path:
     command = ["gcc", "-O1", "-no-pie", "-fno-pie", *flags, "program.c", "-o", "program"]
     try:
         subprocess.run(command, cwd=directory, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("gcc does not link this here")
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no gcc that links this: {error}")
     return directory / "program"
 
 

@@ -117,7 +117,7 @@ def test_the_site_is_made_without_a_warning(tmp_path: Path) -> None:
     """A broken link, a page that no list of pages names, a docstring that is no markup would be one."""
     for name in ("sphinx", "myst_parser", "furo"):
         if find_spec(name) is None:
-            pytest.skip(f"{name} is not here: make docs")
+            pytest.skip(f"no {name}: make docs")
     words: list[str | Path] = [
         "--conf-dir",
         ROOT / "docs",

@@ -29,7 +29,7 @@ BUILT = shutil.ignore_patterns(
 @pytest.fixture(scope="module")
 def _backend() -> None:
     if find_spec("flit_core") is None:
-        pytest.skip("flit_core is not here: pip install flit_core")
+        pytest.skip("no flit_core: make venv")
 
 
 def copy_of_the_tree(target: Path) -> Path:
@@ -96,7 +96,7 @@ def test_the_sdist_builds_the_wheel(archives: tuple[Path, Path, Path], tmp_path:
 def installed(archives: tuple[Path, Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with the wheel alone; its dependencies are those that run this test."""
     if find_spec("ensurepip") is None:
-        pytest.skip("no ensurepip: apt-get install python3-venv")
+        pytest.skip("no ensurepip: make packages")
     folder = tmp_path_factory.mktemp("installed") / "venv"
     run(sys.executable, "-m", "venv", folder)
     run(folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", archives[1])

@@ -146,7 +146,7 @@ def release_of(label: str) -> Release:
         return Release(tools.version, tools.directory.parent)
     if name == "llvm":
         if not (sid / ".done").exists():
-            pytest.skip("LLVM's newest tools are not here; fetch them with: make oracles")
+            pytest.skip("no newest llvm-readelf: make oracles")
         return Release(tool_version(str(sid / "bin" / "llvm-dwarfdump")), sid)
     path = shutil.which(name)
     found = tool_version(path) if path else ""

@@ -197,7 +197,7 @@ def test_executors_of_python(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_dask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    distributed = pytest.importorskip("distributed", reason="no dask: pip install distributed")
+    distributed = pytest.importorskip("distributed", reason="no distributed: make modules")
     with distributed.Client(processes=False, n_workers=1, threads_per_worker=2, dashboard_address=None) as client:
         check_executor(client.get_executor(), tmp_path, capsys)
 

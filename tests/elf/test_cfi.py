@@ -336,7 +336,7 @@ def test_zstd_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def zstd(plain: bytes) -> bytes:
-    zstandard = pytest.importorskip("zstandard", reason="no zstandard; get it with: pip install zstandard")
+    zstandard = pytest.importorskip("zstandard", reason="no zstandard: make venv")
     return bytes(zstandard.ZstdCompressor().compress(plain))
 
 

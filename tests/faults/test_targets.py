@@ -165,7 +165,7 @@ def test_a_signature_of_the_old_bytes_is_named(source: Path, name: str, words: t
     try:
         os.setxattr(source, name, seal)
     except OSError as error:
-        pytest.skip(f"no such attributes here: {error}")
+        pytest.skip(f"only root can sign files, on a file system that keeps {name}: {error}")
     folder = source.parent
     warning = f"cfi2sframe: in.o: warning: {name} no longer matches the contents; sign the file again\n"
     assert run(folder, *words) == (0, b"", warning)
@@ -177,7 +177,7 @@ def test_a_signature_of_the_old_bytes_is_named(source: Path, name: str, words: t
     assert run(folder, "remove", "--in-place", written) == (0, b"", warning.replace("in.o", written))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs a file of another user")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 @pytest.mark.parametrize("words", [("--in-place", "in.o"), ("remove", "--in-place", "in.o")], ids=" ".join)
 def test_an_owner_that_cannot_be_kept(source: Path, faults: Faults, words: tuple[str, ...]) -> None:
     """As for a user who converts another user's program: it loses its set-ID bits, and that is said."""
@@ -218,7 +218,7 @@ def test_attributes_that_cannot_be_kept(source: Path, faults: Faults) -> None:
     assert (done.status, stat.S_IMODE(source.stat().st_mode) & stat.S_IRWXG) == (0, 0)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs a file of another user")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_a_copy_of_another_users_program(source: Path) -> None:
     """It is the caller's, without rights of its own; that it is the caller's needs no word."""
     os.chown(source, 12345, 12345)

@@ -3,7 +3,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from itertools import product
@@ -13,6 +12,7 @@ import pytest
 
 from tests.support.cli import ROOT
 from tests.support.jobs import has_section, object_of
+from tests.support.needs import need
 
 COUNT = 5
 #: So much that processes are started.
@@ -145,8 +145,7 @@ def test_memory_that_there_is_not(tmp_path: Path, verb: str, jobs: str) -> None:
 
 
 def need_prlimit() -> None:
-    if shutil.which("prlimit") is None:
-        pytest.skip("no prlimit: apt-get install util-linux")
+    need("prlimit")
 
 
 def test_no_more_processes_to_be_had(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ class World(NamedTuple):
 def glibc_folder() -> Path:
     """Return the folder that `make glibc` fills, or skip."""
     if not (GLIBC / "version").exists():
-        pytest.skip("no glibc that reads SFrame; build it with: make glibc")
+        pytest.skip("no glibc that reads SFrame: make glibc, which takes 15 minutes")
     return GLIBC
 
 

@@ -178,7 +178,7 @@ def test_mold(objects: Objects, origin: str, tmp_path: Path, request: pytest.Fix
     """Only versions of mold that know SFrame merge sections; others put them one after the other."""
     folder = Path(objects.tools.tool("ld")).parent
     if origin == "fetched" and not (folder / "ld.mold").exists():
-        pytest.skip("no mold beside the fetched binutils; make oracles brings it")
+        pytest.skip("no mold beside the fetched binutils: make oracles")
     if origin == "machine":
         need("mold")
     version = tool_version("mold" if origin == "machine" else str(folder / "mold"))

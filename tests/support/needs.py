@@ -18,7 +18,7 @@ def need(*programs: str) -> str:
     for program in programs:
         path = shutil.which(program)
         if path is None:
-            pytest.skip(f"{program} is not here; make judges brings it, if Debian has it")
+            pytest.skip(f"no {program}: make packages, if Debian has it")
         paths.append(path)
     return paths[0]
 

@@ -172,7 +172,7 @@ class Checker:
     """Executes instructions of an ABI, and compares what they do with their effects. Skips without the emulator."""
 
     def __init__(self, target: Target, effect_of: Callable[[int, int, str, str], Effect | None] | None = None) -> None:
-        self.unicorn = pytest.importorskip("unicorn", reason="no emulator; get it with: pip install unicorn")
+        self.unicorn = pytest.importorskip("unicorn", reason="no unicorn: make venv")
         self.target = target
         self._effect_of = effect_of or target.abi.effect_of
         self._order: Final = "big" if target.abi is s390x.ABI else "little"

@@ -18,7 +18,7 @@ Target = Literal["amd64", "aarch64", "s390x"]
 CorpusArch = Literal["amd64", "arm64", "s390x"]
 
 _BUILD = Path(__file__).resolve().parents[3] / "build"
-_SUITES: dict[BinutilsVersion, str] = {"2.44": "trixie", "newest": "sid"}
+_SUITES: dict[BinutilsVersion, str] = {"2.40": "bookworm", "2.44": "trixie", "newest": "sid"}
 _PREFIXES: dict[Target, str] = {"amd64": "", "aarch64": "aarch64-linux-gnu-", "s390x": "s390x-linux-gnu-"}
 _VERSION = re.compile(r"(\d+\.\d+(?:\.\d+)?)")
 
@@ -33,7 +33,7 @@ class Binutils(NamedTuple):
         """Path of a program for a target; the test is skipped when this set has none."""
         path = self.directory / (_PREFIXES[target] + name)
         if not path.exists():
-            pytest.skip(f"no {path.name} in binutils {self.version} ({self.directory})")
+            pytest.skip(f"no {path.name} in binutils {self.version}")
         return str(path)
 
 
@@ -51,7 +51,7 @@ def corpus_directory(arch: CorpusArch) -> Path:
     """The folder of the fetched ELF files of one architecture."""
     path = corpus_root() / arch
     if not (path / ".done").exists():
-        pytest.skip(f"no ELF files of {arch}; fetch them with: make corpus-files")
+        pytest.skip(f"no ELF files of {arch}: make corpus-files")
     return path
 
 
@@ -64,15 +64,13 @@ def tool_version(path: str) -> str:
 
 
 def find_binutils(version: BinutilsVersion) -> Binutils:
-    """Find GNU binutils: "2.40" is the machine's own when it has that version, the others are fetched."""
-    if version == "2.40":
-        path = shutil.which("as")
-        if path is None or tool_version(path) != version:
-            pytest.skip(f"the machine's own binutils is not {version}")
+    """Find GNU binutils, which are fetched; "2.40" is the machine's own where it has that version."""
+    path = shutil.which("as") if version == "2.40" else None
+    if path is not None and tool_version(path) == version:
         return Binutils(version, Path(path).parent)
     directory = oracles_directory() / _SUITES[version] / "bin"
     if not (directory.parent / ".done").exists():
-        pytest.skip(f"binutils {version} is not here; fetch it with: make oracles")
+        pytest.skip(f"no binutils {version}: make oracles")
     return Binutils(tool_version(str(directory / "as")), directory)
 
 
@@ -80,7 +78,7 @@ def find_s390x_binutils() -> Binutils:
     """Find the newest GNU binutils that run on s390x themselves, under an emulator: readelf and objdump."""
     directory = oracles_directory() / "sid-s390x" / "bin"
     if not (directory.parent / ".done").exists():
-        pytest.skip("binutils for s390x are not here; fetch them with: make oracles")
+        pytest.skip("no binutils of s390x: make oracles")
     need("qemu-s390x")
     return Binutils(tool_version(str(directory / "readelf")), directory)
 
@@ -89,5 +87,5 @@ def find_llvm_readelf() -> str:
     """Find the newest llvm-readelf, which is fetched."""
     path = oracles_directory() / "sid" / "bin" / "llvm-readelf"
     if not path.exists():
-        pytest.skip("the newest llvm-readelf is not here; fetch it with: make oracles")
+        pytest.skip("no newest llvm-readelf: make oracles")
     return str(path)

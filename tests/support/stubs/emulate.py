@@ -34,7 +34,7 @@ def measure(image: ElfImage, ranges: Iterable[range], entries: Iterable[int]) ->
 
 class _Machine:
     def __init__(self, image: ElfImage, ranges: tuple[range, ...]) -> None:
-        self.unicorn = pytest.importorskip("unicorn", reason="no emulator; get it with: pip install unicorn")
+        self.unicorn = pytest.importorskip("unicorn", reason="no unicorn: make venv")
         self.image = image
         self.ranges = ranges
         self.sizes: dict[int, int] = {}
