@@ -4,7 +4,6 @@
 Addresses are virtual addresses of the file; sizes count bytes. Everything raised on purpose is a `Cfi2SFrameError`.
 """
 
-from collections.abc import Container, Sequence
 from os import PathLike
 
 from cfi2sframe.constants.sframe import ERRATA, SFRAME_VERSION_2, SFRAME_VERSION_3
@@ -18,11 +17,9 @@ from cfi2sframe.conversion.convert import (
     place_again,
     read_cfi,
 )
-from cfi2sframe.conversion.functions import holes_of, results_of
-from cfi2sframe.conversion.lower import InParts, Result, Skip, Target, check_target, lower_programs
-from cfi2sframe.conversion.owners import CodeMap, map_code
+from cfi2sframe.conversion.lower import Target, check_target
 from cfi2sframe.conversion.sources import Cfi, find_cfi, read_programs
-from cfi2sframe.dwarf.fdes import CfiEntries, FdeIndex
+from cfi2sframe.dwarf.fdes import FdeIndex
 from cfi2sframe.elf.cfi import CfiKind
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import load
@@ -31,8 +28,7 @@ from cfi2sframe.existing import existing_section
 from cfi2sframe.sframe.model import Section
 from cfi2sframe.sframe.read import DecodedSection, read_header, read_section
 from cfi2sframe.verification.readers import Broken, Verdict
-from cfi2sframe.verification.truth import Truth
-from cfi2sframe.verification.verify import Verification, verify_section
+from cfi2sframe.verification.verify import Asked, Verification, verify_section
 
 
 def convert(
@@ -151,34 +147,35 @@ def verify(
     section: Section | None = None,
     *,
     source: CfiKind | None = None,
+    reader: str | None = None,
 ) -> Verification:
     """Compare an SFrame section with the CFI of a file, at every address where rows of either start or end.
 
     For a file, given as for `convert`, that is its own section or `section`, and `source` selects the CFI. Functions
     of the section in code without CFI are compared with what the instructions say; the section need not have any,
     unless `source` is "code". If the file has lost all of its CFI, and the instructions say something else than the
-    section, the result is not `is_compared`. For a conversion, the section is decoded from its bytes. Raises
-    `InputError` when there is no section, and what `convert` raises.
+    section, the result is not `is_compared`. For a conversion, the section is decoded from its bytes. What the `reader`
+    of `READERS` would refuse may be absent. Raises `InputError` when there is no section, and what `convert` raises.
     """
     if isinstance(subject, Conversion):
         with naming(subject.image.name):
             made = _decode_made(subject) if section is None else section
-            return verify_section(subject.image, truth_of(subject), made)
+            asked = Asked(subject.target.errata, reader, in_parts=True)
+            return verify_section(subject.image, subject.cfi.entries, made, asked)
     check_options(Options(source=source))
     image = _image(subject)
     with naming(image.name):
-        return _verify(image, decode_existing(image) if section is None else section, source)
+        return _verify(image, decode_existing(image) if section is None else section, source, Asked(reader=reader))
 
 
-def _verify(image: ElfImage, section: Section, source: CfiKind | None) -> Verification:
-    target = Target(image.arch, section.version, section.errata)
-    check_target(target)
+def _verify(image: ElfImage, section: Section, source: CfiKind | None, asked: Asked) -> Verification:
+    check_target(Target(image.arch, section.version))
     if source is not None:
-        return _compare(image, read_cfi(image, source), section, target)
+        return verify_section(image, read_cfi(image, source).entries, section, asked)
     cfi = read_programs(image, *find_cfi(image, "code"))
-    found = _compare(image, cfi, section, target)
+    found = verify_section(image, cfi.entries, section, asked)
     if any(difference.kind == "extra" for difference in found.differences):
-        found = _compare_with_code(image, cfi, section, target) or found
+        found = _compare_with_code(image, cfi, section, asked) or found
     if not (cfi.entries or cfi.damaged or found.is_clean):
         # The section was made from CFI that has been stripped since, and that knew more than instructions tell.
         broken = tuple(difference for difference in found.differences if difference.kind == "invariant")
@@ -186,7 +183,7 @@ def _verify(image: ElfImage, section: Section, source: CfiKind | None) -> Verifi
     return found
 
 
-def _compare_with_code(image: ElfImage, cfi: Cfi, section: Section, target: Target) -> Verification | None:
+def _compare_with_code(image: ElfImage, cfi: Cfi, section: Section, asked: Asked) -> Verification | None:
     """Compare with rows from instructions, too; None where there are none."""
     from cfi2sframe.conversion.uncovered import with_derived
 
@@ -197,28 +194,7 @@ def _compare_with_code(image: ElfImage, cfi: Cfi, section: Section, target: Targ
     except InputError:
         # Nobody has asked for this.
         return None
-    return _compare(image, cfi, section, target) if "code" in cfi.entries.sources else None
-
-
-def _compare(image: ElfImage, cfi: Cfi, section: Section, target: Target) -> Verification:
-    results = results_of(cfi.entries, lower_programs(cfi.programs, target))
-    code_map = map_code(image, cfi.entries, target.version)
-    # Other producers describe a function whole or not at all.
-    may_lack_parts = {fde for fde, result in enumerate(results) if isinstance(result, InParts)}
-    return verify_section(image, _truth(cfi.entries, results, code_map, may_lack_parts), section)
-
-
-def truth_of(conversion: Conversion) -> Truth:
-    """Return what `verify_section` compares the section of a conversion with."""
-    return _truth(conversion.cfi.entries, conversion.results, conversion.code_map)
-
-
-def _truth(
-    entries: CfiEntries, results: Sequence[Result], code_map: CodeMap, may_lack_parts: Container[int] = ()
-) -> Truth:
-    skipped = {fde for fde, result in enumerate(results) if isinstance(result, Skip)}
-    holes = tuple(holes_of(entries, results, code_map))
-    return Truth(entries, skipped, holes, may_lack_parts, code_map.stubs, code_map.padding)
+    return verify_section(image, cfi.entries, section, asked) if "code" in cfi.entries.sources else None
 
 
 def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options: Options = Options()) -> DecodedSection:

@@ -164,23 +164,22 @@ def reader_warnings(conversion: Conversion) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def check(emitted: Emitted, rewritten: ElfImage) -> None:
+def check(emitted: Emitted, rewritten: ElfImage, reader: str | None = None) -> None:
     """Check a rewritten file, read again: nothing but the section changed, and the section agrees with the CFI.
 
-    Raises `EmbedError` or `VerificationError` when that is not so, `InputError` when the file cannot be read.
+    Functions that the `reader` would refuse may be absent. Raises `EmbedError` or `VerificationError` when that is not
+    so, `InputError` when the file cannot be read.
     """
     with naming(rewritten.name):
-        _check(emitted, rewritten)
+        _check(emitted, rewritten, reader)
 
 
-def _check(emitted: Emitted, rewritten: ElfImage) -> None:
-    from cfi2sframe.api import decode_existing, truth_of
-    from cfi2sframe.verification.verify import verify_section
+def _check(emitted: Emitted, rewritten: ElfImage, reader: str | None) -> None:
+    from cfi2sframe.api import decode_existing, verify
 
-    conversion = emitted.conversion
     emitted.check_unchanged(rewritten)
     # Everything else has just been found unchanged, so the CFI need not be read again.
-    found = verify_section(conversion.image, truth_of(conversion), decode_existing(rewritten))
+    found = verify(emitted.conversion, decode_existing(rewritten), reader=reader)
     wrong = (*found.differences, *found.notes)
     if wrong:
         first = wrong[0]

@@ -257,13 +257,9 @@ def _verdicts(image: ElfImage, wanted: _Wanted) -> tuple[tuple[str, ...], bool]:
 def _compared(image: ElfImage, wanted: _Wanted) -> Checked:
     """Compare the section with the CFI."""
     if wanted.is_conversion:
-        result = api.verify(api.convert_for(image, wanted.options, wanted.reader))
+        result = api.verify(api.convert_for(image, wanted.options, wanted.reader), reader=wanted.reader)
     else:
-        section = _section(image, wanted)
-        result = api.verify(image, section, source=wanted.options.source)
-        if wanted.reader is not None and any(difference.kind == "missing" for difference in result.differences):
-            # Functions that the reader would refuse may be missing.
-            result = api.verify(api.convert_for(image, wanted.options, wanted.reader), section)
+        result = api.verify(image, _section(image, wanted), source=wanted.options.source, reader=wanted.reader)
     differences, notes = (
         tuple({"place": image.place_text(vaddr), "kind": kind, "message": text} for kind, vaddr, text in found)
         for found in (result.differences, result.notes)

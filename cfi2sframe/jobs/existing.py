@@ -124,7 +124,7 @@ def _is_right(conversion: Conversion, existing: Existing, reader: str | None) ->
     from cfi2sframe.api import judge, verify
 
     section = existing.section
-    if section is None or not verify(conversion, section).is_clean:
+    if section is None or not verify(conversion, section, reader=reader).is_clean:
         return False
     verdicts = judge(conversion.image, section, reader, is_in_file=True) if reader else ()
     return not verdicts or any(verdict.reads_it for verdict in verdicts)

@@ -298,7 +298,7 @@ def _write(job: Job, conversion: Conversion, existing: Existing, file: InputFile
     known = known._replace(status="would convert", placement=placement, warnings=warnings)
     if settings.only_checks:
         return known
-    warnings = (*warnings, *_write_elf(job, emitted.chunks, file, partial(emit.check, emitted)))
+    warnings = (*warnings, *_write_elf(job, emitted.chunks, file, partial(emit.check, emitted, reader=settings.reader)))
     return known._replace(status="converted", warnings=warnings)
 
 

@@ -22,7 +22,7 @@ the releases that its editions name: in the reader's source, or by running it.
 
 from collections.abc import Callable
 from operator import lt
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, cast
 
 from cfi2sframe.constants.elf import EM_AARCH64, EM_S390, EM_X86_64, SHT_GNU_SFRAME
 from cfi2sframe.constants.sframe import FLAGS_BY_VERSION, HEADER_SIZE
@@ -30,6 +30,7 @@ from cfi2sframe.constants.sframe import SFRAME_F_FDE_FUNC_START_PCREL as _PCREL
 from cfi2sframe.constants.sframe import SFRAME_F_FDE_SORTED as _SORTED
 from cfi2sframe.constants.sframe import SFRAME_F_FRAME_POINTER as _FRAME_POINTER
 from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.sframe.model import Section
 from cfi2sframe.sframe.read import DecodedSection
 from cfi2sframe.verification import reader_checks as c
 from cfi2sframe.verification.reader_checks import Breaches, Check, Edition, Subject, each_body
@@ -202,6 +203,10 @@ _RULES: Final = (
 # fmt: on
 
 
+#: The rules that a function breaks by what it is, however it is written.
+_OF_FUNCTIONS: Final = ("text", "rows without data words", "flexible rows", "register numbers")
+
+
 def judge(name: str, section: DecodedSection, image: ElfImage, *, is_in_file: bool = False) -> tuple[Verdict, ...]:
     """Return what the reader called `name` would do with a section for `image`, by edition, the oldest first.
 
@@ -224,6 +229,16 @@ def refusal_of_file(name: str, image: ElfImage) -> Broken | None:
         if isinstance(message, str):
             return Broken(rule.name, rule.editions[key], message)
     return None
+
+
+def refused_functions(name: str, section: Section, image: ElfImage) -> set[int]:
+    """Return the starts of the functions that the newest edition of the reader called `name` does not take."""
+    key, edition = next((key, edition) for key, edition in reversed(_EDITIONS.items()) if edition.reader == name)
+    rules = [rule for rule in _RULES if key in rule.editions and rule.name in _OF_FUNCTIONS]
+    bodies = tuple(dict.fromkeys(section.bodies))
+    # These rules look at no bytes.
+    it = Subject(edition, cast("DecodedSection", section), image, bodies)
+    return {start for rule in rules for start, _ in rule.breaches(it) if start is not None}
 
 
 def _verdict(key: str, it: Subject) -> Verdict:

@@ -44,12 +44,16 @@ def row_difference(truth: RowState, state: FrameState | None, arch: Arch) -> str
         return None if state.cfa is None else "RA is undefined, but the row has a caller"
     if state.cfa is None:
         return "the row is an outermost frame, but RA is defined"
-    cfa = None if truth.cfa is None or isinstance(truth.cfa, NoCfa) else _value(truth.cfa, None, arch.sp_register, arch)
-    cfa_of_row = _value(state.cfa, None, arch.sp_register, arch)
+    cfa = (
+        None
+        if truth.cfa is None or isinstance(truth.cfa, NoCfa)
+        else value_by_rule(truth.cfa, None, arch.sp_register, arch)
+    )
+    cfa_of_row = value_by_rule(state.cfa, None, arch.sp_register, arch)
     text = state.cfa.equation(arch)
     if cfa is None:
         return f"CFA is {describe_cfa(truth.cfa, arch)}, the row has {text}"
-    sp = _sp_of_caller(truth, cfa, arch)
+    sp = sp_of_caller(truth, cfa, arch)
     if sp is None or cfa_of_row is None or cfa_of_row.plus(arch.sp_offset_from_cfa) != sp:
         if sp == cfa.plus(arch.sp_offset_from_cfa):
             return f"CFA is {describe_cfa(truth.cfa, arch)}, the row has {text}"
@@ -59,8 +63,8 @@ def row_difference(truth: RowState, state: FrameState | None, arch: Arch) -> str
         ("RA", truth.ra, state.ra, arch.ra_register),
         ("FP", truth.fp, state.fp, arch.fp_register),
     ):
-        value = _value(wanted, cfa, register, arch)
-        if value is None or value != _value(found, cfa_of_row, register, arch):
+        value = value_by_rule(wanted, cfa, register, arch)
+        if value is None or value != value_by_rule(found, cfa_of_row, register, arch):
             text = "unchanged" if found is None else found.equation(arch)
             return f"{name} is {describe_rule(wanted, arch)}, the row has {text}"
     if truth.signing is not (RaSigning.SIGNED if state.mangled_ra else RaSigning.NONE):
@@ -81,14 +85,14 @@ def attribute_difference(cie: DwarfCie, function: Attributes, version: int, *, s
     return None
 
 
-def _value(rule: RegisterRule | None, cfa: RowValue | None, own_register: int, arch: Arch) -> RowValue | None:
+def value_by_rule(rule: RegisterRule | None, cfa: RowValue | None, own_register: int, arch: Arch) -> RowValue | None:
     """Return the caller's value of a register by a rule of either format; without a rule it keeps its own.
 
     None where the value is lost, is no sum and no load of one, or counts from a CFA that is not known.
     """
     if isinstance(rule, Expression):
         simple = value_of(rule.code, arch.byte_order, starts_with_cfa=cfa is not None)
-        value = _value(simple, cfa, own_register, arch) if isinstance(simple, Rule) else None
+        value = value_by_rule(simple, cfa, own_register, arch) if isinstance(simple, Rule) else None
         return value.load() if value is not None and rule.deref else value
     if not isinstance(rule, Rule):
         return None if rule is NoRule.UNDEFINED else RowValue(own_register, (0,))
@@ -98,12 +102,12 @@ def _value(rule: RegisterRule | None, cfa: RowValue | None, own_register: int, a
     return base.plus(rule.offset).load() if rule.deref else base.plus(rule.offset)
 
 
-def _sp_of_caller(truth: RowState, cfa: RowValue, arch: Arch) -> RowValue | None:
-    """Return the caller's SP by the CFI; None as in `_value`."""
+def sp_of_caller(truth: RowState, cfa: RowValue, arch: Arch) -> RowValue | None:
+    """Return the caller's SP by the CFI; None as in `value_by_rule`."""
     of_abi = cfa.plus(arch.sp_offset_from_cfa)
     if arch.sp_offset_from_cfa and isinstance(truth.sp, Rule):
         # Where the ABI defines the CFA by SP (s390x), an SP that was saved in the stack frame is that same value.
         is_in_frame = cfa.register in (arch.sp_register, arch.fp_register)
         if truth.sp.is_saved_at_cfa or (truth.sp.is_register and is_in_frame):
             return of_abi
-    return of_abi if truth.sp is NoRule.UNSPECIFIED else _value(truth.sp, cfa, arch.sp_register, arch)
+    return of_abi if truth.sp is NoRule.UNSPECIFIED else value_by_rule(truth.sp, cfa, arch.sp_register, arch)

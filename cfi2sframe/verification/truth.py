@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has to be in force at each address of a file: by its FDEs and, where they are, by the instructions of its stubs.
+"""What has to be in force at each address of a file: by the instructions of stubs, elsewhere by FDEs.
 
 DWARF's rows are read here and nowhere else in verification.
 """
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from cfi2sframe.abi import Arch
 from cfi2sframe.dwarf.entries import DwarfCie
@@ -16,29 +16,16 @@ from cfi2sframe.dwarf.expression import rules_by_pc
 from cfi2sframe.dwarf.fdes import CfiEntries, FdeIndex
 from cfi2sframe.dwarf.rules import RowState
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.range_map import ADDRESS_END, Distinct, RangeMap, Span, holder_of, united
+from cfi2sframe.range_map import Distinct, RangeMap, Span, holder_of, united
 from cfi2sframe.sframe.model import FrameState
-from cfi2sframe.stubs import StubScan
 
 #: A row is compared with at most so many FDEs of its address. Linkers produce two or three; a hostile file may have
 #: thousands, and comparing all of them at each of their edges would be quadratic.
 MAX_CANDIDATES: Final = 16
 
 
-class Truth(NamedTuple):
-    """What a section is compared with: FDEs, and stubs.
-
-    `skipped` are the indices of the FDEs that the section's version cannot express. `holes` are the virtual addresses
-    `[start, end)` that it cannot express of others; FDEs in `may_lack_parts` may be absent altogether for that. A
-    function may reach over the `padding` that follows its FDE, with its last row in force; it need not.
-    """
-
-    entries: CfiEntries
-    skipped: Container[int]
-    holes: Sequence[tuple[int, int]]
-    may_lack_parts: Container[int]
-    stubs: StubScan
-    padding: tuple[Span, ...]
+#: What a claim rests on. Rows that this package has derived from instructions are no evidence for its own section.
+Evidence = Literal["CFI", "CFI of the PLT", "instructions of stubs", "none"]
 
 
 class Fde(NamedTuple):
@@ -58,6 +45,7 @@ class Claim(NamedTuple):
     rows: tuple[tuple[DwarfCie, RowState], ...] = ()
     state: FrameState | None = None
     fdes: tuple[Fde, ...] = ()
+    evidence: Evidence = "CFI"
 
 
 #: No function may be here.
@@ -79,14 +67,12 @@ def fdes_with_code(entries: CfiEntries, image: ElfImage) -> list[Fde]:
     return sorted(found)
 
 
-def padding_between(fdes: Sequence[Fde], truth: Truth) -> list[Span]:
-    """Return the padding after FDEs, up to the next one at most: there, a function may be absent."""
-    starts = [*[fde.start for fde in fdes], ADDRESS_END]
-    return [Span(start, min(end, starts[bisect_left(starts, start)])) for start, end in truth.padding]
-
-
 def truth_column(
-    truth: Truth, fdes: Sequence[Fde], padding: Sequence[Span], arch: Arch
+    entries: CfiEntries,
+    fdes: Sequence[Fde],
+    padding_ends: Mapping[int, int],
+    stubs: Iterable[tuple[int, int, FrameState]],
+    arch: Arch,
 ) -> tuple[RangeMap[int], Sequence[Claim]]:
     """Return what FDEs and stubs claim, as indices of claims by address, and the claims; 0 is `NOTHING`.
 
@@ -96,24 +82,26 @@ def truth_column(
 
     # Few lists of rows are distinct.
     @cache
-    def claims_of(cie: DwarfCie, states: tuple[RowState, ...]) -> list[int]:
-        return [claims.number_of(Claim(((cie, row),))) for row in states]
+    def claims_of(cie: DwarfCie, states: tuple[RowState, ...], evidence: Evidence) -> list[int]:
+        return [claims.number_of(Claim(((cie, row),), evidence=evidence)) for row in states]
 
-    programs = [(table.starts, claims_of(cie, table.states)) for cie, table, _ in truth.entries.programs]
-    program_of, padding_ends = truth.entries.program_of, dict(padding)
+    program_of = entries.program_of
+    derived = set(map(program_of.__getitem__, entries.sources.get("code", ())))
+    programs = [
+        (table.starts, claims_of(cie, table.states, "none" if number in derived else "CFI"))
+        for number, (cie, table, _) in enumerate(entries.programs)
+    ]
     for cluster in _clusters(fdes):
         if len(cluster) == 1:
             start, entry, end = cluster[0]
             deltas, claimed = programs[program_of[entry]]
             starts = [start + delta for delta in deltas]
         else:
-            starts, claimed, end = _overlapping(claims, truth, cluster)
+            starts, claimed, end = _overlapping(claims, entries, cluster)
         column.append(starts, claimed, padding_ends.get(end, end))
     _evaluate_at_pcs(column, claims, arch)
-    for stub in truth.stubs.functions:
-        start, end, body = stub.start_vaddr, stub.end_vaddr, stub.body
-        rows = zip(body.starts, [claims.number_of(Claim(state=state)) for state in body.states], strict=True)
-        column.put(*_repeated(start, end, start, body.repeat_size or stub.size, rows), end)
+    for start, end, state in stubs:
+        column.put([start], [claims.number_of(Claim(state=state, evidence="instructions of stubs"))], end)
     return column, claims.values
 
 
@@ -131,13 +119,12 @@ def _clusters(fdes: Sequence[Fde]) -> Iterator[list[Fde]]:
         yield cluster
 
 
-def _overlapping(claims: Distinct[Claim], truth: Truth, fdes: Sequence[Fde]) -> tuple[list[int], list[int], int]:
+def _overlapping(claims: Distinct[Claim], entries: CfiEntries, fdes: Sequence[Fde]) -> tuple[list[int], list[int], int]:
     """Return what FDEs that overlap, sorted by start, claim: addresses, the indices of claims, and where they end.
 
     Of the FDEs of the best source at an address, any may be the truth. The first one is that which unwinders find: the
     FDE that starts last, and of several such the first in the section.
     """
-    entries = truth.entries
     keys = {fde: (entries.rank_of(fde.entry), -fde.start, place) for place, fde in enumerate(fdes)}
     opening, closing = list(reversed(fdes)), sorted(fdes, key=lambda fde: -fde.end)
     live: list[tuple[int, int, int]] = []
@@ -175,7 +162,8 @@ def _evaluate_at_pcs(column: RangeMap[int], claims: Distinct[Claim], arch: Arch)
         found = rules_of(claim.rows[0][1].cfa) if len(claim.rows) == 1 else None
         if found is not None:
             ((cie, row),) = claim.rows
-            evaluated = [claim._replace(rows=((cie, row._replace(cfa=rule)),)) for rule in found.rules]
+            rows = [((cie, row._replace(cfa=rule)),) for rule in found.rules]
+            evaluated = [claim._replace(rows=each, evidence="CFI of the PLT") for each in rows]
             known[index] = found.size, list(zip(found.deltas, map(claims.number_of, evaluated), strict=True))
     places = [place for place, index in enumerate(column.values) if index in known] if known else ()
     for start, end, index in [column.range_at(column.starts[place]) for place in places]:

@@ -13,19 +13,39 @@ from operator import itemgetter
 from typing import Final, Literal, NamedTuple
 
 from cfi2sframe.abi import Arch
+from cfi2sframe.constants.sframe import SFRAME_VERSION_1
+from cfi2sframe.dwarf.fdes import CfiEntries
+from cfi2sframe.dwarf.rules import RowState
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.range_map import Span, holder_of, touches, united, walk
-from cfi2sframe.sframe.model import FrameState, Section
+from cfi2sframe.range_map import ADDRESS_END, Span, holder_of, touches, united, walk
+from cfi2sframe.sframe.model import FrameState, FunctionBody, Section
 from cfi2sframe.sframe.read import DecodedSection
-from cfi2sframe.stubs import StubScan
 from cfi2sframe.text import counted
+from cfi2sframe.verification.code import padding_ends, stub_frames
+from cfi2sframe.verification.expressible import Row, row_for
 from cfi2sframe.verification.reader_checks import Breaches
-from cfi2sframe.verification.readers import unmet_demands
+from cfi2sframe.verification.readers import refused_functions, unmet_demands
 from cfi2sframe.verification.row_difference import attribute_difference, row_difference
 from cfi2sframe.verification.section_column import FoundState, function_ends, section_column
-from cfi2sframe.verification.truth import NOTHING, Claim, Fde, Truth, fdes_with_code, padding_between, truth_column
+from cfi2sframe.verification.truth import NOTHING, Claim, Evidence, Fde, fdes_with_code, truth_column
 
 Kind = Literal["wrong", "missing", "extra", "invariant", "unusual"]
+
+
+class Asked(NamedTuple):
+    """What a section was made for: a version's errata level (None: what it shows), a reader, whose refusals may lack.
+
+    `in_parts`: functions that can be expressed in part have to be there in part, as this package writes them; other
+    producers leave them out.
+    """
+
+    errata: int | None = None
+    reader: str | None = None
+    in_parts: bool = False
+
+
+#: Another producer's section.
+NOT_ASKED: Final = Asked()
 
 
 class Difference(NamedTuple):
@@ -51,7 +71,8 @@ class Verification(NamedTuple):
     `function_count` FDEs, without those of PLT stubs, were compared at `point_count` addresses. `left_out_count` FDEs
     are absent, or in part, because the version cannot express them, which is no difference. Not `is_compared`: the
     file has no CFI for its section, and only what readers require was checked. `notes` are what is unusual, and no
-    difference.
+    difference. `evidence` tells at how many of the addresses the truth is known by what; at those of "none", this
+    package has derived it from instructions, and nothing else confirms it.
     """
 
     function_count: int
@@ -60,6 +81,7 @@ class Verification(NamedTuple):
     differences: tuple[Difference, ...]
     is_compared: bool = True
     notes: tuple[Difference, ...] = ()
+    evidence: tuple[tuple[Evidence, int], ...] = ()
 
     def __repr__(self) -> str:
         found = counted(len(self.differences), "difference") if self.differences else "no difference"
@@ -88,23 +110,25 @@ class _Mismatch(NamedTuple):
     problems: _Problems
 
 
+#: All versions store a function's size in 32 bits.
+_MAX_FUNCTION_SIZE: Final = 0xFFFFFFFF
 _NO_FUNCTION: Final = _Problems(("no function",))
 _NO_CLAIM: Final = _Problems(("no CFI",))
 
 
-def verify_section(image: ElfImage, truth: Truth, section: Section) -> Verification:
-    """Compare a section with the image's CFI and stubs; if it was read, check also what readers rely on.
+def verify_section(image: ElfImage, entries: CfiEntries, section: Section, asked: Asked = NOT_ASKED) -> Verification:
+    """Compare a section with an image's CFI and stubs; if it was read, check also what readers rely on.
 
-    `truth` is for the section's version. At the addresses of PLT stubs their instructions are the truth, everywhere
-    else the CFI of the best source that has an FDE there.
+    At the addresses of PLT stubs their instructions are the truth, everywhere else the CFI of the best source that has
+    an FDE there. Over the padding after an FDE, a function may be absent.
     """
-    fdes = fdes_with_code(truth.entries, image)
-    padding = padding_between(fdes, truth)
-    claimed, claims = truth_column(truth, fdes, padding, image.arch)
+    fdes = fdes_with_code(entries, image)
+    stubs = [] if image.is_relocatable else stub_frames(image, section)
+    padding = _padding_after(fdes, image)
+    claimed, claims = truth_column(entries, fdes, padding, stubs, image.arch)
     found, answers = section_column(section, claimed.starts)
 
     counts = Counter(map(itemgetter(2, 3), walk(claimed, found)))
-    point_count = sum([count for (claim, _), count in counts.items() if claim])
     problems = {
         (claim, answer): problem
         for claim, answer in counts
@@ -113,15 +137,42 @@ def verify_section(image: ElfImage, truth: Truth, section: Section) -> Verificat
     mismatches = [
         _Mismatch(start, end, claims[claim], answers[answer], problems[claim, answer])
         for start, end, claim, answer in (walk(claimed, found) if problems else ())
-        if (claim, answer) in problems and (answer or holder_of(padding, Span(start, end)) is None)
+        if (claim, answer) in problems
     ]
-    absent, left_out_count = _absences([m for m in mismatches if m.answer is None], fdes, truth, section)
+    errata = section.errata if asked.errata is None else asked.errata
+    limits = _Limits(image, entries, section.version, asked._replace(errata=errata))
+    gaps = [Span(*each) for each in padding.items()]
+    lacking = [m for m in mismatches if m.answer is None and holder_of(gaps, Span(*m[:2])) is None]
+    absent, left_out_count = _absences(lacking, fdes, limits, section)
     extra = _extra([m for m in mismatches if m.claim is NOTHING], section)
     wrong = _wrong([m for m in mismatches if m.answer is not None and m.claim is not NOTHING], fdes, section)
     broken, unusual = _of_bytes(section, image)
     differences = _ordered([*broken, *absent, *extra, *wrong])
-    function_count = _function_count(fdes, truth.stubs)
-    return Verification(function_count, point_count, left_out_count, differences, notes=_ordered(unusual))
+    evidence = Counter[Evidence]()
+    for (claim, answer), count in counts.items():
+        if claim and answer:
+            evidence[claims[claim].evidence] += count
+    return Verification(
+        _function_count(fdes, stubs),
+        evidence.total(),
+        left_out_count,
+        differences,
+        notes=_ordered(unusual),
+        evidence=tuple(sorted(evidence.items())),
+    )
+
+
+def _padding_after(fdes: Sequence[Fde], image: ElfImage) -> dict[int, int]:
+    """Return where the padding ends that follows FDEs, by its start: at the next FDE at the latest."""
+    ends: list[int] = []
+    limits: list[int] = []
+    last = 0
+    for start, _, end in fdes:
+        if start > last > 0:
+            ends.append(last)
+            limits.append(start)
+        last = max(last, end)
+    return padding_ends(image, [*ends, last], [*limits, ADDRESS_END])
 
 
 def _ordered(differences: Iterable[Difference]) -> tuple[Difference, ...]:
@@ -141,9 +192,9 @@ def _of_bytes(section: Section, image: ElfImage) -> tuple[list[Difference], list
     return differences("invariant", unmet.broken), differences("unusual", unmet.unusual)
 
 
-def _function_count(fdes: Sequence[Fde], stubs: StubScan) -> int:
+def _function_count(fdes: Sequence[Fde], stubs: Sequence[tuple[int, int, FrameState]]) -> int:
     """Return how many FDEs describe code that is not all stubs, as all reports count functions."""
-    in_stubs = united((stub.start_vaddr, stub.end_vaddr) for stub in stubs.functions)
+    in_stubs = united(stub[:2] for stub in stubs)
     starts = [fde.start for fde in fdes]
     near = [(fdes[bisect_left(starts, span.start) : bisect_left(starts, span.end)], span.end) for span in in_stubs]
     return len(fdes) - sum(fde.end <= end for some, end in near for fde in some)
@@ -204,30 +255,65 @@ def _extra(found: Sequence[_Mismatch], section: Section) -> Iterator[Difference]
             yield Difference("extra", start, f"no CFI for {end - start} bytes of a function")
 
 
+class _Limits:
+    """What a version, or the reader that is asked for, cannot take of a file's FDEs."""
+
+    def __init__(self, image: ElfImage, entries: CfiEntries, version: int, asked: Asked) -> None:
+        self._image, self._entries, self._version, self.asked = image, entries, version, asked
+        self._rows: dict[RowState, Row | None] = {}
+
+    def row(self, row: RowState) -> Row | None:
+        """Return the row that the version has for one of the DWARF table; None where it has none."""
+        if row not in self._rows:
+            self._rows[row] = row_for(row, self._image.arch, self._version, self.asked.errata or 0)
+        return self._rows[row]
+
+    def rows_of(self, fde: Fde) -> list[Row | None]:
+        """Return the rows of an FDE."""
+        return list(map(self.row, self._entries.program(fde.entry).table.states))
+
+    def is_refused(self, fde: Fde) -> bool:
+        """Whether the version, or the reader, takes nothing of an FDE, whatever its rows."""
+        if fde.end - fde.start > _MAX_FUNCTION_SIZE:
+            return True
+        rows = [row for row in self.rows_of(fde) if row is not None]
+        if self.asked.reader is None or not rows:
+            return False
+        body = FunctionBody(
+            tuple(range(len(rows))), tuple([row.state for row in rows]), any(r.is_flexible for r in rows)
+        )
+        alone = Section(self._version, self._image.arch.abi_id, (fde.start,), (fde.end - fde.start,), (body,))
+        return bool(refused_functions(self.asked.reader, alone, self._image))
+
+    def is_partial(self, fde: Fde) -> bool:
+        """Whether the version cannot express all rows of an FDE, or the FDE reaches past the code."""
+        return None in self.rows_of(fde) or fde.entry in self._entries.clipped
+
+
 def _absences(
-    found: Sequence[_Mismatch], fdes: Sequence[Fde], truth: Truth, section: Section
+    found: Sequence[_Mismatch], fdes: Sequence[Fde], limits: _Limits, section: Section
 ) -> tuple[list[Difference], int]:
     """Return which stubs and FDEs should have a function and lack one, and how many FDEs rightly lack one or parts."""
-    holes = united(truth.holes)
-    stub_starts = [stub.start_vaddr for stub in truth.stubs.functions]
     absent: set[Fde] = set()
     wanted: set[Fde] = set()
     missing: list[Difference] = []
     for vaddr, _, claim, _, _ in found:
         if claim.state is not None:
-            start = stub_starts[bisect_right(stub_starts, vaddr) - 1]
-            missing.append(Difference("missing", start, "no SFrame FDE for a PLT stub"))
+            # Version 1 has no block size, and not all blocks have rows without.
+            if section.version > SFRAME_VERSION_1:
+                missing.append(Difference("missing", vaddr, "no SFrame FDE for a PLT stub"))
             continue
         candidates = _fdes_at(vaddr, claim, fdes)
         absent.update(candidates)
-        if not touches(holes, Span(vaddr, vaddr + 1)) and not any(fde.entry in truth.skipped for fde in candidates):
+        if all(limits.row(row) for _, row in claim.rows) and not any(map(limits.is_refused, candidates)):
             wanted.update(candidates)
     functions = list(map(Span, section.ascending.starts, function_ends(section))) if absent else []
     left_out_count = 0
     for fde in absent:
-        may_be_absent = fde.entry in truth.may_lack_parts and not touches(functions, Span(fde.start, fde.end))
+        is_partial = limits.is_partial(fde)
+        may_be_absent = is_partial and not limits.asked.in_parts and not touches(functions, Span(fde.start, fde.end))
         if fde in wanted and not may_be_absent:
             missing.append(Difference("missing", fde.start, "no SFrame FDE, though this version can express it"))
-        elif fde.entry in truth.skipped or touches(holes, Span(fde.start, fde.end)):
+        elif is_partial or limits.is_refused(fde):
             left_out_count += 1
     return missing, left_out_count

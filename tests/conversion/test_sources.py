@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cfi2sframe import account, load
 from cfi2sframe.abi import AMD64, Arch
-from cfi2sframe.api import convert, decode_made, truth_of, verify
+from cfi2sframe.api import convert, decode_made, verify
 from cfi2sframe.constants.elf import EM_X86_64
 from cfi2sframe.conversion.convert import Options, convert_image
 from cfi2sframe.conversion.reasons import Fate, SkipReason, UnreadSource
@@ -21,7 +21,6 @@ from cfi2sframe.jobs.job import refusal_of, warnings_of
 from cfi2sframe.report.coverage import coverage_data
 from cfi2sframe.report.coverage_report import coverage_report
 from cfi2sframe.sframe.read import read_section
-from cfi2sframe.verification.verify import verify_section
 from tests.support.conversion.sums import check_sums, convert_checked
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import CODE, TEXT_VADDR, Code, cie_of, linked_file
@@ -122,12 +121,12 @@ def test_a_lesser_source_excuses_no_wrong_row() -> None:
         (frame_of(AMD64, 0, 16, 24, of_eh_frame=True), frame_of(AMD64, 32, 32, 24, of_eh_frame=True)),
         debug_frame(AMD64, frame_of(AMD64, 0, 16, 32), frame_of(AMD64, 48, 32, 40)),
     )
-    truth = truth_of(convert_image(image))
+    conversion = convert_image(image)
     wrong = decode_made(image, Options(source="debug_frame"))
-    found = verify_section(image, truth, wrong).differences
+    found = verify(conversion, wrong).differences
     assert [(d.kind, d.vaddr - TEXT_VADDR) for d in found] == [("wrong", 0), ("missing", 32), ("wrong", 48)]
     right = decode_made(image)
-    assert verify_section(image, truth, right).is_clean
+    assert verify(conversion, right).is_clean
 
 
 def test_a_lesser_source_that_cannot_be_walked() -> None:

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 from cfi2sframe import convert, load
 from cfi2sframe.abi import AMD64
-from cfi2sframe.api import truth_of
 from cfi2sframe.conversion.convert import Level
+from cfi2sframe.dwarf.fdes import CfiEntries
+from cfi2sframe.dwarf.rules import RowState
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import SFrameError
 from cfi2sframe.range_map import Span
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.read import read_section
 from cfi2sframe.verification.row_difference import row_difference
-from cfi2sframe.verification.truth import Truth
-from cfi2sframe.verification.verify import verify_section
+from cfi2sframe.verification.verify import Asked, verify_section
 from tests.support.dwarf import cfi_asm as asm
-from tests.support.elf.samples import TEXT_VADDR, cie_of, linked_file
+from tests.support.elf.samples import TEXT_VADDR, Code, cie_of, linked_file
 from tests.support.sframe.bodies import section_bytes, with_functions
 
 pytestmark = pytest.mark.property
@@ -42,8 +42,17 @@ _CIES: Final = (cie_of(AMD64), cie_of(AMD64, augmentation="zRS"))
 
 class Case(NamedTuple):
     image: ElfImage
-    truth: Truth
+    entries: CfiEntries
     decoded: Section
+    padding: tuple[Span, ...]
+
+
+def code_with(padding: tuple[Span, ...]) -> tuple[Code]:
+    """Return code of `ret`, with int3 where there is padding."""
+    data = bytearray(b"\xc3" * 0x400)
+    for start, end in padding:
+        data[start - TEXT_VADDR : end - TEXT_VADDR] = b"\xcc" * (end - start)
+    return (Code(data=bytes(data)),)
 
 
 @st.composite
@@ -61,7 +70,7 @@ def cases(draw: st.DrawFn) -> Case:
         if reach:
             padding.append(Span(position, position + reach))
         position += gap
-    image = load(linked_file(AMD64, fdes))
+    image = load(linked_file(AMD64, fdes, codes=code_with(tuple(padding))))
     version, level = draw(st.sampled_from((2, 3, 3))), draw(st.sampled_from(_LEVELS))
     conversion = convert(image, version, level=level)
     assume(conversion.data)
@@ -86,7 +95,7 @@ def cases(draw: st.DrawFn) -> Case:
     size_changes = draw(st.lists(st.sampled_from((0, 0, 0, 1, 5, -1)), min_size=12, max_size=12))
     sizes = tuple(size + change for size, change in zip(decoded.sizes, size_changes, strict=False))
     decoded = decoded._replace(sizes=sizes)
-    return Case(image, truth_of(conversion)._replace(padding=tuple(padding)), decoded)
+    return Case(image, conversion.cfi.entries, decoded, tuple(padding))
 
 
 class Seen(NamedTuple):
@@ -102,15 +111,15 @@ class Seen(NamedTuple):
 WINDOW: Final = range(TEXT_VADDR - 10, TEXT_VADDR + 400)
 
 
-def in_hole(case: Case, vaddr: int) -> bool:
-    return any(start <= vaddr < end for start, end in case.truth.holes)
+def is_expressible(row: RowState, version: int) -> bool:
+    return version == 3 or (isinstance(row.cfa, Rule) and row.cfa.register in (6, 7))
 
 
 def look_at_every_address(case: Case) -> Seen:
     """Compare the row that a look-up finds at each address with that of the FDE there, or before the padding there."""
-    entries, section = case.truth.entries, case.decoded
+    entries, section = case.entries, case.decoded
     seen = Seen(set(), set(), set(), set())
-    padding = {start: end - start for start, end in case.truth.padding}
+    padding = {start: end - start for start, end in case.padding}
     known = set[int]()
     for number, (begin, size) in enumerate(zip(entries.starts, entries.sizes, strict=True)):
         cie, table = entries[number].program.cie, entries[number].program.table
@@ -124,7 +133,7 @@ def look_at_every_address(case: Case) -> Seen:
                     seen.wrong.add(vaddr)
                 if section.version == 3 and cie.is_signal_frame != where.function.body.is_signal_frame:
                     seen.unmarked.add(max(begin, where.function.start_vaddr))
-            elif vaddr < begin + size and number not in case.truth.skipped and not in_hole(case, vaddr):
+            elif vaddr < begin + size and is_expressible(row, section.version):
                 seen.missing.add(begin)
     seen.extra.update(vaddr for vaddr in WINDOW if vaddr not in known and section.find(vaddr) is not None)
     return seen
@@ -133,7 +142,7 @@ def look_at_every_address(case: Case) -> Seen:
 def check(case: Case) -> int:
     """Hold what verification reports to what is seen; return how much that is."""
     seen = look_at_every_address(case)
-    found = verify_section(*case).differences
+    found = verify_section(case.image, case.entries, case.decoded, Asked(in_parts=True)).differences
     wrong = {d.vaddr for d in found if d.kind == "wrong" and "marked" not in d.message}
     assert wrong <= seen.wrong
     assert {vaddr for vaddr in seen.wrong if vaddr - 1 not in seen.wrong} <= wrong
@@ -170,7 +179,8 @@ def in_parts(places: tuple[tuple[int, int], ...], other_body: FunctionBody | Non
     `other_body` is that of each FDE's last function.
     """
     fdes = [asm.Fde(_CIES[0], TEXT_VADDR + 24 * n, 16, _PROGRAMS[n % 4]) for n in range(12)]
-    image = load(linked_file(AMD64, fdes))
+    padding = tuple([Span(fde.pc_begin + 16, fde.pc_begin + 24) for fde in fdes])
+    image = load(linked_file(AMD64, fdes, codes=code_with(padding)))
     conversion = convert(image, level=0)
     parts: list[Function] = []
     for start, body in zip(conversion.section.starts, conversion.section.bodies, strict=True):
@@ -179,9 +189,7 @@ def in_parts(places: tuple[tuple[int, int], ...], other_body: FunctionBody | Non
         if other_body is not None:
             parts[-1] = parts[-1]._replace(body=other_body)
     data = section_bytes(with_functions(conversion.section, parts), AMD64, conversion.section_vaddr)
-    ends = tuple([fde.pc_begin + 16 for fde in fdes])
-    truth = truth_of(conversion)._replace(padding=tuple([Span(end, end + 8) for end in ends]))
-    return Case(image, truth, read_section(data, conversion.section_vaddr))
+    return Case(image, conversion.cfi.entries, read_section(data, conversion.section_vaddr), padding)
 
 
 @pytest.mark.parametrize("name", _IN_PADDING)

@@ -8,20 +8,19 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_LE, AMD64
-from cfi2sframe.api import convert, truth_of, verify
+from cfi2sframe.api import convert, verify
 from cfi2sframe.conversion.convert import Options, convert_image
 from cfi2sframe.conversion.sources import find_cfi, read_programs
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule
 from cfi2sframe.sframe.read import read_section
-from cfi2sframe.stubs import StubScan
-from cfi2sframe.verification.truth import Truth
 from cfi2sframe.verification.verify import Difference, verify_section
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import TEXT_VADDR, Code, cie_of, linked, linked_file, object_file, push_fp
 from tests.support.sframe.raw_sframe import RawFunction, RawSection
+from tests.support.stubs.handmade import lazy_stubs
 from tests.support.verification import AARCH64, check, one_row, said, truth
 
+PLT_VADDR = TEXT_VADDR + 0x2000
 ROWS = "00 03 08  04 05 10 f0  08 04 10 f0"
 PUSH = RawFunction(TEXT_VADDR, 0x20, bytes.fromhex(ROWS), 3)
 LEAF = RawFunction(TEXT_VADDR + 0x40, 0x10)
@@ -42,7 +41,7 @@ def with_rows(text: str, count: int = 3, **changes: int) -> RawSection:
 def test_a_good_section(image: ElfImage, version: int) -> None:
     result = check(image, GOOD._replace(version=version))
     assert result.is_clean
-    assert result == (2, 4, 0, (), True, ())
+    assert result == (2, 4, 0, (), True, (), (("CFI", 4),))
 
 
 def test_rows_may_repeat(image: ElfImage) -> None:
@@ -131,13 +130,11 @@ def test_this_package_describes_the_parts() -> None:
     """What `convert` makes is held to all parts."""
     image = in_parts(asm.advance(8), asm.def_cfa_offset(16))
     for options in (Options(2), Options(3)):
-        conversion = convert_image(image, options)
-        made = read_section(conversion.data, conversion.section_vaddr)
-        assert verify_section(image, truth_of(conversion), made).is_clean
+        assert verify(convert_image(image, options)).is_clean
     # Nothing but another function: right for another producer, wrong for this package.
-    truth = truth_of(convert_image(image, Options(2)))
     others = read_section(RawSection((LEAF,), version=2).assemble(), 0x30000)
-    assert "missing" in {difference.kind for difference in verify_section(image, truth, others).differences}
+    for subject, is_missing in ((convert_image(image, Options(2)), True), (image, False)):
+        assert ("missing" in {difference.kind for difference in verify(subject, others).differences}) is is_missing
 
 
 def test_errata_of_version_2() -> None:
@@ -185,7 +182,7 @@ def test_the_first_and_the_last_addresses() -> None:
     vaddr = (1 << 64) - 0x10
     image = load(linked_file(AMD64, (asm.Fde(cie_of(AMD64), vaddr, 0x10),), codes=(Code(vaddr, 0x10),)))
     function = RawFunction(-0x10)
-    assert check(image, RawSection((function,))) == (1, 1, 0, (), True, ())
+    assert check(image, RawSection((function,))) == (1, 1, 0, (), True, (), (("CFI", 1),))
     assert [d.message for d in check(image, RawSection((function._replace(rows=b"\0\3\x10"),))).differences] == [
         "CFA is rsp+8, the row has rsp+16"
     ]
@@ -250,34 +247,41 @@ def test_blocks_of_another_size_than_those_of_the_cfi() -> None:
     ]
 
 
-@pytest.mark.parametrize("fdes", [(), (push_fp(AMD64),)], ids=["without CFI", "with CFI"])
-def test_stubs(fdes: tuple[asm.Fde, ...]) -> None:
+@pytest.mark.parametrize("fdes", [(), (push_fp(AMD64), asm.Fde(cie_of(AMD64), PLT_VADDR, 0x30))], ids=["no CFI", "CFI"])
+@pytest.mark.parametrize("section_headers", [True, False])
+def test_stubs(fdes: tuple[asm.Fde, ...], *, section_headers: bool) -> None:
     """At their addresses, their instructions are the truth, whatever the CFI says; also where there is none."""
-    image = load(linked_file(AMD64, fdes))
-    states = tuple([FrameState(Rule(7, offset, deref=False), Rule(None, -8, deref=True)) for offset in (8, 16)])
-    body = FunctionBody((0, 11), states, repeat_size=16)
-    plt, plt_got = (Function(TEXT_VADDR + start, size, body) for start, size in ((0x40, 0x20), (0x60, 0x10)))
-    entries = read_programs(image, *find_cfi(image, "code")).entries
-    truth = Truth(entries, (), (), (), StubScan((plt, plt_got)), ())
-    block = RawFunction(TEXT_VADDR + 0x40, 0x30, bytes.fromhex("00 03 08 0b 03 10"), 2, 0x10, 0, 16)
+    codes = (Code(data=b"\xc3" * 0x1000), Code(PLT_VADDR, 0x30, ".plt", lazy_stubs(2)))
+    # The CFI of a file without section headers is found by a header that this one lacks.
+    found_cfi = find_cfi(load(linked_file(AMD64, fdes, codes=codes)), "code")
+    image = load(linked_file(AMD64, fdes, codes=codes, section_headers=section_headers))
+    entries = read_programs(image, *found_cfi).entries
+    block, first = (
+        RawFunction(PLT_VADDR + 0x10, 0x20, bytes.fromhex("00 03 08 0b 03 10"), 2, 0x10, 0, 16),
+        RawFunction(PLT_VADDR, 0x10, bytes.fromhex("00 03 10 06 03 18"), 2),
+    )
 
     def found(*functions: RawFunction) -> list[tuple[str, int]]:
-        raw = RawSection((*[PUSH for _ in fdes], *functions))
-        differences = verify_section(image, truth, read_section(raw.assemble(), raw.vaddr)).differences
-        return [(d.message, d.vaddr - TEXT_VADDR) for d in differences if d.kind != "invariant"]
+        raw = RawSection((*[PUSH for _ in fdes[:1]], *functions))
+        differences = verify_section(image, entries, read_section(raw.assemble(), raw.vaddr)).differences
+        return [(d.message, d.vaddr - PLT_VADDR) for d in differences if d.kind != "invariant"]
 
-    assert found(block) == []
+    assert found(first, block) == []
     text = "the stub has CFA=rsp+16 RA=*(c-8), the row has CFA=rsp+24 RA=*(c-8)"
     wrong = block._replace(rows=bytes.fromhex("00 03 08 0b 03 18"))
-    assert found(wrong) == [(text, 0x4B), (text, 0x5B), (text, 0x6B)]
-    assert found(block._replace(size=0x20)) == [("no SFrame FDE for a PLT stub", 0x60)]
-    assert found(block._replace(size=0x18)) == [("no SFrame FDE for a PLT stub", start) for start in (0x40, 0x60)]
+    assert found(first, wrong) == [(text, 0x1B), (text, 0x2B)]
+    if section_headers:
+        missing = "no SFrame FDE for a PLT stub"
+        assert found(first, block._replace(size=0x10)) == [(missing, 0x20), (missing, 0x2B)]
+        raw = RawSection((*[PUSH for _ in fdes[:1]], first, block))
+        evidence = verify_section(image, entries, read_section(raw.assemble(), raw.vaddr)).evidence
+        assert dict(evidence)["instructions of stubs"] == 6
 
 
 def test_objects_are_compared_where_the_image_puts_them() -> None:
     data = object_file(AMD64, {".text": (push_fp(AMD64, 0),), ".text.other": (push_fp(AMD64, 0x10),)})
     image = load(data, "in.o")
-    assert verify(convert(image)) == (2, 6, 0, (), True, ())
+    assert verify(convert(image)) == (2, 6, 0, (), True, (), (("CFI", 6),))
     vaddrs = {s.name: s.vaddr for s in image.sections}
     functions = (PUSH._replace(start=vaddrs[".text"]), PUSH._replace(start=vaddrs[".text.other"] + 0x10))
     for order in (functions[::-1], (*functions, functions[0])):

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the bytes of code prove by themselves: the frames of PLT stubs, and what only fills space.
+
+Stubs are executed, instruction by instruction, from where code outside enters them. The few instructions that linkers
+publish for them are all that is known here; a range with any other proves nothing from there on.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from cfi2sframe.abi import Arch
+from cfi2sframe.constants.elf import EM_AARCH64, EM_S390, EM_X86_64, SHT_NOBITS
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.range_map import Span
+from cfi2sframe.sframe.model import FrameState, Rule, Section
+
+_PLT_NAMES: Final = (".plt", ".iplt")
+#: How often an instruction is looked at with another frame: a loop that pushes has no end.
+_MAX_FRAMES: Final = 4
+#: Registers of AArch64 that are neither FP, RA nor SP, as the lowest byte of an instruction that writes one.
+_OTHER: Final = b"[" + b"".join(re.escape(bytes((byte,))) for byte in range(256) if byte & 31 < 29) + b"]"
+
+
+class _CodeForms(NamedTuple):
+    """Instructions of an ABI: a pattern of what fills space, and one of those of stubs, whose groups are their effects.
+
+    `more` leaves the frame as it is; `push`, `pair` and `save` push a word, two words, and a word below the RA; `leave`
+    jumps to where memory says, and `back` returns; `jump` and `call` lead to a target as far away as `t` says, in units
+    of `unit` bytes, from the start of the instruction or, with `counts_from_end`, its end. A number of `literal` bytes
+    follows a jump.
+    """
+
+    fill: bytes
+    stub: bytes
+    unit: int = 1
+    counts_from_end: bool = False
+    literal: int = 0
+
+
+_FORMS: Final = {
+    EM_X86_64: _CodeForms(
+        # int3, zeros, and the nops of 1 to 15 bytes of the vendors' manuals
+        rb"\xcc|\x00|[\x66\x2e]{0,13}(?:\x90|\x0f\x1f(?:\x00|\x40.|\x44\x00.|\x80.{4}|\x84\x00.{4}))",
+        # endbr64, mov to r11 (immediate, from memory), mov r11, (rsp), pause, lfence
+        rb"(?P<more>\xf3\x0f\x1e\xfa|\x41\xbb.{4}|\x49\xc7\xc3.{4}|\x4c\x8b\x1d.{4}|\x4c\x89\x1c\x24|\xf3\x90|\x0f\xae\xe8)"
+        # push of memory, a number, r11; jmp of memory and r11, ret; jmp and call
+        rb"|(?P<push>\xff\x35.{4}|\x68.{4}|\x41\x53)|(?P<leave>\xf2?\xff\x25.{4}|\x41\xff\xe3)|(?P<back>\xc3)"
+        rb"|(?P<jump>\xf2?\xe9(?P<t>.{4})|\xeb(?P<t1>.))|(?P<call>\xe8(?P<t2>.{4}))",
+        counts_from_end=True,
+    ),
+    EM_AARCH64: _CodeForms(
+        rb"\x1f\x20\x03\xd5|\x00{4}|[\x00\x20\x40\x60\x80\xa0\xc0\xe0].[\x20-\x3f]\xd4",
+        # adrp, ldr, add; bti, autia1716 and autib1716
+        rb"(?P<more>" + _OTHER + rb"(?:..[\x90\xb0\xd0\xf0]|.[\x40-\x7f]\xf9|..\x91)|[\x1f\x5f\x9f\xdf]\x24\x03\xd5"
+        rb"|[\x9f\xdf]\x21\x03\xd5)"
+        # stp x16, x30 and stp x2, x3, [sp, #-16]!; br, braa, brab; b
+        rb"|(?P<save>\xf0\x7b\xbf\xa9)|(?P<pair>\xe2\x0f\xbf\xa9)|(?P<leave>.[\x00-\x03]\x1f\xd6|.[\x08-\x0f]\x1f\xd7)"
+        rb"|(?P<jump>(?P<t>...)[\x14\x17])",
+        unit=4,
+    ),
+    EM_S390: _CodeForms(
+        rb"\x07[\x00-\x0f]|\x47[\x00-\x0f]..|\xa7\x04..|\xc0\x04.{4}|\x00\x00",
+        # larl; lg, lgf, stg, ly of r0 and r1; mvc to the frame; basr and the like; differences and shifts of r0 and r1
+        rb"(?P<more>\xc0[\x00\x10].{4}|\xe3[\x00\x10].{3}[\x04\x14\x24\x58]|\xd2\x07\xf0\x30..|\x0d[\x00\x10]|\x58\x10.."
+        rb"|\xb9[\x04\x09\x0b]\x00[\x00\x01\x10\x11]|\xeb[\x00\x01\x10\x11].{3}[\x0c\x0d]|\xa7[\x0b\x1b]..)"
+        rb"|(?P<leave>\x07\xf1)|(?P<jump>\xc0\xf4(?P<t>.{4})|\xa7\xf4(?P<t1>..))",
+        unit=2,
+        literal=4,
+    ),
+}
+
+
+class _Instruction(NamedTuple):
+    """An instruction of a stub by its effect, where it ends, and where it leads."""
+
+    effect: str
+    end: int
+    target: int | None = None
+
+    @property
+    def ends_flow(self) -> bool:
+        """Whether control does not get to what follows it."""
+        return self.effect in ("leave", "back", "jump")
+
+
+class _Frame(NamedTuple):
+    """Bytes that a stub has pushed, and whether the RA is among them."""
+
+    depth: int
+    saves_ra: bool = False
+
+
+_PUSHES: Final = {"push": _Frame(8), "call": _Frame(8), "pair": _Frame(16), "save": _Frame(16, saves_ra=True)}
+
+
+def padding_ends(image: ElfImage, ends: Sequence[int], limits: Sequence[int]) -> dict[int, int]:
+    """Return where the padding ends that begins at some addresses of code, ascending, and ends at their limits at most.
+
+    An address without padding is not among them.
+    """
+    code = _FORMS[image.arch.elf_machine]
+    match = re.compile(b"(?:" + code.fill + b")+", re.DOTALL).match
+    found: dict[int, int] = {}
+    for each in image.code_ranges:
+        first, last = bisect_left(ends, each.start_vaddr), bisect_left(ends, each.end_vaddr)
+        content = image.code_bytes(each, each.start_vaddr, each.end_vaddr) if first < last else b""
+        for end, limit in zip(ends[first:last], limits[first:last], strict=True):
+            begin, stop = end - each.start_vaddr, min(limit, each.end_vaddr) - each.start_vaddr
+            # Gold begins with a jump over the rest.
+            size = (
+                int.from_bytes(content[begin + 1 : begin + 5], "little") if content[begin : begin + 1] == b"\xe9" else 0
+            )
+            skips = 5 if 0 < size == stop - begin - 5 and image.arch.elf_machine == EM_X86_64 else 0
+            filled = match(content, begin + skips, stop)
+            if filled is not None:
+                found[end] = filled.end() + each.start_vaddr
+    return found
+
+
+def stub_frames(image: ElfImage, section: Section) -> list[tuple[int, int, FrameState]]:
+    """Return the frames of the stubs of a linked file, as ascending ranges of addresses.
+
+    Stubs are in sections with their names. Where there are no sections, they are what the functions of the SFrame
+    section consist of.
+    """
+    found: dict[int, dict[int, _Instruction]] = {}
+    for start, code in _places(image, section):
+        decoded = dict(_decoded(image.arch, start, code))
+        is_whole = decoded and max(each.end for each in decoded.values()) == start + len(code)
+        if image.sections or (is_whole and any(each.effect == "leave" for each in decoded.values())):
+            found[start] = decoded
+    instructions = {vaddr: each for inside in found.values() for vaddr, each in inside.items()}
+    targets = {each.target for vaddr, each in instructions.items() if each.target != vaddr}
+    entries = {vaddr for inside in found.values() for vaddr in _entries(inside, targets)}
+    frames = _followed(instructions, entries - targets)
+    return [
+        (run[0][0], run[-1][1], state)
+        for inside in found.values()
+        for state, group in groupby(_states(image.arch, inside, frames), key=itemgetter(2))
+        if state is not None and (run := list(group))
+    ]
+
+
+def _places(image: ElfImage, section: Section) -> Iterator[tuple[int, bytes]]:
+    """Yield the addresses and the bytes of ranges that may be stubs, ascending without overlap."""
+    if image.sections:
+        spans = [
+            Span(each.vaddr, each.end_vaddr)
+            for each in image.sections
+            if each.is_code and each.type != SHT_NOBITS and each.name.startswith(_PLT_NAMES)
+        ]
+    else:
+        ordered = section.ascending
+        spans = [Span(start, start + size) for start, size in zip(ordered.starts, ordered.sizes, strict=True)]
+    end = total = 0
+    for start, following in sorted(spans):
+        total += following - start
+        # In a file smaller than its sections, these share bytes.
+        if start < end or total > len(image.data):
+            continue
+        end = following
+        code = image.bytes_at(start, end - start)
+        if code:
+            yield start, code
+
+
+def _decoded(arch: Arch, vaddr: int, code: bytes) -> Iterator[tuple[int, _Instruction]]:
+    """Yield the instructions of stubs from an address on, up to bytes that are none."""
+    known = _FORMS[arch.elf_machine]
+    match = re.compile(b"(?P<fill>" + known.fill + b")|" + known.stub, re.DOTALL).match
+    order = arch.instruction_order
+    at = 0
+    while (found := match(code, at)) is not None:
+        start, at = at, found.end()
+        effect = next(name for name, text in found.groupdict().items() if text is not None)
+        distance = next((text for name, text in found.groupdict().items() if name[0] == "t" and text is not None), None)
+        target = None
+        if distance is not None:
+            base = at if known.counts_from_end else start
+            target = vaddr + base + known.unit * int.from_bytes(distance, order, signed=True)
+        yield vaddr + start, _Instruction(effect, vaddr + at, target)
+        if effect == "jump" and known.literal:
+            yield vaddr + at, _Instruction("fill", vaddr + at + known.literal)
+            at += known.literal
+
+
+def _entries(inside: dict[int, _Instruction], targets: set[int | None]) -> Iterator[int]:
+    """Yield where code outside may enter a range: at its start, and after each end of the flow, without what fills."""
+    ends = [each for each in inside.values() if each.ends_flow]
+    if len(ends) == 1 and any(each.effect in _PUSHES for each in inside.values()) and targets.isdisjoint(inside):
+        # A first block without stubs: nobody knows who enters it.
+        return
+    may_begin = True
+    for vaddr, each in inside.items():
+        if may_begin and each.effect != "fill":
+            yield vaddr
+        may_begin = each.ends_flow or (may_begin and each.effect == "fill")
+
+
+def _followed(instructions: dict[int, _Instruction], entries: "set[int]") -> dict[int, set[_Frame]]:
+    """Return the frames with which each instruction is reached."""
+    frames: dict[int, set[_Frame]] = {}
+    work = [(vaddr, _Frame(0)) for vaddr in sorted(entries)]
+    while work:
+        vaddr, frame = work.pop()
+        each, known = instructions.get(vaddr), frames.setdefault(vaddr, set())
+        if each is None or frame in known or len(known) > _MAX_FRAMES:
+            continue
+        known.add(frame)
+        pushed = _PUSHES.get(each.effect, _Frame(0))
+        after = _Frame(frame.depth + pushed.depth, frame.saves_ra or pushed.saves_ra)
+        if each.target is not None:
+            work.append((each.target, after))
+        if not each.ends_flow and each.effect != "call":
+            work.append((each.end, after))
+    return frames
+
+
+def _states(
+    arch: Arch, inside: dict[int, _Instruction], frames: dict[int, set[_Frame]]
+) -> Iterator[tuple[int, int, FrameState | None]]:
+    """Yield the state at each instruction of a range; None where several frames get there, or nobody knows of any.
+
+    What is never executed has that of what is before it.
+    """
+    state: FrameState | None = None
+    for vaddr, each in inside.items():
+        reached = frames.get(vaddr)
+        if reached is not None:
+            frame = next(iter(reached))
+            cfa = Rule(arch.sp_register, arch.entry_cfa_offset + frame.depth, deref=False)
+            has_ra = arch.fixed_ra_offset or frame.saves_ra
+            state = FrameState(cfa, Rule(None, -8, deref=True) if has_ra else None) if len(reached) == 1 else None
+        yield vaddr, each.end, state
