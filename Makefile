@@ -8,7 +8,7 @@ STAMP   := $(VENV)/.installed-for-tests
 
 .DELETE_ON_ERROR:
 .PHONY: help venv demo test test-all lint check docs dist generated golden fuzz bench same-bytes judge-rows clean
-.PHONY: types lock glibc zipapp check-dist test-lowest docs-links
+.PHONY: types lock glibc zipapp deb check-dist test-lowest docs-links
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,8 +42,10 @@ $(INSTALLED): pyproject.toml requirements/run.txt
 	  || { echo "cfi2sframe needs Python 3.11 or later; name one with: make PYTHON=python3.x" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 	  || { echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	@echo "making $(VENV), with pyelftools, capstone and flit_core from the package index"
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/$(PIP_INSTALL) requirements/run.txt
+	@$(BIN)/$(PIP_INSTALL) requirements/run.txt || { echo "the package index was not reached: $(VENV) needs" \
+	  "$$(sed -n 's/^\([a-z-]*==[0-9.]*\).*/\1/p' requirements/run.txt | tr '\n' ' ')" >&2; exit 1; }
 	@$(BIN)/$(PIP_SOURCES)
 	@touch $@
 
@@ -101,6 +103,9 @@ dist: venv ## build sdist, wheel and bill of materials, reproducibly -> dist
 
 check-dist: venv ## build them twice in different surroundings, and compare the bytes
 	$(BIN)/python tools/check_dist.py
+
+deb: venv ## build Debian packages of the program, and of the trigger that converts an installed system -> dist
+	$(BIN)/python tools/deb.py dist
 
 zipapp: venv ## build the program as one file, which needs the system's capstone -> dist/cfi2sframe.pyz
 	$(BIN)/python tools/zipapp.py dist/cfi2sframe.pyz

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cfi2sframe import __version__
-from tests.support.contrib import PROGRAMS, PROJECT, ROOT, check_section, run
+from tests.support.contrib import PROGRAMS, PROJECT, ROOT, check_section, has_section, run
 from tests.support.needs import attempt, need
 
 pytestmark = pytest.mark.sampled
@@ -67,6 +67,21 @@ def test_the_same_bytes_everywhere(archives: tuple[Path, Path, Path], tmp_path: 
     (cache / "api.cpython-311.pyc").write_bytes(b"stale")
     there = build(tree, tmp_path / "dist", mask=0o077)
     assert [(path.name, path.read_bytes()) for path in there] == [(path.name, path.read_bytes()) for path in archives]
+
+
+def test_an_rpm_of_the_program(archives: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    need("rpmbuild", "rpm2cpio", "cpio")
+    top, root = tmp_path / "top", tmp_path / "root"
+    words = ["--define", f"_sourcedir {archives[1].parent}", "--define", f"_topdir {top}"]
+    run("rpmbuild", "-bb", *words, ROOT / "contrib" / "rpm" / "cfi2sframe.spec")
+    (package,) = (top / "RPMS").rglob("*.rpm")
+    root.mkdir()
+    run("sh", "-c", 'rpm2cpio "$0" | cpio --quiet -id', package, cwd=root)
+    (folder,) = root.glob("usr/lib/python3*/site-packages")
+    program, env = root / "usr" / "bin" / "cfi2sframe", {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder)}
+    run(sys.executable, "-sP", program, OBJECT, "-o", tmp_path / "out.o", env=env)
+    assert has_section(tmp_path / "out.o")
+    assert (root / "usr" / "share" / "man" / "man1" / "cfi2sframe.1").exists()
 
 
 def test_the_sdist_builds_the_wheel(archives: tuple[Path, Path, Path], tmp_path: Path) -> None:
