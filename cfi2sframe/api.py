@@ -160,12 +160,16 @@ def verify(
     if isinstance(subject, Conversion):
         with naming(subject.image.name):
             made = _decode_made(subject) if section is None else section
-            asked = Asked(subject.target.errata, reader, in_parts=True)
-            return verify_section(subject.image, subject.cfi.entries, made, asked)
+            return verify_section(subject.image, subject.cfi.entries, made, asked_of(subject, reader))
     check_options(Options(source=source))
     image = _image(subject)
     with naming(image.name):
         return _verify(image, decode_existing(image) if section is None else section, source, Asked(reader=reader))
+
+
+def asked_of(conversion: Conversion, reader: str | None = None) -> Asked:
+    """Return what the section of a conversion is for."""
+    return Asked(conversion.target.version, conversion.target.errata, reader, in_parts=True)
 
 
 def _verify(image: ElfImage, section: Section, source: CfiKind | None, asked: Asked) -> Verification:

@@ -19,6 +19,7 @@ from cfi2sframe.text import counted
 if TYPE_CHECKING:
     from cfi2sframe.placing.objects import ObjectRelocation
     from cfi2sframe.placing.undo import Removal
+    from cfi2sframe.verification.verify import Asked
 
 #: The largest offset in a section that a 32-bit field of CFI can hold.
 _MAX_SECTION_OFFSET: Final = 0xFFFFFFFF
@@ -164,22 +165,25 @@ def reader_warnings(conversion: Conversion) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def check(emitted: Emitted, rewritten: ElfImage, reader: str | None = None) -> None:
-    """Check a rewritten file, read again: nothing but the section changed, and the section agrees with the CFI.
+def check(emitted: Emitted, rewritten: ElfImage, asked: "Asked | None" = None) -> None:
+    """Check a rewritten file, read again: nothing but the section changed, and the section is what was asked for.
 
-    Functions that the `reader` would refuse may be absent. Raises `EmbedError` or `VerificationError` when that is not
-    so, `InputError` when the file cannot be read.
+    None: what its conversion was for.
+    Raises `EmbedError` or `VerificationError` when that is not so, `InputError` when the file cannot be read.
     """
     with naming(rewritten.name):
-        _check(emitted, rewritten, reader)
+        _check(emitted, rewritten, asked)
 
 
-def _check(emitted: Emitted, rewritten: ElfImage, reader: str | None) -> None:
-    from cfi2sframe.api import decode_existing, verify
+def _check(emitted: Emitted, rewritten: ElfImage, asked: "Asked | None") -> None:
+    from cfi2sframe.api import asked_of, decode_existing
+    from cfi2sframe.verification.verify import verify_section
 
+    conversion = emitted.conversion
     emitted.check_unchanged(rewritten)
     # Everything else has just been found unchanged, so the CFI need not be read again.
-    found = verify(emitted.conversion, decode_existing(rewritten), reader=reader)
+    wanted = asked or asked_of(conversion)
+    found = verify_section(conversion.image, conversion.cfi.entries, decode_existing(rewritten), wanted)
     wrong = (*found.differences, *found.notes)
     if wrong:
         first = wrong[0]

@@ -298,7 +298,10 @@ def _write(job: Job, conversion: Conversion, existing: Existing, file: InputFile
     known = known._replace(status="would convert", placement=placement, warnings=warnings)
     if settings.only_checks:
         return known
-    warnings = (*warnings, *_write_elf(job, emitted.chunks, file, partial(emit.check, emitted, reader=settings.reader)))
+    from cfi2sframe.verification.verify import Asked
+
+    asked = Asked(settings.options.version, conversion.target.errata, settings.reader, in_parts=True)
+    warnings = (*warnings, *_write_elf(job, emitted.chunks, file, partial(emit.check, emitted, asked=asked)))
     return known._replace(status="converted", warnings=warnings)
 
 

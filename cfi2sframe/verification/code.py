@@ -97,6 +97,15 @@ class _Frame(NamedTuple):
 _PUSHES: Final = {"push": _Frame(8), "call": _Frame(8), "pair": _Frame(16), "save": _Frame(16, saves_ra=True)}
 
 
+class StubRows(NamedTuple):
+    """The state in force at `[start, end)`; `is_alike`: it is so in all of the range of stubs."""
+
+    start: int
+    end: int
+    state: FrameState
+    is_alike: bool
+
+
 def padding_ends(image: ElfImage, ends: Sequence[int], limits: Sequence[int]) -> dict[int, int]:
     """Return where the padding ends that begins at some addresses of code, ascending, and ends at their limits at most.
 
@@ -121,8 +130,8 @@ def padding_ends(image: ElfImage, ends: Sequence[int], limits: Sequence[int]) ->
     return found
 
 
-def stub_frames(image: ElfImage, section: Section) -> list[tuple[int, int, FrameState]]:
-    """Return the frames of the stubs of a linked file, as ascending ranges of addresses.
+def stub_rows(image: ElfImage, section: Section) -> list[StubRows]:
+    """Return what is in force in the stubs of a linked file, ascending.
 
     Stubs are in sections with their names. Where there are no sections, they are what the functions of the SFrame
     section consist of.
@@ -137,12 +146,12 @@ def stub_frames(image: ElfImage, section: Section) -> list[tuple[int, int, Frame
     targets = {each.target for vaddr, each in instructions.items() if each.target != vaddr}
     entries = {vaddr for inside in found.values() for vaddr in _entries(inside, targets)}
     frames = _followed(instructions, entries - targets)
-    return [
-        (run[0][0], run[-1][1], state)
-        for inside in found.values()
-        for state, group in groupby(_states(image.arch, inside, frames), key=itemgetter(2))
-        if state is not None and (run := list(group))
-    ]
+    rows: list[StubRows] = []
+    for inside in found.values():
+        runs = [list(run) for _, run in groupby(_states(image.arch, inside, frames), key=itemgetter(2))]
+        known = [(run[0][0], run[-1][1], state) for run in runs if (state := run[0][2]) is not None]
+        rows += [StubRows(*each, is_alike=len(runs) == 1) for each in known]
+    return rows
 
 
 def _places(image: ElfImage, section: Section) -> Iterator[tuple[int, bytes]]:

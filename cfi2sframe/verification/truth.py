@@ -18,6 +18,7 @@ from cfi2sframe.dwarf.rules import RowState
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.range_map import Distinct, RangeMap, Span, holder_of, united
 from cfi2sframe.sframe.model import FrameState
+from cfi2sframe.verification.code import StubRows
 
 #: A row is compared with at most so many FDEs of its address. Linkers produce two or three; a hostile file may have
 #: thousands, and comparing all of them at each of their edges would be quadratic.
@@ -71,7 +72,7 @@ def truth_column(
     entries: CfiEntries,
     fdes: Sequence[Fde],
     padding_ends: Mapping[int, int],
-    stubs: Iterable[tuple[int, int, FrameState]],
+    stubs: Iterable[StubRows],
     arch: Arch,
 ) -> tuple[RangeMap[int], Sequence[Claim]]:
     """Return what FDEs and stubs claim, as indices of claims by address, and the claims; 0 is `NOTHING`.
@@ -100,7 +101,7 @@ def truth_column(
             starts, claimed, end = _overlapping(claims, entries, cluster)
         column.append(starts, claimed, padding_ends.get(end, end))
     _evaluate_at_pcs(column, claims, arch)
-    for start, end, state in stubs:
+    for start, end, state, _ in stubs:
         column.put([start], [claims.number_of(Claim(state=state, evidence="instructions of stubs"))], end)
     return column, claims.values
 

@@ -21,7 +21,7 @@ from cfi2sframe.range_map import ADDRESS_END, Span, holder_of, touches, united, 
 from cfi2sframe.sframe.model import FrameState, FunctionBody, Section
 from cfi2sframe.sframe.read import DecodedSection
 from cfi2sframe.text import counted
-from cfi2sframe.verification.code import padding_ends, stub_frames
+from cfi2sframe.verification.code import StubRows, padding_ends, stub_rows
 from cfi2sframe.verification.expressible import Row, row_for
 from cfi2sframe.verification.reader_checks import Breaches
 from cfi2sframe.verification.readers import refused_functions, unmet_demands
@@ -33,12 +33,13 @@ Kind = Literal["wrong", "missing", "extra", "invariant", "unusual"]
 
 
 class Asked(NamedTuple):
-    """What a section was made for: a version's errata level (None: what it shows), a reader, whose refusals may lack.
+    """What a section was asked to be: of a version and its errata (None: those that it has), and for which reader.
 
-    `in_parts`: functions that can be expressed in part have to be there in part, as this package writes them; other
-    producers leave them out.
+    Functions that this reader does not take may be absent. `in_parts`: functions that can be expressed in part have to
+    be there in part, as this package writes them; other producers leave them out.
     """
 
+    version: int | None = None
     errata: int | None = None
     reader: str | None = None
     in_parts: bool = False
@@ -123,7 +124,7 @@ def verify_section(image: ElfImage, entries: CfiEntries, section: Section, asked
     an FDE there. Over the padding after an FDE, a function may be absent.
     """
     fdes = fdes_with_code(entries, image)
-    stubs = [] if image.is_relocatable else stub_frames(image, section)
+    stubs = [] if image.is_relocatable else stub_rows(image, section)
     padding = _padding_after(fdes, image)
     claimed, claims = truth_column(entries, fdes, padding, stubs, image.arch)
     found, answers = section_column(section, claimed.starts)
@@ -143,10 +144,12 @@ def verify_section(image: ElfImage, entries: CfiEntries, section: Section, asked
     limits = _Limits(image, entries, section.version, asked._replace(errata=errata))
     gaps = [Span(*each) for each in padding.items()]
     lacking = [m for m in mismatches if m.answer is None and holder_of(gaps, Span(*m[:2])) is None]
-    absent, left_out_count = _absences(lacking, fdes, limits, section)
+    absent, left_out_count = _absences(lacking, fdes, stubs, limits, section)
     extra = _extra([m for m in mismatches if m.claim is NOTHING], section)
     wrong = _wrong([m for m in mismatches if m.answer is not None and m.claim is not NOTHING], fdes, section)
     broken, unusual = _of_bytes(section, image)
+    if asked.version not in (None, section.version):
+        broken.append(Difference("invariant", 0, f"version {section.version}, not {asked.version}"))
     differences = _ordered([*broken, *absent, *extra, *wrong])
     evidence = Counter[Evidence]()
     for (claim, answer), count in counts.items():
@@ -192,7 +195,7 @@ def _of_bytes(section: Section, image: ElfImage) -> tuple[list[Difference], list
     return differences("invariant", unmet.broken), differences("unusual", unmet.unusual)
 
 
-def _function_count(fdes: Sequence[Fde], stubs: Sequence[tuple[int, int, FrameState]]) -> int:
+def _function_count(fdes: Sequence[Fde], stubs: Sequence[StubRows]) -> int:
     """Return how many FDEs describe code that is not all stubs, as all reports count functions."""
     in_stubs = united(stub[:2] for stub in stubs)
     starts = [fde.start for fde in fdes]
@@ -291,16 +294,17 @@ class _Limits:
 
 
 def _absences(
-    found: Sequence[_Mismatch], fdes: Sequence[Fde], limits: _Limits, section: Section
+    found: Sequence[_Mismatch], fdes: Sequence[Fde], stubs: Sequence[StubRows], limits: _Limits, section: Section
 ) -> tuple[list[Difference], int]:
     """Return which stubs and FDEs should have a function and lack one, and how many FDEs rightly lack one or parts."""
+    alike = [Span(stub.start, stub.end) for stub in stubs if stub.is_alike]
     absent: set[Fde] = set()
     wanted: set[Fde] = set()
     missing: list[Difference] = []
     for vaddr, _, claim, _, _ in found:
         if claim.state is not None:
-            # Version 1 has no block size, and not all blocks have rows without.
-            if section.version > SFRAME_VERSION_1:
+            # Version 1 has no block size, and not all blocks of several rows have rows without.
+            if section.version > SFRAME_VERSION_1 or holder_of(alike, Span(vaddr, vaddr + 1)) is not None:
                 missing.append(Difference("missing", vaddr, "no SFrame FDE for a PLT stub"))
             continue
         candidates = _fdes_at(vaddr, claim, fdes)

@@ -140,7 +140,7 @@ def test_a_file_without_describable_functions_is_copied(tmp_path: Path) -> None:
 
 
 def test_a_failed_check_writes_nothing(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise VerificationError("made up")
 
     monkeypatch.setattr("cfi2sframe.emit.check", fail)
@@ -167,7 +167,7 @@ def fifo(tmp_path: Path) -> Iterator[tuple[Path, int]]:
 def test_a_pipe_gets_checked_bytes(
     source: Path, fifo: tuple[Path, int], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
-    def refuse(_emitted: object, rewritten: ElfImage) -> None:
+    def refuse(_emitted: object, rewritten: ElfImage, **_: object) -> None:
         checked.append(bytes(rewritten.data))
         raise VerificationError("a difference")
 
@@ -185,7 +185,7 @@ def test_a_pipe_gets_checked_bytes(
 def test_a_pipe_gets_nothing_from_an_input_that_changes(
     source: Path, fifo: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cfi2sframe.emit.check", lambda *_: source.write_bytes(b"another file"))
+    monkeypatch.setattr("cfi2sframe.emit.check", lambda *_, **__: source.write_bytes(b"another file"))
     path, reader = fifo
     done = run(source, "-o", path)
     assert (done.status, os.read(reader, 1 << 16)) == (3, b"")
