@@ -9,13 +9,13 @@ from cfi2sframe import convert_file
 
 
 def convert_all(executor: Executor, paths: Iterable[str]) -> int:
-    """Convert files by any executor, and print what becomes of each; return how many failed."""
+    """Convert files by any executor, and print what becomes of each; return how many failed. Errors name their file."""
     failed = 0
     jobs = {executor.submit(convert_file, path, in_place=True): path for path in paths}
     for job in as_completed(jobs):
         error = job.exception()
         failed += error is not None
-        print(f"{jobs[job]}: {error or job.result().status}")
+        print(error or f"{jobs[job]}: {job.result().status}")
     return failed
 
 

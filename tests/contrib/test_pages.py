@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from tests.support.contrib import ROOT, environment, run
+from tests.support.contrib import ROOT, environment, run, shell_script
 from tests.support.needs import attempt, need
 from tests.support.oracle.tools import find_binutils, oracles_directory, tool_version
 
@@ -244,13 +244,22 @@ def test_the_fault_is_still_there(name: str, programs: Path) -> None:
     assert (result.status, result.err) == (0, ""), result.out + result.err
 
 
-def test_a_fault_that_is_mended_is_seen(tmp_path: Path, programs: Path) -> None:
+@pytest.mark.parametrize(
+    ("release", "command", "status", "verdict"),
+    [
+        ("9.1 and 12", "echo right", 1, "differs: mended in tool 12.3?"),
+        ("12", "no-such-tool", 2, "not run: no-such-tool is missing"),
+        ("13 and 2.12", "echo right", 2, "not comparable: it needs tool 13 and 2.12; here is 12.3"),
+    ],
+)
+def test_a_fault_that_is_not_seen(release: str, command: str, status: int, verdict: str, tmp_path: Path) -> None:
     need("sh", "diff")
     shutil.copy(FAULTS / "run", tmp_path)
-    (tmp_path / "fault.sh").write_text("echo right\n#> wrong\n")
-    result = attempt(tmp_path / "run", "fault", env=environment(programs))
-    assert result.status == 1
-    assert result.out.endswith("-wrong\n+right\n")
+    shell_script(tmp_path / "tool", "echo 'A tool (of Debian) 12.3'\n")
+    (tmp_path / "fault.sh").write_text(f"{command}\n# Prints with tool {release}:\n#> wrong\n")
+    result = attempt(tmp_path / "run", "fault", env=environment(tmp_path, PATH=f"{tmp_path}:{os.environ['PATH']}"))
+    assert result.status == status
+    assert result.out.splitlines()[-1] == f"fault: {verdict}"
 
 
 #: The columns of the table of printers in docs/readers.md, and how to convert for them.
