@@ -156,6 +156,10 @@ class EmbedError(Cfi2SFrameError):
     kind = ErrorKind.REFUSED
 
 
+class PayloadError(EmbedError):
+    """A linked file has data after all that its headers describe: an archive, a saved image, a signature."""
+
+
 class VerificationError(Cfi2SFrameError):
     """The output contradicts the CFI; nothing is written."""
 

@@ -30,6 +30,7 @@ from cfi2sframe.errors import (
     IncompleteError,
     InputError,
     OutputError,
+    PayloadError,
     ReaderError,
     kind_of,
     reason_of,
@@ -85,6 +86,8 @@ def _failed(job: Job, error: Exception, known: Outcome) -> Outcome:
         if isinstance(error, ReaderError | ForeignError):
             skip_kind = SkipKind.READER if isinstance(error, ReaderError) else SkipKind.FOREIGN
         return Outcome(job.name, job.other_names, "skipped", reason=reason, skip_kind=skip_kind)
+    if job.settings.skips_unfit and isinstance(error, PayloadError):
+        return known._replace(status="skipped", reason=reason, skip_kind=SkipKind.PAYLOAD)
     if isinstance(error, IsADirectoryError):
         reason += " (--in-place and --check process the ELF files in it)"
     if isinstance(error, OutputError):

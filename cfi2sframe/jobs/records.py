@@ -26,6 +26,7 @@ class SkipKind(Enum):
     DEBUG_FILE = "separate debug file"
     KERNEL = "kernel image"
     SECTION = "another section"
+    PAYLOAD = "data after the ELF file"
 
 
 class Settings(NamedTuple):

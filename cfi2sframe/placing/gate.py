@@ -24,7 +24,7 @@ from cfi2sframe.elf.headers import (
     ProgramHeader,
 )
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.errors import ElfError, EmbedError
+from cfi2sframe.errors import ElfError, EmbedError, PayloadError
 from cfi2sframe.placing.undo import record_span
 from cfi2sframe.range_map import Span
 from cfi2sframe.text import counted, shown_name
@@ -257,13 +257,13 @@ def _is_mapped(file: LinkedFile, section: ElfSection) -> bool:
 
 
 def _without_appended_data(file: LinkedFile) -> FileData:
-    """Return the bytes without a record for removal. Raises `EmbedError` where others follow what is described."""
+    """Return the bytes without a record for removal. Raises `PayloadError` where others follow what is described."""
     ends = [file.loaded_end, file.table_end, file.section_table.end]
     described = max([*ends, *(section.file_span.end for section in file.stored)])
     record = record_span(file.data)
     end = len(file.data) if record is None else max(record.start, described)
     if not is_zero(file.data, Span(described, end)):
-        raise EmbedError(
+        raise PayloadError(
             f"{counted(end - described, 'byte')} appended after the ELF data (an archive, a payload or a signature); "
             "adding or removing a section would move what may be expected at a fixed offset"
         )

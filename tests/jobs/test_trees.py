@@ -16,6 +16,7 @@ from tests.support.elf.samples import TEXT_VADDR, linked_file, object_file, push
 from tests.support.jobs import OBJECT, OF_32_BITS, TRUNCATED, WITHOUT_CFI, convert_one
 
 ET_DYN, ET_CORE = 3, 4
+LINKED = Path("/bin/true")
 LDSO = Path("/lib64/ld-linux-x86-64.so.2")
 DEFAULT = Settings()
 NO_CFI = (
@@ -86,6 +87,13 @@ CASES = {
         SkipKind.FOREIGN,
         "ELF type 4 is neither an object, an executable nor a library",
         ErrorKind.UNFIT,
+    ),
+    "payload": Case(
+        LINKED.read_bytes() + b"payload",
+        SkipKind.PAYLOAD,
+        "7 bytes appended after the ELF data (an archive, a payload or a signature); adding or removing a section "
+        "would move what may be expected at a fixed offset",
+        ErrorKind.REFUSED,
     ),
 }
 
