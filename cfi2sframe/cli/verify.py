@@ -5,14 +5,13 @@ import argparse
 import json
 import os
 import stat
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TextIO
 
 from cfi2sframe import api
-from cfi2sframe.cli.answers import answers_of, inputs_of, is_one_file, is_skipped
+from cfi2sframe.cli.answers import add_output, answers_of, inputs_of, is_one_file, is_skipped, printing_of
 from cfi2sframe.cli.messages import (
     EXIT_DIFFERENCE,
     EXIT_SUCCESS,
@@ -39,7 +38,7 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import is_section, read_file
 from cfi2sframe.errors import InputError, RequestError, SFrameError, UnfitError
 from cfi2sframe.existing import Presence, existing_section
-from cfi2sframe.files.find import STANDARD_INPUT, read_named
+from cfi2sframe.files.find import STANDARD_INPUT, Source, Unusable, read_named
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.sframe.read import DecodedSection
 from cfi2sframe.text import counted, printable
@@ -94,52 +93,101 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_inputs(parser, "ELF file or directory; - is standard input, also as SECTION")
     group = parser.add_argument_group("what to check")
     add_option(group, "--would-be", "check the section that convert would write, not the one in FILE")
-    add_option(group, "-v, --verbose", "print how much was compared")
-    add_option(group, "--report FILE", "write a line of JSON for each file")
     text = "check what this reader requires; functions that it would refuse may be missing; repeatable"
     add_conversion_options(parser, text, action="append", default=[])
+    group = add_output(parser, ("text", "json"))
+    add_option(group, "-v, --verbose", "print how much was compared")
+    add_option(group, "--report FILE", "write a line of JSON for each file")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Verify the sections of all files; return the worst file's exit status."""
     wanted = _wanted(arguments)
-    inputs, is_verbose = inputs_of(arguments), arguments.verbose
-    check_apart("report", arguments.report, inputs.names)
+    inputs = inputs_of(arguments)
+    printing = printing_of(arguments, inputs.names)
+    check_apart("report", arguments.report, [*inputs.names, printing.path])
     found = inputs.find()
-    is_single = is_one_file(found)
-    checks: list[Checked] = []
-    statuses, lines = Counter[str](), []
-    exit_status = EXIT_SUCCESS
-    for source, result in answers_of(found, partial(check, wanted=wanted), inputs.process_count):
-        reason, kind, data = "", "", {}
-        if isinstance(result, Checked):
-            name, status, own, data = result.file, result.status, _STATUSES[result.status], result._asdict()
-            checks.append(result)
-            for line in (*result.lines, *(result.note_lines if is_verbose else ())):
-                sys.stdout.write(f"{printable(f'{name}: {line}')}\n")
-            if is_verbose and is_single and (result.functions or not result.readers):
-                debug_file = f"; with {result.debug_file}" if result.debug_file else ""
-                say("info", f"{_comparison([result])}{debug_file}", name)
-        elif is_skipped(source, result):
-            name, status, own, reason = result.name, "skipped", EXIT_SUCCESS, result.reason
-        else:
-            name, status, own, reason = result.name, "failed", exit_status_of(result.kind), result.reason
-            kind = result.kind.name.lower()
-            say("error", reason, name)
-        statuses[status] += 1
-        exit_status = worst((exit_status, own))
-        head = {"schema": SCHEMA_VERSION, "file": name, "status": status, "exit_status": own}
-        lines.append(json.dumps(head | {"kind": kind, "reason": reason} | data))
+    is_single, is_verbose = is_one_file(found), arguments.verbose
+    results: list[_Result] = []
+    with printing.open() as out:
+        for source, answer in answers_of(found, partial(check, wanted=wanted), inputs.process_count):
+            results.append(_result_of(source, answer))
+            if printing.format == "text":
+                _print(results[-1], out, is_single=is_single, is_verbose=is_verbose)
+            elif results[-1].status == "failed":
+                say("error", results[-1].reason, results[-1].name)
+        if printing.format == "json":
+            out.write(json.dumps(_json_of(results), indent=1) + "\n")
     if is_verbose and not is_single:
-        kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(statuses.items()))
-        counts = f"{counted(len(lines), 'file')}: {kinds}; {_comparison(checks)}"
-        say("info", counts if lines else "no ELF files found")
-    if statuses.keys() <= {"skipped"}:
-        say("error", "none of these files has an .sframe section (--would-be: what convert would write)")
-        exit_status = EXIT_UNUSABLE
+        say("info", _sums(results))
     if arguments.report is not None:
+        lines = [json.dumps({"schema": SCHEMA_VERSION, **result.data}) for result in results]
         write_text(arguments.report, "".join(f"{line}\n" for line in lines))
-    return exit_status
+    if all(result.status == "skipped" for result in results):
+        say("error", "none of these files has an .sframe section (--would-be: what convert would write)")
+        return EXIT_UNUSABLE
+    return worst(result.exit_status for result in results)
+
+
+class _Result(NamedTuple):
+    """What became of a file: a key of `_STATUSES`, skipped or failed; in the latter cases, why."""
+
+    name: str
+    status: str
+    exit_status: int = EXIT_SUCCESS
+    kind: str = ""
+    reason: str = ""
+    checked: "Checked | None" = None
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The object that a report has of the file."""
+        head = {"file": self.name, "status": self.status, "exit_status": self.exit_status}
+        checked = {} if self.checked is None else self.checked._asdict()
+        return head | {"kind": self.kind, "reason": self.reason} | checked
+
+
+def _result_of(source: Source | Unusable, answer: "Checked | Unusable") -> _Result:
+    if isinstance(answer, Checked):
+        return _Result(answer.file, answer.status, _STATUSES[answer.status], checked=answer)
+    if is_skipped(source, answer):
+        return _Result(answer.name, "skipped", reason=answer.reason)
+    kind = answer.kind
+    return _Result(answer.name, "failed", exit_status_of(kind), kind.name.lower(), answer.reason)
+
+
+def _print(result: _Result, out: TextIO, *, is_single: bool, is_verbose: bool) -> None:
+    """Print what differs in a file, and with -v what is unusual."""
+    checked = result.checked
+    if checked is None:
+        if result.status == "failed":
+            say("error", result.reason, result.name)
+        return
+    lines = (*checked.lines, *(checked.note_lines if is_verbose else ()))
+    out.writelines(f"{printable(f'{result.name}: {line}')}\n" for line in lines)
+    if is_verbose and is_single and (checked.functions or not checked.readers):
+        debug_file = f"; with {checked.debug_file}" if checked.debug_file else ""
+        say("info", f"{_comparison([checked])}{debug_file}", result.name)
+
+
+def _json_of(results: Sequence[_Result]) -> dict[str, Any]:
+    """Return the document that coverage, size and audit write, too."""
+    failed = [result for result in results if result.status == "failed"]
+    return {
+        "schema": SCHEMA_VERSION,
+        "files": [result.data for result in results if result.checked is not None],
+        "failures": [{"file": each.name, "kind": each.kind, "reason": each.reason} for each in failed],
+    }
+
+
+def _sums(results: Sequence[_Result]) -> str:
+    """Return a sentence about all files."""
+    if not results:
+        return "no ELF files found"
+    statuses = Counter(result.status for result in results)
+    kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(statuses.items()))
+    checks = [result.checked for result in results if result.checked is not None]
+    return f"{counted(len(results), 'file')}: {kinds}; {_comparison(checks)}"
 
 
 def _wanted(arguments: argparse.Namespace) -> _Wanted:

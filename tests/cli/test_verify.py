@@ -36,6 +36,23 @@ def test_the_section_may_come_from_a_pipe(good: Path, raw: Path, tmp_path: Path)
     assert run("verify", "--would-be", good, "-", stdin=good.read_bytes()) == (0, b"", ())
 
 
+def test_json(good: Path, raw: Path, tmp_path: Path) -> None:
+    """A document as of the other verbs; a difference is in it, and not printed as text."""
+    raw.write_bytes(SECTION._replace(vaddr=0x50000).assemble())
+    report = tmp_path / "report"
+    status, out, err = run("verify", good, raw, "--format", "json", "--report", report)
+    (file,) = json.loads(out)["files"]
+    assert (status, err, file["status"], file["file"]) == (1, (), "different", str(good))
+    assert file["differences"]
+    assert {"schema": 2, **file} == json.loads(report.read_text())
+    (tmp_path / "damaged").write_bytes(b"\x7fELF")
+    status, out, err = run("verify", "--would-be", good, tmp_path / "damaged", "-o", tmp_path / "out.json")
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert (status, out, len(err)) == (3, b"", 1)
+    assert [each["status"] for each in found["files"]] == ["clean"]
+    assert [each["kind"] for each in found["failures"]] == ["damaged"]
+
+
 def test_verify_without_any_cfi(tmp_path: Path) -> None:
     """One sentence, and a status of its own, also for a reader that reads the section."""
     path, report = tmp_path / "in", tmp_path / "report"
