@@ -21,6 +21,7 @@ from cfi2sframe.cli.parsers import describe
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import RequestError
 from cfi2sframe.files.find import find_sources
+from cfi2sframe.jobs.growth import padding_size
 from cfi2sframe.report.size import FileSize, comparison_report, measure, size_report
 from cfi2sframe.report.tables import FORMATS
 
@@ -47,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_inputs(parser, "ELF file or directory; - is standard input")
     group = parser.add_argument_group("what is measured")
     add_option(group, "--compare OLD NEW", "two files, or two trees matched by name")
-    text = "fail (4) if a section is larger, in percent of its FILE; with --compare, if all grow by more"
+    text = "fail (4) if a FILE grows by more, in percent; with --compare, if all sections do"
     add_option(group, "--fail-over PERCENT", text, type=percentage)
     add_conversion_options(parser)
     group = add_output(parser, FORMATS)
@@ -71,7 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
         top = _TEXT_LINE_COUNT if printing.format in ("text", "markdown") else None
 
     def question(image: ElfImage) -> FileSize:
-        return measure(convert_for(image, options, arguments.reader))
+        conversion = convert_for(image, options, arguments.reader)
+        return measure(conversion, padding_size(conversion))
 
     if compared:
         found = (list(find_sources([root], inputs.excluded, is_relative=True)) for root in compared)

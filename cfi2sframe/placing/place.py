@@ -110,6 +110,13 @@ class Placement(NamedTuple):
         return [self.file.sections[index].name for index in sorted(self.places)]
 
     @property
+    def padding_size(self) -> int:
+        """How many zeros (bytes) the file gets in place of .bss."""
+        load, has_moved_table = self.block.load, self.table_file_offset is not None
+        is_after_bss = has_moved_table if load is None else bool(load.flags & c.PF_W)
+        return self.block.file_offset - self.file.loaded_end if is_after_bss else 0
+
+    @property
     def description(self) -> str:
         """How the section is inserted, for messages."""
         block = self.block
@@ -268,8 +275,15 @@ def _placement(head: Head, rearranged: Rearranged, block: AddedBlock, size: int)
     has_left = any(group.has_build_id for group in rearranged.leaving)
     warning = "the build-id note moves out of the first page: core dumps no longer name the build-id"
     moved_size = sum(group.size for group in rearranged.leaving)
-    warnings = (*([warning] if has_left else []), *_padding_warnings(file, block))
-    return Placement(file, block, size, segments, moved, moved_size, warnings, file.data)
+    warnings = (warning,) if has_left else ()
+    return _padded(Placement(file, block, size, segments, moved, moved_size, warnings, file.data))
+
+
+def _padded(placement: Placement) -> Placement:
+    """Return the placement with a warning where the file grows by many zeros."""
+    size = placement.padding_size
+    more = (f"{size:,} zeros are in the file in place of .bss",) if size > _LARGE_PADDING else ()
+    return placement._replace(warnings=placement.warnings + more)
 
 
 def _followed(file: LinkedFile, segment: ProgramHeader, moved: dict[int, SectionPlace]) -> ProgramHeader:
@@ -349,11 +363,4 @@ def _moved_table(file: LinkedFile, head: Head, block: AddedBlock, size: int) -> 
     warning = "the program headers moved to the end of what is loaded; do not strip the file again: eu-strip damages it"
     if is_program:
         warning += ", GNU strip before 2.44 its .sframe; after any GNU strip, kernels before 5.18 do not start it"
-    warnings = (warning, *_padding_warnings(file, block))
-    return Placement(file, block, size, tuple(segments), {}, 0, warnings, file.data, table_file_offset=table)
-
-
-def _padding_warnings(file: LinkedFile, block: AddedBlock) -> tuple[str, ...]:
-    """Return a warning where a file grows by many zeros."""
-    padding = block.file_offset - file.loaded_end if block.is_inserted else 0
-    return (f"{padding:,} zeros are in the file in place of .bss",) if padding > _LARGE_PADDING else ()
+    return _padded(Placement(file, block, size, tuple(segments), {}, 0, (warning,), file.data, table_file_offset=table))

@@ -61,6 +61,7 @@ _DETAILS: Final = {
     "cfi_size": "bytes of CFI",
     "eh_frame_hdr_size": "bytes of .eh_frame_hdr",
     "existing_size": "bytes of .sframe in the file today",
+    "padding_size": "zeros in place of .bss, by which the file grows, too",
     "function_count": "functions with CFI",
     "left_out_count": "left out",
     "in_part_count": "described in part",
@@ -74,9 +75,9 @@ _COMPARED: Final = ("file_count", "file_size", "cfi_size", "eh_frame_hdr_size", 
 class FileSize(NamedTuple):
     """A file and its section, or with `add_up` the sums of several; `gnu_size` is an estimate.
 
-    `cfi_size` counts all CFI that was read, of Go the table, and `existing_size` the `.sframe` that the file has. The
-    section has `record_count` records and `row_count` rows, some of them shared. Functions are counted as
-    `coverage.Coverage` does.
+    `cfi_size` counts all CFI that was read, of Go the table, and `existing_size` the `.sframe` that the file has.
+    `padding_size` counts the zeros that the file gets with the section, in place of .bss. The section has
+    `record_count` records and `row_count` rows, some of them shared. Functions are counted as `coverage.Coverage` does.
     """
 
     file: str
@@ -87,6 +88,7 @@ class FileSize(NamedTuple):
     cfi_size: int = 0
     eh_frame_hdr_size: int = 0
     existing_size: int = 0
+    padding_size: int = 0
     sframe_size: int = 0
     gnu_size: int = 0
     function_count: int = 0
@@ -106,17 +108,22 @@ class FileSize(NamedTuple):
         return self.sframe_size / self.base_size if self.base_size else None
 
     @property
+    def growth_size(self) -> int:
+        """The size of the section, with the zeros that come with it."""
+        return self.sframe_size + self.padding_size
+
+    @property
     def growth_percent(self) -> float | None:
-        """The section in percent of the file."""
-        return 100 * self.sframe_size / self.file_size if self.file_size else None
+        """What the file grows by in percent of the file."""
+        return 100 * self.growth_size / self.file_size if self.file_size else None
 
 
 #: The fields that are added up.
 SUMMED: Final = FileSize._fields[FileSize._fields.index("file_count") :]
 
 
-def measure(conversion: Conversion) -> FileSize:
-    """Return the sizes of a converted file."""
+def measure(conversion: Conversion, padding_size: int = 0) -> FileSize:
+    """Return the sizes of a converted file, which gets so many zeros with its section."""
     image = conversion.image
     return FileSize(
         file=image.name,
@@ -125,6 +132,7 @@ def measure(conversion: Conversion) -> FileSize:
         file_count=1,
         file_size=len(image.data),
         existing_size=0 if image.sframe_section is None else image.sframe_section.size,
+        padding_size=padding_size,
         gnu_size=gnu_size(conversion),
         **figures(conversion, Counter(conversion.fates)),
     )
@@ -231,7 +239,7 @@ def _chart(files: Sequence[FileSize]) -> Chart:
 def _headline(total: FileSize, level: int | None) -> str:
     version = f"version {total.sframe_version}{'' if level is None else f' at -O{level}'}"
     percent = "" if total.growth_percent is None else f" ({total.growth_percent:.1f} %)"
-    adds = f"{version} adds {human(total.sframe_size)}{percent} to {human(total.file_size)}"
+    adds = f"{version} adds {human(total.growth_size)}{percent} to {human(total.file_size)}"
     return f"{adds}; GNU as + ld would add {human(total.gnu_size)}"
 
 
@@ -241,6 +249,8 @@ def _notes(total: FileSize) -> list[str]:
     counts = [(total.left_out_count, "left out"), (total.in_part_count, "described in part")]
     if any(count for count, _ in counts):
         notes.append(f"Functions: {', '.join(f'{count:,} {what}' for count, what in counts if count)}.")
+    if total.padding_size:
+        notes.append(f"{human(total.padding_size)} of what is added are zeros in place of .bss.")
     if total.existing_size:
         notes.append(f"The files have {human(total.existing_size)} of .sframe today.")
     return notes

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from cfi2sframe import __version__
+from cfi2sframe.cli import main
 from tests.support.cli import run
+from tests.support.placing.linked_by_hand import BASE_VADDR, DATA_END, DATA_OFFSET, sparse_file
 from tests.support.report import library
 
 
@@ -122,3 +124,19 @@ def test_a_page_says_how_it_was_made(tree: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     page = run("size", tree, "--format", "html").out.decode()
     assert f"cfi2sframe size &#39;a &lt;b&gt;&#39; (version {__version__}, 2023-11-14)" in page
+
+
+def test_zeros_in_place_of_bss_are_added(tmp_path: Path) -> None:
+    """They are most of what such a file grows by."""
+    program = tmp_path / "program"
+    program.write_bytes(sparse_file(BASE_VADDR + DATA_OFFSET, BASE_VADDR + DATA_END + (2 << 20)))
+    status, out, err = run("size", program, "--fail-over", "100")
+    (message,) = err
+    assert (status, "adds 31" in message) == (4, True)
+    assert out.startswith(b"version 3 adds 2.00 MiB (31")
+    assert b"2.00 MiB of what is added are zeros in place of .bss." in out
+    (file,) = json.loads(run("size", program, "--format", "json").out)["files"]
+    assert file["padding_size"] == 2 << 20
+    assert main([str(program), "-q", "-o", str(tmp_path / "converted")]) == 0
+    growth = (tmp_path / "converted").stat().st_size - program.stat().st_size
+    assert 0 <= growth - file["padding_size"] - file["sframe_size"] < 2000

@@ -21,7 +21,6 @@ from tests.support.needs import attempt, need, run
 from tests.support.oracle.targets import TARGETS, Target, label
 from tests.support.placing.embedded import (
     LARGE,
-    P_MEMSZ,
     P_VADDR,
     SH_ADDR,
     SH_TYPE,
@@ -31,7 +30,7 @@ from tests.support.placing.embedded import (
     section_header,
     take_out,
 )
-from tests.support.placing.linked_by_hand import noted_file
+from tests.support.placing.linked_by_hand import DATA_END, DATA_OFFSET, noted_file, sparse_file
 
 BASE, PAGE, TEXT_OFFSET = 0x400000, 0x1000, 0x3000
 #: The end of the first segment, in the file and from its address on.
@@ -235,48 +234,14 @@ def test_zeros_that_end_call_frame_information_stay(tmp_path: Path) -> None:
     assert attempt(tmp_path / "converted").status == before
 
 
-#: The file offsets of the last segment's bytes; and the addresses of its end that make the file no longer, in the file.
-DATA_OFFSET, DATA_END = 0x1000, 0x10000
 LARGEST_PAGE, MOST_PADDING, MUCH_PADDING = 1 << 16, 1 << 24, 1 << 20
-
-
-def _sparse(data_vaddr: int, end_vaddr: int, symbols: tuple[asm.Symbol, ...] = (), note_size: int = 0) -> bytes:
-    """Return a program at a fixed address without room for program headers, and with .bss up to an address."""
-    head = 64 + 56 * 2
-    content = note(b"GNU", 3, bytes(max(note_size - 16, 0)))
-    build_id = asm.Section(".note.gnu.build-id", content, c.SHT_NOTE, c.SHF_ALLOC, BASE + head, align=4)
-    frame_vaddr = BASE + head + (note_size + 8 if note_size else 0)
-    frame = asm.EhFrame((push_fp(AMD64, frame_vaddr + 0x100, 32), asm.Terminator()), frame_vaddr).assemble()
-    sections = (
-        *([build_id] if note_size else []),
-        asm.Section(".eh_frame", frame, 1, c.SHF_ALLOC, frame_vaddr, align=8),
-        asm.Section(".text", b"\x90" * 32, 1, c.SHF_ALLOC | c.SHF_EXECINSTR, frame_vaddr + 0x100),
-        asm.Section(".data", b"\1" * (DATA_END - DATA_OFFSET), 1, c.SHF_ALLOC | c.SHF_WRITE, data_vaddr),
-    )
-    data = bytearray(
-        asm.elf_file(
-            AMD64.elf_machine,
-            sections,
-            file_type=c.ET_EXEC,
-            segments=(
-                asm.Segment(c.PT_LOAD, c.PF_R | c.PF_X, (sections[0].name, ".text"), headers=True),
-                asm.Segment(c.PT_LOAD, c.PF_R | c.PF_W, (".data",)),
-            ),
-            symbols=symbols,
-        )
-    )
-    struct.pack_into("<Q", data, 64 + 56 + P_MEMSZ, end_vaddr - data_vaddr)
-    assert open_linked(bytes(data)).loaded_end == DATA_END
-    return bytes(data)
-
-
 FAR: Final = BASE + (1 << 20) + DATA_OFFSET
 
 
 @pytest.mark.parametrize("lacking", [0, 1])
 def test_the_first_segment_grows_up_to_the_page_of_the_second(lacking: int) -> None:
     """The end of what is loaded is a megabyte farther away than the file's, and the program headers have to move."""
-    data = _sparse(FAR, FAR + DATA_END - DATA_OFFSET)
+    data = sparse_file(FAR, FAR + DATA_END - DATA_OFFSET)
     room = FAR - BASE - DATA_END - 3 * 56
     plan, rewritten = embedded(data, room + lacking)
     assert plan.description.startswith("into a new read-only segment" if lacking else "into the first segment")
@@ -288,7 +253,7 @@ def test_the_first_segment_grows_up_to_the_page_of_the_second(lacking: int) -> N
 def test_how_far_away_the_program_headers_may_be(more: int) -> None:
     """Up to a page they go to a new segment."""
     vaddr = BASE + LARGEST_PAGE + DATA_OFFSET
-    data = _sparse(vaddr, BASE + DATA_END + LARGEST_PAGE + more)
+    data = sparse_file(vaddr, BASE + DATA_END + LARGEST_PAGE + more)
     plan, rewritten = embedded(data, SMALL)
     assert plan.description.startswith("into the first segment" if more else "into a new read-only segment")
     assert take_out(rewritten) == data
@@ -298,10 +263,10 @@ def test_how_far_away_the_program_headers_may_be(more: int) -> None:
 def test_the_most_zeros_in_place_of_bss(more: int) -> None:
     """Before program headers that moved; in a file with symbols, before the section."""
     vaddr, end = BASE + LARGEST_PAGE + DATA_OFFSET, BASE + DATA_END + MOST_PADDING + more
-    data = _sparse(vaddr, end)
+    data = sparse_file(vaddr, end)
     symbols = (asm.Symbol("_start", vaddr),)
     # From the data's end in the file on, zeros follow up to the page after the last address.
-    other = _sparse(vaddr, vaddr + DATA_END - DATA_OFFSET + MOST_PADDING + more, symbols, 16 + 32)
+    other = sparse_file(vaddr, vaddr + DATA_END - DATA_OFFSET + MOST_PADDING + more, symbols, 16 + 32)
     for each, message in (
         (data, r"16,842,752 zeros, more than 16,777,216"),
         (other, "the program headers cannot grow"),
@@ -318,5 +283,5 @@ def test_the_most_zeros_in_place_of_bss(more: int) -> None:
 @pytest.mark.parametrize("more", [0, 1])
 def test_many_zeros_in_place_of_bss_are_told(more: int) -> None:
     vaddr = BASE + LARGEST_PAGE + DATA_OFFSET
-    plan = plan_insertion(_sparse(vaddr, BASE + DATA_END + MUCH_PADDING + more), LARGE)
+    plan = plan_insertion(sparse_file(vaddr, BASE + DATA_END + MUCH_PADDING + more), LARGE)
     assert any("zeros are in the file" in warning for warning in plan.warnings) == bool(more)
