@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 STAMP   := $(VENV)/.installed-for-tests
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-all lint check docs dist generated golden fuzz bench same-bytes judge-rows clean
+.PHONY: help venv demo test test-all lint check docs dist generated golden fuzz bench same-bytes mutants judge-rows clean
 .PHONY: types lock glibc zipapp deb check-dist test-lowest docs-links
 
 help:
@@ -151,6 +151,12 @@ ONE_OF ?= 1
 
 same-bytes: venv corpus-files ## run all verbs on real files (every ONE_OFth) with this tree and with commit BEFORE, and compare
 	$(BIN)/python tools/same_bytes.py --before $(BEFORE) --one-of $(ONE_OF)
+
+ROOM ?= placing
+N    ?= 50
+
+mutants: venv ## plant N small faults in ROOM, one at a time, and list those that no test sees
+	$(BIN)/python tools/mutants.py --count $(N) $(ROOM)
 
 FILES ?= /bin/bash
 STEPS ?= /dev/null
