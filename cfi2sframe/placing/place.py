@@ -42,7 +42,7 @@ _GAP_WITH_ENTRY: Final = 16
 _END_SIZE: Final = 8
 #: The most zeros (bytes) that are written to the file in place of .bss.
 _LARGEST_PADDING: Final = 1 << 24
-#: The least zeros there that are worth a warning.
+#: The least zeros there that are worth a warning, and that another place is tried instead.
 _LARGE_PADDING: Final = 1 << 20
 #: The least bytes of moved sections that are worth a word.
 _LARGE_MOVE: Final = 1 << 16
@@ -321,13 +321,15 @@ def _with_moved_table(file: LinkedFile, head: Head, size: int) -> Placement:
 
     They are as far from the first segment in the file as in memory: kernels before 5.18 compute AT_PHDR so. They are in
     a new segment after the last one, or, where that would be far away, in the first segment, if that can grow so far
-    before the second one's page. Raises `EmbedError` where both would take too many zeros, or addresses.
+    before the second one's page: GNU strip damages code after a table in its segment.
+
+    Raises `EmbedError` where both would take too many zeros, or addresses.
     """
     bias = file.loads[0].vaddr - file.loads[0].file_offset
     # After GNU strip 2.40, a start on a page of 4 KiB has been seen to crash.
     page = max(_LARGEST_PAGE_SIZE, alignment_of(file))
     start = round_up(max(*(load.end_vaddr - bias for load in file.loads), file.loaded_end), page)
-    if start - file.loaded_end > page:
+    if start - file.loaded_end > _LARGE_PADDING:
         block = _table_block(head, file.loads[0], round_up(file.loaded_end, _GAP_WITH_ENTRY), size)
         if _may_grow(file, block):
             return _moved_table(file, head, block, size)
@@ -361,6 +363,8 @@ def _moved_table(file: LinkedFile, head: Head, block: AddedBlock, size: int) -> 
     segments = [s._replace(**place) if s.type == c.PT_PHDR else s for s in _with_section(head.kept, file, block, size)]
     is_program = head.is_static or any(s.type == c.PT_INTERP for s in head.kept)
     warning = "the program headers moved to the end of what is loaded; do not strip the file again: eu-strip damages it"
-    if is_program:
+    if block.load:
+        warning += ", and GNU strip its code"
+    elif is_program:
         warning += ", GNU strip before 2.44 its .sframe; after any GNU strip, kernels before 5.18 do not start it"
     return _padded(Placement(file, block, size, tuple(segments), {}, 0, (warning,), file.data, table_file_offset=table))
