@@ -160,7 +160,8 @@ def verify(
     if isinstance(subject, Conversion):
         with naming(subject.image.name):
             made = _decode_made(subject) if section is None else section
-            return verify_section(subject.image, subject.cfi.entries, made, asked_of(subject, reader))
+            asked = asked_of(subject, reader)._replace(over_padding=section is None)
+            return verify_section(subject.image, subject.cfi.entries, made, asked)
     check_options(Options(source=source))
     image = _image(subject)
     with naming(image.name):

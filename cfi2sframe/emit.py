@@ -13,6 +13,7 @@ from cfi2sframe.elf.contents import Joined
 from cfi2sframe.elf.headers import SYMBOL_SIZE
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import EmbedError, VerificationError, naming
+from cfi2sframe.sframe.model import Section
 from cfi2sframe.sframe.write import write
 from cfi2sframe.text import counted
 
@@ -176,14 +177,19 @@ def check(emitted: Emitted, rewritten: ElfImage, asked: "Asked | None" = None) -
 
 
 def _check(emitted: Emitted, rewritten: ElfImage, asked: "Asked | None") -> None:
-    from cfi2sframe.api import asked_of, decode_existing
+    from cfi2sframe.api import decode_existing
+
+    emitted.check_unchanged(rewritten)
+    check_section(emitted.conversion, decode_existing(rewritten), asked)
+
+
+def check_section(conversion: Conversion, section: Section, asked: "Asked | None" = None) -> None:
+    """Check a section that was made, or that there is nothing to be said: raises `VerificationError`."""
+    from cfi2sframe.api import asked_of
     from cfi2sframe.verification.verify import verify_section
 
-    conversion = emitted.conversion
-    emitted.check_unchanged(rewritten)
-    # Everything else has just been found unchanged, so the CFI need not be read again.
-    wanted = asked or asked_of(conversion)
-    found = verify_section(conversion.image, conversion.cfi.entries, decode_existing(rewritten), wanted)
+    # Everything but the section is unchanged, so the CFI need not be read again.
+    found = verify_section(conversion.image, conversion.cfi.entries, section, asked or asked_of(conversion))
     wrong = (*found.differences, *found.notes)
     if wrong:
         first = wrong[0]

@@ -4,16 +4,18 @@
 Bytes decide nothing: other tools and other releases write other bytes with the same meaning.
 """
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple
 
 from cfi2sframe.constants.sframe import DEFAULT_ERRATA, SFRAME_VERSION_2
 from cfi2sframe.conversion.convert import Conversion, Options
+from cfi2sframe.conversion.functions import holes_of
 from cfi2sframe.conversion.reasons import SkipReason
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.existing import Existing, Presence
 from cfi2sframe.jobs.records import Settings
-from cfi2sframe.range_map import united
+from cfi2sframe.range_map import Span, touches, united
 from cfi2sframe.text import counted
 
 
@@ -100,16 +102,23 @@ def decide(conversion: Conversion, existing: Existing, settings: Settings) -> De
     # Nobody loses the rows of a section that no segment leads to.
     has_readers = existing.is_loaded or image.is_relocatable
     lost = first_lost_row(old, new, image.may_execute, ends) if has_readers else None
+    reason = f"replaces a section of version {old.version} with {counted(len(old.starts), 'function')}"
     if lost is None:
-        what = f"version {old.version} with {counted(len(old.starts), 'function')}"
-        return Decision(Action.WRITE, f"replaces a section of {what}")
+        return Decision(Action.WRITE, reason)
     place = image.place_text(lost.vaddr)
+    if settings.names_version and first_lost_row(old, new, _may_be_said(conversion), ends) is None:
+        reason += f", and loses what version {new.version} cannot express, such as the row at {place}"
+        return Decision(Action.WRITE, reason, is_loss=True)
     reason = f"the .sframe section of the file has a row at {place} that a new one lacks"
-    if lost.is_outermost:
-        reason = (
-            f"the .sframe section of the file marks {place} as outermost, which this version or errata cannot express"
-        )
     return Decision(Action.REFUSE, f"{reason} (use --replace)")
+
+
+def _may_be_said(conversion: Conversion) -> Callable[[int], bool]:
+    """Return whether an address is of code that the version and the reader of a conversion could describe."""
+    left_out = [(entry.start_vaddr, entry.start_vaddr + entry.size) for entry, _ in conversion.skips]
+    holes = holes_of(conversion.cfi.entries, conversion.results, conversion.code_map)
+    unsaid = united([*left_out, *holes])
+    return lambda vaddr: conversion.image.may_execute(vaddr) and not touches(unsaid, Span(vaddr, vaddr + 1))
 
 
 def _is_own(image: ElfImage) -> bool:

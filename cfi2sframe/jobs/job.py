@@ -269,8 +269,14 @@ def refusal_of(
 
 def _write(job: Job, conversion: Conversion, existing: Existing, file: InputFile | None, known: Outcome) -> Outcome:
     """Write what the job asks for, unless the file has it already."""
+    from cfi2sframe.verification.verify import Asked
+
     image, settings = conversion.image, job.settings
+    wanted = settings.options.version, conversion.target.errata, settings.reader
+    asked = Asked(*wanted, in_parts=True, over_padding=True)
     if not conversion.data:
+        if settings.verifies:
+            emit.check_section(conversion, conversion.section._replace(starts=(), sizes=(), bodies=()), asked)
         nothing = f"SFrame version {conversion.target.version} can describe none of the functions"
         if settings.is_raw:
             raise InputError(f"{nothing}; there is no section")
@@ -301,9 +307,6 @@ def _write(job: Job, conversion: Conversion, existing: Existing, file: InputFile
     known = known._replace(status="would convert", placement=placement, warnings=warnings)
     if settings.only_checks:
         return known
-    from cfi2sframe.verification.verify import Asked
-
-    asked = Asked(settings.options.version, conversion.target.errata, settings.reader, in_parts=True)
     warnings = (*warnings, *_write_elf(job, emitted.chunks, file, partial(emit.check, emitted, asked=asked)))
     return known._replace(status="converted", warnings=warnings)
 

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Literal, NamedTuple
 
 from cfi2sframe.constants.elf import SHT_GNU_SFRAME
+from cfi2sframe.constants.sframe import SFRAME_VERSION_3
 from cfi2sframe.conversion.convert import Options
 from cfi2sframe.errors import ErrorKind
 from cfi2sframe.text import counted
@@ -60,6 +61,11 @@ class Settings(NamedTuple):
     def section_type(self) -> int:
         """The sh_type that the reader expects."""
         return SHT_GNU_SFRAME if self.reader is None else READERS[self.reader].section_type
+
+    @property
+    def names_version(self) -> bool:
+        """Whether the user has asked for a version, errata or reader, and not for what describes most."""
+        return self.reader is not None or self.options.version != SFRAME_VERSION_3 or self.options.errata is not None
 
     @property
     def takes_objects(self) -> bool:

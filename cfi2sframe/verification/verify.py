@@ -17,6 +17,8 @@ from cfi2sframe.constants.sframe import SFRAME_VERSION_1
 from cfi2sframe.dwarf.fdes import CfiEntries
 from cfi2sframe.dwarf.rules import RowState
 from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.elf.references import referred_addresses
+from cfi2sframe.errors import ElfError
 from cfi2sframe.range_map import ADDRESS_END, Span, holder_of, touches, united, walk
 from cfi2sframe.sframe.model import FrameState, FunctionBody, Section
 from cfi2sframe.sframe.read import DecodedSection
@@ -36,13 +38,15 @@ class Asked(NamedTuple):
     """What a section was asked to be: of a version and its errata (None: those that it has), and for which reader.
 
     Functions that this reader does not take may be absent. `in_parts`: functions that can be expressed in part have to
-    be there in part, as this package writes them; other producers leave them out.
+    be there in part, as this package writes them; other producers leave them out. `over_padding`: functions reach over
+    the padding after them, as this package's do.
     """
 
     version: int | None = None
     errata: int | None = None
     reader: str | None = None
     in_parts: bool = False
+    over_padding: bool = False
 
 
 #: Another producer's section.
@@ -111,6 +115,8 @@ class _Mismatch(NamedTuple):
     problems: _Problems
 
 
+#: Compilers align functions at this by default.
+_ALIGNMENT: Final = 16
 #: All versions store a function's size in 32 bits.
 _MAX_FUNCTION_SIZE: Final = 0xFFFFFFFF
 _NO_FUNCTION: Final = _Problems(("no function",))
@@ -143,8 +149,12 @@ def verify_section(image: ElfImage, entries: CfiEntries, section: Section, asked
     errata = section.errata if asked.errata is None else asked.errata
     limits = _Limits(image, entries, section.version, asked._replace(errata=errata))
     gaps = [Span(*each) for each in padding.items()]
-    lacking = [m for m in mismatches if m.answer is None and holder_of(gaps, Span(*m[:2])) is None]
+    in_gaps = {Span(*m[:2]): holder_of(gaps, Span(*m[:2])) for m in mismatches if m.answer is None}
+    lacking = [m for m in mismatches if m.answer is None and in_gaps[Span(*m[:2])] is None]
     absent, left_out_count = _absences(lacking, fdes, stubs, limits, section)
+    if asked.over_padding:
+        bare = [gap for gap in in_gaps.values() if gap is not None and section.holder_of(gap.start - 1) is not None]
+        absent += _bare_padding(sorted(set(bare)), fdes, image)
     extra = _extra([m for m in mismatches if m.claim is NOTHING], section)
     wrong = _wrong([m for m in mismatches if m.answer is not None and m.claim is not NOTHING], fdes, section)
     broken, unusual = _of_bytes(section, image)
@@ -176,6 +186,29 @@ def _padding_after(fdes: Sequence[Fde], image: ElfImage) -> dict[int, int]:
             limits.append(start)
         last = max(last, end)
     return padding_ends(image, [*ends, last], [*limits, ADDRESS_END])
+
+
+def _bare_padding(gaps: Sequence[Span], fdes: Sequence[Fde], image: ElfImage) -> Iterator[Difference]:
+    """Yield that functions should reach over the padding that follows them, of some where they do not.
+
+    That is sure where padding takes all of the few bytes up to the next function or the end of the code, if no table of
+    the file leads into it. What follows the last function of an object's section is the linker's to say.
+    """
+    starts = [fde.start for fde in fdes]
+    ends = {code.end_vaddr for code in image.code_ranges if not image.is_relocatable}
+    sure = [
+        gap
+        for gap in gaps
+        if gap.end - gap.start < _ALIGNMENT
+        and (gap.end in ends or gap.end in starts[bisect_left(starts, gap.end) :][:1])
+    ]
+    try:
+        referred = sorted(referred_addresses(image)) if sure else []
+    except ElfError:
+        return
+    for gap in sure:
+        if bisect_left(referred, gap.start) == bisect_left(referred, gap.end):
+            yield Difference("missing", gap.start, "the function before this padding does not reach over it")
 
 
 def _ordered(differences: Iterable[Difference]) -> tuple[Difference, ...]:

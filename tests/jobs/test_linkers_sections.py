@@ -89,17 +89,22 @@ def test_it_is_replaced_without_being_asked_and_comes_back(
 
 
 @pytest.mark.oracle
-def test_an_outermost_row_is_not_lost(linked: Callable[..., Path]) -> None:
-    """Errata 1 cannot express it: an error for a file that is named, none in a tree."""
+@pytest.mark.parametrize("in_tree", [False, True])
+def test_a_named_version_loses_what_it_cannot_express(linked: Callable[..., Path], *, in_tree: bool) -> None:
+    """Such as the outermost row with errata 1; a warning says so, also in a tree."""
     path = linked("newest")
-    data = path.read_bytes()
-    options = ("--in-place", "--sframe-version", "2", "--errata", "1")
-    done = run(*options, path)
-    assert (done.status, "as outermost, which this version" in done.err[0]) == (3, True)
     os.unlink(path.parent / "assembled.o")
-    done = run(*options, "-r", "-v", path.parent)
-    assert (done.status, "1 skipped" in done.err[-1]) == (0, True)
-    assert path.read_bytes() == data
+    done = run("--in-place", "--for", "glibc", *(["-r", path.parent] if in_tree else [path]))
+    assert (done.status, "loses what version 2 cannot express, such as the row at 0x" in done.err[0]) == (0, True)
+    assert decode_existing(path).version == 2
+
+
+@pytest.mark.oracle
+def test_a_named_version_loses_nothing_else(linked: Callable[..., Path]) -> None:
+    """Of code whose CFI has gone since, no version has a row."""
+    path = linked("newest")
+    assert attempt("objcopy", "-R", ".eh_frame", path).status == 0
+    assert run(path, "-o", path.with_name("out"), "--for", "glibc", "--from", "code").status == 3
 
 
 @pytest.mark.oracle
