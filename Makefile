@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 STAMP   := $(VENV)/.installed-for-tests
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-all lint check docs dist generated golden fuzz bench same-bytes mutants judge-rows clean
+.PHONY: help venv demo test test-all nightly lint check docs dist generated golden fuzz bench same-bytes mutants judge-rows clean
 .PHONY: types lock glibc zipapp deb check-dist test-lowest docs-links
 
 help:
@@ -61,6 +61,9 @@ test: venv ## run the first tier of tests (of TESTS): each value of each paramet
 
 test-all: test ## run both tiers: also all combinations, and slow tests
 	$(BIN)/pytest -n auto --tier=second $(TESTS)
+
+nightly: venv corpus-files ## compare the rows of all files of the corpus with those of a naive reader of CFI
+	CORPUS_ONE_OF=1 $(BIN)/pytest -n auto --tier=all -rP tests/conversion/test_corpus.py
 
 test-lowest: ## run unit tests with the oldest dependencies that pyproject.toml allows
 	$(PYTHON) -m venv --clear build/lowest

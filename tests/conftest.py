@@ -3,6 +3,7 @@
 
 import gc
 import os
+import random
 import resource
 import signal
 import subprocess
@@ -40,8 +41,14 @@ _WORKERS: Final = pytest.StashKey[list[float]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Prepare for what workers tell."""
+    """Prepare for what workers tell; they have the environment of this process."""
     config.stash[_WORKERS] = []
+    os.environ.setdefault("CORPUS_SEED", str(random.randrange(1 << 16)))  # noqa: S311 - of a sample
+
+
+def pytest_report_header() -> str:
+    """Tell what another run needs to do the same."""
+    return f"CORPUS_SEED={os.environ['CORPUS_SEED']}"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
