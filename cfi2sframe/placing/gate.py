@@ -26,7 +26,7 @@ from cfi2sframe.elf.headers import (
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ElfError, EmbedError, PayloadError
 from cfi2sframe.placing.undo import record_span
-from cfi2sframe.range_map import Span
+from cfi2sframe.range_map import Span, touches, united
 from cfi2sframe.text import counted, shown_name
 
 #: Linux does not load a file with more than 64 KiB of program headers.
@@ -253,7 +253,10 @@ def _refuse_sections(file: LinkedFile) -> None:
 def _is_mapped(file: LinkedFile, section: ElfSection) -> bool:
     number = bisect_right(file.loads, section.vaddr, key=attrgetter("vaddr")) - 1
     is_held = number >= 0 and file.loads[number].holds(section.vaddr, section.file_offset, section.size)
-    return is_held or bool(section.flags & c.SHF_TLS)
+    if is_held or section.flags & c.SHF_TLS:
+        return True
+    # What objcopy adds has no address, and nothing loads it.
+    return not section.vaddr and not touches(united(load.file_span for load in file.loads), section.file_span)
 
 
 def _without_appended_data(file: LinkedFile) -> FileData:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from cfi2sframe import load
-from cfi2sframe.constants.elf import PT_LOAD, PT_NOTE
+from cfi2sframe.constants.elf import PT_LOAD, PT_NOTE, SHF_ALLOC
 from cfi2sframe.elf.headers import parse_file_header, parse_program_headers
 from cfi2sframe.errors import EmbedError
+from cfi2sframe.placing.gate import open_linked
 from cfi2sframe.placing.linked import plan_insertion
 from tests.support.needs import attempt, need
 from tests.support.placing.embedded import (
@@ -20,6 +21,7 @@ from tests.support.placing.embedded import (
     P_PADDR,
     P_VADDR,
     SH_ADDR,
+    SH_FLAGS,
     SH_NAME,
     SH_OFFSET,
     embedded,
@@ -81,6 +83,21 @@ def test_sections(name: str, field: int, code: str, value: int, message: str) ->
     data = bytearray(linked_program().read_bytes())
     struct.pack_into(f"<{code}", data, section_header(load(bytes(data)), name) + field, value)
     assert message in _refusal(data)
+
+
+def test_an_allocated_section_that_nothing_loads() -> None:
+    """It has no address, as objcopy adds it, and starts where the last segment ends in the file, or later."""
+    data = bytearray(linked_program().read_bytes())
+    image = load(bytes(data))
+    comment, at = next(image.sections_named(".comment")), section_header(image, ".comment")
+    end = max(segment.file_span.end for segment in image.loads)
+    assert comment.file_offset == end
+    for vaddr, start, is_mapped in ((0, end, True), (8, end, False), (0, end - 1, False)):
+        struct.pack_into("<QQQ", data, at + SH_FLAGS, SHF_ALLOC, vaddr, start)
+        if is_mapped:
+            assert open_linked(bytes(data)).loaded_end == end + comment.size
+        else:
+            assert "section .comment is in no segment" in _refusal(data)
 
 
 def test_other_kinds_of_files(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cfi2sframe import load, verify
-from tests.support.needs import attempt, need
+from tests.support.needs import attempt, need, run
 from tests.support.placing.embedded import (
     KINDS,
     LARGE,
@@ -97,3 +97,24 @@ def test_separate_debug_files(tmp_path: Path, kind: str) -> None:
     joined = attempt("eu-unstrip", "-o", tmp_path / "joined", linked, debug)
     assert joined.status == 0, joined
     assert mapped(tmp_path / "joined") == [("main", LARGE, checksum(sframe(LARGE)))]
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_a_section_that_nothing_loads(size: int, tmp_path: Path) -> None:
+    """As objcopy adds it with the flag `alloc`, before the conversion and after it: no segment has it."""
+    need("objcopy")
+    content = tmp_path / "content"
+    content.write_bytes(b"content")
+    adding = ("--add-section", f".added={content}", "--set-section-flags", ".added=alloc,readonly,data")
+    original, full, both, bare = (tmp_path / name for name in ("original", "full", "both", "bare"))
+    run("objcopy", *adding, linked_program(), original)
+    embed(original, full, size)
+    assert attempt(full) == attempt(original)
+    assert take_out(full.read_bytes()) == original.read_bytes()
+    embed(linked_program(), full, size)
+    run("objcopy", *adding, full, both)
+    write(bare, take_out(both.read_bytes()))
+    for path in (both, bare):
+        assert attempt(path) == attempt(original)
+        (added,) = load(str(path)).sections_named(".added")
+        assert load(str(path)).section_bytes(added) == b"content"
