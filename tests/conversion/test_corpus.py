@@ -48,6 +48,7 @@ def cases(arch: CorpusArch, share: int, one_of: int = ONE_OF) -> Iterator[tuple[
     """Yield the sample of a share, each with its own chance, whatever else is in the sample."""
     root = corpus_directory(arch)
     paths = sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+    assert len(paths) > 100
     for path in paths[share::SHARES]:
         for case in members(path.relative_to(root), path.read_bytes()):
             chance = random.Random(f"{os.environ['CORPUS_SEED']} {arch} {case.name}")  # noqa: S311 - a sample
@@ -91,7 +92,6 @@ def test_rows_of_a_sample(arch: CorpusArch, share: int) -> None:
             problems += [f"{case.name} {options} {is_placed}: {problem}" for problem in found.problems[:3]]
     print(f"{arch}: {file_count} conversions, {point_count:,} addresses")  # noqa: T201 - shown with -rP
     assert not problems, "\n".join([f"CORPUS_SEED={os.environ['CORPUS_SEED']}", *problems])
-    assert file_count
 
 
 def compared(image: ElfImage, conversion: Conversion, *, is_placed: bool) -> Comparison:
