@@ -65,23 +65,23 @@ def check_placeable(image: ElfImage) -> None:
             open_linked(image.data)
 
 
-def emit(conversion: Conversion, section_type: int = SHT_GNU_SFRAME) -> Emitted:
+def emit(conversion: Conversion, section_type: int = SHT_GNU_SFRAME, stamp: bytes = b"") -> Emitted:
     """Insert the section into a copy of the file, in place of one that is there already.
 
-    `section_type` is its sh_type. Raises `EmbedError` when the file cannot be rewritten safely, `RequestError` when a
-    function's start does not fit its field.
+    `section_type` is its sh_type, `stamp` what the next run may read (`placing.stamp`). Raises `EmbedError` when the
+    file cannot be rewritten safely, `RequestError` when a function's start does not fit its field.
     """
     with naming(conversion.image.name):
         emitter = _emit_object if conversion.image.is_relocatable else _emit_linked
-        return emitter(conversion, section_type)
+        return emitter(conversion, section_type, stamp)
 
 
-def _emit_object(conversion: Conversion, section_type: int) -> Emitted:
+def _emit_object(conversion: Conversion, section_type: int, stamp: bytes) -> Emitted:
     from cfi2sframe.placing import objects
 
     # With RELA relocations the addends hold the whole value; assemblers leave the fields 0.
     section = write(conversion.section, conversion.image.arch, conversion.rows, None)
-    chunks = objects.insert(conversion.image.data, section, _relocations(conversion), section_type)
+    chunks = objects.insert(conversion.image.data, section, _relocations(conversion), section_type, stamp)
     return Emitted(
         chunks, conversion, "as a section with relocations", partial(objects.check_insertion, conversion.image)
     )
@@ -133,13 +133,13 @@ def _symbols_of(image: ElfImage) -> Callable[[int], tuple[int, int | None]]:
     return symbol_at
 
 
-def _emit_linked(conversion: Conversion, section_type: int) -> Emitted:
+def _emit_linked(conversion: Conversion, section_type: int, stamp: bytes) -> Emitted:
     from cfi2sframe.placing import linked
 
     size = HEADER_SIZE + FDE_SIZE[conversion.target.version] * len(conversion.section.starts) + conversion.rows.size
     plan = linked.plan_insertion(conversion.image.data, size)
     placed = place_again(conversion, plan.section_vaddr)
-    chunks = linked.insert(plan, placed.data, section_type)
+    chunks = linked.insert(plan, placed.data, section_type, stamp)
     warnings = (*plan.warnings, *reader_warnings(placed))
 
     def check_unchanged(rewritten: ElfImage) -> None:

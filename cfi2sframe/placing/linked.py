@@ -9,9 +9,9 @@ The section's address depends on its size, and its bytes depend on its address. 
 
 Code and data keep their addresses. What is loaded keeps its file offset, except for the sections that the placement
 moves. What follows the loaded part (debug sections, symbols) moves to make room for a new segment: the loaded part
-comes first, as linkers have it. New section names and section headers follow at the end of the file. They replace the
-old ones where these end the file; elsewhere the old ones stay, unused. The record for removal comes last. The caller
-sets the file's mode, owner and times.
+comes first, as linkers have it. New section names, the stamp and section headers follow at the end of the file. They
+replace the old ones where these end the file; elsewhere the old ones stay, unused. The record for removal comes last.
+The caller sets the file's mode, owner and times.
 """
 
 from itertools import groupby
@@ -52,11 +52,12 @@ def plan_insertion(data: FileData, section_size: int) -> Placement:
     return place_section(bare, section_size)._replace(original=original, cleared=cleared)
 
 
-def insert(placement: Placement, section: Buffer, section_type: int = SHT_GNU_SFRAME) -> Joined:
+def insert(placement: Placement, section: Buffer, section_type: int = SHT_GNU_SFRAME, stamp: bytes = b"") -> Joined:
     """Return the new file: buffers to be written one after the other, most of them parts of the old one.
 
-    `section_type` is SHT_GNU_SFRAME or, for tools before binutils 2.45, SHT_PROGBITS. Raises `EmbedError` when the
-    section does not have the planned size, or when section indices or symbols cannot be updated.
+    `section_type` is SHT_GNU_SFRAME or, for tools before binutils 2.45, SHT_PROGBITS. `stamp` is left out where there
+    are no section headers. Raises `EmbedError` when the section does not have the planned size, or when section indices
+    or symbols cannot be updated.
     """
     if len(section) != placement.section_size:
         raise EmbedError(f"the section has {len(section)} bytes, the plan has room for {placement.section_size}")
@@ -75,7 +76,7 @@ def insert(placement: Placement, section: Buffer, section_type: int = SHT_GNU_SF
         header = header._replace(program_headers_offset=placement.table_file_offset)
     end = None
     if file.sections:
-        end = _end(placement, section_type, numbering, len(block.content) - block.removed_size)
+        end = _end(placement, section_type, numbering, len(block.content) - block.removed_size, stamp)
         splices.append(Splice(end.kept_size, len(file.data) - end.kept_size, end.content))
         header = header._replace(
             section_headers_offset=end.headers_offset,
@@ -189,13 +190,13 @@ def _names(file: LinkedFile) -> tuple[bytes, int]:
     return names, kept_size
 
 
-def _end(placement: Placement, section_type: int, numbering: list[NewIndex], growth: int) -> _End:
-    """Return the new end of the file, before which `growth` bytes have been inserted: section names, then headers."""
+def _end(placement: Placement, section_type: int, numbering: list[NewIndex], growth: int, stamp: bytes) -> _End:
+    """Return the new end of the file, before which `growth` bytes have been inserted: section names, stamp, headers."""
     file = placement.file
     names, kept_size = _names(file)
     start = kept_size + growth
     names_offset = round_up(start, 8)
-    headers_offset = round_up(names_offset + len(names), 8)
+    headers_offset = round_up(names_offset + len(names), 8) + len(stamp)
     added = INACTIVE._replace(
         name_offset=(names or file.section_bytes(file.names_section)).index(_NAME),
         type=section_type,
@@ -216,7 +217,7 @@ def _end(placement: Placement, section_type: int, numbering: list[NewIndex], gro
         if old == file.names_section and names:
             entry = entry._replace(file_offset=names_offset, size=len(names))
         headers[numbering[index]] = entry
-    content = (bytes(names_offset - start) + names).ljust(headers_offset - start, b"\0")
+    content = (bytes(names_offset - start) + names).ljust(headers_offset - len(stamp) - start, b"\0") + stamp
     content += b"".join(entry.pack(file.byte_order) for entry in headers)
     return _End(kept_size, content, names_offset if names else None, headers_offset)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The door for relocatable objects: insert a section and its relocations into a copy of one, remove them, and check.
 
-All other sections keep their bytes, file offsets and indices. What is inserted is appended: contents, a new section
-table, and the record for removal. As in linked files, the record restores the original; the sections of assemblers have
-none. Knows nothing of what the section's bytes mean.
+All other sections keep their bytes, file offsets and indices. What is inserted is appended: contents, the stamp, a new
+section table, and the record for removal. As in linked files, the record restores the original; the sections of
+assemblers have none. Knows nothing of what the section's bytes mean.
 """
 
 import struct
@@ -88,7 +88,11 @@ def _proven_original(image: ElfImage) -> Original | None:
 
 
 def insert(
-    data: FileData, section: bytes, relocations: Sequence[ObjectRelocation], section_type: int = c.SHT_GNU_SFRAME
+    data: FileData,
+    section: bytes,
+    relocations: Sequence[ObjectRelocation],
+    section_type: int = c.SHT_GNU_SFRAME,
+    stamp: bytes = b"",
 ) -> Joined:
     """Return a copy of an object with `.sframe` and `.rela.sframe`: buffers to be written one after the other.
 
@@ -139,6 +143,7 @@ def insert(
     )
     kept = [Kept(0, len(old.data), 0)]
     # Only what of the header differs is recorded, so an edit of the rest is kept.
+    tail.add(stamp, 8)
     return with_record(old.data, _finish(old, headers, tail), kept, (), [Span(0, FILE_HEADER_SIZE)])
 
 

@@ -17,7 +17,7 @@ from cfi2sframe.conversion.reasons import Fate, SkipReason, UnreadSource
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import CfiError
-from cfi2sframe.jobs.job import refusal_of, warnings_of
+from cfi2sframe.jobs.conversion import refusal_of, warnings_of
 from cfi2sframe.report.coverage import coverage_data
 from cfi2sframe.report.coverage_report import coverage_report
 from cfi2sframe.sframe.read import read_section

@@ -26,7 +26,7 @@ from cfi2sframe.errors import ElfError, ErrorKind, InputError, UnfitError
 from cfi2sframe.instructions import derive as door
 from cfi2sframe.instructions.derive import Derived
 from cfi2sframe.instructions.states import CodeReason, Underived
-from cfi2sframe.jobs.job import refusal_of
+from cfi2sframe.jobs.conversion import refusal_of
 from cfi2sframe.range_map import Span
 from cfi2sframe.report.coverage import coverage_data
 from cfi2sframe.report.coverage_report import coverage_report

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convert the file of a job, compare the result with the section that the file has, and write it.
+
+A file that would not change stays as it is, or with an output is copied.
+"""
+
+from functools import partial
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Final
+
+from cfi2sframe import emit
+from cfi2sframe.conversion.convert import Conversion, convert_image
+from cfi2sframe.conversion.reasons import SkipReason
+from cfi2sframe.conversion.sources import find_cfi
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.errors import (
+    Cfi2SFrameError,
+    CfiError,
+    ChangedError,
+    EmbedError,
+    IncompleteError,
+    InputError,
+)
+from cfi2sframe.existing import Existing, Presence, existing_section
+from cfi2sframe.files.write import InputFile, write_output
+from cfi2sframe.jobs.existing import Action, Decision, decide, decide_early, options_for
+from cfi2sframe.jobs.output import copy_input, failed_outcome, write_elf
+from cfi2sframe.jobs.records import Job, Outcome, SkipKind
+from cfi2sframe.jobs.stamps import request_of
+from cfi2sframe.placing.stamp import Stamp, sealed
+from cfi2sframe.report import SCHEMA_VERSION
+from cfi2sframe.text import counted
+
+if TYPE_CHECKING:
+    from cfi2sframe.report.coverage import Coverage
+
+_MAX_WARNINGS: Final = 10
+
+
+def convert(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
+    """Convert a file and write what the job asks for; return the outcome. Raises what concerns the file as a whole."""
+    settings = job.settings
+    options = settings.options
+    existing = Existing(Presence.ABSENT)
+    if not settings.is_raw:
+        existing = existing_section(image)
+        early = decide_early(image, existing, replaces=settings.replaces)
+        if early is not None:
+            return _refused(job, Outcome(job.name, job.other_names, "failed"), early)
+        if existing.presence is not Presence.READABLE:
+            # A file that is up to date is not rewritten.
+            try:
+                emit.check_placeable(image)
+            except EmbedError:
+                # That a file has no CFI is the better message.
+                find_cfi(image, options.source)
+                raise
+        options = options_for(existing, options)
+    if settings.reader is None:
+        conversion = convert_image(image, options)
+    else:
+        from cfi2sframe.api import convert_for
+
+        conversion = convert_for(image, options, settings.reader)
+    coverage = None
+    # The account costs an import, and says nothing new if nothing is missing.
+    if not conversion.is_whole or settings.wants_account or settings.fail_under is not None:
+        from cfi2sframe.report.coverage import account
+
+        coverage = account(conversion)
+    known = _known_of(job, conversion, coverage)
+    try:
+        refusal = refusal_of(conversion, coverage, is_strict=settings.is_strict, fail_under=settings.fail_under)
+        if refusal is not None:
+            raise refusal
+        return _write(job, conversion, existing, file, known, coverage)
+    except (ChangedError, BrokenPipeError):
+        raise
+    except (Cfi2SFrameError, OSError) as error:
+        return failed_outcome(job, error, known)
+
+
+def _known_of(job: Job, conversion: Conversion, coverage: "Coverage | None") -> Outcome:
+    """Return the outcome so far: failed, unless something is written."""
+    summary = account = ""
+    if coverage is not None and job.settings.wants_account:
+        import json
+
+        from cfi2sframe.report.coverage import coverage_data
+        from cfi2sframe.report.coverage_report import headline
+
+        summary = f"{headline(coverage)}; {counted(coverage.sframe_size, 'byte')} of .sframe"
+        if job.settings.debug_file is not None:
+            summary += f"; debug file: {coverage.debug_file or 'none found'}"
+        account = json.dumps({"schema": SCHEMA_VERSION, **coverage_data(coverage)})
+    return Outcome(
+        job.name,
+        job.other_names,
+        "failed",
+        warnings=warnings_of(coverage),
+        section_size=len(conversion.data),
+        function_count=conversion.described_count,
+        left_out_count=0 if conversion.is_whole else len(conversion.skips) + len(conversion.cfi.damaged),
+        in_parts_count=0 if conversion.is_whole else len(conversion.in_parts),
+        summary=summary,
+        account=account,
+    )
+
+
+def warnings_of(coverage: "Coverage | None") -> tuple[str, ...]:
+    """Return warnings about sources that were not read and functions that are left out, also in part.
+
+    There are ten at most, and one that counts the rest.
+    """
+    if coverage is None:
+        return ()
+    from cfi2sframe.report.coverage_report import missing_sentences
+
+    unread = (f"{item.name} is not used: {item.reason}" for item in coverage.unread)
+    # No caller is lost where the stack ends, as in _start.
+    lost = tuple([m for m in coverage.missing if m.kind != "left out" or m.reason != SkipReason.RA_UNDEFINED.name])
+    shown = tuple(islice(chain(unread, missing_sentences(coverage._replace(missing=lost))), _MAX_WARNINGS))
+    stub_count = len(coverage.of_kind("PLT stubs"))
+    more = len(coverage.unread) + coverage.damaged_count + coverage.left_out_count + coverage.in_part_count + stub_count
+    more -= len(shown) + len(coverage.missing) - len(lost)
+    what = "left out or described in part" if coverage.in_part_count else "left out"
+    return (*shown, f"{more:,} more functions {what}") if more else shown
+
+
+def refusal_of(
+    conversion: Conversion, coverage: "Coverage | None", *, is_strict: bool, fail_under: float | None = None
+) -> Cfi2SFrameError | None:
+    """Return the error to raise if the user's conditions forbid writing this conversion.
+
+    `fail_under` is a percentage of the bytes of code, and needs the account.
+    """
+    if is_strict and conversion.cfi.damaged:
+        return CfiError("--strict: an FDE is damaged; nothing written")
+    if is_strict and conversion.cfi.unread:
+        return IncompleteError(f"--strict: {conversion.cfi.unread[0].name} cannot be read; nothing written")
+    if is_strict and not conversion.is_whole:
+        is_missing = conversion.skips or conversion.code_map.stubs.left_out
+        what = "cannot be represented" if is_missing else "are described in part"
+        return IncompleteError(f"--strict: some functions {what}; nothing written")
+    if coverage is not None and fail_under is not None and coverage.code_percent < fail_under:
+        return IncompleteError(
+            f"{coverage.code_percent:.2f} % of the bytes of code are described, less than {fail_under:g} %"
+        )
+    return None
+
+
+def _write(
+    job: Job,
+    conversion: Conversion,
+    existing: Existing,
+    file: InputFile | None,
+    known: Outcome,
+    coverage: "Coverage | None",
+) -> Outcome:
+    """Write what the job asks for, unless the file has it already."""
+    from cfi2sframe.verification.verify import Asked
+
+    image, settings = conversion.image, job.settings
+    wanted = settings.options.version, conversion.target.errata, settings.reader
+    asked = Asked(*wanted, in_parts=True, over_padding=True)
+    if not conversion.data:
+        if settings.verifies:
+            emit.check_section(conversion, conversion.section._replace(starts=(), sizes=(), bodies=()), asked)
+        nothing = f"SFrame version {conversion.target.version} can describe none of the functions"
+        if settings.is_raw:
+            raise InputError(f"{nothing}; there is no section")
+        copy_input(job, image, file)
+        warnings = (*known.warnings, f"{nothing}; the file gets no .sframe section")
+        return known._replace(status="unchanged", warnings=warnings)
+    if settings.is_raw and job.output is not None:
+        warnings = (*emit.reader_warnings(conversion), *write_output(job.output, conversion.data, source=file))
+        placement = f"offsets assume .sframe is loaded at 0x{conversion.section_vaddr:x}"
+        return known._replace(
+            status="converted",
+            placement="" if image.is_relocatable else placement,
+            warnings=(*known.warnings, *warnings),
+        )
+    decision = decide(conversion, existing, settings)
+    if decision.action is Action.REFUSE:
+        return _refused(job, known, decision)
+    if decision.action is Action.KEEP:
+        warnings = (*known.warnings, *copy_input(job, image, file))
+        return known._replace(status="unchanged", reason=decision.reason, warnings=warnings)
+    stamp = _stamp_for(known, conversion, coverage, settings.fail_under)
+    emitted = emit.emit(conversion, settings.section_type, stamp.pack())
+    placement, warnings = f"{emitted.where}: {emitted.placement}", (*known.warnings, *emitted.warnings)
+    if decision.reason:
+        placement += f"; {decision.reason}"
+        # For files in directories, only the report has what loses nothing.
+        if decision.is_loss or not settings.is_in_tree:
+            warnings = (*warnings, f".sframe {decision.reason}")
+    known = known._replace(status="would convert", placement=placement, warnings=warnings)
+    if settings.only_checks:
+        return known
+    content = sealed(emitted.chunks, request_of(settings, image))
+    warnings = (*warnings, *write_elf(job, content, file, partial(emit.check, emitted, asked=asked)))
+    return known._replace(status="converted", warnings=warnings)
+
+
+def _stamp_for(known: Outcome, conversion: Conversion, coverage: "Coverage | None", least: float | None) -> Stamp:
+    """Return the stamp for a file that is to be written; `least` is the percentage that was asked for, if any.
+
+    Names are as the file has them, since not every machine has a demangler. An account that only a report asked for
+    changes nothing.
+    """
+    plain = coverage
+    if coverage is not None:
+        plain = coverage._replace(missing=tuple([each._replace(demangled=each.name) for each in coverage.missing]))
+    is_counted = coverage is not None and (least is not None or not conversion.is_whole)
+    return Stamp(
+        known.section_size,
+        known.function_count,
+        known.left_out_count,
+        known.in_parts_count,
+        conversion.is_whole,
+        coverage.code_percent if coverage is not None and is_counted else None,
+        warnings_of(plain),
+    )
+
+
+def _refused(job: Job, known: Outcome, decision: Decision) -> Outcome:
+    """Return the outcome for a file whose section stays: a failure, unless the file was found in a directory.
+
+    Raises `EmbedError` if the job asks for that.
+    """
+    if job.settings.is_in_tree:
+        return known._replace(status="skipped", reason=decision.reason, skip_kind=SkipKind.SECTION)
+    return failed_outcome(job, EmbedError(decision.reason), known)

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job leaves: a copy of its input, a rewritten file, or a failure as an outcome."""
+
+import os
+from collections.abc import Callable
+
+from cfi2sframe.elf.contents import FileData
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.errors import ErrorKind, ForeignError, OutputError, PayloadError, ReaderError, kind_of, reason_of
+from cfi2sframe.files.write import InputFile, write_file, write_output
+from cfi2sframe.jobs.records import Job, Outcome, SkipKind
+
+
+def failed_outcome(job: Job, error: Exception, known: Outcome) -> Outcome:
+    """Return the outcome of a job that raised something: the file has failed, or is skipped as unfit."""
+    if job.raises:
+        raise error
+    kind, reason = kind_of(error), reason_of(error)
+    if job.settings.skips_unfit and kind in (ErrorKind.UNFIT, ErrorKind.NOT_ELF):
+        skip_kind = SkipKind.NOT_ELF if kind is ErrorKind.NOT_ELF else SkipKind.NO_CFI
+        if isinstance(error, ReaderError | ForeignError):
+            skip_kind = SkipKind.READER if isinstance(error, ReaderError) else SkipKind.FOREIGN
+        return Outcome(job.name, job.other_names, "skipped", reason=reason, skip_kind=skip_kind)
+    if job.settings.skips_unfit and isinstance(error, PayloadError):
+        return known._replace(status="skipped", reason=reason, skip_kind=SkipKind.PAYLOAD)
+    if isinstance(error, IsADirectoryError):
+        reason += " (--in-place and --check process the ELF files in it)"
+    if isinstance(error, OutputError):
+        return known._replace(name=error.where, other_names=(), kind=kind, reason=error.reason)
+    return known._replace(kind=kind, reason=reason)
+
+
+def copy_input(job: Job, image: ElfImage, file: InputFile | None) -> tuple[str, ...]:
+    """Copy the input to the output, unless they are one file; return warnings."""
+    if job.output is None:
+        return ()
+    try:
+        if file is not None and os.path.samestat(os.stat(job.output), file.status):
+            return ()
+    except OSError:
+        pass
+    return write_output(job.output, image.data, source=file, is_copy=True, keeps_rights=job.settings.keeps_rights)
+
+
+def write_elf(
+    job: Job, content: FileData, file: InputFile | None, check: Callable[[ElfImage], None]
+) -> tuple[str, ...]:
+    """Write a rewritten file to the output, or in place under all names that were given; return warnings.
+
+    `check` gets the file as written, before it is renamed, and may raise.
+    """
+    wanted = (lambda data: check(ElfImage(data, job.name))) if job.settings.verifies else None
+    keeps_rights = job.settings.keeps_rights
+    if job.output is not None:
+        return write_output(job.output, content, source=file, is_copy=True, keeps_rights=keeps_rights, check=wanted)
+    warnings = write_file(job.targets, content, source=file, in_place=True, keeps_rights=keeps_rights, check=wanted)
+    count = 0 if file is None else file.status.st_nlink - len(job.targets)
+    if count == 1:
+        return (*warnings, "1 other hard link keeps the old file")
+    return (*warnings, f"{count:,} other hard links keep the old file") if count > 1 else warnings

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a stamp is for: whether a file is up to date, and what a run then says, without a look at CFI or code."""
+
+from typing import Final
+
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.jobs.records import Job, Outcome, Settings
+from cfi2sframe.placing.stamp import stamp_of
+from cfi2sframe.placing.undo import digest_of
+
+#: To be raised with every change of rows, counts or warnings: stamps of other revisions do not count.
+REVISION: Final = 1
+
+
+def request_of(settings: Settings, image: ElfImage) -> bytes:
+    """Return what decides about rows and warnings, beside the file: revision, options, reader, and the debug file."""
+    evidence = "not wanted" if settings.debug_file is None else "none"
+    if image.debug_file is not None:
+        evidence = digest_of(image.debug_file.data).hex()
+    return repr((REVISION, tuple(settings.options), settings.reader, evidence)).encode()
+
+
+def up_to_date(job: Job, image: ElfImage) -> Outcome | None:
+    """Return the outcome for a file that its stamp shows to be up to date; None where the conversion has to tell.
+
+    The stamp has no account, and `replaces` is for users who do not believe the file.
+    """
+    settings = job.settings
+    if settings.replaces or settings.is_raw or settings.wants_account:
+        return None
+    stamp = stamp_of(image.data, request_of(settings, image))
+    if stamp is None or (settings.is_strict and not stamp.is_whole):
+        return None
+    least = settings.fail_under
+    if least is not None and (stamp.code_percent is None or stamp.code_percent < least):
+        return None
+    return Outcome(
+        job.name,
+        job.other_names,
+        "unchanged",
+        warnings=_readable(stamp.warnings),
+        section_size=stamp.section_size,
+        function_count=stamp.function_count,
+        left_out_count=stamp.left_out_count,
+        in_parts_count=stamp.in_parts_count,
+    )
+
+
+def _readable(warnings: tuple[str, ...]) -> tuple[str, ...]:
+    """Return warnings with the names of functions, which come first, in readable form."""
+    names = [warning.partition(" ")[0] for warning in warnings]
+    if not any(name.startswith(("_Z", "_R")) for name in names):
+        return warnings
+    from cfi2sframe.process.demangle import readable_names
+    from cfi2sframe.text import printable
+
+    readable = readable_names(names)
+    return tuple(
+        f"{printable(readable.get(name, name))}{warning.removeprefix(name)}"
+        for name, warning in zip(names, warnings, strict=True)
+    )

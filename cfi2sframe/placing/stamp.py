@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stamp of a rewritten file: a digest by which the next run sees that nothing has changed, and what it then says.
+
+It stands right before the section headers, where no header describes anything, so files without these have none. It is
+no proof: whoever forges one keeps the file as it is, and nothing else.
+"""
+
+import struct
+from hashlib import sha256
+from typing import Final, NamedTuple
+
+from cfi2sframe.elf.contents import FileData, Joined, LazyBytes, overwrite, part_of, spliced
+from cfi2sframe.elf.headers import FILE_HEADER_SIZE, parse_file_header
+
+_MAGIC: Final = b"c2sstmp1"
+_DIGEST_SIZE: Final = 32
+#: After the text: section size, counts of functions (described, left out, in part), whether nothing is missing, percent
+#: of the code (a negative one is unknown), the digest, the size of all of this, the magic number.
+_FIXED: Final = struct.Struct(f"<QQQQ?7xd{_DIGEST_SIZE}sQ8s")
+#: From the end of the stamp to the start and the end of the digest.
+_DIGEST_START, _DIGEST_END = _DIGEST_SIZE + 16, 16
+_UNKNOWN: Final = -1.0
+#: Eleven sentences have less.
+_MAX_SIZE: Final = 1 << 16
+
+
+class Stamp(NamedTuple):
+    """What the outcome of a conversion was: `section_size` in bytes, numbers of functions, and the warnings.
+
+    `is_whole`: nothing is left out or unread. `code_percent` is the share of the code's bytes that is described, None
+    where nobody has counted.
+    """
+
+    section_size: int
+    function_count: int
+    left_out_count: int
+    in_parts_count: int
+    is_whole: bool
+    code_percent: float | None
+    warnings: tuple[str, ...]
+
+    def pack(self) -> bytes:
+        """Return the bytes of the stamp, a multiple of eight, without its digest; empty where it would be too large."""
+        text = "\0".join(self.warnings).encode("utf-8", "surrogateescape")
+        text = text.rjust(-(-len(text) // 8) * 8, b"\0")
+        size = len(text) + _FIXED.size
+        percent = _UNKNOWN if self.code_percent is None else self.code_percent
+        fixed = _FIXED.pack(*self[:5], percent, bytes(_DIGEST_SIZE), size, _MAGIC)
+        return text + fixed if size <= _MAX_SIZE else b""
+
+
+def sealed(rewritten: Joined, request: bytes) -> Joined:
+    """Return a rewritten file with the digest in its stamp: of `request` and of all other bytes."""
+    end = _end_of(rewritten)
+    if end is None:
+        return rewritten
+    return spliced(rewritten, [overwrite(end - _DIGEST_START, _digest(rewritten, end, request))])
+
+
+def stamp_of(data: FileData, request: bytes) -> Stamp | None:
+    """Return the stamp of a file that nobody has changed since the same `request`; None in any other case.
+
+    Raises what reading the file raises.
+    """
+    end = _end_of(data)
+    if end is None:
+        return None
+    section_size, whole, left_out, in_parts, is_whole, percent, digest, size, _ = _FIXED.unpack(
+        data[end - _FIXED.size : end]
+    )
+    if not _FIXED.size <= size <= min(end, _MAX_SIZE) or digest != _digest(data, end, request):
+        return None
+    text = bytes(data[end - size : end - _FIXED.size]).decode("utf-8", "surrogateescape")
+    warnings = tuple(text.lstrip("\0").split("\0")) if text else ()
+    return Stamp(section_size, whole, left_out, in_parts, is_whole, None if percent < 0 else percent, warnings)
+
+
+def _end_of(data: FileData) -> int | None:
+    """Return the file offset after the stamp, if there is one."""
+    end = parse_file_header(data).section_headers_offset
+    is_inside = FILE_HEADER_SIZE + _FIXED.size <= end <= len(data)
+    return end if is_inside and bytes(data[end - len(_MAGIC) : end]) == _MAGIC else None
+
+
+def _digest(data: FileData, end: int, request: bytes) -> bytes:
+    """Return the SHA-256 of the request and of all bytes of a file but its digest."""
+    digest = sha256(request)
+    for part in (part_of(data, 0, end - _DIGEST_START), part_of(data, end - _DIGEST_END, len(data))):
+        for block in part if isinstance(part, LazyBytes) else (part,):
+            digest.update(block)
+    return digest.digest()

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A file that its stamp shows to be up to date: said at once, in the words of a comparison, and no more."""
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cfi2sframe import load
+from cfi2sframe.conversion.convert import Options, convert_image
+from cfi2sframe.elf.contents import Joined
+from cfi2sframe.errors import Cfi2SFrameError
+from cfi2sframe.jobs import conversion, stamps
+from cfi2sframe.jobs.conversion import convert
+from cfi2sframe.jobs.records import Job, Outcome, Settings
+from cfi2sframe.jobs.stamps import REVISION, request_of, up_to_date
+from cfi2sframe.placing.stamp import sealed, stamp_of
+from cfi2sframe.report.coverage import account
+from cfi2sframe.report.coverage_report import missing_sentences
+from cfi2sframe.sframe.dump import dump_text
+from cfi2sframe.sframe.read import read_section
+from tests.support.cli import ROOT, run
+from tests.support.jobs import OBJECT, convert_one, object_with_gap
+
+#: The digest of `rows_of_the_repository` for each revision: a new one, with a new number, whenever rows change.
+REVISIONS = {
+    1: "ac5849a70dd21d08cd7326c2ea05de9d83ef4817d7c3378fa6531d3904a96fb2",
+}
+FILES = [*sorted((ROOT / "testdata/golden").glob("*.o")), *sorted((ROOT / "testdata/converted").glob("a*"))]
+#: What the machine has, of several sizes; and of three ABIs, where `make corpus-files` was run.
+MACHINE = [path for name in ("ls", "git", "gdb", "perl", "c++filt") if (path := Path("/usr/bin", name)).exists()]
+CORPUS = [path for path in sorted((ROOT / "build/corpus").rglob("*")) if path.is_file() and not path.is_symlink()]
+SETTINGS = {
+    "default": Settings(),
+    "version 2": Settings(Options(2)),
+    "errata 0": Settings(Options(2, errata=0)),
+    "kernel": Settings(reader="kernel"),
+    "from code": Settings(Options(source="code"), fail_under=1),
+}
+
+
+def rows_of_the_repository() -> Iterator[str]:
+    """Yield the rows of functions, and what is left out, for the files of the repository."""
+    for path in FILES:
+        image = load(path, path.name)
+        for version in (2, 3):
+            try:
+                made = convert_image(image, Options(version, level=0))
+            except Cfi2SFrameError as error:
+                yield str(error)
+                continue
+            yield from missing_sentences(account(made))
+            yield from dump_text(read_section(made.data)) if made.data else ()
+
+
+def copied(source: Path, folder: Path) -> Path:
+    path = folder / "file"
+    shutil.copyfile(source, path)
+    return path
+
+
+def said(path: Path, settings: Settings) -> tuple[Outcome | None, Outcome]:
+    """Return what the stamp says of a file, and what a comparison does."""
+    job, image = Job(str(path), (str(path),), settings), load(path)
+    return up_to_date(job, image), convert(job, image, None)
+
+
+def never(*_: object) -> None:
+    pytest.fail("the file was converted")
+
+
+def test_a_change_of_rows_raises_the_revision() -> None:
+    digest = hashlib.sha256("\n".join(rows_of_the_repository()).encode()).hexdigest()
+    assert (max(REVISIONS), len(set(REVISIONS.values()))) == (REVISION, len(REVISIONS))
+    assert digest == REVISIONS[REVISION], "raise REVISION in jobs/stamps.py, and add its digest here"
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
+@pytest.mark.parametrize("source", [*FILES, *MACHINE, *CORPUS[::60]], ids=lambda path: path.name)
+def test_a_stamp_says_what_a_comparison_says(source: Path, settings: Settings, tmp_path: Path) -> None:
+    path = copied(source, tmp_path)
+    if convert_one(path, settings).status != "converted":
+        return
+    if not load(path).sections:
+        assert up_to_date(Job(str(path), (str(path),), settings), load(path)) is None
+        return
+    quick, slow = said(path, settings)
+    assert quick == slow
+
+
+def test_nothing_is_converted_where_a_stamp_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file.o"
+    path.write_bytes(OBJECT)
+    assert convert_one(path, Settings()).status == "converted"
+    before = path.stat().st_ino, path.read_bytes()
+    monkeypatch.setattr(conversion, "convert", never)
+    for settings in (Settings(), Settings(only_checks=True), Settings(is_strict=True), Settings(is_in_tree=False)):
+        assert convert_one(path, settings).status == "unchanged"
+    assert (path.stat().st_ino, path.read_bytes()) == before
+    assert run("convert", path, "-o", tmp_path / "copy").status == 0
+    assert (tmp_path / "copy").read_bytes() == before[1]
+
+
+def test_other_requests_and_other_bytes_are_compared(tmp_path: Path) -> None:
+    path = tmp_path / "file.o"
+    path.write_bytes(OBJECT)
+    convert_one(path, Settings())
+    job = Job("", (), Settings())
+    assert up_to_date(job, load(path)) is not None
+    others = (
+        Settings(Options(2)),
+        Settings(Options(level=1)),
+        Settings(Options(source="eh_frame")),
+        Settings(reader="ld"),
+        Settings(debug_file="auto"),
+        Settings(replaces=True),
+        Settings(wants_account=True),
+        Settings(fail_under=1),
+    )
+    for settings in others:
+        assert up_to_date(job._replace(settings=settings), load(path)) is None, settings
+    data = path.read_bytes()
+    for at in range(64, len(data)):
+        changed = bytearray(data)
+        changed[at] ^= 1
+        image = load(bytes(changed[:at] + changed[at:]))
+        assert stamp_of(image.data, request_of(job.settings, image)) is None, at
+
+
+def test_another_revision_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file.o"
+    path.write_bytes(OBJECT)
+    convert_one(path, Settings())
+    data = path.read_bytes()
+    monkeypatch.setattr(stamps, "REVISION", REVISION + 1)
+    assert up_to_date(Job("", (), Settings()), load(path)) is None
+    assert convert_one(path, Settings()).status == "unchanged"
+    assert path.read_bytes() == data
+
+
+def test_conditions_of_the_user_are_seen_to(tmp_path: Path) -> None:
+    path = tmp_path / "file.o"
+    path.write_bytes(object_with_gap())
+    assert convert_one(path, Settings()).warnings
+    quick, slow = said(path, Settings(fail_under=10))
+    assert quick == slow
+    assert quick is not None
+    for settings in (Settings(is_strict=True), Settings(fail_under=99.9)):
+        assert up_to_date(Job("", (), settings), load(path)) is None
+        assert convert_one(path, settings).status == "failed"
+
+
+def test_debug_file_is_part_of_the_request() -> None:
+    image, found = load(OBJECT), set[bytes]()
+    for settings, debug_file in ((Settings(), None), *((Settings(debug_file="auto"), f) for f in (None, OBJECT, b""))):
+        image.debug_file = None if debug_file is None else load(debug_file or object_with_gap())
+        found.add(request_of(settings, image))
+    assert len(found) == 4
+
+
+def test_reports_and_names_change_no_byte(tmp_path: Path) -> None:
+    for number, options in enumerate(((), ("--report", tmp_path / "report"), ("-v",), ("--strict",), ("-j", "1"))):
+        path = tmp_path / f"file{number}"
+        path.write_bytes(OBJECT)
+        assert run("--in-place", path, *options).status == 0
+        assert path.read_bytes() == (tmp_path / "file0").read_bytes()
+
+
+def test_a_forged_stamp_only_keeps_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, other = tmp_path / "file.o", tmp_path / "other.o"
+    for each in (path, other):
+        each.write_bytes(OBJECT)
+    convert_one(other, Settings())
+    # The forger has a section with wrong rows, and the program to seal it.
+    with monkeypatch.context() as forger:
+
+        def forged(content: Joined, request: bytes) -> Joined:
+            data = bytes(content)
+            at = data.index(b"\xe2\xde") + 40
+            return sealed(Joined([data[:at], bytes([data[at] ^ 1]), data[at + 1 :]]), request)
+
+        forger.setattr(conversion, "sealed", forged)
+        convert_one(path, Settings(verifies=False))
+    data = path.read_bytes()
+    assert data != other.read_bytes()
+    assert convert_one(path, Settings()).status == "unchanged"
+    assert path.read_bytes() == data
+    assert run("verify", path).status != 0
+    assert convert_one(path, Settings(replaces=True)).status == "converted"
+    assert path.read_bytes() == other.read_bytes()
+
+
+def test_a_file_of_an_earlier_release_is_stamped_when_it_is_written(tmp_path: Path) -> None:
+    path = copied(ROOT / "testdata/converted/amd64-object.o", tmp_path)
+    assert convert_one(path, Settings()).status == "unchanged"
+    assert up_to_date(Job("", (), Settings()), load(path)) is None
+    assert convert_one(path, Settings(Options(2))).status == "converted"
+    assert up_to_date(Job("", (), Settings(Options(2))), load(path)) is not None
+
+
+def test_damaged_stamps_are_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "file.o"
+    path.write_bytes(OBJECT)
+    convert_one(path, Settings())
+    data = path.read_bytes()
+    end = data.index(b"c2sstmp1")
+    for size in (0, 1, 8, end, end + 1, 1 << 40, (1 << 64) - 1):
+        changed = data[: end - 8] + size.to_bytes(8, "little") + data[end:]
+        assert stamp_of(changed, request_of(Settings(), load(path))) is None
