@@ -35,7 +35,7 @@ def wrapped(objcopy: str, path: Path, data: bytes, vaddr: int, folder: Path) -> 
 def printed(readelf: str, path: Path) -> list[str]:
     """Return the lines that a readelf or objdump prints of a section that it has nothing to complain about."""
     done = subprocess.run([readelf, "--sframe", path], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr[:500]
     assert not re.search("arning|rror", done.stdout), done.stdout[:500]
     return done.stdout.splitlines()
 
