@@ -263,9 +263,9 @@ class _Code:
             if word >> 5 & 31 != register:
                 continue
             number = word >> 10 & 0xFFF
-            if word & 0x7F800000 == 0x11000000:
-                # ADD (immediate); bit 22 shifts the number.
-                target = page + (number << (12 if word >> 22 & 1 else 0))
+            if word & 0x7FC00000 == 0x11000000:
+                # ADD (immediate), not shifted.
+                target = page + number
             elif word & 0x3B000000 == 0x39000000:
                 # Loads and stores with an unsigned offset, which counts units of the size; 16 bytes are an exception.
                 target = page + (number << (4 if word & 0xC4800000 == 0x04800000 else word >> 30))
@@ -326,7 +326,7 @@ class _Code:
         at, is_decoded = function.start, True
         while is_decoded and at < function.end:
             stop = min(at + _DECODED_SIZE, function.end)
-            data, is_decoded = self.image.bytes_at(at, stop - at) or b"", False
+            data, is_decoded = self._bytes(at, stop), False
             for vaddr, size, _, operands in self._disassembler.disasm_lite(data, at):
                 if is_decoded and stop < function.end and vaddr > stop - _LARGEST_INSTRUCTION:
                     # It may be cut short.
@@ -338,7 +338,7 @@ class _Code:
 
     def _decode_s390x(self, function: Span) -> Iterator[Decoded]:
         """Yield the instructions of a function."""
-        data, at = self.image.bytes_at(function.start, function.end - function.start) or b"", 0
+        data, at = self._bytes(*function), 0
         while at < len(data):
             # The first two bits tell the size.
             end = at + (2, 4, 4, 6)[data[at] >> 6]
@@ -347,6 +347,11 @@ class _Code:
             vaddr = function.start + at
             yield Decoded(vaddr, function.start + end, [vaddr + 2 * distance] if is_known else [])
             at = end
+
+    def _bytes(self, start: int, end: int) -> bytes:
+        """Return the bytes of code at addresses, up to the end of their segment."""
+        ends = [load.vaddr + load.file_size for load in self.image.loads if load.vaddr <= start]
+        return self.image.bytes_at(start, min(end, max(ends, default=0)) - start) or b""
 
     def _function_at(self, vaddr: int) -> Span | None:
         """Return the function that holds an address, where its FDE can be read without its CIE."""

@@ -27,12 +27,18 @@ BORDERS: Final = ((START - 2, False), (START, True), (END - 2, True), (END, Fals
 
 
 def _file(
-    code: bytes, arch: Arch = AMD64, *, kind: int = c.ET_DYN, data: bytes = b"", more: Iterable[asm.Section] = ()
+    code: bytes,
+    arch: Arch = AMD64,
+    *,
+    kind: int = c.ET_DYN,
+    data: bytes = b"",
+    more: Iterable[asm.Section] = (),
+    text_vaddr: int = TEXT_VADDR,
 ) -> bytes:
     little = arch.byte_order == "<"
-    fde = asm.Fde(cie_of(arch), TEXT_VADDR, FUNCTION_SIZE)
+    fde = asm.Fde(cie_of(arch), text_vaddr, FUNCTION_SIZE)
     frame = asm.EhFrame((fde, asm.Terminator()), FRAME_VADDR, little_endian=little)
-    table = ((TEXT_VADDR, FRAME_VADDR + frame.fde_offsets()[0]),)
+    table = ((text_vaddr, FRAME_VADDR + frame.fde_offsets()[0]),)
     hdr = asm.eh_frame_hdr(HDR_VADDR, FRAME_VADDR, table, little_endian=little)
     extra = tuple(more)
     return asm.elf_file(
@@ -41,7 +47,7 @@ def _file(
             READ,
             asm.Section(".eh_frame", frame.assemble(), flags=c.SHF_ALLOC, addr=FRAME_VADDR, align=8),
             asm.Section(".eh_frame_hdr", hdr, flags=c.SHF_ALLOC, addr=HDR_VADDR, align=4),
-            asm.Section(".text", code, flags=c.SHF_ALLOC | c.SHF_EXECINSTR, addr=TEXT_VADDR),
+            asm.Section(".text", code, flags=c.SHF_ALLOC | c.SHF_EXECINSTR, addr=text_vaddr),
             asm.Section(".data", data.ljust(DATA_SIZE, b"\0"), flags=c.SHF_ALLOC | c.SHF_WRITE, addr=DATA_VADDR),
             *extra,
         ),
@@ -251,6 +257,47 @@ def test_relocations(arch: Arch, target: int, *, is_in: bool) -> None:
     relr = rela._replace(name=".relr.dyn", type=c.SHT_RELR, data=packed)
     data = bytes(8) + struct.pack(arch.byte_order + "Q", target)
     assert referrers(load(_file(bytes(80), arch, data=data, more=[relr])), SPANS) == wanted
+
+
+#: Spans far from the code, before and after it: at the borders of what is searched for at one time, and elsewhere.
+FAR: Final = (0x12345300, 0x7FFF00, 0x3FFFF0, 0x7F000000)
+
+
+@pytest.mark.parametrize("target", FAR)
+@pytest.mark.parametrize("text_vaddr", [0x2000, 0x3FFF000, 0x41234000])
+def test_far_away(target: int, text_vaddr: int) -> None:
+    """Instructions of each machine that reach so far refer to the first and to the last bytes, and to none beside."""
+    spans = [(target, target + 0x20)]
+    nop, at = 0xD503201F, text_vaddr + 4
+    for offset, is_in in ((-2, False), (0, True), (0x1E, True), (0x20, False)):
+        wanted = target + offset
+        code = PUSH + _amd64(b"\x48\x8d\x3d", wanted, at=text_vaddr + 1) + NOP * 80
+        found = referrers(load(_file(code, text_vaddr=text_vaddr)), spans)
+        assert found == ([Referrer(text_vaddr + 1, wanted)] if is_in else [])
+        code = PUSH + b"\xbf" + struct.pack("<I", wanted) + NOP * 80
+        found = referrers(load(_file(code, kind=c.ET_EXEC, text_vaddr=text_vaddr)), spans)
+        assert found == ([Referrer(text_vaddr + 1, wanted)] if is_in else [])
+        code = _words(nop, _adrp(at, wanted), 0x91000063 | (wanted & 0xFFF) << 10, nop)
+        found = referrers(load(_file(code, AARCH64_LE, text_vaddr=text_vaddr)), spans)
+        assert found == ([Referrer(at, wanted)] if is_in else [])
+        code = b"\x07\x07\x07\x07" + b"\xc0\x30" + struct.pack(">i", (wanted - at) // 2) + b"\x07\x07" * 40
+        found = referrers(load(_file(code, S390X, text_vaddr=text_vaddr)), spans)
+        assert found == ([Referrer(at, wanted)] if is_in else [])
+
+
+@pytest.mark.parametrize("arch", MACHINES)
+@pytest.mark.parametrize("target", FAR)
+def test_the_last_word_of_data(arch: Arch, target: int) -> None:
+    for place in (0, DATA_SIZE - 8):
+        data = bytes(place) + struct.pack(arch.byte_order + "Q", target)
+        found = referrers(load(_file(bytes(80), arch, kind=c.ET_EXEC, data=data)), [(target, target + 8)])
+        assert found == [Referrer(DATA_VADDR + place, target)]
+
+
+def test_the_last_number_of_code() -> None:
+    code = PUSH * FUNCTION_SIZE + b"\xbf" + struct.pack("<I", START)
+    (found,) = _found(code, kind=c.ET_EXEC)
+    assert found.target == START
 
 
 def test_no_spans() -> None:
