@@ -188,7 +188,7 @@ def test_aarch64_reach() -> None:
 
 
 @pytest.mark.parametrize(("target", "is_in"), BORDERS)
-@pytest.mark.parametrize("opcode", ["c030", "c438", "c43d", "c43e", "c44f", "c634", "c63f"])
+@pytest.mark.parametrize("opcode", ["c030", "c432", "c438", "c43d", "c43e", "c44f", "c632", "c634", "c63f"])
 def test_s390x(opcode: str, target: int, *, is_in: bool) -> None:
     at = TEXT_VADDR + 2
     code = b"\x07\x07" + bytes.fromhex(opcode) + struct.pack(">i", (target - at) // 2) + b"\x07\x07" * 40
