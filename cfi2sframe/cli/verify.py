@@ -43,6 +43,7 @@ from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.sframe.read import DecodedSection
 from cfi2sframe.text import counted, printable
 from cfi2sframe.verification.readers import Verdict
+from cfi2sframe.verification.truth import Judged
 
 #: For files such as modules after `strip -g`.
 _NOT_COMPARED: Final = (
@@ -239,22 +240,27 @@ def _section_in(path: str) -> bytes | None:
 def _comparison(checks: "Sequence[Checked]") -> str:
     return (
         f"{counted(sum(each.functions for each in checks), 'function')}, "
-        f"{counted(sum(each.rows for each in checks), 'row')} compared, "
+        f"{counted(sum(each.rows for each in checks), 'row')} compared ({_sum_of(checks)}), "
         f"{sum(each.left_out for each in checks):,} correctly omitted, "
         f"{counted(sum(len(each.differences) for each in checks), 'difference')}"
     )
 
 
+def _sum_of(checks: "Sequence[Checked]") -> Judged:
+    return Judged(*map(sum, zip(*[each.judged.values() for each in checks if each.judged], strict=True)))
+
+
 class Checked(NamedTuple):
     """What a report has of a file: a key of `_STATUSES`, how much was compared, what differs, what readers would do.
 
-    `debug_file` is the separate debug file whose CFI counted, too.
+    `judged` has the rows by what they were compared with. `debug_file` is the separate debug file whose CFI counted.
     """
 
     file: str
     status: str
     functions: int = 0
     rows: int = 0
+    judged: dict[str, int] = {}  # noqa: RUF012 - never changed
     left_out: int = 0
     differences: tuple[dict[str, str], ...] = ()
     notes: tuple[dict[str, str], ...] = ()
@@ -313,7 +319,7 @@ def _compared(image: ElfImage, wanted: _Wanted) -> Checked:
         for found in (result.differences, result.notes)
     )
     status = "different" if differences else "clean" if result.is_compared else "uncompared"
-    counts = (result.function_count, result.point_count, result.left_out_count)
+    counts = (result.function_count, result.point_count, result.judged._asdict(), result.left_out_count)
     return Checked(image.name, status, *counts, differences, notes, reason="" if result.is_compared else _NOT_COMPARED)
 
 

@@ -15,6 +15,7 @@ from cfi2sframe.dwarf.entries import DwarfCie
 from cfi2sframe.dwarf.expression import rules_by_pc
 from cfi2sframe.dwarf.fdes import CfiEntries, FdeIndex
 from cfi2sframe.dwarf.rules import RowState
+from cfi2sframe.elf.cfi import CfiKind
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.range_map import Distinct, RangeMap, Span, holder_of, united
 from cfi2sframe.sframe.model import FrameState
@@ -25,8 +26,9 @@ from cfi2sframe.verification.code import StubRows
 MAX_CANDIDATES: Final = 16
 
 
-#: What a claim rests on. Rows that this package has derived from instructions are no evidence for its own section.
-Evidence = Literal["CFI", "CFI of the PLT", "instructions of stubs", "none"]
+#: What a claim rests on, by the fields of `Judged`.
+Evidence = Literal["cfi", "go_table", "plt_cfi", "plt_code", "none"]
+_OF_SOURCES: Final[dict[CfiKind, Evidence]] = {"gopclntab": "go_table", "code": "none"}
 
 
 class Fde(NamedTuple):
@@ -35,6 +37,24 @@ class Fde(NamedTuple):
     start: int
     entry: FdeIndex
     end: int
+
+
+class Judged(NamedTuple):
+    """At how many addresses a section was compared with what.
+
+    `cfi`: FDEs. `go_table`: Go's table of functions. `plt_cfi`: FDEs of a PLT, evaluated at each PC. `plt_code`: its
+    instructions, executed. `none`: what this package has derived from instructions, which nothing else confirms.
+    """
+
+    cfi: int = 0
+    go_table: int = 0
+    plt_cfi: int = 0
+    plt_code: int = 0
+    none: int = 0
+
+    def __str__(self) -> str:
+        counts = self._asdict().items()
+        return ", ".join(f"{name.replace('_', ' ')} {n:,}" for name, n in counts if n or name == "none")
 
 
 class Claim(NamedTuple):
@@ -46,7 +66,7 @@ class Claim(NamedTuple):
     rows: tuple[tuple[DwarfCie, RowState], ...] = ()
     state: FrameState | None = None
     fdes: tuple[Fde, ...] = ()
-    evidence: Evidence = "CFI"
+    evidence: Evidence = "cfi"
 
 
 #: No function may be here.
@@ -87,9 +107,11 @@ def truth_column(
         return [claims.number_of(Claim(((cie, row),), evidence=evidence)) for row in states]
 
     program_of = entries.program_of
-    derived = set(map(program_of.__getitem__, entries.sources.get("code", ())))
+    evidence_of: dict[int, Evidence] = {
+        program_of[fde]: evidence for kind, evidence in _OF_SOURCES.items() for fde in entries.sources.get(kind, ())
+    }
     programs = [
-        (table.starts, claims_of(cie, table.states, "none" if number in derived else "CFI"))
+        (table.starts, claims_of(cie, table.states, evidence_of.get(number, "cfi")))
         for number, (cie, table, _) in enumerate(entries.programs)
     ]
     for cluster in _clusters(fdes):
@@ -102,7 +124,7 @@ def truth_column(
         column.append(starts, claimed, padding_ends.get(end, end))
     _evaluate_at_pcs(column, claims, arch)
     for start, end, state, _ in stubs:
-        column.put([start], [claims.number_of(Claim(state=state, evidence="instructions of stubs"))], end)
+        column.put([start], [claims.number_of(Claim(state=state, evidence="plt_code"))], end)
     return column, claims.values
 
 
@@ -164,7 +186,7 @@ def _evaluate_at_pcs(column: RangeMap[int], claims: Distinct[Claim], arch: Arch)
         if found is not None:
             ((cie, row),) = claim.rows
             rows = [((cie, row._replace(cfa=rule)),) for rule in found.rules]
-            evaluated = [claim._replace(rows=each, evidence="CFI of the PLT") for each in rows]
+            evaluated = [claim._replace(rows=each, evidence="plt_cfi") for each in rows]
             known[index] = found.size, list(zip(found.deltas, map(claims.number_of, evaluated), strict=True))
     places = [place for place, index in enumerate(column.values) if index in known] if known else ()
     for start, end, index in [column.range_at(column.starts[place]) for place in places]:

@@ -29,7 +29,7 @@ from cfi2sframe.verification.reader_checks import Breaches
 from cfi2sframe.verification.readers import refused_functions, unmet_demands
 from cfi2sframe.verification.row_difference import attribute_difference, row_difference
 from cfi2sframe.verification.section_column import FoundState, function_ends, section_column
-from cfi2sframe.verification.truth import NOTHING, Claim, Evidence, Fde, fdes_with_code, truth_column
+from cfi2sframe.verification.truth import NOTHING, Claim, Fde, Judged, fdes_with_code, truth_column
 
 Kind = Literal["wrong", "missing", "extra", "invariant", "unusual"]
 
@@ -76,8 +76,7 @@ class Verification(NamedTuple):
     `function_count` FDEs, without those of PLT stubs, were compared at `point_count` addresses. `left_out_count` FDEs
     are absent, or in part, because the version cannot express them, which is no difference. Not `is_compared`: the
     file has no CFI for its section, and only what readers require was checked. `notes` are what is unusual, and no
-    difference. `evidence` tells at how many of the addresses the truth is known by what; at those of "none", this
-    package has derived it from instructions, and nothing else confirms it.
+    difference. `judged` has the addresses by what they were compared with.
     """
 
     function_count: int
@@ -86,7 +85,7 @@ class Verification(NamedTuple):
     differences: tuple[Difference, ...]
     is_compared: bool = True
     notes: tuple[Difference, ...] = ()
-    evidence: tuple[tuple[Evidence, int], ...] = ()
+    judged: Judged = Judged()
 
     def __repr__(self) -> str:
         found = counted(len(self.differences), "difference") if self.differences else "no difference"
@@ -161,18 +160,14 @@ def verify_section(image: ElfImage, entries: CfiEntries, section: Section, asked
     if asked.version not in (None, section.version):
         broken.append(Difference("invariant", 0, f"version {section.version}, not {asked.version}"))
     differences = _ordered([*broken, *absent, *extra, *wrong])
-    evidence = Counter[Evidence]()
+    judged = Counter[str]()
     for (claim, answer), count in counts.items():
         if claim and answer:
-            evidence[claims[claim].evidence] += count
-    return Verification(
-        _function_count(fdes, stubs),
-        evidence.total(),
-        left_out_count,
-        differences,
-        notes=_ordered(unusual),
-        evidence=tuple(sorted(evidence.items())),
-    )
+            judged[claims[claim].evidence] += count
+    counted_by = Judged(**judged)
+    function_count = _function_count(fdes, stubs)
+    notes = _ordered(unusual)
+    return Verification(function_count, sum(counted_by), left_out_count, differences, notes=notes, judged=counted_by)
 
 
 def _padding_after(fdes: Sequence[Fde], image: ElfImage) -> dict[int, int]:
