@@ -7,7 +7,7 @@ publish for them are all that is known here; a range with any other proves nothi
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from cfi2sframe.abi import Arch
 from cfi2sframe.constants.elf import EM_AARCH64, EM_S390, EM_X86_64, SHT_NOBITS
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.range_map import Span
+from cfi2sframe.range_map import Span, without
 from cfi2sframe.sframe.model import FrameState, Rule, Section
 
 _PLT_NAMES: Final = (".plt", ".iplt")
@@ -31,7 +31,7 @@ class _CodeForms(NamedTuple):
     `more` leaves the frame as it is; `push`, `pair` and `save` push a word, two words, and a word below the RA; `leave`
     jumps to where memory says, and `back` returns; `jump` and `call` lead to a target as far away as `t` says, in units
     of `unit` bytes, from the start of the instruction or, with `counts_from_end`, its end. A number of `literal` bytes
-    follows a jump.
+    follows a jump. `trap` fills stubs, and may be code elsewhere.
     """
 
     fill: bytes
@@ -39,6 +39,7 @@ class _CodeForms(NamedTuple):
     unit: int = 1
     counts_from_end: bool = False
     literal: int = 0
+    trap: bytes = b""
 
 
 _FORMS: Final = {
@@ -53,7 +54,7 @@ _FORMS: Final = {
         counts_from_end=True,
     ),
     EM_AARCH64: _CodeForms(
-        rb"\x1f\x20\x03\xd5|\x00{4}|[\x00\x20\x40\x60\x80\xa0\xc0\xe0].[\x20-\x3f]\xd4",
+        rb"\x1f\x20\x03\xd5|\x00{4}|[\x00\x20]\x00\x20\xd4",
         # adrp, ldr, add; bti, autia1716 and autib1716
         rb"(?P<more>" + _OTHER + rb"(?:..[\x90\xb0\xd0\xf0]|.[\x40-\x7f]\xf9|..\x91)|[\x1f\x5f\x9f\xdf]\x24\x03\xd5"
         rb"|[\x9f\xdf]\x21\x03\xd5)"
@@ -61,13 +62,14 @@ _FORMS: Final = {
         rb"|(?P<save>\xf0\x7b\xbf\xa9)|(?P<pair>\xe2\x0f\xbf\xa9)|(?P<leave>.[\x00-\x03]\x1f\xd6|.[\x08-\x0f]\x1f\xd7)"
         rb"|(?P<jump>(?P<t>...)[\x14\x17])",
         unit=4,
+        trap=rb"|\x00\x7d\x20\xd4",
     ),
     EM_S390: _CodeForms(
         rb"\x07[\x00-\x0f]|\x47[\x00-\x0f]..|\xa7\x04..|\xc0\x04.{4}|\x00\x00",
-        # larl; lg, lgf, stg, ly of r0 and r1; mvc to the frame; basr and the like; differences and shifts of r0 and r1
-        rb"(?P<more>\xc0[\x00\x10].{4}|\xe3[\x00\x10].{3}[\x04\x14\x24\x58]|\xd2\x07\xf0\x30..|\x0d[\x00\x10]|\x58\x10.."
-        rb"|\xb9[\x04\x09\x0b]\x00[\x00\x01\x10\x11]|\xeb[\x00\x01\x10\x11].{3}[\x0c\x0d]|\xa7[\x0b\x1b]..)"
-        rb"|(?P<leave>\x07\xf1)|(?P<jump>\xc0\xf4(?P<t>.{4})|\xa7\xf4(?P<t1>..))",
+        # larl, lgfi; lg, lgf, stg, ly; mvc to the frame; basr; sums, differences and shifts; all of r0 and r1
+        rb"(?P<more>\xc0[\x00\x01\x10\x11].{4}|\xe3[\x00\x10].{3}[\x04\x14\x24\x58]|\xd2\x07\xf0\x30..|\x0d[\x00\x10]|\x58\x10.."
+        rb"|\xb9[\x04\x08\x09\x0b]\x00[\x00\x01\x10\x11]|\xeb[\x00\x01\x10\x11].{3}[\x0c\x0d]|\xa7[\x0b\x1b]..)"
+        rb"|(?P<leave>\x07\xf1|\x0d\x01)|(?P<jump>\xc0\xf4(?P<t>.{4})|\xa7\xf4(?P<t1>..))",
         unit=2,
         literal=4,
     ),
@@ -130,31 +132,31 @@ def padding_ends(image: ElfImage, ends: Sequence[int], limits: Sequence[int]) ->
     return found
 
 
-def stub_rows(image: ElfImage, section: Section) -> list[StubRows]:
+def stub_rows(image: ElfImage, section: Section, fdes: Iterable[tuple[int, int]]) -> list[StubRows]:
     """Return what is in force in the stubs of a linked file, ascending.
 
     Stubs are in sections with their names. Where there are no sections, they are what the functions of the SFrame
-    section consist of.
+    section describe outside of the ranges of FDEs.
     """
-    found: dict[int, dict[int, _Instruction]] = {}
-    for start, code in _places(image, section):
+    found: list[dict[int, _Instruction]] = []
+    for start, code in _places(image, section, fdes):
         decoded = dict(_decoded(image.arch, start, code))
-        is_whole = decoded and max(each.end for each in decoded.values()) == start + len(code)
-        if image.sections or (is_whole and any(each.effect == "leave" for each in decoded.values())):
-            found[start] = decoded
-    instructions = {vaddr: each for inside in found.values() for vaddr, each in inside.items()}
+        is_whole = sum(each.end - vaddr for vaddr, each in decoded.items()) == len(code)
+        if image.sections or (is_whole and any(each.effect in ("leave", "call") for each in decoded.values())):
+            found.append(decoded)
+    instructions = {vaddr: each for inside in found for vaddr, each in inside.items()}
     targets = {each.target for vaddr, each in instructions.items() if each.target != vaddr}
-    entries = {vaddr for inside in found.values() for vaddr in _entries(inside, targets)}
+    entries = {vaddr for inside in found for vaddr in _entries(inside, targets)}
     frames = _followed(instructions, entries - targets)
     rows: list[StubRows] = []
-    for inside in found.values():
+    for inside in found:
         runs = [list(run) for _, run in groupby(_states(image.arch, inside, frames), key=itemgetter(2))]
         known = [(run[0][0], run[-1][1], state) for run in runs if (state := run[0][2]) is not None]
         rows += [StubRows(*each, is_alike=len(runs) == 1) for each in known]
     return rows
 
 
-def _places(image: ElfImage, section: Section) -> Iterator[tuple[int, bytes]]:
+def _places(image: ElfImage, section: Section, fdes: Iterable[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
     """Yield the addresses and the bytes of ranges that may be stubs, ascending without overlap."""
     if image.sections:
         spans = [
@@ -164,7 +166,8 @@ def _places(image: ElfImage, section: Section) -> Iterator[tuple[int, bytes]]:
         ]
     else:
         ordered = section.ascending
-        spans = [Span(start, start + size) for start, size in zip(ordered.starts, ordered.sizes, strict=True)]
+        said = [Span(start, start + size) for start, size in zip(ordered.starts, ordered.sizes, strict=True)]
+        spans = without(said, fdes)
     end = total = 0
     for start, following in sorted(spans):
         total += following - start
@@ -180,7 +183,7 @@ def _places(image: ElfImage, section: Section) -> Iterator[tuple[int, bytes]]:
 def _decoded(arch: Arch, vaddr: int, code: bytes) -> Iterator[tuple[int, _Instruction]]:
     """Yield the instructions of stubs from an address on, up to bytes that are none."""
     known = _FORMS[arch.elf_machine]
-    match = re.compile(b"(?P<fill>" + known.fill + b")|" + known.stub, re.DOTALL).match
+    match = re.compile(b"(?P<fill>" + known.fill + known.trap + b")|" + known.stub, re.DOTALL).match
     order = arch.instruction_order
     at = 0
     while (found := match(code, at)) is not None:

@@ -129,7 +129,7 @@ def verify_section(image: ElfImage, entries: CfiEntries, section: Section, asked
     an FDE there. Over the padding after an FDE, a function may be absent.
     """
     fdes = fdes_with_code(entries, image)
-    stubs = [] if image.is_relocatable else stub_rows(image, section)
+    stubs = [] if image.is_relocatable else stub_rows(image, section, [(start, end) for start, _, end in fdes])
     padding = _padding_after(fdes, image)
     claimed, claims = truth_column(entries, fdes, padding, stubs, image.arch)
     found, answers = section_column(section, claimed.starts)
@@ -151,7 +151,8 @@ def verify_section(image: ElfImage, entries: CfiEntries, section: Section, asked
     in_gaps = {Span(*m[:2]): holder_of(gaps, Span(*m[:2])) for m in mismatches if m.answer is None}
     lacking = [m for m in mismatches if m.answer is None and in_gaps[Span(*m[:2])] is None]
     absent, left_out_count = _absences(lacking, fdes, stubs, limits, section)
-    if asked.over_padding:
+    # Without sections, nobody knows where the padding belongs that follows a PLT.
+    if asked.over_padding and image.sections:
         bare = [gap for gap in in_gaps.values() if gap is not None and section.holder_of(gap.start - 1) is not None]
         absent += _bare_padding(sorted(set(bare)), fdes, image)
     extra = _extra([m for m in mismatches if m.claim is NOTHING], section)

@@ -247,8 +247,12 @@ def test_blocks_of_another_size_than_those_of_the_cfi() -> None:
     ]
 
 
-@pytest.mark.parametrize("fdes", [(), (push_fp(AMD64), asm.Fde(cie_of(AMD64), PLT_VADDR, 0x30))], ids=["no CFI", "CFI"])
-@pytest.mark.parametrize("section_headers", [True, False])
+OF_PLT = asm.Fde(cie_of(AMD64), PLT_VADDR, 0x30)
+
+
+@pytest.mark.parametrize(
+    ("fdes", "section_headers"), [((), True), ((), False), ((push_fp(AMD64), OF_PLT), True), ((push_fp(AMD64),), False)]
+)
 def test_stubs(fdes: tuple[asm.Fde, ...], *, section_headers: bool) -> None:
     """At their addresses, their instructions are the truth, whatever the CFI says; also where there is none."""
     codes = (Code(data=b"\xc3" * 0x1000), Code(PLT_VADDR, 0x30, ".plt", lazy_stubs(2)))
