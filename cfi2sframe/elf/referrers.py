@@ -38,6 +38,8 @@ _IMMEDIATE_SIZES: Final = (0, 1, 2, 4)
 _LARGEST_INSTRUCTION: Final = 15
 _RELATIVE: Final = re.compile(r"\[[re]ip ([+-]) (\w+)\]")
 _NUMBER: Final = re.compile(r"0x[0-9a-f]+")
+#: The most places outside of known functions that are decoded: if there are more, all of them count.
+_MOST_UNKNOWN: Final = 1 << 10
 #: Bytes that are decoded at one time.
 _DECODED_SIZE: Final = 1 << 12
 
@@ -298,7 +300,11 @@ class _Code:
         for place in sorted(suspects):
             places.setdefault(self._function_at(place), []).append(place)
         decode = self._decode_s390x if self.image.arch.elf_machine == c.EM_S390 else self._decode_amd64
-        for place in places.pop(None, ()):
+        unknown = places.pop(None, [])
+        if len(unknown) > _MOST_UNKNOWN:
+            yield from (Referrer(place, suspects[place]) for place in unknown)
+            unknown = []
+        for place in unknown:
             # Any address may be that of an instruction.
             starts = range(place - _LARGEST_INSTRUCTION, place)
             firsts = [next(decode(Span(start, start + _LARGEST_INSTRUCTION)), None) for start in starts]

@@ -103,6 +103,16 @@ def test_a_number_in_the_midst_of_an_instruction() -> None:
     assert found.target == START
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_many_places_in_unknown_code(more: int) -> None:
+    """No instruction has these bytes in its midst; past a limit, nobody looks."""
+    count = (1 << 10) + more
+    code = PUSH * FUNCTION_SIZE
+    for _ in range(count):
+        code += b"\x06" * 15 + _amd64(b"\x05", START, at=TEXT_VADDR + len(code) + 15)
+    assert len(_found(code + NOP * 80)) == more * count
+
+
 def test_bytes_that_are_no_instructions() -> None:
     """What follows them is not known, so it counts."""
     code = PUSH + b"\x06" + _amd64(b"\x8b\x05", START, at=TEXT_VADDR + 2)
