@@ -109,7 +109,12 @@ def test_dpkg_converts_what_is_there_and_what_comes_and_nothing_else(dpkg: Dpkg)
     old = dpkg.programs / "old"
     check_section(old, more_functions_than=0)
     before = old.stat()
-    assert "2 files: 1 converted, 1 unchanged;" in dpkg.install("tools", new=ENV, words=ROOT / "LICENSE")
+    err = dpkg.install("tools", new=ENV, words=ROOT / "LICENSE")
+    assert "2 files: 1 converted, 1 unchanged;" in err
+    # A line for each change, and none for what stays.
+    assert [line.partition("/usr/bin/")[2].partition(":")[0] for line in err.splitlines() if "/usr/bin/" in line] == [
+        "new"
+    ]
     check_section(dpkg.programs / "new", more_functions_than=0)
     assert "2 files: 1 converted, 1 unchanged;" in dpkg.install("tools", 2, new=TRUE)
     after = old.stat()
@@ -133,12 +138,27 @@ def test_a_converter_that_fails_does_not_stop_dpkg(dpkg: Dpkg, tmp_path: Path) -
     assert "2 converted" in dpkg.install("more", x=ENV)
 
 
+def test_only_directories_that_dpkg_names_are_looked_at(dpkg: Dpkg) -> None:
+    dpkg.trigger()
+    other = dpkg.root / "usr" / "sbin" / "other"
+    shutil.copy(TRUE, other)
+    dpkg.install("tools", new=ENV)
+    assert has_section(dpkg.programs / "new")
+    assert not has_section(other)
+    env = {**dpkg.env, "DPKG_ROOT": str(dpkg.root)}
+    system = dpkg.root / "usr" / "sbin" / "cfi2sframe-system"
+    run(system, "changed", "/sbin", "/usr/share", env=env)
+    check_section(other, more_functions_than=0)
+    assert attempt(system, "changed", "/usr/share", env=env).status == 0
+    assert attempt(system, "all", env=env).status == 2
+
+
 @pytest.mark.skipif(Path("/usr/local/bin/cfi2sframe").exists(), reason="this system has the converter")
 def test_a_system_without_the_converter(dpkg: Dpkg) -> None:
     folders = [entry for entry in dpkg.env["PATH"].split(os.pathsep) if not Path(entry, "cfi2sframe").exists()]
     dpkg.env["PATH"] = os.pathsep.join(folders)
     err = dpkg.trigger()
-    assert "cfi2sframe: not found" in err
+    assert "cfi2sframe is not installed" in err
     assert WARNING in err
 
 
