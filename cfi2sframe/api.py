@@ -89,16 +89,15 @@ def _refused_by(reader: str, conversion: Conversion) -> dict[FdeIndex, str]:
 
     Raises `ReaderError` when the reader refuses the section as a whole, or its stubs, which have no FDE.
     """
-    fde_at = dict(zip(conversion.section.starts, conversion.function_entries, strict=True))
     refused: dict[FdeIndex, str] = {}
     for broken in _broken(reader, conversion):
         if not broken.vaddrs:
             raise ReaderError(f"{reader} {broken.consequence}: {broken.message}")
         for vaddr in broken.vaddrs:
-            fde_index = fde_at[vaddr]
-            if fde_index is None:
+            piece = conversion.piece_at(vaddr)
+            if piece is None or piece.origin is None:
                 raise ReaderError(f"{reader} {broken.consequence}: stubs at 0x{vaddr:x}: {broken.message}")
-            refused.setdefault(fde_index, f"{reader}: {broken.rule}")
+            refused.setdefault(piece.origin, f"{reader}: {broken.rule}")
     return refused
 
 
@@ -230,7 +229,7 @@ def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options:
 
 def _places(conversion: Conversion) -> dict[tuple[int, int], list[int]]:
     """Return the addresses of an object's functions by offset and size, with and without the padding after them."""
-    padding_starts = {end: start for start, end in conversion.code_map.padding}
+    padding_starts = {end: start for start, end in conversion.padding}
     places: dict[tuple[int, int], list[int]] = {}
     for function in conversion.section:
         start, end = function.start_vaddr, function.end_vaddr

@@ -100,20 +100,20 @@ def _relocations(conversion: Conversion) -> "list[ObjectRelocation]":
     record_size = FDE_SIZE[target.version]
     relocations = []
     symbols = _symbols_of(conversion.image)
-    functions = zip(conversion.section.functions, conversion.function_entries, strict=True)
-    for index, (function, fde_index) in enumerate(functions):
-        if fde_index is None:
+    for index, start_vaddr in enumerate(conversion.section.starts):
+        piece = conversion.piece_at(start_vaddr)
+        if piece is None or piece.origin is None:
             raise EmbedError("an object has no stubs")
-        entry = conversion.cfi.entries[fde_index]
+        entry = conversion.cfi.entries[piece.origin]
         # Without one, the FDE would be damaged.
         relocation = entry.section.relocations[entry.start_offset]
         # A function may be a later part of its FDE's range.
-        addend = relocation.addend + function.start_vaddr - entry.start_vaddr
+        addend = relocation.addend + start_vaddr - entry.start_vaddr
         # In the FDE's narrow field, the sum may wrap around into the code; in a wider field it would not.
         value, vaddr = symbols(relocation.symbol_index)
         is_near = 0 <= value + addend <= _MAX_SECTION_OFFSET
         if not is_near or vaddr is None or vaddr + relocation.addend != entry.start_vaddr:
-            raise EmbedError(f"a symbol of the function at 0x{function.start_vaddr:x} is far outside its section")
+            raise EmbedError(f"a symbol of the function at 0x{start_vaddr:x} is far outside its section")
         field_offset = HEADER_SIZE + index * record_size
         relocations.append(ObjectRelocation(field_offset, kind, relocation.symbol_index, addend))
     return relocations

@@ -6,7 +6,8 @@
     owners                who owns an address: an FDE, a stub or padding
     uncovered             rows from instructions as one more source, for code that nothing holds (`--from code`)
     reduce, lower         rows become frame rows of an SFrame version, or there is a reason why not
-    functions             functions, and parts of functions, at their addresses
+    pieces                addresses that an FDE or a stub owns, with their rows, or why there are none
+    functions             functions of a section: pieces with rows, over the padding after them
     convert               the line itself, one stage a line; `sframe/` makes its ranges and bytes
 
 No stage knows the next.

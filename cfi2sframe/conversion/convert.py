@@ -3,27 +3,33 @@
 
 bytes -> CIEs and FDEs -> rows                                      read_cfi
       -> frame rows, or the reason why not                          lower_programs, results_of
-      -> who holds an address: an FDE, a stub or padding            map_code, fates_of
-      -> functions at their addresses -> ranges (-O2)               place_functions, make_ranges
+      -> who holds an address: an FDE, a stub or padding            map_code
+      -> pieces: what the target can say of each address            pieces_of
+      -> functions, over padding -> ranges (-O2)                    place_functions, make_ranges
       -> bytes                                                      store_rows, write
 """
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Mapping
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 from cfi2sframe.constants.sframe import DEFAULT_ERRATA, ERRATA, SFRAME_VERSION_2, SFRAME_VERSION_3, VERSIONS
-from cfi2sframe.conversion.functions import Placed, fates_of, place_functions, results_of
-from cfi2sframe.conversion.lower import InParts, Result, Skip, Target, check_target, lower_programs
-from cfi2sframe.conversion.owners import CodeMap, map_code
+from cfi2sframe.conversion.functions import place_functions
+from cfi2sframe.conversion.lower import Skip, Target, check_target, lower_programs
+from cfi2sframe.conversion.owners import map_code
+from cfi2sframe.conversion.pieces import Piece, fates_of, pieces_of, results_of
 from cfi2sframe.conversion.reasons import Fate
 from cfi2sframe.conversion.sources import Cfi, find_cfi, read_programs
 from cfi2sframe.dwarf.fdes import CfiEntry, FdeIndex
 from cfi2sframe.elf.cfi import CFI_KINDS, CfiKind
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import RequestError
-from cfi2sframe.sframe.model import Section
+from cfi2sframe.range_map import Span
+from cfi2sframe.sframe.model import Function, Section
 from cfi2sframe.sframe.write import RowStore, store_rows, write
+from cfi2sframe.stubs import StubSkip
 from cfi2sframe.text import counted
 
 #: Alignment of the address that a linked file's section is assumed to have: the largest common page size.
@@ -76,25 +82,24 @@ def check_options(options: Options) -> None:
 
 
 class Conversion(NamedTuple):
-    """The section made of an image, and what became of every FDE.
+    """The section made of an image, and the pieces of code that it was made of.
 
     `target` is the ABI and version of the section, and `cfi` what was read; functions derived from instructions are
-    its last entries, and no count of FDEs includes them. `code_map` gives each address to one FDE or to the stubs.
-    `results` has what the target can say of each of `cfi.entries`, whoever owns its addresses, and `fates` what became
-    of it, which reports and conditions go by. `section` is the logical section, `rows` has its
-    functions' rows as bytes, and `data` all of its bytes: none if it would have no function. `function_entries` has the
-    index of the FDE in which each function of `section` begins, None for stubs; at level 2, a function may reach over
-    several FDEs and stubs. Function starts are relative to `section_vaddr`.
+    its last entries, and no count of FDEs includes them. `pieces` ascend, without overlap: what FDEs, derived functions
+    and stubs own. `without_code` tells why an FDE owns nothing. `padding` follows FDEs, whose functions reach over it;
+    nothing describes `stubs_left_out`. `section` is the logical section, with virtual addresses of the image; at level
+    2, its functions may begin and end in the middle of pieces. `rows` has its rows as bytes, and `data` all of its
+    bytes, for a section at `section_vaddr`: none if it would have no function.
     """
 
     image: ElfImage
     target: Target
     cfi: Cfi
-    code_map: CodeMap
-    results: tuple[Result, ...]
-    fates: tuple[Fate, ...]
+    pieces: tuple[Piece, ...]
+    without_code: dict[FdeIndex, Fate]
+    padding: tuple[Span, ...]
+    stubs_left_out: tuple[StubSkip, ...]
     section: Section
-    function_entries: tuple[FdeIndex | None, ...]
     rows: RowStore
     section_vaddr: int
     data: bytes
@@ -109,16 +114,20 @@ class Conversion(NamedTuple):
         return f"<Conversion of {self.image.name}: version {self.target.version}, {', '.join([made, *left])}>"
 
     @property
-    def skips(self) -> tuple[tuple[CfiEntry, Skip], ...]:
-        """The FDEs that are left out, in order, each with its reason."""
-        found = [(self.cfi.entries[fde], self.results[fde]) for fde in self._with_fate(Fate.LEFT_OUT)]
-        return tuple([(entry, result) for entry, result in found if isinstance(result, Skip)])
+    def fates(self) -> list[Fate]:
+        """What became of each of `cfi.entries`, which reports and conditions go by."""
+        return fates_of(self.cfi.entries, self.pieces, self.without_code)
 
     @property
-    def in_parts(self) -> tuple[tuple[CfiEntry, InParts], ...]:
+    def skips(self) -> tuple[tuple[CfiEntry, Skip], ...]:
+        """The FDEs that are left out, in order, each with its reason."""
+        whys = {piece.origin: piece.rows for piece in reversed(self.pieces) if isinstance(piece.rows, Skip)}
+        return tuple([(entry, whys[entry.fde]) for entry in self._with_fate(Fate.LEFT_OUT)])
+
+    @property
+    def in_parts(self) -> tuple[CfiEntry, ...]:
         """The FDEs that are described in part, in order."""
-        found = [(self.cfi.entries[fde], self.results[fde]) for fde in self._with_fate(Fate.IN_PARTS)]
-        return tuple([(entry, result) for entry, result in found if isinstance(result, InParts)])
+        return tuple(self._with_fate(Fate.IN_PARTS))
 
     @property
     def described_count(self) -> int:
@@ -128,11 +137,17 @@ class Conversion(NamedTuple):
     @property
     def is_whole(self) -> bool:
         """Whether every source was read, and every FDE and stub is described from start to end."""
-        unread = self.cfi.damaged or self.cfi.unread or self.code_map.stubs.left_out
-        return not (unread or Fate.LEFT_OUT in self.fates or Fate.IN_PARTS in self.fates)
+        if self.cfi.damaged or self.cfi.unread or self.stubs_left_out:
+            return False
+        return not {Fate.LEFT_OUT, Fate.IN_PARTS}.intersection(self.fates)
 
-    def _with_fate(self, wanted: Fate) -> list[int]:
-        return [fde for fde, fate in enumerate(self.fates) if fate is wanted]
+    def piece_at(self, vaddr: int) -> Piece | None:
+        """Return the piece that a virtual address is in, or None."""
+        index = bisect_right(self.pieces, vaddr, key=attrgetter("start_vaddr")) - 1
+        return self.pieces[index] if index >= 0 and vaddr < self.pieces[index].end_vaddr else None
+
+    def _with_fate(self, wanted: Fate) -> list[CfiEntry]:
+        return [self.cfi.entries[fde] for fde, fate in enumerate(self.fates) if fate is wanted]
 
 
 def default_section_vaddr(image: ElfImage) -> int:
@@ -161,19 +176,18 @@ def convert_image(
         level = 0
 
     cfi = read_cfi(image, options.source).required()
-    results = results_of(cfi.entries, lower_programs(cfi.programs, target), refused)
     code_map = map_code(image, cfi.entries, target.version)
-    fates = fates_of(cfi.entries, results, code_map)
-    functions = place_functions(cfi.entries, results, code_map, target.version, in_section_order=image.is_relocatable)
-    section, entries = _section_of(functions, image, target, level)
+    pieces = pieces_of(cfi.entries, results_of(cfi.entries, lower_programs(cfi.programs, target), refused), code_map)
+    functions = place_functions(pieces, code_map.padding, target.version, in_section_order=image.is_relocatable)
+    section = _section_of(functions, image, target, level)
     rows = store_rows(section, image.arch, share=level > 0)
     placed = section
     if image.is_relocatable:
         # In a raw section all text sections start at 0.
         placed = section._replace(starts=tuple([image.place(start).offset for start in section.starts]))
     data = write(placed, image.arch, rows, section_vaddr) if functions else b""
-
-    return Conversion(image, target, cfi, code_map, results, fates, section, entries, rows, section_vaddr, data)
+    owned = (code_map.without_code, code_map.padding, code_map.stubs.left_out)
+    return Conversion(image, target, cfi, pieces, *owned, section, rows, section_vaddr, data)
 
 
 def read_cfi(image: ElfImage, kind: CfiKind | None) -> Cfi:
@@ -199,11 +213,8 @@ def place_again(conversion: Conversion, section_vaddr: int) -> Conversion:
     return conversion._replace(section_vaddr=section_vaddr, data=data)
 
 
-def _section_of(
-    functions: Sequence[Placed], image: ElfImage, target: Target, level: Level
-) -> tuple[Section, tuple[FdeIndex | None, ...]]:
-    """Return the logical section, with the image's addresses, and the FDE of each of its functions."""
-    entries = tuple([function.entry for function in functions])
+def _section_of(functions: list[Function], image: ElfImage, target: Target, level: Level) -> Section:
+    """Return the logical section, with the image's addresses."""
     section = Section(
         target.version,
         target.arch.abi_id,
@@ -214,8 +225,7 @@ def _section_of(
         start_is_pcrel=target.start_is_pcrel,
     )
     if level < 2:
-        return section, entries
+        return section
     from cfi2sframe.sframe.ranges import make_ranges
 
-    section, parts = make_ranges(section, image.arch)
-    return section, tuple(map(entries.__getitem__, parts))
+    return make_ranges(section, image.arch)

@@ -6,7 +6,7 @@ source and, within that, to the FDE that starts last, as in the search table of 
 first in the section. For stubs, instructions override the CFI.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import chain, pairwise
 from operator import add
@@ -45,22 +45,13 @@ class CodeMap(NamedTuple):
     """The virtual addresses of an image, each given to one FDE or to one function of stubs at most.
 
     `without_code` has what became of the FDEs that own no address. `padding` follows FDEs: the functions before it, if
-    they are described, reach over it. `stubs_left_out` are the stubs that nothing describes.
+    they are described, reach over it. `stubs` are those that own addresses, and those that are left out.
     """
 
     owners: RangeMap[FdeIndex | Function | None]
     without_code: dict[FdeIndex, Fate]
     padding: tuple[Span, ...]
     stubs: StubScan
-
-    @property
-    def of_fdes(self) -> Iterator[tuple[int, int, FdeIndex]]:
-        """The ranges `[start, end)` that FDEs own, ascending."""
-        return (
-            (start, end, owner)
-            for start, end, owner in self.owners
-            if owner is not None and not isinstance(owner, Function)
-        )
 
 
 def owners_of_code(entries: CfiEntries, image: ElfImage) -> Resolved:

@@ -139,7 +139,7 @@ def refusal_of(
     if is_strict and conversion.cfi.unread:
         return IncompleteError(f"--strict: {conversion.cfi.unread[0].name} cannot be read; nothing written")
     if is_strict and not conversion.is_whole:
-        is_missing = conversion.skips or conversion.code_map.stubs.left_out
+        is_missing = conversion.skips or conversion.stubs_left_out
         what = "cannot be represented" if is_missing else "are described in part"
         return IncompleteError(f"--strict: some functions {what}; nothing written")
     if coverage is not None and fail_under is not None and coverage.code_percent < fail_under:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from cfi2sframe.constants.sframe import DEFAULT_ERRATA, SFRAME_VERSION_2
 from cfi2sframe.conversion.convert import Conversion, Options
-from cfi2sframe.conversion.functions import holes_of
+from cfi2sframe.conversion.lower import Skip
 from cfi2sframe.conversion.reasons import SkipReason
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.existing import Existing, Presence
@@ -115,9 +115,7 @@ def decide(conversion: Conversion, existing: Existing, settings: Settings) -> De
 
 def _may_be_said(conversion: Conversion) -> Callable[[int], bool]:
     """Return whether an address is of code that the version and the reader of a conversion could describe."""
-    left_out = [(entry.start_vaddr, entry.start_vaddr + entry.size) for entry, _ in conversion.skips]
-    holes = holes_of(conversion.cfi.entries, conversion.results, conversion.code_map)
-    unsaid = united([*left_out, *holes])
+    unsaid = united(piece[:2] for piece in conversion.pieces if isinstance(piece.rows, Skip))
     return lambda vaddr: conversion.image.may_execute(vaddr) and not touches(unsaid, Span(vaddr, vaddr + 1))
 
 

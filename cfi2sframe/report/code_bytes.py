@@ -9,12 +9,12 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from cfi2sframe.conversion.convert import Conversion
-from cfi2sframe.conversion.lower import InParts, Result, Skip, pieces_within
+from cfi2sframe.conversion.lower import Skip
+from cfi2sframe.conversion.reasons import Fate
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.padding import code_of, fill_size, gaps_outside
 from cfi2sframe.elf.sections import CodeRange
 from cfi2sframe.range_map import RangeMap, bytes_of, walk
-from cfi2sframe.sframe.model import Function
 
 #: What describes code: a type of row; the rows of PLT stubs; those of the function before padding; instructions.
 DESCRIBED: Final = ("default", "flexible", "stub", "padding", "from_code")
@@ -59,42 +59,28 @@ def count_code(conversion: Conversion) -> tuple[Counter[tuple[str, str]], list[S
 
 def _known(conversion: Conversion) -> Iterator[Stretch]:
     """Yield what CFI, stubs and instructions account for, and as "without CFI" why they have no rows for some code."""
-    code_map = conversion.code_map
     for start, end, why in conversion.cfi.underived or ():
         yield Stretch("without CFI", start, end, why.name, why.value)
-    for skip in code_map.stubs.left_out:
+    for skip in conversion.stubs_left_out:
         end = skip.start_vaddr + skip.size
         yield Stretch("without CFI", skip.start_vaddr, end, skip.reason.name, skip.reason.value, skip.detail)
+    fates = conversion.fates
     described_ends = set[int]()
-    for start, end, owner in code_map.owners:
-        if owner is None:
-            continue
-        if isinstance(owner, Function):
+    for start, end, origin, rows in conversion.pieces:
+        if origin is None:
             yield Stretch("stub", start, end)
             continue
-        vaddr = conversion.cfi.entries.starts[owner]
-        for each in _parts_of(conversion.results[owner], vaddr, start, end):
-            if not each.reason:
-                described_ends.add(each.end)
-            if conversion.fates[owner].is_of_code:
-                # What the version cannot express counts as if it had not been derived.
-                yield each._replace(kind="without CFI" if each.reason else "from_code")
-            else:
-                yield each
-    for start, end in code_map.padding:
+        fate = fates[origin]
+        if isinstance(rows, Skip):
+            # What the version cannot express counts as if it had not been derived.
+            kind = "without CFI" if fate.is_of_code else "in part" if fate is Fate.IN_PARTS else "left out"
+            yield Stretch(kind, start, end, rows.reason.name, rows.reason.value, rows.detail)
+            continue
+        described_ends.add(end)
+        yield Stretch("from_code" if fate.is_of_code else "flexible" if rows.is_flexible else "default", start, end)
+    for start, end in conversion.padding:
         if start in described_ends:
             yield Stretch("padding", start, end)
-
-
-def _parts_of(result: Result, vaddr: int, start: int, end: int) -> Iterator[Stretch]:
-    """Yield the parts of a piece of the FDE at `vaddr`."""
-    for first, last, piece in pieces_within(result, start - vaddr, end - vaddr):
-        if isinstance(piece, Skip):
-            kind = "in part" if isinstance(result, InParts) else "left out"
-            why = piece.reason
-            yield Stretch(kind, vaddr + first, vaddr + last, why.name, why.value, piece.detail)
-        else:
-            yield Stretch("flexible" if piece.is_flexible else "default", vaddr + first, vaddr + last)
 
 
 def _without_cfi(image: ElfImage, taken: Iterable[tuple[int, int]]) -> Iterator[Stretch]:

@@ -5,14 +5,14 @@ Every FDE and every executable byte is counted exactly once.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import nlargest
 from typing import Any, Final, NamedTuple
 
 from cfi2sframe.conversion.convert import Conversion
-from cfi2sframe.conversion.lower import InParts, Skip, pieces_within
-from cfi2sframe.conversion.reasons import Fate, UnreadSource
-from cfi2sframe.dwarf.fdes import CfiEntry, RowSection
+from cfi2sframe.conversion.lower import Skip
+from cfi2sframe.conversion.reasons import Fate, SkipReason, UnreadSource
+from cfi2sframe.dwarf.fdes import FdeIndex, RowSection
 from cfi2sframe.elf.cfi import SOURCE_NAMES
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.process.demangle import readable_names
@@ -163,9 +163,10 @@ def account(conversion: Conversion) -> Coverage:
         of_kind[kind] += size
     described_size = sum(of_kind[kind] for kind in DESCRIBED)
     code_size = sizes.total()
-    fates = Counter(conversion.fates)
+    fates_of_fdes = conversion.fates
+    fates = Counter(fates_of_fdes)
     dropped = {fate.value: count for fate, count in fates.items() if fate.is_dropped}
-    named, without_cfi = list(_missing(conversion)), _missing_without_cfi(image, uncovered)
+    named, without_cfi = list(_missing(conversion, fates_of_fdes)), _missing_without_cfi(image, uncovered)
     shown = [*named, *nlargest(NAMED_COUNT, without_cfi, key=lambda each: each.size)]
     readable = readable_names(each.name for each in shown)
     return Coverage(
@@ -182,11 +183,11 @@ def account(conversion: Conversion) -> Coverage:
         without_cfi_size=of_kind["without CFI"],
         other_padding_size=sum(code.end_vaddr - code.start_vaddr for code in image.code_ranges) - code_size,
         described_count=fates[Fate.DESCRIBED],
-        flexible_count=_flexible_count(conversion),
+        flexible_count=_flexible_count(conversion, fates_of_fdes),
         damaged_count=len(conversion.cfi.damaged),
         stub_fde_count=fates[Fate.STUBS],
         dropped_count=sum(dropped.values()),
-        sources=_sources(conversion),
+        sources=_sources(conversion, fates_of_fdes),
         missing_sums=_sums([*named, *without_cfi], sizes),
         missing=tuple(each._replace(demangled=readable.get(each.name, each.name)) for each in shown),
         dropped=dict(sorted(dropped.items())),
@@ -210,46 +211,55 @@ def figures(conversion: Conversion, fates: Counter[Fate]) -> dict[str, int]:
     }
 
 
-def _flexible_count(conversion: Conversion) -> int:
-    results = zip(conversion.fates, conversion.results, strict=True)
-    return sum(
-        fate is Fate.DESCRIBED and isinstance(result, FunctionBody) and result.is_flexible for fate, result in results
-    )
+def _flexible_count(conversion: Conversion, fates: Sequence[Fate]) -> int:
+    bodies = ((each.origin, each.rows) for each in conversion.pieces)
+    flexible = {fde for fde, rows in bodies if isinstance(rows, FunctionBody) and rows.is_flexible}
+    return sum(fde is not None and fates[fde] is Fate.DESCRIBED for fde in flexible)
 
 
-def _sources(conversion: Conversion) -> dict[str, int]:
+def _sources(conversion: Conversion, fates: Sequence[Fate]) -> dict[str, int]:
     """Return `Coverage.sources`."""
     sources = dict[str, int]()
     for kind, fdes in conversion.cfi.entries.sources.items():
-        fates = Counter(conversion.fates[fdes.start : fdes.stop])
-        sources[SOURCE_NAMES[kind]] = fates[Fate.DESCRIBED] + fates[Fate.IN_PARTS] + fates[Fate.DERIVED]
+        counts = Counter(fates[fdes.start : fdes.stop])
+        sources[SOURCE_NAMES[kind]] = counts[Fate.DESCRIBED] + counts[Fate.IN_PARTS] + counts[Fate.DERIVED]
     return sources
 
 
-def _missing(conversion: Conversion) -> Iterator[Missing]:
+def _missing(conversion: Conversion, fates: Sequence[Fate]) -> Iterator[Missing]:
     """Yield functions that are left out, holes of those described in part, stubs, and damaged FDEs."""
     image, entries = conversion.image, conversion.cfi.entries
-    lost: list[tuple[CfiEntry, Skip | InParts]] = [*conversion.skips, *conversion.in_parts]
+    holes: dict[FdeIndex, list[tuple[int, int, Skip]]] = {}
+    for start, end, origin, why in conversion.pieces:
+        if origin is not None and isinstance(why, Skip) and fates[origin].has_code:
+            holes.setdefault(origin, []).append((start, end, why))
+    for fde, size in entries.clipped.items():
+        if fates[fde] is Fate.IN_PARTS:
+            end = entries.starts[fde] + entries.sizes[fde]
+            why = Skip(SkipReason.PAST_CODE, "", entries.sizes[fde])
+            holes.setdefault(FdeIndex(fde), []).append((end, end + size, why))
     with_names = [section for section in conversion.cfi.sections if isinstance(section, RowSection)]
     names = {vaddr: name for section in with_names for vaddr, name in section.names}
-    names |= image.names_of(entry.start_vaddr for entry, _ in lost)
-    for entry, result in lost:
-        kind, size = "left out", entry.size
-        if isinstance(result, InParts):
-            kind, size = "in part", size + entries.clipped.get(entry.fde, 0)
-        place, name = image.place(entry.start_vaddr), names.get(entry.start_vaddr, "")
-        for start, end, why in pieces_within(result, 0, size):
-            if not isinstance(why, Skip):
-                continue
+    names |= image.names_of(entries.starts[fde] for fde in holes)
+    for fde in sorted(holes, key=lambda fde: (fates[fde] is Fate.IN_PARTS, fde)):
+        entry = entries[fde]
+        kind, size, vaddr = "in part", entry.size + entries.clipped.get(fde, 0), entry.start_vaddr
+        if fates[fde] is Fate.LEFT_OUT:
+            # The function counts once, however many pieces others have left of it.
+            kind, size = "left out", entry.size
+            holes[fde] = [(vaddr, vaddr + size, holes[fde][0][2])]
+        place, name = image.place(vaddr), names.get(vaddr, "")
+        for start, end, why in holes[fde]:
+            address = place.offset + start - vaddr
             yield Missing(
-                *(kind, place.section_name, place.offset + start, end - start, why.reason.name, why.detail, name),
+                *(kind, place.section_name, address, end - start, why.reason.name, why.detail, name),
                 row_address=place.offset + why.start_delta,
                 function_address=place.offset,
                 function_size=size,
                 source=entry.section.name,
                 message=why.reason.value,
             )
-    for stub in conversion.code_map.stubs.left_out:
+    for stub in conversion.stubs_left_out:
         where = stub.section_name, stub.start_vaddr, stub.size
         yield Missing("PLT stubs", *where, stub.reason.name, stub.detail, message=stub.reason.value)
     for item in conversion.cfi.damaged:

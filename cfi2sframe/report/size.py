@@ -15,6 +15,7 @@ from cfi2sframe.abi import Arch
 from cfi2sframe.constants import dwarf as d
 from cfi2sframe.constants import sframe as s
 from cfi2sframe.conversion.convert import Conversion
+from cfi2sframe.conversion.lower import Lowering, Skip
 from cfi2sframe.conversion.reasons import Fate
 from cfi2sframe.dwarf.entries import DwarfCie
 from cfi2sframe.dwarf.instructions import ADVANCES, read_instructions
@@ -150,6 +151,8 @@ def gnu_size(conversion: Conversion) -> int:
     arch, version = conversion.image.arch, conversion.target.version
     record = s.FDE_SIZE[version] + (s.FDE_ATTRIBUTE_SIZE if version >= s.SFRAME_VERSION_3 else 0)
     entries, size = conversion.cfi.entries, s.HEADER_SIZE
+    # Of all FDEs, also those whose addresses others own.
+    lowering = Lowering(conversion.target)
     #: By program, the sizes of its rows without their starts.
     tails_of: dict[int, list[int]] = {}
     for fde_number, fate in enumerate(conversion.fates):
@@ -158,9 +161,10 @@ def gnu_size(conversion: Conversion) -> int:
         program = entries.program_of[fde_number]
         if program not in tails_of:
             tails = tails_of[program] = []
-            body, instructions = conversion.results[fde_number], entries.program(fde_number).instructions
+            cie, table, instructions = entries.programs[program]
+            body = lowering.lower(table, cie)
             if isinstance(body, FunctionBody) and instructions is not None:
-                row_count = _row_count(instructions, entries.program(fde_number).cie, arch, version)
+                row_count = _row_count(instructions, cie, arch, version)
                 if row_count:
                     tails += _tail_sizes(body, arch)
                     tails += [max(tails, default=0)] * (row_count - len(tails))
@@ -168,8 +172,9 @@ def gnu_size(conversion: Conversion) -> int:
             size += record + _rows_size(tails_of[program], entries.sizes[fde_number])
     if (arch.fixed_ra_offset or arch.pads_ra) and any(conversion.image.sections_named(".dynamic")):
         # ld describes its stubs as this program does, except for AArch64 and for the IFUNCs of static programs.
-        stubs = conversion.code_map.stubs.functions
-        size += sum(record + _rows_size(_tail_sizes(each.body, arch), each.size) for each in stubs)
+        for start, end, origin, rows in conversion.pieces:
+            if origin is None and not isinstance(rows, Skip):
+                size += record + _rows_size(_tail_sizes(rows, arch), end - start)
     return size
 
 

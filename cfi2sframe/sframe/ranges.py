@@ -36,7 +36,6 @@ takes 7 us for each byte of CFI.
 """
 
 from array import array
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import count
@@ -59,13 +58,12 @@ class _Prices(NamedTuple):
     attribute: int
 
 
-def make_ranges(section: Section, arch: Arch) -> tuple[Section, Sequence[int]]:
+def make_ranges(section: Section, arch: Arch) -> Section:
     """Return a section with its functions as ranges of up to `MAX_ROWS` rows that share row lists.
 
-    Also returns the index of the function of the old section that each range begins in. The functions are in ascending
-    order, and have their first rows at their starts. No range holds an address that no function holds. Functions of
-    repeating blocks stay as they are. So do all functions where nothing is saved; if some have too many rows, only
-    where ranges would add half of the size, because many of those functions have one row list.
+    The functions are in ascending order, and have their first rows at their starts. No range holds an address that no
+    function holds. Functions of repeating blocks stay as they are. So do all functions where nothing is saved; if some
+    have too many rows, only where ranges would add half of the size, because many of those functions have one row list.
     """
     prices = _Prices(s.FDE_SIZE[section.version], s.FDE_ATTRIBUTE_SIZE if section.version >= s.SFRAME_VERSION_3 else 0)
     text = make_text(section, arch)
@@ -82,7 +80,7 @@ def make_ranges(section: Section, arch: Arch) -> tuple[Section, Sequence[int]]:
     whole_size += sum([prices.attribute + each.size for each in text.spellings])
     has_long = any(each.row_count > MAX_ROWS for each in text.spellings)
     if size >= (whole_size * 3 // 2 if has_long else whole_size):
-        return section, range(len(section.starts))
+        return section
     bodies = {key: text.body(each.first, each.last) for key, each in lists.items()}
     return _place(text, parsed, [bodies[key] for key in keys], section)
 
@@ -201,9 +199,7 @@ def _count_users(text: Text, words: _Words, parsed: Sequence[_Range]) -> list[in
     return users
 
 
-def _place(
-    text: Text, parsed: Sequence[_Range], made: Sequence[FunctionBody], section: Section
-) -> tuple[Section, Sequence[int]]:
+def _place(text: Text, parsed: Sequence[_Range], made: Sequence[FunctionBody], section: Section) -> Section:
     """Return the section with the ranges parsed, whose bodies were made, wherever their stretches occur."""
     offsets = [text.starts[each.first] for each in parsed]
     index_of = dict(zip([each.first for each in parsed], count(), strict=False))
@@ -221,5 +217,4 @@ def _place(
             bodies += made[ranges]
         starts += these
         sizes += map(sub, [*these[1:], section.starts[end - 1] + section.sizes[end - 1]], these)
-    origins = [bisect_right(section.starts, start) - 1 for start in starts]
-    return section._replace(starts=tuple(starts), sizes=tuple(sizes), bodies=tuple(bodies)), origins
+    return section._replace(starts=tuple(starts), sizes=tuple(sizes), bodies=tuple(bodies))

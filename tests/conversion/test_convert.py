@@ -131,7 +131,7 @@ def test_options_that_do_not_exist(name: str, value: object) -> None:
 def test_linked_files_are_sorted() -> None:
     conversion = convert_checked(linked(AMD64, leaf(0x40), leaf(0), leaf(0x20)))
     assert places(conversion) == [(0, 16), (0x20, 16), (0x40, 16)]
-    assert conversion.function_entries == (1, 2, 0)
+    assert tuple(piece.origin for piece in conversion.pieces) == (1, 2, 0)
 
 
 @pytest.mark.parametrize(("level", "expected"), [(1, [(0, 16), (16, 16)]), (2, [(0, 32)])])
@@ -194,8 +194,7 @@ def test_set_loc_is_interpreted_for_each_function() -> None:
 
 def why_not(conversion: Conversion) -> list[Skip]:
     """Return why functions and parts of them are left out: the reason, the detail, and where."""
-    holes = [why for _, parts in conversion.in_parts for why in parts.pieces if isinstance(why, Skip)]
-    return [*(why for _, why in conversion.skips), *holes]
+    return [piece.rows for piece in conversion.pieces if isinstance(piece.rows, Skip)]
 
 
 def converted(arch: Arch, cie: asm.Cie, *instructions: asm.Instruction, size: int = 32) -> Conversion:
@@ -225,11 +224,11 @@ def test_an_fde_that_is_longer_than_its_section(in_parts: bool) -> None:  # noqa
     unsaid = asm.def_cfa_expression(b"\x77\x08\x06\x06")
     code = (*((unsaid, asm.advance(4), asm.def_cfa(7, 24)) if in_parts else ()), asm.advance(4), asm.def_cfa_offset(16))
     conversion = converted(AMD64, cie_of(AMD64), *code, size=0x1001)
-    assert why_not(conversion)[-1] == (SkipReason.PAST_CODE, "", 0x1000)
-    assert len(why_not(conversion)) == 1 + in_parts
+    assert len(why_not(conversion)) == in_parts
     assert [start + size for start, size in places(conversion)][-1] == 0x1000
     assert not conversion.is_whole
-    found = account(conversion).of_kind("in part")[-1]
+    *holes, found = account(conversion).of_kind("in part")
+    assert (len(holes), found.reason, found.row_address) == (in_parts, "PAST_CODE", TEXT_VADDR + 0x1000)
     assert (found.function_size, found.address, found.size) == (0x1001, TEXT_VADDR + 0x1000, 1)
     # One that ends with its section is whole, and one that cannot be expressed has that for its reason.
     assert converted(AMD64, cie_of(AMD64), *code, size=0x1000).is_whole is not in_parts

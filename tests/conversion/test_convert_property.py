@@ -6,18 +6,18 @@ from typing import NamedTuple
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cfi2sframe import Conversion, convert, load
+from cfi2sframe import Conversion, load
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch, arch_of_abi
 from cfi2sframe.api import verify
 from cfi2sframe.conversion.convert import Options
-from cfi2sframe.conversion.lower import InParts, Lowering, Skip, pieces_within
+from cfi2sframe.conversion.lower import Lowering, Result, Skip, pieces_within
 from cfi2sframe.dwarf.rules import UnwindTable
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import SFrameError
 from cfi2sframe.sframe.model import Function, FunctionBody, Section
 from cfi2sframe.sframe.read import read_section
 from tests.support.conversion.evaluation import dwarf_values, sframe_values
-from tests.support.conversion.sums import convert_checked
+from tests.support.conversion.sums import convert_checked, owned_by_fdes
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.dwarf import cfi_strategies as cfi
 from tests.support.dwarf.naive_compare import row_of
@@ -83,9 +83,8 @@ def test_rows_give_the_values_that_dwarf_gives(drawn: Drawn) -> None:
     result = verify(drawn.image, lookup, source=drawn.options.source)
     assert result.differences == ()
     assert result.left_out_count >= len(conversion.skips)
-    # Joined functions name only the FDE that they begin in.
-    described = convert(drawn.image, **drawn.options._replace(level=1)._asdict()).function_entries
-    for start, end, number in conversion.code_map.of_fdes:
+    owned = owned_by_fdes(conversion)
+    for start, end, number in owned.ranges:
         entry = conversion.cfi.entries[number]
         begin = entry.start_vaddr
         rows = rows_of(entry.program.table)
@@ -94,20 +93,17 @@ def test_rows_give_the_values_that_dwarf_gives(drawn: Drawn) -> None:
             if not start <= pc < end:
                 continue
             found = lookup.find(pc)
-            assert (found is not None) == (number in described and not is_in_hole(conversion, number, pc - begin))
+            assert (found is not None) == says_something(owned.results[number], pc - begin)
             if found is not None:
                 assert found.row is not None
                 truth = [row.state for row in rows if row.start_delta <= pc - begin][-1]
                 assert sframe_values(found.row.state, drawn.arch) == dwarf_values(row_of(truth, drawn.arch), drawn.arch)
 
 
-def is_in_hole(conversion: Conversion, number: int, delta: int) -> bool:
-    """Whether a place in an FDE's function, bytes from its start, is left out of an otherwise described function."""
-    result = conversion.results[number]
-    if not isinstance(result, InParts):
-        return False
+def says_something(result: Result, delta: int) -> bool:
+    """Whether there is a row at a place in an FDE's function, bytes from its start."""
     ((_, _, piece),) = pieces_within(result, delta, delta + 1)
-    return isinstance(piece, Skip)
+    return not isinstance(piece, Skip)
 
 
 @given(files())
@@ -115,9 +111,10 @@ def test_parts_are_all_that_can_be_said(drawn: Drawn) -> None:
     """A row that is in a hole cannot be expressed in a function of its own either, and each part is as it would be."""
     conversion = convert_checked(drawn.image, drawn.options)
     lowering = Lowering(conversion.target)
-    for entry, parts in conversion.in_parts:
+    results = owned_by_fdes(conversion).results
+    for entry in conversion.in_parts:
         starts, states = entry.program.table.starts, entry.program.table.states
-        for start, end, which in pieces_within(parts, 0, max(starts[-1] + 1, entry.size)):
+        for start, end, which in pieces_within(results[entry.fde], 0, max(starts[-1] + 1, entry.size)):
             rows = [number for number, row_start in enumerate(starts) if start <= row_start < end]
             for number in rows:
                 alone = lowering.lower(UnwindTable((0,), (states[number],)), entry.program.cie)

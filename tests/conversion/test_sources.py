@@ -48,7 +48,7 @@ def held(image: ElfImage) -> dict[int, int]:
     """Return the offset of the CFA from SP at each address of the code that has a row, as a reader finds it."""
     conversion = convert(image)
     lookup = read_section(conversion.data, conversion.section_vaddr)
-    padding = {vaddr for start, end in conversion.code_map.padding for vaddr in range(start, end)}
+    padding = {vaddr for start, end in conversion.padding for vaddr in range(start, end)}
     found = {}
     for delta in range(CODE_SIZE):
         at = None if TEXT_VADDR + delta in padding else lookup.find(TEXT_VADDR + delta)
@@ -85,7 +85,7 @@ def test_the_best_source_holds_every_address(best: list[tuple[int, int]], other:
     assert held(image) == expected
     assert verify(convert(image)).is_clean
     conversion = convert_checked(image)
-    for number, reason in conversion.code_map.without_code.items():
+    for number, reason in conversion.without_code.items():
         assert reason is not Fate.BETTER_SOURCE or conversion.cfi.entries.rank_of(number) == 1
 
 
@@ -168,7 +168,7 @@ def test_free_pascal_has_wide_cie_pointers() -> None:
         len(cie),
         "its CIE pointer has 8 bytes, where a 32-bit length asks for 4",
     )
-    assert conversion.code_map.without_code == {}
+    assert conversion.without_code == {}
 
 
 C_SOURCE = """

@@ -66,7 +66,7 @@ def padding_of(image: ElfImage) -> list[tuple[int, int]]:
     check_sums(conversion)
     for version in (2, 3):
         assert verify(convert(image, version=version)).is_clean
-    ranges = conversion.code_map.padding
+    ranges = conversion.padding
     assert {end for _, end in ranges} <= {f.start_vaddr + f.size for f in conversion.section.functions}
     return [(start - TEXT_VADDR, end - TEXT_VADDR) for start, end in ranges]
 
@@ -79,7 +79,7 @@ def test_a_function_reaches_over_padding(arch: Arch) -> None:
     conversion = convert(image, level=1)
     assert [f.size for f in conversion.section.functions] == [SIZE + 16, SIZE]
     assert verify(conversion).is_clean
-    assert [f.body for f in conversion.section.functions] == list(conversion.results)
+    assert [f.body for f in conversion.section.functions] == [piece.rows for piece in conversion.pieces]
     lookup = decode(conversion.data, conversion.section_vaddr)
     last = lookup.find(TEXT_VADDR + SIZE - 1)
     assert last is not None
@@ -184,7 +184,7 @@ def test_what_linkers_fill_with(compiler: str, linker: str, tmp_path: Path) -> N
     source.write_text(ALIGNED)
     image = link(Variant("fill", linker, (*OPTIONS, str(source)), {}, compiler), tmp_path)
     conversion = convert(image, level=1)
-    padding = dict(conversion.code_map.padding)
+    padding = dict(conversion.padding)
     names = {name: vaddr for vaddr, name in image.names_of(conversion.section.starts).items()}
     sizes = dict(zip(conversion.section.starts, conversion.section.sizes, strict=True))
     for name, following in (("first", "second"), ("second", "third")):
@@ -336,7 +336,7 @@ def padding_in_object(image: ElfImage) -> list[tuple[int, int]]:
     conversion = convert(image)
     check_sums(conversion)
     assert verify(convert(image)).is_clean
-    return [(image.place(start).offset, image.place(end).offset) for start, end in conversion.code_map.padding]
+    return [(image.place(start).offset, image.place(end).offset) for start, end in conversion.padding]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from cfi2sframe.abi import AMD64
 from cfi2sframe.api import decode, decode_existing
 from cfi2sframe.conversion.convert import Conversion
 from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.sframe.model import Function, FunctionBody
 from cfi2sframe.stubs import StubReason
 from cfi2sframe.stubs.scan import scan_stubs
 from tests.support.oracle import known_wrong
@@ -105,7 +106,7 @@ def test_every_byte_of_every_stub_has_a_row(image: ElfImage, conversion: Convers
     ambiguous = AMBIGUOUS.get((variant.linker, variant.name), range(0))
     plt = _ranges(image).get(".plt", range(0))
     assert bare == {plt.start + offset for offset in ambiguous}
-    left_out = conversion.code_map.stubs.left_out
+    left_out = conversion.stubs_left_out
     assert [(skip.start_vaddr, skip.size, skip.reason) for skip in left_out] == (
         [(plt.start + ambiguous.start, len(ambiguous), StubReason.DEPTH_CONFLICT)] if ambiguous else []
     )
@@ -123,7 +124,16 @@ def test_without_section_headers_the_same_is_found(image: ElfImage, conversion: 
     assert not bare.sections
     pcs = [pc for covered in _ranges(image).values() for pc in covered]
     found = scan_stubs(bare, 3).functions
-    assert [depth_at(found, pc) for pc in pcs] == [depth_at(conversion.code_map.stubs.functions, pc) for pc in pcs]
+    assert [depth_at(found, pc) for pc in pcs] == [depth_at(stubs_of(conversion), pc) for pc in pcs]
+
+
+def stubs_of(conversion: Conversion) -> list[Function]:
+    """Return the functions of stubs that a conversion made."""
+    return [
+        Function(start, end - start, rows)
+        for start, end, origin, rows in conversion.pieces
+        if origin is None and isinstance(rows, FunctionBody)
+    ]
 
 
 def test_joined_stubs_agree_with_their_instructions(image: ElfImage, conversion: Conversion) -> None:
@@ -136,7 +146,7 @@ def test_stubs_of_other_architectures(foreign: Variant, tmp_path: Path) -> None:
     image = link(foreign, tmp_path)
     assert image.arch is not AMD64
     conversion = convert(image)
-    assert not conversion.code_map.stubs.left_out
+    assert not conversion.stubs_left_out
     depth = _rows(conversion)
     assert all(depth(pc) is not None for covered in _ranges(image).values() for pc in covered)
     count = _check_measured(image, conversion, foreign.shapes)
@@ -171,7 +181,7 @@ def test_rows_of_stubs_equal_those_of_gnu_ld(
     ]
     ours = [
         (f.start_vaddr, f.size, f.body.repeat_size, list(f.body.rows))
-        for f in convert(linked).code_map.stubs.functions
+        for f in stubs_of(convert(linked))
         if f.start_vaddr in covered
     ]
     assert theirs == ours

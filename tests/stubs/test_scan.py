@@ -241,5 +241,5 @@ def test_a_first_block_without_stubs() -> None:
     for fdes, reasons in (([text, own], []), ([text], [StubReason.ENTRY_UNKNOWN])):
         data = linked_file(AMD64, fdes, more=(plt,), segments=(asm.Segment(PT_LOAD, 5, (".plt",)),))
         conversion = convert_image(load(data))
-        assert [skip.reason for skip in conversion.code_map.stubs.left_out] == reasons
+        assert [skip.reason for skip in conversion.stubs_left_out] == reasons
         assert list(conversion.section.starts) == [fde.pc_begin for fde in fdes]

@@ -61,7 +61,7 @@ def compare(
     """Compare a section with the FDEs of what it was made of."""
     arch, version = conversion.target.arch, conversion.target.version
     left_out = {entry.start_vaddr: skip for entry, skip in conversion.skips}
-    in_parts = {entry.start_vaddr for entry, _ in conversion.in_parts}
+    in_parts = {entry.start_vaddr for entry in conversion.in_parts}
     entries = conversion.cfi.entries
     # What reaches past the code is cut off, and described in part.
     sizes = (size + entries.clipped.get(number, 0) for number, size in enumerate(entries.sizes))

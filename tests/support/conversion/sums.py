@@ -3,15 +3,20 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import groupby, pairwise
+from typing import NamedTuple
 
 from cfi2sframe import Conversion, account, convert
 from cfi2sframe.constants.sframe import FDE_SIZE, HEADER_SIZE
 from cfi2sframe.conversion.convert import Options
-from cfi2sframe.conversion.lower import InParts, Skip
+from cfi2sframe.conversion.lower import InParts, Result, Skip, lower_programs
+from cfi2sframe.conversion.owners import map_code
+from cfi2sframe.conversion.pieces import results_of
 from cfi2sframe.conversion.reasons import Fate
+from cfi2sframe.dwarf.fdes import FdeIndex
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.report.coverage import NAMED_COUNT, Coverage
+from cfi2sframe.sframe.model import Function
 
 DEFAULTS = Options()
 
@@ -40,6 +45,33 @@ def check_sums(conversion: Conversion, *, may_join: bool = False) -> Coverage:
     return coverage
 
 
+class Owned(NamedTuple):
+    """The ranges that FDEs own, and what can be said of each FDE, by the stages before there are pieces."""
+
+    ranges: list[tuple[int, int, FdeIndex]]
+    results: list[Result]
+    #: The number of the FDE, start and end of each hole in what an FDE owns.
+    holes: list[tuple[int, int, int]]
+    #: The FDEs that have rows in what they own.
+    described: set[int]
+
+
+def owned_by_fdes(conversion: Conversion) -> Owned:
+    """Return what FDEs own, not read from the pieces."""
+    entries = conversion.cfi.entries
+    owners = map_code(conversion.image, entries, conversion.target.version).owners
+    ranges = [(start, end, owner) for start, end, owner in owners if not isinstance(owner, Function | None)]
+    results = results_of(entries, lower_programs(conversion.cfi.programs, conversion.target))
+    holes = list(_holes_within(conversion, ranges, results))
+    sizes = Counter[int]()
+    for number, start, end in holes:
+        sizes[number] -= end - start
+    for start, end, number in ranges:
+        sizes[number] += end - start
+    described = {number for number, size in sizes.items() if size and not isinstance(results[number], Skip)}
+    return Owned(ranges, results, holes, described)
+
+
 def derived_of(conversion: Conversion) -> set[int]:
     """Return the entries that stand for functions derived from instructions."""
     return {number for number, fate in enumerate(conversion.fates) if fate.is_of_code}
@@ -60,21 +92,35 @@ def _check_functions(coverage: Coverage, conversion: Conversion, *, may_join: bo
     sizes = [(sum(hole.size for hole in each), size) for (_, _, size), each in parts]
     assert coverage.in_part_count == len(conversion.in_parts) == len(sizes)
     assert all(0 < size < whole for size, whole in sizes)
-    numbers = [number for number in conversion.function_entries if number is not None]
-    assert coverage.record_count == len(conversion.section.functions) == len(conversion.function_entries)
+    _check_pieces(conversion)
+    begun = [conversion.piece_at(start) for start in conversion.section.starts]
+    numbers = [piece.origin for piece in begun if piece is not None and piece.origin is not None]
+    assert None not in begun
+    assert coverage.record_count == len(conversion.section.functions)
     assert all(conversion.fates[number].has_code or conversion.fates[number] is Fate.DERIVED for number in numbers)
-    said = {number for _, _, number in conversion.code_map.of_fdes if not isinstance(conversion.results[number], Skip)}
+    said = owned_by_fdes(conversion).described
     assert len(said - derived) == coverage.described_count + coverage.in_part_count
     assert len(said & derived) == coverage.sources.get("code", 0)
     assert len(said) == sum(coverage.sources.values())
-    # Of an FDE that lost addresses to others, nothing but holes may be left.
-    held = Counter[int]()
-    for start, end, number in conversion.code_map.of_fdes:
-        held[number] += end - start
-    overlapped = {number for number, size in held.items() if size != conversion.cfi.entries.sizes[number]}
-    with_rows = said - ({number for number in overlapped if isinstance(conversion.results[number], InParts)})
-    assert set(numbers) <= said if may_join else with_rows <= set(numbers) <= said
+    assert set(numbers) <= said if may_join else set(numbers) == said
     assert 0 <= coverage.code_percent <= 100
+
+
+def _check_pieces(conversion: Conversion) -> None:
+    """Check that pieces ascend, do not overlap, and are all that FDEs own; what has rows is in the section."""
+    pieces = conversion.pieces
+    assert all(each.start_vaddr < each.end_vaddr for each in pieces)
+    assert all(before.end_vaddr <= after.start_vaddr for before, after in pairwise(pieces))
+    owned = Counter[int]()
+    for start, end, number in owned_by_fdes(conversion).ranges:
+        owned[number] += end - start
+    found = Counter[int]()
+    for start, end, origin, rows in pieces:
+        if origin is not None:
+            found[origin] += end - start
+        assert (conversion.section.holder_of(start) is None) == isinstance(rows, Skip)
+        assert (conversion.section.holder_of(end - 1) is None) == isinstance(rows, Skip)
+    assert found == owned
 
 
 def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
@@ -93,30 +139,33 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
     assert total == sum(code.end_vaddr - code.start_vaddr for code in image.code_ranges)
     # Counted the other way round, from ranges instead of outcomes.
     described = [(f.start_vaddr, f.start_vaddr + f.size) for f in conversion.section.functions]
+    owned = owned_by_fdes(conversion)
     left_out = [
         (start, end)
-        for start, end, number in conversion.code_map.of_fdes
-        if isinstance(conversion.results[number], Skip) and number not in derived
+        for start, end, number in owned.ranges
+        if isinstance(owned.results[number], Skip) and number not in derived
     ]
-    all_holes = list(_holes_within(conversion))
+    all_holes = owned.holes
     holes = [(start, end) for number, start, end in all_holes if number not in derived]
     hole_size = sum(item.size for item in coverage.missing_sums if item.kind == "in part")
-    assert hole_size == sum(_bytes_in_code(image, *span) for span in holes)
+    assert hole_size == sum(
+        _bytes_in_code(image, start, end)
+        for number, start, end in all_holes
+        if number in owned.described and number not in derived
+    )
     left_out += holes
-    padding = dict(conversion.code_map.padding)
+    padding = dict(conversion.padding)
     hole_ends = {end for _, _, end in all_holes}
     fde_ends = [
-        end
-        for _, end, number in conversion.code_map.of_fdes
-        if not isinstance(conversion.results[number], Skip) and end not in hole_ends
+        end for _, end, number in owned.ranges if not isinstance(owned.results[number], Skip) and end not in hole_ends
     ]
     assert coverage.padding_size == sum(padding[end] - end for end in fde_ends if end in padding)
     assert coverage.described_size == sum(_bytes_in_code(image, *span) for span in described)
     assert coverage.left_out_size == sum(_bytes_in_code(image, *span) for span in left_out)
     from_code = [
         (start, end)
-        for start, end, number in conversion.code_map.of_fdes
-        if number in derived and not isinstance(conversion.results[number], Skip)
+        for start, end, number in owned.ranges
+        if number in derived and not isinstance(owned.results[number], Skip)
     ]
     without = [(start, end) for number, start, end in all_holes if number in derived]
     assert coverage.from_code_size == sum(_bytes_in_code(image, *span) for span in from_code) - sum(
@@ -124,11 +173,13 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
     )
 
 
-def _holes_within(conversion: Conversion) -> Iterator[tuple[int, int, int]]:
+def _holes_within(
+    conversion: Conversion, ranges: list[tuple[int, int, FdeIndex]], results: list[Result]
+) -> Iterator[tuple[int, int, int]]:
     """Yield the FDEs' numbers and addresses of holes that belong to no other FDE, counted from the holes themselves."""
     entries = conversion.cfi.entries
-    for start, end, number in conversion.code_map.of_fdes:
-        result = conversion.results[number]
+    for start, end, number in ranges:
+        result = results[number]
         if isinstance(result, InParts):
             ends = (*result.starts[1:], entries.sizes[number])
             for hole, end_delta in zip(result.pieces, ends, strict=True):

@@ -14,7 +14,7 @@ from cfi2sframe.stubs import scan as scan_stubs
 def convert_unpadded(image: ElfImage, options: Options) -> Conversion:
     """Convert a linked file with sharing only, because at level 2 padding joins functions; end each at its padding."""
     conversion = convert(image, **options._replace(level=1)._asdict())
-    padding, section = conversion.code_map.padding, conversion.section
+    padding, section = conversion.padding, conversion.section
     start_of_padding = {end: start for start, end in padding}
     ends = [start + size for start, size in zip(section.starts, section.sizes, strict=True)]
     sizes = [start_of_padding.get(end, end) - start for start, end in zip(section.starts, ends, strict=True)]

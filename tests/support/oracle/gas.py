@@ -57,7 +57,7 @@ def pair_of(path: Path, options: Options) -> Pair:
     data, padding = b"", tuple[Span, ...]()
     with suppress(InputError):
         conversion = convert(image, **options._asdict())
-        data, padding = conversion.data, conversion.code_map.padding
+        data, padding = conversion.data, conversion.padding
     ours = decode_raw(image, data, 0, options) if data else None
     return Pair(image, path, theirs, ours, padding)
 
@@ -124,9 +124,9 @@ def differences_in_meaning(theirs: Section, ours: Section, image: ElfImage) -> l
 
     An assembler says nothing of padding, nor of functions that can be described in part only.
     """
-    fdes = [entry for entry, _ in convert(image, ours.version).in_parts]
+    fdes = convert(image, ours.version).in_parts
     in_parts = [(fde.start_vaddr, fde.start_vaddr + fde.size) for fde in fdes]
-    padding = bytes_of(convert(image).code_map.padding)
+    padding = bytes_of(convert(image).padding)
     problems = []
     for pc in sorted(_changes(theirs) | _changes(ours)):
         said, meant = _state_at(theirs, pc), _state_at(ours, pc)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pieces: the addresses that an FDE, a stub or a derived function owns, and what the target can say of them.
+
+They are made once, after it is known who owns each address. Placement, reports, conditions and relocations read them;
+what became of an FDE follows from its pieces.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from cfi2sframe.conversion.lower import Result, Skip, pieces_within
+from cfi2sframe.conversion.owners import CodeMap
+from cfi2sframe.conversion.reasons import Fate, SkipReason
+from cfi2sframe.dwarf.fdes import CfiEntries, FdeIndex
+from cfi2sframe.sframe.model import Function, FunctionBody
+
+#: All versions store a function's size in 32 bits.
+MAX_FUNCTION_SIZE: Final = 0xFFFFFFFF
+
+
+class Piece(NamedTuple):
+    """The virtual addresses `[start_vaddr, end_vaddr)` that one origin owns, and their rows, or why there are none.
+
+    `origin` is the index of an FDE or a derived function in `Cfi.entries`; None is a PLT stub. Rows count their starts
+    from `start_vaddr`.
+    """
+
+    start_vaddr: int
+    end_vaddr: int
+    origin: FdeIndex | None
+    rows: FunctionBody | Skip
+
+
+def results_of(
+    entries: CfiEntries, lowered: Sequence[Result], refused: Mapping[FdeIndex, str] = MappingProxyType({})
+) -> list[Result]:
+    """Return what the target can say of each FDE, whoever owns its addresses, given the result of each program.
+
+    It says nothing of functions of 4 GiB or more, nor of those `refused`.
+    """
+    results = list(map(lowered.__getitem__, entries.program_of))
+    if max(entries.sizes, default=0) > MAX_FUNCTION_SIZE:
+        for fde, size in enumerate(entries.sizes):
+            if size > MAX_FUNCTION_SIZE:
+                results[fde] = Skip(SkipReason.FUNCTION_TOO_LARGE, f"{size:,} bytes", 0)
+    for fde, why in refused.items():
+        results[fde] = Skip(SkipReason.READER, why, 0)
+    return results
+
+
+def pieces_of(entries: CfiEntries, results: Sequence[Result], code_map: CodeMap) -> tuple[Piece, ...]:
+    """Return the pieces of an image in ascending order: all that FDEs and stubs own, without overlap."""
+    pieces: list[Piece] = []
+    for start_vaddr, end_vaddr, owner in code_map.owners:
+        if owner is None:
+            continue
+        if isinstance(owner, Function):
+            pieces.append(Piece(start_vaddr, end_vaddr, None, owner.body))
+            continue
+        vaddr = entries.starts[owner]
+        for start, end, rows in pieces_within(results[owner], start_vaddr - vaddr, end_vaddr - vaddr):
+            pieces.append(Piece(vaddr + start, vaddr + end, owner, rows))
+    return tuple(pieces)
+
+
+def fates_of(entries: CfiEntries, pieces: Sequence[Piece], without_code: Mapping[FdeIndex, Fate]) -> list[Fate]:
+    """Return what became of each FDE, and of each function derived from instructions.
+
+    `without_code` has those that own no address. An FDE that reaches past the code is described in part at best.
+    """
+    fates = [Fate.DESCRIBED] * len(entries)
+    lacking = {piece.origin for piece in pieces if isinstance(piece.rows, Skip)}.union(entries.clipped)
+    if lacking:
+        described = {piece.origin for piece in pieces if not isinstance(piece.rows, Skip)}
+        for fde in lacking:
+            # A piece without rows has an FDE: stubs that are left out own nothing.
+            if fde is not None:
+                fates[fde] = Fate.IN_PARTS if fde in described else Fate.LEFT_OUT
+    for fde, fate in without_code.items():
+        fates[fde] = fate
+    for derived in entries.sources.get("code", ()):
+        is_described = fates[derived] in (Fate.DESCRIBED, Fate.IN_PARTS)
+        fates[derived] = Fate.DERIVED if is_described else Fate.NOT_DERIVED
+    return fates
