@@ -8,6 +8,8 @@ speed.py [--rounds N] [--binutils FOLDER] [--functions N] [FILE...]
   the linked library, placed and verified, with stubs; and what `cfi2sframe-as` adds to the build of its objects.
 - Files (default: some of this machine): raw with -O1 and -O2, and placed and verified.
 - Tree: copies of programs of /usr/bin, converted in place by one process and by two.
+- Again: the first run and the second, which changes nothing, also with `--check`, over two large files, over a root of
+  programs and libraries, and by the trigger of dpkg there.
 
 Seconds are of CPU, user and system, except in the tree. Ways alternate, A B A B: load of other programs slows all of
 them. Figures are medians over the rounds, ratios those of each round. Python's .pyc files are warm.
@@ -40,6 +42,9 @@ FUNCTIONS_PER_OBJECT: Final = 40
 #: The wrapper takes several times as long as the assembler, and the same for each object.
 WRAPPED_OBJECTS: Final = 50
 TREE_FILES: Final = 600
+#: As many as a small system has.
+ROOT_FILES: Final = 800
+TRIGGER: Final = ROOT / "contrib/dpkg/cfi2sframe-trigger"
 WAYS: Final = (("-O1", "-o", "out.sframe"), ("-O2", "-o", "out.sframe"), ("-O2", "--replace", "-o", "out"))
 #: From 1,500 FDEs to 160,000, of Debian 12; those that are there.
 FILES: Final = (
@@ -181,6 +186,37 @@ def measure_tree(rounds: int) -> None:
     print(f"\n{len(chosen)} programs of {size:.0f} MB in all: {one:.1f} files a second with -j 1, {two:.1f} with -j 2.")
 
 
+def measure_again(rounds: int) -> None:
+    """Print what a run costs that finds everything up to date."""
+    print("\n| again | files | MB | first, s | second, s | `--check`, s |")
+    print(f"|---|{'---:|' * 5}", flush=True)
+    two = [path.resolve() for each in ("bin/gdb", "lib/*/libcrypto.so.3") for path in Path("/usr").glob(each)]
+    system = [path for each in ("bin", "sbin", "lib/*") for path in sorted(Path("/usr").glob(f"{each}/*"))]
+    system = [path for path in system if path.is_file() and not path.is_symlink() and is_elf(path)]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        command = folder / "commands/cfi2sframe"
+        command.parent.mkdir()
+        command.write_text(f'#!/bin/sh\nexec {" ".join(OURS)} "$@"\n', encoding="utf-8")
+        command.chmod(0o755)
+        os.environ["PATH"] = f"{command.parent}:{os.environ['PATH']}"
+        shutil.copytree(TRIGGER / "etc", folder / "root/etc")
+        os.environ["DPKG_ROOT"] = str(folder / "root")
+        for what, paths in (("two", two), ("root", system[:: max(1, len(system) // ROOT_FILES)])):
+            for path in paths:
+                place = folder / what / path.relative_to("/").parent
+                place.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, place)
+            convert_all = [*OURS, "--in-place", "-j1", f"{what}/usr"]
+            first = run(convert_all, folder).cpu
+            ways = [convert_all, [*OURS, "--check", "-j1", f"{what}/usr"]]
+            second, check = (median(run(way, folder).cpu for _ in range(rounds)) for way in ways)
+            size = sum(path.stat().st_size for path in paths) / 1e6
+            print(f"| {what} | {len(paths)} | {size:.0f} | {first:.2f} | {second:.2f} | {check:.2f} |", flush=True)
+        trigger = [str(TRIGGER / "usr/sbin/cfi2sframe-system"), "changed", "/usr/bin"]
+        print(f"\nThe trigger for /usr/bin there: {median(run(trigger, folder).cpu for _ in range(rounds)):.2f} s.")
+
+
 def is_elf(path: Path) -> bool:
     """Whether a file is one of ELF's that can be read."""
     try:
@@ -207,6 +243,7 @@ def main() -> int:
     measure_files([path.resolve() for path in arguments.files or paths], arguments.rounds)
     if not arguments.files:
         measure_tree(arguments.rounds)
+        measure_again(arguments.rounds)
     return 0
 
 
