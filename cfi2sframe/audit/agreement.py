@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the instructions say of a row of the CFI: of its CFA, of the RA, of FP."""
+"""What the instructions say of a row of the CFI: of its CFA, of the RA, of FP, and of the RA's signature."""
 
 from enum import IntEnum
 from functools import lru_cache
@@ -8,9 +8,9 @@ from typing import Final
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.constants import dwarf as d
 from cfi2sframe.dwarf.expression import Expression, Operation, parse_expression
-from cfi2sframe.dwarf.rules import CfaRule, NoCfa, NoRule, RegisterRule, RowState
+from cfi2sframe.dwarf.rules import CfaRule, NoCfa, NoRule, RaSigning, RegisterRule, RowState
 from cfi2sframe.errors import CfiError
-from cfi2sframe.instructions.effects import Abi
+from cfi2sframe.instructions.effects import RA_SIGN_STATE, Abi
 from cfi2sframe.instructions.states import CALLER_FP, CFA, NUMBER, RETURN_ADDRESS, State, TableWord, Value, plus
 
 _REGISTERS: Final = range(d.DW_OP_breg0, d.DW_OP_breg31 + 1)
@@ -30,22 +30,33 @@ class Answer(IntEnum):
     CONTRADICTS = 3
 
 
-#: What a state says of the CFA, of the RA and of FP.
-Answers = tuple[Answer, Answer, Answer]
+#: What a state says of the CFA, of the RA, of FP, and of the RA's signature.
+Answers = tuple[Answer, Answer, Answer, Answer]
+SILENT: Final = (Answer.SILENT,) * 4
 
 
-def answers_of(row: RowState, state: State, abi: Abi) -> Answers:
-    """Return what a state says of a row.
+def answers_of(row: RowState, state: State, abi: Abi, *, uses_b_key: bool) -> Answers:
+    """Return what a state says of a row; `uses_b_key`: its CIE says so of signatures.
 
     Where the RA is undefined there is no caller, and the CFA has no meaning. A CFA that is not known may be that of
     another frame, as in functions that switch stacks: what is at such a CFA cannot be told.
     """
     if row.ra is NoRule.UNDEFINED or row.cfa is None:
-        return Answer.SILENT, Answer.SILENT, Answer.SILENT
+        return SILENT
     cfa = _cfa(row.cfa, state, abi)
     is_agreed = cfa is Answer.AGREES
     ra = _register(row.ra, _RA, abi.arch.ra_register, state, is_cfa_right=is_agreed)
-    return cfa, ra, _register(row.fp, _CALLER, abi.arch.fp_register, state, is_cfa_right=is_agreed)
+    fp = _register(row.fp, _CALLER, abi.arch.fp_register, state, is_cfa_right=is_agreed)
+    return cfa, ra, fp, _signing(row.signing, state, abi, uses_b_key=uses_b_key)
+
+
+def _signing(signing: RaSigning, state: State, abi: Abi, *, uses_b_key: bool) -> Answer:
+    if not abi.arch.ra_may_be_signed:
+        return Answer.SILENT
+    if signing not in (RaSigning.NONE, RaSigning.SIGNED):
+        return Answer.UNDECIDED
+    key = 0 if signing is RaSigning.NONE else 1 + uses_b_key
+    return _compared(state.get(RA_SIGN_STATE), (NUMBER, key))
 
 
 def _cfa(rule: CfaRule, state: State, abi: Abi) -> Answer:

@@ -6,22 +6,22 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from cfi2sframe.abi.rule import Rule
-from cfi2sframe.audit.agreement import Answer, Answers, answers_of
-from cfi2sframe.audit.findings import Contradiction, Finding, Subject, findings_of
+from cfi2sframe.audit.agreement import SILENT, Answer, Answers
+from cfi2sframe.audit.findings import SIGNATURES, Contradiction, Finding, Subject, findings_of
 from cfi2sframe.audit.flow import CfiFlow, InForce
 from cfi2sframe.conversion.sources import find_cfi, read_programs
 from cfi2sframe.dwarf.fdes import CfiEntries
-from cfi2sframe.dwarf.rules import CfaRule, NoRule, RowState
+from cfi2sframe.dwarf.rules import CfaRule, NoRule, RaSigning, RowState
 from cfi2sframe.elf.cfi import CfiKind
 from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.instructions.effects import RA_SIGN_STATE
 from cfi2sframe.instructions.function import Followed
 from cfi2sframe.instructions.machine import Machine
 from cfi2sframe.instructions.rows import row_of
 from cfi2sframe.instructions.states import CFA, State
 
-SUBJECTS: Final[tuple[Subject, ...]] = ("CFA", "RA", "FP")
-_SILENT: Final = (Answer.SILENT, Answer.SILENT, Answer.SILENT)
-_UNDECIDED: Final = (Answer.UNDECIDED, Answer.UNDECIDED, Answer.UNDECIDED)
+SUBJECTS: Final[tuple[Subject, ...]] = ("CFA", "RA", "FP", "signing")
+_UNDECIDED: Final = (Answer.UNDECIDED,) * 4
 
 
 class Undecided(Enum):
@@ -43,9 +43,9 @@ class NotCompared(NamedTuple):
 class Audit(NamedTuple):
     """The result for a file; counts are of instructions, except `function_count` (FDEs) and `code_size` (bytes).
 
-    An instruction is decided if its CFA, RA and FP all are, and agreed if nothing contradicts it. `tallies` has how
-    many of them give each `Answer` about each of `SUBJECTS`. Most instructions come first in `not_compared`, lowest
-    addresses in `findings`.
+    An instruction is decided if its CFA, RA and FP are, on AArch64 also whether the RA is signed and with which key;
+    it is agreed if nothing contradicts it. `tallies` has how many of them give each `Answer` about each of `SUBJECTS`.
+    Most instructions come first in `not_compared`, lowest addresses in `findings`.
     """
 
     name: str
@@ -117,7 +117,7 @@ class _Auditor:
         for vaddr, (number, row, state) in self.doubted.items():
             if vaddr not in self.sizes:
                 self.sizes[vaddr] = self._size_at(vaddr)
-                self._count(vaddr, number, row, answers_of(row, state, self.flow.abi), state)
+                self._count(vaddr, number, row, self.flow.answers(number, row, state), state)
         self._not_reached()
         return self._result()
 
@@ -127,6 +127,7 @@ class _Auditor:
                 sum(count for answers, count in self.tallies.items() if answers[n] is answer) for answer in Answer
             )
             for n, subject in enumerate(SUBJECTS)
+            if subject != "signing" or self.image.arch.ra_may_be_signed
         }
         undecided = [(self.entries.starts[number], reason, count) for (number, reason), count in self.undecided.items()]
         undecided.sort(key=lambda each: (-each[2], each[0], each[1].value))
@@ -170,7 +171,7 @@ class _Auditor:
                 # Whoever unwinds from what is called uses this row, and the call has changed the RA's register.
                 state = {key: value for key, value in state.items() if key != abi.arch.ra_register}
             if last is None or last[0] is not state:
-                last = state, answers_of(row, state, abi)
+                last = state, self.flow.answers(number, row, state)
             self._count(vaddr, number, row, last[1], state)
 
     def _size_at(self, vaddr: int) -> int:
@@ -189,7 +190,9 @@ class _Auditor:
         elif worst is Answer.CONTRADICTS:
             ours = row_of(state, self.flow.abi)
             cfa = _cfa_from(row.cfa, state) or (ours and ours.cfa)
-            rules = ((row.cfa, cfa), (row.ra, ours and ours.ra), (row.fp, ours and ours.fp))
+            said = 0 if row.signing is RaSigning.NONE else 1 + self.entries.program(number).cie.uses_b_key
+            signatures = SIGNATURES[said], SIGNATURES[state.get(RA_SIGN_STATE, (0, 0))[1]]
+            rules = ((row.cfa, cfa), (row.ra, ours and ours.ra), (row.fp, ours and ours.fp), signatures)
             self.contradictions += [
                 Contradiction(vaddr, number, subject, *both)
                 for subject, answer, both in zip(SUBJECTS, answers, rules, strict=True)
@@ -210,7 +213,7 @@ class _Auditor:
                     if found.effect is None or not found.effect.is_padding:
                         row = self.flow.in_force(vaddr).row
                         if row is not None and row.ra is NoRule.UNDEFINED:
-                            self.tallies[_SILENT] += 1
+                            self.tallies[SILENT] += 1
                         else:
                             self.undecided[number, Undecided.NOT_REACHED] += 1
                 vaddr += size

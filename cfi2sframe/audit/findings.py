@@ -13,7 +13,9 @@ from cfi2sframe.dwarf.fdes import CfiEntries
 from cfi2sframe.dwarf.rules import CfaRule, NoCfa, NoRule, RegisterRule, describe_cfa, describe_rule
 from cfi2sframe.instructions.decoder import Decoder
 
-Subject = Literal["CFA", "RA", "FP"]
+Subject = Literal["CFA", "RA", "FP", "signing"]
+#: The RA's signature by the number of its key (0: none).
+SIGNATURES: Final = ("off", "with key A", "with key B")
 
 #: Findings of a file that are shown with the instructions around them, and how many before and after.
 _MAX_SHOWN: Final = 1000
@@ -30,8 +32,8 @@ class Contradiction(NamedTuple):
     vaddr: int
     number: int
     subject: Subject
-    cfi_rule: CfaRule | RegisterRule | None
-    code_rule: CfaRule | RegisterRule | None
+    cfi_rule: CfaRule | RegisterRule | str | None
+    code_rule: CfaRule | RegisterRule | str | None
 
     @property
     def error(self) -> object:
@@ -115,7 +117,9 @@ def _texts(found: Contradiction, arch: Arch) -> tuple[str, str]:
     return _text(found.subject, found.cfi_rule, arch), code_rule
 
 
-def _text(subject: Subject, rule: CfaRule | RegisterRule | None, arch: Arch) -> str:
+def _text(subject: Subject, rule: CfaRule | RegisterRule | str | None, arch: Arch) -> str:
+    if isinstance(rule, str):
+        return rule
     if rule in UNCHANGED:
         return "unchanged"
     if rule is None or isinstance(rule, NoCfa) or (subject == "CFA" and not isinstance(rule, NoRule)):
@@ -126,6 +130,8 @@ def _text(subject: Subject, rule: CfaRule | RegisterRule | None, arch: Arch) -> 
 def _directive(first: Contradiction, arch: Arch) -> str:
     """Return the directive for an assembler (GNU as, "CFI directives") that corrects a rule; empty where none does."""
     old, new = first.cfi_rule, first.code_rule
+    if first.subject == "signing":
+        return ".cfi_negate_ra_state" if SIGNATURES[0] in (old, new) else ".cfi_b_key_frame"
     if first.subject == "CFA":
         if not isinstance(new, Rule) or new.register is None:
             return ""

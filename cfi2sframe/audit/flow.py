@@ -12,15 +12,15 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from cfi2sframe.abi.rule import Rule
-from cfi2sframe.audit.agreement import Answer, answers_of
+from cfi2sframe.audit.agreement import Answer, Answers, answers_of
 from cfi2sframe.constants.elf import SHT_DYNSYM, STT_FUNC, STT_GNU_IFUNC
 from cfi2sframe.conversion.owners import owners_of_code
 from cfi2sframe.dwarf.fdes import CfiEntries
-from cfi2sframe.dwarf.rules import CfaRule, NoRule, RowState
+from cfi2sframe.dwarf.rules import CfaRule, NoRule, RaSigning, RowState
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.code import Code
-from cfi2sframe.instructions.effects import Op
+from cfi2sframe.instructions.effects import RA_SIGN_STATE, Op
 from cfi2sframe.instructions.states import State
 from cfi2sframe.range_map import Span
 
@@ -76,6 +76,9 @@ class CfiFlow(Code):
             row = first.row
             if row is None or row.cfa != cfa or row.ra not in ras:
                 continue
+            if row.signing is not RaSigning.NONE and not self._signs(start):
+                # A cold part, whose function has signed the RA.
+                continue
             after = self.in_force(first.end_vaddr)
             is_changed = after.number == first.number and after.row != row
             if is_changed and any(vaddr >= first.end_vaddr for vaddr in self.through_padding(start)):
@@ -84,6 +87,15 @@ class CfiFlow(Code):
                 continue
             found.add(start)
         return found
+
+    def _signs(self, vaddr: int) -> bool:
+        found = self.at(vaddr)
+        steps = found.effect.steps if found is not None and found.effect is not None else ()
+        return any(step.register == RA_SIGN_STATE and step.offset != 0 for step in steps)
+
+    def answers(self, number: int, row: RowState, state: State) -> Answers:
+        """Return what a state says of a row of an FDE."""
+        return answers_of(row, state, self.abi, uses_b_key=self.cfi.program(number).cie.uses_b_key)
 
     def comes_back(self, vaddr: int, end: int) -> bool:
         """Whether a call may come back to an address, for all that the CFI says."""
@@ -114,8 +126,10 @@ class CfiFlow(Code):
 
     def fits(self, vaddr: int, state: State) -> bool:
         """Whether the CFI of an address does not contradict a state."""
-        row = self.in_force(vaddr).row
-        return row is not None and Answer.CONTRADICTS not in answers_of(row, state, self.abi)
+        found = self.in_force(vaddr)
+        if found.row is None or found.number is None:
+            return False
+        return Answer.CONTRADICTS not in self.answers(found.number, found.row, state)
 
     def in_table(self, jump: int, targets: Sequence[int]) -> list[int]:
         """Return the targets of a table's words to which its jump leads, for all that the CFI says.

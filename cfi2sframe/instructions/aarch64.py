@@ -77,7 +77,7 @@ def _signed(key: int) -> Effect:
 
 _RETURN: Final = Effect((Step(Op.MOVE, JUMP, RA),), Flow.RETURN)
 _AUTHENTICATED_RETURN: Final = Effect((*_signed(0).steps, *_RETURN.steps), Flow.RETURN)
-_UNSIGNED: Final = Effect(forget(RA))
+_UNSIGNED: Final = Effect(forget(RA, RA_SIGN_STATE))
 _EFFECTS: Final[dict[str, Effect]] = {
     "nop": PADDING,
     **dict.fromkeys(("paciasp", "paciaz"), _signed(1)),

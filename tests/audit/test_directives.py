@@ -219,6 +219,10 @@ LOAD = (
     "lmg %r11, %r15, 248(%r15); .cfi_restore %r11; .cfi_restore %r14; .cfi_restore %r15; "
     ".cfi_def_cfa_offset 160; br %r14"
 )
+SIGNED_WITH_B = (
+    f"pacibsp; .cfi_negate_ra_state; {PAIR}; bl g; {BACK.removesuffix('; ret')}; autibsp; .cfi_negate_ra_state; ret"
+)
+
 OTHER_ABIS = {
     "AArch64: a frame": (A64, f"{PAIR}; bl g; {BACK}", []),
     "AArch64: signed": (
@@ -228,6 +232,26 @@ OTHER_ABIS = {
             ".cfi_negate_ra_state; ret"
         ),
         [],
+    ),
+    "AArch64: the RA is signed, without a directive": (
+        A64,
+        f"paciasp; {PAIR}; bl g; {BACK.removesuffix('; ret')}; autiasp; ret",
+        [Said(4, "signing", "off", "with key A")],
+    ),
+    "AArch64: the directive of a signature comes too early, and that of its end too late": (
+        A64,
+        f".cfi_negate_ra_state; paciasp; {PAIR}; bl g; {BACK.removesuffix('; ret')}; autiasp; ret",
+        [Said(0, "signing", "with key A", "off")],
+    ),
+    "AArch64: the B key": (
+        A64,
+        f".cfi_b_key_frame; {SIGNED_WITH_B}",
+        [],
+    ),
+    "AArch64: the B key, without its directive": (
+        A64,
+        SIGNED_WITH_B,
+        [Said(4, "signing", "with key A", "with key B")],
     ),
     "AArch64: the pair without rules": (
         A64,
