@@ -153,6 +153,18 @@ def test_only_directories_that_dpkg_names_are_looked_at(dpkg: Dpkg) -> None:
     assert attempt(system, "all", env=env).status == 2
 
 
+def test_warnings_of_files_that_stay_are_not_repeated(dpkg: Dpkg, tmp_path: Path) -> None:
+    dpkg.trigger()
+    said = ["a: warning: 1", "a: info: unchanged", "b: warning: 2", "b: warning: 3", "b: info: converted: x"]
+    said += ["c: warning: 4", "c: info: skipped: y", "d: error: z", "info: 4 files"]
+    lines = "; ".join(f"echo 'cfi2sframe: {line}' >&2" for line in said)
+    broken = shell_script(tmp_path / "other" / "cfi2sframe", f"{lines}; exit 3")
+    env = {**dpkg.env, "DPKG_ROOT": str(dpkg.root), "PATH": f"{broken.parent}{os.pathsep}{dpkg.env['PATH']}"}
+    result = attempt(dpkg.root / "usr" / "sbin" / "cfi2sframe-system", env=env)
+    kept = [*said[2:5], *said[7:]]
+    assert result == (3, "", "".join(f"cfi2sframe: {line}\n" for line in kept))
+
+
 @pytest.mark.skipif(Path("/usr/local/bin/cfi2sframe").exists(), reason="this system has the converter")
 def test_a_system_without_the_converter(dpkg: Dpkg) -> None:
     folders = [entry for entry in dpkg.env["PATH"].split(os.pathsep) if not Path(entry, "cfi2sframe").exists()]
