@@ -2,7 +2,6 @@
 """The CFI of an image, held to its instructions: functions are followed from their FDEs, and states compared."""
 
 from collections import Counter
-from enum import Enum
 from typing import Final, NamedTuple
 
 from cfi2sframe.abi.rule import Rule
@@ -19,16 +18,10 @@ from cfi2sframe.instructions.function import Followed
 from cfi2sframe.instructions.machine import Machine
 from cfi2sframe.instructions.rows import row_of
 from cfi2sframe.instructions.states import CFA, State
+from cfi2sframe.why import Reason
 
 SUBJECTS: Final[tuple[Subject, ...]] = ("CFA", "RA", "FP", "signing")
 _UNDECIDED: Final = (Answer.UNDECIDED,) * 4
-
-
-class Undecided(Enum):
-    """Why an instruction is not compared with its CFI. The value is the text that reports print."""
-
-    NOT_REACHED = "no known path leads there"
-    UNKNOWN = "the CFI names a value that is not followed"
 
 
 class NotCompared(NamedTuple):
@@ -97,7 +90,7 @@ class _Auditor:
         #: The sizes of the instructions that were reached.
         self.sizes: dict[int, int] = {}
         self.tallies = Counter[Answers]()
-        self.undecided = Counter[tuple[int, Undecided]]()
+        self.undecided = Counter[tuple[int, Reason]]()
         self.contradictions: list[Contradiction] = []
         #: States that the first rows of parts contradict: another function's empty part may be at the same address.
         self.doubted: dict[int, tuple[int, RowState, State]] = {}
@@ -186,7 +179,7 @@ class _Auditor:
         self.tallies[answers] += 1
         worst = max(answers)
         if worst is Answer.UNDECIDED:
-            self.undecided[number, Undecided.UNKNOWN] += 1
+            self.undecided[number, Reason.NOT_FOLLOWED] += 1
         elif worst is Answer.CONTRADICTS:
             ours = row_of(state, self.flow.abi)
             cfa = _cfa_from(row.cfa, state) or (ours and ours.cfa)
@@ -215,7 +208,7 @@ class _Auditor:
                         if row is not None and row.ra is NoRule.UNDEFINED:
                             self.tallies[SILENT] += 1
                         else:
-                            self.undecided[number, Undecided.NOT_REACHED] += 1
+                            self.undecided[number, Reason.NO_PATH] += 1
                 vaddr += size
 
 

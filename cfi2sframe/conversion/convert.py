@@ -17,7 +17,7 @@ from typing import Final, Literal, NamedTuple
 
 from cfi2sframe.constants.sframe import DEFAULT_ERRATA, ERRATA, SFRAME_VERSION_2, SFRAME_VERSION_3, VERSIONS
 from cfi2sframe.conversion.functions import place_functions
-from cfi2sframe.conversion.lower import Skip, Target, check_target, lower_programs
+from cfi2sframe.conversion.lower import Target, check_target, lower_programs
 from cfi2sframe.conversion.owners import map_code
 from cfi2sframe.conversion.pieces import Piece, fates_of, pieces_of, results_of
 from cfi2sframe.conversion.reasons import Fate
@@ -31,6 +31,7 @@ from cfi2sframe.sframe.model import Function, Section
 from cfi2sframe.sframe.write import RowStore, store_rows, write
 from cfi2sframe.stubs import StubSkip
 from cfi2sframe.text import counted
+from cfi2sframe.why import Why
 
 #: Alignment of the address that a linked file's section is assumed to have: the largest common page size.
 _SECTION_BOUNDARY: Final = 0x10000
@@ -119,9 +120,9 @@ class Conversion(NamedTuple):
         return fates_of(self.cfi.entries, self.pieces, self.without_code)
 
     @property
-    def skips(self) -> tuple[tuple[CfiEntry, Skip], ...]:
+    def skips(self) -> tuple[tuple[CfiEntry, Why], ...]:
         """The FDEs that are left out, in order, each with its reason."""
-        whys = {piece.origin: piece.rows for piece in reversed(self.pieces) if isinstance(piece.rows, Skip)}
+        whys = {piece.origin: piece.rows for piece in reversed(self.pieces) if isinstance(piece.rows, Why)}
         return tuple([(entry, whys[entry.fde]) for entry in self._with_fate(Fate.LEFT_OUT)])
 
     @property

@@ -6,10 +6,10 @@ from itertools import pairwise
 from operator import attrgetter
 
 from cfi2sframe.constants.sframe import SFRAME_VERSION_3, V3_MAX_FRES
-from cfi2sframe.conversion.lower import Skip
 from cfi2sframe.conversion.pieces import MAX_FUNCTION_SIZE, Piece
 from cfi2sframe.range_map import Span
 from cfi2sframe.sframe.model import Function
+from cfi2sframe.why import Why
 
 
 def place_functions(
@@ -26,7 +26,7 @@ def place_functions(
     functions = [
         Function(start, min(ends.get(end, end) - start, MAX_FUNCTION_SIZE), rows)
         for start, end, _, rows in pieces
-        if not isinstance(rows, Skip)
+        if not isinstance(rows, Why)
     ]
     if version < SFRAME_VERSION_3 or all(len(each.body.starts) <= V3_MAX_FRES for each in functions):
         return functions

@@ -22,13 +22,13 @@ from cfi2sframe.constants.sframe import (
     SFRAME_VERSION_3,
     VERSIONS,
 )
-from cfi2sframe.conversion.reasons import SkipReason
-from cfi2sframe.conversion.reduce import InexpressibleError, Unlike, reduce_state
+from cfi2sframe.conversion.reduce import InexpressibleError, reduce_state
 from cfi2sframe.dwarf.entries import DwarfCie
 from cfi2sframe.dwarf.fdes import Program
 from cfi2sframe.dwarf.rules import RowState, UnwindTable
 from cfi2sframe.errors import RequestError
 from cfi2sframe.sframe.model import OUTERMOST, FrameState, FunctionBody, States
+from cfi2sframe.why import Reason, Why
 
 
 class Target(NamedTuple):
@@ -68,17 +68,6 @@ def check_target(target: Target) -> None:
         )
 
 
-class Skip(NamedTuple):
-    """Why a function or a part of it is left out: the reason, the rule in readable form, and the start of its row.
-
-    `start_delta` counts bytes from the function's start.
-    """
-
-    reason: SkipReason
-    detail: str
-    start_delta: int
-
-
 class InParts(NamedTuple):
     """A function that the target can express in part: bodies, and the holes between them with the reason of each.
 
@@ -87,14 +76,14 @@ class InParts(NamedTuple):
     """
 
     starts: tuple[int, ...]
-    pieces: tuple[FunctionBody | Skip, ...]
+    pieces: tuple[FunctionBody | Why, ...]
 
 
 #: What the target can say of a program or an FDE: all, parts, or nothing.
-Result = FunctionBody | InParts | Skip
+Result = FunctionBody | InParts | Why
 
 
-def pieces_within(result: Result, first: int, last: int) -> list[tuple[int, int, FunctionBody | Skip]]:
+def pieces_within(result: Result, first: int, last: int) -> list[tuple[int, int, FunctionBody | Why]]:
     """Return the pieces of a function in `[first, last)`: start, end, and the rows or why there are none.
 
     All offsets count bytes from the function's start. The function ends at `last` or after it.
@@ -102,13 +91,13 @@ def pieces_within(result: Result, first: int, last: int) -> list[tuple[int, int,
     if isinstance(result, FunctionBody) and first < last:
         return [(first, last, result.cut(first, last))]
     starts, pieces = result if isinstance(result, InParts) else ((0,), (result,))
-    found: list[tuple[int, int, FunctionBody | Skip]] = []
+    found: list[tuple[int, int, FunctionBody | Why]] = []
     # Other FDEs may cut a function a thousand times.
     touched = slice(bisect_right(starts, first) - 1, bisect_left(starts, last))
     for begin, following, piece in zip(starts[touched], (*starts[1:], last)[touched], pieces[touched], strict=True):
         start, end = max(begin, first), min(following, last)
         if start < end:
-            found.append((start, end, piece if isinstance(piece, Skip) else piece.cut(start - begin, end - begin)))
+            found.append((start, end, piece if isinstance(piece, Why) else piece.cut(start - begin, end - begin)))
     return found
 
 
@@ -116,7 +105,7 @@ class _Lowered(NamedTuple):
     """A lowered row, why the target cannot express it (None: it can), and whether it takes a flexible row."""
 
     state: FrameState
-    limit: Unlike | None
+    limit: Why | None
     needs_flexible: bool
 
 
@@ -127,7 +116,7 @@ class _RowRun(NamedTuple):
     rows' starts and the CIE are missing for a body.
     """
 
-    limit: Unlike | None
+    limit: Why | None
     kept: list[int]
     states: tuple[FrameState, ...]
     is_flexible: bool
@@ -157,7 +146,7 @@ class Lowering:
         starts = tuple([table.starts[run.kept[0]] for run in runs])
         pieces = tuple(
             [
-                self._body(run, table.starts, cie) if run.limit is None else Skip(*run.limit, start)
+                self._body(run, table.starts, cie) if run.limit is None else run.limit._replace(start_delta=start)
                 for run, start in zip(runs, starts, strict=True)
             ]
         )
@@ -190,10 +179,10 @@ def _runs_of(rows: tuple[RowState, ...], lowered_of: Callable[[RowState], _Lower
 def _lower_row(row: RowState, target: Target) -> _Lowered:
     try:
         state, rewritten = reduce_state(row, target.arch)
-    except InexpressibleError as why:
-        return _Lowered(OUTERMOST, why.unlike, needs_flexible=False)
+    except InexpressibleError as error:
+        return _Lowered(OUTERMOST, error.why, needs_flexible=False)
     if state.cfa is None:
-        limit = None if target.has_outermost_rows else Unlike(SkipReason.RA_UNDEFINED, "")
+        limit = None if target.has_outermost_rows else Why(Reason.RA_UNDEFINED, "")
         return _Lowered(state, limit, needs_flexible=False)
     limit = _default_limit(state, state.cfa, target)
     if limit is not None and target.has_flexible_rows:
@@ -205,59 +194,57 @@ def _lower_row(row: RowState, target: Target) -> _Lowered:
 # Rows of a version
 
 
-def _default_limit(state: FrameState, cfa: Rule, target: Target) -> Unlike | None:
+def _default_limit(state: FrameState, cfa: Rule, target: Target) -> Why | None:
     """Return why default rows cannot express a state that has this CFA; None when they can."""
     return (
         _default_cfa_limit(cfa, target.arch)
         or _default_ra_limit(state.ra, state.fp, target)
-        or (state.fp and _default_saved_limit(state.fp, target, SkipReason.FP_EXPRESSION, SkipReason.FP_IN_REGISTER))
+        or (state.fp and _default_saved_limit(state.fp, target, Reason.FP_EXPRESSION, Reason.FP_IN_REGISTER))
         or _range_limit(state, target.arch)
     )
 
 
-def _default_cfa_limit(cfa: Rule, arch: Arch) -> Unlike | None:
+def _default_cfa_limit(cfa: Rule, arch: Arch) -> Why | None:
     if cfa.deref:
-        return Unlike(SkipReason.CFA_EXPRESSION, cfa.equation(arch))
+        return Why(Reason.CFA_EXPRESSION, cfa.equation(arch))
     if cfa.register not in (arch.sp_register, arch.fp_register):
-        return Unlike(SkipReason.CFA_BASE_REGISTER, cfa.equation(arch))
+        return Why(Reason.CFA_BASE_REGISTER, cfa.equation(arch))
     if (cfa.offset - arch.cfa_offset_bias) % arch.cfa_offset_scale:
-        return Unlike(SkipReason.OFFSET_RANGE, f"CFA={cfa.equation(arch)}")
+        return Why(Reason.OFFSET_RANGE, f"CFA={cfa.equation(arch)}")
     return None
 
 
-def _default_ra_limit(ra: Rule | None, fp: Rule | None, target: Target) -> Unlike | None:
+def _default_ra_limit(ra: Rule | None, fp: Rule | None, target: Target) -> Why | None:
     arch = target.arch
     if arch.fixed_ra_offset:
         if ra == Rule(None, arch.fixed_ra_offset, deref=True):
             return None
         if ra is not None and ra.register is None:
-            return Unlike(SkipReason.RA_NOT_AT_FIXED_OFFSET, ra.equation(arch))
+            return Why(Reason.RA_NOT_AT_FIXED_OFFSET, ra.equation(arch))
     elif ra is None:
         # FP without RA needs a padding word for RA, which s390x has and AArch64 has not.
-        return None if fp is None or arch.pads_ra else Unlike(SkipReason.FP_WITHOUT_RA, "")
+        return None if fp is None or arch.pads_ra else Why(Reason.FP_WITHOUT_RA, "")
     if ra is None:
-        return Unlike(SkipReason.RA_UNSPECIFIED, "")
-    return _default_saved_limit(ra, target, SkipReason.RA_EXPRESSION, SkipReason.RA_IN_REGISTER)
+        return Why(Reason.RA_UNSPECIFIED, "")
+    return _default_saved_limit(ra, target, Reason.RA_EXPRESSION, Reason.RA_IN_REGISTER)
 
 
-def _default_saved_limit(
-    rule: Rule, target: Target, of_expression: SkipReason, of_register: SkipReason
-) -> Unlike | None:
+def _default_saved_limit(rule: Rule, target: Target, of_expression: Reason, of_register: Reason) -> Why | None:
     """Return why a default row's RA or FP word cannot express a rule."""
     arch = target.arch
     if rule.register is None:
         # To readers an offset of 0 means "not saved"; no compiler saves a register at the CFA itself.
         if rule.offset == 0 or (arch.pads_ra and rule.offset & 1):
-            return Unlike(SkipReason.OFFSET_RANGE, rule.equation(arch))
+            return Why(Reason.OFFSET_RANGE, rule.equation(arch))
         return None
     if rule.deref or rule.offset:
-        return Unlike(of_expression, rule.equation(arch))
+        return Why(of_expression, rule.equation(arch))
     if target.version == SFRAME_VERSION_2 and arch.pads_ra and rule.register < len(arch.registers):
         return None
-    return Unlike(of_register, rule.equation(arch))
+    return Why(of_register, rule.equation(arch))
 
 
-def _range_limit(state: FrameState, arch: Arch) -> Unlike | None:
+def _range_limit(state: FrameState, arch: Arch) -> Why | None:
     """Return the first rule with an offset or a register that no data word can hold; None when there is none."""
     for rule in (state.cfa, state.ra, state.fp):
         if rule is None:
@@ -266,5 +253,5 @@ def _range_limit(state: FrameState, arch: Arch) -> Unlike | None:
         if rule is state.cfa:
             offset, rest = divmod(offset - arch.cfa_offset_bias, arch.cfa_offset_scale)
         if rest or not -(1 << 31) <= offset < 1 << 31 or (rule.register or 0) >= 1 << (32 - FLEX_REG_SHIFT):
-            return Unlike(SkipReason.OFFSET_RANGE, rule.equation(arch))
+            return Why(Reason.OFFSET_RANGE, rule.equation(arch))
     return None

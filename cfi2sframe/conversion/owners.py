@@ -18,7 +18,8 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.padding import find_padding
 from cfi2sframe.range_map import RangeMap, Span
 from cfi2sframe.sframe.model import Function
-from cfi2sframe.stubs import StubReason, StubScan, StubSkip
+from cfi2sframe.stubs import StubScan, StubSkip
+from cfi2sframe.why import Reason
 
 
 class Ranges(NamedTuple):
@@ -146,7 +147,7 @@ def _without_lone_blocks(stubs: StubScan, owners: RangeMap[FdeIndex | None]) -> 
     """Return the stubs, but not as left out those first blocks that nothing enters and that an FDE describes."""
 
     def is_left(skip: StubSkip) -> bool:
-        if skip.reason is not StubReason.ENTRY_UNKNOWN:
+        if skip.reason is not Reason.ENTRY_UNKNOWN:
             return True
         _, end, fde = owners.range_at(skip.start_vaddr)
         return fde is None or skip.start_vaddr + skip.size > end

@@ -5,15 +5,17 @@ They are made once, after it is known who owns each address. Placement, reports,
 what became of an FDE follows from its pieces.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from cfi2sframe.conversion.lower import Result, Skip, pieces_within
+from cfi2sframe.conversion.lower import Result, pieces_within
 from cfi2sframe.conversion.owners import CodeMap
-from cfi2sframe.conversion.reasons import Fate, SkipReason
+from cfi2sframe.conversion.reasons import Fate
 from cfi2sframe.dwarf.fdes import CfiEntries, FdeIndex
 from cfi2sframe.sframe.model import Function, FunctionBody
+from cfi2sframe.why import Reason, Why
 
 #: All versions store a function's size in 32 bits.
 MAX_FUNCTION_SIZE: Final = 0xFFFFFFFF
@@ -29,7 +31,7 @@ class Piece(NamedTuple):
     start_vaddr: int
     end_vaddr: int
     origin: FdeIndex | None
-    rows: FunctionBody | Skip
+    rows: FunctionBody | Why
 
 
 def results_of(
@@ -43,9 +45,9 @@ def results_of(
     if max(entries.sizes, default=0) > MAX_FUNCTION_SIZE:
         for fde, size in enumerate(entries.sizes):
             if size > MAX_FUNCTION_SIZE:
-                results[fde] = Skip(SkipReason.FUNCTION_TOO_LARGE, f"{size:,} bytes", 0)
+                results[fde] = Why(Reason.FUNCTION_TOO_LARGE, f"{size:,} bytes", 0)
     for fde, why in refused.items():
-        results[fde] = Skip(SkipReason.READER, why, 0)
+        results[fde] = Why(Reason.READER, why, 0)
     return results
 
 
@@ -67,16 +69,19 @@ def pieces_of(entries: CfiEntries, results: Sequence[Result], code_map: CodeMap)
 def fates_of(entries: CfiEntries, pieces: Sequence[Piece], without_code: Mapping[FdeIndex, Fate]) -> list[Fate]:
     """Return what became of each FDE, and of each function derived from instructions.
 
-    `without_code` has those that own no address. An FDE that reaches past the code is described in part at best.
+    `without_code` has those that own no address. One that lacks less than its range is described in part, by its own
+    rows or by what else owns the rest; one that reaches past the code, at best.
     """
     fates = [Fate.DESCRIBED] * len(entries)
-    lacking = {piece.origin for piece in pieces if isinstance(piece.rows, Skip)}.union(entries.clipped)
-    if lacking:
-        described = {piece.origin for piece in pieces if not isinstance(piece.rows, Skip)}
-        for fde in lacking:
-            # A piece without rows has an FDE: stubs that are left out own nothing.
-            if fde is not None:
-                fates[fde] = Fate.IN_PARTS if fde in described else Fate.LEFT_OUT
+    lacking = Counter[FdeIndex]()
+    for start_vaddr, end_vaddr, origin, rows in pieces:
+        if isinstance(rows, Why) and origin is not None:
+            lacking[origin] += end_vaddr - start_vaddr
+    for fde, size in lacking.items():
+        fates[fde] = Fate.LEFT_OUT if size == entries.sizes[fde] else Fate.IN_PARTS
+    for clipped in entries.clipped:
+        if fates[clipped] is Fate.DESCRIBED:
+            fates[clipped] = Fate.IN_PARTS
     for fde, fate in without_code.items():
         fates[fde] = fate
     for derived in entries.sources.get("code", ()):

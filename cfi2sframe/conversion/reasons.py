@@ -1,40 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of each FDE, why a function is not in the section, and why a source of CFI was not read."""
+"""What became of each FDE, and why a source of CFI was not read."""
 
 from enum import Enum
 from typing import NamedTuple
 
 from cfi2sframe.errors import Cfi2SFrameError
-
-
-class SkipReason(Enum):
-    """Why a function, or a part of it, is left out, mostly what the chosen version cannot express.
-
-    The value is the text that reports print.
-    """
-
-    CFA_EXPRESSION = "CFA is an expression"
-    CFA_BASE_REGISTER = "CFA is based on a register other than SP and FP"
-    CFA_UNDEFINED = "CFA has no rule"
-    CFA_OFFSET_UNKNOWN = "CFA has no offset that is known after an expression"
-    RA_EXPRESSION = "RA is given by an expression"
-    RA_IN_REGISTER = "RA is in a register"
-    RA_NOT_AT_FIXED_OFFSET = "RA is not at its fixed offset from the CFA"
-    RA_IS_CFA_VALUE = "RA is a sum with the CFA"
-    RA_UNSPECIFIED = "RA has no rule"
-    RA_UNDEFINED = "RA is undefined (outermost frame)"
-    FP_EXPRESSION = "FP is given by an expression"
-    FP_IN_REGISTER = "FP is in a register"
-    FP_IS_CFA_VALUE = "FP is a sum with the CFA"
-    FP_UNDEFINED = "FP is undefined"
-    FP_WITHOUT_RA = "FP is saved without RA"
-    SP_RULE = "SP is not restored from the CFA"
-    OFFSET_RANGE = "an offset does not fit"
-    PAUTH_WITH_PC = "RA is signed with the PC as modifier"
-    PAUTH_UNKNOWN = "whether RA is signed is not known"
-    FUNCTION_TOO_LARGE = "the function is larger than 4 GiB"
-    READER = "the reader refuses it"
-    PAST_CODE = "its FDE reaches past the end of the code"
 
 
 class Fate(Enum):

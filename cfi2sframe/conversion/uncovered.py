@@ -23,6 +23,7 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.padding import code_outside
 from cfi2sframe.errors import CfiError, ElfError, UnfitError
 from cfi2sframe.range_map import Span, without
+from cfi2sframe.why import Reason
 
 if TYPE_CHECKING:
     from cfi2sframe.instructions.derive import Derived
@@ -96,7 +97,7 @@ def placeable(image: ElfImage, derived: "Derived") -> "Derived":
     """
     if not image.is_relocatable:
         return derived
-    from cfi2sframe.instructions.states import CodeReason, Underived
+    from cfi2sframe.instructions.states import Underived
 
     symbols = _local_symbols(image)
     functions: list[RowFunction] = []
@@ -105,7 +106,7 @@ def placeable(image: ElfImage, derived: "Derived") -> "Derived":
         if image.place(each.start_vaddr).section_index in symbols:
             functions.append(each)
         else:
-            left_out.append(Underived(each.start_vaddr, each.start_vaddr + each.size, CodeReason.NO_LOCAL_SYMBOL))
+            left_out.append(Underived(each.start_vaddr, each.start_vaddr + each.size, Reason.NO_LOCAL_SYMBOL))
     return derived._replace(functions=tuple(functions), left_out=tuple(sorted(left_out, key=itemgetter(0))))
 
 

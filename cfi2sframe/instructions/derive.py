@@ -18,18 +18,19 @@ from cfi2sframe.instructions.effects import RA_SIGN_STATE, Abi
 from cfi2sframe.instructions.function import Followed
 from cfi2sframe.instructions.machine import Machine
 from cfi2sframe.instructions.rows import SignalCode, row_of, signal_code
-from cfi2sframe.instructions.states import NO_CALLER, NUMBER, CodeReason, State, Underived, ra_place
+from cfi2sframe.instructions.states import NO_CALLER, NUMBER, State, Underived, ra_place
 from cfi2sframe.range_map import ADDRESS_END, Distinct, RangeMap, Span
+from cfi2sframe.why import Reason
 
 _REASONS: Final = (
-    CodeReason.NOT_REACHED,
-    CodeReason.NOT_PROVEN,
-    CodeReason.UNKNOWN,
-    CodeReason.PATHS_DISAGREE,
+    Reason.NOT_REACHED,
+    Reason.NOT_PROVEN,
+    Reason.UNKNOWN,
+    Reason.PATHS_DISAGREE,
 )
 #: The lowest mark that is that of a row.
 _FIRST_ROW: Final = len(_REASONS)
-_UNKNOWN: Final = _REASONS.index(CodeReason.UNKNOWN)
+_UNKNOWN: Final = _REASONS.index(Reason.UNKNOWN)
 #: Bytes of code, of which each has a mark; sections without contents may claim 2^64.
 _MAX_SIZE: Final = 1 << 32
 #: Bytes of padding that are looked at in one step.
@@ -170,7 +171,7 @@ class _Canvas:
                 mark = _UNKNOWN if row is None else self._mark_of(_Row(row, state.get(RA_SIGN_STATE) == (NUMBER, 2)))
                 last = None if is_site else state
             self._mark(vaddr, vaddr + sizes.get(vaddr, 0), mark)
-        reasons = dict.fromkeys(states, function.refusal or CodeReason.NOT_PROVEN) | function.refused
+        reasons = dict.fromkeys(states, function.refusal or Reason.NOT_PROVEN) | function.refused
         for vaddr, reason in reasons.items():
             if vaddr not in function.proven:
                 self._mark(vaddr, vaddr + sizes.get(vaddr, 0), _REASONS.index(reason))
@@ -216,7 +217,7 @@ class _Canvas:
         first, second = self._row_of(old), self._row_of(new)
         row = first._replace(state=first.state._replace(fp=NoRule.UNDEFINED))
         same = second._replace(state=second.state._replace(fp=NoRule.UNDEFINED)) == row
-        return self._mark_of(row) if same else _REASONS.index(CodeReason.PATHS_DISAGREE)
+        return self._mark_of(row) if same else _REASONS.index(Reason.PATHS_DISAGREE)
 
     def derived(self, starts: Sequence[int]) -> Derived:
         """Return the rows as functions, which end at gaps and where others start, and everything else."""
@@ -243,9 +244,9 @@ class _Canvas:
                 functions.append(_function(group))
         return Derived(tuple(functions), tuple(left_out))
 
-    def _left_out(self, start: int, end: int, reason: CodeReason) -> Iterator[Underived]:
+    def _left_out(self, start: int, end: int, reason: Reason) -> Iterator[Underived]:
         """Yield what of some code follows its padding, if anything does."""
-        if reason is CodeReason.NOT_REACHED:
+        if reason is Reason.NOT_REACHED:
             start += self._fill_size(start, end)
         if start < end:
             yield Underived(start, end, reason)

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is found out about a function: states, what control does, and what a return proves."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.instructions.states import CodeReason, State
+from cfi2sframe.instructions.states import State
+
+if TYPE_CHECKING:
+    from cfi2sframe.why import Reason
 
 
 class Summary(NamedTuple):
@@ -54,9 +57,9 @@ class Followed:
         self.spoils_fp = False
         #: Whether control may leave on ways that are not known.
         self.is_open = False
-        self.refusal: CodeReason | None = None
+        self.refusal: Reason | None = None
         #: What the addresses are that were followed in a piece that was refused.
-        self.refused: dict[int, CodeReason] = {}
+        self.refused: dict[int, Reason] = {}
 
     def leave(self, clobbered: int) -> None:
         """Note that control may leave on a way that is not known, which changes what calls do."""

@@ -44,7 +44,6 @@ from cfi2sframe.instructions.states import (
     NUMBER,
     RETURN_ADDRESS,
     WORD,
-    CodeReason,
     RefusedError,
     State,
     TableWord,
@@ -55,6 +54,7 @@ from cfi2sframe.instructions.states import (
     without_numbers,
 )
 from cfi2sframe.process.guard import grant_for_code
+from cfi2sframe.why import Reason
 
 #: Instructions that are followed for each byte of code, pieces and repetitions included.
 _STEPS_PER_BYTE: Final = 40
@@ -131,7 +131,7 @@ class Machine:
         """Count an instruction. Raises `RefusedError` when code is followed again and again."""
         self._steps_left -= 1
         if self._steps_left < 0:
-            raise RefusedError(CodeReason.UNKNOWN)
+            raise RefusedError(Reason.UNKNOWN)
 
     def after_call(self, state: State, summary: Summary | None) -> State:
         """Return the state after a call comes back; `summary` is that of the function called, None: it is not known."""
@@ -221,7 +221,7 @@ class _Walk:
             size, effect, changed = found
             function.sizes[vaddr] = size
             if effect is None:
-                raise RefusedError(CodeReason.UNKNOWN)
+                raise RefusedError(Reason.UNKNOWN)
             function.changed |= changed
             steps = effect.steps
             if steps:
@@ -373,10 +373,10 @@ class _Walk:
             if code.needs_proof:
                 is_signed = not arch.fixed_ra_offset and state.get(RA_SIGN_STATE) != (NUMBER, 0)
                 if value != _RA or state[machine.sp] != (CFA, arch.sp_offset_from_cfa) or is_signed:
-                    raise RefusedError(CodeReason.NOT_PROVEN)
+                    raise RefusedError(Reason.NOT_PROVEN)
                 if state.get(arch.fp_register) != _CALLER:
                     function.spoils_fp = True
-                    raise RefusedError(CodeReason.NOT_PROVEN)
+                    raise RefusedError(Reason.NOT_PROVEN)
             self.exits.add(vaddr)
         elif isinstance(value, TableWord) and not machine.is_sweep:
             labels = [target for target in code.table_targets(value) if self._may_be_label(target)]

@@ -6,11 +6,11 @@ offset in bytes. What is not known is absent. States are shared, and never chang
 """
 
 from collections.abc import Iterable
-from enum import Enum
 from typing import Final, NamedTuple
 
 from cfi2sframe.abi import Arch
 from cfi2sframe.instructions.effects import BETWEEN, NOTHING, RA_SIGN_STATE, Op, Step
+from cfi2sframe.why import Reason
 
 #: Bases of values: the CFA; the caller's FP and the return address; none (a number); no caller (a process's entry).
 #: A base of 0 or more is what SP was set to by the instruction at that address.
@@ -49,28 +49,18 @@ _SMALL: Final = 1 << 12
 _MAX_PLACES: Final = 64
 
 
-class CodeReason(Enum):
-    """Why code without CFI gets no rows from its instructions. The value is the text that reports print."""
-
-    NOT_REACHED = "no known entry leads there"
-    UNKNOWN = "an instruction or a value that is not known"
-    PATHS_DISAGREE = "paths disagree on the stack depth"
-    NOT_PROVEN = "no return proves the stack depth"
-    NO_LOCAL_SYMBOL = "no local symbol gives a linker its place"
-
-
 class Underived(NamedTuple):
     """Code at the virtual addresses `[start_vaddr, end_vaddr)` for which the instructions give no rows, and why."""
 
     start_vaddr: int
     end_vaddr: int
-    reason: CodeReason
+    reason: Reason
 
 
 class RefusedError(Exception):
     """A piece of code is refused."""
 
-    def __init__(self, reason: CodeReason) -> None:
+    def __init__(self, reason: Reason) -> None:
         super().__init__(reason.value)
         self.reason = reason
 
@@ -110,7 +100,7 @@ def after(state: State, steps: tuple[Step, ...], vaddr: int, sp: int, kept: int)
         value = _result(new, step)
         if step.register == RA_SIGN_STATE and value == new.get(RA_SIGN_STATE) == (NUMBER, 0):
             # An RA that is not signed is not authenticated: it was signed before.
-            raise RefusedError(CodeReason.NOT_PROVEN)
+            raise RefusedError(Reason.NOT_PROVEN)
         if value is None and (step.op is Op.ADD or step.op is Op.MOVE_FRAME):
             old = new.get(step.register)
             if old is not None and _is_in_frame(old):
@@ -120,7 +110,7 @@ def after(state: State, steps: tuple[Step, ...], vaddr: int, sp: int, kept: int)
         _set(new, step.register, value)
         if step.register == sp:
             if value is None or not _is_in_frame(value):
-                raise RefusedError(CodeReason.UNKNOWN)
+                raise RefusedError(Reason.UNKNOWN)
             _drop_popped(new, value, kept)
     new.pop(BETWEEN, None)
     return new
@@ -149,7 +139,7 @@ def joined(vaddr: int, known: State, state: State, sp: int) -> State:
     """
     if known[sp] != state[sp]:
         if not any(v[0] == CFA and state.get(k) == v for k, v in known.items() if isinstance(k, int) and k != sp):
-            raise RefusedError(CodeReason.PATHS_DISAGREE)
+            raise RefusedError(Reason.PATHS_DISAGREE)
         state = {**state, sp: (vaddr, 0)}
         if known[sp] != (vaddr, 0):
             known = {**known, sp: (vaddr, 0)}

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe import emit
 from cfi2sframe.conversion.convert import Conversion, convert_image
-from cfi2sframe.conversion.reasons import SkipReason
 from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import (
@@ -30,6 +29,7 @@ from cfi2sframe.jobs.stamps import request_of
 from cfi2sframe.placing.stamp import Stamp, sealed
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.text import counted
+from cfi2sframe.why import Reason
 
 if TYPE_CHECKING:
     from cfi2sframe.report.coverage import Coverage
@@ -118,7 +118,7 @@ def warnings_of(coverage: "Coverage | None") -> tuple[str, ...]:
 
     unread = (f"{item.name} is not used: {item.reason}" for item in coverage.unread)
     # No caller is lost where the stack ends, as in _start.
-    lost = tuple([m for m in coverage.missing if m.kind != "left out" or m.reason != SkipReason.RA_UNDEFINED.name])
+    lost = tuple([m for m in coverage.missing if m.kind != "left out" or m.reason != Reason.RA_UNDEFINED.name])
     shown = tuple(islice(chain(unread, missing_sentences(coverage._replace(missing=lost))), _MAX_WARNINGS))
     stub_count = len(coverage.of_kind("PLT stubs"))
     more = len(coverage.unread) + coverage.damaged_count + coverage.left_out_count + coverage.in_part_count + stub_count

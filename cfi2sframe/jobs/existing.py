@@ -10,13 +10,12 @@ from typing import Final, NamedTuple
 
 from cfi2sframe.constants.sframe import DEFAULT_ERRATA, SFRAME_VERSION_2
 from cfi2sframe.conversion.convert import Conversion, Options
-from cfi2sframe.conversion.lower import Skip
-from cfi2sframe.conversion.reasons import SkipReason
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.existing import Existing, Presence
 from cfi2sframe.jobs.records import Settings
 from cfi2sframe.range_map import Span, touches, united
 from cfi2sframe.text import counted
+from cfi2sframe.why import Reason, Why
 
 
 class Action(Enum):
@@ -97,7 +96,7 @@ def decide(conversion: Conversion, existing: Existing, settings: Settings) -> De
     ends = united(
         (entry.start_vaddr, entry.start_vaddr + entry.size)
         for entry, why in conversion.skips
-        if why.reason is SkipReason.RA_UNDEFINED
+        if why.reason is Reason.RA_UNDEFINED
     )
     # Nobody loses the rows of a section that no segment leads to.
     has_readers = existing.is_loaded or image.is_relocatable
@@ -115,7 +114,7 @@ def decide(conversion: Conversion, existing: Existing, settings: Settings) -> De
 
 def _may_be_said(conversion: Conversion) -> Callable[[int], bool]:
     """Return whether an address is of code that the version and the reader of a conversion could describe."""
-    unsaid = united(piece[:2] for piece in conversion.pieces if isinstance(piece.rows, Skip))
+    unsaid = united(piece[:2] for piece in conversion.pieces if isinstance(piece.rows, Why))
     return lambda vaddr: conversion.image.may_execute(vaddr) and not touches(unsaid, Span(vaddr, vaddr + 1))
 
 

@@ -9,12 +9,12 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from cfi2sframe.conversion.convert import Conversion
-from cfi2sframe.conversion.lower import Skip
 from cfi2sframe.conversion.reasons import Fate
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.padding import code_of, fill_size, gaps_outside
 from cfi2sframe.elf.sections import CodeRange
 from cfi2sframe.range_map import RangeMap, bytes_of, walk
+from cfi2sframe.why import Why
 
 #: What describes code: a type of row; the rows of PLT stubs; those of the function before padding; instructions.
 DESCRIBED: Final = ("default", "flexible", "stub", "padding", "from_code")
@@ -71,7 +71,7 @@ def _known(conversion: Conversion) -> Iterator[Stretch]:
             yield Stretch("stub", start, end)
             continue
         fate = fates[origin]
-        if isinstance(rows, Skip):
+        if isinstance(rows, Why):
             # What the version cannot express counts as if it had not been derived.
             kind = "without CFI" if fate.is_of_code else "in part" if fate is Fate.IN_PARTS else "left out"
             yield Stretch(kind, start, end, rows.reason.name, rows.reason.value, rows.detail)

@@ -10,14 +10,14 @@ from heapq import nlargest
 from typing import Any, Final, NamedTuple
 
 from cfi2sframe.conversion.convert import Conversion
-from cfi2sframe.conversion.lower import Skip
-from cfi2sframe.conversion.reasons import Fate, SkipReason, UnreadSource
+from cfi2sframe.conversion.reasons import Fate, UnreadSource
 from cfi2sframe.dwarf.fdes import FdeIndex, RowSection
 from cfi2sframe.elf.cfi import SOURCE_NAMES
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.process.demangle import readable_names
 from cfi2sframe.report.code_bytes import DESCRIBED, Stretch, count_code
 from cfi2sframe.sframe.model import FunctionBody
+from cfi2sframe.why import Reason, Why
 
 #: How many stretches of code without CFI an account names, the largest ones.
 NAMED_COUNT: Final = 1000
@@ -229,14 +229,14 @@ def _sources(conversion: Conversion, fates: Sequence[Fate]) -> dict[str, int]:
 def _missing(conversion: Conversion, fates: Sequence[Fate]) -> Iterator[Missing]:
     """Yield functions that are left out, holes of those described in part, stubs, and damaged FDEs."""
     image, entries = conversion.image, conversion.cfi.entries
-    holes: dict[FdeIndex, list[tuple[int, int, Skip]]] = {}
+    holes: dict[FdeIndex, list[tuple[int, int, Why]]] = {}
     for start, end, origin, why in conversion.pieces:
-        if origin is not None and isinstance(why, Skip) and fates[origin].has_code:
+        if origin is not None and isinstance(why, Why) and fates[origin].has_code:
             holes.setdefault(origin, []).append((start, end, why))
     for fde, size in entries.clipped.items():
         if fates[fde] is Fate.IN_PARTS:
             end = entries.starts[fde] + entries.sizes[fde]
-            why = Skip(SkipReason.PAST_CODE, "", entries.sizes[fde])
+            why = Why(Reason.PAST_CODE, "", entries.sizes[fde])
             holes.setdefault(FdeIndex(fde), []).append((end, end + size, why))
     with_names = [section for section in conversion.cfi.sections if isinstance(section, RowSection)]
     names = {vaddr: name for section in with_names for vaddr, name in section.names}
@@ -245,7 +245,7 @@ def _missing(conversion: Conversion, fates: Sequence[Fate]) -> Iterator[Missing]
         entry = entries[fde]
         kind, size, vaddr = "in part", entry.size + entries.clipped.get(fde, 0), entry.start_vaddr
         if fates[fde] is Fate.LEFT_OUT:
-            # The function counts once, however many pieces others have left of it.
+            # One place for all rows, whose reasons may differ.
             kind, size = "left out", entry.size
             holes[fde] = [(vaddr, vaddr + size, holes[fde][0][2])]
         place, name = image.place(vaddr), names.get(vaddr, "")

@@ -15,7 +15,7 @@ from cfi2sframe.abi import Arch
 from cfi2sframe.constants import dwarf as d
 from cfi2sframe.constants import sframe as s
 from cfi2sframe.conversion.convert import Conversion
-from cfi2sframe.conversion.lower import Lowering, Skip
+from cfi2sframe.conversion.lower import Lowering
 from cfi2sframe.conversion.reasons import Fate
 from cfi2sframe.dwarf.entries import DwarfCie
 from cfi2sframe.dwarf.instructions import ADVANCES, read_instructions
@@ -37,6 +37,7 @@ from cfi2sframe.report.tables import (
 from cfi2sframe.sframe.model import FunctionBody
 from cfi2sframe.sframe.write import row_tail
 from cfi2sframe.text import counted
+from cfi2sframe.why import Why
 
 #: FDEs of stubs, of code that ld discarded, or that a better source describes, and rows from instructions: the
 #: assembler saw no directives for these.
@@ -173,7 +174,7 @@ def gnu_size(conversion: Conversion) -> int:
     if (arch.fixed_ra_offset or arch.pads_ra) and any(conversion.image.sections_named(".dynamic")):
         # ld describes its stubs as this program does, except for AArch64 and for the IFUNCs of static programs.
         for start, end, origin, rows in conversion.pieces:
-            if origin is None and not isinstance(rows, Skip):
+            if origin is None and not isinstance(rows, Why):
                 size += record + _rows_size(_tail_sizes(rows, arch), end - start)
     return size
 

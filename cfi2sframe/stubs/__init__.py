@@ -5,21 +5,10 @@ In: a linked file. Out: where its stubs are (`places`), and their rows, from the
 repeat become one PCMASK function. Nothing here knows the CFI.
 """
 
-from enum import Enum
 from typing import NamedTuple
 
 from cfi2sframe.sframe.model import Function
-
-
-class StubReason(Enum):
-    """Why stubs are left out. The value is the text that reports print."""
-
-    NOT_IN_FILE = "its bytes are not in the file"
-    OVERLAP = "stub sections overlap"
-    UNKNOWN_INSTRUCTION = "an instruction whose effect on the stack is not known"
-    DEPTH_CONFLICT = "code that is reached with different stack depths"
-    ENTRY_UNKNOWN = "nothing is known to enter it"
-    VERSION_1_MASK = "version 1's mask test cannot express where the rows start"
+from cfi2sframe.why import Reason
 
 
 class StubSkip(NamedTuple):
@@ -31,7 +20,7 @@ class StubSkip(NamedTuple):
     start_vaddr: int
     size: int
     section_name: str
-    reason: StubReason
+    reason: Reason
     detail: str
 
 

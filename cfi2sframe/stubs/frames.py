@@ -15,7 +15,7 @@ from cfi2sframe.instructions.effects import NOTHING, Effect, Flow, Op, Step
 from cfi2sframe.instructions.rows import row_of
 from cfi2sframe.instructions.states import CALLER_FP, CFA, RefusedError, State, after, entry_state
 from cfi2sframe.sframe.model import FrameState
-from cfi2sframe.stubs import StubReason
+from cfi2sframe.why import Reason, Why
 
 _ENDS: Final = (Flow.JUMP, Flow.JUMP_INDIRECT, Flow.RETURN, Flow.STOP)
 _WORD_SIZE: Final = 8
@@ -23,13 +23,6 @@ _WORD_SIZE: Final = 8
 _NO_CODE: Final = "number"
 #: Frames with which an instruction is reached at most: more are those of a loop that pushes.
 _MAX_FRAMES: Final = 4
-
-
-class Problem(NamedTuple):
-    """Why an instruction has no frame, and what tells about it."""
-
-    reason: StubReason
-    detail: str = ""
 
 
 class StubInstruction(NamedTuple):
@@ -79,10 +72,10 @@ class Stubs:
         pushes = any(step.op is Op.MOVE and step.register == sp for effect in effects for step in effect.steps)
         return pushes and sum(effect.flow in _ENDS for effect in effects) == 1 and self._targets.isdisjoint(inside)
 
-    def _follow(self, entries: Iterable[int]) -> dict[int, FrameState | Problem]:
+    def _follow(self, entries: Iterable[int]) -> dict[int, FrameState | Why]:
         """Let all frames reach each instruction; an instruction has one where only that does."""
         reached: dict[int, dict[FrameState, int]] = {}
-        frames: dict[int, FrameState | Problem] = {}
+        frames: dict[int, FrameState | Why] = {}
         entry = entry_state(self.decoder.abi.arch)
         entry_frame = self._frame(entry)
         work = [(vaddr, entry, entry_frame) for vaddr in sorted(entries)]
@@ -98,7 +91,7 @@ class Stubs:
             if new is not None and new != state:
                 after_frame = self._frame(new)
             if effect is None or new is None or after_frame is None:
-                frames[vaddr] = Problem(StubReason.UNKNOWN_INSTRUCTION, found.text)
+                frames[vaddr] = Why(Reason.UNKNOWN_INSTRUCTION, found.text)
                 continue
             if effect.target is not None:
                 work.append((effect.target, new, after_frame))
@@ -109,7 +102,7 @@ class Stubs:
                 frames.setdefault(vaddr, *known)
             else:
                 depths = " or ".join(map(str, sorted(known.values())))
-                frames.setdefault(vaddr, Problem(StubReason.DEPTH_CONFLICT, f"CFA is SP plus {depths}"))
+                frames.setdefault(vaddr, Why(Reason.DEPTH_CONFLICT, f"CFA is SP plus {depths}"))
         return frames
 
     def _after(self, vaddr: int, effect: Effect, state: State) -> State | None:
@@ -142,15 +135,15 @@ class Stubs:
         ra = row.ra if isinstance(row.ra, Rule) else None
         return FrameState(row.cfa, ra) if ra is None or ra.is_saved_at_cfa else None
 
-    def at_each_byte(self, start: int, end: int) -> list[FrameState | Problem]:
+    def at_each_byte(self, start: int, end: int) -> list[FrameState | Why]:
         """Return the frame at each byte of a range of stubs."""
-        frames: list[FrameState | Problem] = []
-        frame: FrameState | Problem = Problem(StubReason.ENTRY_UNKNOWN, "a first block")
+        frames: list[FrameState | Why] = []
+        frame: FrameState | Why = Why(Reason.ENTRY_UNKNOWN, "a first block")
         while start < end:
             found = self.instructions[start]
             frame = self.frames.get(start, frame)
             if found.effect is None and not found.is_filler:
-                frame = Problem(StubReason.UNKNOWN_INSTRUCTION, found.text)
+                frame = Why(Reason.UNKNOWN_INSTRUCTION, found.text)
             frames += [frame] * found.size
             start += found.size
         return frames

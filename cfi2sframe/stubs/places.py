@@ -20,8 +20,9 @@ from cfi2sframe.instructions.decoder import Decoder
 from cfi2sframe.instructions.effects import JUMP
 from cfi2sframe.instructions.states import State, apply, word_of
 from cfi2sframe.range_map import Span
-from cfi2sframe.stubs import StubReason, StubSkip
+from cfi2sframe.stubs import StubSkip
 from cfi2sframe.stubs.frames import StubInstruction, decoded
+from cfi2sframe.why import Reason
 
 #: .plt, .plt.sec, .plt.got, .plt.bnd, .iplt and the like.
 _NAME_PREFIXES: Final = (".plt", ".iplt")
@@ -56,7 +57,7 @@ def find_stubs(image: ElfImage) -> tuple[tuple[StubRange, ...], tuple[StubSkip, 
         overlaps = section.vaddr < end_vaddr or total > len(image.data)
         end_vaddr = max(end_vaddr, section.end_vaddr)
         if overlaps or not _is_in_file(image, section):
-            reason = StubReason.OVERLAP if overlaps else StubReason.NOT_IN_FILE
+            reason = Reason.OVERLAP if overlaps else Reason.NOT_IN_FILE
             left_out.append(StubSkip(section.vaddr, section.size, section.name, reason, ""))
         else:
             ranges.append(StubRange(section.name, section.vaddr, section.end_vaddr))

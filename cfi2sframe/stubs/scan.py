@@ -14,9 +14,10 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.instructions.decoder import Decoder
 from cfi2sframe.range_map import Span
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody
-from cfi2sframe.stubs import StubReason, StubScan, StubSkip
-from cfi2sframe.stubs.frames import Problem, Stubs
+from cfi2sframe.stubs import StubScan, StubSkip
+from cfi2sframe.stubs.frames import Stubs
 from cfi2sframe.stubs.places import StubRange, find_stubs
+from cfi2sframe.why import Reason, Why
 
 #: Sizes of blocks, of what is before the first one, and of what may follow the last (the trampoline of lazy TLS
 #: descriptors), as linkers make them.
@@ -52,7 +53,7 @@ class _Part(NamedTuple):
     section_name: str
     start_vaddr: int
     size: int
-    frames: Sequence[FrameState | Problem]
+    frames: Sequence[FrameState | Why]
     block_size: int = 0
 
 
@@ -67,15 +68,15 @@ def _parts(stubs: Stubs, whole: StubRange) -> Iterator[_Part]:
     yield from _unlike(whole, tail_start, frames[tail_start:])
 
 
-def _unlike(whole: StubRange, offset: int, frames: list[FrameState | Problem]) -> Iterator[_Part]:
+def _unlike(whole: StubRange, offset: int, frames: list[FrameState | Why]) -> Iterator[_Part]:
     """Yield the parts of some bytes of which nothing repeats, those with frames and those without."""
-    for _, group in groupby(frames, lambda frame: isinstance(frame, Problem)):
+    for _, group in groupby(frames, lambda frame: isinstance(frame, Why)):
         inside = list(group)
         yield _Part(whole.name, whole.start_vaddr + offset, len(inside), inside)
         offset += len(inside)
 
 
-def _shape_of(stubs: Stubs, whole: StubRange, frames: list[FrameState | Problem]) -> tuple[int, int, int] | None:
+def _shape_of(stubs: Stubs, whole: StubRange, frames: list[FrameState | Why]) -> tuple[int, int, int] | None:
     """Return where the blocks of a range begin, the size of each, the smallest possible, and where they end."""
     entries = {vaddr - whole.start_vaddr for vaddr in stubs.entries if whole.start_vaddr <= vaddr < whole.end_vaddr}
     for block_size, tail_size, header_size in product(_BLOCKS, _TAILS, _HEADERS):
@@ -95,7 +96,7 @@ def _shape_of(stubs: Stubs, whole: StubRange, frames: list[FrameState | Problem]
 
 def _describe(version: int, part: _Part) -> tuple[Function, ...] | StubSkip:
     start, block_size = part.start_vaddr, part.block_size
-    problem = next((frame for frame in part.frames if isinstance(frame, Problem)), None)
+    problem = next((frame for frame in part.frames if isinstance(frame, Why)), None)
     if problem is not None:
         return _skip(part, problem, 0)
     frames = tuple([frame for frame in part.frames if isinstance(frame, FrameState)])
@@ -105,7 +106,7 @@ def _describe(version: int, part: _Part) -> tuple[Function, ...] | StubSkip:
     if version == SFRAME_VERSION_1:
         wrong = first_wrong_mask(body.starts, start, block_size)
         if wrong is not None:
-            return _skip(part, Problem(StubReason.VERSION_1_MASK, f"PC & {wrong[0]} at distance {wrong[1]}"), wrong[1])
+            return _skip(part, Why(Reason.VERSION_1_MASK, f"PC & {wrong[0]} at distance {wrong[1]}"), wrong[1])
     # The specification uses the PC modulo the block size, libsframe the distance from the function's start. They agree
     # only on aligned starts, so the PCMASK function starts at the first aligned address, within a block.
     prefix_size = -start % block_size if len(body.starts) > 1 else 0
@@ -120,7 +121,7 @@ def _describe(version: int, part: _Part) -> tuple[Function, ...] | StubSkip:
     )
 
 
-def _skip(part: _Part, problem: Problem, offset: int) -> StubSkip:
+def _skip(part: _Part, problem: Why, offset: int) -> StubSkip:
     detail = f"{problem.detail} at 0x{part.start_vaddr + offset:x}".strip()
     return StubSkip(part.start_vaddr, part.size, part.section_name, problem.reason, detail)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cfi2sframe.audit.compare import Undecided
+from cfi2sframe.why import Reason
 from tests.support.audit import Said, audited, function, said_of
 from tests.support.oracle.gas import assembled
 
@@ -128,7 +128,7 @@ def test_a_cold_part_that_begins_with_a_landing_pad(tmp_path: Path) -> None:
     for source in (function(pad), function("nop; .cfi_def_cfa_offset 160; lea 32(%rsp), %rdi; call g; call h")):
         result = audited(assembled(source.replace("\t.globl f\n", ""), tmp_path))
         assert said_of(result) == []
-        assert result.undecided[Undecided.NOT_REACHED.value] > 0
+        assert result.undecided[Reason.NO_PATH.value] > 0
     # A fault after endbr64, which an entry has, is found.
     late = audited(assembled(function("endbr64; .cfi_def_cfa_offset 16; push %rbx; pop %rbx; ret"), tmp_path))
     assert said_of(late)[0][:2] == (4, "CFA")
@@ -176,7 +176,7 @@ def test_a_number_does_not_end_a_table_unless_addresses_are_fixed(tmp_path: Path
 def test_expressions_are_not_evaluated(tmp_path: Path) -> None:
     body = "push %rbp; .cfi_def_cfa_offset 16; .cfi_escape 0x10, 6, 2, 0x40, 0x1c; xor %ebp, %ebp; pop %rbp; ret"
     result = audited(assembled(function(body), tmp_path))
-    assert result.undecided[Undecided.UNKNOWN.value] > 0
+    assert result.undecided[Reason.NOT_FOLLOWED.value] > 0
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -15,11 +15,10 @@ from cfi2sframe import Conversion, load
 from cfi2sframe.abi import AARCH64_LE, AMD64, ARCHES, S390X, Arch
 from cfi2sframe.api import convert, verify
 from cfi2sframe.conversion.convert import Options
-from cfi2sframe.conversion.lower import Skip
-from cfi2sframe.conversion.reasons import SkipReason
 from cfi2sframe.errors import RequestError
 from cfi2sframe.report.coverage import account
 from cfi2sframe.sframe.read import DecodedSection, read_section
+from cfi2sframe.why import Reason, Why
 from tests.support.conversion.sums import check_sums, convert_checked
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import TEXT_VADDR, Code, cie_of, linked, linked_file, object_file, push_fp
@@ -169,7 +168,7 @@ def test_rows_after_the_end_do_not_count() -> None:
     image = linked(AMD64, leaf(0, 0x10, *after_end), leaf(0x20, 0x11, *after_end))
     conversion = convert_checked(image)
     assert places(conversion) == [(0, 0x10), (0x20, 0x10)]
-    assert [(why.reason, why.start_delta) for why in why_not(conversion)] == [(SkipReason.CFA_EXPRESSION, 0x10)]
+    assert [(why.reason, why.start_delta) for why in why_not(conversion)] == [(Reason.CFA_EXPRESSION, 0x10)]
     assert verify(convert(image)).is_clean
 
 
@@ -192,9 +191,9 @@ def test_set_loc_is_interpreted_for_each_function() -> None:
 # CFI that standards leave open
 
 
-def why_not(conversion: Conversion) -> list[Skip]:
+def why_not(conversion: Conversion) -> list[Why]:
     """Return why functions and parts of them are left out: the reason, the detail, and where."""
-    return [piece.rows for piece in conversion.pieces if isinstance(piece.rows, Skip)]
+    return [piece.rows for piece in conversion.pieces if isinstance(piece.rows, Why)]
 
 
 def converted(arch: Arch, cie: asm.Cie, *instructions: asm.Instruction, size: int = 32) -> Conversion:
@@ -210,12 +209,12 @@ def test_a_register_after_an_expression() -> None:
     code = (asm.advance(4), asm.def_cfa_offset(16), asm.advance(4), vectors, asm.advance(4), asm.def_cfa_register(31))
     conversion = converted(AARCH64_LE, cie_of(AARCH64_LE), *code)
     text = "breg31 16; bregx 46 0; lit8; mul; plus"
-    assert why_not(conversion) == [(SkipReason.CFA_EXPRESSION, text, 8), (SkipReason.CFA_OFFSET_UNKNOWN, "", 12)]
+    assert why_not(conversion) == [(Reason.CFA_EXPRESSION, text, 8), (Reason.CFA_OFFSET_UNKNOWN, "", 12)]
     assert places(conversion) == [(0, 8)]
     # The CIE's only rule of the CFA is an expression.
     cie = cie_of(AMD64)._replace(instructions=(asm.def_cfa_expression(b"\x77\x08"), asm.offset(16, 1)))
     conversion = converted(AMD64, cie, asm.advance(4), asm.def_cfa_register(6))
-    assert why_not(conversion) == [(SkipReason.CFA_OFFSET_UNKNOWN, "", 4)]
+    assert why_not(conversion) == [(Reason.CFA_OFFSET_UNKNOWN, "", 4)]
     assert [str(row.state) for row in decoded(conversion).functions[0]] == ["cfa=r7+8 ra=c-8 fp=u"]
 
 
@@ -233,7 +232,7 @@ def test_an_fde_that_is_longer_than_its_section(in_parts: bool) -> None:  # noqa
     # One that ends with its section is whole, and one that cannot be expressed has that for its reason.
     assert converted(AMD64, cie_of(AMD64), *code, size=0x1000).is_whole is not in_parts
     skips = why_not(converted(AMD64, cie_of(AMD64), unsaid, size=0x1001))
-    assert [skip.reason for skip in skips] == [SkipReason.CFA_EXPRESSION]
+    assert [skip.reason for skip in skips] == [Reason.CFA_EXPRESSION]
 
 
 # Sizes
@@ -273,7 +272,7 @@ def test_the_largest_function() -> None:
     assert places(conversion) == [(0, limit - 1), (2 * limit, 16)]
     ((entry, skip),) = conversion.skips
     assert entry.size == limit
-    assert skip == (SkipReason.FUNCTION_TOO_LARGE, "4,294,967,296 bytes", 0)
+    assert skip == (Reason.FUNCTION_TOO_LARGE, "4,294,967,296 bytes", 0)
     assert verify(image, decoded(conversion)).is_clean
 
 

@@ -12,7 +12,7 @@ from cfi2sframe import convert
 from cfi2sframe.abi import AARCH64_BE
 from cfi2sframe.api import verify
 from cfi2sframe.conversion.convert import Options
-from cfi2sframe.conversion.reasons import SkipReason
+from cfi2sframe.why import Reason
 from tests.support.needs import need
 from tests.support.oracle import known_wrong
 from tests.support.oracle.gas import Pair, assemble, functions_of, pair_of, problems_of
@@ -117,7 +117,7 @@ def test_same_meaning_in_no_more_rows(assembled: Assembled, request: pytest.Fixt
         assert (pair.image.arch is AARCH64_BE) == (assembler.options == BIG_ENDIAN)
     if name == AT_THE_CFA and assembler.target == "aarch64" and assembler.said.version < 3:
         ((_, why),) = convert(pair.image, **assembler.said._asdict()).skips
-        assert (why.reason, why.detail) == (SkipReason.OFFSET_RANGE, "*(c)")
+        assert (why.reason, why.detail) == (Reason.OFFSET_RANGE, "*(c)")
         return
     if pair.ours is not None:
         assert verify(pair.image, pair.ours, source=assembler.said.source).is_clean

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What SFrame can express, in which version: a case per reason to leave a function out, and what is kept."""
 
+import re
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+import cfi2sframe
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X, Arch
-from cfi2sframe.conversion.lower import InParts, Lowering, Skip, Target, check_target, pieces_within
-from cfi2sframe.conversion.reasons import SkipReason
+from cfi2sframe.conversion.lower import InParts, Lowering, Target, check_target, pieces_within
 from cfi2sframe.dwarf.entries import DwarfCie
 from cfi2sframe.dwarf.rules import (
     CfaRule,
@@ -22,6 +24,7 @@ from cfi2sframe.dwarf.rules import (
 )
 from cfi2sframe.errors import RequestError
 from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, FunctionBody, Rule
+from cfi2sframe.why import Reason, Why
 from tests.support.dwarf.rules import at_cfa, at_expression, in_register, is_expression, register_offset, value_at_cfa
 from tests.support.elf.samples import parsed_cie
 from tests.support.sframe.bodies import body_of_rows
@@ -77,19 +80,19 @@ def table_of(*states: RowState) -> UnwindTable:
 
 def lower(
     arch: Arch, version: int, *states: RowState, errata: int = 2, cie: DwarfCie | None = None
-) -> FunctionBody | InParts | Skip:
+) -> FunctionBody | InParts | Why:
     return Lowering(Target(arch, version, errata)).lower(table_of(*states), cie or parsed_cie(arch))
 
 
-def body_of(result: FunctionBody | InParts | Skip) -> FunctionBody:
+def body_of(result: FunctionBody | InParts | Why) -> FunctionBody:
     assert isinstance(result, FunctionBody)
     return result
 
 
-def why_not(result: FunctionBody | InParts | Skip) -> Skip:
+def why_not(result: FunctionBody | InParts | Why) -> Why:
     """Return why a function, or a part of it, is left out: the first reason."""
     assert not isinstance(result, FunctionBody)
-    return result if isinstance(result, Skip) else next(why for why in result.pieces if isinstance(why, Skip))
+    return result if isinstance(result, Why) else next(why for why in result.pieces if isinstance(why, Why))
 
 
 class Case(NamedTuple):
@@ -107,67 +110,67 @@ LOADED = is_expression(RSP_16_DEREF)
 BIG = 1 << 31
 # fmt: off
 LEFT_OUT = {
-    SkipReason.CFA_EXPRESSION: (
+    Reason.CFA_EXPRESSION: (
         Case(AMD64, state(AMD64, is_expression(DEREF_PLUS)), "breg7 40; deref; plus_uconst 8", ALL),
         Case(AMD64, state(AMD64, is_expression(DAMAGED)), "bytes 77", ALL),
         Case(AMD64, state(AMD64, is_expression(b"")), "", ALL),
         Case(AMD64, state(AMD64, is_expression(RSP_16_DEREF)), "*(rsp+16)", OLD, FrameState(load(7, 16), RA8)),
     ),
-    SkipReason.CFA_BASE_REGISTER: (
+    Reason.CFA_BASE_REGISTER: (
         Case(AMD64, state(AMD64, register_offset(3, 16)), "rbx+16", OLD, FrameState(at(3, 16), RA8)),
         Case(S390X, state(S390X, register_offset(10, 160)), "r10+160", (2,), FrameState(at(10, 160))),
     ),
-    SkipReason.CFA_UNDEFINED: (
+    Reason.CFA_UNDEFINED: (
         Case(AMD64, state(AMD64, None), "", ALL),
     ),
-    SkipReason.CFA_OFFSET_UNKNOWN: (
+    Reason.CFA_OFFSET_UNKNOWN: (
         Case(AMD64, state(AMD64, NoCfa.UNKNOWN), "", ALL),
     ),
-    SkipReason.RA_EXPRESSION: (
+    Reason.RA_EXPRESSION: (
         Case(AMD64, state(AMD64, ra=at_expression(RBX_8_DEREF)), "breg3 8; deref", ALL),
         Case(AMD64, state(AMD64, ra=is_expression(RBX_8)), "rbx+8", OLD, FrameState(ENTRY, at(3, 8))),
         Case(AMD64, state(AMD64, ra=at_expression(RBX_8)), "*(rbx+8)", OLD, FrameState(ENTRY, load(3, 8))),
     ),
-    SkipReason.RA_IN_REGISTER: (
+    Reason.RA_IN_REGISTER: (
         Case(AMD64, state(AMD64, ra=in_register(2)), "rcx+0", OLD, FrameState(ENTRY, at(2, 0))),
         Case(AARCH64_LE, state(AARCH64_LE, ra=in_register(9)), "x9+0", OLD, FrameState(at(31, 0), at(9, 0))),
     ),
-    SkipReason.RA_NOT_AT_FIXED_OFFSET: (
+    Reason.RA_NOT_AT_FIXED_OFFSET: (
         Case(AMD64, state(AMD64, ra=at_cfa(-16)), "*(c-16)", OLD, FrameState(ENTRY, saved(-16))),
         Case(AMD64, state(AMD64, ra=at_expression(CFA_MINUS_24)), "*(c-24)", OLD, FrameState(ENTRY, saved(-24))),
     ),
-    SkipReason.RA_IS_CFA_VALUE: (
+    Reason.RA_IS_CFA_VALUE: (
         Case(AMD64, state(AMD64, LOADED, ra=value_at_cfa(-8)), "CFA-8", ALL),
         Case(AMD64, state(AMD64, ra=value_at_cfa(-8)), "CFA-8", OLD, FrameState(ENTRY, at(7, 0))),
         Case(S390X, state(S390X, ra=is_expression(CFA_MINUS_24)), "CFA-24", (2,), FrameState(at(15, 160), at(15, 136))),
     ),
-    SkipReason.RA_UNSPECIFIED: (
+    Reason.RA_UNSPECIFIED: (
         Case(AMD64, state(AMD64, ra=NoRule.SAME_VALUE), "", ALL),
         Case(AMD64, state(AMD64, ra=in_register(16)), "", ALL),
     ),
-    SkipReason.RA_UNDEFINED: (
+    Reason.RA_UNDEFINED: (
         Case(AMD64, state(AMD64, ra=NoRule.UNDEFINED), "", (1,), OUTERMOST),
     ),
-    SkipReason.FP_EXPRESSION: (
+    Reason.FP_EXPRESSION: (
         Case(AMD64, state(AMD64, fp=at_expression(RBX_8_DEREF)), "breg3 8; deref", ALL),
         Case(AMD64, state(AMD64, fp=at_expression(b"\x76\x00")), "*(rbp)", OLD, FrameState(ENTRY, RA8, load(6, 0))),
         Case(AMD64, state(AMD64, fp=is_expression(RSP_16)), "rsp+16", OLD, FrameState(ENTRY, RA8, at(7, 16))),
     ),
-    SkipReason.FP_IN_REGISTER: (
+    Reason.FP_IN_REGISTER: (
         Case(AMD64, state(AMD64, fp=in_register(11)), "r11+0", OLD, FrameState(ENTRY, RA8, at(11, 0))),
     ),
-    SkipReason.FP_IS_CFA_VALUE: (
+    Reason.FP_IS_CFA_VALUE: (
         Case(AMD64, state(AMD64, LOADED, fp=value_at_cfa(-16)), "CFA-16", ALL),
         # GHC's code with -g.
         Case(AMD64, state(AMD64, fp=value_at_cfa(-16)), "CFA-16", OLD, FrameState(ENTRY, RA8, at(7, -8))),
     ),
-    SkipReason.FP_UNDEFINED: (
+    Reason.FP_UNDEFINED: (
         Case(AMD64, state(AMD64, fp=NoRule.UNDEFINED), "", ALL),
     ),
-    SkipReason.FP_WITHOUT_RA: (
+    Reason.FP_WITHOUT_RA: (
         Case(AARCH64_LE, state(AARCH64_LE, fp=at_cfa(-16)), "", OLD, FrameState(at(31, 0), None, saved(-16))),
     ),
-    SkipReason.SP_RULE: (
+    Reason.SP_RULE: (
         Case(AMD64, state(AMD64, sp=NoRule.UNDEFINED), "undefined", ALL),
         Case(AMD64, state(AMD64, sp=at_expression(RSP_16_DEREF)), "breg7 16; deref", ALL),
         # Two loads, a load and a sum; and an RA that counts from a loaded CFA, where SP does not.
@@ -190,7 +193,7 @@ LEFT_OUT = {
         Case(S390X, state(S390X, register_offset(10, 160), ra=at_cfa(-48), sp=in_register(16)), "f0", (2,),
              FrameState(at(16, 160), load(10, 112))),
     ),
-    SkipReason.OFFSET_RANGE: (
+    Reason.OFFSET_RANGE: (
         Case(AMD64, state(AMD64, register_offset(7, BIG)), "rsp+2147483648", ALL),
         Case(AMD64, state(AMD64, register_offset(7, -BIG - 1)), "rsp-2147483649", ALL),
         Case(AMD64, state(AMD64, fp=at_cfa(-BIG - 8)), "*(c-2147483656)", ALL),
@@ -200,37 +203,30 @@ LEFT_OUT = {
         Case(S390X, state(S390X, ra=at_cfa(-47)), "*(c-47)", (2,), FrameState(at(15, 160), saved(-47))),
         Case(S390X, state(S390X, register_offset(15, 160 + 8 * BIG)), "r15+17179869344", (2, 3)),
     ),
-    SkipReason.PAUTH_WITH_PC: (
+    Reason.PAUTH_WITH_PC: (
         Case(AARCH64_LE, state(AARCH64_LE, ra=at_cfa(-8), signing=RaSigning.SIGNED_WITH_PC), "", ALL),
     ),
-    SkipReason.PAUTH_UNKNOWN: (
+    Reason.PAUTH_UNKNOWN: (
         Case(AARCH64_LE, state(AARCH64_LE, signing=RaSigning.UNKNOWN), "", ALL),
     ),
 }
 # fmt: on
-#: Reasons that no row is to blame for.
-ELSEWHERE = {
-    SkipReason.FUNCTION_TOO_LARGE,  # the FDE: test_convert.py
-    SkipReason.PAST_CODE,  # the FDE: test_convert.py
-    SkipReason.READER,  # whom the section is for: cli/test_readers.py
-}
-
-
 def test_every_reason_has_a_case() -> None:
-    assert LEFT_OUT.keys() | ELSEWHERE == set(SkipReason)
-    assert not LEFT_OUT.keys() & ELSEWHERE
+    room = Path(cfi2sframe.__file__).parent / "conversion"
+    texts = [(room / name).read_text() for name in ("reduce.py", "lower.py")]
+    assert {reason.name for reason in LEFT_OUT} == set(re.findall(r"\bReason\.([A-Z_]+)", "".join(texts)))
 
 
 @pytest.mark.parametrize(
     ("reason", "case"),
     [pytest.param(r, c, id=f"{r.name}-{c.arch.name}-{c.detail}") for r in LEFT_OUT for c in LEFT_OUT[r]],
 )
-def test_left_out_or_flexible(reason: SkipReason, case: Case) -> None:
+def test_left_out_or_flexible(reason: Reason, case: Case) -> None:
     before = state(case.arch)
     for version in range(case.arch.first_version, 4):
         result = lower(case.arch, version, before, case.state)
         if version in case.versions:
-            assert why_not(result) == Skip(reason, case.detail, 4)
+            assert why_not(result) == Why(reason, case.detail, 4)
         else:
             rows = body_of(result).rows
             assert rows[1] == FrameRow(4, case.said or OUTERMOST)
@@ -245,7 +241,7 @@ def test_a_cfa_offset_that_s390x_cannot_encode() -> None:
             result = lower(arch, version, state(arch, register_offset(arch.sp_register, entry + 4)))
             if arch is S390X:
                 detail = "r15+164" if version == 3 else "CFA=r15+164"
-                assert result == Skip(SkipReason.OFFSET_RANGE, detail, 0)
+                assert result == Why(Reason.OFFSET_RANGE, detail, 0)
             else:
                 assert not body_of(result).is_flexible
 
@@ -258,14 +254,14 @@ def test_another_return_column() -> None:
             if version == 3 or arch is S390X:
                 assert [found.state.ra for found in body_of(result).rows] == [at(3, 0)]
             else:
-                assert result == Skip(SkipReason.RA_IN_REGISTER, f"{arch.register_name(3)}+0", 0)
+                assert result == Why(Reason.RA_IN_REGISTER, f"{arch.register_name(3)}+0", 0)
 
 
 def test_a_return_column_that_is_no_register() -> None:
     """Version 2 has words for registers of s390x: those that the ABI has, since readers refuse others."""
     for number, is_described in ((31, True), (32, False), (142, False)):
         row, cie = state(S390X, ra=in_register(number)), parsed_cie(S390X, ra_register=number)
-        skip = Skip(SkipReason.RA_IN_REGISTER, f"r{number}+0", 0)
+        skip = Why(Reason.RA_IN_REGISTER, f"r{number}+0", 0)
         assert (lower(S390X, 2, row, cie=cie) == skip) is not is_described
 
 
@@ -332,14 +328,14 @@ def test_a_signal_frame_of_linux() -> None:
     cie = parsed_cie(AMD64, is_signal_frame=True)
     said = FrameRow(0, FrameState(load(7, 160), load(7, 168), load(7, 120)))
     assert lower(AMD64, 3, row, cie=cie) == body_of_rows((said,), is_flexible=True, is_signal_frame=True)
-    assert lower(AMD64, 2, row, cie=cie) == Skip(SkipReason.CFA_EXPRESSION, "*(rsp+160)", 0)
+    assert lower(AMD64, 2, row, cie=cie) == Why(Reason.CFA_EXPRESSION, "*(rsp+160)", 0)
 
 
 def test_the_largest_register_of_a_control_word() -> None:
     last = (1 << 29) - 1
     assert body_of(lower(AMD64, 3, state(AMD64, register_offset(last, 0)))).is_flexible
     result = lower(AMD64, 3, state(AMD64, register_offset(last + 1, 0)))
-    assert why_not(result) == Skip(SkipReason.OFFSET_RANGE, "r536870912+0", 0)
+    assert why_not(result) == Why(Reason.OFFSET_RANGE, "r536870912+0", 0)
 
 
 # Errata, flags and rows
@@ -363,7 +359,7 @@ def test_errata(version: int, errata: int, is_said: bool, is_pcrel: bool) -> Non
     if is_said:
         assert body_of(result).rows == (FrameRow(0, FrameState(ENTRY, RA8)), FrameRow(4, OUTERMOST))
     else:
-        assert why_not(result) == Skip(SkipReason.RA_UNDEFINED, "", 4)
+        assert why_not(result) == Why(Reason.RA_UNDEFINED, "", 4)
 
 
 def test_an_outermost_frame_needs_nothing_else() -> None:
@@ -432,8 +428,8 @@ def test_rules_in_words() -> None:
 # Parts
 
 
-def starts_of(piece: FunctionBody | Skip) -> tuple[int, ...] | Skip:
-    return piece if isinstance(piece, Skip) else piece.starts
+def starts_of(piece: FunctionBody | Why) -> tuple[int, ...] | Why:
+    return piece if isinstance(piece, Why) else piece.starts
 
 
 def test_rows_that_cannot_be_expressed_leave_holes() -> None:
@@ -443,13 +439,13 @@ def test_rows_that_cannot_be_expressed_leave_holes() -> None:
     pushed = state(AMD64, register_offset(7, 16))
     result = lower(AMD64, 2, rbx, entry, pushed, rbx, r12, expression, pushed, entry)
     assert isinstance(result, InParts)
-    base, shape = SkipReason.CFA_BASE_REGISTER, SkipReason.CFA_EXPRESSION
+    base, shape = Reason.CFA_BASE_REGISTER, Reason.CFA_EXPRESSION
     assert list(zip(result.starts, map(starts_of, result.pieces), strict=True)) == [
-        (0, Skip(base, "rbx+8", 0)),
+        (0, Why(base, "rbx+8", 0)),
         (4, (0, 4)),
-        (12, Skip(base, "rbx+8", 12)),
-        (16, Skip(base, "r12+8", 16)),
-        (20, Skip(shape, "breg7 40; deref; plus_uconst 8", 20)),
+        (12, Why(base, "rbx+8", 12)),
+        (16, Why(base, "r12+8", 16)),
+        (20, Why(shape, "breg7 40; deref; plus_uconst 8", 20)),
         (24, (0, 4)),
     ]
 

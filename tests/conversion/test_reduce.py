@@ -8,12 +8,13 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
-from cfi2sframe.conversion.lower import InParts, Lowering, Skip, Target
+from cfi2sframe.conversion.lower import InParts, Lowering, Target
 from cfi2sframe.dwarf.expression import Expression
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState, UnwindTable
 from cfi2sframe.sframe.model import FrameState, Function, Rule, Section
 from cfi2sframe.sframe.read import read_section
 from cfi2sframe.verification.row_difference import row_difference
+from cfi2sframe.why import Why
 from tests.support.conversion.evaluation import WORD, Values, address_of, dwarf_values, register_value, sframe_values
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.dwarf.naive_compare import row_of
@@ -92,12 +93,12 @@ def rows(draw: st.DrawFn) -> Drawn:
     return Drawn(state, target)
 
 
-def lowered(drawn: Drawn) -> FrameState | Skip:
+def lowered(drawn: Drawn) -> FrameState | Why:
     """Return the row after it has been written and read again, or why it is left out."""
     target = drawn.target
     body = Lowering(target).lower(UnwindTable((0,), (drawn.state,)), parsed_cie(target.arch))
     assert not isinstance(body, InParts), "one row has no parts"
-    if isinstance(body, Skip):
+    if isinstance(body, Why):
         return body
     section = with_functions(Section(target.version, target.arch.abi_id), (Function(0x1000, 16, body),))
     (row,) = read_section(section_bytes(section, target.arch, 0x2000), 0x2000).functions[0].rows
@@ -161,7 +162,7 @@ def test_verification_finds_each_other_value(drawn: Drawn, data: st.DataObject) 
     """For any SFrame row: no difference if, and only if, the values are the same."""
     arch = drawn.target.arch
     state = lowered(drawn._replace(target=Target(arch, 3)))
-    if isinstance(state, Skip):
+    if isinstance(state, Why):
         state = FrameState(Rule(arch.sp_register, 0, deref=False))
     assert state.cfa is not None
     registers = st.sampled_from(registers_of(arch))

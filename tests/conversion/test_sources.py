@@ -13,7 +13,7 @@ from cfi2sframe.abi import AMD64, Arch
 from cfi2sframe.api import convert, decode_made, verify
 from cfi2sframe.constants.elf import EM_X86_64
 from cfi2sframe.conversion.convert import Options, convert_image
-from cfi2sframe.conversion.reasons import Fate, SkipReason, UnreadSource
+from cfi2sframe.conversion.reasons import Fate, UnreadSource
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import CfiError
@@ -21,6 +21,7 @@ from cfi2sframe.jobs.conversion import refusal_of, warnings_of
 from cfi2sframe.report.coverage import coverage_data
 from cfi2sframe.report.coverage_report import coverage_report
 from cfi2sframe.sframe.read import read_section
+from cfi2sframe.why import Reason
 from tests.support.conversion.sums import check_sums, convert_checked
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import CODE, TEXT_VADDR, Code, cie_of, linked_file
@@ -109,7 +110,7 @@ def test_counts_of_each_source() -> None:
     assert coverage.sources == {".eh_frame": 2, ".debug_frame": 2}
     assert coverage.dropped == {Fate.BETTER_SOURCE.value: 1}
     assert [(item.reason, item.source) for item in coverage.of_kind("left out")] == [
-        (SkipReason.CFA_EXPRESSION.name, ".debug_frame")
+        (Reason.CFA_EXPRESSION.name, ".debug_frame")
     ]
     assert [item.source for item in coverage.of_kind("damaged")] == [".debug_frame"]
     assert "Functions from .eh_frame: 2, .debug_frame: 2." in coverage_report([coverage]).notes

@@ -13,7 +13,7 @@ from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.api import convert, decode_made, verify
 from cfi2sframe.constants.elf import STT_FUNC
 from cfi2sframe.conversion.convert import Options, convert_image
-from cfi2sframe.conversion.reasons import SkipReason, UnreadSource
+from cfi2sframe.conversion.reasons import UnreadSource
 from cfi2sframe.conversion.sources import read_programs
 from cfi2sframe.conversion.uncovered import as_cfi
 from cfi2sframe.dwarf.fdes import RowFunction
@@ -25,11 +25,12 @@ from cfi2sframe.emit import emit
 from cfi2sframe.errors import ElfError, ErrorKind, InputError, UnfitError
 from cfi2sframe.instructions import derive as door
 from cfi2sframe.instructions.derive import Derived
-from cfi2sframe.instructions.states import CodeReason, Underived
+from cfi2sframe.instructions.states import Underived
 from cfi2sframe.jobs.conversion import refusal_of
 from cfi2sframe.range_map import Span
 from cfi2sframe.report.coverage import coverage_data
 from cfi2sframe.report.coverage_report import coverage_report
+from cfi2sframe.why import Reason
 from tests.support.conversion.sums import check_sums, convert_checked
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.dwarf.rules import at_cfa, is_expression, register_offset
@@ -96,7 +97,7 @@ def give(
         asked.append(tuple(covered))
         if error is not None:
             raise error
-        return Derived(functions, tuple(Underived(*gap, CodeReason.NOT_REACHED) for gap in left_out))
+        return Derived(functions, tuple(Underived(*gap, Reason.NOT_REACHED) for gap in left_out))
 
     monkeypatch.setattr(door, "derive", derive)
     return asked
@@ -180,7 +181,7 @@ def test_each_byte_has_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     coverage = check_sums(conversion, may_join=True)
     assert coverage.sources == {".eh_frame": 1, "code": 2}
     assert {item[1:] for item in coverage.missing_sums if item.kind == "without CFI"} == {
-        (SkipReason.CFA_EXPRESSION.value, 2, 32),
+        (Reason.CFA_EXPRESSION.value, 2, 32),
         ("no known entry leads there", 2, 32),
         ("", 1, 32),
     }
@@ -266,9 +267,7 @@ def test_objects(
             convert_image(image, FROM_CODE)
         return
     conversion = convert_checked(image, FROM_CODE)
-    assert [(each.start_vaddr, each.reason) for each in conversion.cfi.underived or ()] == [
-        (vaddr, CodeReason.NOT_REACHED)
-    ]
+    assert [(each.start_vaddr, each.reason) for each in conversion.cfi.underived or ()] == [(vaddr, Reason.NOT_REACHED)]
     (relocation,) = as_cfi(image, (derived(arch, vaddr + 16, vaddr + 48),)).relocations.values()
     names = [symbol.name for symbol in image.symbols(image.symbol_tables[0])]
     assert (names[relocation.symbol_index], relocation.addend) == expected

@@ -13,13 +13,14 @@ from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.api import convert, verify
 from cfi2sframe.conversion.convert import convert_image
-from cfi2sframe.conversion.reasons import SkipReason, UnreadSource
+from cfi2sframe.conversion.reasons import UnreadSource
 from cfi2sframe.conversion.sources import Cfi, find_cfi, read_programs
 from cfi2sframe.dwarf.fdes import CfiEntry
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import CostError
 from cfi2sframe.process.guard import limited
+from cfi2sframe.why import Reason
 from tests.support.conversion.sums import convert_checked
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, cie_of
@@ -117,7 +118,7 @@ def test_functions_without_true_depths(arch: Arch, function: GoFunction) -> None
     conversion = convert_checked(image)
     ((entry, skip),) = conversion.skips
     assert (entry.start_vaddr, entry.size) == (TEXT_VADDR, 32)
-    assert skip.reason is SkipReason.CFA_UNDEFINED
+    assert skip.reason is Reason.CFA_UNDEFINED
     assert account(conversion).of_kind("left out")[0].name == function.name
     assert account(conversion).sources == {".gopclntab": 1}
     assert verify(convert(image)).is_clean
@@ -135,7 +136,7 @@ def test_a_switch_of_stacks_has_no_rule_in_debug_frame_either(arch: Arch) -> Non
     conversion = convert_checked(image)
     ((entry, skip),) = conversion.skips
     assert (entry.section.name, entry.start_vaddr) == (".gopclntab", TEXT_VADDR)
-    assert skip.reason is SkipReason.CFA_UNDEFINED
+    assert skip.reason is Reason.CFA_UNDEFINED
     assert account(conversion).of_kind("left out")[0].name == switch.name
     (function,) = conversion.section.functions
     assert (function.start_vaddr, len(function.body.starts)) == (TEXT_VADDR + 64, 1)

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
-from cfi2sframe.instructions.states import CodeReason
+from cfi2sframe.why import Reason
 from tests.support.instructions.assembled import assembled, sources
 
 pytestmark = pytest.mark.oracle
@@ -62,7 +62,7 @@ def test_rows(file: str, name: str, tmp_path: Path) -> None:
     assert program.missing() == MISSING.get(name, set())
 
 
-def reasons(source: str, tmp_path: Path) -> dict[str, CodeReason]:
+def reasons(source: str, tmp_path: Path) -> dict[str, Reason]:
     return assembled(AMD64, source, tmp_path).reasons()
 
 
@@ -99,12 +99,12 @@ def test_reasons(tmp_path: Path) -> None:
     """
     found = reasons(source, tmp_path)
     assert {name: found[name] for name in found if name != ".Lmixed"} == {
-        "unknown": CodeReason.UNKNOWN,
-        "disagrees": CodeReason.PATHS_DISAGREE,
-        "traps": CodeReason.NOT_PROVEN,
-        "takes_arguments_off": CodeReason.NOT_PROVEN,
-        "leaves_something": CodeReason.NOT_PROVEN,
-        ".Lnothing": CodeReason.NOT_REACHED,
+        "unknown": Reason.UNKNOWN,
+        "disagrees": Reason.PATHS_DISAGREE,
+        "traps": Reason.NOT_PROVEN,
+        "takes_arguments_off": Reason.NOT_PROVEN,
+        "leaves_something": Reason.NOT_PROVEN,
+        ".Lnothing": Reason.NOT_REACHED,
     }
 
 

@@ -13,8 +13,8 @@ from cfi2sframe.api import decode, decode_existing
 from cfi2sframe.conversion.convert import Conversion
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.sframe.model import Function, FunctionBody
-from cfi2sframe.stubs import StubReason
 from cfi2sframe.stubs.scan import scan_stubs
+from cfi2sframe.why import Reason
 from tests.support.oracle import known_wrong
 from tests.support.oracle.tools import find_binutils
 from tests.support.stubs.emulate import measure
@@ -108,7 +108,7 @@ def test_every_byte_of_every_stub_has_a_row(image: ElfImage, conversion: Convers
     assert bare == {plt.start + offset for offset in ambiguous}
     left_out = conversion.stubs_left_out
     assert [(skip.start_vaddr, skip.size, skip.reason) for skip in left_out] == (
-        [(plt.start + ambiguous.start, len(ambiguous), StubReason.DEPTH_CONFLICT)] if ambiguous else []
+        [(plt.start + ambiguous.start, len(ambiguous), Reason.DEPTH_CONFLICT)] if ambiguous else []
     )
 
 

@@ -12,8 +12,9 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.conversion.convert import convert_image
-from cfi2sframe.stubs import StubReason, StubScan, StubSkip
+from cfi2sframe.stubs import StubScan, StubSkip
 from cfi2sframe.stubs.scan import scan_stubs
+from cfi2sframe.why import Reason
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import CODE, PT_LOAD, TEXT_VADDR, cie_of, linked_file
 from tests.support.stubs.handmade import (
@@ -41,7 +42,7 @@ def _plt(data: bytes, name: str = ".plt") -> StubScan:
     return _scan((name, PLT_VADDR, data))
 
 
-def _reasons(scan: StubScan) -> list[tuple[int, int, StubReason]]:
+def _reasons(scan: StubScan) -> list[tuple[int, int, Reason]]:
     return [(skip.start_vaddr, skip.size, skip.reason) for skip in scan.left_out]
 
 
@@ -78,7 +79,7 @@ def test_no_capstone_is_imported_for_a_file_without_stubs() -> None:
 
 def test_a_first_block_that_nothing_enters_is_left_out() -> None:
     scan = _scan((".plt", PLT_VADDR, push_and_leave()), (".plt.got", PLT_VADDR + 16, got_stub()))
-    assert _reasons(scan) == [(PLT_VADDR, 16, StubReason.ENTRY_UNKNOWN)]
+    assert _reasons(scan) == [(PLT_VADDR, 16, Reason.ENTRY_UNKNOWN)]
     assert summary(scan.functions) == [(PLT_VADDR + 16, 8, 8, [(0, 8)])]
 
 
@@ -111,7 +112,7 @@ def _only(scan: StubScan) -> StubSkip:
 def test_an_unknown_instruction_is_named(code: bytes, text: str) -> None:
     block = code + b"\xff\x25" + rel32(0x3000)
     skip = _only(_plt((block + b"\xcc" * (16 - len(block))) * 2))
-    assert skip.reason is StubReason.UNKNOWN_INSTRUCTION
+    assert skip.reason is Reason.UNKNOWN_INSTRUCTION
     # Processors disagree about this one's length; capstone 4 says what AMD's do.
     assert skip.detail.replace("call 4", "call 0x1006") == f"{text} at 0x{PLT_VADDR:x}"
 
@@ -120,7 +121,7 @@ def test_code_that_is_reached_with_two_depths_is_left_out() -> None:
     # The second stub's jump leads past the first block's push.
     plt = lazy_stubs(1) + lazy_stub(1, 32)[:-4] + rel32(-32 - 16 + 6)
     scan = _plt(plt)
-    assert StubReason.DEPTH_CONFLICT in {skip.reason for skip in scan.left_out}
+    assert Reason.DEPTH_CONFLICT in {skip.reason for skip in scan.left_out}
     assert depth_at(scan.functions, PLT_VADDR) == 16
     assert depth_at(scan.functions, PLT_VADDR + 6) is None
 
@@ -128,15 +129,15 @@ def test_code_that_is_reached_with_two_depths_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("block", "reason"),
     [
-        (b"\x58\xff\x25" + rel32(0x3000) + b"\xcc", StubReason.UNKNOWN_INSTRUCTION),
-        (b"\x48\x89\x04\x24\xc3\xcc\xcc\xcc", StubReason.UNKNOWN_INSTRUCTION),
+        (b"\x58\xff\x25" + rel32(0x3000) + b"\xcc", Reason.UNKNOWN_INSTRUCTION),
+        (b"\x48\x89\x04\x24\xc3\xcc\xcc\xcc", Reason.UNKNOWN_INSTRUCTION),
         # mov rax, [rsp]; mov [rsp], r11: the RA is in rax.
-        (b"\x48\x8b\x04\x24\x4c\x89\x1c\x24\xff\x25" + rel32(0x3000) + b"\xcc\xcc", StubReason.UNKNOWN_INSTRUCTION),
-        (b"\xe8" + rel32(0x10000) + b"\xeb\xfe\xcc", StubReason.UNKNOWN_INSTRUCTION),
-        (b"\x50\xeb\xfd" + b"\xcc" * 5, StubReason.ENTRY_UNKNOWN),
+        (b"\x48\x8b\x04\x24\x4c\x89\x1c\x24\xff\x25" + rel32(0x3000) + b"\xcc\xcc", Reason.UNKNOWN_INSTRUCTION),
+        (b"\xe8" + rel32(0x10000) + b"\xeb\xfe\xcc", Reason.UNKNOWN_INSTRUCTION),
+        (b"\x50\xeb\xfd" + b"\xcc" * 5, Reason.ENTRY_UNKNOWN),
     ],
 )
-def test_blocks_that_make_no_sense_are_left_out(block: bytes, reason: StubReason) -> None:
+def test_blocks_that_make_no_sense_are_left_out(block: bytes, reason: Reason) -> None:
     scan = _plt(block * 2)
     assert {skip.reason for skip in scan.left_out} == {reason}
     assert scan.left_out[0].start_vaddr == PLT_VADDR
@@ -164,7 +165,7 @@ def test_whatever_the_bytes_the_answer_is_whole_and_in_order(seed: int) -> None:
 def test_version_1_has_only_what_its_mask_test_finds() -> None:
     stubs = ((".plt", PLT_VADDR, lazy_stubs(3)), (".plt.got", PLT_VADDR + 0x100, got_stub() * 2))
     scan = _scan(*stubs, version=1)
-    assert _reasons(scan) == [(PLT_VADDR + 16, 48, StubReason.VERSION_1_MASK)]
+    assert _reasons(scan) == [(PLT_VADDR + 16, 48, Reason.VERSION_1_MASK)]
     assert summary(scan.functions) == [(PLT_VADDR, 16, 0, FIRST_ROWS), (PLT_VADDR + 0x100, 16, 8, [(0, 8)])]
 
 
@@ -225,7 +226,7 @@ def test_s390x_instructions_that_lose_the_frame_are_left_out(code: bytes) -> Non
     block = code + S390X_LARL + S390X_LG + S390X_BR + b"\x07\0" * 6
     scan = scan_stubs(file_with((".plt", PLT_VADDR, block * 3), arch=S390X), 3)
     assert not scan.functions
-    assert {skip.reason for skip in scan.left_out} == {StubReason.UNKNOWN_INSTRUCTION}
+    assert {skip.reason for skip in scan.left_out} == {Reason.UNKNOWN_INSTRUCTION}
 
 
 # Stubs and CFI
@@ -238,7 +239,7 @@ def test_a_first_block_without_stubs() -> None:
     text = asm.Fde(cie_of(AMD64), TEXT_VADDR, 0x20)
     rows = (asm.def_cfa_offset(16), asm.advance(6), asm.def_cfa_offset(24))
     own = asm.Fde(cie_of(AMD64), vaddr, 0x10, rows)
-    for fdes, reasons in (([text, own], []), ([text], [StubReason.ENTRY_UNKNOWN])):
+    for fdes, reasons in (([text, own], []), ([text], [Reason.ENTRY_UNKNOWN])):
         data = linked_file(AMD64, fdes, more=(plt,), segments=(asm.Segment(PT_LOAD, 5, (".plt",)),))
         conversion = convert_image(load(data))
         assert [skip.reason for skip in conversion.stubs_left_out] == reasons

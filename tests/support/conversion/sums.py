@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cfi2sframe import Conversion, account, convert
 from cfi2sframe.constants.sframe import FDE_SIZE, HEADER_SIZE
 from cfi2sframe.conversion.convert import Options
-from cfi2sframe.conversion.lower import InParts, Result, Skip, lower_programs
+from cfi2sframe.conversion.lower import InParts, Result, lower_programs
 from cfi2sframe.conversion.owners import map_code
 from cfi2sframe.conversion.pieces import results_of
 from cfi2sframe.conversion.reasons import Fate
@@ -17,6 +17,7 @@ from cfi2sframe.dwarf.fdes import FdeIndex
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.report.coverage import NAMED_COUNT, Coverage
 from cfi2sframe.sframe.model import Function
+from cfi2sframe.why import Reason, Why
 
 DEFAULTS = Options()
 
@@ -50,9 +51,10 @@ class Owned(NamedTuple):
 
     ranges: list[tuple[int, int, FdeIndex]]
     results: list[Result]
-    #: The number of the FDE, start and end of each hole in what an FDE owns.
+    #: The number of the FDE, start and end of what it owns and has no rows for.
     holes: list[tuple[int, int, int]]
-    #: The FDEs that have rows in what they own.
+    #: The FDEs that have rows in what they own, and with them those of whose range something else owns a part.
+    with_rows: set[int]
     described: set[int]
 
 
@@ -63,13 +65,14 @@ def owned_by_fdes(conversion: Conversion) -> Owned:
     ranges = [(start, end, owner) for start, end, owner in owners if not isinstance(owner, Function | None)]
     results = results_of(entries, lower_programs(conversion.cfi.programs, conversion.target))
     holes = list(_holes_within(conversion, ranges, results))
-    sizes = Counter[int]()
-    for number, start, end in holes:
-        sizes[number] -= end - start
+    held, lacking = Counter[int](), Counter[int]()
     for start, end, number in ranges:
-        sizes[number] += end - start
-    described = {number for number, size in sizes.items() if size and not isinstance(results[number], Skip)}
-    return Owned(ranges, results, holes, described)
+        held[number] += end - start
+    for fde, start, end in holes:
+        lacking[fde] += end - start
+    with_rows = {number for number, size in held.items() if lacking[number] < size}
+    described = {number for number in held if lacking[number] < entries.sizes[number]}
+    return Owned(ranges, results, holes, with_rows, described)
 
 
 def derived_of(conversion: Conversion) -> set[int]:
@@ -85,6 +88,8 @@ def _check_functions(coverage: Coverage, conversion: Conversion, *, may_join: bo
     assert sum(counts) + others == len(conversion.cfi.entries) - len(derived)
     assert coverage.described_count == conversion.described_count
     assert sum(coverage.dropped.values()) == coverage.dropped_count
+    # The table of reasons is the only source of names and sentences.
+    assert all(Reason[each.reason].value == each.message for each in coverage.missing if each.reason)
     places = {kind: [each for each in coverage.missing if each.kind == kind] for kind in ("left out", "damaged")}
     assert (len(places["left out"]), len(places["damaged"])) == (coverage.left_out_count, coverage.damaged_count)
     holes = coverage.of_kind("in part")
@@ -98,11 +103,12 @@ def _check_functions(coverage: Coverage, conversion: Conversion, *, may_join: bo
     assert None not in begun
     assert coverage.record_count == len(conversion.section.functions)
     assert all(conversion.fates[number].has_code or conversion.fates[number] is Fate.DERIVED for number in numbers)
-    said = owned_by_fdes(conversion).described
+    owned = owned_by_fdes(conversion)
+    said = owned.described
     assert len(said - derived) == coverage.described_count + coverage.in_part_count
     assert len(said & derived) == coverage.sources.get("code", 0)
     assert len(said) == sum(coverage.sources.values())
-    assert set(numbers) <= said if may_join else set(numbers) == said
+    assert set(numbers) <= owned.with_rows if may_join else set(numbers) == owned.with_rows
     assert 0 <= coverage.code_percent <= 100
 
 
@@ -118,8 +124,8 @@ def _check_pieces(conversion: Conversion) -> None:
     for start, end, origin, rows in pieces:
         if origin is not None:
             found[origin] += end - start
-        assert (conversion.section.holder_of(start) is None) == isinstance(rows, Skip)
-        assert (conversion.section.holder_of(end - 1) is None) == isinstance(rows, Skip)
+        assert (conversion.section.holder_of(start) is None) == isinstance(rows, Why)
+        assert (conversion.section.holder_of(end - 1) is None) == isinstance(rows, Why)
     assert found == owned
 
 
@@ -140,11 +146,6 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
     # Counted the other way round, from ranges instead of outcomes.
     described = [(f.start_vaddr, f.start_vaddr + f.size) for f in conversion.section.functions]
     owned = owned_by_fdes(conversion)
-    left_out = [
-        (start, end)
-        for start, end, number in owned.ranges
-        if isinstance(owned.results[number], Skip) and number not in derived
-    ]
     all_holes = owned.holes
     holes = [(start, end) for number, start, end in all_holes if number not in derived]
     hole_size = sum(item.size for item in coverage.missing_sums if item.kind == "in part")
@@ -153,20 +154,15 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
         for number, start, end in all_holes
         if number in owned.described and number not in derived
     )
-    left_out += holes
     padding = dict(conversion.padding)
     hole_ends = {end for _, _, end in all_holes}
     fde_ends = [
-        end for _, end, number in owned.ranges if not isinstance(owned.results[number], Skip) and end not in hole_ends
+        end for _, end, number in owned.ranges if not isinstance(owned.results[number], Why) and end not in hole_ends
     ]
     assert coverage.padding_size == sum(padding[end] - end for end in fde_ends if end in padding)
     assert coverage.described_size == sum(_bytes_in_code(image, *span) for span in described)
-    assert coverage.left_out_size == sum(_bytes_in_code(image, *span) for span in left_out)
-    from_code = [
-        (start, end)
-        for start, end, number in owned.ranges
-        if number in derived and not isinstance(owned.results[number], Skip)
-    ]
+    assert coverage.left_out_size == sum(_bytes_in_code(image, *span) for span in holes)
+    from_code = [(start, end) for start, end, number in owned.ranges if number in derived]
     without = [(start, end) for number, start, end in all_holes if number in derived]
     assert coverage.from_code_size == sum(_bytes_in_code(image, *span) for span in from_code) - sum(
         _bytes_in_code(image, *span) for span in without
@@ -176,14 +172,16 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
 def _holes_within(
     conversion: Conversion, ranges: list[tuple[int, int, FdeIndex]], results: list[Result]
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield the FDEs' numbers and addresses of holes that belong to no other FDE, counted from the holes themselves."""
+    """Yield the FDEs' numbers and addresses of what has no rows and belongs to no other FDE."""
     entries = conversion.cfi.entries
     for start, end, number in ranges:
         result = results[number]
+        if isinstance(result, Why):
+            yield number, start, end
         if isinstance(result, InParts):
             ends = (*result.starts[1:], entries.sizes[number])
             for hole, end_delta in zip(result.pieces, ends, strict=True):
-                if isinstance(hole, Skip):
+                if isinstance(hole, Why):
                     hole_start, hole_end = (entries.starts[number] + delta for delta in (hole.start_delta, end_delta))
                     if max(start, hole_start) < min(end, hole_end):
                         yield number, max(start, hole_start), min(end, hole_end)

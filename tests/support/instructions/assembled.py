@@ -26,8 +26,8 @@ from cfi2sframe.dwarf.expression import Expression
 from cfi2sframe.dwarf.rules import NoRule, RowState, UnwindTable
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.instructions.derive import Derived, derive
-from cfi2sframe.instructions.states import CodeReason
 from cfi2sframe.range_map import Span
+from cfi2sframe.why import Reason
 from tests.support.needs import need
 
 _PREFIXES: Final = {AMD64.name: "x86_64-linux-gnu", AARCH64_LE.name: "aarch64-linux-gnu", S390X.name: "s390x-linux-gnu"}
@@ -73,7 +73,7 @@ class Program(NamedTuple):
         places = {self._place(vaddr) for vaddr in self.rows if vaddr not in rows}
         return {place.partition("+")[0] for place in places}
 
-    def reasons(self) -> dict[str, CodeReason]:
+    def reasons(self) -> dict[str, Reason]:
         """Return why code at labels has no rows."""
         return {
             name: reason
