@@ -33,6 +33,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("core", metavar="CORE", nargs="?", help="the core file; - is standard input")
     add_option(parser, "--pid N", "trace a live process instead", type=positive)
     add_option(parser, "--executable FILE", "program that dumped CORE, if it is not at its own path")
+    add_option(
+        parser, "--sysroot DIR", "directory below which the mapped files are: those of another machine", default=""
+    )
     add_option(parser, "--thread N", "id of a thread, or all (default all)", type=_thread)
     add_version(parser)
     add_source(parser, ("code",))
@@ -56,6 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError(f"no core file {core}; for a process: {PROGRAM} trace --pid {core}")
     if pid is not None and arguments.executable is not None:
         raise RequestError("--executable is only valid with CORE; a process knows its program")
+    if arguments.sysroot and not os.path.isdir(arguments.sysroot):
+        raise RequestError(f"--sysroot: {arguments.sysroot} is no directory")
     printing = printing_of(arguments, () if core is None else (core,))
     store = FileStore(arguments.sframe_version or 3, arguments.source, debug_file_of(arguments) or "auto")
     name = "<stdin>" if core == STANDARD_INPUT else core
@@ -65,9 +70,10 @@ def run(arguments: argparse.Namespace) -> int:
         # Memory of a process that was never touched costs it nothing.
         with limited(resident_size(pid) if data is None else stored_size(data)):
             if data is None:
-                traced = trace_process(pid, store=store, thread=arguments.thread)
+                traced = trace_process(pid, store=store, thread=arguments.thread, sysroot=arguments.sysroot)
             else:
-                traced = trace_core(data, executable=arguments.executable, store=store, thread=arguments.thread)
+                chosen = {"executable": arguments.executable, "thread": arguments.thread}
+                traced = trace_core(data, store=store, sysroot=arguments.sysroot, **chosen)
             origin = {"file": name} if name else {"pid": pid}
             text = f"{traced}\n" if printing.format == "text" else traced.json(schema=SCHEMA_VERSION, **origin)
     with printing.open() as out:

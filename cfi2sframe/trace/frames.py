@@ -26,6 +26,8 @@ ADDRESS_MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 DEFAULT_PAC_MASK: Final = 0xFFFF_0000_0000_0000
 _WORD_SIZE: Final = 8
 MAX_FRAMES: Final = 100_000
+#: Linux maps nothing below it (vm.mmap_min_addr), so a PC there is a call through a null pointer.
+_NULL_END: Final = 1 << 16
 
 #: Types of notes in cores, which are also those of ptrace's register sets.
 NT_PRSTATUS: Final = 1
@@ -82,13 +84,15 @@ class Ending(NamedTuple):
 class TraceEntry(NamedTuple):
     """A frame of a trace, and what finds its caller: a row, or at a signal trampoline the kernel's record of registers.
 
-    `found` is None at trampolines, and where there is no row; `cfa` also in a last frame.
+    `found` is None at trampolines, and where there is no row; `cfa` also in the last. `is_null_call`: the PC is where
+    a null pointer led to, and the caller where the call has left its return address.
     """
 
     frame: Frame
     found: Found | None = None
     cfa: int | None = None
     is_trampoline: bool = False
+    is_null_call: bool = False
 
 
 class Trace(NamedTuple):
@@ -141,7 +145,8 @@ def _step(
         if interrupted is not None:
             return TraceEntry(frame, is_trampoline=True), interrupted
     if isinstance(found, Ending):
-        return TraceEntry(frame), found
+        called_from = _caller_of_null(frame, read_memory, arch)
+        return TraceEntry(frame, is_null_call=called_from is not None), called_from or found
     caller = caller_of(frame, found, read_memory, pac_mask=pac_mask)
     if isinstance(caller, Ending):
         return TraceEntry(frame, found), caller
@@ -151,6 +156,17 @@ def _step(
         if interrupted is not None and interrupted[:3] == caller[:3]:
             caller = interrupted
     return TraceEntry(frame, found, (caller.sp - arch.sp_offset_from_cfa) & ADDRESS_MASK), caller
+
+
+def _caller_of_null(frame: Frame, read_memory: ReadMemory, arch: Arch) -> Frame | None:
+    """Return the frame that has called through a null pointer; None where the PC is elsewhere."""
+    if frame.pc >= _NULL_END or frame.is_return_address:
+        return None
+    cfa, ra = frame.sp + arch.entry_cfa_offset, frame.ra
+    if arch.fixed_ra_offset:
+        data = read_memory(cfa + arch.fixed_ra_offset, _WORD_SIZE)
+        ra = None if data is None else int(struct.unpack(arch.byte_order + "Q", data)[0])
+    return Frame(ra, cfa + arch.sp_offset_from_cfa, frame.fp, is_return_address=True) if ra else None
 
 
 def caller_of(

@@ -5,6 +5,7 @@ The vDSO, which is no file, is read from memory, and counts for the job. A file 
 others: where the job has limits, each file has its own.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Sequence
@@ -128,8 +129,11 @@ class FileStore:
 def _open_below(root: str, path: str) -> int:
     """Return a descriptor (O_PATH) of the file at a path below a root directory. Raises `OSError`.
 
-    Links, which could lead out of the root, are not followed; the kernel's lists of mappings have none.
+    Links, which could lead out of the root, are not followed, nor is "..", which a damaged core may have; the kernel's
+    lists of mappings have neither.
     """
+    if ".." in path.split("/"):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     descriptor = os.open(root, _PATH_ONLY)
     for name in path.strip("/").split("/"):
         folder = descriptor
@@ -225,7 +229,7 @@ class AddressSpace:
             notes = image.bytes_at(segment.vaddr, segment.file_size) if segment.type == PT_NOTE else None
             is_other = notes and self.snapshot.read(segment.vaddr + bias, len(notes)) not in (None, notes)
             if is_other and not self._is_build_of(image, mapping.start - mapping.file_offset, bias):
-                problem = "another build was mapped: the file's notes (build-id) are not those in memory"
+                problem = "another build was mapped: the file's notes (build-id) are not those in memory; see --sysroot"
                 return module._replace(file=None, note=problem)
         return module
 

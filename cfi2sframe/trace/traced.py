@@ -2,7 +2,7 @@
 """The traces of a core file or a process, of all of its threads or one, as text and as JSON."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, nullcontext
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -14,7 +14,7 @@ from cfi2sframe.process.demangle import readable_names
 from cfi2sframe.text import counted, printable
 from cfi2sframe.trace.frames import Ending, Frame, Trace, TraceEntry
 from cfi2sframe.trace.snapshot import FileMapping, Process, Snapshot, parse_core
-from cfi2sframe.trace.space import AddressSpace, FileStore
+from cfi2sframe.trace.space import AddressSpace, FileStore, ModuleFile
 
 # Types of entries of the auxiliary vector.
 _AT_PHDR: Final = 3
@@ -80,6 +80,8 @@ class Traced(NamedTuple):
         row: dict[str, Any] | None = None
         if entry.is_trampoline:
             row = {"source": "trampoline", "version": None, "kind": None, "type": None, "signal": True}
+        elif entry.is_null_call:
+            row = {"source": "null call", "version": None, "kind": None, "type": None, "signal": False}
         elif entry.found is not None:
             body = entry.found.function.body
             row = {
@@ -108,30 +110,44 @@ def _row_text(row: dict[str, Any] | None) -> str:
         return "no row"
     if row["source"] == "trampoline":
         return "signal trampoline"
+    if row["source"] == "null call":
+        return "call through a null pointer"
     words = [f"v{row['version']}", row["kind"], *["pcmask"] * (row["type"] == "pcmask"), *["signal"] * row["signal"]]
     return f"{' '.join(words)}, {row['source']}"
 
 
 def trace_core(
-    core: str | FileData, *, executable: str | None = None, thread: int | None = None, store: FileStore | None = None
+    core: str | FileData,
+    *,
+    executable: str | None = None,
+    thread: int | None = None,
+    store: FileStore | None = None,
+    sysroot: str = "",
 ) -> Traced:
     """Trace the threads of a core, or one by its id.
 
     `core` is the path of its file, or its bytes. `executable` is the program's file, where it is not at its own path.
-    `store` opens the mapped files and keeps them for further calls. Raises `InputError` when the core or the executable
-    cannot be used, `RequestError` when there is no such thread.
+    `store` opens the mapped files and keeps them for further calls. `sysroot` is the directory below which they are, if
+    the core is of another machine; no link leads out of it. Raises `InputError` when the core or the executable cannot
+    be used, `RequestError` when there is no such thread.
     """
     store = store or FileStore()
     with naming(core) if isinstance(core, str) else nullcontext():
         snapshot = parse_core(read_file(core) if isinstance(core, str) else core)
-        space = AddressSpace(snapshot, store) if executable is None else _space_of_program(snapshot, store, executable)
+        open_file = partial(store.open, root=sysroot)
+        if executable is None:
+            space = AddressSpace(snapshot, store, open_file)
+        else:
+            space = _space_of_program(snapshot, store, executable, open_file)
         threads = [each for each in snapshot.threads if thread in (None, each[0])]
         if not threads:
             raise RequestError(f"no thread {thread}; there are {', '.join(str(each) for each, _ in snapshot.threads)}")
         return _trace(space, threads)
 
 
-def _space_of_program(core: Snapshot, store: FileStore, executable: str) -> AddressSpace:
+def _space_of_program(
+    core: Snapshot, store: FileStore, executable: str, open_file: Callable[[str], ModuleFile | str]
+) -> AddressSpace:
     """Return the address space of a core whose program is not at its own path. Raises `InputError`."""
     program = store.open(executable)
     if isinstance(program, str):
@@ -145,20 +161,20 @@ def _space_of_program(core: Snapshot, store: FileStore, executable: str) -> Addr
         # qemu lists no files. The end may be too large; what holds addresses is decided by the program's segments.
         start = core.auxv[_AT_PHDR] - image.header.program_headers_offset
         core = core._replace(mappings=[FileMapping(start, start + image.end_of_segments(), 0, executable)])
-    return AddressSpace(core, store, lambda path: program if path in paths else store.open(path))
+    return AddressSpace(core, store, lambda path: program if path in paths else open_file(path))
 
 
-def trace_process(pid: int, *, thread: int | None = None, store: FileStore | None = None) -> Traced:
+def trace_process(pid: int, *, thread: int | None = None, store: FileStore | None = None, sysroot: str = "") -> Traced:
     """Trace the threads of a live process, or one by its id.
 
     It is stopped only while registers and stacks are copied. A frame on memory that was not copied (below an alternate
     signal stack, for one) makes it stop again, with that memory in the next copy. Give several samples of the same
-    programs one `store`: it keeps what was converted. Files are looked for where the process sees them. Raises
-    `InputError` when the process cannot be traced, or has no such thread.
+    programs one `store`: it keeps what was converted. Files are looked for below `sysroot`, or where the process sees
+    them. Raises `InputError` when the process cannot be traced, or has no such thread.
     """
     store = store or FileStore()
     # The kernel lists paths from the top of the process's mount namespace, whatever root the process has changed to.
-    open_file = partial(store.open, root=f"/proc/{pid}/root" + "/.." * _MAX_ROOT_DEPTH)
+    open_file = partial(store.open, root=sysroot or f"/proc/{pid}/root" + "/.." * _MAX_ROOT_DEPTH)
     with naming(f"process {pid}"), closing(Process(pid)) as process:
         stops = 0
         while True:

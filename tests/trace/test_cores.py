@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from cfi2sframe.trace import FileStore, Traced, trace_core
+from cfi2sframe.trace.snapshot import parse_core
 from tests.support import cli
 from tests.support.needs import need
 from tests.support.trace.build import PROGRAMS, Program, allow_cores, compile_program, is_core_name_plain, named
@@ -107,6 +108,29 @@ def test_a_program_that_was_converted_or_restored_since(tmp_path: Path) -> None:
         make_core(ran, core, *program.commands)
         check(trace_core(str(core), executable=str(is_there), store=store), gdb_chains(ran, core), program)
         assert "another build was mapped" in str(trace_core(str(core), executable=str(other), store=store))
+
+
+def test_files_of_another_machine_are_below_its_root(tmp_path: Path) -> None:
+    """Its libraries are the ones that were mapped, not those at their paths here."""
+    need("gdb")
+    program = named("recursion")
+    there, root = tmp_path / "there", tmp_path / "root"
+    there.mkdir()
+    binary, core = compile_program(program, there), tmp_path / "core"
+    make_core(binary, core, *program.commands)
+    judged = gdb_chains(binary, core)
+    for path in {mapping.path for mapping in parse_core(core.read_bytes()).mappings}:
+        copy = root / path.lstrip("/")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, copy)
+    shutil.rmtree(there)
+    assert f"{binary}: No such file" in str(trace_core(str(core)))
+    check(trace_core(str(core), sysroot=str(root)), judged, program)
+    assert all(module.file for module in trace_core(str(core), sysroot=str(root)).space.modules)
+    result = cli.run("trace", core, "--sysroot", root)
+    assert result.status == 0
+    assert b"end: outermost" in result.out
+    assert cli.run("trace", core, "--sysroot", there).status == 2
 
 
 @pytest.mark.parametrize("name", ["recursion", "handler", "threads", "exception-terminate"])

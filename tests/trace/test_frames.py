@@ -46,6 +46,25 @@ def models(draw: st.DrawFn, arch: Arch) -> list[Model]:
     return found
 
 
+@pytest.mark.parametrize("arch", [AMD64, AARCH64_LE, AARCH64_BE, S390X], ids=lambda arch: arch.name)
+def test_the_caller_of_a_null_pointer_is_where_the_call_has_left_it(arch: Arch) -> None:
+    ra, sp = 0x401234, 0x7000
+    nowhere = Ending("no-module", "")
+    frame = Frame(0x10, sp, 0x7100, ra=ra if arch is not AMD64 else None)
+    memory = {sp: ra} if arch is AMD64 else {}
+
+    def read(address: int, size: int) -> bytes | None:
+        return struct.pack("<Q", memory[address]) if address in memory and size == 8 else None
+
+    def walked(frame: Frame) -> list[tuple[int, int, bool]]:
+        entries = walk(frame, lambda _: nowhere, read, arch).entries
+        return [(entry.frame.lookup_pc, entry.frame.sp, entry.is_null_call) for entry in entries]
+
+    assert walked(frame) == [(0x10, sp, True), (ra - 1, sp + (8 if arch is AMD64 else 0), False)]
+    for other in (frame._replace(pc=1 << 16), frame._replace(is_return_address=True)):
+        assert walked(other) == [(other.lookup_pc, sp, False)]
+
+
 @pytest.mark.parametrize(("arch", "version"), VERSIONS_BY_ARCH)
 @given(data=st.data())
 def test_a_walk_finds_every_frame(arch: Arch, version: int, data: st.DataObject) -> None:

@@ -297,6 +297,8 @@ def test_paths_below_a_root(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     assert isinstance(FileStore().open("/usr/lib/x", str(root)), ModuleFile)
     problems = {"/lib/x": "Not a directory", "/usr/lib/y": "No such file or directory"}
+    (tmp_path / "x").write_bytes(program(AMD64, b""))
+    problems |= dict.fromkeys(("/../x", "/usr/../../x"), "No such file or directory")
     problems |= dict.fromkeys(("/a", "/usr/lib", "/usr/lib/pipe"), "not a regular file, or empty")
     assert {path: FileStore().open(path, str(root)) for path in problems} == problems
     assert len(os.listdir("/proc/self/fd")) == before
