@@ -42,6 +42,8 @@ _LARGE_SIZE: Final = 1 << 20
 #: The unit of st_blocks, in bytes.
 _BLOCK_UNIT: Final = 512
 _SFRAME_MAGICS: Final = (SFRAME_MAGIC.to_bytes(2, "little"), SFRAME_MAGIC.to_bytes(2, "big"))
+#: Opens the path alone. PyPy 7.3 lacks the name; the number is that of all machines that SFrame is defined for.
+PATH_ONLY: Final[int] = getattr(os, "O_PATH", 0o10000000)
 _UNFOLLOWED: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 

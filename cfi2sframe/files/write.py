@@ -17,11 +17,11 @@ from operator import attrgetter
 from typing import BinaryIO, Final, NamedTuple
 
 from cfi2sframe.elf.contents import FileData
-from cfi2sframe.elf.load import open_unfollowed, read_open, read_stream
+from cfi2sframe.elf.load import PATH_ONLY, open_unfollowed, read_open, read_stream
 from cfi2sframe.errors import ChangedError, EmbedError, OutputError, UnfitError, naming_path, reason_of
 
-#: O_PATH: a directory on the way need not be readable.
-_DIRECTORY: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+#: PATH_ONLY: a directory on the way need not be readable.
+_DIRECTORY: Final = PATH_ONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 #: Bytes written at once.
 _BLOCK_SIZE: Final = 1 << 18

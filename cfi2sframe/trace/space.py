@@ -21,7 +21,7 @@ from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.debug_file import AUTO, build_id_in, build_id_of, with_debug_file
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, ProgramHeader, parse_file_header, parse_program_headers
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.load import read_file, stored_size
+from cfi2sframe.elf.load import PATH_ONLY, read_file, stored_size
 from cfi2sframe.errors import CostError, ElfError, InputError, reason_of
 from cfi2sframe.existing import Presence, existing_section
 from cfi2sframe.process.guard import part
@@ -29,7 +29,7 @@ from cfi2sframe.sframe.model import Found, Section
 from cfi2sframe.trace.frames import ADDRESS_MASK, Ending, Frame, ReadMemory, Trace, walk
 from cfi2sframe.trace.snapshot import PAGE_SIZE, FileMapping, Snapshot, last_from
 
-_PATH_ONLY: Final = os.O_PATH | os.O_CLOEXEC
+_PATH_ONLY: Final = PATH_ONLY | os.O_CLOEXEC
 _AT_SYSINFO_EHDR: Final = 33
 #: The path of the vDSO, which is no file.
 _VDSO: Final = "[vdso]"
