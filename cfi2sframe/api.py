@@ -7,17 +7,9 @@ Addresses are virtual addresses of the file; sizes count bytes. Everything raise
 from os import PathLike
 
 from cfi2sframe.constants.sframe import ERRATA, SFRAME_VERSION_2, SFRAME_VERSION_3
-from cfi2sframe.conversion.convert import (
-    Conversion,
-    Level,
-    Options,
-    check_options,
-    convert_image,
-    default_section_vaddr,
-    place_again,
-    read_cfi,
-)
+from cfi2sframe.conversion.convert import Conversion, convert_image, default_section_vaddr, place_again, read_cfi
 from cfi2sframe.conversion.lower import Target, check_target
+from cfi2sframe.conversion.options import Level, Options, check_options
 from cfi2sframe.conversion.sources import Cfi, find_cfi, read_programs
 from cfi2sframe.dwarf.fdes import FdeIndex
 from cfi2sframe.elf.cfi import CfiKind

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from cfi2sframe.constants.sframe import DEFAULT_ERRATA, ERRATA
-from cfi2sframe.conversion.convert import Options
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.errors import RequestError, naming_path
 from cfi2sframe.files.write import write_output
 from cfi2sframe.verification import READERS

@@ -32,7 +32,7 @@ from cfi2sframe.cli.options import (
     write_text,
 )
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.conversion.convert import Options
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.elf.debug_file import with_debug_file
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import is_section, read_file

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From an image to a section: one module for each stage, in the order of the line.
 
+    options               what a caller may choose
     reasons               why a source, or a function, is left out
     sources               all CFI that an image has, the best source first: its FDEs, and the rows of their programs
     owners                who owns an address: an FDE, a stub or padding

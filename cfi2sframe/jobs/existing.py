@@ -9,7 +9,8 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from cfi2sframe.constants.sframe import DEFAULT_ERRATA, SFRAME_VERSION_2
-from cfi2sframe.conversion.convert import Conversion, Options
+from cfi2sframe.conversion.convert import Conversion
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.existing import Existing, Presence
 from cfi2sframe.jobs.records import Settings

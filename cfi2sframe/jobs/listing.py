@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 
 from cfi2sframe.constants.sframe import SFRAME_VERSION_3
-from cfi2sframe.conversion.convert import Level, Options, check_options
+from cfi2sframe.conversion.options import Level, Options, check_options
 from cfi2sframe.elf.cfi import CfiKind
 from cfi2sframe.errors import RequestError, checked_path, naming
 from cfi2sframe.files.find import elf_files_under

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from cfi2sframe.constants.elf import SHT_GNU_SFRAME
 from cfi2sframe.constants.sframe import SFRAME_VERSION_3
-from cfi2sframe.conversion.convert import Options
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.errors import ErrorKind
 from cfi2sframe.text import counted
 from cfi2sframe.verification import READERS

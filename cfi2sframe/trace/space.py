@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple
 
 from cfi2sframe.api import decode_made
 from cfi2sframe.constants.elf import PF_X, PT_LOAD, PT_NOTE
-from cfi2sframe.conversion.convert import Options
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.elf.cfi import CfiKind
 from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.debug_file import AUTO, build_id_in, build_id_of, with_debug_file

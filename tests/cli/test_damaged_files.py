@@ -20,7 +20,7 @@ from cfi2sframe.cli.messages import (
     EXIT_USAGE,
 )
 from cfi2sframe.constants.elf import SHT_SYMTAB
-from cfi2sframe.conversion.convert import Options
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.placing.undo import record_span
 from tests.fuzz.damage import Change, Damage, Seed, damages, seeds_of_this_machine, zones_of
 from tests.support import cli

@@ -9,7 +9,7 @@ import pytest
 
 from cfi2sframe import Section, convert, load
 from cfi2sframe.api import decode
-from cfi2sframe.conversion.convert import Level
+from cfi2sframe.conversion.options import Level
 from cfi2sframe.sframe.model import Found, Rule
 from tests.support.contrib import ROOT, run
 from tests.support.needs import need

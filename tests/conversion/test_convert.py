@@ -14,7 +14,7 @@ import cfi2sframe
 from cfi2sframe import Conversion, load
 from cfi2sframe.abi import AARCH64_LE, AMD64, ARCHES, S390X, Arch
 from cfi2sframe.api import convert, verify
-from cfi2sframe.conversion.convert import Options
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.errors import RequestError
 from cfi2sframe.report.coverage import account
 from cfi2sframe.sframe.read import DecodedSection, read_section

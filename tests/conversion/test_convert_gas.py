@@ -11,7 +11,7 @@ import pytest
 from cfi2sframe import convert
 from cfi2sframe.abi import AARCH64_BE
 from cfi2sframe.api import verify
-from cfi2sframe.conversion.convert import Options
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.why import Reason
 from tests.support.needs import need
 from tests.support.oracle import known_wrong

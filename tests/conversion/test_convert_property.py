@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from cfi2sframe import Conversion, load
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch, arch_of_abi
 from cfi2sframe.api import verify
-from cfi2sframe.conversion.convert import Options
 from cfi2sframe.conversion.lower import Lowering, Result, pieces_within
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.dwarf.rules import UnwindTable
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import SFrameError

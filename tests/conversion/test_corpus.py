@@ -17,7 +17,8 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE
 from cfi2sframe.api import decode, decode_existing
-from cfi2sframe.conversion.convert import Conversion, Level, Options
+from cfi2sframe.conversion.convert import Conversion
+from cfi2sframe.conversion.options import Level, Options
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import EmbedError, InputError, RequestError

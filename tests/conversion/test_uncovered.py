@@ -12,7 +12,8 @@ from cfi2sframe import account, load
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.api import convert, decode_made, verify
 from cfi2sframe.constants.elf import STT_FUNC
-from cfi2sframe.conversion.convert import Options, convert_image
+from cfi2sframe.conversion.convert import convert_image
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.conversion.reasons import UnreadSource
 from cfi2sframe.conversion.sources import read_programs
 from cfi2sframe.conversion.uncovered import as_cfi

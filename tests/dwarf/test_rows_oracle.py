@@ -12,7 +12,7 @@ from elftools.dwarf.structs import DWARFStructs
 from elftools.elf.elffile import ELFFile
 
 from cfi2sframe import load
-from cfi2sframe.conversion.convert import Options
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.conversion.sources import find_cfi, read_programs
 from tests.support.conversion.compare_rows import compare_rows
 from tests.support.dwarf import naive

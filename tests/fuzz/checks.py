@@ -7,7 +7,7 @@ from typing import Final
 
 from cfi2sframe import Conversion, account, convert, verify
 from cfi2sframe.api import decode, decode_existing
-from cfi2sframe.conversion.convert import Level, Options
+from cfi2sframe.conversion.options import Level, Options
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import reader_warnings
 from cfi2sframe.errors import Cfi2SFrameError, CostError, RequestError

@@ -6,7 +6,7 @@ from typing import Final
 
 from cfi2sframe import convert, load
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
-from cfi2sframe.conversion.convert import Options
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.errors import Cfi2SFrameError
 from cfi2sframe.instructions.derive import derive
 from cfi2sframe.range_map import Span, united

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cfi2sframe import load
-from cfi2sframe.conversion.convert import Options
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.errors import RequestError
 from cfi2sframe.report.coverage_report import missing_sentences
 from cfi2sframe.sframe.dump import dump_text

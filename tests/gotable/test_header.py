@@ -7,7 +7,8 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
-from cfi2sframe.conversion.convert import Options, convert_image
+from cfi2sframe.conversion.convert import convert_image
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.errors import CfiError, RequestError, UnfitError
 from cfi2sframe.gotable.header import HEADER_SIZE, find_table
 from tests.support.dwarf import cfi_asm as asm

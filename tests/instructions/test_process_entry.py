@@ -8,7 +8,8 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.constants.elf import DF_1_PIE, DT_FLAGS_1
-from cfi2sframe.conversion.convert import Options, convert_image
+from cfi2sframe.conversion.convert import convert_image
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.dwarf.rules import NoRule
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.dwarf.rules import at_cfa

@@ -11,7 +11,7 @@ import pytest
 
 from cfi2sframe import convert, load, verify
 from cfi2sframe.constants.elf import SHF_ALLOC, SHT_GNU_SFRAME
-from cfi2sframe.conversion.convert import Options
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.existing import Presence, existing_section
 from cfi2sframe.jobs.records import Settings
 from cfi2sframe.placing.undo import record_span

@@ -14,7 +14,7 @@ import pytest
 from cfi2sframe import convert, load
 from cfi2sframe.api import decode_existing, verify
 from cfi2sframe.audit.compare import audit
-from cfi2sframe.conversion.convert import Options
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.listing import work_list
 from cfi2sframe.jobs.records import Settings

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from cfi2sframe import load
-from cfi2sframe.conversion.convert import Options, convert_image
+from cfi2sframe.conversion.convert import convert_image
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.elf.contents import Joined
 from cfi2sframe.errors import Cfi2SFrameError
 from cfi2sframe.jobs import conversion, stamps

@@ -17,7 +17,8 @@ import pytest
 
 from cfi2sframe import convert, load
 from cfi2sframe.abi.rule import Rule
-from cfi2sframe.conversion.convert import Conversion, Options, convert_image
+from cfi2sframe.conversion.convert import Conversion, convert_image
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.dwarf.expression import Expression
 from cfi2sframe.dwarf.rules import RowState
 from cfi2sframe.elf.image import ElfImage

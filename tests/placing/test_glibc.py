@@ -17,7 +17,8 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_LE, AMD64
-from cfi2sframe.conversion.convert import Options, convert_image
+from cfi2sframe.conversion.convert import convert_image
+from cfi2sframe.conversion.options import Options
 from tests.support.consumer.places import IN_C, IN_CPP, build, program_of
 from tests.support.consumer.walk import libraries_of
 from tests.support.needs import need

@@ -10,7 +10,7 @@ import pytest
 from cfi2sframe import convert, load
 from cfi2sframe.api import decode_existing, verify
 from cfi2sframe.constants.elf import SHT_GNU_SFRAME, SHT_PROGBITS
-from cfi2sframe.conversion.convert import Options
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.sframe.model import Section
 from cfi2sframe.verification.verify import Difference

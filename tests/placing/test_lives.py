@@ -13,7 +13,7 @@ import pytest
 
 from cfi2sframe import convert, load
 from cfi2sframe.api import decode_existing, verify
-from cfi2sframe.conversion.convert import Options
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.jobs.records import Settings
 from cfi2sframe.placing.undo import original_of
 from cfi2sframe.verification import READERS

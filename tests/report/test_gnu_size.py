@@ -9,7 +9,8 @@ from typing import Final, get_args
 import pytest
 
 from cfi2sframe import load
-from cfi2sframe.conversion.convert import Options, convert_image
+from cfi2sframe.conversion.convert import convert_image
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.report.size import gnu_size
 from tests.support.needs import need, run

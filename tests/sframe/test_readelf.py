@@ -15,7 +15,7 @@ import pytest
 
 from cfi2sframe import convert, load, verify
 from cfi2sframe.abi import AARCH64_BE, Arch
-from cfi2sframe.conversion.convert import Level, Options
+from cfi2sframe.conversion.options import Level, Options
 from cfi2sframe.errors import InputError
 from tests.support.elf.samples import TEXT_VADDR, linked_file, push_fp
 from tests.support.needs import need, run

@@ -14,7 +14,8 @@ from unittest.mock import patch
 from cfi2sframe.abi import AMD64
 from cfi2sframe.cli import main
 from cfi2sframe.conversion import convert
-from cfi2sframe.conversion.convert import Conversion, Options
+from cfi2sframe.conversion.convert import Conversion
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.elf.image import ElfImage
 from tests.support.conversion.sums import check_sums, may_join
 from tests.support.elf.samples import TEXT_VADDR, linked_file, push_fp

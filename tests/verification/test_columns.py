@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cfi2sframe import convert, load
 from cfi2sframe.abi import AMD64
-from cfi2sframe.conversion.convert import Level
+from cfi2sframe.conversion.options import Level
 from cfi2sframe.dwarf.fdes import CfiEntries
 from cfi2sframe.dwarf.rules import RowState
 from cfi2sframe.elf.image import ElfImage

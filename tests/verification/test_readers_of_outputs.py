@@ -9,7 +9,7 @@ import pytest
 from cfi2sframe import convert, load
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.api import decode_made, judge
-from cfi2sframe.conversion.convert import Level, Options
+from cfi2sframe.conversion.options import Level, Options
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import reader_warnings
 from cfi2sframe.errors import Cfi2SFrameError

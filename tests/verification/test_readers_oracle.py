@@ -10,7 +10,8 @@ import pytest
 from cfi2sframe import convert, load
 from cfi2sframe.api import decode, decode_existing, judge
 from cfi2sframe.constants.elf import SHT_PROGBITS
-from cfi2sframe.conversion.convert import Options, convert_image
+from cfi2sframe.conversion.convert import convert_image
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import InputError
 from tests.support.needs import need

@@ -9,7 +9,8 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_LE, AMD64
 from cfi2sframe.api import convert, verify
-from cfi2sframe.conversion.convert import Options, convert_image
+from cfi2sframe.conversion.convert import convert_image
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.conversion.sources import find_cfi, read_programs
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.sframe.read import read_section

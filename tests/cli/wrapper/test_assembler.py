@@ -9,7 +9,7 @@ from cfi2sframe import load
 from cfi2sframe.api import decode_existing
 from cfi2sframe.cli.wrapper.assembler import options_for, request_of
 from cfi2sframe.constants.elf import SHT_GNU_SFRAME, SHT_PROGBITS
-from cfi2sframe.conversion.convert import Options
+from cfi2sframe.conversion.options import Options
 from tests.support.consumer.walk import Sampler, check_walks
 from tests.support.contrib import PROJECT, check_section, environment, run, shell_script, wrapper_folder
 from tests.support.needs import attempt, need

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from cfi2sframe import Conversion, account, convert
 from cfi2sframe.constants.sframe import FDE_SIZE, HEADER_SIZE
-from cfi2sframe.conversion.convert import Options
 from cfi2sframe.conversion.lower import InParts, Result, lower_programs
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.conversion.owners import map_code
 from cfi2sframe.conversion.pieces import results_of
 from cfi2sframe.conversion.reasons import Fate

@@ -4,7 +4,8 @@
 from unittest.mock import patch
 
 from cfi2sframe import convert
-from cfi2sframe.conversion.convert import Conversion, Options
+from cfi2sframe.conversion.convert import Conversion
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.sframe.write import write
 from cfi2sframe.stubs import StubScan

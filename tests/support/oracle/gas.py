@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cfi2sframe import convert, load
 from cfi2sframe.api import decode_existing, decode_raw
-from cfi2sframe.conversion.convert import Options
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import InputError
 from cfi2sframe.range_map import Span, bytes_of, common

@@ -9,7 +9,7 @@ from typing import Final
 
 from cfi2sframe import convert, load
 from cfi2sframe.api import decode
-from cfi2sframe.conversion.convert import Options
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.sframe.dump import dump_text
 from cfi2sframe.sframe.read import DecodedSection
 from tests.support.oracle import known_wrong
