@@ -109,7 +109,7 @@ def decode_existing(image: ElfImage | bytes | str | PathLike[str]) -> DecodedSec
     """
     image = _image(image)
     with naming(image.name):
-        return existing_section(image).required()
+        return existing_section(image).or_raise()
 
 
 def decode_made(image: ElfImage, options: Options = Options(), reader: str | None = None) -> DecodedSection:

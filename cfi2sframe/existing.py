@@ -37,7 +37,7 @@ class Existing(NamedTuple):
     error: InputError | None = None
     is_loaded: bool = False
 
-    def required(self) -> DecodedSection:
+    def or_raise(self) -> DecodedSection:
         """Return the section. Raises `UnfitError` when the file has none, `InputError` when it cannot be read."""
         if self.error is not None:
             raise self.error

@@ -74,7 +74,7 @@ def audit(image: ElfImage, kind: CfiKind | None = None) -> Audit:
 
     Raises `InputError` when there is no CFI, none that can be read, or capstone cannot be loaded.
     """
-    return _Auditor(image, read_programs(image, *find_cfi(image, kind)).required().entries).run()
+    return _Auditor(image, read_programs(image, *find_cfi(image, kind)).or_raise().entries).run()
 
 
 class _Auditor:

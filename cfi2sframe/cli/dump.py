@@ -104,7 +104,7 @@ def _dump_of(data: FileData, name: str, *, section_vaddr: int | None, wanted: Se
     else:
         existing = existing_section(image)
         error = existing.error
-        section = existing.required() if existing.section is None else existing.section
+        section = existing.or_raise() if existing.section is None else existing.section
 
     shown = _shown_in(image, wanted)
     if not any(map(shown.wants, section.starts, section.sizes)) and wanted:

@@ -131,7 +131,7 @@ def convert_image(
         # shared rows would overflow that space and overwrite what follows .sframe in the output.
         level = 0
 
-    cfi = read_cfi(image, options.source).required()
+    cfi = read_cfi(image, options.source).or_raise()
     code_map = map_code(image, cfi.entries, target.version)
     pieces = pieces_of(cfi.entries, results_of(cfi.entries, lower_programs(cfi.programs, target), refused), code_map)
     functions = place_functions(pieces, code_map.padding, target.version, in_section_order=image.is_relocatable)

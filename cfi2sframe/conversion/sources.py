@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
 from cfi2sframe.conversion.reasons import UnreadSource
-from cfi2sframe.dwarf.fdes import CfiEntries, DamagedFde, EntriesReader, Program, RowSection
+from cfi2sframe.dwarf.fdes import CfiEntries, DamagedFde, EntriesReader, FunctionTable, Program
 from cfi2sframe.elf.cfi import SOURCE_NAMES, CfiKind, CfiSection, debug_file_frames, debug_frames, eh_frames
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import CfiError, ElfError, InputError, RequestError, UnfitError
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cfi2sframe.instructions.states import Underived
 
 
-def _go_table_cfi(image: ElfImage) -> tuple[RowSection, ...]:
+def _go_table_cfi(image: ElfImage) -> tuple[FunctionTable, ...]:
     """Return the CFI of Go's table, which few files have, and no object: the translation is loaded for those."""
     if image.is_relocatable:
         return ()
@@ -30,7 +30,7 @@ def _go_table_cfi(image: ElfImage) -> tuple[RowSection, ...]:
 
 
 #: In the order of `CFI_KINDS`; "code" is no part of a file.
-_FINDERS: Final[dict[CfiKind, Callable[[ElfImage], Sequence[CfiSection | RowSection]]]] = {
+_FINDERS: Final[dict[CfiKind, Callable[[ElfImage], Sequence[CfiSection | FunctionTable]]]] = {
     "eh_frame": eh_frames,
     "debug_frame": debug_frames,
     "gopclntab": _go_table_cfi,
@@ -41,7 +41,7 @@ _FINDERS: Final[dict[CfiKind, Callable[[ElfImage], Sequence[CfiSection | RowSect
 class FoundCfi(NamedTuple):
     """The CFI sections of an image, the best source first, and the lesser sources that cannot be read."""
 
-    sections: tuple[CfiSection | RowSection, ...]
+    sections: tuple[CfiSection | FunctionTable, ...]
     unread: tuple[UnreadSource, ...] = ()
 
 
@@ -58,7 +58,7 @@ def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> FoundCfi:
         if not found:
             raise RequestError("no debug file" if kind == "debug_file" else f"no .{kind} section")
         return FoundCfi(tuple(found))
-    sections: list[CfiSection | RowSection] = []
+    sections: list[CfiSection | FunctionTable] = []
     unread: list[UnreadSource] = []
     for each, finder in _FINDERS.items():
         if not sections:
@@ -90,13 +90,13 @@ class Cfi(NamedTuple):
     `underived` is the code without CFI from whose instructions no rows follow; None where nobody asked for such rows.
     """
 
-    sections: tuple[CfiSection | RowSection, ...]
+    sections: tuple[CfiSection | FunctionTable, ...]
     entries: CfiEntries
     damaged: tuple[DamagedFde, ...]
     unread: tuple[UnreadSource, ...] = ()
     underived: tuple["Underived", ...] | None = None
 
-    def required(self) -> "Cfi":
+    def or_raise(self) -> "Cfi":
         """Return the CFI. Raises `InputError` when all FDEs are damaged."""
         if not self.entries and self.damaged:
             first = self.damaged[0].error
@@ -117,7 +117,7 @@ class Cfi(NamedTuple):
 
 
 def read_programs(
-    image: ElfImage, sections: Sequence[CfiSection | RowSection], unread: Sequence[UnreadSource] = ()
+    image: ElfImage, sections: Sequence[CfiSection | FunctionTable], unread: Sequence[UnreadSource] = ()
 ) -> Cfi:
     """Read the FDEs of an image's CFI sections, the best source first, and run their programs.
 

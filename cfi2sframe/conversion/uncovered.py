@@ -17,7 +17,7 @@ from cfi2sframe.constants.sframe import SFRAME_VERSION_3
 from cfi2sframe.conversion.owners import CodeMap, map_code
 from cfi2sframe.conversion.reasons import UnreadSource
 from cfi2sframe.conversion.sources import Cfi, read_programs
-from cfi2sframe.dwarf.fdes import RowFunction, RowSection
+from cfi2sframe.dwarf.fdes import FunctionTable, RowFunction
 from cfi2sframe.elf.cfi import SOURCE_NAMES, Relocation
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.padding import code_outside
@@ -78,7 +78,7 @@ def _derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[int], bool] | None)
     return cfi.joined(made)._replace(underived=derived.left_out)
 
 
-def as_cfi(image: ElfImage, functions: tuple[RowFunction, ...]) -> RowSection:
+def as_cfi(image: ElfImage, functions: tuple[RowFunction, ...]) -> FunctionTable:
     """Return derived functions as a source of CFI. In an object, they come from `placeable`."""
     relocations: dict[int, Relocation] = {}
     if image.is_relocatable:
@@ -86,7 +86,7 @@ def as_cfi(image: ElfImage, functions: tuple[RowFunction, ...]) -> RowSection:
         for place, function in enumerate(functions):
             symbol, vaddr = symbols[image.place(function.start_vaddr).section_index]
             relocations[place] = Relocation(kind, symbol, function.start_vaddr - vaddr)
-    return RowSection(SOURCE_NAMES["code"], "code", functions, relocations=relocations)
+    return FunctionTable(SOURCE_NAMES["code"], "code", functions, relocations=relocations)
 
 
 def placeable(image: ElfImage, derived: "Derived") -> "Derived":

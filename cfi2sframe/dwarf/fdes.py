@@ -41,7 +41,7 @@ class RowFunction(NamedTuple):
     uses_b_key: bool = False
 
 
-class RowSection(NamedTuple):
+class FunctionTable(NamedTuple):
     """The functions of one source, in the place of a `CfiSection`.
 
     `size` is what the file has for them in bytes. `relocations` has, in an object, what gives a function's start, by
@@ -78,7 +78,7 @@ class CfiEntry(NamedTuple):
     size: int
     start_offset: int
     program: Program
-    section: CfiSection | RowSection
+    section: CfiSection | FunctionTable
 
 
 class DamagedFde(NamedTuple):
@@ -89,7 +89,7 @@ class DamagedFde(NamedTuple):
 
     offset: int
     error: CfiError
-    section: CfiSection | RowSection
+    section: CfiSection | FunctionTable
     start_vaddr: int | None = None
 
 
@@ -109,7 +109,7 @@ class CfiEntries:
         start_offsets: Sequence[int],
         program_of: Sequence[ProgramIndex],
         programs: Sequence[Program],
-        sections: Sequence[tuple[int, CfiSection | RowSection]],
+        sections: Sequence[tuple[int, CfiSection | FunctionTable]],
         clipped: Mapping[int, int] | None = None,
     ) -> None:
         self.starts: Final = starts
@@ -190,14 +190,14 @@ class EntriesReader:
         self.start_offsets: array[int] = array("Q")
         self.program_of: list[ProgramIndex] = []
         self.programs: list[Program] = []
-        self.sections: list[tuple[int, CfiSection | RowSection]] = []
+        self.sections: list[tuple[int, CfiSection | FunctionTable]] = []
         self.damaged: list[DamagedFde] = []
         #: Programs by CIE and instructions or rows; equal CIEs of several sections share their programs.
         self.known: dict[DwarfCie, dict[bytes | UnwindTable, ProgramIndex]] = defaultdict(dict)
         #: The machines by CIE, or the error where a CIE is damaged.
         self.machines: dict[DwarfCie, RowMachine | CfiError] = {}
 
-    def read_rows(self, section: RowSection) -> None:
+    def read_rows(self, section: FunctionTable) -> None:
         """Add functions that have rows."""
         self.sections.append((len(self.starts), section))
         plain = _row_cie(self.image.arch)
@@ -264,10 +264,10 @@ class EntriesReader:
         self.programs.append(Program(cie, table, instructions))
         return ProgramIndex(len(self.programs) - 1)
 
-    def read(self, sections: Sequence[CfiSection | RowSection]) -> tuple[CfiEntries, tuple[DamagedFde, ...]]:
+    def read(self, sections: Sequence[CfiSection | FunctionTable]) -> tuple[CfiEntries, tuple[DamagedFde, ...]]:
         """Read sections; return their FDEs, sound and damaged. Raises `CfiError` when one cannot be walked."""
         for section in sections:
-            if isinstance(section, RowSection):
+            if isinstance(section, FunctionTable):
                 self.read_rows(section)
             else:
                 self.read_bytes(section)

@@ -74,6 +74,8 @@ class UnwindTable(NamedTuple):
     """The rows of a program as columns: `states[N]` is in force from `starts[N]` (bytes from the function's start) on.
 
     Starts ascend from 0, and no state equals the one before it. Rows may start past the end of a function.
+    Its `states` are DWARF's rules; an `sframe.model.FunctionBody` has SFrame's. Functions share both, because starts
+    count from the function. A `range_map.RangeMap` is of the addresses of one file, and nobody shares it.
     `depends_on_location`: the same instructions at another address may give other rows (DW_CFA_set_loc).
     """
 

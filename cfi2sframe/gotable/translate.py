@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from cfi2sframe.abi.rule import Rule
-from cfi2sframe.dwarf.fdes import RowFunction, RowSection
+from cfi2sframe.dwarf.fdes import FunctionTable, RowFunction
 from cfi2sframe.dwarf.numbers import read_uleb
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState, UnwindTable, table_of_rows
 from cfi2sframe.elf.image import ElfImage
@@ -63,12 +63,13 @@ class _DepthRows(NamedTuple):
     problem: str = ""
 
 
-def go_table_cfi(image: ElfImage, table: GoTable) -> RowSection:
+def go_table_cfi(image: ElfImage, table: GoTable) -> FunctionTable:
     """Return the CFI that says what Go's table says.
 
-    Functions are damaged one by one (`RowSection.damaged`). Those for which no depth is true have no rule for the CFA:
-    functions that change SP by other means than pushing and subtracting (a switch of stacks), that pop what they have
-    not pushed, the trampoline of signals, and, other than on AMD64, functions whose call a signal handler has faked.
+    Functions are damaged one by one (`FunctionTable.damaged`). Those for which no depth is true have no rule for the
+    CFA: functions that change SP by other means than pushing and subtracting (a switch of stacks), that pop what they
+    have not pushed, the trampoline of signals, and, other than on AMD64, functions whose call a signal handler has
+    faked.
     Raises `CfiError` when the table is damaged as a whole.
     """
     return _Translation(image, table).section()
@@ -97,7 +98,7 @@ class _Translation:
         kinds = {self._find_name(name): _Kind.WITHOUT_RULES for name in _SIGNAL_TRAMPOLINES}
         return kinds | {self._find_name(name): injected for name in _INJECTED}
 
-    def section(self) -> RowSection:
+    def section(self) -> FunctionTable:
         """Return the whole table as CFI."""
         table = self.table
         order, functions = table.byte_order, table.functions_offset
@@ -123,7 +124,7 @@ class _Translation:
                 names.append((vaddr, self._name(functions + offset)))
             size = min(end - start, rows.size)
             made.append(RowFunction(vaddr, size, rows.table, is_signal_frame=kind is _Kind.INTERRUPTED))
-        return RowSection(
+        return FunctionTable(
             table.name, "gopclntab", tuple(made), len(table.data), damaged=tuple(damaged), names=tuple(names)
         )
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from cfi2sframe.conversion.convert import Conversion
 from cfi2sframe.conversion.reasons import Fate, UnreadSource
-from cfi2sframe.dwarf.fdes import FdeIndex, RowSection
+from cfi2sframe.dwarf.fdes import FdeIndex, FunctionTable
 from cfi2sframe.elf.cfi import SOURCE_NAMES
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.process.demangle import readable_names
@@ -238,7 +238,7 @@ def _missing(conversion: Conversion, fates: Sequence[Fate]) -> Iterator[Missing]
             end = entries.starts[fde] + entries.sizes[fde]
             why = Why(Reason.PAST_CODE, "", entries.sizes[fde])
             holes.setdefault(FdeIndex(fde), []).append((end, end + size, why))
-    with_names = [section for section in conversion.cfi.sections if isinstance(section, RowSection)]
+    with_names = [section for section in conversion.cfi.sections if isinstance(section, FunctionTable)]
     names = {vaddr: name for section in with_names for vaddr, name in section.names}
     names |= image.names_of(entries.starts[fde] for fde in holes)
     for fde in sorted(holes, key=lambda fde: (fates[fde] is Fate.IN_PARTS, fde)):

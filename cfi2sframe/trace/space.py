@@ -114,7 +114,7 @@ class FileStore:
         has_section = existing.presence not in (Presence.ABSENT, Presence.EMPTY)
         rows: Section | str
         try:
-            rows = existing.required() if has_section else decode_made(image, self._options)
+            rows = existing.or_raise() if has_section else decode_made(image, self._options)
             if rows.arch != image.arch:
                 rows = f"the section is for {rows.arch.name}"
         except InputError as error:

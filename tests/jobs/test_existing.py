@@ -209,7 +209,7 @@ def test_what_a_plain_run_takes_from_an_earlier_one_is_said(tmp_path: Path, *, i
     program = Path(shutil.copy2(linked_program(), tmp_path / "program"))
     named = tmp_path if is_in_tree else program
     assert run("--in-place", named, "--from", "code").status == 0
-    section = existing_section(load(program)).required()
+    section = existing_section(load(program)).or_raise()
     for words in (("--replace",), ("--sframe-version", "2"), ()):
         copy = tmp_path.parent / "copy"
         shutil.copy2(program, copy)
@@ -219,7 +219,7 @@ def test_what_a_plain_run_takes_from_an_earlier_one_is_said(tmp_path: Path, *, i
         if lost:
             vaddr = int(lost[0].partition("lacks a row at ")[2].split()[0], 16)
             assert section.find(vaddr)
-            assert existing_section(load(program)).required().find(vaddr) is None
+            assert existing_section(load(program)).or_raise().find(vaddr) is None
         shutil.move(copy, program)
 
 
