@@ -121,9 +121,9 @@ def _may_be_said(conversion: Conversion) -> Callable[[int], bool]:
 
 def _is_own(image: ElfImage) -> bool:
     """Whether this program inserted the section, as the record for removal tells."""
-    from cfi2sframe.placing.undo import original_of
+    from cfi2sframe.placing.undo import Original, original_of
 
-    return original_of(image.data) is not None
+    return isinstance(original_of(image.data), Original)
 
 
 def _is_right(conversion: Conversion, existing: Existing, reader: str | None) -> bool:

@@ -8,7 +8,9 @@ Insertion into a linked file, in the order of the work:
     place            decides where the section goes
     head, moving     make room for program headers, by moving sections that may move
     linked           edits the file, and leaves a record of the original at its end (undo)
-    reread           parses the result with pyelftools (view), and compares it with the original
+
+Whether the result is equal to the original but for the section is decided by `observed`, which knows none of these
+steps: what loaders read (`loader_tables`), what tools see (`tools_view`), as pyelftools parses it (`view`).
 
 `removal` restores the original by that record if it fits, and knows none of these steps but the gate.
 """

@@ -263,11 +263,13 @@ def _without_appended_data(file: LinkedFile) -> FileData:
     """Return the bytes without a record for removal. Raises `PayloadError` where others follow what is described."""
     ends = [file.loaded_end, file.table_end, file.section_table.end]
     described = max([*ends, *(section.file_span.end for section in file.stored)])
-    record = record_span(file.data)
+    record = record_span(file.data, described)
     end = len(file.data) if record is None else max(record.start, described)
-    if not is_zero(file.data, Span(described, end)):
+    rest = [Span(described, end), Span(max(record.end, described) if record else end, len(file.data))]
+    size = sum(span.end - span.start for span in rest if not is_zero(file.data, span))
+    if size:
         raise PayloadError(
-            f"{counted(end - described, 'byte')} appended after the ELF data (an archive, a payload or a signature); "
+            f"{counted(size, 'byte')} appended after the ELF data (an archive, a payload or a signature); "
             "adding or removing a section would move what may be expected at a fixed offset"
         )
     return part_of(file.data, 0, end)

@@ -5,7 +5,7 @@ The section's address depends on its size, and its bytes depend on its address. 
 
     plan = plan_insertion(data, section_size)        # plan.section_vaddr is known from here on
     chunks = insert(plan, section)                   # buffers, mostly ranges of `data`
-    check_insertion(rewritten, plan, section)        # rereads the result, with independent code
+    check_insertion(rewritten, plan, section)        # asks the judge (observed), and whether the plan was kept
 
 Code and data keep their addresses. What is loaded keeps its file offset, except for the sections that the placement
 moves. What follows the loaded part (debug sections, symbols) moves to make room for a new segment: the loaded part
@@ -17,16 +17,17 @@ The caller sets the file's mode, owner and times.
 from itertools import groupby
 from typing import NamedTuple
 
-from cfi2sframe.constants.elf import SHF_ALLOC, SHT_GNU_SFRAME
+from cfi2sframe.constants.elf import PF_R, PT_GNU_SFRAME, SHF_ALLOC, SHT_GNU_SFRAME
 from cfi2sframe.elf.contents import FileData, Joined, Splice, is_equal, is_zero, overwrite, spliced
-from cfi2sframe.elf.headers import FILE_HEADER_SIZE, INACTIVE, SECTION_HEADER_SIZE, SFRAME_NAME, Buffer
+from cfi2sframe.elf.headers import FILE_HEADER_SIZE, INACTIVE, SECTION_HEADER_SIZE, SFRAME_NAME, Buffer, ProgramHeader
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import LinkedFile, open_linked, round_up
 from cfi2sframe.placing.moving import NewIndex, changed_contents, numbering_with, renumbered_header
+from cfi2sframe.placing.observed import expect_equal
 from cfi2sframe.placing.place import SECTION_ALIGNMENT, Placement, place_section
 from cfi2sframe.placing.removal import proven_original, zeroing_splices
-from cfi2sframe.placing.reread import check_inserted, check_removed
-from cfi2sframe.placing.undo import Kept, original_of, with_record
+from cfi2sframe.placing.undo import Kept, Original, original_of, with_record
+from cfi2sframe.placing.view import expect
 from cfi2sframe.range_map import Span, without
 
 _NAME = SFRAME_NAME.encode() + b"\0"
@@ -42,7 +43,7 @@ def plan_insertion(data: FileData, section_size: int) -> Placement:
         raise EmbedError("an empty section is never written")
     known = proven_original(data)
     # A record that does not fit goes.
-    file = open_linked(data if known is None else known.content)
+    file = open_linked(known.content if isinstance(known, Original) else data)
     original = file.data
     if not file.has_sframe:
         return place_section(file, section_size)._replace(original=original)
@@ -223,17 +224,29 @@ def _end(placement: Placement, section_type: int, numbering: list[NewIndex], gro
 
 
 def check_insertion(rewritten: FileData, plan: Placement, section: Buffer) -> None:
-    """Reread the rewritten file with independent code and compare it with the original.
+    """Read the rewritten file back, and compare it with the original.
 
-    Raises `EmbedError` when anything differs but the section and what `reread` allows, when `.sframe` is not at the
-    planned address with the bytes `section`, or when the record does not restore the file;
-    `InputError` when one of the files cannot be read.
+    Raises `EmbedError` when they are not equal but for the section (`observed`), when this is not where the plan has
+    it, with the bytes `section`, or when the record does not restore the original; `InputError` when one of the files
+    cannot be read.
     """
     if plan.cleared:
-        check_removed(plan.original, plan.file.data)
-    check_inserted(plan.file.data, rewritten, plan.section_vaddr, section)
-    # What is written has to pass the gate again, at the next conversion.
-    open_linked(rewritten)
+        expect_equal(plan.file.data, plan.original)
+    place = expect_equal(plan.file.data, rewritten)
+    file = open_linked(rewritten)
+    size, vaddr = len(section), plan.section_vaddr
+    planned = ProgramHeader(PT_GNU_SFRAME, PF_R, place.start, vaddr, vaddr, size, size, SECTION_ALIGNMENT)
+    header, segment = file.sframe_section, file.sframe_segment
+    wanted = (SHF_ALLOC, vaddr, place.start, size, SECTION_ALIGNMENT)
+    is_there = header is None or wanted == (
+        header.flags,
+        header.vaddr,
+        header.file_offset,
+        header.size,
+        header.alignment,
+    )
+    expect(is_there and segment == planned, ".sframe is not where it was planned")
+    expect(file.bytes_at(vaddr, size) == bytes(section), "the bytes of .sframe are not at its address")
     restored = original_of(rewritten)
-    if restored is None or not is_equal(restored.content, plan.original):
-        raise EmbedError("the rewritten file fails its re-read: its record does not restore the original")
+    is_whole = isinstance(restored, Original) and restored.is_exact and is_equal(restored.content, plan.original)
+    expect(is_whole, "its record does not restore the original")

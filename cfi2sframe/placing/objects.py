@@ -24,7 +24,16 @@ from cfi2sframe.elf.headers import (
 )
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ElfError, EmbedError
-from cfi2sframe.placing.undo import Kept, Original, Removal, digest_of, original_of, record_span, with_record
+from cfi2sframe.placing.undo import (
+    Kept,
+    NoOriginal,
+    Original,
+    Removal,
+    digest_of,
+    original_of,
+    record_span,
+    with_record,
+)
 from cfi2sframe.range_map import Span, without
 from cfi2sframe.text import shown_name
 
@@ -76,9 +85,10 @@ def _end_of(image: ElfImage) -> int:
 def _proven_original(image: ElfImage) -> Original | None:
     """Return the original of an object by its record, if the object is that with a section, and otherwise the same."""
     original = original_of(image.data)
+    if isinstance(original, NoOriginal):
+        return None
     try:
-        if original is not None:
-            _check_added(_opened(original.content), image)
+        _check_added(_opened(original.content), image)
     except (ElfError, EmbedError):
         return None
     return original
@@ -205,7 +215,7 @@ def check_insertion(original: ElfImage, rewritten: ElfImage) -> None:
     known = _proven_original(original)
     before = original if known is None else _opened(known.content)
     restored = original_of(rewritten.data)
-    is_restored = restored is not None and is_equal(restored.content, before.data)
+    is_restored = isinstance(restored, Original) and is_equal(restored.content, before.data) and restored.is_exact
     _expect(is_restored, "its record does not restore the original")
     _check_added(before, rewritten)
 

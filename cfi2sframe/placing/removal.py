@@ -9,15 +9,16 @@ a later release has to do is in the record: how sections get their places is not
 from typing import Final
 
 from cfi2sframe.constants.elf import PF_W, PT_GNU_SFRAME, PT_LOAD
-from cfi2sframe.elf.contents import FileData, Splice, overwrite, spliced
+from cfi2sframe.elf.contents import FileData, Splice, is_equal, overwrite, spliced
 from cfi2sframe.elf.headers import INACTIVE, SECTION_HEADER_SIZE, ProgramHeader
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.gate import LinkedFile, open_linked, with_own_entry
-from cfi2sframe.placing.reread import check_removed
-from cfi2sframe.placing.undo import Original, Removal, digest_of, original_of
+from cfi2sframe.placing.observed import expect_equal
+from cfi2sframe.placing.undo import NoOriginal, Original, Removal, original_of
+from cfi2sframe.placing.view import expect
 from cfi2sframe.range_map import Span
 
-_NO_RECORD: Final = "no record of a conversion fits the file; .sframe is zeroed, and all else stays in its place"
+_ZEROED: Final = "; .sframe is zeroed, and all else stays in its place"
 
 
 def remove(data: FileData) -> Removal:
@@ -27,51 +28,41 @@ def remove(data: FileData) -> Removal:
     the file cannot be rewritten safely.
     """
     original = proven_original(data)
-    if original is not None:
+    if isinstance(original, Original):
         return original.removal()
     file = open_linked(data)
-    return Removal(spliced(file.data, zeroing_splices(file)), _NO_RECORD)
+    return Removal(spliced(file.data, zeroing_splices(file)), f"{original.value}{_ZEROED}")
 
 
-def proven_original(data: FileData) -> Original | None:
-    """Return the original by the file's record, if the file is that with a section, and otherwise the same."""
+def proven_original(data: FileData) -> Original | NoOriginal:
+    """Return the original by the file's record, if the file is equal to it but for a section."""
     original = original_of(data)
-    if original is None or _is_same(data, original.content):
-        return original
-    # The digest vouches for a PT_PHDR of the wrong size, which no loader reads. LIEF writes such files.
-    return original if original.is_exact and _is_same(data, original.content, has_any_size=True) else None
-
-
-def _is_same(data: FileData, rewritten: FileData, *, has_any_size: bool = False) -> bool:
-    """Whether `_compare` raises nothing."""
     try:
-        _compare(data, rewritten, has_any_size=has_any_size)
+        if isinstance(original, Original):
+            _compare(data, original.content)
     except EmbedError:
-        return False
-    return True
+        return NoOriginal.NOT_EQUAL
+    return original
 
 
 def check_removal(data: FileData, rewritten: FileData) -> None:
     """Raise `EmbedError` unless `rewritten` is `data` without its section: the original, or else equal in all else."""
     original = proven_original(data)
-    if original is None:
+    if isinstance(original, NoOriginal):
         _compare(data, rewritten)
-    elif digest_of(rewritten) != digest_of(original.content):
-        raise EmbedError("the rewritten file fails its re-read: it is not the original")
+    else:
+        expect(is_equal(rewritten, original.content), "it is not the original")
 
 
-def _compare(data: FileData, rewritten: FileData, *, has_any_size: bool = False) -> None:
-    """Raise `EmbedError` unless `data` is `rewritten` with another section, or with one that `rewritten` lacks.
-
-    `has_any_size`: PT_PHDR of `rewritten` may have a wrong size.
-    """
+def _compare(data: FileData, rewritten: FileData) -> None:
+    """Raise `EmbedError` unless `data` is `rewritten` with another section, or with one that `rewritten` lacks."""
     file = open_linked(rewritten)
     bare = file.data
     if file.has_sframe:
         # The section that has been replaced is back.
         bare = spliced(file.data, zeroing_splices(file))
-        check_removed(file.data, bare)
-    check_removed(open_linked(data).data, bare, has_any_size=has_any_size)
+        expect_equal(bare, file.data)
+    expect_equal(bare, open_linked(data).data)
 
 
 def zeroing_splices(file: LinkedFile) -> list[Splice]:

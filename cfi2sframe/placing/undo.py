@@ -15,6 +15,7 @@ is the original.
 import re
 import struct
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from hashlib import sha256
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
@@ -31,6 +32,8 @@ _FIXED: Final = struct.Struct("<QQ32s32sIIIIQ8s")
 _PAIR: Final = struct.Struct("<QQ")
 #: The `start` of a piece of zeros.
 NOWHERE: Final = (1 << 64) - 1
+_FORMS: Final = re.compile(rb"c2sfrec.\0*\Z", re.DOTALL)
+_BLOCK_SIZE: Final = 1 << 20
 #: What a removal says where it does not give the original.
 CHANGED_SINCE: Final = "the file was changed after the conversion; the changes are kept"
 #: Bytes that differ, with up to 15 in between that do not: a patch of its own would take more.
@@ -87,6 +90,15 @@ class Original(NamedTuple):
         return Removal(self.content, "" if self.is_exact else CHANGED_SINCE)
 
 
+class NoOriginal(Enum):
+    """Why a file has no original: there is no record, or it cannot be used."""
+
+    NO_RECORD = "the file has no record of its conversion"
+    OTHER_FORM = "the record of the conversion has a form that this release does not know"
+    OTHER_FILE = "the file was changed after the conversion, and its record no longer fits"
+    NOT_EQUAL = "the record of the conversion describes another file"
+
+
 class Removal(NamedTuple):
     """A file without its section. `lost` says what could not be restored; it is empty for the original's bytes."""
 
@@ -97,36 +109,62 @@ class Removal(NamedTuple):
 # Restoring
 
 
-def record_span(data: FileData) -> Span | None:
-    """Return the file offsets of the record at the end of a file; None without one. It may be for another file."""
+def record_span(data: FileData, start: int | None = None) -> Span | None:
+    """Return the file offsets of a file's record, after which there may be zeros. It may be for another file.
+
+    None without one. With `start`, anything may follow a record that is after this offset.
+    """
     end = len(data)
+    while end:
+        block = bytes(data[max(end - _BLOCK_SIZE, 0) : end]).rstrip(b"\0")
+        if block:
+            end = max(end - _BLOCK_SIZE, 0) + len(block)
+            break
+        end = max(end - _BLOCK_SIZE, 0)
+    found = _record_before(data, end)
+    if found is not None or start is None:
+        return found
+    for at in range(start, end, _BLOCK_SIZE):
+        block = bytes(data[at : at + _BLOCK_SIZE + len(_MAGIC) - 1])
+        for match in re.finditer(re.escape(_MAGIC), block):
+            found = _record_before(data, at + match.end())
+            if found is not None and found.start >= start:
+                return found
+    return None
+
+
+def _record_before(data: FileData, end: int) -> Span | None:
+    """Return the record that ends at a file offset."""
     if end < _FIXED.size:
         return None
-    *_, size, magic = _FIXED.unpack(data[end - _FIXED.size :])
-    if magic != _MAGIC or not _FIXED.size <= size <= end or _unpacked(bytes(data[end - size :])) is None:
+    *_, size, magic = _FIXED.unpack(bytes(data[end - _FIXED.size : end]))
+    if magic != _MAGIC or not _FIXED.size <= size <= end or _unpacked(bytes(data[end - size : end])) is None:
         return None
     return Span(end - size, end)
 
 
-def original_of(data: FileData) -> Original | None:
-    """Return the original of a rewritten file; None where it has no record, or one for another file.
+def original_of(data: FileData) -> Original | NoOriginal:
+    """Return the original of a rewritten file, or why there is none; zeros after the record follow it.
 
     The record is no proof: whoever uses the original has to compare it with the file.
     """
     span = record_span(data)
-    record = None if span is None else _unpacked(bytes(data[span.start : span.end]))
-    if span is None or record is None or not _is_for(record, span.start):
-        return None
+    if span is None:
+        is_other = _FORMS.search(bytes(data[max(len(data) - _BLOCK_SIZE, 0) : len(data)]))
+        return NoOriginal.OTHER_FORM if is_other else NoOriginal.NO_RECORD
+    record = _unpacked(bytes(data[span.start : span.end]))
+    if record is None or not _is_for(record, span.start):
+        return NoOriginal.OTHER_FILE
     try:
         order = parse_file_header(data).byte_order
         body = _unpatched(data, order, record)
         if _replaced_digest(body, record.patches) != record.replaced_digest:
-            return None
+            return NoOriginal.OTHER_FILE
         content = spliced(body, record.patches)
     except (ElfError, EmbedError):
         # It is no ELF file any more, or parts of the record overlap.
-        return None
-    return Original(content, record.original_digest)
+        return NoOriginal.OTHER_FILE
+    return Original(Joined([content, part_of(data, span.end, len(data))]), record.original_digest)
 
 
 def _unpacked(data: bytes) -> UndoRecord | None:

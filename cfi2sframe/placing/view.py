@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
+from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.contents import FileData
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.range_map import Span
@@ -81,6 +82,31 @@ class FileView:
     def bytes_of(self, span: Span) -> bytes:
         """Return the bytes of a span; fewer where the file ends."""
         return bytes(self.data[span.start : span.end])
+
+    @property
+    def has_symbols(self) -> bool:
+        """Whether the dynamic loader finds symbols."""
+        return any(tag == c.DT_SYMTAB for tag, _ in self.dynamic)
+
+    def is_inactive(self, number: int) -> bool:
+        """Whether a section header is unused."""
+        return bool(self.sections[number]["sh_type"] == "SHT_NULL")
+
+    def offset_of(self, vaddr: int) -> int | None:
+        """Return the file offset of an address that a PT_LOAD maps; None if none does."""
+        number = bisect_right(self._by_vaddr, vaddr, key=lambda load: load["p_vaddr"]) - 1
+        load = self._by_vaddr[number] if number >= 0 else None
+        if load is None or vaddr >= load["p_vaddr"] + load["p_filesz"]:
+            return None
+        return int(vaddr - load["p_vaddr"] + load["p_offset"])
+
+    def memory_at(self, start: int, end: int) -> bytes:
+        """Return the bytes at addresses of one PT_LOAD. Raises `EmbedError` where they are not in the file."""
+        offset = self.offset_of(start)
+        if offset is None or not self.maps(start, offset, end - start):
+            expect(start == end, f"0x{start:x} is not mapped")
+            return b""
+        return self.bytes_of(Span(offset, offset + end - start))
 
     def maps(self, vaddr: int, offset: int, size: int) -> bool:
         """Whether a PT_LOAD maps these bytes there."""

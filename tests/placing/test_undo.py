@@ -14,6 +14,8 @@ from cfi2sframe.placing import place
 from cfi2sframe.placing.removal import remove
 from cfi2sframe.placing.undo import (
     Kept,
+    NoOriginal,
+    Original,
     UndoRecord,
     _unpacked,
     _unpatched,
@@ -72,8 +74,8 @@ def test_a_record_at_the_end_of_another_file_is_not_followed() -> None:
     span = record_span(full)
     assert span is not None
     other = linked_program("lld").read_bytes()
-    assert original_of(other + full[span.start :]) is None
-    assert original_of(full + full[span.start :]) is None
+    assert original_of(other + full[span.start :]) is NoOriginal.OTHER_FILE
+    assert original_of(full + full[span.start :]) is NoOriginal.OTHER_FILE
 
 
 @pytest.mark.parametrize("kind", ["program", "object"])
@@ -96,7 +98,7 @@ def test_a_forged_record_changes_no_code(kind: str) -> None:
     forged = forged._replace(replaced_digest=sha256(_replaced(full, found) + old).digest())
     attacked = body + forged.pack()
     restored = original_of(attacked)
-    assert restored is not None
+    assert isinstance(restored, Original)
     assert restored.is_exact
     bare = take_out(attacked)
     (after,) = (section for section in load(bare).sections if section.name == ".text")
@@ -140,7 +142,7 @@ def test_any_change_is_undone(changes: list[Edit], data: st.DataObject) -> None:
         kept.append(Kept(start, length, data.draw(st.integers(0, size - length))))
     full = with_record(FILE, rewritten, kept, [Span(0, 64)], [Span(64, len(FILE))])
     restored = original_of(bytes(full))
-    assert restored is not None
+    assert isinstance(restored, Original)
     assert restored.is_exact
     assert bytes(restored.content) == FILE
 
@@ -151,4 +153,4 @@ def test_a_damaged_record_restores_the_original_or_nothing(at: int, noise: bytes
     start = len(FILE) + 4 + at % (len(full) - len(FILE) - 4)
     changed = full[:start] if is_cut else full[:start] + noise + full[start + len(noise) :]
     restored = original_of(changed)
-    assert restored is None or not restored.is_exact or bytes(restored.content) == FILE
+    assert isinstance(restored, NoOriginal) or not restored.is_exact or bytes(restored.content) == FILE

@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The judge of rewritten files: whether two linked files are equal but for an SFrame section, for all who look at them.
+
+`expect_equal` compares a file without a section with the one that has it, whichever of them was made from the other:
+
+- the kernel and the dynamic loader: the file header; the program headers, in their order; each mapped address with its
+  rights and its byte; where old and new kernels find the program headers; what each dynamic entry leads to
+- the program: what its code, its data and its relocations can refer to (`elf/referrers.py`)
+- tools: sections with their contents, symbols
+
+What else differs has to be of these kinds, which is proved from the files: the table of program headers, where it is
+and where it grows; a table, note or name that is elsewhere, with the same content, which everybody who looks for it
+finds there; indices of sections in symbols; and addresses that only the file with the section has. Nothing may refer to
+an address whose content is another one, or which one of the files lacks.
+
+Nothing here knows how a section gets its place, or how it is removed. Not known either: addresses that code computes;
+where a static program expects its heap.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+from cfi2sframe.constants import elf as c
+from cfi2sframe.elf.contents import FileData, have_same, is_zero
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.elf.referrers import referrers
+from cfi2sframe.placing.loader_tables import BY_CONTENT, extent_of, is_pointer
+from cfi2sframe.placing.tools_view import compare_sections
+from cfi2sframe.placing.view import FileView, expect, is_sframe, parsing, span_of
+from cfi2sframe.range_map import RangeMap, Span, common, touches, united, walk, without
+
+#: The smallest page of the kernels of all ABIs.
+_PAGE_SIZE: Final = 1 << 12
+#: Fields of the file header that say where tables are, and how many entries these have.
+_TABLE_FIELDS: Final = {"e_phnum", "e_phoff", "e_shoff", "e_shnum", "e_shstrndx"}
+#: Program headers whose readers follow them, wherever they lead.
+_FOLLOWED: Final = {"PT_INTERP", "PT_NOTE", "PT_GNU_PROPERTY"}
+#: Program headers that span addresses of others.
+_ENCLOSING: Final = {"PT_LOAD", "PT_PHDR", "PT_GNU_RELRO", "PT_GNU_STACK"}
+#: GNU_PROPERTY_X86_ISA_1_NEEDED: glibc reads this of a PT_NOTE alone.
+_ISA_NEEDED: Final = (0xC0008002).to_bytes(4, "little")
+_ISA_BASELINE: Final = 1
+
+
+class _Mapped(NamedTuple):
+    """How addresses are mapped: by their distance to file offsets (None: zeros), with the rights `flags`."""
+
+    bias: int | None
+    flags: int
+
+
+class _Elsewhere(NamedTuple):
+    """Addresses `[start, end)` in the file without the section, and where their content starts in the other one."""
+
+    start: int
+    end: int
+    new_start: int
+
+    @property
+    def places(self) -> tuple[Span, Span]:
+        """The old and the new addresses."""
+        return Span(self.start, self.end), Span(self.new_start, self.new_start + self.end - self.start)
+
+
+def expect_equal(without_section: FileData, with_section: FileData) -> Span:
+    """Raise `EmbedError` unless two files are equal but for the SFrame section that one of them has.
+
+    Return the file offsets of the section. Raises what readers of the files raise.
+    """
+    with parsing():
+        bare, full = FileView(without_section), FileView(with_section)
+        place = _section_of(full)
+        expect(not bare.sframe and not any(map(is_sframe, bare.segments)), "it has a section")
+        _expect_same_header(bare, full)
+        compared = compare_sections(bare, full)
+        found = [_Elsewhere(*move.addresses) for move in compared.moves]
+        found += _followed(bare, full)
+        found += _dynamic(bare, full, found, compared.symbols)
+        _expect_same_memory(bare, full, place, found, compared.symbols)
+        _expect_found_headers(bare, full)
+        _expect_layout(full)
+        return place
+
+
+def _section_of(view: FileView) -> Span:
+    """Return the file offsets of a file's section, to which all of its headers lead.
+
+    Some producers write no PT_GNU_SFRAME; without section headers, there is nothing else.
+    """
+    entries = [segment for segment in view.segments if is_sframe(segment)]
+    headers = [view.sections[number] for number in view.sframe]
+    expect(len(entries) < 2 and len(headers) < 2 and bool(entries or headers), "not one SFrame section")
+    places = [(header["sh_addr"], *span_of(header)) for header in headers]
+    # Some have a size of their own in PT_GNU_SFRAME.
+    places += [(entry["p_vaddr"], *span_of(entry)) for entry in entries]
+    vaddr, start, end = places[0]
+    expect(all(place[:2] == (vaddr, start) for place in places), "the headers of .sframe lead to different places")
+    return Span(start, end)
+
+
+def _expect_same_header(bare: FileView, full: FileView) -> None:
+    same = bare.bytes_of(Span(0, 16)) == full.bytes_of(Span(0, 16))
+    same = same and all(bare.header[key] == full.header[key] for key in bare.header if key not in _TABLE_FIELDS)
+    expect(same, "the file header changed")
+
+
+# Program headers
+
+
+def _followed(bare: FileView, full: FileView) -> Iterator[_Elsewhere]:
+    """Pair the program headers in their order; yield what those lead to that may lead elsewhere, and do."""
+    news = [segment for segment in full.segments if segment["p_type"] != "PT_NULL" and not is_sframe(segment)]
+    at = 0
+    for old in bare.segments:
+        if old["p_type"] == "PT_NULL":
+            continue
+        first = at
+        while at < len(news) and news[at]["p_type"] == "PT_LOAD" and not _is_same(bare, full, old, news[at]):
+            at += 1
+        if at < len(news) and _is_same(bare, full, old, news[at]):
+            new = news[at]
+            at += 1
+            if old["p_vaddr"] != new["p_vaddr"] and old["p_type"] in _FOLLOWED:
+                yield _Elsewhere(old["p_vaddr"], old["p_vaddr"] + old["p_filesz"], new["p_vaddr"])
+        else:
+            at = first
+            expect(_may_be_absent(bare, old), f"a {old['p_type']} is missing, changed, or in another order")
+    expect(all(new["p_type"] == "PT_LOAD" for new in news[at:]), "a program header is new")
+
+
+def _is_same(bare: FileView, full: FileView, old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Whether a program header says the same to its readers."""
+    kind = old["p_type"]
+    if kind != new["p_type"]:
+        return False
+    if kind == "PT_LOAD":
+        # What it maps is compared address by address.
+        return all(old[key] == new[key] for key in ("p_vaddr", "p_paddr", "p_flags", "p_align"))
+    if kind == "PT_PHDR":
+        # Nobody reads its rights; that it leads to the table is checked apart.
+        same = old["p_flags"] & ~c.PF_X == new["p_flags"] & ~c.PF_X and old["p_align"] == new["p_align"]
+        return bool(same and _is_paddr_kept(old, new))
+    if kind not in _FOLLOWED or old == new:
+        return bool(old == new)
+    rest = {key: new[key] for key in ("p_offset", "p_vaddr", "p_paddr")}
+    return bool(
+        {**old, **rest} == new
+        and _is_paddr_kept(old, new)
+        and old["p_filesz"] == old["p_memsz"]
+        and bare.maps(old["p_vaddr"], old["p_offset"], old["p_filesz"])
+        and full.maps(new["p_vaddr"], new["p_offset"], new["p_filesz"])
+        and bare.bytes_of(span_of(old)) == full.bytes_of(span_of(new))
+    )
+
+
+def _is_paddr_kept(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Whether the physical address is the virtual one, or nothing, as it was."""
+    return (old["p_paddr"], new["p_paddr"]) in ((0, 0), (old["p_vaddr"], new["p_vaddr"]))
+
+
+def _may_be_absent(bare: FileView, entry: dict[str, Any]) -> bool:
+    """Whether nobody misses a program header."""
+    if entry["p_type"] == "PT_PHDR":
+        # Only a dynamic loader reads it.
+        return bare.is_static
+    # A note that PT_GNU_PROPERTY leads to, too.
+    needed = bare.bytes_of(span_of(entry)).partition(_ISA_NEEDED)[2][4:8]
+    is_repeated = {**entry, "p_type": "PT_GNU_PROPERTY"} in bare.segments
+    return entry["p_type"] == "PT_NOTE" and is_repeated and int.from_bytes(needed, "little") <= _ISA_BASELINE
+
+
+def _expect_found_headers(bare: FileView, full: FileView) -> None:
+    """Check that loaders find the program headers: by PT_PHDR, and where kernels say that they are (AT_PHDR)."""
+    for view in (bare, full):
+        table = view.table("ph")
+        for entry in view.segments:
+            if entry["p_type"] == "PT_PHDR":
+                is_there = view.maps(entry["p_vaddr"], table.start, table.end - table.start)
+                expect(entry["p_offset"] == table.start and is_there, "PT_PHDR leads elsewhere")
+    for at_phdr in (_at_phdr, _old_at_phdr):
+        expect(at_phdr(full) or not at_phdr(bare), "kernels give another AT_PHDR")
+
+
+def _at_phdr(view: FileView) -> bool:
+    """Whether kernels find the program headers in a segment."""
+    return _holder_of_table(view) is not None
+
+
+def _old_at_phdr(view: FileView) -> bool:
+    """Whether those before 5.18 do: they take the headers to be as far from the first segment as in the file."""
+    holder = _holder_of_table(view)
+    is_program = view.header.e_type == "ET_EXEC" or any(s["p_type"] == "PT_INTERP" for s in view.segments)
+    if holder is None or not is_program:
+        return True
+    return bool(holder["p_vaddr"] - holder["p_offset"] == view.loads[0]["p_vaddr"] - view.loads[0]["p_offset"])
+
+
+def _holder_of_table(view: FileView) -> dict[str, Any] | None:
+    table = view.table("ph")
+    return next((s for s in view.loads if s["p_offset"] <= table.start and table.end <= span_of(s).end), None)
+
+
+# The dynamic section
+
+
+def _dynamic(bare: FileView, full: FileView, known: Iterable[_Elsewhere], symbols: Span) -> list[_Elsewhere]:
+    """Compare what the dynamic entries lead to; return what is elsewhere. `known` is what others have found to be.
+
+    The `symbols` have been compared.
+    """
+    expect([tag for tag, _ in bare.dynamic] == [tag for tag, _ in full.dynamic], "there are other dynamic entries")
+    found = []
+    for (tag, old), (_, new) in zip(bare.dynamic, full.dynamic, strict=True):
+        expect(old == new or tag in BY_CONTENT, f"the dynamic entry 0x{tag:x} changed")
+        if old != new:
+            found.append(_Elsewhere(*extent_of(bare, tag), new))
+    left = united(each.places[0] for each in (*known, *found))
+    for (tag, old), (_, new) in zip(bare.dynamic, full.dynamic, strict=True):
+        expect(old != new or not is_pointer(tag) or not touches(left, Span(old, old + 1)), f"0x{tag:x} leads nowhere")
+    for start, end, new_start in found:
+        if symbols.start <= start and end <= symbols.end:
+            continue
+        same = bare.memory_at(start, end) == full.memory_at(new_start, new_start + end - start)
+        expect(same, "a table of the dynamic loader changed")
+    return found
+
+
+# Memory
+
+
+def _memory(view: FileView) -> RangeMap[_Mapped | None]:
+    """Return how each address is mapped. Raises `EmbedError` where segments overlap, or are out of order."""
+    ranges: list[tuple[int, int, _Mapped | None]] = []
+    for load in view.loads:
+        start, middle, end = (load["p_vaddr"] + size for size in (0, load["p_filesz"], load["p_memsz"]))
+        expect(start <= middle <= end and (not ranges or ranges[-1][1] <= start), "segments overlap, or are unordered")
+        bias = load["p_offset"] - start
+        expect(middle == start or start + bias + load["p_filesz"] <= len(view.data), "a segment leaves the file")
+        expect(bias % max(load["p_align"], 1) == 0, "a segment is misaligned")
+        ranges.append((start, middle, _Mapped(bias, load["p_flags"])))
+        ranges.append((middle, end, _Mapped(None, load["p_flags"])))
+    return RangeMap(None, [each for each in ranges if each[0] < each[1]])
+
+
+def _expect_same_memory(
+    bare: FileView, full: FileView, place: Span, elsewhere: list[_Elsewhere], symbols: Span
+) -> None:
+    """Compare what is at each address, but for `symbols`; of what differs, prove that nothing refers to it."""
+    memories = _memory(bare), _memory(full)
+    olds, news = (united(each.places[number] for each in elsewhere) for number in (0, 1))
+    tables = [*_addresses(bare, bare.table("ph")), *_addresses(full, full.table("ph"))]
+    headers = _addresses(bare, Span(0, bare.header.e_ehsize))
+    entries = Span(bare.dynamic_span.start, bare.dynamic_span.start + 16 * len(bare.dynamic))
+    section = _addresses(full, place)
+    apart = united([*headers, *tables, *_addresses(bare, entries), symbols])
+    given_up = without([*olds, *news, *section, *tables], _addresses(bare, bare.table("ph")))
+    added = []
+    mapped = []
+    for start, end, ours, theirs in walk(*memories):
+        if ours is None:
+            added += [Span(start, end)] if theirs else []
+            continue
+        expect(theirs is not None and ours.flags == theirs.flags, f"0x{start:x} is not mapped as it was")
+        mapped.append(Span(start, end))
+        for span in without([Span(start, end)], [*apart, *given_up]):
+            same = theirs is not None and _have_same(bare, ours, full, theirs, span)
+            expect(same, f"the bytes from 0x{span.start:x} on changed")
+    for span in _rests_of_data(bare):
+        same = all(_have_same(bare, _Mapped(None, 0), full, m, part) for part, m in _parts(memories[1], span))
+        expect(same, f"something is in the last page of writable data, from 0x{span.start:x} on")
+    for load, before in zip(full.loads, _before(full, bare), strict=True):
+        expect(before, f"the segment at 0x{load['p_vaddr']:x} shares a page with the one before")
+    _expect_fixed_heap(bare, full)
+    added = without(added, [*section, *news, *tables])
+    # What is near one another is looked for together: all code that leads to somewhere in between would be a suspect.
+    for unread in (common(given_up, mapped), list(_not_seen(bare, full, memories[1], added))):
+        for place_of_it, target in referrers(ElfImage(bare.data, ""), unread):
+            expect(condition=False, message=f"0x{place_of_it:x} refers to 0x{target:x}, where something else is")
+    expect(all(is_zero(bare.data, span) for span in _offsets(bare, section)), "something was where the section is")
+
+
+def _have_same(bare: FileView, ours: _Mapped, full: FileView, theirs: _Mapped, span: Span) -> bool:
+    """Whether a span of addresses has the same bytes."""
+    olds, news = (
+        None if bias is None else Span(span.start + bias, span.end + bias) for bias in (ours.bias, theirs.bias)
+    )
+    if olds is None or news is None:
+        return all(is_zero(view.data, each) for view, each in ((bare, olds), (full, news)) if each is not None)
+    return have_same(bare.data, full.data, olds, news.start)
+
+
+def _rests_of_data(view: FileView) -> Iterator[Span]:
+    """Yield the rest of the last page of each writable segment: zeros, which an allocator may take."""
+    for load in view.loads:
+        if load["p_flags"] & c.PF_W:
+            end, page = load["p_vaddr"] + load["p_memsz"], max(_PAGE_SIZE, load["p_align"])
+            yield Span(end, -(-end // page) * page)
+
+
+def _parts(memory: RangeMap[_Mapped | None], span: Span) -> Iterator[tuple[Span, _Mapped]]:
+    """Yield the parts of a span that are mapped, and how."""
+    for start, end, mapped in memory.held():
+        yield from ((part, mapped) for part in common([span], [Span(start, end)]))
+
+
+def _not_seen(bare: FileView, full: FileView, memory: RangeMap[_Mapped | None], added: list[Span]) -> Iterator[Span]:
+    """Yield those of some addresses of the full file that the pages of the bare file do not have, with the same bytes.
+
+    After the end of a segment, its last page has zeros, if the segment has more memory than bytes, otherwise what
+    follows in the file.
+    """
+    ends = []
+    for load in bare.loads:
+        end = load["p_vaddr"] + load["p_memsz"]
+        bias = None if load["p_filesz"] < load["p_memsz"] else load["p_offset"] - load["p_vaddr"]
+        ends.append((Span(end, -(-end // _PAGE_SIZE) * _PAGE_SIZE), _Mapped(bias, 0)))
+    for rest, ours in ends:
+        for span in common(added, [rest]):
+            theirs = memory[span.start]
+            if theirs is not None and _have_same(bare, ours, full, theirs, span):
+                added = without(added, [span])
+    yield from added
+
+
+def _before(full: FileView, bare: FileView) -> Iterator[bool]:
+    """Yield for each segment whether its first page has nothing of the one before, unless that has always been so."""
+    known = {(a["p_vaddr"] + a["p_memsz"], b["p_vaddr"]) for a, b in pairwise(bare.loads)}
+    yield True
+    for before, after in pairwise(full.loads):
+        end, start = before["p_vaddr"] + before["p_memsz"], after["p_vaddr"]
+        page = max(_PAGE_SIZE, before["p_align"], after["p_align"])
+        yield (end, start) in known or -(-end // page) * page <= start // page * page
+
+
+def _expect_fixed_heap(bare: FileView, full: FileView) -> None:
+    """Check that the heap starts where it did, after all segments, in a program that fixes its addresses, and asks."""
+    ends = [max((load["p_vaddr"] + load["p_memsz"] for load in view.loads), default=0) for view in (bare, full)]
+    if bare.header.e_type == "ET_EXEC" and ends[0] != ends[1] and bare.has_symbols:
+        names = bare.memory_at(*extent_of(bare, c.DT_STRTAB))
+        is_asked = re.search(rb"\0personality\0", names) and re.search(rb"\0s?brk\0", names)
+        expect(not is_asked, "the heap starts elsewhere, and the program fixes its addresses")
+
+
+def _addresses(view: FileView, span: Span) -> list[Span]:
+    """Return the addresses at which a span of the file is mapped."""
+    return [
+        Span(part.start - load["p_offset"] + load["p_vaddr"], part.end - load["p_offset"] + load["p_vaddr"])
+        for load in view.loads
+        for part in common([span], [span_of(load)])
+    ]
+
+
+def _offsets(view: FileView, spans: Iterable[Span]) -> list[Span]:
+    """Return the file offsets of addresses, as far as they are mapped."""
+    return [
+        Span(part.start - load["p_vaddr"] + load["p_offset"], part.end - load["p_vaddr"] + load["p_offset"])
+        for load in view.loads
+        for part in common(spans, [Span(load["p_vaddr"], load["p_vaddr"] + load["p_filesz"])])
+    ]
+
+
+def _expect_layout(view: FileView) -> None:
+    """Check that nothing overlaps in the file."""
+    spans = [Span(0, view.header.e_ehsize), view.table("ph"), view.table("sh")]
+    spans += [span for span in map(span_of, view.sections) if span.start < span.end]
+    spans.sort()
+    expect(all(one.end <= following.start for one, following in pairwise(spans)), "parts of the file overlap")
+    expect(spans[-1].end <= len(view.data), "a section extends past the end of the file")
