@@ -119,8 +119,11 @@ def padding_ends(image: ElfImage, ends: Sequence[int], limits: Sequence[int]) ->
     for each in image.code_ranges:
         first, last = bisect_left(ends, each.start_vaddr), bisect_left(ends, each.end_vaddr)
         content = image.code_bytes(each, each.start_vaddr, each.end_vaddr) if first < last else b""
+        # A header may give a section more bytes than any file has.
+        code_end = each.start_vaddr + len(content)
+        last = bisect_left(ends, code_end, first, last)
         for end, limit in zip(ends[first:last], limits[first:last], strict=True):
-            begin, stop = end - each.start_vaddr, min(limit, each.end_vaddr) - each.start_vaddr
+            begin, stop = end - each.start_vaddr, min(limit, code_end) - each.start_vaddr
             # Gold begins with a jump over the rest.
             size = (
                 int.from_bytes(content[begin + 1 : begin + 5], "little") if content[begin : begin + 1] == b"\xe9" else 0
