@@ -1,18 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """The record of a conversion restores the original, whatever a later release does when it inserts a section."""
 
+import os
+import struct
+from contextlib import suppress
 from hashlib import sha256
-from typing import NamedTuple
+from pathlib import Path
+from random import Random
+from types import ModuleType
+from typing import Final, NamedTuple
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cfi2sframe import load
+from cfi2sframe.constants.elf import DT_GNU_HASH, PT_INTERP
 from cfi2sframe.elf.contents import Splice, overwrite, spliced
-from cfi2sframe.placing import place
+from cfi2sframe.errors import EmbedError
+from cfi2sframe.placing import head, linked, moving, place
 from cfi2sframe.placing.removal import remove
 from cfi2sframe.placing.undo import (
+    NOWHERE,
+    Extract,
     Kept,
     NoOriginal,
     Original,
@@ -28,20 +38,121 @@ from cfi2sframe.range_map import Span
 from tests.support.cli import ROOT
 from tests.support.elf.elf_asm import Section, Symbol, elf_file
 from tests.support.jobs import OBJECT
-from tests.support.placing.embedded import KINDS, LARGE, converted, embedded, linked_program, take_out
+from tests.support.needs import attempt
+from tests.support.placing.embedded import KINDS, LARGE, SMALL, converted, embedded, linked_program, take_out, write
+
+#: What another release may do differently: a name of a module of `placing`, and another value.
+OTHER_RELEASES: Final = {
+    "alignment": (place, "SECTION_ALIGNMENT", 16),
+    "small page": (place, "_PAGE_SIZE", 64),
+    "page": (place, "_PAGE_SIZE", 1 << 15),
+    "large page": (place, "_LARGEST_PAGE_SIZE", 1 << 21),
+    "zeros that end something": (place, "_END_SIZE", 64),
+    "gap": (place, "_GAP_WITH_ENTRY", 256),
+    "order of ways": (place, "_WAYS", place._WAYS[::-1]),
+    "only a new segment": (place, "_WAYS", (place._NEW_SEGMENT,)),
+    "the heap": (place, "is_end_fixed", lambda _file: True),
+    "interpreters": (place, "may_be_interpreter", lambda _file: True),
+    "slack": (place, "slack_end", lambda _file, load: load.file_span.end),
+    "the repeated note": (place, "repeated_note", lambda _file: None),
+    "alignment of segments": (place, "alignment_of", lambda _file: 1 << 14),
+    "tags": (moving, "TAG_OF_NAME", {".gnu.hash": DT_GNU_HASH}),
+    "notes": (moving, "NAMED_NOTES", frozenset()),
+    "build-id": (head, "BUILD_ID_NAME", ".note.ABI-tag"),
+    "following segments": (moving, "FOLLOWING_TYPES", frozenset({PT_INTERP})),
+}
+
+
+def _change(patch: pytest.MonkeyPatch, module: ModuleType, name: str, value: object) -> None:
+    """Change a name in its module, and in those that have imported it."""
+    for each in (module, linked, place, head, moving):
+        if hasattr(each, name):
+            patch.setattr(each, name, value)
+
+
+@pytest.mark.parametrize("other", OTHER_RELEASES)
+def test_another_release_restores_it(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it does differently, either restores the files of the other, of each kind and with large sections."""
+    module, name, value = OTHER_RELEASES[other]
+    originals = [linked_program(kind=kind).read_bytes() for kind in KINDS]
+    ours = [embedded(data, size)[1] for data in originals for size in (SMALL, LARGE)]
+    theirs = []
+    with monkeypatch.context() as patch:
+        _change(patch, module, name, value)
+        for data in originals:
+            for size in (SMALL, LARGE):
+                with suppress(EmbedError):
+                    theirs.append((data, embedded(data, size)[1]))
+        for data, full in zip([data for data in originals for _ in range(2)], ours, strict=True):
+            assert (bytes(remove(full).content), remove(full).lost) == (data, "")
+    assert theirs
+    for data, full in theirs:
+        assert (bytes(remove(full).content), remove(full).lost) == (data, "")
+
+
+def test_the_other_releases_are_other_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of these changes place some file of the test above differently."""
+    originals = [linked_program(kind=kind).read_bytes() for kind in KINDS]
+    usual = [embedded(data, size)[1] for data in originals for size in (SMALL, LARGE)]
+    same = []
+    for name, (module, constant, value) in OTHER_RELEASES.items():
+        with monkeypatch.context() as patch:
+            _change(patch, module, constant, value)
+            try:
+                there = [embedded(data, size)[1] for data in originals for size in (SMALL, LARGE)]
+            except EmbedError:
+                continue
+            same += [name] if there == usual else []
+    assert len(same) <= len(OTHER_RELEASES) - 12, same
+
+
+def _forged(draw: Random, full: bytes, record: UndoRecord) -> bytes:
+    """Return a converted file with a record that somebody has changed, and whose digests are right again."""
+    pieces, patches = list(record.pieces), list(record.patches)
+    for _ in range(draw.randint(1, 3)):
+        what = draw.randrange(4)
+        number = draw.randrange(len(pieces))
+        start, size = pieces[number]
+        if what == 0:
+            pieces[number] = Extract(draw.choice((NOWHERE, start, max(start + draw.randint(-64, 64), 0))), size)
+        elif what == 1 and size > 1:
+            cut = draw.randrange(1, size)
+            moved = draw.choice((NOWHERE, start + cut, draw.randrange(record.rewritten_size - (size - cut))))
+            pieces[number : number + 1] = [Extract(start, cut), Extract(moved, size - cut)]
+        elif what == 2 and patches:
+            at = draw.randrange(len(patches))
+            content = bytearray(patches[at].content)
+            content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+            patches[at] = overwrite(patches[at].file_offset, bytes(content))
+        else:
+            patches.append(overwrite(draw.randrange(record.original_size - 8), draw.randbytes(draw.randint(1, 8))))
+    forged = record._replace(pieces=tuple(pieces), patches=tuple(sorted(patches)))
+    forged = forged._replace(replaced_digest=sha256(_replaced(full, forged)).digest())
+    attacked = full[: record.rewritten_size] + forged.pack()
+    made = original_of(attacked)
+    digest = digest_of(made.content) if isinstance(made, Original) else record.original_digest
+    return full[: record.rewritten_size] + forged._replace(original_digest=digest).pack()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("constant", "value"), [("_PAGE_SIZE", 64), ("_PAGE_SIZE", 1 << 15), ("_LARGEST_PAGE_SIZE", 1 << 21)]
-)
-def test_another_placement_restores_it(kind: str, constant: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_lies_changes_nothing_that_a_program_does(kind: str, tmp_path: Path) -> None:
+    """Removal is refused, or what it leaves runs as before; CFI2SFRAME_FORGED_RECORDS sets how many are tried."""
     data = linked_program(kind=kind).read_bytes()
-    full = embedded(data, LARGE)[1]
-    monkeypatch.setattr(place, constant, value)
-    assert embedded(data, LARGE)[1] != full
-    restored = remove(full)
-    assert (bytes(restored.content), restored.lost) == (data, "")
+    before = attempt(write(tmp_path / "program", data))
+    draw = Random(kind)  # noqa: S311 - the same ones each time
+    for number in range(int(os.environ.get("CFI2SFRAME_FORGED_RECORDS", "40"))):
+        full = embedded(data, draw.choice((SMALL, LARGE)))[1]
+        span = record_span(full)
+        assert span is not None
+        record = _unpacked(full[span.start :])
+        assert record is not None
+        try:
+            attacked = _forged(draw, full, record)
+            bare = take_out(attacked)
+        except (EmbedError, struct.error, OverflowError):
+            continue
+        assert not load(bare).has_sframe, number
+        assert attempt(write(tmp_path / "program", bare)) == before, number
 
 
 def kept() -> dict[str, str]:
