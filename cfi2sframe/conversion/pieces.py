@@ -60,8 +60,12 @@ def pieces_of(entries: CfiEntries, results: Sequence[Result], code_map: CodeMap)
         if isinstance(owner, Function):
             pieces.append(Piece(start_vaddr, end_vaddr, None, owner.body))
             continue
-        vaddr = entries.starts[owner]
-        for start, end, rows in pieces_within(results[owner], start_vaddr - vaddr, end_vaddr - vaddr):
+        vaddr, result = entries.starts[owner], results[owner]
+        if isinstance(result, FunctionBody):
+            # Nearly all: one call less is a percent of a conversion.
+            pieces.append(Piece(start_vaddr, end_vaddr, owner, result.cut(start_vaddr - vaddr, end_vaddr - vaddr)))
+            continue
+        for start, end, rows in pieces_within(result, start_vaddr - vaddr, end_vaddr - vaddr):
             pieces.append(Piece(vaddr + start, vaddr + end, owner, rows))
     return tuple(pieces)
 
