@@ -142,8 +142,11 @@ def _is_same(bare: FileView, full: FileView, old: dict[str, Any], new: dict[str,
         # Nobody reads its rights; that it leads to the table is checked apart.
         same = old["p_flags"] & ~c.PF_X == new["p_flags"] & ~c.PF_X and old["p_align"] == new["p_align"]
         return bool(same and _is_paddr_kept(old, new))
-    if kind not in _FOLLOWED or old == new:
+    if kind not in _FOLLOWED:
         return bool(old == new)
+    if old == new:
+        # The section that was there may have moved.
+        return bare.bytes_of(span_of(old)) == full.bytes_of(span_of(new))
     rest = {key: new[key] for key in ("p_offset", "p_vaddr", "p_paddr")}
     return bool(
         {**old, **rest} == new
