@@ -78,6 +78,11 @@ def expect_equal(without_section: FileData, with_section: FileData) -> Span:
         found = [_Elsewhere(*move.addresses) for move in compared.moves]
         found += _followed(bare, full)
         found += _dynamic(bare, full, found, compared.symbols)
+        left = united(each.places[0] for each in found)
+        for entry in bare.segments:
+            leads = entry["p_type"] not in _ENCLOSING and entry in full.segments
+            span = Span(entry["p_vaddr"], entry["p_vaddr"] + entry["p_memsz"])
+            expect(not leads or not touches(left, span), f"a {entry['p_type']} leads to what is elsewhere")
         _expect_same_memory(bare, full, place, found, compared.symbols)
         _expect_found_headers(bare, full)
         _expect_layout(full)
@@ -128,6 +133,9 @@ def _followed(bare: FileView, full: FileView) -> Iterator[_Elsewhere]:
             at = first
             expect(_may_be_absent(bare, old), f"a {old['p_type']} is missing, changed, or in another order")
     expect(all(new["p_type"] == "PT_LOAD" for new in news[at:]), "a program header is new")
+    starts = {old["p_vaddr"] for old in bare.loads}
+    rights = {new["p_flags"] for new in full.loads if new["p_vaddr"] not in starts}
+    expect(rights <= {c.PF_R}, "a new segment is not read-only")
 
 
 def _is_same(bare: FileView, full: FileView, old: dict[str, Any], new: dict[str, Any]) -> bool:
@@ -142,11 +150,8 @@ def _is_same(bare: FileView, full: FileView, old: dict[str, Any], new: dict[str,
         # Nobody reads its rights; that it leads to the table is checked apart.
         same = old["p_flags"] & ~c.PF_X == new["p_flags"] & ~c.PF_X and old["p_align"] == new["p_align"]
         return bool(same and _is_paddr_kept(old, new))
-    if kind not in _FOLLOWED:
+    if kind not in _FOLLOWED or old == new:
         return bool(old == new)
-    if old == new:
-        # The section that was there may have moved.
-        return bare.bytes_of(span_of(old)) == full.bytes_of(span_of(new))
     rest = {key: new[key] for key in ("p_offset", "p_vaddr", "p_paddr")}
     return bool(
         {**old, **rest} == new
@@ -270,6 +275,8 @@ def _expect_same_memory(
         for span in without([Span(start, end)], [*apart, *given_up]):
             same = theirs is not None and _have_same(bare, ours, full, theirs, span)
             expect(same, f"the bytes from 0x{span.start:x} on changed")
+    left = without(common(given_up, mapped), [*news, *section, *tables])
+    expect(all(is_zero(full.data, span) for span in _offsets(full, left)), "something is left where a section was")
     for span in _rests_of_data(bare):
         same = all(_have_same(bare, _Mapped(None, 0), full, m, part) for part, m in _parts(memories[1], span))
         expect(same, f"something is in the last page of writable data, from 0x{span.start:x} on")

@@ -21,6 +21,8 @@ _ENDS: Final = (Flow.JUMP, Flow.JUMP_INDIRECT, Flow.RETURN, Flow.STOP)
 _WORD_SIZE: Final = 8
 #: In place of an instruction's text, bytes that are no instruction, after the flow has ended.
 _NO_CODE: Final = "number"
+#: Two zeros, as an instruction of AMD64.
+_ZEROS: Final = "add byte ptr [rax], al"
 #: Frames with which an instruction is reached at most: more are those of a loop that pushes.
 _MAX_FRAMES: Final = 4
 
@@ -35,6 +37,8 @@ class StubInstruction(NamedTuple):
     @property
     def is_filler(self) -> bool:
         """Whether it only fills space, is a trap that does so, or is the number after an s390x stub."""
+        if self.text == _ZEROS:
+            return True
         if self.effect is None:
             return self.text == _NO_CODE
         return self.effect.is_padding or self.effect.flow is Flow.STOP
@@ -43,6 +47,10 @@ class StubInstruction(NamedTuple):
     def ends_flow(self) -> bool:
         """Whether control does not get to the next instruction."""
         return self.effect is not None and self.effect.flow in _ENDS
+
+    def is_unfilled(self, vaddr: int) -> bool:
+        """Whether it is a jump to what follows: GNU ld leaves those to PLT0 so in static programs, which have none."""
+        return self.effect is not None and self.effect.flow is Flow.JUMP and self.effect.target == vaddr + self.size
 
 
 class Stubs:
@@ -59,7 +67,10 @@ class Stubs:
         self._targets = {
             found.effect.target
             for vaddr, found in self.instructions.items()
-            if found.effect is not None and found.effect.target in self.instructions and found.effect.target != vaddr
+            if found.effect is not None
+            and found.effect.target in self.instructions
+            and found.effect.target != vaddr
+            and not found.is_unfilled(vaddr)
         }
         self.entries = {vaddr for inside in by_range for vaddr in _leaders_of(inside)} - self._targets
         lone = {vaddr for inside in by_range if self._is_lone(inside) for vaddr in inside}
@@ -93,7 +104,7 @@ class Stubs:
             if effect is None or new is None or after_frame is None:
                 frames[vaddr] = Why(Reason.UNKNOWN_INSTRUCTION, found.text)
                 continue
-            if effect.target is not None:
+            if effect.target is not None and not found.is_unfilled(vaddr):
                 work.append((effect.target, new, after_frame))
             if effect.flow is Flow.NEXT:
                 work.append((vaddr + found.size, new, after_frame))

@@ -197,6 +197,8 @@ def _decoded(arch: Arch, vaddr: int, code: bytes) -> Iterator[tuple[int, _Instru
         if distance is not None:
             base = at if known.counts_from_end else start
             target = vaddr + base + known.unit * int.from_bytes(distance, order, signed=True)
+            # GNU ld leaves the jumps to PLT0 without a distance where a static program has none.
+            target = None if effect == "jump" and target == vaddr + at else target
         yield vaddr + start, _Instruction(effect, vaddr + at, target)
         if effect == "jump" and known.literal:
             yield vaddr + at, _Instruction("fill", vaddr + at + known.literal)

@@ -338,6 +338,9 @@ def _absences(
             continue
         candidates = _fdes_at(vaddr, claim, fdes)
         absent.update(candidates)
+        if claim.evidence == "plt_cfi" and section.version == SFRAME_VERSION_1:
+            # The same of a PLT by its CFI.
+            continue
         if all(limits.row(row) for _, row in claim.rows) and not any(map(limits.is_refused, candidates)):
             wanted.update(candidates)
     functions = list(map(Span, section.ascending.starts, function_ends(section))) if absent else []

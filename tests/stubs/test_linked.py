@@ -17,6 +17,7 @@ from cfi2sframe.stubs.scan import scan_stubs
 from cfi2sframe.why import Reason
 from tests.support.oracle import known_wrong
 from tests.support.oracle.tools import find_binutils
+from tests.support.placing.embedded import linked_program
 from tests.support.stubs.emulate import measure
 from tests.support.stubs.handmade import depth_at
 from tests.support.stubs.linked import FOREIGN_VARIANTS, VARIANTS, Shape, Variant, label, link
@@ -185,3 +186,18 @@ def test_rows_of_stubs_equal_those_of_gnu_ld(
         if f.start_vaddr in covered
     ]
     assert theirs == ours
+
+
+def test_jumps_that_the_linker_has_not_filled_in_lead_nowhere() -> None:
+    """Of IFUNCs in a static program, GNU ld leaves the jump to PLT0 with a distance of 0: to the next stub's entry."""
+    image = load(linked_program(kind="static-pie").read_bytes())
+    (plt,) = image.sections_named(".plt")
+    code = image.section_bytes(plt)
+    unfilled = [at for at in range(16, plt.size - 16, 16) if code[at + 11 : at + 16] == b"\xe9\0\0\0\0"]
+    if not unfilled:
+        pytest.skip("this linker fills them in")
+    section = convert(image).section
+    for at in range(16, plt.size, 16):
+        found = section.find(plt.vaddr + at)
+        assert found is not None
+        assert code[at] == 0 or (found.cfa and found.cfa.offset) == 8
