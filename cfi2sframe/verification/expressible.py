@@ -44,7 +44,9 @@ def row_for(truth: RowState, arch: Arch, version: int, errata: int) -> Row | Non
         value = value_by_rule(rule, dwarf_cfa, own, arch)
         if value is None:
             return None
-        found = _relative(value, cfa_value) if _counts_from_cfa(rule, arch) else None
+        # Only a rule that counts from the same CFA, or from one that differs by a number, counts from SFrame's.
+        is_near = cfa_value == dwarf_cfa or not (cfa_value.offsets[1:] or dwarf_cfa.offsets[1:])
+        found = _relative(value, cfa_value) if is_near and _counts_from_cfa(rule, arch) else None
         found = found or _absolute(value)
         if found is None:
             return None

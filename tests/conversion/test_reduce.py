@@ -13,6 +13,7 @@ from cfi2sframe.dwarf.expression import Expression
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState, UnwindTable
 from cfi2sframe.sframe.model import FrameState, Function, Rule, Section
 from cfi2sframe.sframe.read import read_section
+from cfi2sframe.verification.expressible import row_for
 from cfi2sframe.verification.row_difference import row_difference
 from cfi2sframe.why import Why
 from tests.support.conversion.evaluation import WORD, Values, address_of, dwarf_values, register_value, sframe_values
@@ -180,3 +181,13 @@ def test_verification_finds_each_other_value(drawn: Drawn, data: st.DataObject) 
     is_same = is_known and sframe_values(changed, arch) == truth
     found = row_difference(drawn.state, changed, arch)
     assert (found is None) == is_same, found
+
+
+@given(rows(), st.sampled_from((0, 1, 2)))
+def test_verification_knows_by_itself_what_a_version_can_express(drawn: Drawn, errata: int) -> None:
+    """No less, or a right section would lack functions; no more, or a fault could leave functions out."""
+    target = drawn.target._replace(errata=errata)
+    body = Lowering(target).lower(UnwindTable((0,), (drawn.state,)), parsed_cie(target.arch))
+    found = row_for(drawn.state, target.arch, target.version, errata)
+    assert not isinstance(body, InParts)
+    assert (None if isinstance(body, Skip) else (body.states[0], body.is_flexible)) == found
