@@ -282,6 +282,16 @@ def test_writer_and_reader_share_constants_and_the_model_only() -> None:
     assert "cfi2sframe.constants.sframe" in shared
 
 
+def test_the_judge_of_rows_asks_nothing_that_writes_them() -> None:
+    """Whatever both rested on, a fault there would be right for both."""
+    needed = closure("cfi2sframe.verification.verify")
+    rooms = {name.split(".")[1] for name in needed if "." in name}
+    assert rooms.isdisjoint({"conversion", "stubs", "instructions", "gotable", "placing", "api", "emit"})
+    assert "cfi2sframe.sframe.write" not in needed
+    assert "cfi2sframe.elf.padding" not in needed
+    assert {"dwarf", "sframe", "elf"} <= rooms
+
+
 def test_removal_knows_nothing_of_insertion() -> None:
     """A later release, which places sections elsewhere, has to restore what an earlier one has written."""
     needed = closure("cfi2sframe.placing.removal")
