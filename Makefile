@@ -59,7 +59,9 @@ TESTS ?= tests
 test: venv ## run the first tier of tests (of TESTS): each value of each parameter, nothing slow
 	$(BIN)/pytest -n auto $(TESTS)
 
-test-all: test ## run both tiers: also all combinations, and slow tests
+test-all: test test-second ## run both tiers: also all combinations, and slow tests
+
+test-second: venv
 	$(BIN)/pytest -n auto --tier=second $(TESTS)
 
 nightly: venv corpus-files ## compare the rows of all files of the corpus with those of a naive reader of CFI

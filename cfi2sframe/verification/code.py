@@ -15,10 +15,12 @@ from typing import Final, NamedTuple
 from cfi2sframe.abi import Arch
 from cfi2sframe.constants.elf import EM_AARCH64, EM_S390, EM_X86_64, SHT_NOBITS
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.range_map import Span, without
+from cfi2sframe.range_map import ADDRESS_END, Span, without
 from cfi2sframe.sframe.model import FrameState, Rule, Section
 
 _PLT_NAMES: Final = (".plt", ".iplt")
+#: Of zeros, fewer fill the space up to the next function: larger alignments are rare.
+_MOST_ZEROS: Final = 64
 #: How often an instruction is looked at with another frame: a loop that pushes has no end.
 _MAX_FRAMES: Final = 4
 #: Registers of AArch64 that are neither FP, RA nor SP, as the lowest byte of an instruction that writes one.
@@ -31,7 +33,7 @@ class _CodeForms(NamedTuple):
     `more` leaves the frame as it is; `push`, `pair` and `save` push a word, two words, and a word below the RA; `leave`
     jumps to where memory says, and `back` returns; `jump` and `call` lead to a target as far away as `t` says, in units
     of `unit` bytes, from the start of the instruction or, with `counts_from_end`, its end. A number of `literal` bytes
-    follows a jump. `trap` fills stubs, and may be code elsewhere.
+    follows a jump. `trap` fills stubs, and may be code elsewhere, as `zeros`, of an instruction's alignment, may.
     """
 
     fill: bytes
@@ -40,12 +42,13 @@ class _CodeForms(NamedTuple):
     counts_from_end: bool = False
     literal: int = 0
     trap: bytes = b""
+    zeros: bytes = rb"\x00"
 
 
 _FORMS: Final = {
     EM_X86_64: _CodeForms(
-        # int3, zeros, and the nops of 1 to 15 bytes of the vendors' manuals
-        rb"\xcc|\x00|[\x66\x2e]{0,13}(?:\x90|\x0f\x1f(?:\x00|\x40.|\x44\x00.|\x80.{4}|\x84\x00.{4}))",
+        # int3, and the nops of 1 to 15 bytes of the vendors' manuals
+        rb"\xcc|[\x66\x2e]{0,13}(?:\x90|\x0f\x1f(?:\x00|\x40.|\x44\x00.|\x80.{4}|\x84\x00.{4}))",
         # endbr64, mov to r11 (immediate, from memory), mov r11, (rsp), pause, lfence
         rb"(?P<more>\xf3\x0f\x1e\xfa|\x41\xbb.{4}|\x49\xc7\xc3.{4}|\x4c\x8b\x1d.{4}|\x4c\x89\x1c\x24|\xf3\x90|\x0f\xae\xe8)"
         # push of memory, a number, r11; jmp of memory and r11, ret; jmp and call
@@ -54,7 +57,7 @@ _FORMS: Final = {
         counts_from_end=True,
     ),
     EM_AARCH64: _CodeForms(
-        rb"\x1f\x20\x03\xd5|\x00{4}|[\x00\x20]\x00\x20\xd4",
+        rb"\x1f\x20\x03\xd5|[\x00\x20]\x00\x20\xd4",
         # adrp, ldr, add; bti, autia1716 and autib1716
         rb"(?P<more>" + _OTHER + rb"(?:..[\x90\xb0\xd0\xf0]|.[\x40-\x7f]\xf9|..\x91)|[\x1f\x5f\x9f\xdf]\x24\x03\xd5"
         rb"|[\x9f\xdf]\x21\x03\xd5)"
@@ -63,15 +66,17 @@ _FORMS: Final = {
         rb"|(?P<jump>(?P<t>...)[\x14\x17])",
         unit=4,
         trap=rb"|\x00\x7d\x20\xd4",
+        zeros=rb"\x00{4}",
     ),
     EM_S390: _CodeForms(
-        rb"\x07[\x00-\x0f]|\x47[\x00-\x0f]..|\xa7\x04..|\xc0\x04.{4}|\x00\x00",
+        rb"\x07[\x00-\x0f]|\x47[\x00-\x0f]..|\xa7\x04..|\xc0\x04.{4}",
         # larl, lgfi; lg, lgf, stg, ly; mvc to the frame; basr; sums, differences and shifts; all of r0 and r1
         rb"(?P<more>\xc0[\x00\x01\x10\x11].{4}|\xe3[\x00\x10].{3}[\x04\x14\x24\x58]|\xd2\x07\xf0\x30..|\x0d[\x00\x10]|\x58\x10.."
         rb"|\xb9[\x04\x08\x09\x0b]\x00[\x00\x01\x10\x11]|\xeb[\x00\x01\x10\x11].{3}[\x0c\x0d]|\xa7[\x0b\x1b]..)"
         rb"|(?P<leave>\x07\xf1|\x0d\x01)|(?P<jump>\xc0\xf4(?P<t>.{4})|\xa7\xf4(?P<t1>..))",
         unit=2,
         literal=4,
+        zeros=rb"\x00\x00",
     ),
 }
 
@@ -114,7 +119,8 @@ def padding_ends(image: ElfImage, ends: Sequence[int], limits: Sequence[int]) ->
     An address without padding is not among them.
     """
     code = _FORMS[image.arch.elf_machine]
-    match = re.compile(b"(?:" + code.fill + b")+", re.DOTALL).match
+    match = re.compile(b"(?:" + code.fill + b"|" + code.zeros + b")+", re.DOTALL).match
+    match_nops = re.compile(b"(?:" + code.fill + b")*", re.DOTALL).match
     found: dict[int, int] = {}
     for each in image.code_ranges:
         first, last = bisect_left(ends, each.start_vaddr), bisect_left(ends, each.end_vaddr)
@@ -129,23 +135,28 @@ def padding_ends(image: ElfImage, ends: Sequence[int], limits: Sequence[int]) ->
                 int.from_bytes(content[begin + 1 : begin + 5], "little") if content[begin : begin + 1] == b"\xe9" else 0
             )
             skips = 5 if 0 < size == stop - begin - 5 and image.arch.elf_machine == EM_X86_64 else 0
-            filled = match(content, begin + skips, stop)
-            if filled is not None:
-                found[end] = filled.end() + each.start_vaddr
+            filled, nops = match(content, begin + skips, stop), match_nops(content, begin + skips, stop)
+            filled_end = filled.end() if filled is not None else begin
+            nops_end = nops.end() if nops is not None else begin
+            # Zeros may be data, or code: they only fill space where few of them do, up to what follows.
+            if nops_end < filled_end and (filled_end < stop or filled_end - nops_end >= _MOST_ZEROS):
+                filled_end = nops_end
+            if filled_end > begin:
+                found[end] = filled_end + each.start_vaddr
     return found
 
 
 def stub_rows(image: ElfImage, section: Section, fdes: Iterable[tuple[int, int]]) -> list[StubRows]:
     """Return what is in force in the stubs of a linked file, ascending.
 
-    Stubs are in sections with their names. Where there are no sections, they are what the functions of the SFrame
-    section describe outside of the ranges of FDEs.
+    Stubs are in sections with their names. What else the SFrame section describes outside of the ranges of FDEs is one
+    if all of it is instructions of stubs.
     """
     found: list[dict[int, _Instruction]] = []
-    for start, code in _places(image, section, fdes):
+    for start, code, is_named in _places(image, section, fdes):
         decoded = dict(_decoded(image.arch, start, code))
         is_whole = sum(each.end - vaddr for vaddr, each in decoded.items()) == len(code)
-        if image.sections or (is_whole and any(each.effect in ("leave", "call") for each in decoded.values())):
+        if is_named or (is_whole and any(each.effect in ("leave", "call") for each in decoded.values())):
             found.append(decoded)
     instructions = {vaddr: each for inside in found for vaddr, each in inside.items()}
     targets = {each.target for vaddr, each in instructions.items() if each.target != vaddr}
@@ -159,18 +170,16 @@ def stub_rows(image: ElfImage, section: Section, fdes: Iterable[tuple[int, int]]
     return rows
 
 
-def _places(image: ElfImage, section: Section, fdes: Iterable[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
-    """Yield the addresses and the bytes of ranges that may be stubs, ascending without overlap."""
-    if image.sections:
-        spans = [
-            Span(each.vaddr, each.end_vaddr)
-            for each in image.sections
-            if each.is_code and each.type != SHT_NOBITS and each.name.startswith(_PLT_NAMES)
-        ]
-    else:
-        ordered = section.ascending
-        said = [Span(start, start + size) for start, size in zip(ordered.starts, ordered.sizes, strict=True)]
-        spans = without(said, fdes)
+def _places(image: ElfImage, section: Section, fdes: Iterable[tuple[int, int]]) -> Iterator[tuple[int, bytes, bool]]:
+    """Yield the addresses and bytes of ranges that may be stubs, ascending without overlap, and if they have the name."""
+    named = [
+        Span(each.vaddr, min(each.end_vaddr, ADDRESS_END))
+        for each in image.sections
+        if each.is_code and each.type != SHT_NOBITS and each.name.startswith(_PLT_NAMES)
+    ]
+    ordered = section.ascending
+    said = [Span(start, start + size) for start, size in zip(ordered.starts, ordered.sizes, strict=True)]
+    spans = [*named, *without(said, [*fdes, *named])]
     end = total = 0
     for start, following in sorted(spans):
         total += following - start
@@ -178,15 +187,18 @@ def _places(image: ElfImage, section: Section, fdes: Iterable[tuple[int, int]]) 
         if start < end or total > len(image.data):
             continue
         end = following
-        code = image.bytes_at(start, end - start)
+        part = image.code_range_of(start)
+        code = image.code_bytes(part, start, min(end, part.end_vaddr)) if part is not None else b""
         if code:
-            yield start, code
+            yield start, code, Span(start, following) in named
 
 
 def _decoded(arch: Arch, vaddr: int, code: bytes) -> Iterator[tuple[int, _Instruction]]:
     """Yield the instructions of stubs from an address on, up to bytes that are none."""
     known = _FORMS[arch.elf_machine]
-    match = re.compile(b"(?P<fill>" + known.fill + known.trap + b")|" + known.stub, re.DOTALL).match
+    match = re.compile(
+        b"(?P<fill>" + known.fill + b"|" + known.zeros + known.trap + b")|" + known.stub, re.DOTALL
+    ).match
     order = arch.instruction_order
     at = 0
     while (found := match(code, at)) is not None:

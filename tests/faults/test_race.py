@@ -10,12 +10,11 @@ import stat
 from functools import partial
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import pytest
 
-from cfi2sframe import convert, load
-from cfi2sframe.emit import emit
 from tests.support import cli
 from tests.support.faults import run_until
 from tests.support.jobs import object_of
@@ -29,8 +28,19 @@ pytestmark = [
 #: Any user without rights.
 USER: Final = 65534
 USERS, ROOTS = object_of(2), object_of(5)
+
+
+def converted_by_the_program(data: bytes) -> bytes:
+    """Return a file as `--in-place --for ld` leaves it, with its stamp."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "file"
+        path.write_bytes(data)
+        cli.run("--in-place", "--for", "ld", path)
+        return path.read_bytes()
+
+
 #: What root may make of its own file.
-CONVERTED: Final = b"".join(emit(convert(load(ROOTS))).chunks)
+CONVERTED: Final = converted_by_the_program(ROOTS)
 #: The system calls that look a name up.
 LOOK_UPS: Final = frozenset(
     getattr(os, name) for name in ("open", "stat", "lstat", "scandir", "readlink", "link", "replace", "unlink")

@@ -134,7 +134,7 @@ def test_files_that_are_missing_or_others(tmp_path: Path, path: str) -> None:
     # The process's own copy of the headers tells which build it ran.
     core = plain_core(AMD64, path)
     seen = core._replace(loads=(*core.loads, Load(BIAS, program(AMD64, b"", bytes(20))[:PAGE])))
-    problem = "another build was mapped: the file's notes (build-id) are not those in memory"
+    problem = "another build was mapped: the file's notes (build-id) are not those in memory; see --sysroot"
     assert endings_of(seen)[0] == ("unusable-module", f"{path}: {problem}")
     assert endings_of(core._replace(loads=(*core.loads, Load(BIAS, Path(path).read_bytes()[:PAGE])))) == OUTERMOST
 
