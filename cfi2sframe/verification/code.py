@@ -171,7 +171,7 @@ def stub_rows(image: ElfImage, section: Section, fdes: Iterable[tuple[int, int]]
 
 
 def _places(image: ElfImage, section: Section, fdes: Iterable[tuple[int, int]]) -> Iterator[tuple[int, bytes, bool]]:
-    """Yield the addresses and bytes of ranges that may be stubs, ascending without overlap, and if they have the name."""
+    """Yield the addresses and bytes of ranges that may be stubs, ascending, and whether they have the name of some."""
     named = [
         Span(each.vaddr, min(each.end_vaddr, ADDRESS_END))
         for each in image.sections
