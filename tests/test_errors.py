@@ -2,6 +2,7 @@
 """The exception tree: one root, messages with a place, and exceptions that survive a process boundary."""
 
 import pickle
+import resource
 
 import pytest
 
@@ -17,6 +18,7 @@ from cfi2sframe.errors import (
     SFrameError,
     UnfitError,
     kind_of,
+    reason_of,
 )
 
 KINDS = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
@@ -63,3 +65,33 @@ def test_there_is_one_root() -> None:
 )
 def test_every_exception_has_a_kind(error: Exception, kind: ErrorKind) -> None:
     assert kind_of(error) is kind
+
+
+def test_a_bug_is_told_with_the_place_where_it_was_raised() -> None:
+    def divide() -> None:
+        raise ZeroDivisionError("by\nzero")
+
+    def work() -> None:
+        divide()
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        work()
+    place = f"{__name__}:{divide.__code__.co_firstlineno + 1}"
+    assert reason_of(caught.value) == rf"internal error: ZeroDivisionError: by\nzero at {place}; please report it"
+    assert reason_of(KeyError(1)) == "internal error: KeyError: 1; please report it"
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"), [(resource.RLIM_INFINITY, ""), (1 << 20, " (limit 1 MiB)"), (5000 << 20, " (limit 5,000 MiB)")]
+)
+def test_a_lack_of_memory_is_told_with_the_limit_in_force(
+    limit: int, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", {resource.RLIMIT_AS: (limit, 1 << 50)}.get)
+    for error in (MemoryError(), OSError(12, "Cannot allocate memory")):
+        assert reason_of(error) == f"out of memory{text}"
+
+
+def test_an_error_of_the_system_is_told_in_its_words() -> None:
+    assert reason_of(PermissionError(13, "Permission denied")) == "Permission denied"
+    assert reason_of(OSError("no number")) == "no number"
