@@ -84,7 +84,8 @@ types: venv
 
 check: lint test ## lint and test: what has to pass before a change is merged
 
-generated: venv ## write the man page and the completions from the parsers -> data/share
+generated: venv ## write the reference pages -> docs, the man page and the completions -> data/share
+	$(BIN)/python tools/reference.py
 	$(BIN)/python tools/share.py
 
 golden: venv ## rewrite what is expected of the golden objects; review the diff
@@ -93,7 +94,7 @@ golden: venv ## rewrite what is expected of the golden objects; review the diff
 SITE   := build/site
 SPHINX  = $(BIN)/python -m sphinx --conf-dir docs --jobs 2 --fail-on-warning --keep-going --nitpicky --quiet .
 
-docs: venv ## build the site: the pages, the reference of the command line and of the library -> build/site
+docs: venv ## build the site of the pages -> build/site
 	$(BIN)/$(PIP_INSTALL) requirements/docs.txt
 	$(SPHINX) $(SITE)
 	@echo $(SITE)/index.html

@@ -12,6 +12,27 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import ClassVar, Final
 
+__all__ = [
+    "Cfi2SFrameError",
+    "CfiError",
+    "ChangedError",
+    "CostError",
+    "ElfError",
+    "EmbedError",
+    "ErrorKind",
+    "ForeignError",
+    "IncompleteError",
+    "InputError",
+    "NotElfError",
+    "OutputError",
+    "PayloadError",
+    "ReaderError",
+    "RequestError",
+    "SFrameError",
+    "UnfitError",
+    "VerificationError",
+]
+
 #: Capstone's number for it (CS_ERR_MEM).
 _OUT_OF_MEMORY: Final = 1
 

@@ -7,14 +7,14 @@ sources, by the same paths wherever they are read.
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
-
-import generated  # noqa: E402 - it is beside this file
+_LINK = re.compile(r"\[([^\]\n]*)\]\(([^)#:\s]+)\)")
+sys.path.insert(0, str(ROOT))
 
 from cfi2sframe import __version__  # noqa: E402
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 project = "cfi2sframe"
 version = release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser"]
 root_doc = "README"
 #: What the site lists at its side, in this order.
 PAGES = """
@@ -49,26 +49,16 @@ smartquotes = False
 # The lexers of C and of shells know less than all of what the pages show.
 suppress_warnings = ["misc.highlighting_failure"]
 
-autodoc_member_order = "bysource"
-autodoc_typehints_format = "short"
-# Docstrings have code in single backquotes.
-default_role = "code"
-# Types of the inside, which no page describes.
-nitpick_ignore_regex = [("py:.*", r"(?!cfi2sframe\.\w+$).*")]
-
 
 def read(_app: Sphinx, page: str, source: list[str]) -> None:
-    """Add to a page what is made from the program, and the list of pages to the first one."""
-    generated.fill_in(ROOT, page, source)
+    """Make a link to a directory, which has no page, its text, and add the list of pages to the first one."""
+    folder = (ROOT / page).parent
+    source[0] = _LINK.sub(lambda link: link[1] if (folder / link[2]).is_dir() else link[0], source[0])
     if page == root_doc:
         names = "\n".join(f"/{name}" for name in PAGES.split())
         source[0] += f"\n```{{toctree}}\n:hidden:\n{names}\n```\n"
 
 
 def setup(app: Sphinx) -> None:
-    """Connect what the pages have from the program."""
+    """Connect what changes the pages."""
     app.connect("source-read", read)
-    app.connect(
-        "autodoc-skip-member",
-        lambda _app, _what, _name, member, _skip, _options: True if generated.is_field(member) else None,
-    )

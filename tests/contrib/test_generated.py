@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is made from the parsers and the package: the man page, the completions, the site. Each has every option."""
+"""What is made from the parsers and the package: man page, completions, reference. Each has every option."""
 
 import argparse
 import importlib
@@ -9,6 +9,7 @@ import runpy
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -42,6 +43,9 @@ complete -c cfi2sframe -e; source $argv[1]
 complete -C "cfi2sframe $argv[2] --"; complete -C "cfi2sframe $argv[2] -"
 """,
 }
+
+
+REFERENCE: Any = runpy.run_path(str(ROOT / "tools" / "reference.py"))
 
 
 @pytest.fixture(scope="module")
@@ -87,30 +91,28 @@ def test_a_shell_offers_every_option(share: Path, shell: str, verb: str) -> None
     assert offered <= wanted
 
 
-def filled(page: str) -> str:
-    """Return the text of a page of the site that Sphinx gets."""
-    fill_in: Any = runpy.run_path(str(ROOT / "docs" / "generated.py"))["fill_in"]
-    source = [(ROOT / f"{page}.md").read_text()]
-    fill_in(ROOT, page, source)
-    assert "<!-- the" not in source[0]
-    return source[0]
+@pytest.mark.parametrize("name", ["command-line.md", "python.md"])
+def test_the_reference_is_that_of_the_code(name: str) -> None:
+    assert (ROOT / "docs" / name).read_text() == REFERENCE["pages"]()[name], "make generated"
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("verb", VERBS)
-def test_the_site_has_every_option(verb: str) -> None:
-    section = filled("docs/command-line").partition(f"\n## {verb}\n")[2].partition("\n## ")[0]
-    listed = re.findall(r"^```\{option\} (.+)$", section, re.MULTILINE)
-    names = {name for line in listed for name in re.findall(r"(?:^|, )(--?[\w-]+)", line)}
+def test_the_reference_has_every_option(verb: str) -> None:
+    section = (ROOT / "docs" / "command-line.md").read_text().partition(f"\n## {verb}\n")[2].partition("\n## ")[0]
+    heads = re.findall(r"^- (`.+?`): ", section, re.MULTILINE)
+    names = {name for head in heads for name in re.findall(r"`(--?[\w-]+)", head)}
     assert names == option_names(verb) - {"-h", "--help"}
 
 
-@pytest.mark.parametrize("module", ["cfi2sframe", "cfi2sframe.trace"])
-def test_the_site_has_every_public_name(module: str) -> None:
-    # The names of cfi2sframe.trace are a case of their own.
-    names = set(importlib.import_module(module).__all__) - {"__version__", "trace"}
-    found = re.findall(rf"^\.\. auto\w+:: {re.escape(module)}\.(\w+)$", filled("docs/python"), re.MULTILINE)
-    assert set(found) == names
+@pytest.mark.parametrize("module", REFERENCE["MODULES"])
+def test_the_reference_has_every_public_name(module: str) -> None:
+    page = (ROOT / "docs" / "python.md").read_text()
+    headings = set(re.findall(r"^### (\w+)$", page, re.MULTILINE))
+    public = importlib.import_module(module)
+    modules = {name for name in public.__all__ if isinstance(getattr(public, name), ModuleType)}
+    assert all(f"\n## {module}.{name}\n" in page for name in modules)
+    assert set(public.__all__) - modules - {"__version__"} <= headings
 
 
 def test_the_site_is_made_without_a_warning(tmp_path: Path) -> None:

@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Write the pages of docs/ that say what the program itself says: reference.py [DIR] (default: docs).
+
+`command-line.md` has the options of each verb, from the parsers; `python.md` has the public names of the package, from
+their signatures and docstrings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import re
+import sys
+import textwrap
+import types
+import typing
+from enum import Enum
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+ROOT = Path(__file__).resolve().parents[1]
+# The package is that of this tree, also where another one is installed.
+sys.path.insert(0, str(ROOT))
+
+from cfi2sframe.cli.parsers import make_parser, parsers_of  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+#: The modules whose `__all__` is public.
+MODULES: Final = ("cfi2sframe", "cfi2sframe.trace", "cfi2sframe.errors")
+_COMMAND_LINE: Final = """\
+# The command line
+
+For users of the program: what `cfi2sframe VERB --help` prints. Without a verb, `cfi2sframe IN -o OUT` is `cfi2sframe
+convert IN -o OUT`. `make generated` writes this page."""
+_PYTHON: Final = """\
+# The Python package
+
+For users of the [library](library.md), which shows how these are used. `help(cfi2sframe.convert)` prints the same.
+`make generated` writes this page."""
+_WIDTH: Final = 120
+_CODE_TYPES: Final = (property, types.FunctionType)
+_CODE: Final = re.compile(r"(`[^`]+`)")
+_OPTION: Final = re.compile(r"(?<![\w-])(--?[A-Za-z][\w-]*)")
+#: What Markdown would act on: `_` not in the middle of a name.
+_MARKUP: Final = re.compile(r"([\\*<>\[\]|`]|\b_|_\b)")
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages."""
+    folder = Path(arguments[0]) if arguments else ROOT / "docs"
+    for name, text in pages().items():
+        (folder / name).write_text(text, "utf-8")
+    return 0
+
+
+def pages() -> dict[str, str]:
+    """Return the text of each page by its file's name."""
+    command_line = [_COMMAND_LINE, *(block for each in parsers_of(make_parser()).items() for block in _verb(*each))]
+    python = [_PYTHON, *(block for each in public_names().items() for block in _module(*each))]
+    return {"command-line.md": "\n\n".join(command_line) + "\n", "python.md": "\n\n".join(python) + "\n"}
+
+
+# The command line
+
+
+def _verb(verb: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Yield the blocks of a verb's section."""
+    usage = parser.format_usage().rstrip().removeprefix("usage: ").replace("\n       ", "\n")
+    yield from (f"## {verb}", _literal(usage), _prose(_with_options(" ".join((parser.description or "").split()))))
+    for group in parser._action_groups:  # noqa: SLF001 - argparse has no public way to ask
+        shown = (each for each in group._group_actions if each.help != argparse.SUPPRESS)  # noqa: SLF001
+        actions = [each for each in shown if "--help" not in each.option_strings]
+        if actions and group.title not in ("positional arguments", "options"):
+            yield f"**{(group.title or '').capitalize()}**"
+        if actions and group.description:
+            yield _prose(_with_options(group.description))
+        if actions:
+            yield "\n".join(_argument(parser, action) for action in actions)
+    if parser.epilog:
+        yield _literal(parser.epilog.rstrip())
+
+
+def _argument(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    """Return the item of an option or another argument."""
+    formatter = parser._get_formatter()  # noqa: SLF001
+    default = formatter._get_default_metavar_for_optional(action)  # noqa: SLF001
+    values = "" if action.nargs == 0 else formatter._format_args(action, default)  # noqa: SLF001
+    head = ", ".join(f"`{f'{name} {values}'.rstrip()}`" for name in action.option_strings) or f"`{values}`"
+    return _item(f"{head}: {_with_options(' '.join((action.help or '').replace('%%', '%').split()))}")
+
+
+def _with_options(text: str) -> str:
+    """Return a text of the parsers as Markdown, with the options in it as code."""
+    parts = _OPTION.split(text)
+    return "".join(f"`{part}`" if n % 2 else _MARKUP.sub(r"\\\1", part) for n, part in enumerate(parts))
+
+
+# The package
+
+
+def public_names() -> dict[str, dict[str, Any]]:
+    """Return the public functions and classes of each module; each is in the last module that has it."""
+    homes = {name: module for module in MODULES for name in import_module(module).__all__}
+    found: dict[str, dict[str, Any]] = {module: {} for module in MODULES}
+    for name, module in homes.items():
+        made = getattr(import_module(module), name)
+        if callable(made):
+            found[module][name] = made
+    return found
+
+
+def members(made: type) -> list[str]:
+    """Return the public members of a class: fields, then properties and methods in the order of the source."""
+    inherited = () if made.__base__ in (None, object, tuple) else dir(made.__base__)
+    fields = [name for name in (*getattr(made, "_fields", ()), *getattr(made, "_names", ())) if name not in inherited]
+    described = [name for name, member in vars(made).items() if isinstance(member, _CODE_TYPES) and name[0] != "_"]
+    return [*fields, *described]
+
+
+def _module(module: str, names: dict[str, Any]) -> Iterator[str]:
+    """Yield the blocks of a module's section: functions, then classes."""
+    yield f"## {module}"
+    for name, each in sorted(names.items(), key=lambda item: isinstance(item[1], type)):
+        yield f"### {name}"
+        yield from _class(each) if isinstance(each, type) else _function(name, each)
+
+
+def _function(name: str, function: Callable[..., Any]) -> Iterator[str]:
+    yield _literal(_signature(name, function), "python")
+    yield from _paragraphs(function)
+
+
+def _class(made: type) -> Iterator[str]:
+    base = made.__bases__[0]
+    if base not in (object, tuple, Enum) and not base.__name__.startswith("_"):
+        yield f"A subclass of `{base.__name__}`."
+    if "__init__" in vars(made) and not hasattr(made, "_names"):
+        yield _literal(_signature(made.__name__, made), "python")
+    yield from _paragraphs(made)
+    if issubclass(made, Enum):
+        items = [_item(f"`{each.name}`: {each.value}") for each in made]
+    else:
+        items = [_member(made, name) for name in members(made)]
+    if items:
+        yield "\n".join(items)
+
+
+def _member(made: type, name: str) -> str:
+    """Return the item of a field, a property or a method."""
+    member = inspect.getattr_static(made, name, None)
+    if isinstance(member, property):
+        kind = _type(typing.get_type_hints(member.fget)["return"])
+        return _item(f"`{name}`: `{kind}`. {_one_line(member)}")
+    if isinstance(member, types.FunctionType):
+        return _item(f"`{_signature(name, getattr(made, name))}`: {_one_line(member)}")
+    kind = _type(typing.get_type_hints(made)[name])
+    default = getattr(made, "_field_defaults", {}).get(name, inspect.Parameter.empty)
+    kind += "" if default is inspect.Parameter.empty else f" = {_default(default)}"
+    return _item(f"`{name}`: `{kind}`{_field_text(made).get(name, '')}")
+
+
+def _field_text(made: type) -> dict[str, str]:
+    """Return the docstrings that follow fields in the source."""
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(made))).body
+    return {
+        ast.unparse(field.target): f". {ast.literal_eval(text.value)}"
+        for field, text in pairwise(typing.cast("ast.ClassDef", node).body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
+
+
+def _signature(name: str, function: Callable[..., Any]) -> str:
+    """Return how something is called; each parameter has a line of its own where one line is too long."""
+    signature = inspect.signature(function)
+    hints = typing.get_type_hints(function if inspect.isroutine(function) else function.__init__)
+    parameters: list[str] = []
+    for each in signature.parameters.values():
+        if each.name == "self":
+            continue
+        if each.kind is each.KEYWORD_ONLY and "*" not in parameters:
+            parameters.append("*")
+        text = f"{'**' if each.kind is each.VAR_KEYWORD else ''}{each.name}: {_type(hints[each.name])}"
+        parameters.append(text if each.default is each.empty else f"{text} = {_default(each.default)}")
+    result = f" -> {_type(hints['return'])}" if hints.get("return", type(None)) is not type(None) else ""
+    line = f"{name}({', '.join(parameters)}){result}"
+    return line if len(line) <= _WIDTH else f"{name}(\n    {f',{chr(10)}    '.join(parameters)},\n){result}"
+
+
+def _default(value: object) -> str:
+    if callable(value) or isinstance(value, types.MappingProxyType):
+        return "..."
+    return hex(value) if type(value) is int and value > 0xFFFF else repr(value)
+
+
+def _type(hint: Any) -> str:  # noqa: ANN401 - what annotations are
+    """Return an annotation as code, alike in all versions of Python."""
+    if hint in (None, type(None), Ellipsis):
+        return "..." if hint is Ellipsis else "None"
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return " | ".join(map(_type, arguments))
+    if origin is typing.Literal:
+        return f"Literal[{', '.join(map(repr, arguments))}]"
+    if isinstance(hint, list):
+        return f"[{', '.join(map(_type, hint))}]"
+    name = getattr(origin or hint, "__name__", str(hint))
+    return f"{name}[{', '.join(map(_type, arguments))}]" if arguments else name
+
+
+# Markdown
+
+
+def _paragraphs(made: object) -> Iterator[str]:
+    """Yield the paragraphs of a docstring."""
+    yield from (_prose(_escaped(" ".join(part.split()))) for part in (inspect.getdoc(made) or "").split("\n\n"))
+
+
+def _one_line(made: object) -> str:
+    return _escaped(" ".join((inspect.getdoc(made) or "").split()))
+
+
+def _escaped(text: str) -> str:
+    """Return a docstring as Markdown, which has code in backquotes as it is."""
+    parts = _CODE.split(text)
+    return "".join(part if n % 2 else _MARKUP.sub(r"\\\1", part) for n, part in enumerate(parts))
+
+
+def _prose(text: str) -> str:
+    return textwrap.fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def _item(text: str) -> str:
+    """Return an item of a list."""
+    return textwrap.fill(
+        text, _WIDTH, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _literal(text: str, language: str = "text") -> str:
+    return f"```{language}\n{text}\n```"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
