@@ -10,11 +10,20 @@ import pytest
 
 from tests.golden.expected import MESSAGES, expected_path, objects, text_of
 from tests.golden.messages import FOLDER, text_of_messages
+from tests.support.oracle.gas import assembled
 
 
 @pytest.mark.parametrize("path", objects(), ids=lambda path: path.stem)
 def test_golden(path: Path) -> None:
     assert text_of(path).splitlines() == expected_path(path).read_text().splitlines()
+
+
+@pytest.mark.parametrize("path", objects(), ids=lambda path: path.stem)
+def test_an_assembler_makes_the_object_of_its_source(path: Path, tmp_path: Path) -> None:
+    arch, name = path.stem.split("-", 1)
+    source = FOLDER.parent / "src" / arch / f"{name}.s"
+    again = assembled(source.read_text(), tmp_path, "as" if arch == "amd64" else f"{arch}-linux-gnu-as")
+    assert again.read_bytes() == path.read_bytes()
 
 
 def test_every_expectation_has_its_object() -> None:
