@@ -80,6 +80,12 @@ class LinkedFile(ElfImage):
         return self.sections[self.headers.names_index]
 
     @property
+    def sframe_addresses(self) -> list[Span]:
+        """The addresses of its SFrame section, as its headers have them."""
+        headers = (self.sframe_section, self.sframe_segment)
+        return [Span(header.vaddr, header.end_vaddr) for header in headers if header is not None]
+
+    @property
     def symbol_tables(self) -> tuple[ElfSection, ...]:
         """All sections that hold symbols, also where a file has several of one kind."""
         return tuple(s for s in self.sections if s.type in (c.SHT_SYMTAB, c.SHT_DYNSYM) and s.is_stored)

@@ -64,10 +64,11 @@ class _Elsewhere(NamedTuple):
         return Span(self.start, self.end), Span(self.new_start, self.new_start + self.end - self.start)
 
 
-def expect_equal(without_section: FileData, with_section: FileData) -> Span:
+def expect_equal(without_section: FileData, with_section: FileData, known: Iterable[Span] = ()) -> Span:
     """Raise `EmbedError` unless two files are equal but for the SFrame section that one of them has.
 
-    Return the file offsets of the section. Raises what readers of the files raise.
+    Where the file had a section before anything was written, its addresses are `known`: what seems to refer to them
+    means no zeros. Return the file offsets of the section. Raises what readers of the files raise.
     """
     with parsing():
         bare, full = FileView(without_section), FileView(with_section)
@@ -83,7 +84,7 @@ def expect_equal(without_section: FileData, with_section: FileData) -> Span:
             leads = entry["p_type"] not in _ENCLOSING and entry in full.segments
             span = Span(entry["p_vaddr"], entry["p_vaddr"] + entry["p_memsz"])
             expect(not leads or not touches(left, span), f"a {entry['p_type']} leads to what is elsewhere")
-        _expect_same_memory(bare, full, place, found, compared.symbols)
+        _expect_same_memory(bare, full, place, found, compared.symbols, known)
         _expect_found_headers(bare, full)
         _expect_layout(full)
         return place
@@ -147,7 +148,7 @@ def _is_same(bare: FileView, full: FileView, old: dict[str, Any], new: dict[str,
         # What it maps is compared address by address.
         return all(old[key] == new[key] for key in ("p_vaddr", "p_paddr", "p_flags", "p_align"))
     if kind == "PT_PHDR":
-        # Nobody reads its rights; that it leads to the table is checked apart.
+        # Nobody reads its rights and sizes; that it leads to the table is checked apart.
         same = old["p_flags"] & ~c.PF_X == new["p_flags"] & ~c.PF_X and old["p_align"] == new["p_align"]
         return bool(same and _is_paddr_kept(old, new))
     if kind not in _FOLLOWED or old == new:
@@ -253,9 +254,12 @@ def _memory(view: FileView) -> RangeMap[_Mapped | None]:
 
 
 def _expect_same_memory(
-    bare: FileView, full: FileView, place: Span, elsewhere: list[_Elsewhere], symbols: Span
+    bare: FileView, full: FileView, place: Span, elsewhere: list[_Elsewhere], symbols: Span, known: Iterable[Span]
 ) -> None:
-    """Compare what is at each address, but for `symbols`; of what differs, prove that nothing refers to it."""
+    """Compare what is at each address, but for `symbols`; of what differs, prove that nothing refers to it.
+
+    `known` is not asked for.
+    """
     memories = _memory(bare), _memory(full)
     olds, news = (united(each.places[number] for each in elsewhere) for number in (0, 1))
     tables = [*_addresses(bare, bare.table("ph")), *_addresses(full, full.table("ph"))]
@@ -285,7 +289,7 @@ def _expect_same_memory(
     _expect_fixed_heap(bare, full)
     added = without(added, [*section, *news, *tables])
     # What is near one another is looked for together: all code that leads to somewhere in between would be a suspect.
-    for unread in (common(given_up, mapped), list(_not_seen(bare, full, memories[1], added))):
+    for unread in (without(common(given_up, mapped), known), list(_not_seen(bare, full, memories[1], added))):
         for place_of_it, target in referrers(ElfImage(bare.data, ""), unread):
             expect(condition=False, message=f"0x{place_of_it:x} refers to 0x{target:x}, where something else is")
     expect(all(is_zero(bare.data, span) for span in _offsets(bare, section)), "something was where the section is")

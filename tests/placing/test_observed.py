@@ -83,7 +83,10 @@ def test_changed_bytes_are_noticed(edit: Edit, *, is_removal: bool) -> None:
 def test_changed_program_headers_are_noticed(edit: Edit, field: int, *, is_removal: bool) -> None:
     data = edit.bare if is_removal else edit.full
     image = load(data)
-    for number in range(len(image.segments)):
+    for number, segment in enumerate(image.segments):
+        if is_removal and segment.type == PT_PHDR and field in {P_FILESZ, P_MEMSZ}:
+            # Nobody reads it, and an original may have stated a wrong one.
+            continue
         with pytest.raises(EmbedError):
             edit.check(flipped(data, image.header.program_headers_offset + 56 * number + field), is_removal=is_removal)
 
