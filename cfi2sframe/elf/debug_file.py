@@ -6,7 +6,6 @@ looked for unless the caller asks, because the same input has to give the same b
 """
 
 import os
-import stat
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.headers import Buffer, ByteOrder
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.load import read_open, stored_size
+from cfi2sframe.elf.load import open_regular, read_open, stored_size
 from cfi2sframe.elf.notes import parse_notes
 from cfi2sframe.errors import InputError, checked_path, reason_of
 from cfi2sframe.process.guard import part
@@ -27,8 +26,6 @@ AUTO: Final = "auto"
 _SYSTEM_FOLDER: Final = "/usr/lib/debug"
 _NT_GNU_BUILD_ID: Final = 3
 _BLOCK_SIZE: Final = 1 << 20
-#: A FIFO must not block, and a terminal must not become this process's.
-_OPENED: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class _DebugLink(NamedTuple):
@@ -39,12 +36,12 @@ class _DebugLink(NamedTuple):
 
 
 @contextmanager
-def with_debug_file(image: ElfImage, where: str | None) -> Iterator[None]:
+def with_debug_file(image: ElfImage, where: str | None, root: str = "") -> Iterator[None]:
     """Give an image the debug file that `find_debug_file` finds, if any, for the time of a block; None is no request.
 
     In the block, the limits of a job allow for the size of both files. Raises what `find_debug_file` raises.
     """
-    debug = None if where is None else find_debug_file(image, where)
+    debug = None if where is None else find_debug_file(image, where, root)
     if debug is None:
         yield
         return
@@ -57,13 +54,14 @@ def with_debug_file(image: ElfImage, where: str | None) -> Iterator[None]:
         debug.close()
 
 
-def find_debug_file(image: ElfImage, where: str | os.PathLike[str]) -> ElfImage | None:
+def find_debug_file(image: ElfImage, where: str | os.PathLike[str], root: str = "") -> ElfImage | None:
     """Return the separate debug file of a linked file; None where none is found.
 
     `where` is its path, or a directory like `/usr/lib/debug`, or "auto" for that one. In a directory it is looked for
     as gdb does: by build-id, then by the name in `.gnu_debuglink`, beside the file and in `.debug/` there, too; what
-    does not belong to the file is passed over. Raises `InputError` when the file at a path cannot be used for the
-    image, `RequestError` when `where` is no path.
+    does not belong to the file is passed over. `root` is the directory below which the file is, if it is of another
+    process or machine: what the caller does not name is looked for only there. Raises `InputError` when the file at a
+    path cannot be used for the image, `RequestError` when `where` is no path.
     """
     where = checked_path(where)
     if where != AUTO and not os.path.isdir(where):
@@ -75,9 +73,9 @@ def find_debug_file(image: ElfImage, where: str | os.PathLike[str]) -> ElfImage 
         if reason:
             raise InputError(reason, where)
         return debug
-    for path in _candidates(image, _SYSTEM_FOLDER if where == AUTO else where):
+    for path, top in _candidates(image, where, root):
         try:
-            debug = _open(path)
+            debug = _open(path, top)
             if not _why_not(image, debug):
                 return debug
         except (InputError, OSError):
@@ -85,24 +83,26 @@ def find_debug_file(image: ElfImage, where: str | os.PathLike[str]) -> ElfImage 
     return None
 
 
-def _candidates(image: ElfImage, folder: str) -> Iterator[str]:
-    """Yield the paths at which gdb looks for the debug file of a file; `folder` is its debug file directory."""
+def _candidates(image: ElfImage, where: str, root: str) -> Iterator[tuple[str, str]]:
+    """Yield the paths at which gdb looks for the debug file of a file, each with the root that it is below."""
+    folder, top = (_SYSTEM_FOLDER, root) if where == AUTO else (where, "")
     build_id = build_id_of(image).hex()
     if build_id:
-        yield os.path.join(folder, ".build-id", build_id[:2], f"{build_id[2:]}.debug")
+        yield os.path.join(folder, ".build-id", build_id[:2], f"{build_id[2:]}.debug"), top
     link = _debug_link(image)
-    if link is not None:
-        own = os.path.dirname(os.path.realpath(image.name))
-        for place in (own, os.path.join(own, ".debug"), os.path.join(folder, own.lstrip(os.sep))):
-            yield os.path.join(place, link.name)
+    # By its format, the name has no directories.
+    if link is not None and os.sep not in link.name:
+        # In another root, a damaged core may name the file by "..".
+        own = os.path.dirname(os.path.abspath(image.name) if root else os.path.realpath(image.name))
+        yield os.path.join(own, link.name), root
+        yield os.path.join(own, ".debug", link.name), root
+        yield os.path.join(folder, own.lstrip(os.sep), link.name), top
 
 
-def _open(path: str) -> ElfImage:
+def _open(path: str, root: str = "") -> ElfImage:
     """Open an ELF file. Raises `InputError`, `OSError`."""
-    descriptor = os.open(path, _OPENED)
+    descriptor = open_regular(path, root)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise InputError("not a regular file")
         return ElfImage(read_open(descriptor), path)
     finally:
         os.close(descriptor)

@@ -4,6 +4,7 @@
 import errno
 import os
 import stat
+import sys
 from typing import BinaryIO, Final
 
 from cfi2sframe.constants.elf import ELF_MAGIC
@@ -11,7 +12,7 @@ from cfi2sframe.constants.sframe import SFRAME_MAGIC
 from cfi2sframe.elf.contents import FileBytes, FileData
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.errors import checked_path, naming, naming_path
+from cfi2sframe.errors import InputError, checked_path, naming, naming_path
 
 
 def load(source: str | os.PathLike[str] | bytes, name: str | None = None) -> ElfImage:
@@ -42,9 +43,15 @@ _LARGE_SIZE: Final = 1 << 20
 #: The unit of st_blocks, in bytes.
 _BLOCK_UNIT: Final = 512
 _SFRAME_MAGICS: Final = (SFRAME_MAGIC.to_bytes(2, "little"), SFRAME_MAGIC.to_bytes(2, "big"))
-#: Opens the path alone. PyPy 7.3 lacks the name; the number is that of all machines that SFrame is defined for.
-PATH_ONLY: Final[int] = getattr(os, "O_PATH", 0o10000000)
-_UNFOLLOWED: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+#: Opens the path alone; 0 where the system has no such flag. PyPy 7.3 lacks the name only; the number is that of all
+#: machines that SFrame is defined for.
+PATH_ONLY: Final[int] = getattr(os, "O_PATH", 0o10000000 if sys.platform == "linux" else 0)
+#: A FIFO must not block, and a terminal must not become this process's.
+_READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+#: Where the kernel lists the open descriptors of this process.
+_DESCRIPTORS: Final = "/proc/self/fd"
+#: As many links as Linux follows.
+_MAX_LINKS: Final = 40
 
 
 def open_unfollowed(path: str, folder: int | None = None) -> int:
@@ -53,7 +60,68 @@ def open_unfollowed(path: str, folder: int | None = None) -> int:
     The caller has seen a regular file there, which may have been replaced since: a symbolic link is not followed, and a
     FIFO does not block.
     """
-    return os.open(path, _UNFOLLOWED, dir_fd=folder)
+    return os.open(path, _READ | os.O_NOFOLLOW, dir_fd=folder)
+
+
+def open_regular(path: str, root: str = "") -> int:
+    """Open a regular file for reading, without opening anything else: that would start a device, or release a writer.
+
+    `root` is the directory that "/" means in the path and in symbolic links, so that none leads out of it; empty, the
+    kernel follows the path. Linux opens the path alone (O_PATH), and then, if it is that of a regular file, that file
+    by its descriptor. Where the system has no O_PATH, or /proc is not mounted, the file is looked at by its name: what
+    takes its place in the next moment may be opened, without blocking, but is not read.
+
+    Raises `OSError`, and `InputError` when it is no regular file or is empty, as those of /proc are, whose reading may
+    have effects.
+    """
+    looks_first = PATH_ONLY and os.path.isdir(_DESCRIPTORS)
+    flags = PATH_ONLY | os.O_CLOEXEC if looks_first else _READ
+    if root:
+        descriptor = _open_below(root, path, flags)
+    else:
+        _refuse_irregular(os.stat(path))
+        descriptor = os.open(path, flags)
+    try:
+        _refuse_irregular(os.fstat(descriptor))
+        return os.open(f"{_DESCRIPTORS}/{descriptor}", _READ) if looks_first else os.dup(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _open_below(root: str, path: str, flags: int) -> int:
+    """Open a folder or a regular file as `open_regular` does. Raises `OSError`, `InputError`."""
+    opened = [os.open(root, flags | os.O_DIRECTORY)]
+    names, link_count = path.split("/")[::-1], 0
+    try:
+        while names:
+            name = names.pop()
+            if name == ".." and len(opened) > 1:
+                # The kernel's ".." would lead out of a folder that has been moved out of the root.
+                os.close(opened.pop())
+            if name in ("", ".", ".."):
+                continue
+            status = os.stat(name, dir_fd=opened[-1], follow_symlinks=False)
+            if stat.S_ISLNK(status.st_mode):
+                link_count += 1
+                if link_count > _MAX_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                target = os.readlink(name, dir_fd=opened[-1])
+                names += target.split("/")[::-1]
+                while target.startswith("/") and len(opened) > 1:
+                    os.close(opened.pop())
+                continue
+            if not stat.S_ISDIR(status.st_mode):
+                _refuse_irregular(status)
+            opened.append(os.open(name, flags | os.O_NOFOLLOW, dir_fd=opened[-1]))
+        return opened.pop()
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def _refuse_irregular(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode) or not status.st_size:
+        raise InputError("not a regular file, or empty")
 
 
 def read_stream(stream: BinaryIO) -> bytes:

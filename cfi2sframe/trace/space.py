@@ -5,9 +5,7 @@ The vDSO, which is no file, is read from memory, and counts for the job. A file 
 others: where the job has limits, each file has its own.
 """
 
-import errno
 import os
-import stat
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from itertools import chain
@@ -21,7 +19,7 @@ from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.debug_file import AUTO, build_id_in, build_id_of, with_debug_file
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, ProgramHeader, parse_file_header, parse_program_headers
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.load import PATH_ONLY, read_file, stored_size
+from cfi2sframe.elf.load import open_regular, read_open, stored_size
 from cfi2sframe.errors import CostError, ElfError, InputError, reason_of
 from cfi2sframe.existing import Presence, existing_section
 from cfi2sframe.process.guard import part
@@ -29,7 +27,6 @@ from cfi2sframe.sframe.model import Found, Section
 from cfi2sframe.trace.frames import ADDRESS_MASK, Ending, Frame, ReadMemory, Trace, walk
 from cfi2sframe.trace.snapshot import PAGE_SIZE, FileMapping, Snapshot, last_from
 
-_PATH_ONLY: Final = PATH_ONLY | os.O_CLOEXEC
 _AT_SYSINFO_EHDR: Final = 33
 #: The path of the vDSO, which is no file.
 _VDSO: Final = "[vdso]"
@@ -74,39 +71,39 @@ class FileStore:
     def open(self, path: str, root: str = "") -> ModuleFile | str:
         """Return the file at a path, below a root directory if one is given; or why it cannot be used."""
         try:
-            descriptor = _open_below(root, path) if root else os.open(path, _PATH_ONLY)
-        except OSError as error:
+            # A damaged core may name a pipe or a device.
+            descriptor = open_regular(path, root)
+        except (InputError, OSError) as error:
             return reason_of(error)
         try:
             status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or not status.st_size:
-                # A damaged core may name a pipe or a device, which would block the reader.
-                return "not a regular file, or empty"
             identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
             if identity not in self._by_identity:
-                # By its descriptor: another file may have the name by now.
-                self._by_identity[identity] = self._open(f"/proc/self/fd/{descriptor}", path)
+                self._by_identity[identity] = self._read_file(descriptor, path, root)
             return self._by_identity[identity]
         finally:
             os.close(descriptor)
 
-    def _open(self, path: str, name: str) -> ModuleFile | str:
+    def _read_file(self, descriptor: int, name: str, root: str) -> ModuleFile | str:
         try:
-            data = read_file(path)
+            data = read_open(descriptor)
             with part(stored_size(data)):
-                return self.read(data, name)
+                return self.read(data, name, root)
         except Exception as error:  # noqa: BLE001 - the last handler of a file
             return reason_of(error)
 
-    def read(self, data: FileData, name: str) -> ModuleFile:
-        """Return the file with these bytes. Raises `InputError` when they are not a linked file's."""
+    def read(self, data: FileData, name: str, root: str | None = None) -> ModuleFile:
+        """Return the file with these bytes. Raises `InputError` when they are not a linked file's.
+
+        `root` is where its debug file is looked for (see `find_debug_file`), None: nowhere.
+        """
         image = ElfImage(data, name)
         if image.is_relocatable:
             raise InputError("an object, which is never mapped")
         with ExitStack() as stack:
             # A named file is that of one module; for a conversion, that it belongs to no other would be an error.
             with suppress(InputError):
-                stack.enter_context(with_debug_file(image, self._debug_file))
+                stack.enter_context(with_debug_file(image, None if root is None else self._debug_file, root or ""))
             return self._module_file(image)
 
     def _module_file(self, image: ElfImage) -> ModuleFile:
@@ -124,24 +121,6 @@ class FileStore:
             symbols = image.debug_file.functions() | symbols
         functions = sorted((vaddr, symbol.size, symbol.name) for vaddr, symbol in symbols.items())
         return ModuleFile(image, "file" if has_section else "converted", rows, functions)
-
-
-def _open_below(root: str, path: str) -> int:
-    """Return a descriptor (O_PATH) of the file at a path below a root directory. Raises `OSError`.
-
-    Links, which could lead out of the root, are not followed, nor is "..", which a damaged core may have; the kernel's
-    lists of mappings have neither.
-    """
-    if ".." in path.split("/"):
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-    descriptor = os.open(root, _PATH_ONLY)
-    for name in path.strip("/").split("/"):
-        folder = descriptor
-        try:
-            descriptor = os.open(name, _PATH_ONLY | os.O_NOFOLLOW, dir_fd=folder)
-        finally:
-            os.close(folder)
-    return descriptor
 
 
 class Module(NamedTuple):

@@ -2,6 +2,7 @@
 """The traces of a core file or a process, of all of its threads or one, as text and as JSON."""
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, nullcontext
 from functools import partial
@@ -134,7 +135,7 @@ def trace_core(
     store = store or FileStore()
     with naming(core) if isinstance(core, str) else nullcontext():
         snapshot = parse_core(read_file(core) if isinstance(core, str) else core)
-        open_file = partial(store.open, root=sysroot)
+        open_file = partial(store.open, root=sysroot or os.sep)
         if executable is None:
             space = AddressSpace(snapshot, store, open_file)
         else:
@@ -173,8 +174,7 @@ def trace_process(pid: int, *, thread: int | None = None, store: FileStore | Non
     them. Raises `InputError` when the process cannot be traced, or has no such thread.
     """
     store = store or FileStore()
-    # The kernel lists paths from the top of the process's mount namespace, whatever root the process has changed to.
-    open_file = partial(store.open, root=sysroot or f"/proc/{pid}/root" + "/.." * _MAX_ROOT_DEPTH)
+    open_file = partial(store.open, root=sysroot) if sysroot else partial(_open_mapped, store, pid)
     with naming(f"process {pid}"), closing(Process(pid)) as process:
         stops = 0
         while True:
@@ -183,6 +183,22 @@ def trace_process(pid: int, *, thread: int | None = None, store: FileStore | Non
             traced = _trace(AddressSpace(snapshot, store, open_file), snapshot.threads)
             if stops == _MAX_STOPS or process.wanted == wanted:
                 return traced
+
+
+def _open_mapped(store: FileStore, pid: int, path: str) -> ModuleFile | str:
+    """Open a file that a process has mapped, below the root that it has changed to, if it is there.
+
+    The kernel lists paths from the top of the process's mount namespace. A link below the process's root is a link of
+    the process, and does not lead out of that root.
+    """
+    root = f"/proc/{pid}/root"
+    try:
+        own = os.readlink(root)
+    except OSError as error:
+        return reason_of(error)
+    if path.startswith(f"{own}/"):
+        return store.open(path.removeprefix(own), root)
+    return store.open(path, root + "/.." * _MAX_ROOT_DEPTH)
 
 
 def _trace(space: AddressSpace, threads: Iterable[tuple[int, Frame]]) -> Traced:

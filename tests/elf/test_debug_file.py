@@ -19,8 +19,11 @@ from cfi2sframe.elf.debug_file import find_debug_file, with_debug_file
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import InputError, UnfitError
 from cfi2sframe.process.guard import limited
+from cfi2sframe.sframe.model import Section
+from cfi2sframe.trace import FileStore
 from tests.support.cli import run
 from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.fifos import waiting_writer
 from tests.support.elf.samples import CODE, FRAME_VADDR, SHF_ALLOC, SHT_NOBITS, TEXT_VADDR, cie_of
 from tests.support.gotable.go_programs import go_build
 from tests.support.needs import attempt, need
@@ -349,6 +352,77 @@ def test_what_cannot_be_opened(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     os.mkfifo(folder / "323334.debug")
     assert find_debug_file(image, str(tmp_path)) is None
+
+
+def test_a_link_names_a_file_and_nothing_else(tmp_path: Path) -> None:
+    """What a name without directories leads to is opened only if it is a regular file."""
+    debug = debug_file(AMD64, (fde(AMD64, 0, 16, 168),), b"")
+    binary, system = tmp_path / "bin" / "x", tmp_path / "system"
+    system.mkdir()
+    binary.parent.mkdir()
+    (binary.parent / "sub").mkdir()
+    for place in (tmp_path, binary.parent / "sub"):
+        (place / "x.debug").write_bytes(debug)
+    for name in (str(tmp_path / "x.debug"), "../x.debug", "sub/x.debug", "/dev/ptmx"):
+        binary.write_bytes(program(AMD64, (), b"1234", link_to(AMD64, name, debug)))
+        assert find_debug_file(load(binary), str(system)) is None
+    binary.write_bytes(program(AMD64, (), b"1234", link_to(AMD64, "x.debug", debug)))
+    (binary.parent / "x.debug").symlink_to(tmp_path / "x.debug")
+    found = find_debug_file(load(binary), "auto")
+    assert found is not None
+    assert found.name == str(binary.parent / "x.debug")
+    os.rename(tmp_path / "x.debug", tmp_path / "debug")
+    with waiting_writer(tmp_path / "x.debug") as released:
+        assert find_debug_file(load(binary), "auto") is None
+        with pytest.raises(InputError, match="not a regular file"):
+            find_debug_file(load(binary), str(tmp_path / "x.debug"))
+        assert not released.wait(0.1)
+
+
+def test_below_another_root(tmp_path: Path) -> None:
+    """There, and in a directory that the user names; no link leads out, and no other place is looked at."""
+    root, system = tmp_path / "root", tmp_path / "system"
+    own, others = debug_file(AMD64, (fde(AMD64, 0, 16, 168),), b""), debug_file(AMD64, (), b"1234")
+    image = load(program(AMD64, (), b"1234", link_to(AMD64, "x.debug", own)), "/bin/x")
+    for folder in ("bin/.debug", "usr/lib/debug/.build-id/31", "usr/lib/debug/bin"):
+        (root / folder).mkdir(parents=True)
+    for folder in (".build-id/31", "bin"):
+        (system / folder).mkdir(parents=True)
+    (tmp_path / "own").write_bytes(own)
+    (tmp_path / "others").write_bytes(others)
+    inside = ("/bin/x.debug", "/bin/.debug/x.debug", "/usr/lib/debug/bin/x.debug")
+    for path in (*inside, "/usr/lib/debug/.build-id/31/323334.debug"):
+        place, content = root / path.lstrip("/"), own if path in inside else others
+        place.symlink_to(tmp_path / ("own" if path in inside else "others"))
+        assert find_debug_file(image, "auto", str(root)) is None
+        place.unlink()
+        (root / "held").write_bytes(content)
+        place.symlink_to("/held")
+        found = find_debug_file(image, "auto", str(root))
+        assert found is not None
+        assert found.name == path
+        place.unlink()
+    for name in ("bin/x.debug", ".build-id/31/323334.debug"):
+        (system / name).symlink_to(tmp_path / ("own" if name.startswith("bin") else "others"))
+        assert find_debug_file(image, "auto", str(root)) is None
+        found = find_debug_file(image, str(system), str(root))
+        assert found is not None
+        assert found.name == str(system / name)
+        (system / name).unlink()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/x.debug").write_bytes(own)
+    image.name = "/../bin/x"
+    assert find_debug_file(image, str(system), str(root)) is None
+
+
+def test_memory_of_a_process_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The vDSO is in no folder, and names no file in the current one."""
+    debug = debug_file(AMD64, (fde(AMD64, 0, 16, 168),), b"")
+    (tmp_path / "x.debug").write_bytes(debug)
+    vdso = program(AMD64, (), b"1234", link_to(AMD64, "x.debug", debug))
+    monkeypatch.chdir(tmp_path)
+    assert isinstance(FileStore().read(vdso, "[vdso]").rows, str)
+    assert isinstance(FileStore().read(vdso, "program", "").rows, Section)
 
 
 def test_damaged_cfi(tmp_path: Path) -> None:

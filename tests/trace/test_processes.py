@@ -287,21 +287,19 @@ def test_only_with_rows_from_code_the_trace_goes_on(tmp_path: Path, store: FileS
 
 
 def test_paths_below_a_root(tmp_path: Path) -> None:
-    """No link is followed, which might lead out; and what is opened is closed."""
+    """Links lead to what is below it, too."""
     root = tmp_path / "root"
     (root / "usr/lib").mkdir(parents=True)
     (root / "usr/lib/x").write_bytes(program(AMD64, b""))
-    (root / "lib").symlink_to("usr/lib")
-    (root / "a").symlink_to("usr/lib/x")
-    os.mkfifo(root / "usr/lib/pipe")
-    before = len(os.listdir("/proc/self/fd"))
-    assert isinstance(FileStore().open("/usr/lib/x", str(root)), ModuleFile)
-    problems = {"/lib/x": "Not a directory", "/usr/lib/y": "No such file or directory"}
+    (root / "lib").symlink_to("/usr/lib")
     (tmp_path / "x").write_bytes(program(AMD64, b""))
-    problems |= dict.fromkeys(("/../x", "/usr/../../x"), "No such file or directory")
-    problems |= dict.fromkeys(("/a", "/usr/lib", "/usr/lib/pipe"), "not a regular file, or empty")
+    (root / "out").symlink_to(tmp_path / "x")
+    os.mkfifo(root / "usr/lib/pipe")
+    for path in ("/usr/lib/x", "/lib/x"):
+        assert isinstance(FileStore().open(path, str(root)), ModuleFile)
+    problems = dict.fromkeys(("/usr/lib/y", "/../x", "/usr/../../x", "/out"), "No such file or directory")
+    problems |= dict.fromkeys(("/usr/lib", "/usr/lib/pipe"), "not a regular file, or empty")
     assert {path: FileStore().open(path, str(root)) for path in problems} == problems
-    assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes its root, as root")
@@ -313,6 +311,37 @@ def test_a_process_that_has_changed_its_root(tmp_path: Path, store: FileStore) -
         traced = traced_or_skip(process.pid, store)
     assert traced.threads[0].ending.kind == "outermost"
     assert [module.note for module in traced.space.modules if module.name == str(path)] == [""]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts, as root")
+def test_a_process_with_mounts_of_its_own(tmp_path: Path, store: FileStore) -> None:
+    """Its files are found where it sees them."""
+    program = compiled(DEEP.replace("5000", "3"), tmp_path)
+    (tmp_path / "mount").mkdir()
+    script = 'mount -t tmpfs none "$0/mount" && mv "$0/program" "$0/mount" && exec "$0/mount/program"'
+    with running(need("unshare"), "-m", "sh", "-c", script, tmp_path) as process:
+        assert not (tmp_path / "mount/program").exists()
+        traced = traced_or_skip(process.pid, store)
+    assert functions_of(traced, traced.threads[0]).count("dive") == 4
+    assert not program.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes its root, as root")
+def test_debug_files_in_another_root(tmp_path: Path) -> None:
+    """A link in the root of a process leads to a debug file that is in it, and to none outside."""
+    flags = ("-g", "-fno-asynchronous-unwind-tables", "-Wl,--build-id=sha1", "-static-pie")
+    program, root = compiled(DEEP.replace("5000", "3"), tmp_path, *flags), tmp_path / "root"
+    outside, inside = tmp_path / "program.debug", root / "held"
+    root.mkdir()
+    run(need("objcopy"), "--only-keep-debug", program, outside)
+    run("objcopy", "--strip-all", f"--add-gnu-debuglink={outside}", program, root / "program")
+    with running("chroot", root, "/program") as process:
+        (root / "program.debug").symlink_to(outside)
+        assert "dive" not in str(traced_or_skip(process.pid, FileStore()))
+        inside.write_bytes(outside.read_bytes())
+        (root / "program.debug").unlink()
+        (root / "program.debug").symlink_to("/held")
+        assert str(traced_or_skip(process.pid, FileStore())).count(" dive+") == 4
 
 
 def test_rows_and_names_of_debug_files(tmp_path: Path) -> None:
