@@ -56,6 +56,27 @@ def test_the_first_and_the_last_of_a_range(words: tuple[str, str, str, str], thr
         )
 
 
+@pytest.mark.parametrize(
+    ("words", "allowed", "refused"),
+    [
+        (("dump", "--section-address"), ("0", str((1 << 64) - 1)), ("-1", str(1 << 64))),
+        (("coverage", "-j"), ("1", "2"), ("0", "-1")),
+        (("size", "--fail-over"), ("100",), (repr(nextafter(0, -1)), repr(nextafter(100, inf)), "nan")),
+        (("coverage", "--fail-under"), ("0",), (repr(nextafter(0, -1)), repr(nextafter(100, inf)), "nan")),
+    ],
+    ids=str,
+)
+def test_values_at_the_limits_of_what_can_be_meant(
+    words: tuple[str, str], allowed: tuple[str, ...], refused: tuple[str, ...], three_quarters: Path
+) -> None:
+    (verb, option), path = words, three_quarters
+    if verb == "dump":
+        path = path.with_name("raw.sframe")
+        assert run(three_quarters, "-o", path).status == 0
+    assert [run(verb, f"{option}={value}", path).status for value in allowed] == [0] * len(allowed)
+    assert [run(verb, f"{option}={value}", path).status for value in refused] == [2] * len(refused)
+
+
 def test_as_many_lines_as_are_asked_for(tmp_path: Path) -> None:
     paths = [tmp_path / f"{number}.o" for number in range(3)]
     for path in paths:

@@ -15,9 +15,11 @@ from cfi2sframe import convert, load
 from cfi2sframe.api import decode_existing, verify
 from cfi2sframe.audit.compare import audit
 from cfi2sframe.conversion.options import Options
+from cfi2sframe.errors import ChangedError
+from cfi2sframe.jobs import job as job_module
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.listing import work_list
-from cfi2sframe.jobs.records import Settings
+from cfi2sframe.jobs.records import Job, Outcome, Settings
 from tests.support.cli import ROOT
 from tests.support.jobs import BIG_ENDIAN_OBJECT, OBJECT, convert_one, has_section, object_of, object_with_gap, snapshot
 from tests.support.needs import need
@@ -69,6 +71,23 @@ def test_no_circle_of_references_keeps_what_is_done(program: Path, use: Callable
 
 
 # Again
+
+
+@pytest.mark.parametrize(("change_count", "status"), [(0, "converted"), (2, "converted"), (3, "failed")])
+def test_a_file_that_changes_is_tried_three_times(
+    source: Path, change_count: int, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other writer is done by then, or the file stays as that one left it."""
+    changes, run_once = iter(range(change_count)), job_module._run
+
+    def run(job: Job) -> Outcome:
+        for _ in changes:
+            raise ChangedError("changed")
+        return run_once(job)
+
+    monkeypatch.setattr(job_module, "_run", run)
+    assert convert_one(source, Settings()).status == status
+    assert has_section(source.read_bytes()) is (status == "converted")
 
 
 @pytest.mark.parametrize("data", [OBJECT, BIG_ENDIAN_OBJECT, object_of(5), object_with_gap()])

@@ -47,6 +47,22 @@ def _little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "_AGAIN", 0.05)
 
 
+@pytest.mark.parametrize(
+    ("size", "seconds", "memory"), [(0, 2, 300 << 20), (1, 2, 300 << 20), (1 << 20, 12, 500 << 20)]
+)
+def test_limits_are_those_that_are_promised(
+    size: int, seconds: int, memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By SECURITY.md, and for a MiB of code whose instructions are followed."""
+    monkeypatch.undo()
+    monkeypatch.setattr(guard, "mapped_size", lambda: 1 << 40)
+    with limited(size):
+        assert state()[1][0] == (1 << 40) + memory + (200 if size == 1 else 0)
+        assert signal.getitimer(signal.ITIMER_PROF) == pytest.approx((seconds, 1), abs=0.1)
+        grant_for_code(1 << 20)
+        assert signal.getitimer(signal.ITIMER_PROF)[0] == pytest.approx(seconds + 50, abs=0.1)
+
+
 def test_time() -> None:
     before = state()
     message = r"^takes more CPU time than a file of this size accounts for \(0\.1 s\)$"
