@@ -85,7 +85,8 @@ def test_the_answer_comes_first(tree: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "count"), [([], 25), (["--top", "3"], 3), (["--top", "0"], 0), (["--top", "all"], 30)]
+    ("words", "count"),
+    [([], 25), *((["--top", str(n)], min(n, 30)) for n in (0, 1, 3, 29, 30, 31)), (["--top", "all"], 30)],
 )
 def test_lines(words: list[str], count: int, tmp_path: Path) -> None:
     for number in range(30):
@@ -93,7 +94,7 @@ def test_lines(words: list[str], count: int, tmp_path: Path) -> None:
     out = run("size", tmp_path, "-j", "1", *words).out.decode()
     assert out.count(".so\n") == count
     assert "  30 files\n" in out
-    assert (f"  {30 - count} more files (--top all)\n" in out) == (count < 30)
+    assert (f"  {30 - count} more file{'s' * (count != 29)} (--top all)\n" in out) == (count < 30)
 
 
 def test_levels(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all verbs share: folders, files of no use to any, and gates for builds."""
+"""What all verbs share: folders, and files of no use to any."""
 
-import json
 import subprocess
 from pathlib import Path
 
@@ -9,25 +8,6 @@ from cfi2sframe.abi import AMD64
 from tests.support.cli import run
 from tests.support.elf.samples import object_file, push_fp
 from tests.support.needs import need
-
-
-def test_gates_of_ci_change_nothing(good: Path) -> None:
-    """A share of code that is described, a share of the file that a section may cost."""
-    before = good.read_bytes()
-    percent = json.loads(run("coverage", "--format", "json", good).out)["files"][0]
-    share = 100 * percent["described_size"] / percent["code_size"]
-    assert 0 < share < 100
-    for words, status in (
-        (("coverage", "--fail-under", f"{share - 0.1}"), 0),
-        (("coverage", "--fail-under", f"{share + 0.1}"), 4),
-        (("size", "--fail-over", "100"), 0),
-        (("size", "--fail-over", "0"), 4),
-        (("size", "--for", "glibc", "--fail-over", "0"), 4),
-    ):
-        done = run(*words, good)
-        assert (done.status, len(done.err)) == (status, 1 if status else 0), words
-    assert run("size", "--compare", good, good, "--fail-over", "0").status == 0
-    assert good.read_bytes() == before
 
 
 def test_directories_are_searched_by_every_verb(tmp_path: Path) -> None:
