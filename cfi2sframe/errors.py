@@ -124,6 +124,12 @@ class ElfError(InputError):
     kind = ErrorKind.DAMAGED
 
 
+class ArchiveError(InputError):
+    """The structure of an archive is damaged."""
+
+    kind = ErrorKind.DAMAGED
+
+
 class ChangedError(InputError):
     """Somebody else changed the file while it was being read or converted; nothing is written."""
 

@@ -5,6 +5,8 @@ from typing import Final
 
 #: Characters of a name that messages show.
 _MAX_SHOWN_SIZE: Final = 80
+#: Characters of a path that a file's content gives.
+_MAX_SHOWN_PATH_SIZE: Final = 256
 
 
 def printable(text: str) -> str:
@@ -17,6 +19,11 @@ def printable(text: str) -> str:
 def shown_name(name: str) -> str:
     """Return a name for a message, cut where it is long: thousands of sections may share a name of any length."""
     return name if len(name) <= _MAX_SHOWN_SIZE else name[:_MAX_SHOWN_SIZE] + "..."
+
+
+def shown_path(path: str) -> str:
+    """Return a path that a file's content gives, cut at its start where it is long: its end tells it from others."""
+    return path if len(path) <= _MAX_SHOWN_PATH_SIZE else "..." + path[3 - _MAX_SHOWN_PATH_SIZE :]
 
 
 def counted(count: int, noun: str) -> str:

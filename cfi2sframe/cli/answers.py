@@ -10,26 +10,34 @@ import io
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TextIO, TypeVar
 
 from cfi2sframe import __version__
 from cfi2sframe.cli.messages import EXIT_UNUSABLE, PROGRAM, exit_status_of, fail, say, worst
 from cfi2sframe.cli.options import add_option, check_apart, listed_names, process_count, write_text
 from cfi2sframe.cli.progress import watched
+from cfi2sframe.constants.elf import ELF_MAGIC
 from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import stored_size
-from cfi2sframe.errors import CostError, ErrorKind, RequestError, kind_of, reason_of
+from cfi2sframe.errors import CostError, ErrorKind, RequestError, is_out_of_memory, kind_of, reason_of
+from cfi2sframe.files.archive import Member, files_named_in, is_thin, members_of
 from cfi2sframe.files.find import Source, Unusable, find_sources, hint_about, open_source
-from cfi2sframe.process.guard import limited
+from cfi2sframe.process.guard import limited, part
 from cfi2sframe.text import counted
 
 if TYPE_CHECKING:
     from cfi2sframe.report.tables import Report
 
 Answer = TypeVar("Answer")
+
+#: The most members of an archive whose failure is reported by name.
+_MAX_FAILURE_COUNT: Final = 100
+#: Reference cycles are collected after so many bytes of members.
+_COLLECT_SIZE: Final = 1 << 20
 
 #: Formats by the suffix of the file that is written.
 _BY_SUFFIX: Final = {
@@ -143,21 +151,103 @@ def count_or_all(text: str) -> int | None:
 # Answers
 
 
-def read_source(source: Source, question: Callable[[FileData, str], Answer]) -> tuple[Source, Answer | Unusable]:
-    """Ask a question of a file's bytes and name; return the file with the size that was read, and the answer.
+def read_source(source: Source, question: Callable[[FileData, str], Answer]) -> list[tuple[Source, Answer | Unusable]]:
+    """Ask a question of a file's bytes and name, or of those of each ELF file in an archive.
 
-    Raises only interrupts: a failure is an answer.
+    Return each with the size that was read, and the answer. Raises only interrupts: a failure is an answer. An archive
+    is one input, whatever is in it: what exceeds its limits ends the work on it. What a thin archive names is an input
+    of its own.
     """
+    answers: list[tuple[Source, Answer | Unusable]] = []
     try:
         with open_source(source) as data, limited(stored_size(data)):
-            source = source._replace(size=stored_size(data))
-            return source, question(data, source.name)
+            if not source.is_archive:
+                source = source._replace(size=stored_size(data))
+                answers.append((source, question(data, source.name)))
+            elif is_thin(data):
+                _read_files(source, data, question, answers)
+            else:
+                _read_members(source, data, members_of(data), question, answers)
     except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
         # Free the memory for the next file.
         gc.collect()
-        kind = kind_of(error)
-        hint = hint_about(source.path) if kind is ErrorKind.NOT_ELF else ""
-        return source, Unusable(source.name, f"{reason_of(error)}{hint}", kind)
+        answers.append((source, _unusable(source, error, len(answers))))
+    return _shortened(source, answers)
+
+
+def _read_files(
+    archive: Source,
+    data: FileData,
+    question: Callable[[FileData, str], Answer],
+    answers: list[tuple[Source, Answer | Unusable]],
+) -> None:
+    """Add the answers of the files that a thin archive names."""
+    for file in files_named_in(data, archive):
+        if isinstance(file, Unusable):
+            answers.append((archive._replace(name=file.name, is_found=True), file))
+            continue
+        source, members = file
+        try:
+            with open_source(source) as content, part(stored_size(content)):
+                _read_members(archive, content, members, question, answers)
+        except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
+            answers.append((source, _unusable(source, error)))
+
+
+def _read_members(
+    archive: Source,
+    data: FileData,
+    members: Iterable[Member],
+    question: Callable[[FileData, str], Answer],
+    answers: list[tuple[Source, Answer | Unusable]],
+) -> None:
+    """Add the answers of the ELF files among the members that are in `data`. Raises what ends the work on all."""
+    left, uncollected = stored_size(data), 0
+    for member in members:
+        content = member.content(data)
+        if bytes(content[: len(ELF_MAGIC)]) != ELF_MAGIC:
+            continue
+        # Errors keep what they came from.
+        if (uncollected := uncollected + len(content)) >= _COLLECT_SIZE:
+            gc.collect()
+            uncollected = 0
+        # The sizes of members with holes, or over the same bytes, add up to no more than is stored.
+        size = min(len(content), left)
+        left -= size
+        source = archive._replace(name=f"{archive.name}({member.name})", size=size, is_found=True, is_archive=False)
+        try:
+            answers.append((source, question(content, source.name)))
+        except Exception as error:
+            if isinstance(error, CostError) or is_out_of_memory(error):
+                raise
+            answers.append((source, _unusable(source, error)))
+
+
+def _unusable(source: Source, error: Exception, member_count: int = 0) -> Unusable:
+    """Return why a file cannot be used, or an archive after so many of its members."""
+    kind = kind_of(error)
+    hint = hint_about(source.path) if kind is ErrorKind.NOT_ELF else ""
+    after = f" (after {counted(member_count, 'member')})" if member_count else ""
+    return Unusable(source.name, f"{reason_of(error)}{hint}{after}", kind)
+
+
+def _shortened(
+    source: Source, answers: list[tuple[Source, Answer | Unusable]]
+) -> list[tuple[Source, Answer | Unusable]]:
+    """Return answers with no more than a few failures of the members of an archive."""
+    kept: list[tuple[Source, Answer | Unusable]] = []
+    failed: list[Unusable] = []
+    for asked, answer in answers:
+        if isinstance(answer, Unusable) and not is_skipped(asked, answer):
+            failed.append(answer)
+            if len(failed) > _MAX_FAILURE_COUNT:
+                continue
+        kept.append((asked, answer))
+    more = failed[_MAX_FAILURE_COUNT:]
+    if more:
+        reason = f"{counted(len(more), 'more member')} cannot be read"
+        kept.append((source, Unusable(source.name, reason, more[0].kind, len(more))))
+    return kept
 
 
 def answers_of(
@@ -165,14 +255,14 @@ def answers_of(
 ) -> Iterator[tuple[Source | Unusable, Answer | Unusable]]:
     """Yield each file, with the size that was read, and its answer, in order; files that cannot be found come first.
 
-    `count` processes ask. The caller may print between answers.
+    `count` processes ask, an archive as one file. The caller may print between answers.
     """
 
-    def ask(source: Source) -> tuple[Source, Answer | Unusable]:
+    def ask(source: Source) -> list[tuple[Source, Answer | Unusable]]:
         return read_source(source, lambda data, name: question(ElfImage(data, name)))
 
-    def lost(source: Source, reason: str) -> tuple[Source, Unusable]:
-        return source, Unusable(source.name, reason, ErrorKind.SYSTEM)
+    def lost(source: Source, reason: str) -> list[tuple[Source, Answer | Unusable]]:
+        return [(source, Unusable(source.name, reason, ErrorKind.SYSTEM))]
 
     yield from ((item, item) for item in found if isinstance(item, Unusable))
     sources = [item for item in found if isinstance(item, Source)]
@@ -180,12 +270,14 @@ def answers_of(
         # Standard input and pipes are read in this process.
         count = 1
     with closing(watched(ask, sources, lost, count=count)) as answers:
-        yield from answers
+        yield from chain.from_iterable(answers)
 
 
 def is_one_file(found: Sequence[Source | Unusable]) -> bool:
-    """Whether the user has named a single file, and no directory or list."""
-    return len(found) == 1 and isinstance(found[0], Source) and not (found[0].is_found or found[0].is_listed)
+    """Whether the user has named a single file, and no directory, list or archive."""
+    if len(found) != 1 or not isinstance(found[0], Source):
+        return False
+    return not (found[0].is_found or found[0].is_listed or found[0].is_archive)
 
 
 def is_skipped(source: Source | Unusable, result: Unusable) -> bool:
@@ -221,7 +313,7 @@ class Collected(NamedTuple, Generic[Answer]):
             texts = [f"{count:,}: {reason}" if len(reasons) > 1 else reason for reason, count in reasons]
             notes.append(f"Skipped: {counted(len(self.skipped), 'file')} ({'; '.join(texts)}).")
         if self.failed:
-            notes.append(f"Not read: {counted(len(self.failed), 'file')}.")
+            notes.append(f"Not read: {counted(sum(item.file_count for item in self.failed), 'file')}.")
         failures = [{"file": item.name, "kind": item.kind.name.lower(), "reason": item.reason} for item in self.failed]
         return report._replace(notes=notes, data={**report.data, "failures": failures})
 

@@ -4,7 +4,7 @@
 import argparse
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import is_section
 from cfi2sframe.errors import InputError, RequestError
 from cfi2sframe.existing import existing_section
-from cfi2sframe.files.find import Unusable
+from cfi2sframe.files.find import Source, Unusable
 from cfi2sframe.process.demangle import readable_names
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.sframe.dump import Shown, dump_json, dump_text
@@ -56,8 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     is_json, is_list = printing.format == "json", not is_one_file(found)
     statuses, count = [EXIT_SUCCESS], 0
     with printing.open() as out:
-        for item in found:
-            result = item if isinstance(item, Unusable) else read_source(item, partial(question, is_json=is_json))[1]
+        for item, result in _results_of(found, partial(question, is_json=is_json)):
             if isinstance(result, Unusable):
                 if not is_skipped(item, result):
                     say("error", result.reason, result.name)
@@ -87,6 +86,13 @@ class _Dump(NamedTuple):
 
     text: str
     error: InputError | None
+
+
+def _results_of(
+    found: Sequence[Source | Unusable], question: Callable[[FileData, str], _Dump]
+) -> Iterator[tuple[Source | Unusable, _Dump | Unusable]]:
+    for item in found:
+        yield from [(item, item)] if isinstance(item, Unusable) else read_source(item, question)
 
 
 def _dump_of(data: FileData, name: str, *, section_vaddr: int | None, wanted: Sequence[str], is_json: bool) -> _Dump:

@@ -9,7 +9,7 @@ from typing import BinaryIO, Final
 
 from cfi2sframe.constants.elf import ELF_MAGIC
 from cfi2sframe.constants.sframe import SFRAME_MAGIC
-from cfi2sframe.elf.contents import FileBytes, FileData
+from cfi2sframe.elf.contents import FileBytes, FileData, part_of
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import InputError, checked_path, naming, naming_path
@@ -154,10 +154,11 @@ def read_open(descriptor: int) -> memoryview | FileBytes:
     For pipes and devices see `read_stream`. Raises `OSError` when it cannot be read.
     """
     status = os.fstat(descriptor)
-    if stat.S_ISREG(status.st_mode) and status.st_size >= _LARGE_SIZE:
+    stored = _stored_size(descriptor, status) if stat.S_ISREG(status.st_mode) else 0
+    # Holes are never read as a whole: only what is stored counts for the limits of a job.
+    if stat.S_ISREG(status.st_mode) and (status.st_size >= _LARGE_SIZE or stored < status.st_size):
         from cfi2sframe.elf.contents import FileBytes, OpenFile
 
-        stored = _stored_size(descriptor, status)
         return FileBytes(OpenFile(os.dup(descriptor)), 0, status.st_size, stored)
     with open(descriptor, "rb", closefd=False) as file:
         if not stat.S_ISREG(status.st_mode):
@@ -165,6 +166,12 @@ def read_open(descriptor: int) -> memoryview | FileBytes:
         # If this process wrote the file through this descriptor, its position is at the end.
         file.seek(0)
         return memoryview(file.read())
+
+
+def read_part(data: FileData, start: int, end: int) -> FileData:
+    """Return a part of a file's bytes as `read_file` does those of a file: of a large one on demand."""
+    found = part_of(data, start, end)
+    return found if isinstance(found, Buffer) or len(found) >= _LARGE_SIZE else memoryview(bytes(found))
 
 
 def _stored_size(descriptor: int, status: os.stat_result) -> int:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from fnmatch import fnmatchcase
-from typing import BinaryIO, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cfi2sframe.constants.elf import ELF_MAGIC
 from cfi2sframe.elf.contents import FileData
@@ -31,38 +31,33 @@ _BLOCK_SIZE: Final = 1 << 20
 STANDARD_INPUT: Final = "-"
 
 
-#: Static archives, as GNU's and BSD's ar write them (ar(5)): the size and the end of a member's header, and the members
-#: that are tables (of symbols, of long names). Thin archives have the tables alone, and name files beside them.
-_ARCHIVE: Final = b"!<arch>\n"
-_THIN: Final = b"!<thin>\n"
-_MEMBER_SIZE: Final = 60
-_MEMBER_END: Final = b"`\n"
-_TABLES: Final = (b"/", b"/SYM64/", b"//", b"__.SYMDEF", b"__.SYMDEF SORTED", b"__.SYMDEF_64", b"__.SYMDEF_64 SORTED")
-_BSD_NAME: Final = b"#1/"
+#: How static archives begin; thin ones name files beside them.
+ARCHIVE_MAGIC: Final = b"!<arch>\n"
+THIN_MAGIC: Final = b"!<thin>\n"
 
 
 class Source(NamedTuple):
     """A file to open. `name` is what reports call it, `size` its bytes, holes included.
 
     `is_found`: it was found in a directory or an archive, not named; then it must be a regular file when it is opened.
-    `is_listed`: a list of files names it. `offset` is where the member of an archive begins in the file; 0: the file
-    itself is meant.
+    `is_listed`: a list of files names it. `is_archive`: what is asked of it is asked of the ELF files in it.
     """
 
     path: str
     name: str
     size: int
     is_found: bool = False
-    offset: int = 0
     is_listed: bool = False
+    is_archive: bool = False
 
 
 class Unusable(NamedTuple):
-    """A file that is not read: `reason` says why, `kind` says so to programs."""
+    """A file that is not read, or `file_count` of them: `reason` says why, `kind` says so to programs."""
 
     name: str
     reason: str
     kind: ErrorKind = ErrorKind.SYSTEM
+    file_count: int = 1
 
 
 class TreeFile(NamedTuple):
@@ -93,20 +88,20 @@ def find_sources(
         if os.path.isdir(path):
             yield from _sources_under(path, "" if is_relative else path, excluded, seen)
         else:
-            yield from _named(path, os.path.basename(path) if is_relative else path)
+            yield _named(path, os.path.basename(path) if is_relative else path)
 
 
 def _sources_under(
     root: str, shown_root: str, excluded: Sequence[str], seen: set[tuple[int, int]]
 ) -> Iterator[Source | Unusable]:
     # What a thin archive names is found by itself, or is elsewhere.
-    for found in elf_files_under(root, excluded, (ELF_MAGIC, _ARCHIVE)):
+    for found in elf_files_under(root, excluded, (ELF_MAGIC, ARCHIVE_MAGIC)):
         name = found.under(shown_root) or root
         if found.status is None:
             yield Unusable(name, found.reason)
         elif (identity := (found.status.st_dev, found.status.st_ino)) not in seen:
             seen.add(identity)
-            yield from _elf_files_at(found.under(root), name, found.status, is_found=True)
+            yield _source_at(found.under(root), name, found.status, is_found=True)
 
 
 def elf_files_under(
@@ -168,91 +163,29 @@ def _file_with(magics: Sequence[bytes], start: str, path: str) -> Iterator[TreeF
         yield TreeFile(path, status)
 
 
-def _named(path: str, name: str) -> Iterator[Source | Unusable]:
-    """Yield a file that the user has named, or the ELF files in an archive; `-` is standard input."""
+def _named(path: str, name: str) -> Source | Unusable:
+    """Return a file that the user has named; `-` is standard input."""
     if path == STANDARD_INPUT:
-        yield Source(path, "<stdin>", 0)
-        return
+        return Source(path, "<stdin>", 0)
     try:
         status = os.stat(path)
     except OSError as error:
-        yield Unusable(name, error.strerror or str(error))
-        return
-    yield from _elf_files_at(path, name, status)
+        return Unusable(name, error.strerror or str(error))
+    return _source_at(path, name, status)
 
 
-def _elf_files_at(
-    path: str, name: str, status: os.stat_result, *, is_found: bool = False
-) -> Iterator[Source | Unusable]:
-    """Yield a file, or the ELF files in an archive."""
+def _source_at(path: str, name: str, status: os.stat_result, *, is_found: bool = False) -> Source | Unusable:
+    source = Source(path, name, status.st_size, is_found)
     # A pipe can be read only once.
     if not stat.S_ISREG(status.st_mode):
-        yield Source(path, name, status.st_size, is_found)
-        return
+        return source
     try:
         # A name in a directory may be another file's by now.
         with open(open_unfollowed(path) if is_found else path, "rb") as file:
             start = file.read(len(_CONTAINERS[0][0]))
-            if not start.startswith((_ARCHIVE, _THIN)) or b"debian" in start:
-                yield Source(path, name, status.st_size, is_found)
-                return
-            known = set[Source]()
-            for inside in _members_of(file, os.path.realpath(path)):
-                # A small thin archive can name a large file again and again.
-                if inside in known:
-                    continue
-                known.add(inside)
-                member = inside._replace(name=f"{name}({inside.name})")
-                try:
-                    if _begins_with_elf(member):
-                        yield member
-                except OSError as error:
-                    yield Unusable(member.name, error.strerror or str(error))
     except OSError as error:
-        yield Unusable(name, error.strerror or str(error))
-    except ValueError as error:
-        yield Unusable(name, str(error), ErrorKind.DAMAGED)
-
-
-def _members_of(file: BinaryIO, path: str) -> Iterator[Source]:
-    """Yield the members of an archive that are no tables. Raises `ValueError` for damage."""
-    file.seek(0)
-    names, is_thin, end = b"", file.read(len(_THIN)) == _THIN, file.seek(0, os.SEEK_END)
-    offset = len(_THIN)
-    while offset < end:
-        file.seek(offset)
-        header = file.read(_MEMBER_SIZE)
-        name, digits, start = header[:16].rstrip(), header[48:58].strip(), offset + _MEMBER_SIZE
-        is_apart = is_thin and name not in _TABLES
-        if header[58:] != _MEMBER_END or not digits.isdigit() or (start + int(digits) > end and not is_apart):
-            raise ValueError(f"the archive is truncated or damaged at 0x{offset:x}")
-        size = int(digits)
-        offset = start if is_apart else start + size + size % 2
-        if name == b"//":
-            names = file.read(size)
-        name_offset, _, inner = name[1:].partition(b":")
-        if name[:1] == b"/" and name_offset.isdigit():
-            name = names[int(name_offset) :].partition(b"\n")[0]
-        elif name.startswith(_BSD_NAME) and name[len(_BSD_NAME) :].isdigit():
-            length = min(int(name[len(_BSD_NAME) :]), size)
-            name, start, size = file.read(length).rstrip(b"\0"), start + length, size - length
-        shown = os.fsdecode(name.removesuffix(b"/"))
-        if is_apart:
-            # After a colon, thin archives have where a member's header is in an archive that was put into them.
-            shown_inner, inner_offset = (f":{int(inner)}", int(inner) + _MEMBER_SIZE) if inner.isdigit() else ("", 0)
-            place = os.path.realpath(os.path.join(os.path.dirname(path), shown))
-            yield Source(place, f"{shown}{shown_inner}", size, is_found=True, offset=inner_offset)
-        elif name not in _TABLES:
-            yield Source(path, shown, size, is_found=True, offset=start)
-
-
-def _begins_with_elf(source: Source) -> bool:
-    # Opening a device may have an effect.
-    if not stat.S_ISREG(os.stat(source.path).st_mode):
-        return False
-    with open(open_unfollowed(source.path), "rb") as file:
-        file.seek(source.offset)
-        return file.read(len(ELF_MAGIC)) == ELF_MAGIC
+        return Unusable(name, error.strerror or str(error))
+    return source._replace(is_archive=start.startswith((ARCHIVE_MAGIC, THIN_MAGIC)) and b"debian" not in start)
 
 
 def read_named(path: str) -> FileData:
@@ -263,10 +196,7 @@ def read_named(path: str) -> FileData:
 @contextmanager
 def open_source(source: Source) -> Iterator[FileData]:
     """Give the bytes of a file; leaving the context closes it. Raises `InputError`, `OSError`."""
-    if source.is_found:
-        data: FileData = _read_unfollowed(source)
-    else:
-        data = read_named(source.path)
+    data = _read_unfollowed(source) if source.is_found else read_named(source.path)
     try:
         yield data
     finally:
@@ -280,7 +210,7 @@ def _read_unfollowed(source: Source) -> FileData:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ChangedError("no longer a regular file")
-        return os.pread(descriptor, source.size, source.offset) if source.offset else read_open(descriptor)
+        return read_open(descriptor)
     finally:
         os.close(descriptor)
 

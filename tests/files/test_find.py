@@ -13,7 +13,7 @@ import pytest
 from cfi2sframe.cli.answers import read_source
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ErrorKind, RequestError
-from cfi2sframe.files.find import Source, Unusable, elf_files_under, find_sources, names_from, open_source
+from cfi2sframe.files.find import Source, Unusable, elf_files_under, find_sources, names_from
 from cfi2sframe.jobs.listing import work_list
 from tests.support.cli import run
 from tests.support.jobs import OBJECT
@@ -31,7 +31,22 @@ def _opened(path: Path) -> str:
 
 
 def _answer(source: Source) -> str | Unusable:
-    return read_source(source, lambda data, name: ElfImage(data, name).name)[1]
+    return _answers(source)[-1][1]
+
+
+def _answers(source: Source | Unusable) -> list[tuple[Source, str | Unusable]]:
+    """The files in an archive, each with its name, or why it cannot be used."""
+    assert isinstance(source, Source)
+    return read_source(source, lambda data, name: ElfImage(data, name).name)
+
+
+def _contents(path: Path) -> dict[str, bytes]:
+    """The names and bytes of the files that are read of an archive."""
+    (source,) = find_sources([str(path)])
+    assert isinstance(source, Source)
+    assert source.is_archive
+    answers = read_source(source, lambda data, _: bytes(data))
+    return {each.name: data for each, data in answers if isinstance(data, bytes)}
 
 
 def _write(path: Path, data: bytes) -> Path:
@@ -205,19 +220,16 @@ def test_members_of_an_archive(tmp_path: Path) -> None:
     archive = tmp_path / "lib.a"
     subprocess.run(["ar", "rcD", "lib.a", *names], cwd=tmp_path, check=True)
     assert subprocess.run(["ar", "t", archive], capture_output=True, text=True, check=True).stdout.split() == names
-    found = list(find_sources([str(archive)]))
-    assert [each.name for each in found] == [f"{archive}({name})" for name in names if name != "text"]
-    for source, data in zip(found, [each for each in contents if each != b"text"], strict=True):
-        assert isinstance(source, Source)
-        with open_source(source) as read:
-            assert bytes(read) == data
+    elf_files = [(name, data) for name, data in zip(names, contents, strict=True) if name != "text"]
+    assert list(_contents(archive).items()) == [(f"{archive}({name})", data) for name, data in elf_files]
     for verb in ("coverage", "size", "audit"):
         assert run(verb, archive).status == 0
     data = archive.read_bytes()
     for size in range(9, len(data), 7):
         archive.write_bytes(data[:size])
-        last = list(find_sources([str(archive)]))[-1:]
-        assert last == [] or isinstance(last[0], Source) or last[0].kind is ErrorKind.DAMAGED
+        (source,) = find_sources([str(archive)])
+        last = [answer for _, answer in _answers(source)][-1:]
+        assert last == [] or isinstance(last[0], str) or last[0].kind is ErrorKind.DAMAGED
     archive.write_bytes(data[:-60])
     assert run("size", archive).status == 3
     hint = "a static archive: use the program linked with it, or extract the objects first (ar x)"
@@ -236,18 +248,14 @@ def test_archives_of_every_kind_also_in_directories(kind: str, tmp_path: Path) -
     names = [os.path.relpath(objects / name, tree) for name in contents]
     subprocess.run([program, "rcD", kind, "lib.a", *names], cwd=tree, check=True)
     (tree / "link").symlink_to("lib.a")
-    assert len(list(find_sources([str(tree / "link")]))) == 2
+    assert len(_contents(tree / "link")) == 2
     # What a thin archive names is found by itself, or is not in the directory.
-    for paths in (*([[str(tree)]] if kind != "--thin" else []), [str(tree / "lib.a")]):
-        found = [each for each in find_sources(paths) if isinstance(each, Source)]
-        assert all(each.name.startswith(f"{tree}/lib.a(") for each in found)
-        assert [re.split("[(/]", each.name)[-1] for each in found] == [
-            "a.o)",
-            "a-name-longer-than-sixteen-characters.o)",
-        ]
-        for source, data in zip(found, contents.values(), strict=False):
-            with open_source(source) as read:
-                assert bytes(read)[: len(data)] == data
+    assert len(list(find_sources([str(tree)]))) == (kind != "--thin")
+    read = _contents(tree / "lib.a")
+    assert all(name.startswith(f"{tree}/lib.a(") for name in read)
+    assert [re.split("[(/]", name)[-1] for name in read] == ["a.o)", "a-name-longer-than-sixteen-characters.o)"]
+    for found, data in zip(read.values(), contents.values(), strict=False):
+        assert found[: len(data)] == data
     assert work_list([str(tree)], recurse=True) == []
     assert run("coverage", tree).status == (0 if kind != "--thin" else 3)
 
@@ -258,12 +266,8 @@ def test_an_archive_in_a_thin_archive(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(OBJECT)
     subprocess.run(["ar", "rcD", "inner.a", "a.o", "b.o"], cwd=tmp_path, check=True)
     subprocess.run(["ar", "rcDT", "outer.a", "inner.a"], cwd=tmp_path, check=True)
-    found = list(find_sources([str(tmp_path / "outer.a")]))
-    assert [type(each) for each in found] == [Source, Source]
-    for source in found:
-        assert isinstance(source, Source)
-        with open_source(source) as read:
-            assert bytes(read) == OBJECT
+    found = _contents(tmp_path / "outer.a")
+    assert list(found.values()) == [OBJECT, OBJECT]
 
 
 def test_a_thin_archive_without_its_files(tmp_path: Path) -> None:

@@ -75,6 +75,9 @@ def test_section_headers_in_a_hole(tmp_path: Path) -> None:
 def test_holes_add_nothing_to_the_size(tmp_path: Path) -> None:
     path = sparse(tmp_path / "file", (0, object_of(3)))
     assert 0 < stored_size(read_file(str(path))) <= stored(path)
+    # Also to that of a file that would be read whole, had it none.
+    small = sparse(tmp_path / "small", (0, object_of(3)), size=1 << 19)
+    assert 0 < stored_size(read_file(str(small))) <= stored(small)
     whole = tmp_path / "whole"
     whole.write_bytes(object_of(3) + bytes(1 << 20))
     assert stored_size(read_file(str(whole))) == whole.stat().st_size

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An archive is one input: what is in it, its names and its messages included, costs no more than its bytes allow."""
+
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+
+from cfi2sframe.abi import AMD64
+from cfi2sframe.cli import answers
+from cfi2sframe.constants.elf import ELFCOMPRESS_ZLIB, SHF_COMPRESSED
+from tests.support.cli import run
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import CODE, TEXT_VADDR
+from tests.support.files import ARCHIVE, THIN, member, named
+from tests.support.jobs import OBJECT, object_of
+from tests.support.process import TOO_COSTLY, run_within_bound
+
+
+def archive_of(path: Path, *members: bytes, start: bytes = ARCHIVE) -> Path:
+    path.write_bytes(start + b"".join(members))
+    return path
+
+
+def bomb(size: int = 1 << 30) -> bytes:
+    """Return a file whose `.debug_frame` is so many zeros, packed into a thousandth of them."""
+    packer, block_size = zlib.compressobj(9), 1 << 24
+    first = packer.compress(bytes(block_size)) + packer.flush(zlib.Z_FULL_FLUSH)
+    packed = first + first[2:] * (size // block_size - 1)
+    text = asm.Section(".text", bytes(64), 1, CODE, TEXT_VADDR)
+    frame = asm.Section(".debug_frame", struct.pack("<IIQQ", ELFCOMPRESS_ZLIB, 0, size, 1) + packed, 1, SHF_COMPRESSED)
+    return asm.elf_file(AMD64.elf_machine, (text, frame), file_type=3, segments=(asm.Segment(1, 5, (".text",)),))
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("start", [ARCHIVE, THIN])
+def test_a_table_of_names_that_is_one_name(start: bytes, tmp_path: Path) -> None:
+    """Each of thousands of members is named by most of the table; the names were hundreds of megabytes."""
+    members = [member(b"/%d" % n, b"\x7fELF", is_apart=start == THIN) for n in range(2_000)]
+    path = archive_of(tmp_path / "lib.a", member(b"//", b"A" * 150_000), *members, start=start)
+    done = run_within_bound("coverage", path, input_size=path.stat().st_size)
+    assert done.status == 3
+    assert done.memory_size < 64 << 20
+    assert len(done.err) < 100_000
+    assert done.err.endswith("1,900 more members cannot be read\n")
+
+
+def test_names_of_members_are_cut_in_messages(tmp_path: Path) -> None:
+    """At their start: the end tells one from another."""
+    names = [b"x" * 256 + b"/\n", b"y" * 250 + b"z" * 6 + b"/\n", b"z" * 257 + b"/\n"]
+    places = [b"/0", b"/%d" % len(names[0]), b"/%d" % len(names[0] + names[1])]
+    damaged = [member(place, b"\x7fELF") for place in places]
+    path = archive_of(tmp_path / "lib.a", member(b"//", b"".join(names)), *damaged)
+    shown = ["x" * 256, "y" * 250 + "z" * 6, "..." + "z" * 253]
+    assert [line.partition(": error")[0] for line in run("size", path).err] == [
+        f"cfi2sframe: {path}({name})" for name in shown
+    ]
+
+
+def test_members_that_fail_are_named_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line counts the rest, and so does the report; those after them are read."""
+    monkeypatch.setattr(answers, "_MAX_FAILURE_COUNT", 2)
+    members = [member(b"%d/" % n, b"\x7fELF") for n in range(5)]
+    path = archive_of(tmp_path / "lib.a", *members[:2], member(b"good/", OBJECT))
+    assert [line.partition(" error")[0] for line in run("size", path).err] == [
+        f"cfi2sframe: {path}({n}):" for n in range(2)
+    ]
+    path = archive_of(tmp_path / "lib.a", *members, member(b"good/", OBJECT))
+    done = run("size", path)
+    assert done.status == 3
+    assert len(done.err) == 3
+    assert done.err[2] == f"cfi2sframe: {path}: error: 3 more members cannot be read"
+    assert b"lib.a(good)" in done.out
+    assert b"Not read: 5 files." in done.out
+    # What has nothing that is asked for is no failure.
+    unfit = bytearray(OBJECT)
+    unfit[4] = 1
+    path = archive_of(tmp_path / "lib.a", *[member(b"%d/" % n, bytes(unfit)) for n in range(5)], member(b"o/", OBJECT))
+    done = run("size", path)
+    assert (done.status, done.err) == (0, ())
+    assert b"Skipped: 5 files" in done.out
+
+
+def test_a_file_that_a_thin_archive_names_often_is_one_file(tmp_path: Path) -> None:
+    """By any name, of any size; and what it has of it is read once."""
+    (tmp_path / "a.o").write_bytes(OBJECT)
+    os.link(tmp_path / "a.o", tmp_path / "b.o")
+    (tmp_path / "c.o").symlink_to("a.o")
+    archive_of(tmp_path / "inner.a", member(b"d.o/", object_of(2)))
+    sizes = [named(b"a.o/", size) for size in (0, 1, len(OBJECT), 9_999_999_999)]
+    others = [named(b"./a.o/"), named(b"b.o/"), named(b"c.o/")]
+    table = member(b"//", b"inner.a/\n")
+    inner = [named(b"/0:8", len(object_of(2))), named(b"/0:8", len(object_of(2)) + 1)]
+    path = archive_of(tmp_path / "lib.a", table, *sizes, *others, *inner, start=THIN)
+    done = run("size", "--format", "csv", path)
+    assert done.status == 0
+    assert [line.split(b",")[0] for line in done.out.splitlines()[1:]] == [
+        f'"{path}({name})"'.encode() for name in ("a.o", "inner.a:8")
+    ]
+
+
+def test_names_in_a_thin_archive_that_are_no_files(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "text").write_bytes(b"text")
+    (tmp_path / "loop").symlink_to("loop")
+    names = [b"fifo", b"folder", b"text", b"/dev/zero", b"/dev/ptmx", b"missing", b"loop", b"a\0b", b"n" * 5_000]
+    places = [sum(len(name) + 2 for name in names[:n]) for n in range(len(names))]
+    table = member(b"//", b"".join(name + b"/\n" for name in names))
+    path = archive_of(tmp_path / "lib.a", table, *(named(b"/%d" % place) for place in places), start=THIN)
+    done = run("size", path)
+    assert done.status == 3
+    assert [line.partition("lib.a")[2] for line in done.err] == [
+        "(missing): error: No such file or directory",
+        "(loop): error: Too many levels of symbolic links",
+        "(a\\x00b): error: not a path",
+        f"(...{'n' * 253}): error: File name too long",
+    ]
+
+
+@pytest.mark.fuzz
+def test_what_exceeds_the_limits_of_an_archive_ends_the_work_on_it(tmp_path: Path) -> None:
+    """What was read before is kept, and so are the other files of a run."""
+    path, other = tmp_path / "lib.a", tmp_path / "other.o"
+    other.write_bytes(OBJECT)
+    archive_of(path, member(b"a.o/", OBJECT), member(b"b.o/", bomb()), member(b"c.o/", OBJECT))
+    done = run_within_bound("size", path, other, input_size=path.stat().st_size + len(OBJECT))
+    assert done.status == 3
+    assert TOO_COSTLY in done.err
+    assert "after 1 member" in done.err
+    assert "lib.a(a.o)" in done.out
+    assert "other.o" in done.out
+    assert "c.o" not in done.out
