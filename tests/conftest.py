@@ -28,6 +28,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # A busy machine is no failure of a test, and a run that failed in CI has to fail again on the next try.
 settings.register_profile("dev", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+if not os.access(".", os.W_OK):
+    settings.register_profile("dev", settings.get_profile("dev"), database=None)
 settings.register_profile("ci", settings.get_profile("dev"), max_examples=120, derandomize=True, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.contrib import ROOT, run
+from tests.support.contrib import EPOCH, ROOT, copy_of_the_tree, run
 from tests.support.needs import attempt, need
 
 SUITES = ["bookworm", "trixie"]
@@ -43,9 +43,14 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     need("dpkg-deb")
     if find_spec("flit_core") is None:
         pytest.skip("flit_core is not here: make venv")
-    folder = tmp_path_factory.mktemp("packages")
-    run(sys.executable, ROOT / "tools" / "deb.py", folder)
-    return folder
+    return build(tmp_path_factory.mktemp("packages"))
+
+
+def build(folder: Path) -> Path:
+    """Build the packages, as always from the same sources at the same time; return the folder that has them."""
+    tree, made = copy_of_the_tree(folder / "tree"), folder / "dist"
+    run(sys.executable, tree / "tools" / "deb.py", made, env={**os.environ, "SOURCE_DATE_EPOCH": EPOCH})
+    return made
 
 
 @pytest.mark.slow
@@ -68,7 +73,7 @@ def test_it_works_in_a_clean_system(suite: str, packages: Path, tmp_path: Path) 
 
 
 def test_the_same_sources_give_the_same_package(packages: Path, tmp_path: Path) -> None:
-    run(sys.executable, ROOT / "tools" / "deb.py", tmp_path)
+    again = build(tmp_path)
     names = sorted(path.name for path in packages.iterdir())
     assert len(names) == 2
-    assert [(tmp_path / name).read_bytes() for name in names] == [(packages / name).read_bytes() for name in names]
+    assert [(again / name).read_bytes() for name in names] == [(packages / name).read_bytes() for name in names]

@@ -14,27 +14,18 @@ from pathlib import Path
 import pytest
 
 from cfi2sframe import __version__
-from tests.support.contrib import PROGRAMS, PROJECT, ROOT, check_section, has_section, run
+from tests.support.contrib import EPOCH, PROGRAMS, PROJECT, ROOT, check_section, copy_of_the_tree, has_section, run
 from tests.support.needs import attempt, need
 
 pytestmark = pytest.mark.sampled
 
-EPOCH = "1735689600"
 OBJECT = ROOT / "testdata" / "golden" / "amd64-push-rbp.o"
-BUILT = shutil.ignore_patterns(
-    ".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis", "*.egg-info", "testdata", "fuzz"
-)
 
 
 @pytest.fixture(scope="module")
 def _backend() -> None:
     if find_spec("flit_core") is None:
         pytest.skip("no flit_core: make venv")
-
-
-def copy_of_the_tree(target: Path) -> Path:
-    shutil.copytree(ROOT, target, ignore=BUILT)
-    return target
 
 
 def build(tree: Path, target: Path, *, mask: int = 0o022) -> tuple[Path, Path, Path]:

@@ -25,6 +25,11 @@ PROGRAMS: Final = {
     "cfi2sframe-ld": "cfi2sframe.cli.wrapper:run",
     "cfi2sframe-cc": "cfi2sframe.cli.wrapper:run",
 }
+#: The time in archives, in seconds since 1970.
+EPOCH: Final = "1735689600"
+_BUILT: Final = shutil.ignore_patterns(
+    ".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis", "*.egg-info", "testdata", "fuzz"
+)
 
 
 def install_programs(folder: Path) -> Path:
@@ -54,6 +59,12 @@ def run(*command: str | Path, cwd: Path | None = None, env: Mapping[str, str] | 
     line = shlex.join(str(word) for word in command)
     assert result.status == 0, f"{line}: {result.status}\n{result.out}\n{result.err}"
     return result
+
+
+def copy_of_the_tree(target: Path) -> Path:
+    """Copy the project without what is built: builds write into the tree, which may be read-only."""
+    shutil.copytree(ROOT, target, ignore=_BUILT)
+    return target
 
 
 def shell_script(path: Path, text: str) -> Path:
