@@ -14,23 +14,58 @@ Errors are `Cfi2SFrameError`s (`cfi2sframe.errors`); if a file cannot be opened 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cfi2sframe import errors, trace
-    from cfi2sframe.api import convert, decode, decode_existing, verify
+    from cfi2sframe import emit, errors, trace
+    from cfi2sframe.abi.record import Arch
+    from cfi2sframe.abi.rule import NamedRule, Rule
+    from cfi2sframe.api import convert, decode, decode_existing, judge, verify
     from cfi2sframe.conversion.convert import Conversion
+    from cfi2sframe.conversion.reasons import UnreadSource
+    from cfi2sframe.elf.contents import LazyBytes
+    from cfi2sframe.elf.debug_file import find_debug_file
+    from cfi2sframe.elf.image import ElfImage, SectionOffset
     from cfi2sframe.elf.load import load
     from cfi2sframe.errors import Cfi2SFrameError
     from cfi2sframe.jobs.listing import convert_file
-    from cfi2sframe.process import guard as guard
-    from cfi2sframe.report.coverage import account
-    from cfi2sframe.sframe.model import Section
-    from cfi2sframe.verification.verify import Verification
+    from cfi2sframe.jobs.records import Outcome, SkipKind
+    from cfi2sframe.placing.undo import Removal
+    from cfi2sframe.process import guard
+    from cfi2sframe.report.coverage import Coverage, Missing, MissingSum, account
+    from cfi2sframe.sframe.model import Found, FrameRow, FrameState, Function, FunctionBody, Section
+    from cfi2sframe.sframe.read import DecodedSection, Header
+    from cfi2sframe.verification.readers import Broken, Verdict
+    from cfi2sframe.verification.truth import Judged
+    from cfi2sframe.verification.verify import Difference, Verification
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Arch",
+    "Broken",
     "Cfi2SFrameError",
     "Conversion",
+    "Coverage",
+    "DecodedSection",
+    "Difference",
+    "ElfImage",
+    "Found",
+    "FrameRow",
+    "FrameState",
+    "Function",
+    "FunctionBody",
+    "Header",
+    "Judged",
+    "LazyBytes",
+    "Missing",
+    "MissingSum",
+    "NamedRule",
+    "Outcome",
+    "Removal",
+    "Rule",
     "Section",
+    "SectionOffset",
+    "SkipKind",
+    "UnreadSource",
+    "Verdict",
     "Verification",
     "__version__",
     "account",
@@ -38,7 +73,11 @@ __all__ = [
     "convert_file",
     "decode",
     "decode_existing",
+    "emit",
     "errors",
+    "find_debug_file",
+    "guard",
+    "judge",
     "load",
     "trace",
     "verify",
@@ -46,20 +85,46 @@ __all__ = [
 
 #: The module of each name.
 _HOMES = {
+    "Arch": "abi.record",
+    "Broken": "verification.readers",
     "Cfi2SFrameError": "errors",
     "Conversion": "conversion.convert",
+    "Coverage": "report.coverage",
+    "DecodedSection": "sframe.read",
+    "Difference": "verification.verify",
+    "ElfImage": "elf.image",
+    "Found": "sframe.model",
+    "FrameRow": "sframe.model",
+    "FrameState": "sframe.model",
+    "Function": "sframe.model",
+    "FunctionBody": "sframe.model",
+    "Header": "sframe.read",
+    "Judged": "verification.truth",
+    "LazyBytes": "elf.contents",
+    "Missing": "report.coverage",
+    "MissingSum": "report.coverage",
+    "NamedRule": "abi.rule",
+    "Outcome": "jobs.records",
+    "Removal": "placing.undo",
+    "Rule": "abi.rule",
     "Section": "sframe.model",
+    "SectionOffset": "elf.image",
+    "SkipKind": "jobs.records",
+    "UnreadSource": "conversion.reasons",
+    "Verdict": "verification.readers",
     "Verification": "verification.verify",
     "account": "report.coverage",
     "convert": "api",
     "convert_file": "jobs.listing",
     "decode": "api",
     "decode_existing": "api",
+    "find_debug_file": "elf.debug_file",
+    "judge": "api",
     "load": "elf.load",
     "verify": "api",
 }
 #: The names that are modules themselves.
-_MODULES = {"errors": "errors", "guard": "process.guard", "trace": "trace"}
+_MODULES = {"emit": "emit", "errors": "errors", "guard": "process.guard", "trace": "trace"}
 
 
 def __getattr__(name: str) -> object:

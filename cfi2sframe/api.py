@@ -34,9 +34,10 @@ def convert(
 ) -> Conversion:
     """Convert the CFI of a file, given by its path, its bytes or its loaded image, and write nothing.
 
-    `Conversion.data` is the section; the keywords are the fields of `Options`. `account` counts what became of each
-    function, and `convert_file` writes a file. Raises `InputError` when the CFI cannot be used, `RequestError`
-    when an option does not exist or does not fit the file, and what `load` raises.
+    `Conversion.data` is the section. `errata`, `source`, `section_vaddr` and `level` are the options `--errata`,
+    `--from`, `--section-address` and `-O`. `account` counts what became of each function, and `convert_file` writes a
+    file. Raises `InputError` when the CFI cannot be used, `RequestError` when an option does not exist or does not fit
+    the file, and what `load` raises.
     """
     options = Options(version, errata, source, section_vaddr, level)
     check_options(options)
@@ -145,8 +146,9 @@ def verify(
     For a file, given as for `convert`, that is its own section or `section`, and `source` selects the CFI. Functions
     of the section in code without CFI are compared with what the instructions say; the section need not have any,
     unless `source` is "code". If the file has lost all of its CFI, and the instructions say something else than the
-    section, the result is not `is_compared`. For a conversion, the section is decoded from its bytes. What the `reader`
-    of `READERS` would refuse may be absent. Raises `InputError` when there is no section, and what `convert` raises.
+    section, the result is not `is_compared`. For a conversion, the section is decoded from its bytes. What `reader`,
+    a name of `--for`, would refuse may be absent. Raises `InputError` when there is no section, and what `convert`
+    raises.
     """
     if isinstance(subject, Conversion):
         with naming(subject.image.name):
@@ -233,8 +235,8 @@ def _places(conversion: Conversion) -> dict[tuple[int, int], list[int]]:
 def judge(image: ElfImage, section: DecodedSection, reader: str, *, is_in_file: bool = False) -> tuple[Verdict, ...]:
     """Return what each edition of a reader, the oldest first, would do with a section for an image.
 
-    `reader` is a name of `READERS`; for any other, raises `RequestError`. `is_in_file`: the file has this
-    section, so that the headers which lead to it are judged, too.
+    `reader` is a name of `--for`; for any other, raises `RequestError`. `is_in_file`: the file has this section, so the
+    headers that lead to it are judged, too.
     """
     from cfi2sframe.verification import READERS
     from cfi2sframe.verification.readers import judge as judge_section

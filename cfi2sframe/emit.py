@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.constants.elf import SHT_GNU_SFRAME, SHT_SYMTAB
 from cfi2sframe.constants.sframe import FDE_SIZE, HEADER_SIZE, SFRAME_VERSION_3
 from cfi2sframe.conversion.convert import Conversion, place_again
-from cfi2sframe.elf.contents import Joined
+from cfi2sframe.elf.contents import LazyBytes
 from cfi2sframe.elf.headers import SYMBOL_SIZE
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import EmbedError, VerificationError, naming
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from cfi2sframe.placing.objects import ObjectRelocation
     from cfi2sframe.placing.undo import Removal
     from cfi2sframe.verification.verify import Asked
+
+__all__ = ["Emitted", "check", "check_removal", "emit", "remove"]
 
 #: The largest offset in a section that a 32-bit field of CFI can hold.
 _MAX_SECTION_OFFSET: Final = 0xFFFFFFFF
@@ -36,7 +38,7 @@ class Emitted(NamedTuple):
     refuse the section.
     """
 
-    chunks: Joined
+    chunks: LazyBytes
     conversion: Conversion
     placement: str
     check_unchanged: Callable[[ElfImage], None]
@@ -166,21 +168,21 @@ def reader_warnings(conversion: Conversion) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def check(emitted: Emitted, rewritten: ElfImage, asked: "Asked | None" = None) -> None:
-    """Check a rewritten file, read again: nothing but the section changed, and the section is what was asked for.
+def check(emitted: Emitted, rewritten: ElfImage) -> None:
+    """Check a rewritten file, read again: nothing but the section changed, and each row is what the CFI says.
 
-    None: what its conversion was for.
     Raises `EmbedError` or `VerificationError` when that is not so, `InputError` when the file cannot be read.
     """
-    with naming(rewritten.name):
-        _check(emitted, rewritten, asked)
+    check_asked(emitted, rewritten, None)
 
 
-def _check(emitted: Emitted, rewritten: ElfImage, asked: "Asked | None") -> None:
+def check_asked(emitted: Emitted, rewritten: ElfImage, asked: "Asked | None") -> None:
+    """Do the same for a section that was asked to be something else than its conversion says."""
     from cfi2sframe.api import decode_existing
 
-    emitted.check_unchanged(rewritten)
-    check_section(emitted.conversion, decode_existing(rewritten), asked)
+    with naming(rewritten.name):
+        emitted.check_unchanged(rewritten)
+        check_section(emitted.conversion, decode_existing(rewritten), asked)
 
 
 def check_section(conversion: Conversion, section: Section, asked: "Asked | None" = None) -> None:

@@ -157,7 +157,7 @@ class NotElfError(UnfitError):
 
 
 class CostError(Cfi2SFrameError):
-    """The input asks for time or memory out of proportion to its size (`cfi2sframe.process.guard`).
+    """The input asks for time or memory out of proportion to its size (`guard.limited`).
 
     No `InputError`: it ends the whole job, also where a part that cannot be read would be left out.
     """

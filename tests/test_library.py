@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The library as a person meets it at a prompt: names, answers that fit a line, errors that name their file."""
 
+import inspect
 import os
 import pickle
+import runpy
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import pytest
 
@@ -62,6 +64,41 @@ def test_a_name_needs_no_import_of_its_module(name: str) -> None:
     """In a new interpreter, where nothing else has imported it."""
     script, home = f"import cfi2sframe; cfi2sframe.{name}", Path(cfi2sframe.__file__).parents[1]
     subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "PYTHONPATH": str(home)})
+
+
+# What is public
+
+#: The tool that writes the reference: what it lists is public.
+REFERENCE: Final = runpy.run_path(str(Path(cfi2sframe.__file__).parents[1] / "tools" / "reference.py"))
+PUBLIC: Final = {name: made for names in REFERENCE["public_names"]().values() for name, made in names.items()}
+
+
+def types_of(made: Any) -> Iterator[Any]:  # noqa: ANN401 - a class, a function or a property
+    """Yield the types of what a public name takes and gives: of a class, also of its public members."""
+    if isinstance(made, property):
+        made = made.fget
+    if not isinstance(made, type):
+        yield from REFERENCE["hints_of"](made).values()
+        return
+    hints = REFERENCE["hints_of"](made)
+    for name in REFERENCE["members"](made):
+        member = inspect.getattr_static(made, name, None)
+        yield from types_of(member) if callable(member) or isinstance(member, property) else [hints[name]]
+    if "__init__" in vars(made) and not hasattr(made, "_names"):
+        yield from types_of(vars(made)["__init__"])
+
+
+def own_types(hint: Any) -> Iterator[type]:  # noqa: ANN401 - what annotations are
+    """Yield the classes of the package in an annotation."""
+    for part in hint if isinstance(hint, list) else get_args(hint):
+        yield from own_types(part)
+    if isinstance(hint, type) and hint.__module__.partition(".")[0] == "cfi2sframe":
+        yield hint
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_what_a_public_name_takes_and_gives_is_public(name: str) -> None:
+    assert {each.__name__ for hint in types_of(PUBLIC[name]) for each in own_types(hint)} <= set(PUBLIC)
 
 
 # Where CFA, RA and FP are

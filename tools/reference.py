@@ -17,7 +17,6 @@ import textwrap
 import types
 import typing
 from enum import Enum
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,13 +25,28 @@ ROOT = Path(__file__).resolve().parents[1]
 # The package is that of this tree, also where another one is installed.
 sys.path.insert(0, str(ROOT))
 
+import cfi2sframe  # noqa: E402
 from cfi2sframe.cli.parsers import make_parser, parsers_of  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: The modules whose `__all__` is public.
-MODULES: Final = ("cfi2sframe", "cfi2sframe.trace", "cfi2sframe.errors")
+#: The modules whose `__all__` is public, as users name them.
+MODULES: Final = {
+    "cfi2sframe": cfi2sframe,
+    "cfi2sframe.trace": cfi2sframe.trace,
+    "cfi2sframe.emit": cfi2sframe.emit,
+    "cfi2sframe.guard": cfi2sframe.guard,
+    "cfi2sframe.errors": cfi2sframe.errors,
+}
+#: The public members of classes of which users see only a part.
+_PARTS: Final = {
+    "Arch": ("name", "byte_order", "abi_id", "sp_register", "fp_register", "ra_register", "registers", "register_name"),
+    "Conversion": ("image", "section", "section_vaddr", "data", "described_count", "is_whole"),
+    "DecodedSection": ("data", "vaddr", "header"),
+    "ElfImage": ("name", "data", "arch", "is_relocatable", "debug_file", "place", "close"),
+    "FunctionBody": ("starts", "states", "is_flexible", "is_signal_frame", "uses_b_key", "repeat_size", "rows"),
+}
 _COMMAND_LINE: Final = """\
 # The command line
 
@@ -41,8 +55,8 @@ convert IN -o OUT`. `make generated` writes this page."""
 _PYTHON: Final = """\
 # The Python package
 
-For users of the [library](library.md), which shows how these are used. `help(cfi2sframe.convert)` prints the same.
-`make generated` writes this page."""
+For users of the [library](library.md), which shows how these are used. `help(cfi2sframe.convert)` prints the same. What
+this page does not have, also of a class, is not public. `make generated` writes it."""
 _WIDTH: Final = 120
 _CODE_TYPES: Final = (property, types.FunctionType)
 _CODE: Final = re.compile(r"(`[^`]+`)")
@@ -106,17 +120,25 @@ def _with_options(text: str) -> str:
 
 def public_names() -> dict[str, dict[str, Any]]:
     """Return the public functions and classes of each module; each is in the last module that has it."""
-    homes = {name: module for module in MODULES for name in import_module(module).__all__}
+    homes = {name: module for module, made in MODULES.items() for name in made.__all__}
     found: dict[str, dict[str, Any]] = {module: {} for module in MODULES}
     for name, module in homes.items():
-        made = getattr(import_module(module), name)
+        made = getattr(MODULES[module], name)
         if callable(made):
             found[module][name] = made
     return found
 
 
+def hints_of(made: Callable[..., Any]) -> dict[str, Any]:
+    """Return the types of a function's parameters or a class's fields, which may be known only to the face."""
+    faces = {name: each for names in public_names().values() for name, each in names.items()}
+    return typing.get_type_hints(made, localns=faces)
+
+
 def members(made: type) -> list[str]:
     """Return the public members of a class: fields, then properties and methods in the order of the source."""
+    if made.__name__ in _PARTS:
+        return list(_PARTS[made.__name__])
     inherited = () if made.__base__ in (None, object, tuple) else dir(made.__base__)
     fields = [name for name in (*getattr(made, "_fields", ()), *getattr(made, "_names", ())) if name not in inherited]
     described = [name for name, member in vars(made).items() if isinstance(member, _CODE_TYPES) and name[0] != "_"]
@@ -155,11 +177,11 @@ def _member(made: type, name: str) -> str:
     """Return the item of a field, a property or a method."""
     member = inspect.getattr_static(made, name, None)
     if isinstance(member, property):
-        kind = _type(typing.get_type_hints(member.fget)["return"])
+        kind = _type(hints_of(typing.cast("Callable[..., Any]", member.fget))["return"])
         return _item(f"`{name}`: `{kind}`. {_one_line(member)}")
     if isinstance(member, types.FunctionType):
         return _item(f"`{_signature(name, getattr(made, name))}`: {_one_line(member)}")
-    kind = _type(typing.get_type_hints(made)[name])
+    kind = _type(hints_of(made)[name])
     default = getattr(made, "_field_defaults", {}).get(name, inspect.Parameter.empty)
     kind += "" if default is inspect.Parameter.empty else f" = {_default(default)}"
     return _item(f"`{name}`: `{kind}`{_field_text(made).get(name, '')}")
@@ -178,7 +200,7 @@ def _field_text(made: type) -> dict[str, str]:
 def _signature(name: str, function: Callable[..., Any]) -> str:
     """Return how something is called; each parameter has a line of its own where one line is too long."""
     signature = inspect.signature(function)
-    hints = typing.get_type_hints(function if inspect.isroutine(function) else function.__init__)
+    hints = hints_of(function if inspect.isroutine(function) else function.__init__)
     parameters: list[str] = []
     for each in signature.parameters.values():
         if each.name == "self":

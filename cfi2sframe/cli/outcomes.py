@@ -56,7 +56,7 @@ def say_verdict(outcome: Outcome) -> None:
 
 def _brief(outcome: Outcome, option: str) -> str:
     """Return the first warning of a file, how many more there are, and the option that has them."""
-    more = max(len(outcome.warnings), outcome.left_out_count + outcome.in_parts_count) - 1
+    more = max(len(outcome.warnings), outcome.left_out_count + outcome.in_part_count) - 1
     return f"{outcome.warnings[0]} ({more:,} more; {option} has them)" if more else outcome.warnings[0]
 
 
@@ -119,8 +119,8 @@ def sums(outcomes: Sequence[Outcome], *, removes: bool, seconds: float) -> str:
     good = [outcome for outcome in outcomes if outcome.status != "failed"]
     line = f"{counted(len(outcomes), 'file')}: {', '.join(parts)}; "
     if not removes:
-        in_part = sum(outcome.in_parts_count for outcome in good)
-        line += f"{counted(sum(outcome.function_count for outcome in good), 'function')} described, "
+        in_part = sum(outcome.in_part_count for outcome in good)
+        line += f"{counted(sum(outcome.described_count for outcome in good), 'function')} described, "
         line += f"{sum(outcome.left_out_count for outcome in good):,} left out"
         line += f", {in_part:,} in part, " if in_part else ", "
     return f"{line}{counted(sum(outcome.section_size for outcome in good), 'byte')} of .sframe; {seconds:.1f} s"
@@ -144,9 +144,9 @@ def json_line(outcome: Outcome) -> str:
         "reason": outcome.reason,
         "warnings": list(outcome.warnings),
         "section_size": outcome.section_size,
-        "functions": outcome.function_count,
-        "left_out": outcome.left_out_count,
-        "in_parts": outcome.in_parts_count,
+        "described_count": outcome.described_count,
+        "left_out_count": outcome.left_out_count,
+        "in_part_count": outcome.in_part_count,
         "placement": outcome.placement,
     }
     # The account is JSON already.

@@ -166,7 +166,7 @@ def _print(result: _Result, out: TextIO, *, is_single: bool, is_verbose: bool) -
         return
     lines = (*checked.lines, *(checked.note_lines if is_verbose else ()))
     out.writelines(f"{printable(f'{result.name}: {line}')}\n" for line in lines)
-    if is_verbose and is_single and (checked.functions or not checked.readers):
+    if is_verbose and is_single and (checked.function_count or not checked.readers):
         debug_file = f"; with {checked.debug_file}" if checked.debug_file else ""
         say("info", f"{_comparison([checked])}{debug_file}", result.name)
 
@@ -239,9 +239,9 @@ def _section_in(path: str) -> bytes | None:
 
 def _comparison(checks: "Sequence[Checked]") -> str:
     return (
-        f"{counted(sum(each.functions for each in checks), 'function')}, "
-        f"{counted(sum(each.rows for each in checks), 'row')} compared ({_sum_of(checks)}), "
-        f"{sum(each.left_out for each in checks):,} correctly omitted, "
+        f"{counted(sum(each.function_count for each in checks), 'function')}, "
+        f"{counted(sum(each.point_count for each in checks), 'row')} compared ({_sum_of(checks)}), "
+        f"{sum(each.left_out_count for each in checks):,} correctly omitted, "
         f"{counted(sum(len(each.differences) for each in checks), 'difference')}"
     )
 
@@ -253,15 +253,16 @@ def _sum_of(checks: "Sequence[Checked]") -> Judged:
 class Checked(NamedTuple):
     """What a report has of a file: a key of `_STATUSES`, how much was compared, what differs, what readers would do.
 
-    `judged` has the rows by what they were compared with. `debug_file` is the separate debug file whose CFI counted.
+    `judged` has the addresses by what they were compared with. `debug_file` is the separate debug file whose CFI
+    counted.
     """
 
     file: str
     status: str
-    functions: int = 0
-    rows: int = 0
+    function_count: int = 0
+    point_count: int = 0
     judged: dict[str, int] = {}  # noqa: RUF012 - never changed
-    left_out: int = 0
+    left_out_count: int = 0
     differences: tuple[dict[str, str], ...] = ()
     notes: tuple[dict[str, str], ...] = ()
     readers: tuple[str, ...] = ()

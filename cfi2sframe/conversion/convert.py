@@ -38,27 +38,28 @@ _SECTION_BOUNDARY: Final = 0x10000
 
 
 class Conversion(NamedTuple):
-    """The section made of an image, and the pieces of code that it was made of.
-
-    `target` is the ABI and version of the section, and `cfi` what was read; functions derived from instructions are
-    its last entries, and no count of FDEs includes them. `pieces` ascend, without overlap: what FDEs, derived functions
-    and stubs own. `without_code` tells why an FDE owns nothing. `padding` follows FDEs, whose functions reach over it;
-    nothing describes `stubs_left_out`. `section` is the logical section, with virtual addresses of the image; at level
-    2, its functions may begin and end in the middle of pieces. `rows` has its rows as bytes, and `data` all of its
-    bytes, for a section at `section_vaddr`: none if it would have no function.
-    """
+    """The section made of an image, and the pieces of code that it was made of; `account` counts these."""
 
     image: ElfImage
     target: Target
+    """The ABI and version of the section."""
     cfi: Cfi
+    """What was read. Functions derived from instructions are its last entries, and no count of FDEs includes them."""
     pieces: tuple[Piece, ...]
+    """Ascending, without overlap: what FDEs, derived functions and stubs own."""
     without_code: dict[FdeIndex, Fate]
+    """Why an FDE owns nothing."""
     padding: tuple[Span, ...]
+    """It follows FDEs, whose functions reach over it."""
     stubs_left_out: tuple[StubSkip, ...]
     section: Section
+    """With virtual addresses of the image. At level 2, its functions may begin and end in the middle of pieces."""
     rows: RowStore
+    """The section's rows as bytes."""
     section_vaddr: int
+    """The address that `data` is for."""
     data: bytes
+    """All of the section's bytes: none if it would have no function."""
 
     def __repr__(self) -> str:
         made = f"{counted(len(self.section.starts), 'function')}, {counted(len(self.data), 'byte')}"

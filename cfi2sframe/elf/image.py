@@ -56,24 +56,32 @@ class Symbol(NamedTuple):
 class ElfImage:
     """A parsed ELF64 file of an ABI that SFrame defines.
 
-    `name` is the file's name for messages, `data` its bytes (in memory, or read on demand). Sections and segments are
-    tuples in the order of their tables. Raises `ForeignError` when SFrame is not defined for the file, `ElfError` when
-    its headers are damaged. Methods that read bytes of a large file raise `ChangedError` when it was truncated while it
-    was open.
+    Raises `ForeignError` when SFrame is not defined for the file, `ElfError` when its headers are damaged. Methods that
+    read bytes of a large file raise `ChangedError` when it was truncated while it was open.
     """
+
+    name: str
+    """The file's name in messages."""
+    data: FileData
+    """Its bytes, in memory or read on demand."""
+    arch: Arch
+    is_relocatable: bool
+    """Whether it is an object."""
+    debug_file: "ElfImage | None"
+    """The separate debug file, one more source of CFI; None until somebody sets it."""
 
     def __init__(self, data: FileData, name: str) -> None:
         self.name = name
         self.data = data
-        #: The separate debug file, once `debug_file.find_debug_file` has found it: one more source of CFI.
-        self.debug_file: ElfImage | None = None
+        self.debug_file = None
         self.header: FileHeader = parse_file_header(data)
         self.byte_order = self.header.byte_order
-        self.arch: Arch = self._find_arch()
+        self.arch = self._find_arch()
         if self.header.type not in (c.ET_REL, c.ET_EXEC, c.ET_DYN):
             raise ForeignError(f"ELF type {self.header.type} is neither an object, an executable nor a library")
         self.is_relocatable = self.header.type == c.ET_REL
         self.headers: Headers = parse_headers(data, self.header)
+        # Segments and sections are in the order of their tables.
         self.segments: tuple[ProgramHeader, ...] = self.headers.segments
         #: The PT_LOAD entries, in address order.
         self.loads = tuple(sorted((p for p in self.segments if p.type == c.PT_LOAD), key=lambda p: p.vaddr))

@@ -99,9 +99,9 @@ def _known_of(job: Job, conversion: Conversion, coverage: "Coverage | None") -> 
         "failed",
         warnings=warnings_of(coverage),
         section_size=len(conversion.data),
-        function_count=conversion.described_count,
+        described_count=conversion.described_count,
         left_out_count=0 if conversion.is_whole else len(conversion.skips) + len(conversion.cfi.damaged),
-        in_parts_count=0 if conversion.is_whole else len(conversion.in_parts),
+        in_part_count=0 if conversion.is_whole else len(conversion.in_parts),
         summary=summary,
         account=account,
     )
@@ -198,7 +198,7 @@ def _write(
     if settings.only_checks:
         return known
     content = sealed(emitted.chunks, request_of(settings, image))
-    warnings = (*warnings, *write_elf(job, content, file, partial(emit.check, emitted, asked=asked)))
+    warnings = (*warnings, *write_elf(job, content, file, partial(emit.check_asked, emitted, asked=asked)))
     return known._replace(status="converted", warnings=warnings)
 
 
@@ -210,13 +210,13 @@ def _stamp_for(known: Outcome, conversion: Conversion, coverage: "Coverage | Non
     """
     plain = coverage
     if coverage is not None:
-        plain = coverage._replace(missing=tuple([each._replace(demangled=each.name) for each in coverage.missing]))
+        plain = coverage._replace(missing=tuple([each._replace(function=each.symbol) for each in coverage.missing]))
     is_counted = coverage is not None and (least is not None or not conversion.is_whole)
     return Stamp(
         known.section_size,
-        known.function_count,
+        known.described_count,
         known.left_out_count,
-        known.in_parts_count,
+        known.in_part_count,
         conversion.is_whole,
         coverage.code_percent if coverage is not None and is_counted else None,
         warnings_of(plain),

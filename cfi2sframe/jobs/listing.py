@@ -82,8 +82,8 @@ def convert_file(
 
     The new file is written beside its destination, read back, verified and renamed. A file that already has this
     section does not change (status "unchanged"); one with rows that the new one lacks is replaced only with `replace`.
-    `debug_file` is where to look for the separate debug file (see `elf.debug_file.find_debug_file`). The other
-    parameters are those of `convert`. Arguments and outcome can be pickled, for an executor that converts many files.
+    `debug_file` is where to look for the separate debug file (see `find_debug_file`). The other parameters are those of
+    `convert`. Arguments and outcome can be pickled, for an executor that converts many files.
 
     Raises what `load` and `convert` raise; `EmbedError` when the file cannot be rewritten without risk;
     `VerificationError` when the result is wrong; `OutputError` when it cannot be written; `RequestError` unless one of

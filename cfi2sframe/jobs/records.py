@@ -100,8 +100,8 @@ class Outcome(NamedTuple):
     """What became of a file, or with `only_checks` would become of it.
 
     `reason` says why it failed, was skipped or stays as it is; `kind` is the kind of a failure, `skip_kind` that of a
-    skipped file. `section_size` (bytes) is that of the section written or removed. `function_count` FDEs are described
-    from start to end, `in_parts_count` in part, and `left_out_count` not at all. `placement` says where the section
+    skipped file. `section_size` (bytes) is that of the section written or removed. `described_count` FDEs are described
+    from start to end, `in_part_count` in part, and `left_out_count` not at all. `placement` says where the section
     is. `account` is the JSON text of `coverage --format json`, `summary` a sentence; both only if asked for.
     """
 
@@ -112,9 +112,9 @@ class Outcome(NamedTuple):
     reason: str = ""
     warnings: tuple[str, ...] = ()
     section_size: int = 0
-    function_count: int = 0
+    described_count: int = 0
     left_out_count: int = 0
-    in_parts_count: int = 0
+    in_part_count: int = 0
     placement: str = ""
     summary: str = ""
     account: str = ""
@@ -125,5 +125,5 @@ class Outcome(NamedTuple):
         if self.reason:
             words.append(self.reason)
         if self.status == "converted":
-            words += [counted(self.function_count, "function"), counted(self.section_size, "byte")]
+            words += [counted(self.described_count, "function"), counted(self.section_size, "byte")]
         return f"<Outcome of {self.name}: {', '.join(words)}>"

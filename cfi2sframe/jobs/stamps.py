@@ -40,9 +40,9 @@ def up_to_date(job: Job, image: ElfImage) -> Outcome | None:
         "unchanged",
         warnings=_readable(stamp.warnings),
         section_size=stamp.section_size,
-        function_count=stamp.function_count,
+        described_count=stamp.function_count,
         left_out_count=stamp.left_out_count,
-        in_parts_count=stamp.in_parts_count,
+        in_part_count=stamp.in_parts_count,
     )
 
 

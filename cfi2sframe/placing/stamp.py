@@ -9,7 +9,7 @@ import struct
 from hashlib import sha256
 from typing import Final, NamedTuple
 
-from cfi2sframe.elf.contents import FileData, Joined, LazyBytes, overwrite, part_of, spliced
+from cfi2sframe.elf.contents import FileData, LazyBytes, overwrite, part_of, spliced
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, parse_file_header
 
 _MAGIC: Final = b"c2sstmp1"
@@ -49,7 +49,7 @@ class Stamp(NamedTuple):
         return text + fixed if size <= _MAX_SIZE else b""
 
 
-def sealed(rewritten: Joined, request: bytes) -> Joined:
+def sealed(rewritten: LazyBytes, request: bytes) -> LazyBytes:
     """Return a rewritten file with the digest in its stamp: of `request` and of all other bytes."""
     end = _end_of(rewritten)
     if end is None:

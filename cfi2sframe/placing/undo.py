@@ -102,7 +102,7 @@ class NoOriginal(Enum):
 class Removal(NamedTuple):
     """A file without its section. `lost` says what could not be restored; it is empty for the original's bytes."""
 
-    content: Joined
+    content: LazyBytes
     lost: str = ""
 
 

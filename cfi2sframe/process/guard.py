@@ -20,6 +20,8 @@ from typing import Final, NoReturn
 
 from cfi2sframe.errors import CostError, is_out_of_memory
 
+__all__ = ["limited"]
+
 _MIB: Final = 1 << 20
 #: The promise of SECURITY.md: CPU seconds, and bytes of address space on top of what the process has mapped before.
 _SECONDS: Final = 2.0

@@ -54,11 +54,11 @@ def _data(result: Audit) -> dict[str, Any]:
     answers = ("silent", "agreed", "undecided", "contradicted")
     return {
         "file": result.name,
-        "functions": result.function_count,
-        "code_bytes": result.code_size,
-        "instructions": result.instruction_count,
-        "agreed": result.agreed_count,
-        "contradicted": result.contradicted_count,
+        "function_count": result.function_count,
+        "code_size": result.code_size,
+        "instruction_count": result.instruction_count,
+        "agreed_count": result.agreed_count,
+        "contradicted_count": result.contradicted_count,
         "undecided": result.undecided,
         "rules": {subject: dict(zip(answers, tally, strict=True)) for subject, tally in result.tallies.items()},
         "findings": [

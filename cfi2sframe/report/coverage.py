@@ -27,10 +27,10 @@ class Missing(NamedTuple):
     """Code that the section does not describe, or a damaged FDE.
 
     `kind` is "left out" (a function), "in part" (a hole of a function), "PLT stubs", "without CFI" or "damaged".
-    `name` is the function's, `demangled` its readable form. `address` is absolute; in an object, an offset in
-    `section`; for a damaged FDE, the offset in its CFI section. `size` counts bytes. `reason` is a constant's name,
-    `message` its sentence; code without CFI has them only after `--from code`. `detail` is the rule that SFrame cannot
-    express, and `row_address` is where it comes into force. `source` is the CFI section.
+    `function` is its readable name, `symbol` the file's. `address` is absolute; in an object, an offset in `section`;
+    for a damaged FDE, the offset in its CFI section. `size` counts bytes. `reason` is a constant's name, `message` its
+    sentence; code without CFI has them only after `--from code`. `detail` is the rule that SFrame cannot express, and
+    `row_address` is where it comes into force. `source` is the CFI section.
     """
 
     kind: str
@@ -39,8 +39,8 @@ class Missing(NamedTuple):
     size: int
     reason: str = ""
     detail: str = ""
-    name: str = ""
-    demangled: str = ""
+    symbol: str = ""
+    function: str = ""
     row_address: int = 0
     function_address: int = 0
     function_size: int = 0
@@ -168,7 +168,7 @@ def account(conversion: Conversion) -> Coverage:
     dropped = {fate.value: count for fate, count in fates.items() if fate.is_dropped}
     named, without_cfi = list(_missing(conversion, fates_of_fdes)), _missing_without_cfi(image, uncovered)
     shown = [*named, *nlargest(NAMED_COUNT, without_cfi, key=lambda each: each.size)]
-    readable = readable_names(each.name for each in shown)
+    readable = readable_names(each.symbol for each in shown)
     return Coverage(
         file=image.name,
         arch=target.arch.name,
@@ -189,7 +189,7 @@ def account(conversion: Conversion) -> Coverage:
         dropped_count=sum(dropped.values()),
         sources=_sources(conversion, fates_of_fdes),
         missing_sums=_sums([*named, *without_cfi], sizes),
-        missing=tuple(each._replace(demangled=readable.get(each.name, each.name)) for each in shown),
+        missing=tuple(each._replace(function=readable.get(each.symbol, each.symbol)) for each in shown),
         dropped=dict(sorted(dropped.items())),
         unread=conversion.cfi.unread,
         debug_file="" if image.debug_file is None else image.debug_file.name,

@@ -151,7 +151,7 @@ def _places_table(accounts: Sequence[Coverage], top: int | None) -> Table:
         *map(Column, ("address", "section", "what", "why", "function", "file")),
     )
     rows: list[list[Cell]] = [
-        [each.size, f"0x{each.address:x}", each.section, each.kind, _why(each), each.demangled, file]
+        [each.size, f"0x{each.address:x}", each.section, each.kind, _why(each), each.function, file]
         for each, file in sorted(every, key=lambda pair: -pair[0].size)[:top]
     ]
     if len(accounts) == 1:
@@ -209,4 +209,4 @@ def _function(item: Missing, coverage: Coverage) -> str:
     place = f"0x{item.function_address:x}"
     if coverage.is_object and item.section != ".text":
         place = f"{printable(item.section)}+{place}"
-    return f"{printable(item.demangled)} ({place})" if item.name else f"function at {place}"
+    return f"{printable(item.function)} ({place})" if item.symbol else f"function at {place}"

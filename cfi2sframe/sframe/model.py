@@ -108,7 +108,7 @@ class FunctionBody(NamedTuple):
 
     Rows are columns: `states[N]` is in force from `starts[N]` (bytes from the function's start) to the next start or
     the function's end. `repeat_size` is 0 for PCINC. Otherwise the FDE is PCMASK: the rows describe a block of that
-    many bytes (`NO_BLOCK_SIZE`: unknown), which repeats, and their starts count from the start of each block.
+    many bytes (-1: unknown), which repeats, and their starts count from the start of each block.
     """
 
     starts: tuple[int, ...]
@@ -298,7 +298,7 @@ class Section(_Container):
 
     Functions are columns: `bodies[N]` describes the addresses `[starts[N], starts[N] + sizes[N])`. `abi_id` is
     `sfh_abi_arch`. `is_sorted` and `start_is_pcrel` are the flags SFRAME_F_FDE_SORTED and
-    SFRAME_F_FDE_FUNC_START_PCREL. A section that was read (`read.DecodedSection`) equals one that was made: how it is
+    SFRAME_F_FDE_FUNC_START_PCREL. A section that was read (`DecodedSection`) equals one that was made: how it is
     stored is no part of its meaning.
     """
 

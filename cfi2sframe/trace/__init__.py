@@ -17,7 +17,7 @@ stack that cannot be followed to its end is not an error: its trace has an `Endi
 
 from cfi2sframe.trace.frames import Ending, Frame, Trace, TraceEntry, caller_of, walk
 from cfi2sframe.trace.snapshot import FileMapping, Memory, Snapshot
-from cfi2sframe.trace.space import AddressSpace, FileStore
+from cfi2sframe.trace.space import AddressSpace, FileStore, Module, ModuleFile
 from cfi2sframe.trace.traced import Traced, trace_core, trace_process
 
 __all__ = [
@@ -27,6 +27,8 @@ __all__ = [
     "FileStore",
     "Frame",
     "Memory",
+    "Module",
+    "ModuleFile",
     "Snapshot",
     "Trace",
     "TraceEntry",

@@ -114,7 +114,7 @@ def walk(
     *,
     pac_mask: int = DEFAULT_PAC_MASK,
 ) -> Trace:
-    """Return the frames from `frame` outwards, at most `MAX_FRAMES`, and why there are no more.
+    """Return the frames from `frame` outwards, at most 100,000, and why there are no more.
 
     `find` is called once per frame, with `Frame.lookup_pc`. SP has to grow from frame to frame, except for frames
     that a signal interrupted, which may be on another stack; none of these may occur twice. So every walk ends.

@@ -58,7 +58,7 @@ class ModuleFile(NamedTuple):
 class FileStore:
     """Loads each file once for any number of threads, processes and samples.
 
-    CFI is converted to `version`; `source` selects the CFI of each file (see `Options`). `debug_file` is where separate
+    CFI is converted to `version`; `source` selects the CFI of each file (see `convert`). `debug_file` is where separate
     debug files are looked for, for CFI and names of functions (see `find_debug_file`); None is nowhere.
     """
 

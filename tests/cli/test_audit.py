@@ -56,9 +56,9 @@ def test_json(wrong: Path, tmp_path: Path) -> None:
     result = run("audit", wrong, "--format", "json")
     assert result.status == 1
     data = json.loads(result.out)
-    assert data["schema"] == 2
+    assert data["schema"] == 3
     (data,) = data["files"]
-    assert (data["agreed"], data["contradicted"], data["undecided"]) == (2, 2, {})
+    assert (data["agreed_count"], data["contradicted_count"], data["undecided"]) == (2, 2, {})
     assert data["rules"]["CFA"] == {"silent": 0, "agreed": 2, "undecided": 0, "contradicted": 2}
     (finding,) = data["findings"]
     assert finding["directive"] == ".cfi_def_cfa_offset 16"

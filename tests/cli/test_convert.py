@@ -109,8 +109,8 @@ def test_a_report(files: Files) -> None:
     report = files.folder / "report.json"
     assert run(path, "-o", files.out, "--report", report).status == 0
     line = json.loads(report.read_text())
-    assert (line["schema"], line["file"], line["status"]) == (2, str(path), "converted")
-    assert line["account"] == {"schema": 2, **json.loads(run("coverage", "--format", "json", path).out)["files"][0]}
+    assert (line["schema"], line["file"], line["status"]) == (3, str(path), "converted")
+    assert line["account"] == {"schema": 3, **json.loads(run("coverage", "--format", "json", path).out)["files"][0]}
 
 
 def test_a_refused_conversion_has_its_report(files: Files) -> None:

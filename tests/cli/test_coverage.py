@@ -62,7 +62,7 @@ def test_coverage_demangles(tmp_path: Path) -> None:
     ):
         assert re.search(rf"^ *{line}$", text, re.MULTILINE)
     (data,) = json.loads(run("coverage", "--format", "json", path).out)["files"]
-    found = [(item["kind"], item["name"], item["demangled"]) for item in data["missing"]]
+    found = [(item["kind"], item["symbol"], item["function"]) for item in data["missing"]]
     assert found[:2] == [("left out", *names[0x40]), ("in part", *names[0x60])]
     assert set(found[2:]) == {("without CFI", *each) for each in (("", ""), names[0x80], ("_Zx", "_Zx"))}
     status, _, err = run(path, "-o", tmp_path / "out.sframe", "-v")
@@ -76,7 +76,7 @@ def test_coverage_as_json(good: Path, raw: Path) -> None:
     status, out, err = run("coverage", "--format", "json", good)
     report = json.loads(out)
     (data,) = report["files"]
-    assert (status, err, report["schema"]) == (0, (), 2)
+    assert (status, err, report["schema"]) == (0, (), 3)
     assert data["file"] == str(good)
     assert (data["arch"], data["sframe_version"], data["errata"]) == ("AMD64", 3, None)
     assert data["function_count"] == data["described_count"] == 1

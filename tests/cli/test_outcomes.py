@@ -73,15 +73,15 @@ def test_a_report_has_a_line_per_file_in_their_order(folder: Path) -> None:
     os.link(folder / "4.o", folder / "other.o")
     paths = [folder / f"{number}.o" for number in (4, 2, 0, 3)]
     report = folder.parent / "report"
-    account = {"schema": 2, **json.loads(run("coverage", "--format", "json", gap).out)["files"][0]}
+    account = {"schema": 3, **json.loads(run("coverage", "--format", "json", gap).out)["files"][0]}
     assert run("--in-place", *paths, folder / "other.o", "--report", report).status == 3
     lines = [json.loads(line) for line in report.read_text().splitlines()]
     assert [line["file"] for line in lines] == list(map(str, paths))
     assert [line["status"] for line in lines] == ["converted", "converted", "converted", "failed"]
     assert [line["exit_status"] for line in lines] == [0, 0, 0, 3]
-    assert [line["functions"] for line in lines] == [5, 1, 1, 0]
+    assert [line["described_count"] for line in lines] == [5, 1, 1, 0]
     assert lines[0]["other_names"] == [str(folder / "other.o")]
-    assert (lines[1]["account"], lines[1]["left_out"]) == (account, 1)
+    assert (lines[1]["account"], lines[1]["left_out_count"]) == (account, 1)
     assert lines[1]["warnings"] == [f"function at 0x40 {GAP}"]
     assert (lines[3]["account"], lines[3]["reason"]) == (None, DAMAGED)
     assert run("--in-place", paths[0], "--report", "-").out.count(b"\n") == 1
@@ -142,7 +142,7 @@ def test_failures_have_a_kind_in_reports(tmp_path: Path) -> None:
     path.write_bytes(OBJECT[:40])
     for words in (("--in-place",), ("verify",), ("remove", "--check")):
         report = json.loads(run(*words, path, "--report", "-").out.splitlines()[-1])
-        assert (report["schema"], report["status"], report["kind"]) == (2, "failed", "damaged")
+        assert (report["schema"], report["status"], report["kind"]) == (3, "failed", "damaged")
     (tmp_path / "good.o").write_bytes(OBJECT)
     report = json.loads(run("coverage", "--format", "json", tmp_path).out)
     assert [failure["kind"] for failure in report["failures"]] == ["damaged"]

@@ -143,7 +143,7 @@ def test_a_failed_check_writes_nothing(source: Path, monkeypatch: pytest.MonkeyP
     def fail(*_: object, **__: object) -> None:
         raise VerificationError("made up")
 
-    monkeypatch.setattr("cfi2sframe.emit.check", fail)
+    monkeypatch.setattr("cfi2sframe.emit.check_asked", fail)
     status, _, (error,) = run("--in-place", source)
     assert (status, "made up" in error) == (3, True)
     assert source.read_bytes() == OBJECT.read_bytes()
@@ -174,7 +174,7 @@ def test_a_pipe_gets_checked_bytes(
     checked: list[bytes] = []
     wanted = source.with_name("out.o")
     assert run(source, "-o", wanted).status == 0
-    monkeypatch.setattr("cfi2sframe.emit.check", refuse)
+    monkeypatch.setattr("cfi2sframe.emit.check_asked", refuse)
     verifies = "--no-verify" not in words
     path, reader = fifo
     assert run(source, "-o", path, *words).status == (3 if verifies else 0)
@@ -185,7 +185,7 @@ def test_a_pipe_gets_checked_bytes(
 def test_a_pipe_gets_nothing_from_an_input_that_changes(
     source: Path, fifo: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cfi2sframe.emit.check", lambda *_, **__: source.write_bytes(b"another file"))
+    monkeypatch.setattr("cfi2sframe.emit.check_asked", lambda *_, **__: source.write_bytes(b"another file"))
     path, reader = fifo
     done = run(source, "-o", path)
     assert (done.status, os.read(reader, 1 << 16)) == (3, b"")

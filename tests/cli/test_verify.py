@@ -44,7 +44,7 @@ def test_json(good: Path, raw: Path, tmp_path: Path) -> None:
     (file,) = json.loads(out)["files"]
     assert (status, err, file["status"], file["file"]) == (1, (), "different", str(good))
     assert file["differences"]
-    assert {"schema": 2, **file} == json.loads(report.read_text())
+    assert {"schema": 3, **file} == json.loads(report.read_text())
     (tmp_path / "damaged").write_bytes(b"\x7fELF")
     status, out, err = run("verify", "--would-be", good, tmp_path / "damaged", "-o", tmp_path / "out.json")
     found = json.loads((tmp_path / "out.json").read_text())

@@ -171,7 +171,7 @@ def test_keys_of_reports(verb: str, tmp_path: Path) -> None:
     data = json.loads(run_cli(verb, "--format", "json", *files).out)
     check_keys(verb, data)
     if verb != "dump":
-        assert data["schema"] == 2
+        assert data["schema"] == 3
         assert [failure["file"] for failure in data["failures"]] == [str(missing)]
 
 

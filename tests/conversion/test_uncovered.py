@@ -193,7 +193,7 @@ def test_each_byte_has_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     assert conversion.is_whole
     assert (conversion.skips, conversion.in_parts, conversion.described_count) == ((), (), 1)
     assert refusal_of(conversion, account(conversion), is_strict=True, fail_under=None) is None
-    (f,) = (item for item in coverage_data(coverage)["missing"] if item["name"] == "f")
+    (f,) = (item for item in coverage_data(coverage)["missing"] if item["symbol"] == "f")
     assert (f["reason"], f["message"]) == ("NOT_REACHED", "no known entry leads there")
 
 

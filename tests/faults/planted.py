@@ -74,7 +74,7 @@ def answers(folder: str) -> dict[str, Answer]:
 
         return noted
 
-    for name in ("check", "check_section", "check_removal"):
+    for name in ("check_asked", "check_section", "check_removal"):
         setattr(emit, name, noting(getattr(emit, name)))
     found = {}
     output = os.path.join(folder, f"out-{os.getpid()}")

@@ -119,7 +119,7 @@ def test_functions_without_true_depths(arch: Arch, function: GoFunction) -> None
     ((entry, skip),) = conversion.skips
     assert (entry.start_vaddr, entry.size) == (TEXT_VADDR, 32)
     assert skip.reason is Reason.CFA_UNDEFINED
-    assert account(conversion).of_kind("left out")[0].name == function.name
+    assert account(conversion).of_kind("left out")[0].symbol == function.name
     assert account(conversion).sources == {".gopclntab": 1}
     assert verify(convert(image)).is_clean
 
@@ -137,7 +137,7 @@ def test_a_switch_of_stacks_has_no_rule_in_debug_frame_either(arch: Arch) -> Non
     ((entry, skip),) = conversion.skips
     assert (entry.section.name, entry.start_vaddr) == (".gopclntab", TEXT_VADDR)
     assert skip.reason is Reason.CFA_UNDEFINED
-    assert account(conversion).of_kind("left out")[0].name == switch.name
+    assert account(conversion).of_kind("left out")[0].symbol == switch.name
     (function,) = conversion.section.functions
     assert (function.start_vaddr, len(function.body.starts)) == (TEXT_VADDR + 64, 1)
     assert verify(convert(image)).is_clean

@@ -11,7 +11,7 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.conversion.convert import convert_image
 from cfi2sframe.conversion.options import Options
-from cfi2sframe.elf.contents import Joined
+from cfi2sframe.elf.contents import Joined, LazyBytes
 from cfi2sframe.errors import Cfi2SFrameError
 from cfi2sframe.jobs import conversion, stamps
 from cfi2sframe.jobs.conversion import convert
@@ -177,7 +177,7 @@ def test_a_forged_stamp_only_keeps_a_file(tmp_path: Path, monkeypatch: pytest.Mo
     # The forger has a section with wrong rows, and the program to seal it.
     with monkeypatch.context() as forger:
 
-        def forged(content: Joined, request: bytes) -> Joined:
+        def forged(content: LazyBytes, request: bytes) -> LazyBytes:
             data = bytes(content)
             at = data.index(b"\xe2\xde") + 40
             return sealed(Joined([data[:at], bytes([data[at] ^ 1]), data[at + 1 :]]), request)

@@ -45,7 +45,7 @@ def at(offset: int, size: int, name: str, info: int = 0x12) -> asm.Symbol:
 
 def found(coverage: Coverage) -> list[tuple[str, int, int]]:
     """Return names, offsets in the code without CFI, and sizes."""
-    return [(item.name, item.address - TEXT_VADDR - 32, item.size) for item in coverage.of_kind("without CFI")]
+    return [(item.symbol, item.address - TEXT_VADDR - 32, item.size) for item in coverage.of_kind("without CFI")]
 
 
 A: Final = 10 * b"\x55"
@@ -93,7 +93,7 @@ def test_of_an_object() -> None:
     symbols = (asm.Symbol("f", 0x40, 0x20), asm.Symbol("g", 0x20, 8, section=".text.b"))
     image = load(object_file(AMD64, {".text": (push_fp(AMD64, 0),), ".text.b": (push_fp(AMD64, 0),)}, symbols=symbols))
     coverage = check_sums(convert_checked(image))
-    assert [(item.name, item.section, item.address, item.size) for item in coverage.missing] == [
+    assert [(item.symbol, item.section, item.address, item.size) for item in coverage.missing] == [
         ("", ".text.b", 0x28, 0xD8),
         ("", ".text", 0x60, 0xA0),
         ("", ".text", 0x20, 0x20),
@@ -108,7 +108,7 @@ def test_many_stretches() -> None:
     symbols = tuple(at(16 * number, 10 + number % 3, f"f{number}") for number in range(count))
     coverage = covered(count * (A + 6 * NOP), *symbols)
     assert len(coverage.missing) == NAMED_COUNT
-    assert coverage.missing[0].name == "f2"
+    assert coverage.missing[0].symbol == "f2"
     *_, places = coverage_report([coverage], top=2).tables
     assert [(row[0], row[1], row[-1]) for row in places.rows] == [(12, "0x20040", "f2"), (12, "0x20070", "f5")]
     notes = coverage_report([coverage], top=2).notes

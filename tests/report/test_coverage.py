@@ -100,7 +100,7 @@ def test_percentages(mixed: Coverage) -> None:
 
 def test_data_repeats_the_record(mixed: Coverage) -> None:
     data = json.loads(render(coverage_report([mixed]), "json"))
-    assert data["schema"] == 2
+    assert data["schema"] == 3
     (file,) = data["files"]
     for name, value in mixed._asdict().items():
         if isinstance(value, int | str):

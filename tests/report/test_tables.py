@@ -33,7 +33,7 @@ def covered(name: str, function: str = "") -> Coverage:
     """The account of a file with a function that is left out."""
     fdes = (push_fp(AMD64), asm.Fde(cie_of(AMD64, asm.def_cfa_expression(b"\x30")), TEXT_VADDR + 0x40, 16))
     coverage = account(convert(load(linked_file(AMD64, fdes), name)))
-    missing = tuple(each._replace(name=function, demangled=function) for each in coverage.missing)
+    missing = tuple(each._replace(symbol=function, function=function) for each in coverage.missing)
     return coverage._replace(missing=missing)
 
 
