@@ -30,17 +30,17 @@ USER: Final = 65534
 USERS, ROOTS = object_of(2), object_of(5)
 
 
-def converted_by_the_program(data: bytes) -> bytes:
-    """Return a file as `--in-place --for ld` leaves it, with its stamp."""
+def converted_by_the_program(data: bytes, *options: str) -> bytes:
+    """Return a file as `--in-place` leaves it, with a stamp that names the options."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "file"
         path.write_bytes(data)
-        cli.run("--in-place", "--for", "ld", path)
+        cli.run("--in-place", *options, path)
         return path.read_bytes()
 
 
 #: What root may make of its own file.
-CONVERTED: Final = converted_by_the_program(ROOTS)
+CONVERTED: Final = [converted_by_the_program(ROOTS, *options) for options in ((), ("--for", "ld"))]
 #: The system calls that look a name up.
 LOOK_UPS: Final = frozenset(
     getattr(os, name) for name in ("open", "stat", "lstat", "scandir", "readlink", "link", "replace", "unlink")
@@ -95,7 +95,7 @@ def with_stolen_rights(base: Path) -> list[Path]:
         is_roots_user = status.st_mode & stat.S_ISUID and status.st_uid == 0
         is_roots_group = status.st_mode & stat.S_ISGID and status.st_gid == 0
         if stat.S_ISREG(status.st_mode) and (is_roots_user or is_roots_group):
-            found += [path] if path.read_bytes() not in (ROOTS, CONVERTED) else []
+            found += [path] if path.read_bytes() not in (ROOTS, *CONVERTED) else []
     return found
 
 
