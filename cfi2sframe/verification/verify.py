@@ -329,12 +329,12 @@ def _absences(
     alike = [Span(stub.start, stub.end) for stub in stubs if stub.is_alike]
     absent: set[Fde] = set()
     wanted: set[Fde] = set()
-    missing: list[Difference] = []
-    for vaddr, _, claim, _, _ in found:
+    bare: list[Span] = []
+    for vaddr, end, claim, _, _ in found:
         if claim.state is not None:
             # Version 1 has no block size, and not all blocks of several rows have rows without.
             if section.version > SFRAME_VERSION_1 or holder_of(alike, Span(vaddr, vaddr + 1)) is not None:
-                missing.append(Difference("missing", vaddr, "no SFrame FDE for a PLT stub"))
+                bare.append(Span(vaddr, end))
             continue
         candidates = _fdes_at(vaddr, claim, fdes)
         absent.update(candidates)
@@ -344,6 +344,10 @@ def _absences(
         if all(limits.row(row) for _, row in claim.rows) and not any(map(limits.is_refused, candidates)):
             wanted.update(candidates)
     functions = list(map(Span, section.ascending.starts, function_ends(section))) if absent else []
+    missing = [
+        Difference("missing", start, f"no SFrame FDE for {end - start} bytes of PLT stubs")
+        for start, end in united(bare)
+    ]
     left_out_count = 0
     for fde in absent:
         is_partial = limits.is_partial(fde)

@@ -16,5 +16,4 @@ for name in start g; do aarch64-linux-gnu-as --gsframe $name.s -o $name.o; done
 aarch64-linux-gnu-ld -shared g.o -o libg.so
 aarch64-linux-gnu-ld start.o libg.so -o program && cfi2sframe verify program
 # Prints with binutils 2.47:
-#> program: 0x400260: missing: no SFrame FDE for a PLT stub
-#> program: 0x400280: missing: no SFrame FDE for a PLT stub
+#> program: 0x400260: missing: no SFrame FDE for 48 bytes of PLT stubs

@@ -18,5 +18,4 @@ ld -shared g.o -o libg.so
 ld start.o libg.so -o program && cfi2sframe verify program
 ld --gc-sections start.o libg.so -o program && cfi2sframe verify program
 # Prints with binutils 2.47:
-#> program: 0x401000: missing: no SFrame FDE for a PLT stub
-#> program: 0x401010: missing: no SFrame FDE for a PLT stub
+#> program: 0x401000: missing: no SFrame FDE for 32 bytes of PLT stubs
