@@ -31,8 +31,12 @@ _MAX_LINKS: Final = 41
 _CHANGED: Final = "the file was changed while it was being converted"
 _ACCESS_LIST: Final = "system.posix_acl_access"
 _SET_ID: Final = "set-ID bits"
+_CAPABILITY: Final = "security.capability"
+_UNKNOWN: Final = "extended attributes that cannot be listed"
 #: What grants rights: a warning names those of these that a copy with another owner loses.
-_RIGHTS: Final = (_SET_ID, "security.capability", _ACCESS_LIST)
+_RIGHTS: Final = (_SET_ID, _CAPABILITY, _ACCESS_LIST, _UNKNOWN)
+#: Errors that say that there is no such attribute. After any other it is not known whether there is.
+_ABSENT: Final = (errno.ENODATA, errno.ENOTSUP, errno.ENOSYS)
 #: Extended attributes that vouch for the bytes of a file: a hash, or a signature of it.
 _SEALS: Final = ("security.ima", "security.evm")
 # Within one tick of the clock the times may miss a change; but a write by another user clears the set-ID bits.
@@ -126,10 +130,10 @@ def write_file(
     called with the new file's bytes before the rename, and may raise.
 
     `source` must be as it was when it was opened. A copy of it (`is_copy`) has its mode and extended attributes; if it
-    replaces the source, also its owner as far as permitted. A copy of another owner's file has no set-ID bits, no
-    extended attributes, and the mode bits that the umask leaves. `in_place`: a copy whose targets all have to be names
-    of the source, and which keeps its times. What cannot be kept is named in a warning, or with `keeps_rights` an
-    error. A file that is no copy has the mode of the file that it replaces, or what the umask leaves.
+    replaces the source, also its owner as far as permitted; if not, the umask applies to a mode without access list. A
+    copy of another owner's file has no set-ID bits and no extended attributes. `in_place`: a copy whose targets all
+    have to be names of the source, and which keeps its times. What cannot be kept is named in a warning, or with
+    `keeps_rights` an error. A file that is no copy has the mode of the file that it replaces, or what the umask leaves.
 
     Raises `OSError`, `EmbedError` for rights, and `ChangedError` when the source or a target has been changed.
     """
@@ -226,7 +230,7 @@ def _copy_rights(new: int, source: InputFile, *, replaces: bool, keeps_rights: b
     if not is_own:
         # A set-user-ID bit must not come to mean another user, nor a list another owner.
         lost += [_SET_ID] if mode & (stat.S_ISUID | stat.S_ISGID) else []
-        mode &= ~(stat.S_ISUID | stat.S_ISGID) & ~(0 if replaces else _umask())
+        mode &= ~(stat.S_ISUID | stat.S_ISGID)
     for name, value in attributes.items():
         try:
             if not is_own or value is None:
@@ -234,12 +238,19 @@ def _copy_rights(new: int, source: InputFile, *, replaces: bool, keeps_rights: b
             os.setxattr(new, name, value)
         except OSError:
             lost.append(name)
+    if _ACCESS_LIST in lost or _ACCESS_LIST not in attributes:
+        mode &= ~(0 if replaces else _umask())
+        try:
+            # The directory's default list grants what the source does not.
+            os.removexattr(new, _ACCESS_LIST)
+        except OSError as error:
+            lost += [] if error.errno in _ABSENT else [_ACCESS_LIST]
     if _ACCESS_LIST in lost:
         # The group's bits were the access list's mask: without the list they would be the group's own rights.
         mode &= ~stat.S_IRWXG
     # After chown, which clears the set-ID bits.
     os.chmod(new, mode)
-    named = ", ".join(lost if replaces else [name for name in lost if name in _RIGHTS])
+    named = ", ".join(name for name in dict.fromkeys(lost) if replaces or name in _RIGHTS)
     if named and keeps_rights:
         raise EmbedError(f"--keep-rights: cannot keep {named}")
     stale = [f"{name} no longer matches the contents; sign the file again" for name in _SEALS if name in attributes]
@@ -247,13 +258,24 @@ def _copy_rights(new: int, source: InputFile, *, replaces: bool, keeps_rights: b
 
 
 def _attributes(descriptor: int) -> dict[str, bytes | None]:
-    """Return the extended attributes, None for one that cannot be read; not every file system has any."""
+    """Return the extended attributes, None for one that cannot be read.
+
+    Where they cannot be listed, for example because there are too many, those that grant rights are asked for by name.
+    """
     found: dict[str, bytes | None] = {}
-    with suppress(OSError):
-        for name in os.listxattr(descriptor):
-            found[name] = None
-            with suppress(OSError):
-                found[name] = os.getxattr(descriptor, name)
+    try:
+        names = os.listxattr(descriptor)
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return {}
+        found[_UNKNOWN] = None
+        names = [_CAPABILITY, _ACCESS_LIST]
+    for name in names:
+        try:
+            found[name] = os.getxattr(descriptor, name)
+        except OSError as error:
+            if error.errno not in _ABSENT:
+                found[name] = None
     return found
 
 

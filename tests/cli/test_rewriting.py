@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line's ways to write a file: whole or not at all, with the rights that it had."""
 
+import errno
 import os
 import stat
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -111,6 +114,94 @@ def test_a_copy_belongs_to_the_caller(source: Path, words: tuple[str, ...], *, i
     status = out.stat()
     assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (0, os.getegid(), 0o750)
     assert os.listxattr(out) == []
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o4755), (0o077, 0o4700), (0, 0o4777)])
+def test_the_umask_applies_to_a_copy(source: Path, mask: int, mode: int) -> None:
+    """As with `cp`, `strip` and `objcopy`; a file that is rewritten in place keeps its mode."""
+    source.chmod(0o4777)
+    before = os.umask(mask)
+    try:
+        assert run(source, "-o", source.with_name("out.o")).status == 0
+        assert run("--in-place", source).status == 0
+        assert run("remove", source, "-o", source.with_name("removed.o")).status == 0
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in source.parent.iterdir()}
+    assert modes == {"in.o": 0o4777, "out.o": mode, "removed.o": mode}
+
+
+def access_list() -> bytes:
+    """Return a POSIX access control list: one more user may do all, the owning group may do nothing."""
+    no_id = 0xFFFFFFFF
+    entries = ((0x01, 7, no_id), (0x02, 7, SOMEBODY), (0x04, 0, no_id), (0x10, 7, no_id), (0x20, 0, no_id))
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+def with_access_list(path: Path) -> None:
+    try:
+        os.setxattr(path, "system.posix_acl_access", access_list())
+    except OSError as error:
+        pytest.skip(f"no access control lists here: {error}")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_copy_has_no_list_of_another_owner(source: Path) -> None:
+    """Nor the group's rights, which the list may have denied; the umask applies to the others."""
+    with_access_list(source)
+    source.chmod(0o777)
+    os.chown(source, SOMEBODY, SOMEBODY)
+    out, before = source.with_name("out.o"), os.umask(0o002)
+    try:
+        result = run(source, "-o", out)
+    finally:
+        os.umask(before)
+    assert result.err == (f"cfi2sframe: {source}: warning: not kept: system.posix_acl_access",)
+    assert (stat.S_IMODE(out.stat().st_mode), os.listxattr(out)) == (0o705, [])
+
+
+UNLISTED: Final = "extended attributes that cannot be listed"
+
+
+@pytest.mark.parametrize("words", [("--in-place",), ("-o", "out.o")])
+@pytest.mark.parametrize(
+    ("call", "number", "lost"),
+    [
+        ("listxattr", errno.E2BIG, UNLISTED),
+        ("listxattr", errno.EIO, UNLISTED),
+        ("getxattr", errno.EIO, "system.posix_acl_access"),
+        ("both", errno.EIO, f"{UNLISTED}, security.capability, system.posix_acl_access"),
+        ("listxattr", errno.ENOTSUP, ""),
+        ("removexattr", errno.EIO, "system.posix_acl_access"),
+    ],
+)
+def test_attributes_that_cannot_be_read(
+    source: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int, lost: str, words: tuple[str, ...]
+) -> None:
+    """They are not known to be absent: a warning or an error, and the group gains no rights."""
+    with_access_list(source)
+    if call == "removexattr":
+        # What a new file has from its directory stays, although the source has none.
+        os.removexattr(source, "system.posix_acl_access")
+
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    for name in ("listxattr", "getxattr") if call == "both" else (call,):
+        monkeypatch.setattr(os, name, fail)
+    monkeypatch.chdir(source.parent)
+    written = source.with_name(words[-1]) if words[1:] else source
+    if lost:
+        refused = run(source, *words, "--keep-rights")
+        assert refused.err == (f"cfi2sframe: {source}: error: --keep-rights: cannot keep {lost}",)
+        assert refused.status == 3
+    result = run(source, *words)
+    assert result == (0, b"", (f"cfi2sframe: {source}: warning: not kept: {lost}",) if lost else ())
+    monkeypatch.undo()
+    has_list = "system.posix_acl_access" in os.listxattr(written)
+    assert has_list == (call == "listxattr" and number != errno.ENOTSUP)
+    if not has_list and number != errno.ENOTSUP:
+        assert written.stat().st_mode & stat.S_IRWXG == 0
 
 
 @pytest.mark.parametrize("replace", [(), ("--replace",)])

@@ -218,6 +218,20 @@ def test_attributes_that_cannot_be_kept(source: Path, faults: Faults) -> None:
     assert (done.status, stat.S_IMODE(source.stat().st_mode) & stat.S_IRWXG) == (0, 0)
 
 
+def test_a_default_list_of_the_folder_adds_no_rights(source: Path) -> None:
+    """The new file gets one when it is made, and the old file had none."""
+    try:
+        os.setxattr(source.parent, "system.posix_acl_default", access_list(12345))
+    except OSError as error:
+        pytest.skip(f"no access control lists here: {error}")
+    source.chmod(0o750)
+    for words in (("--in-place", "in.o"), ("in.o", "-o", "out.o")):
+        assert run(source.parent, *words) == (0, b"", "")
+        written = source.parent / words[-1]
+        assert "system.posix_acl_access" not in os.listxattr(written)
+        assert stat.S_IMODE(written.stat().st_mode) == 0o750
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_a_copy_of_another_users_program(source: Path) -> None:
     """It is the caller's, without rights of its own; that it is the caller's needs no word."""
