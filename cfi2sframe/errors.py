@@ -55,13 +55,17 @@ class ErrorKind(Enum):
 
 
 class Cfi2SFrameError(Exception):
-    """Root of every exception that the package raises on purpose.
-
-    `reason` is the message. `where` is a section or another part of the file, and `offset` counts bytes from its start.
-    `file` is the file's name as the caller gave it, or `process PID`. What is not known is empty. The text has all.
-    """
+    """Root of every exception that the package raises on purpose. What is not known is empty. The text has all."""
 
     kind: ClassVar[ErrorKind] = ErrorKind.UNUSABLE
+    reason: str
+    """The message."""
+    where: str
+    """A section or another part of the file."""
+    offset: int | None
+    """Bytes from the start of that part."""
+    file: str
+    """The file's name as the caller gave it, or `process PID`."""
 
     def __init__(self, reason: str, where: str = "", offset: int | None = None, file: str = "") -> None:
         self.reason = reason

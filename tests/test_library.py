@@ -83,7 +83,8 @@ def types_of(made: Any) -> Iterator[Any]:  # noqa: ANN401 - a class, a function 
     hints = REFERENCE["hints_of"](made)
     for name in REFERENCE["members"](made):
         member = inspect.getattr_static(made, name, None)
-        yield from types_of(member) if callable(member) or isinstance(member, property) else [hints[name]]
+        # The values of an enum have no annotation.
+        yield from types_of(member) if callable(member) or isinstance(member, property) else [hints.get(name)]
     if "__init__" in vars(made) and not hasattr(made, "_names"):
         yield from types_of(vars(made)["__init__"])
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Write the pages of docs/ that say what the program itself says: reference.py [DIR] (default: docs).
+"""Write the pages of docs/ that say what the program itself says: reference.py.
 
 `command-line.md` has the options of each verb, from the parsers; `python.md` has the public names of the package, from
-their signatures and docstrings.
+their signatures and docstrings. The list of what is promised gets what is new, and loses nothing: who withdraws a name
+deletes it there.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import cfi2sframe  # noqa: E402
+from cfi2sframe.cli import messages  # noqa: E402
 from cfi2sframe.cli.parsers import make_parser, parsers_of  # noqa: E402
 
 if TYPE_CHECKING:
@@ -42,11 +44,14 @@ MODULES: Final = {
 #: The public members of classes of which users see only a part.
 _PARTS: Final = {
     "Arch": ("name", "byte_order", "abi_id", "sp_register", "fp_register", "ra_register", "registers", "register_name"),
+    "Cfi2SFrameError": ("kind", "reason", "where", "offset", "file", "detail"),
     "Conversion": ("image", "section", "section_vaddr", "data", "described_count", "is_whole"),
     "DecodedSection": ("data", "vaddr", "header"),
     "ElfImage": ("name", "data", "arch", "is_relocatable", "debug_file", "place", "close"),
     "FunctionBody": ("starts", "states", "is_flexible", "is_signal_frame", "uses_b_key", "repeat_size", "rows"),
 }
+#: The names that a major version keeps.
+PROMISED: Final = ROOT / "tests" / "contrib" / "promised.txt"
 _COMMAND_LINE: Final = """\
 # The command line
 
@@ -65,12 +70,40 @@ _OPTION: Final = re.compile(r"(?<![\w-])(--?[A-Za-z][\w-]*)")
 _MARKUP: Final = re.compile(r"([\\*<>\[\]|`]|\b_|_\b)")
 
 
-def main(arguments: list[str]) -> int:
-    """Write the pages."""
-    folder = Path(arguments[0]) if arguments else ROOT / "docs"
+def main() -> int:
+    """Write the pages, and add to the list."""
     for name, text in pages().items():
-        (folder / name).write_text(text, "utf-8")
+        (ROOT / "docs" / name).write_text(text, "utf-8")
+    kept = read_promises()
+    for owner, names in promises().items():
+        kept[owner] = kept.get(owner, set()) | names
+    PROMISED.write_text("".join(f"{owner}: {' '.join(sorted(kept[owner]))}\n" for owner in sorted(kept)))
     return 0
+
+
+# What is promised
+
+
+def read_promises() -> dict[str, set[str]]:
+    """Return the promised names of each verb, function, class and kind of JSON."""
+    return {owner: set(names.split()) for owner, names in re.findall(r"(.+): (.*)\n", PROMISED.read_text())}
+
+
+def promises() -> dict[str, set[str]]:
+    """Return what the code has of them, without the keys of JSON."""
+    options = {
+        f"options of {verb}": {name for each in _shown(parser._actions) for name in each.option_strings}  # noqa: SLF001
+        for verb, parser in parsers_of(make_parser()).items()
+    }
+    names = {
+        f"{module}.{name}": set(members(made) if isinstance(made, type) else inspect.signature(made).parameters)
+        for module, made_of in public_names().items()
+        for name, made in made_of.items()
+    }
+    statuses = {
+        name.removeprefix("EXIT_") + f"={value}" for name, value in vars(messages).items() if name[:5] == "EXIT_"
+    }
+    return options | names | {"exit statuses": statuses}
 
 
 def pages() -> dict[str, str]:
@@ -88,8 +121,7 @@ def _verb(verb: str, parser: argparse.ArgumentParser) -> Iterator[str]:
     usage = parser.format_usage().rstrip().removeprefix("usage: ").replace("\n       ", "\n")
     yield from (f"## {verb}", _literal(usage), _prose(_with_options(" ".join((parser.description or "").split()))))
     for group in parser._action_groups:  # noqa: SLF001 - argparse has no public way to ask
-        shown = (each for each in group._group_actions if each.help != argparse.SUPPRESS)  # noqa: SLF001
-        actions = [each for each in shown if "--help" not in each.option_strings]
+        actions = _shown(group._group_actions)  # noqa: SLF001
         if actions and group.title not in ("positional arguments", "options"):
             yield f"**{(group.title or '').capitalize()}**"
         if actions and group.description:
@@ -98,6 +130,10 @@ def _verb(verb: str, parser: argparse.ArgumentParser) -> Iterator[str]:
             yield "\n".join(_argument(parser, action) for action in actions)
     if parser.epilog:
         yield _literal(parser.epilog.rstrip())
+
+
+def _shown(actions: list[argparse.Action]) -> list[argparse.Action]:
+    return [each for each in actions if each.help != argparse.SUPPRESS and "--help" not in each.option_strings]
 
 
 def _argument(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
@@ -136,7 +172,9 @@ def hints_of(made: Callable[..., Any]) -> dict[str, Any]:
 
 
 def members(made: type) -> list[str]:
-    """Return the public members of a class: fields, then properties and methods in the order of the source."""
+    """Return the public members of a class: values or fields, then properties and methods in the source's order."""
+    if issubclass(made, Enum):
+        return [each.name for each in made]
     if made.__name__ in _PARTS:
         return list(_PARTS[made.__name__])
     inherited = () if made.__base__ in (None, object, tuple) else dir(made.__base__)
@@ -165,16 +203,15 @@ def _class(made: type) -> Iterator[str]:
     if "__init__" in vars(made) and not hasattr(made, "_names"):
         yield _literal(_signature(made.__name__, made), "python")
     yield from _paragraphs(made)
-    if issubclass(made, Enum):
-        items = [_item(f"`{each.name}`: {each.value}") for each in made]
-    else:
-        items = [_member(made, name) for name in members(made)]
+    items = [_member(made, name) for name in members(made)]
     if items:
         yield "\n".join(items)
 
 
 def _member(made: type, name: str) -> str:
-    """Return the item of a field, a property or a method."""
+    """Return the item of a value, a field, a property or a method."""
+    if issubclass(made, Enum):
+        return _item(f"`{name}`: {made[name].value}")
     member = inspect.getattr_static(made, name, None)
     if isinstance(member, property):
         kind = _type(hints_of(typing.cast("Callable[..., Any]", member.fget))["return"])
@@ -269,4 +306,4 @@ def _literal(text: str, language: str = "text") -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -5,12 +5,13 @@ import doctest
 import json
 import os
 import re
+import runpy
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -34,6 +35,7 @@ PAGES = sorted(
         *(page for name in ("docs", "contrib", "tests", "testdata") for page in (ROOT / name).rglob("*.md")),
     ]
 )
+PROMISED: Final[dict[str, set[str]]] = runpy.run_path(str(ROOT / "tools" / "reference.py"))["read_promises"]()
 MAX_LINE = 120
 TEST_NAME = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
@@ -157,10 +159,16 @@ def keys_of(data: Any) -> Iterator[str]:  # noqa: ANN401 - JSON
 
 
 def check_keys(kind: str, data: Any) -> None:  # noqa: ANN401 - JSON
-    """Whatever the page explains is there."""
+    """Whatever the page explains is promised."""
     described = described_keys(kind)
     assert described
-    assert described - set(keys_of(data)) == set()
+    assert described - PROMISED[f"keys of {kind}"] == set()
+    check_promised(kind, data)
+
+
+def check_promised(kind: str, data: Any) -> None:  # noqa: ANN401 - JSON
+    """A key that goes away breaks scripts of users, and raises the schema."""
+    assert PROMISED[f"keys of {kind}"] - set(keys_of(data)) == set()
 
 
 @pytest.mark.parametrize("verb", ["coverage", "size", "audit", "dump"])
@@ -173,6 +181,14 @@ def test_keys_of_reports(verb: str, tmp_path: Path) -> None:
     if verb != "dump":
         assert data["schema"] == 3
         assert [failure["file"] for failure in data["failures"]] == [str(missing)]
+
+
+def test_keys_of_verify_and_of_comparisons(tmp_path: Path) -> None:
+    target = tmp_path / "ls"
+    assert run_cli("/bin/ls", "-o", target).status == 0
+    check_promised("verify", json.loads(run_cli("verify", "--format", "json", target, tmp_path).out))
+    compared = run_cli("size", "--compare", "/bin/ls", target, "--format", "json").out
+    check_promised("size --compare", json.loads(compared))
 
 
 def test_keys_of_trace(tmp_path: Path) -> None:
@@ -195,7 +211,7 @@ def test_keys_of_batch_reports(tmp_path: Path) -> None:
     run_cli("--in-place", tmp_path / "ls", "--report", report)
     (line,) = map(json.loads, report.read_text().splitlines())
     check_keys("--report", line)
-    check_keys("coverage", line["account"])
+    check_keys("coverage", {"files": line["account"], "failures": []})
 
 
 def test_the_shell_of_the_wrappers(tmp_path: Path, programs: Path) -> None:

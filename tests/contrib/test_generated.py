@@ -95,6 +95,14 @@ def test_the_reference_is_that_of_the_code(name: str) -> None:
     assert (ROOT / "docs" / name).read_text() == REFERENCE["pages"]()[name], "make generated"
 
 
+def test_what_is_promised_is_there() -> None:
+    """A name that goes away breaks programs of users; README says how it goes."""
+    promised, found = REFERENCE["read_promises"](), REFERENCE["promises"]()
+    promised = {owner: names for owner, names in promised.items() if not owner.startswith("keys of ")}
+    assert {owner: gone for owner in promised if (gone := promised[owner] - found.get(owner, set()))} == {}
+    assert promised == found, "make generated"
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_reference_has_every_option(verb: str) -> None:
