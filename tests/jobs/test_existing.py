@@ -12,6 +12,7 @@ import pytest
 from cfi2sframe import convert, load, verify
 from cfi2sframe.constants.elf import SHF_ALLOC, SHT_GNU_SFRAME
 from cfi2sframe.conversion.options import Options
+from cfi2sframe.errors import InputError, SFrameError, UnfitError
 from cfi2sframe.existing import Presence, existing_section
 from cfi2sframe.jobs.records import Settings
 from cfi2sframe.placing.undo import record_span
@@ -221,6 +222,22 @@ def test_what_a_plain_run_takes_from_an_earlier_one_is_said(tmp_path: Path, *, i
             assert section.find(vaddr)
             assert existing_section(load(program)).or_raise().find(vaddr) is None
         shutil.move(copy, program)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda _: OBJECT, UnfitError),
+        (debug_file, UnfitError),
+        (lambda _: with_sections(HEADER_ALONE, HEADER_ALONE), InputError),
+        (damaged, SFrameError),
+    ],
+    ids=["none", "a debug file", "several", "damaged"],
+)
+def test_kinds_of_errors(make: Callable[[bytes], bytes], kind: type[InputError]) -> None:
+    with pytest.raises(kind) as caught:
+        existing_section(load(make(linked_program().read_bytes()))).or_raise()
+    assert type(caught.value) is kind
 
 
 def test_a_damaged_section_is_printed_up_to_the_damage() -> None:
