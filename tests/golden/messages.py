@@ -45,7 +45,7 @@ coverage in && coverage --top all in && coverage in object.o
 size in object.o
 audit object.o && audit wrong.o
 convert -v --in-place object.o && verify -v object.o && dump object.o && remove -v --in-place object.o
-trace core
+trace core --sysroot .
 
 # Words that are no files
 removee --in-place prog
