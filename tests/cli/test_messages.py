@@ -9,28 +9,38 @@ from pathlib import Path
 
 from tests.support.cli import ROOT, run
 from tests.support.jobs import OBJECT, object_with_gap
+from tests.support.needs import open_terminal
+
+
+def red_and_plain(missing: Path) -> tuple[str, str]:
+    """Return the line about a missing file with colors and without."""
+    end = "No such file or directory"
+    return f"cfi2sframe: {missing}: \x1b[1;31merror:\x1b[0m {end}", f"cfi2sframe: {missing}: error: {end}"
 
 
 def test_quiet_and_color(good: Path) -> None:
     """Colors are for terminals, unless they are asked for; errors are always said."""
     missing = good.parent / "missing"
-    red = f"cfi2sframe: {missing}: \x1b[1;31merror:\x1b[0m No such file or directory"
-    plain = red.replace("\x1b[1;31m", "").replace("\x1b[0m", "")
+    red, plain = red_and_plain(missing)
     for words, line in ((("--color=always",), red), (("--color=never",), plain), ((), plain), (("-q",), plain)):
         assert run("--in-place", *words, missing).err == (line,)
-    terminal, end = os.openpty()
+    gap = good.parent / "gap.o"
+    for words, has_warning in (((), True), (("-q",), False)):
+        gap.write_bytes(object_with_gap())
+        done = run("--in-place", *words, gap)
+        assert (done.status, bool(done.err)) == (0, has_warning)
+
+
+def test_colors_of_a_terminal(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    terminal, end = open_terminal()
     with os.fdopen(end, "wb") as stream:
         for variables in ({}, {"NO_COLOR": "1"}):
             env = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
             subprocess.run([sys.executable, "-m", "cfi2sframe", "dump", missing], stderr=stream, env=env, check=False)
     shown = os.read(terminal, 1 << 12).decode().splitlines()
     os.close(terminal)
-    assert shown == [red, plain]
-    gap = good.parent / "gap.o"
-    for words, has_warning in (((), True), (("-q",), False)):
-        gap.write_bytes(object_with_gap())
-        done = run("--in-place", *words, gap)
-        assert (done.status, bool(done.err)) == (0, has_warning)
+    assert tuple(shown) == red_and_plain(missing)
 
 
 def test_arguments_cannot_forge_lines() -> None:

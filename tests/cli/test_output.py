@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.support.cli import PROGRAM, ROOT, SECTION, run, run_process
+from tests.support.needs import open_terminal
 
 OBJECT = ROOT / "testdata/golden/amd64-push-rbp.o"
 
@@ -124,7 +125,7 @@ sys.exit(main({list(words)}))
 
 
 def test_raw_bytes_do_not_go_to_a_terminal(good: Path) -> None:
-    terminal, end = os.openpty()
+    terminal, end = open_terminal()
     with os.fdopen(end, "wb") as stream:
         command = [sys.executable, "-m", "cfi2sframe", str(good), "-o", "-"]
         env = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -13,6 +13,7 @@ import pytest
 from cfi2sframe.cli.progress import Files
 from tests.support.cli import ROOT
 from tests.support.jobs import OBJECT, object_of
+from tests.support.needs import open_terminal
 
 #: The program, whose runs are long after some hundredths of a second, and in which files called "slow" take 0.35 s.
 SLOW = """
@@ -35,7 +36,7 @@ run()
 
 def run_slowly(*words: str | Path, hides_tqdm: bool = True, **variables: str) -> list[str]:
     """Return what is drawn on a terminal, one after the other in its last line, and printed there."""
-    terminal, end = os.openpty()
+    terminal, end = open_terminal()
     termios.tcsetwinsize(end, (24, 160))
     with os.fdopen(end, "wb"):
         subprocess.run(

@@ -23,6 +23,14 @@ def need(*programs: str) -> str:
     return paths[0]
 
 
+def open_terminal() -> tuple[int, int]:
+    """Return the descriptors of a pseudo terminal: the user's end, and the program's. Skip the test where none is."""
+    try:
+        return os.openpty()
+    except OSError as error:
+        pytest.skip(f"no terminals here, since nothing is mounted at /dev/pts: {error.strerror}")
+
+
 class Result(NamedTuple):
     """What a program left."""
 
