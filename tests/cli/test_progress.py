@@ -47,10 +47,13 @@ def run_slowly(*words: str | Path, hides_tqdm: bool = True, **variables: str) ->
             check=False,
             timeout=60,
         )
-        os.write(end, b"\n")
-        shown = os.read(terminal, 1 << 16).decode()
+        os.write(end, b"\0\n")
+        shown = b""
+        # What a slow run draws is more than a terminal gives at once.
+        while b"\0" not in shown:
+            shown += os.read(terminal, 1 << 16)
     os.close(terminal)
-    return [part.removeprefix("\033[K") for part in re.split(r"[\r\n]+", shown)]
+    return [part.removeprefix("\033[K") for part in re.split(r"[\r\n\0]+", shown.decode())]
 
 
 @pytest.mark.parametrize("words", ["FILE -o FILE.sframe", "coverage FILE", "verify --would-be FILE"])
