@@ -2,7 +2,7 @@
 """The exceptions: the bytes or the request are wrong.
 
 The kind of an exception decides the exit status and what reports count as a failure; its wording decides nothing. Valid
-CFI that an SFrame version cannot express is no error but a value (`cfi2sframe.conversion.reasons`).
+CFI that an SFrame version cannot express is no error but a value (`cfi2sframe.why`).
 """
 
 import errno

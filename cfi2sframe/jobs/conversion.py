@@ -19,6 +19,7 @@ from cfi2sframe.errors import (
     EmbedError,
     IncompleteError,
     InputError,
+    PayloadError,
 )
 from cfi2sframe.existing import Existing, Presence, existing_section
 from cfi2sframe.files.write import InputFile, write_output
@@ -184,7 +185,7 @@ def _write(
     if decision.action is Action.REFUSE:
         return _refused(job, known, decision)
     if decision.action is Action.KEEP:
-        warnings = (*known.warnings, *copy_input(job, image, file))
+        warnings = (*known.warnings, *_appended_to(image), *copy_input(job, image, file))
         return known._replace(status="unchanged", reason=decision.reason, warnings=warnings)
     stamp = _stamp_for(known, conversion, coverage, settings.fail_under)
     emitted = emit.emit(conversion, settings.section_type, stamp.pack())
@@ -200,6 +201,17 @@ def _write(
     content = sealed(emitted.chunks, request_of(settings, image))
     warnings = (*warnings, *write_elf(job, content, file, partial(emit.check_asked, emitted, asked=asked)))
     return known._replace(status="converted", warnings=warnings)
+
+
+def _appended_to(image: ElfImage) -> tuple[str, ...]:
+    """Return a warning where something was appended to an up-to-date file, which makes it one that nobody rewrites."""
+    try:
+        emit.check_placeable(image)
+    except PayloadError as error:
+        return (error.reason,)
+    except EmbedError:
+        pass
+    return ()
 
 
 def _stamp_for(known: Outcome, conversion: Conversion, coverage: "Coverage | None", least: float | None) -> Stamp:

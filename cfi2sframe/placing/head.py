@@ -82,6 +82,12 @@ def alignment_of(file: LinkedFile) -> int:
     return max(4096, *(load.alignment for load in file.loads))
 
 
+def _is_empty(file: LinkedFile, segment: ProgramHeader) -> bool:
+    """Whether a PT_GNU_PROPERTY has no note: patchelf leaves it where it writes its program headers."""
+    name = bytes(file.data[segment.file_offset + 12 : segment.file_offset + 16])
+    return segment.type == c.PT_GNU_PROPERTY and name != b"GNU\0"
+
+
 def repeated_note(file: LinkedFile) -> ProgramHeader | None:
     """Return the PT_NOTE that repeats PT_GNU_PROPERTY, which linkers write for older loaders; None without one.
 
@@ -169,7 +175,8 @@ class Head:
         """Yield file offsets after the table: those of sections with their index, of anything else with -1."""
         file, end = self.file, self.file.table_end
         yield from ((section.file_offset, section.index) for section in file.stored if section.file_offset >= end)
-        segments = united(s.file_span for s in self.kept if s.type not in ENCLOSING_TYPES)
+        kept = [s for s in self.kept if s.type not in ENCLOSING_TYPES and not _is_empty(file, s)]
+        segments = united(segment.file_span for segment in kept)
         sections = [section.file_span for section in file.stored]
         yield from ((span.start, -1) for span in without(segments, sections) if span.end > end)
         values = [entry.value for entry in file.dynamic if entry.tag in _ADDRESS_TAGS]

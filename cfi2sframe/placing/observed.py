@@ -78,10 +78,14 @@ def expect_equal(without_section: FileData, with_section: FileData, known: Itera
         compared = compare_sections(bare, full)
         found = [_Elsewhere(*move.addresses) for move in compared.moves]
         found += _followed(bare, full)
-        found += _dynamic(bare, full, found, compared.symbols)
-        left = united(each.places[0] for each in found)
+        # Where the table of program headers grows.
+        left = without(_addresses(full, full.table("ph")), _addresses(bare, bare.table("ph")))
+        left += [each.places[0] for each in found]
+        tables = _dynamic(bare, full, left, compared.symbols)
+        found += tables
+        left = united([*left, *(each.places[0] for each in tables)])
         for entry in bare.segments:
-            leads = entry["p_type"] not in _ENCLOSING and entry in full.segments
+            leads = entry["p_type"] not in _ENCLOSING and entry in full.segments and not _is_empty(bare, entry)
             span = Span(entry["p_vaddr"], entry["p_vaddr"] + entry["p_memsz"])
             expect(not leads or not touches(left, span), f"a {entry['p_type']} leads to what is elsewhere")
         _expect_same_memory(bare, full, place, found, compared.symbols, known)
@@ -164,6 +168,11 @@ def _is_same(bare: FileView, full: FileView, old: dict[str, Any], new: dict[str,
     )
 
 
+def _is_empty(view: FileView, entry: dict[str, Any]) -> bool:
+    """Whether a PT_GNU_PROPERTY has no note: patchelf leaves it over its own program headers."""
+    return entry["p_type"] == "PT_GNU_PROPERTY" and view.bytes_of(span_of(entry))[12:16] != b"GNU\0"
+
+
 def _is_paddr_kept(old: dict[str, Any], new: dict[str, Any]) -> bool:
     """Whether the physical address is the virtual one, or nothing, as it was."""
     return (old["p_paddr"], new["p_paddr"]) in ((0, 0), (old["p_vaddr"], new["p_vaddr"]))
@@ -214,8 +223,8 @@ def _holder_of_table(view: FileView) -> dict[str, Any] | None:
 # The dynamic section
 
 
-def _dynamic(bare: FileView, full: FileView, known: Iterable[_Elsewhere], symbols: Span) -> list[_Elsewhere]:
-    """Compare what the dynamic entries lead to; return what is elsewhere. `known` is what others have found to be.
+def _dynamic(bare: FileView, full: FileView, left: list[Span], symbols: Span) -> list[_Elsewhere]:
+    """Compare what the dynamic entries lead to; return what is elsewhere. Others have `left` some addresses.
 
     The `symbols` have been compared.
     """
@@ -225,7 +234,7 @@ def _dynamic(bare: FileView, full: FileView, known: Iterable[_Elsewhere], symbol
         expect(old == new or tag in BY_CONTENT, f"the dynamic entry 0x{tag:x} changed")
         if old != new:
             found.append(_Elsewhere(*extent_of(bare, tag), new))
-    left = united(each.places[0] for each in (*known, *found))
+    left = united([*left, *(each.places[0] for each in found)])
     for (tag, old), (_, new) in zip(bare.dynamic, full.dynamic, strict=True):
         expect(old != new or not is_pointer(tag) or not touches(left, Span(old, old + 1)), f"0x{tag:x} leads nowhere")
     for start, end, new_start in found:

@@ -193,15 +193,15 @@ def _in_slack(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -
 
 
 def _in_hole(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock | None:
-    """Return a block over zeros with which the last segment starts, where a section was before it was removed."""
-    load = file.loads[-1]
-    if load.flags & _RIGHTS != c.PF_R or not load.file_size:
-        return None
-    start, inside = load.file_offset, file.indices_within(load.file_span)
-    end = min([load.file_span.end, *(file.sections[index].file_offset for index in inside)])
-    block = _filled(start, load.vaddr, section_size, groups, load)
-    is_free = start > file.table_end and block.end <= end and is_zero(file.data, Span(start, block.end))
-    return block if file.sections and is_free else None
+    """Return a block over zeros with which a read-only segment starts, where a section was before it was removed."""
+    for load in file.loads if file.sections else ():
+        start, inside = load.file_offset, file.indices_within(load.file_span)
+        end = min([load.file_span.end, *(file.sections[index].file_offset for index in inside)])
+        block = _filled(start, load.vaddr, section_size, groups, load)
+        is_free = start > file.table_end and block.end <= end and is_zero(file.data, Span(start, block.end))
+        if load.flags & _RIGHTS == c.PF_R and is_free:
+            return block
+    return None
 
 
 def _into_last(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock | None:

@@ -257,7 +257,11 @@ def test_what_follows_an_up_to_date_file_is_in_nobodys_way(tail: bytes) -> None:
     """Nothing is rewritten, so nothing can move; another section would move it."""
     path = Path("file")
     path.write_bytes(converted(linked_program().read_bytes()) + tail)
-    assert convert_one(path, Settings()).status == "unchanged"
+    done = convert_one(path, Settings())
+    assert (done.status, [warning.split()[:2] for warning in done.warnings]) == (
+        "unchanged",
+        [[f"{len(tail)}", "bytes"]],
+    )
     refused = convert_one(path, Settings(Options(2)))
     assert refused.status == "failed"
     assert "appended after the ELF data" in refused.reason

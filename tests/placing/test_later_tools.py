@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cfi2sframe import load, verify
+from cfi2sframe.constants.elf import PT_GNU_SFRAME
 from tests.support.needs import attempt, need, run
 from tests.support.placing.embedded import (
     KINDS,
@@ -118,3 +119,16 @@ def test_a_section_that_nothing_loads(size: int, tmp_path: Path) -> None:
         assert attempt(path) == attempt(original)
         (added,) = load(str(path)).sections_named(".added")
         assert load(str(path)).section_bytes(added) == b"content"
+
+
+def test_a_section_comes_back_after_patchelf_and_removal(tmp_path: Path) -> None:
+    """Its old place is in the middle then, and patchelf has left PT_GNU_PROPERTY over its own program headers."""
+    need("patchelf")
+    original = linked_program(variant="debug")
+    converted, changed, again = (tmp_path / name for name in ("converted", "changed", "again"))
+    embed(original, converted, LARGE)
+    assert rewrite("machine patchelf --add-needed libdl.so.2 --output OUT IN", converted, changed)
+    plan = embed(write(tmp_path / "bare", take_out(changed.read_bytes())), again, LARGE)
+    assert [plan.section_vaddr] == [s.vaddr for s in load(converted).segments if s.type == PT_GNU_SFRAME]
+    assert attempt(again) == attempt(original)
+    assert mapped(again) == [("main", LARGE, checksum(sframe(LARGE)))]
