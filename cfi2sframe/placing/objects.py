@@ -218,6 +218,7 @@ def check_insertion(original: ElfImage, rewritten: ElfImage) -> None:
     is_restored = isinstance(restored, Original) and is_equal(restored.content, before.data) and restored.is_exact
     _expect(is_restored, "its record does not restore the original")
     _check_added(before, rewritten)
+    _check_found(rewritten)
 
 
 def _check_added(before: ElfImage, rewritten: ElfImage) -> None:
@@ -227,6 +228,19 @@ def _check_added(before: ElfImage, rewritten: ElfImage) -> None:
     _expect(len(found) == 1, f"there are {len(found)} SFrame sections")
     added = [s for s in rewritten.sections[len(before.sections) :] if s.index not in found]
     _expect(all(s.type == c.SHT_RELA and s.info in found for s in added), "there are other new sections")
+
+
+def _check_found(image: ElfImage) -> None:
+    """Raise `EmbedError` unless linkers take an object's SFrame section, and relocate it (gABI, "Sections")."""
+    section, *relocations = [image.sections[index] for index in _sframe_indices(image)]
+    is_taken = section.name == SFRAME_NAME and section.flags == c.SHF_ALLOC
+    _expect(is_taken and section.alignment == 8 and section.is_stored, "linkers would not take .sframe")
+    for each in relocations:
+        table = image.sections[each.link] if each.link < len(image.sections) else each
+        form = (each.name, each.type, each.flags, each.entry_size, each.size % RELA_SIZE, table.type)
+        wanted = (_RELA_NAME[:-1].decode(), c.SHT_RELA, c.SHF_INFO_LINK, RELA_SIZE, 0, c.SHT_SYMTAB)
+        _expect(form == wanted, f"linkers would not read {shown_name(each.name)}")
+    _expect(len(relocations) == 1, "there is not one section of relocations for .sframe")
 
 
 # Removing
