@@ -66,12 +66,12 @@ class Coverage(NamedTuple):
     `described_count` (of these `flexible_count` in flexible rows), `in_part_count`, `left_out_count` and
     `damaged_count`.
 
-    `section_address` is the address that the section was made for; `errata` is None except in version 2. `sources` has
-    the sources of CFI, the best first, each with the number of functions that it describes, wholly or in part; "code"
-    has functions derived from instructions, which no count of FDEs includes. `missing` has the FDEs in order, then the
-    largest stretches without CFI; `missing_sums` counts all. FDEs of stubs are not used, because their instructions
-    are; dropped FDEs have no code of their own, and `dropped` counts them by reason. `unread` has the sources that
-    could not be read, `debug_file` the path of the separate debug file, if one was used.
+    `section_address` is that of the raw bytes; a converted file has its section elsewhere. `errata` is None except in
+    version 2. `sources` has the sources of CFI, the best first, each with the number of functions that it describes,
+    wholly or in part; "code" has functions derived from instructions, which no count of FDEs includes. `missing` has
+    the FDEs in order, then the largest 1,000 stretches without CFI; `missing_sums` counts all. FDEs of stubs are not
+    used, because their instructions are; dropped FDEs have no code of their own, and `dropped` counts them by reason.
+    `unread` has the sources that could not be read, `debug_file` the path of the separate debug file, if one was used.
     """
 
     file: str
