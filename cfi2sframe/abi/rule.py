@@ -22,7 +22,11 @@ def rule_text(register: str | None, offset: int, *, deref: bool) -> str:
 
 
 class NamedRule(NamedTuple):
-    """A `Rule` whose register has the assembler's name instead of DWARF's number."""
+    """A `Rule` whose register has the assembler's name instead of DWARF's number.
+
+    It is printed as by readelf: `rsp+16` is the register's value plus 16, `(rbp-8)` the 8 bytes in memory at rbp - 8;
+    from the CFA (`register` is None), `c-8` is the 8 bytes in memory at CFA - 8, and `v-160` CFA - 160 itself.
+    """
 
     register: str | None
     offset: int

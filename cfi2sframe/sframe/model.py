@@ -240,7 +240,8 @@ class Found(NamedTuple):
     """Where CFA, RA and FP are at a PC: the function that holds it, and the row in force there.
 
     `row` is None where the function's rows start later, or where it has none. `version` and `arch` are the section's.
-    `cfa`, `ra` and `fp` have registers by name; `state` and `row` have them by DWARF's number.
+    `cfa`, `ra` and `fp` have registers by name; `state` and `row` have them by DWARF's number. A rule that is None is
+    printed as `u`, `mangled_ra` as `[s]`.
     """
 
     function: Function
