@@ -2,7 +2,7 @@
 """C++ and Rust names in readable form, by binutils' `c++filt` where that is installed.
 
 A name of 100 characters can keep a demangler busy practically for ever: each level of nested substitutions doubles the
-text. So the program runs under limits of the kernel on CPU time, memory and output.
+text. So the program runs under limits of the kernel on CPU time, memory and output. Its CPU time is the job's.
 """
 
 import os
@@ -11,12 +11,15 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from cfi2sframe.process.guard import charge, seconds_left
+
 #: What one run may use: CPU seconds, bytes of memory, bytes of output, seconds by the clock. A name needs 5 us.
 CPU_SECONDS: Final = 1
 _MEMORY_SIZE: Final = 256 << 20
 _OUTPUT_SIZE: Final = 4 << 20
 _WAIT_SECONDS: Final = 10.0
-#: A run ends at the first name that exceeds its limits; another run continues after it, up to this many runs.
+#: A run ends at the first name that exceeds its limits; another run continues after it, up to this many runs, and as
+#: long as the job has the time for one.
 MAX_RUNS: Final = 2
 #: The longest name that is asked for, and the longest readable one that is taken, in characters.
 _MAX_NAME_SIZE: Final = 4096
@@ -27,9 +30,12 @@ def readable_names(names: Iterable[str]) -> dict[str, str]:
     wanted = [name for name in dict.fromkeys(names) if name.startswith(("_Z", "_R")) and _is_plain(name)]
     readable: dict[str, str] = {}
     for _ in range(MAX_RUNS):
-        if not wanted:
+        if not wanted or seconds_left() <= CPU_SECONDS:
             break
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         texts = _answers(wanted)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        charge(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         readable.update(zip(wanted, texts, strict=False))
         wanted = wanted[len(texts) + 1 :]
     return {name: text for name, text in readable.items() if len(text) <= _MAX_NAME_SIZE}

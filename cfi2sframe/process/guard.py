@@ -11,6 +11,7 @@ with guard.limited(os.path.getsize(path)):
     conversion = cfi2sframe.convert(path)
 """
 
+import math
 import resource
 import signal
 from collections.abc import Iterator
@@ -33,6 +34,8 @@ _MEMORY_PER_BYTE: Final = 200
 #: The timer fires again after so many CPU seconds, because Python cannot raise an exception everywhere (not in a
 #: finaliser or the callback of a weak reference).
 _AGAIN: Final = 1.0
+_SOON: Final = 1e-6
+_MIN_OWED: Final = 0.1
 #: Limits of this size or more are none: the kernel's are signed 64-bit numbers.
 _NO_LIMIT_FROM: Final = 1 << 62
 
@@ -42,6 +45,8 @@ class _Expired:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
+        #: CPU seconds of other processes that are not taken from the timer yet.
+        self.owed = 0.0
 
     def __call__(self, _number: int, _frame: FrameType | None) -> NoReturn:
         raise CostError(f"takes more CPU time than a file of this size accounts for ({self.seconds:,.1f} s)")
@@ -117,6 +122,24 @@ def grant_for_code(size: int) -> None:
         job.seconds += seconds
         left, _ = signal.getitimer(signal.ITIMER_PROF)
         signal.setitimer(signal.ITIMER_PROF, left + seconds, _AGAIN)
+
+
+def seconds_left() -> float:
+    """Return the CPU seconds that the running job has left; without limits there is no end to them."""
+    job = signal.getsignal(signal.SIGPROF)
+    return signal.getitimer(signal.ITIMER_PROF)[0] - job.owed if isinstance(job, _Expired) else math.inf
+
+
+def charge(seconds: float) -> None:
+    """Take the CPU seconds that another process has used for the running job from its time, if it has limits."""
+    job = signal.getsignal(signal.SIGPROF)
+    if isinstance(job, _Expired):
+        job.owed += seconds
+        # Linux adds a tick of its clock to whatever a timer is set to.
+        if job.owed >= _MIN_OWED:
+            left, job.owed = seconds_left(), 0.0
+            # A timer of 0 would never fire.
+            signal.setitimer(signal.ITIMER_PROF, max(left, _SOON), _AGAIN)
 
 
 def mapped_size() -> int | None:

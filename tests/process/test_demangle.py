@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 
 from cfi2sframe.process.demangle import CPU_SECONDS, MAX_RUNS, readable_names
+from cfi2sframe.process.guard import charge, limited, seconds_left
 from tests.support.needs import need
 
 pytestmark = pytest.mark.fuzz
@@ -79,6 +80,17 @@ def test_many_hostile_names_are_bounded_together() -> None:
     assert set(readable_names((*names, "_Z1fv"))) <= {"_Z1fv"}
     after = os.times()
     assert sum(after[:4]) - sum(before[:4]) < (CPU_SECONDS + 0.3) * MAX_RUNS
+
+
+def test_what_it_uses_is_taken_from_the_time_of_the_job() -> None:
+    """Each member of an archive may have such a name. Without the time for another run, names stay as they are."""
+    with limited(0):
+        before = seconds_left()
+        readable_names((substitutions(35), substitutions(34)))
+        assert before - seconds_left() > CPU_SECONDS * 0.5
+        charge(before - 1.1)
+        assert readable_names(("_Z1fv",)) == {}
+    assert readable_names(("_Z1fv",)) == {"_Z1fv": "f()"}
 
 
 def test_nothing_is_left() -> None:

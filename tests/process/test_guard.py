@@ -2,6 +2,7 @@
 """The limits of a job: what ends it, what they leave alone, and every verb on files whose headers share their bytes."""
 
 import errno
+import math
 import os
 import resource
 import signal
@@ -21,7 +22,7 @@ from cfi2sframe.abi import AMD64
 from cfi2sframe.constants.elf import SHT_GNU_SFRAME
 from cfi2sframe.errors import CostError, ErrorKind, InputError, kind_of, reason_of
 from cfi2sframe.process import guard
-from cfi2sframe.process.guard import grant_for_code, limited, part
+from cfi2sframe.process.guard import charge, grant_for_code, limited, part, seconds_left
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import CODE, FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, push_fp
 from tests.support.process import ROOT, run_within_bound
@@ -38,6 +39,11 @@ def work(seconds: float) -> None:
     end = time.process_time() + seconds
     while time.process_time() < end:
         sum(range(1000))
+
+
+def charge_and_work(seconds: float) -> None:
+    charge(seconds)
+    work(1)
 
 
 @pytest.fixture(autouse=True)
@@ -147,6 +153,19 @@ def test_code_that_is_followed_has_time_of_its_own() -> None:
     with pytest.raises(CostError, match=r"\(0\.3 s\)$"):
         follow(1)
     grant_for_code(1 << 20)
+    assert state() == before
+
+
+def test_the_time_of_another_process_is_charged() -> None:
+    before = state()
+    charge(10)
+    assert (state(), seconds_left()) == (before, math.inf)
+    with limited(1 << 20):
+        for _ in range(1_000):
+            charge(0.01)
+        assert 0 < seconds_left() < 1
+        with pytest.raises(CostError):
+            charge_and_work(9)
     assert state() == before
 
 
