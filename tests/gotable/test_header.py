@@ -127,3 +127,58 @@ def test_every_truncation_is_refused() -> None:
     for size in range(HEADER_SIZE, functab_end):
         with pytest.raises(CfiError, match=r"outside the table|exceeds the section"):
             table_of(go_file(AMD64, whole[:size]))
+    # The records after it are their functions' own.
+    assert table_of(go_file(AMD64, whole[:functab_end])) == (TEXT_VADDR, 1)
+
+
+#: Offsets in the header: the number of functions; where names, values by PC and functions start.
+FUNCTION_COUNT, NAMES, VALUES, FUNCTIONS = 8, 32, 56, 64
+
+
+def reason_for(offset: int, value: int) -> str:
+    """Return why a table is refused of whose header a word is changed; nothing if it is read."""
+    data = bytearray(GoTable((MAIN,), 32).assemble(AMD64))
+    struct.pack_into("<Q", data, offset, value)
+    try:
+        table_of(go_file(AMD64, bytes(data)))
+    except CfiError as error:
+        return error.reason
+    return ""
+
+
+def test_each_count_and_offset_at_its_limit_and_one_past_it() -> None:
+    data = GoTable((MAIN,), 32).assemble(AMD64)
+    names, values, functions = (struct.unpack_from("<Q", data, at)[0] for at in (NAMES, VALUES, FUNCTIONS))
+    outside, size = "an offset in the header is outside the table", len(data)
+    # What follows the functions' starts is not counted by the header.
+    room = (size - functions - 4) // 8
+    for offset, value, reason in (
+        (NAMES, HEADER_SIZE, ""),
+        (NAMES, HEADER_SIZE - 1, outside),
+        (NAMES, values, ""),
+        (NAMES, values + 1, outside),
+        (VALUES, names, ""),
+        (VALUES, names - 1, outside),
+        (VALUES, functions, ""),
+        (VALUES, functions + 1, outside),
+        (FUNCTIONS, values, ""),
+        (FUNCTIONS, values - 1, outside),
+        (FUNCTIONS, size - 12, ""),
+        (FUNCTIONS, size - 11, "a table of 1 functions exceeds the section"),
+        (FUNCTIONS, size, "a table of 1 functions exceeds the section"),
+        (FUNCTIONS, size + 1, outside),
+        (FUNCTION_COUNT, room, ""),
+        (FUNCTION_COUNT, room + 1, f"a table of {room + 1} functions exceeds the section"),
+        (FUNCTION_COUNT, 1 << 61, f"a table of {1 << 61:,} functions exceeds the section"),
+    ):
+        assert reason_for(offset, value) == reason, (offset, value)
+
+
+def test_records_of_which_a_byte_is_missing() -> None:
+    """Of a relocation, or of the module's record: they are none."""
+    table, field = GoTable((MAIN,), 32, GO_1_20, text_vaddr=0), TABLE_VADDR + 24
+    for section in (rela(AMD64, (field - 8, 1), (field, TEXT_VADDR)), module(AMD64, table)):
+        assert table_of(go_file(AMD64, table, section)) == (TEXT_VADDR, 1)
+        assert table_of(go_file(AMD64, table, section._replace(data=section.data + b"\0"))) == (TEXT_VADDR, 1)
+        with pytest.raises(UnfitError, match="the table does not say where the code is"):
+            table_of(go_file(AMD64, table, section._replace(data=section.data[:-1])))
