@@ -24,7 +24,7 @@ from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import stored_size
 from cfi2sframe.errors import CostError, ErrorKind, RequestError, is_out_of_memory, kind_of, reason_of
-from cfi2sframe.files.archive import Member, files_named_in, is_thin, members_of
+from cfi2sframe.files.archive import Member, files_named_in, is_thin, members_of, open_named
 from cfi2sframe.files.find import Source, Unusable, find_sources, hint_about, open_source
 from cfi2sframe.process.guard import limited, part
 from cfi2sframe.text import counted
@@ -188,7 +188,7 @@ def _read_files(
             continue
         source, members = file
         try:
-            with open_source(source) as content, part(stored_size(content)):
+            with open_named(source) as content, part(stored_size(content)):
                 _read_members(archive, content, members, question, answers)
         except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
             answers.append((source, _unusable(source, error)))
@@ -202,15 +202,11 @@ def _read_members(
     answers: list[tuple[Source, Answer | Unusable]],
 ) -> None:
     """Add the answers of the ELF files among the members that are in `data`. Raises what ends the work on all."""
-    left, uncollected = stored_size(data), 0
+    left = collected = stored_size(data)
     for member in members:
         content = member.content(data)
         if bytes(content[: len(ELF_MAGIC)]) != ELF_MAGIC:
             continue
-        # Errors keep what they came from.
-        if (uncollected := uncollected + len(content)) >= _COLLECT_SIZE:
-            gc.collect()
-            uncollected = 0
         # The sizes of members with holes, or over the same bytes, add up to no more than is stored.
         size = min(len(content), left)
         left -= size
@@ -221,6 +217,10 @@ def _read_members(
             if isinstance(error, CostError) or is_out_of_memory(error):
                 raise
             answers.append((source, _unusable(source, error)))
+        # Errors keep what they came from.
+        if collected - left >= _COLLECT_SIZE:
+            gc.collect()
+            collected = left
 
 
 def _unusable(source: Source, error: Exception, member_count: int = 0) -> Unusable:

@@ -7,12 +7,13 @@ Each header is read once, and of a name no more than a path can have: members ma
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
 
 from cfi2sframe.elf.contents import FileData
-from cfi2sframe.elf.load import read_part
+from cfi2sframe.elf.load import open_regular, read_open, read_part
 from cfi2sframe.errors import ArchiveError, reason_of
-from cfi2sframe.files.find import THIN_MAGIC, Source, Unusable
+from cfi2sframe.files.find import THIN_MAGIC, Source, Unusable, closed_after
 from cfi2sframe.text import shown_path
 
 #: The size and the end of a member's header, and the members that are tables (of symbols, of long names).
@@ -80,21 +81,29 @@ def members_of(data: FileData) -> Iterator[Member]:
 def files_named_in(data: FileData, archive: Source) -> Iterator[tuple[Source, list[Member]] | Unusable]:
     """Yield the files that a thin archive names, each once, with what it has of them; or why one is not there.
 
-    What is no regular file is left out. Raises `ArchiveError`.
+    What is no regular file, or empty, is left out. Raises `ArchiveError`.
     """
     folder = os.path.dirname(os.path.realpath(archive.path))
     files: dict[tuple[int, int], tuple[Source, dict[int, Member]]] = {}
     for member in members_of(data):
-        name = f"{archive.name}({member.name})"
+        name, path = f"{archive.name}({member.name})", os.path.join(folder, member.path)
         try:
-            path = os.path.realpath(os.path.join(folder, member.path))
             status = os.stat(path)
         except (OSError, ValueError) as error:
             # A path with a zero byte is a `ValueError`.
             yield Unusable(name, reason_of(error) if isinstance(error, OSError) else "not a path")
             continue
-        if stat.S_ISREG(status.st_mode):
+        if stat.S_ISREG(status.st_mode) and status.st_size:
             source = archive._replace(path=path, name=name, size=status.st_size, is_found=True, is_archive=False)
             # Neither another name nor another size makes another file of it.
             files.setdefault((status.st_dev, status.st_ino), (source, {}))[1].setdefault(member.start, member)
     yield from ((source, list(members.values())) for source, members in files.values())
+
+
+def open_named(source: Source) -> AbstractContextManager[FileData]:
+    """Give the bytes of a file that a thin archive names, if it is a regular one. Raises `InputError`, `OSError`."""
+    descriptor = open_regular(source.path)
+    try:
+        return closed_after(read_open(descriptor))
+    finally:
+        os.close(descriptor)

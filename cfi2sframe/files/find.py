@@ -5,7 +5,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
@@ -194,14 +194,18 @@ def read_named(path: str) -> FileData:
 
 
 @contextmanager
-def open_source(source: Source) -> Iterator[FileData]:
-    """Give the bytes of a file; leaving the context closes it. Raises `InputError`, `OSError`."""
-    data = _read_unfollowed(source) if source.is_found else read_named(source.path)
+def closed_after(data: FileData) -> Iterator[FileData]:
+    """Give bytes that are closed at the end of a block: the file of those that are read on demand."""
     try:
         yield data
     finally:
         if not isinstance(data, Buffer):
             data.close()
+
+
+def open_source(source: Source) -> AbstractContextManager[FileData]:
+    """Give the bytes of a file; leaving the context closes it. Raises `InputError`, `OSError`."""
+    return closed_after(_read_unfollowed(source) if source.is_found else read_named(source.path))
 
 
 def _read_unfollowed(source: Source) -> FileData:

@@ -2,19 +2,13 @@
 """An archive is one input: what is in it, its names and its messages included, costs no more than its bytes allow."""
 
 import os
-import struct
-import zlib
 from pathlib import Path
 
 import pytest
 
-from cfi2sframe.abi import AMD64
 from cfi2sframe.cli import answers
-from cfi2sframe.constants.elf import ELFCOMPRESS_ZLIB, SHF_COMPRESSED
 from tests.support.cli import run
-from tests.support.dwarf import cfi_asm as asm
-from tests.support.elf.samples import CODE, TEXT_VADDR
-from tests.support.files import ARCHIVE, THIN, member, named
+from tests.support.files import ARCHIVE, THIN, member, named, zeros_packed
 from tests.support.jobs import OBJECT, object_of
 from tests.support.process import TOO_COSTLY, run_within_bound
 
@@ -22,16 +16,6 @@ from tests.support.process import TOO_COSTLY, run_within_bound
 def archive_of(path: Path, *members: bytes, start: bytes = ARCHIVE) -> Path:
     path.write_bytes(start + b"".join(members))
     return path
-
-
-def bomb(size: int = 1 << 30) -> bytes:
-    """Return a file whose `.debug_frame` is so many zeros, packed into a thousandth of them."""
-    packer, block_size = zlib.compressobj(9), 1 << 24
-    first = packer.compress(bytes(block_size)) + packer.flush(zlib.Z_FULL_FLUSH)
-    packed = first + first[2:] * (size // block_size - 1)
-    text = asm.Section(".text", bytes(64), 1, CODE, TEXT_VADDR)
-    frame = asm.Section(".debug_frame", struct.pack("<IIQQ", ELFCOMPRESS_ZLIB, 0, size, 1) + packed, 1, SHF_COMPRESSED)
-    return asm.elf_file(AMD64.elf_machine, (text, frame), file_type=3, segments=(asm.Segment(1, 5, (".text",)),))
 
 
 @pytest.mark.fuzz
@@ -125,7 +109,7 @@ def test_what_exceeds_the_limits_of_an_archive_ends_the_work_on_it(tmp_path: Pat
     """What was read before is kept, and so are the other files of a run."""
     path, other = tmp_path / "lib.a", tmp_path / "other.o"
     other.write_bytes(OBJECT)
-    archive_of(path, member(b"a.o/", OBJECT), member(b"b.o/", bomb()), member(b"c.o/", OBJECT))
+    archive_of(path, member(b"a.o/", OBJECT), member(b"b.o/", zeros_packed(1 << 30)), member(b"c.o/", OBJECT))
     done = run_within_bound("size", path, other, input_size=path.stat().st_size + len(OBJECT))
     assert done.status == 3
     assert TOO_COSTLY in done.err

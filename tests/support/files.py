@@ -1,7 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Static archives, made by hand: headers may say anything of what follows them."""
+"""Static archives, made by hand: headers may say anything of what follows them; and members that ask for much."""
 
+import struct
+import zlib
+from functools import cache
 from typing import Final
+
+from cfi2sframe.abi import AMD64
+from cfi2sframe.constants.elf import ELFCOMPRESS_ZLIB, SHF_COMPRESSED
+from cfi2sframe.elf.headers import parse_file_header
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import CODE, SHF_ALLOC, TEXT_VADDR, cie_of, object_file
 
 ARCHIVE: Final = b"!<arch>\n"
 THIN: Final = b"!<thin>\n"
@@ -17,3 +26,41 @@ def member(name: bytes, content: bytes = b"", size: int | None = None, *, is_apa
 def named(name: bytes, size: int = 0) -> bytes:
     """Return the header with which a thin archive names a file."""
     return member(name, size=size, is_apart=True)
+
+
+@cache
+def zeros_packed(size: int) -> bytes:
+    """Return a file whose `.debug_frame` is so many zeros, packed into a thousandth of them."""
+    packer, block_size = zlib.compressobj(9), 1 << 22
+    first = packer.compress(bytes(block_size)) + packer.flush(zlib.Z_FULL_FLUSH)
+    packed = first + first[2:] * (size // block_size - 1)
+    text = asm.Section(".text", bytes(64), 1, CODE, TEXT_VADDR)
+    frame = asm.Section(".debug_frame", struct.pack("<IIQQ", ELFCOMPRESS_ZLIB, 0, size, 1) + packed, 1, SHF_COMPRESSED)
+    return asm.elf_file(AMD64.elf_machine, (text, frame), file_type=3, segments=(asm.Segment(1, 5, (".text",)),))
+
+
+def headers_over_words(kind: int, count: int = 200, word_count: int = 500) -> bytes:
+    """Return an object with section headers of one type over the same words, which are words of many meanings."""
+    words = b"".join(struct.pack("<QQQ", 8 * n, 8, 0) for n in range(word_count // 3))
+    text, data = asm.Section(".text", bytes(64), 1, CODE), asm.Section(".data", words, 1, SHF_ALLOC)
+    file = bytearray(asm.elf_file(AMD64.elf_machine, (text, data, *[asm.Section(".many", b"", 1)] * count)))
+    table = parse_file_header(bytes(file)).section_headers_offset
+    shared = struct.unpack_from("<IIQQQQIIQQ", file, table + 64 * 2)
+    for index in range(3, 3 + count):
+        (name,) = struct.unpack_from("<I", file, table + 64 * index)
+        struct.pack_into("<IIQQQQIIQQ", file, table + 64 * index, name, kind, 0, 0, *shared[4:6], 2, 1, 8, 24)
+    return bytes(file)
+
+
+def object_with_function(name: str) -> bytes:
+    """Return an object with a function whose row no SFrame can have, so that reports name it."""
+    unsayable = asm.Fde(cie_of(AMD64, asm.def_cfa_expression(b"\x30")), 0, 64)
+    symbol = asm.Symbol(name, size=64, info=0x12, section=".text")
+    return object_file(AMD64, {".text": (unsayable,)}, text=bytes(64), symbols=(symbol,))
+
+
+def endless_name(number: int) -> str:
+    """Return a name that keeps a demangler busy for ever: each level doubles the text."""
+    digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    levels = "".join(f"ES_IS{digit}_S{digit}_" for digit in digits[1:35])
+    return f"_Z4f{number:03}1AIiiES_IS0_S0_{levels}E"
