@@ -10,7 +10,7 @@ from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.constants.elf import SHT_SYMTAB
 from cfi2sframe.elf.headers import ElfSection, FileHeader, parse_file_header, parse_section_headers
 from cfi2sframe.emit import check, emit
-from cfi2sframe.errors import EmbedError, VerificationError
+from cfi2sframe.errors import Cfi2SFrameError, EmbedError, VerificationError
 from cfi2sframe.placing import objects
 from cfi2sframe.placing.objects import ObjectRelocation
 from tests.support.elf.elf_asm import Section, Symbol, elf_file
@@ -34,6 +34,9 @@ SHF_ALLOC, SHF_INFO_LINK = 0x2, 0x40
 #: PC-relative ones of 32 bits, as versions before 3 have starts, and of 64.
 RELOCATION_TYPES = {AMD64: (2, 24), AARCH64_LE: (261, 260), S390X: (5, 23)}
 RECORD_SIZES = {1: 17, 2: 20, 3: 16}
+#: The fields of a section header, and where they are in it.
+FIELD_NAMES = ("name", "type", "flags", "addr", "offset", "size", "link", "info", "align", "entsize")
+FIELDS = dict(zip(FIELD_NAMES, (0, 4, 8, 16, 24, 32, 40, 44, 48, 56), strict=True))
 SECTION = bytes(range(40))
 RELOCATIONS = (ObjectRelocation(28, 24, 1, 0x10), ObjectRelocation(44, 24, 1, -8))
 
@@ -98,6 +101,32 @@ def test_a_wrong_relocation_is_seen_by_the_check() -> None:
     struct.pack_into("<q", data, rela.file_offset + 16, 64)
     with pytest.raises(VerificationError):
         check(result, load(bytes(data)))
+
+
+def test_other_changes_are_seen_by_the_check() -> None:
+    """In each section, each field of the section headers, and the file header, but for what nobody reads."""
+    result = emit(convert(load(two_functions(AMD64))))
+    data = b"".join(result.chunks)
+    check(result, load(data))
+    image = load(data)
+    places = {("file header", str(at)): at for at in range(FILE_HEADER_SIZE)}
+    for section in image.sections:
+        header = image.header.section_headers_offset + 64 * section.index
+        places |= {(section.name, field): header + at for field, at in FIELDS.items()}
+        # In the middle of .sframe is the start of a function, which its relocation overwrites.
+        parts = {"first": 0, "last": section.size - 1} | ({} if section.is_sframe else {"middle": section.size // 2})
+        stored = section.is_stored and section.size
+        places |= {(section.name, part): section.file_offset + at for part, at in parts.items() if stored}
+    unseen = set()
+    for place, at in places.items():
+        changed = data[:at] + bytes([data[at] ^ 0x40]) + data[at + 1 :]
+        try:
+            check(result, load(changed))
+        except Cfi2SFrameError:
+            continue
+        unseen.add(place)
+    of_section = {(".sframe", field) for field in ("addr", "link", "info", "entsize")}
+    assert unseen == {("", "size"), *of_section, (".rela.sframe", "addr"), (".rela.sframe", "align")}
 
 
 @pytest.mark.parametrize("arch", RELOCATION_TYPES, ids=lambda arch: arch.name)
