@@ -231,8 +231,10 @@ def test_what_a_plain_run_takes_from_an_earlier_one_is_said(tmp_path: Path, *, i
         (debug_file, UnfitError),
         (lambda _: with_sections(HEADER_ALONE, HEADER_ALONE), InputError),
         (damaged, SFrameError),
+        (lambda _: with_sections(bytes(28)), SFrameError),
+        (lambda _: with_sections(b""), UnfitError),
     ],
-    ids=["none", "a debug file", "several", "damaged"],
+    ids=["none", "a debug file", "several", "damaged", "zeros", "no bytes"],
 )
 def test_kinds_of_errors(make: Callable[[bytes], bytes], kind: type[InputError]) -> None:
     with pytest.raises(kind) as caught:

@@ -136,6 +136,18 @@ def test_replacing_gives_the_same(arch: Arch) -> None:
     assert emitted(again) == converted(old)
 
 
+def test_a_sum_that_wraps_around_is_refused() -> None:
+    """The field of the FDE has 32 bits, in which it is the function's start; that of version 3 has 64."""
+    old = bytearray(two_functions(AMD64))
+    addend_offset = named(headers_of(bytes(old)), ".rela.eh_frame").file_offset + 16
+    emit(convert(load(bytes(old))))
+    old[addend_offset + 4] = 1
+    conversion = convert(load(bytes(old)))
+    assert len(conversion.section) == 3
+    with pytest.raises(EmbedError, match="a symbol of the function at 0x10000 is far outside its section"):
+        emit(conversion)
+
+
 def test_a_symbol_with_the_index_of_the_new_section_is_refused() -> None:
     """A damaged symbol in the section after the last would become a symbol in .sframe."""
     old = bytearray(elf_file(AMD64.elf_machine, (Section(".text", b"\x90" * 8),), symbols=(Symbol("f"),)))

@@ -107,6 +107,8 @@ def test_room_for_program_headers(size: int, lacking: int) -> None:
     plan, rewritten = embedded(data, size)
     assert ("the program headers moved" in plan.description) == bool(lacking)
     assert plan.moved == ([] if lacking else [".note.gnu.build-id"])
+    told = "; .note.gnu.build-id moved to make room for program headers" in plan.description
+    assert told == bool(plan.moved)
     assert take_out(rewritten) == data
 
 

@@ -140,6 +140,14 @@ def test_a_part_has_limits_of_its_own() -> None:
             work(1)
     assert state() == before
 
+    def keep_and_want_more() -> None:
+        with part(1 << 20):
+            kept.append(bytearray(80 << 20))
+        bytearray(72 << 20)
+
+    with pytest.raises(CostError), limited(0):
+        keep_and_want_more()
+
 
 def test_code_that_is_followed_has_time_of_its_own() -> None:
     before = state()
@@ -180,6 +188,22 @@ def test_a_limit_of_the_user_stays() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout == "memory True\n", done.stderr
+
+
+def test_what_a_part_keeps_does_not_count_beyond_what_the_user_allows() -> None:
+    """The job's limit would rise over the hard one, which the kernel refuses."""
+    script = (
+        "import resource\n"
+        "from cfi2sframe.process.guard import limited, mapped_size, part\n"
+        "most = mapped_size() + (330 << 20)\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (most, most))\n"
+        "with limited(0):\n"
+        "    with part(0): kept = bytearray(60 << 20)\n"
+        "    print(resource.getrlimit(resource.RLIMIT_AS)[0] == most)\n"
+        "print(resource.getrlimit(resource.RLIMIT_AS)[0] == most)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout == "True\nTrue\n", done.stderr
 
 
 #: `sh_type` of each kind of section that something reads, in files whose headers all lead to the same bytes.
