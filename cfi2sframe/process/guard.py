@@ -62,8 +62,6 @@ def limited(input_size: int) -> Iterator[None]:
 
     Raises `CostError` in the block when it exceeds either; memory is limited only where /proc tells how much is in use.
     A lower limit of the caller (`ulimit -v`) stays in force, with a `MemoryError`.
-
-    During a `part` of a job, the clock of the job stands still, and what the part keeps in memory is not charged to it.
     """
     seconds = _SECONDS + _SECONDS_PER_MIB * input_size / _MIB
     memory = _MEMORY + _MEMORY_PER_BYTE * input_size
@@ -109,7 +107,10 @@ def unlimited(_input_size: int) -> Iterator[None]:
 
 @contextmanager
 def part(input_size: int) -> Iterator[None]:
-    """Give a block that reads another file limits of its own, if the job has any."""
+    """Give a block that reads another file limits of its own, if the job has any.
+
+    Meanwhile the clock of the job stands still, and what the part keeps in memory is not charged to it.
+    """
     with (limited if _is_limited() else unlimited)(input_size):
         yield
 
