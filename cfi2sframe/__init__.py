@@ -11,8 +11,8 @@ print(cfi2sframe.trace.trace_process(pid))              # stacks, walked by such
 Errors are `Cfi2SFrameError`s (`cfi2sframe.errors`); if a file cannot be opened or read, also an `OSError`.
 """
 
-from typing import TYPE_CHECKING
-
+# From `typing`, it would make the start take longer, during which an interrupt cannot be caught.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cfi2sframe import emit, errors, trace
     from cfi2sframe.abi.record import Arch

@@ -10,33 +10,42 @@ they ask for, with the packages below, which know no options.
 - `wrapper` runs a linker, a driver or an assembler first.
 """
 
-import gc
 import os
 import sys
-from collections.abc import Callable
-from typing import Final, NoReturn
 
-from cfi2sframe import __version__
-from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
-from cfi2sframe.process.interrupts import keep_interrupts
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
 
-#: Values of `signal.SIGINT` and `signal.SIGPIPE`. This module loads little, since nothing can be caught before it.
-_SIGINT: Final = 2
-_SIGPIPE: Final = 13
+#: Values of `messages.PROGRAM` and `messages.EXIT_UNUSABLE`, of `signal.SIGINT` and `signal.SIGPIPE`. This module loads
+#: little, since nothing can be caught before it.
+_PROGRAM = "cfi2sframe"
+_UNUSABLE = 3
+_SIGINT = 2
+_SIGPIPE = 13
+#: Bytes of address space that the modules of a verb take at most.
+_MODULES_SIZE = 10 << 20
 
 
-def run() -> NoReturn:
+def run() -> "NoReturn":
     """Run the command line as a process."""
     run_process(main)
 
 
-def run_process(program: Callable[[], int]) -> NoReturn:
+def run_process(program: "Callable[[], int]") -> "NoReturn":
     """Run a program that returns its exit status, and exit without freeing millions of records one by one."""
-    status = EXIT_UNUSABLE
+    status = _UNUSABLE
     try:
+        from cfi2sframe.process.interrupts import keep_interrupts
+
         keep_interrupts()
+        import gc
+
         # A run makes millions of small tuples and no cycles: the collector would only cost time, in imports, too.
         gc.disable()
+        # Without room for modules, they would fail in many ways.
+        bytes(_MODULES_SIZE)
         open_missing_streams()
         status = program()
         sys.stdout.flush()
@@ -48,30 +57,44 @@ def run_process(program: Callable[[], int]) -> NoReturn:
         # It came before the program could catch it, for example in an import.
         os._exit(128 + _SIGINT)
     except Exception as error:  # noqa: BLE001 - a user never sees a traceback; tests call `main`, which raises
-        from cfi2sframe.errors import reason_of
-
-        status = status or EXIT_UNUSABLE
-        try:
-            sys.stderr.write(f"{PROGRAM}: {reason_of(error)}\n")
-            sys.stderr.flush()
-        except OSError:
-            pass
+        status = status or _UNUSABLE
+        _report(error)
     os._exit(status)
+
+
+def _report(error: Exception) -> None:
+    try:
+        try:
+            from cfi2sframe.errors import reason_of
+
+            reason = reason_of(error)
+        except Exception:  # noqa: BLE001 - there is no memory for the reason
+            reason = "out of memory"
+        sys.stderr.write(f"{_PROGRAM}: {reason}\n")
+        sys.stderr.flush()
+    except Exception:  # noqa: BLE001, S110 - nobody can be told
+        pass
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return its exit status."""
     words = sys.argv[1:] if arguments is None else arguments
     if words[:1] == ["--version"]:
-        sys.stdout.write(f"{PROGRAM} {__version__}\n")
-        return EXIT_SUCCESS
+        from cfi2sframe import __version__
+
+        sys.stdout.write(f"{_PROGRAM} {__version__}\n")
+        return 0
     from cfi2sframe.cli.verbs import run_words
 
     return run_words(words)
 
 
 def open_missing_streams() -> None:
-    """Replace standard streams that the caller has closed, before a file gets one of their descriptors."""
+    """Replace standard streams that the caller has closed, before a file gets one of their descriptors.
+
+    What is written to a closed standard output fails, since nobody gets it. Messages get lost: the status tells enough.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open("/dev/null", mode, encoding="utf-8"))  # noqa: SIM115 - open as long as the process
+            descriptor = os.open("/dev/null", os.O_WRONLY if name == "stderr" else os.O_RDONLY)
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8"))  # noqa: SIM115 - open as long as the process

@@ -7,6 +7,8 @@ from cfi2sframe.errors import InputError
 
 #: The names that capstone has for AMD64, and for its mode.
 AMD64_DISASSEMBLER: Final = ("CS_ARCH_X86", "CS_ARCH_X86", "CS_MODE_64")
+#: Bytes of address space that loading it takes at most: 16.2 MiB (5.0.9).
+_LIBRARY_SIZE: Final = 18 << 20
 
 
 def open_disassembler(names: tuple[str, str, str], what: str, otherwise: str = "") -> Any:  # noqa: ANN401 - no types
@@ -15,6 +17,8 @@ def open_disassembler(names: tuple[str, str, str], what: str, otherwise: str = "
     Raises `InputError` where capstone cannot be loaded: the message says `what` is done with it, and what to do
     `otherwise`.
     """
+    # Without room for it, it would fail in many ways, and print some.
+    bytes(_LIBRARY_SIZE)
     try:
         import capstone
     except ImportError:

@@ -24,7 +24,12 @@ def failed_outcome(job: Job, error: Exception, known: Outcome) -> Outcome:
     if job.settings.skips_unfit and isinstance(error, PayloadError):
         return known._replace(status="skipped", reason=reason, skip_kind=SkipKind.PAYLOAD)
     if isinstance(error, IsADirectoryError):
-        reason += " (--in-place and --check process the ELF files in it)"
+        try:
+            os.listdir(job.targets[0])
+            reason += " (--in-place and --check process the ELF files in it)"
+        except OSError as unlisted:
+            # It was found in another folder, and not walked.
+            reason = reason_of(unlisted)
     if isinstance(error, OutputError):
         return known._replace(name=error.where, other_names=(), kind=kind, reason=error.reason)
     return known._replace(kind=kind, reason=reason)

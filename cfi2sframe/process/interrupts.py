@@ -7,14 +7,14 @@ traceback, and continues as if there had been no signal.
 """
 
 import sys
-from types import FrameType
-from typing import TYPE_CHECKING, Final
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
+    from types import FrameType
 
 #: The interpreter has left the callback by then.
-_RETRY_SECONDS: Final = 0.001
+_RETRY_SECONDS = 0.001
 
 
 def keep_interrupts() -> None:
@@ -41,7 +41,7 @@ def _look_at_lost(lost: "UnraisableHookArgs") -> None:
     # The same exception object would keep the frames alive that it has passed through.
     again = type(error)(*error.args)
 
-    def end(_number: int, _frame: FrameType | None) -> None:
+    def end(_number: int, _frame: "FrameType | None") -> None:
         raise again
 
     import signal

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From names to jobs: order, folders, and names of the same file."""
 
+import errno
 import os
 import pickle
 from pathlib import Path
@@ -41,6 +42,22 @@ def test_folders_are_walked_in_order_and_for_elf_files_only(tmp_path: Path) -> N
 def test_a_folder_is_a_job_that_fails_unless_it_is_to_be_walked(tmp_path: Path) -> None:
     (job,) = work_list([str(tmp_path)])
     assert run_job(job).reason.startswith("Is a directory (")
+
+
+def test_a_folder_in_a_folder_that_cannot_be_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its error is that of walking it, as in /proc/1."""
+    fill(tmp_path, "a/z.o", "b.o")
+    scan = os.scandir
+
+    def refusing(path: str) -> object:
+        if path.endswith("/a"):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    monkeypatch.setattr(os, "listdir", refusing)
+    failed = work_list([str(tmp_path)], recurse=True)[1]
+    assert (failed.name, run_job(failed).reason) == (f"{tmp_path}/a", "Operation not permitted")
 
 
 def test_links_in_a_folder_lead_nowhere(tmp_path: Path) -> None:
