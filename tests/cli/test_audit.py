@@ -38,6 +38,14 @@ def test_text(wrong: Path) -> None:
     assert not result.err
 
 
+@pytest.mark.parametrize(("count", "end"), [(4, ""), (5, ""), (6, " and 1 more")])
+def test_some_of_many_places_are_named(count: int, end: str, tmp_path: Path) -> None:
+    clones = "".join(function("sub $8, %rsp; call g; add $8, %rsp; ret", f"f{number}") for number in range(count))
+    line = run("audit", assembled(clones, tmp_path)).out.decode().splitlines()[0]
+    places = ", ".join(f".text+0x{0x12 + 14 * number:x}" for number in range(min(count - 1, 4)))
+    assert line.endswith(f"({2 * count} instructions; also at {places}{end})")
+
+
 def test_clean(tmp_path: Path) -> None:
     path = assembled(RIGHT, tmp_path)
     result = run("audit", path)

@@ -31,6 +31,14 @@ def test_overlapping_code_is_in_one_range(spans: list[tuple[int, int]], expected
     assert found == expected
 
 
+def test_an_empty_section_with_instructions_does_not_hide_those_of_a_segment() -> None:
+    code = asm.Section(".other", b"\x90" * 16, addr=0x1000, flags=c.SHF_ALLOC)
+    empty = asm.Section(".text", b"", addr=0x1000, flags=ALLOC_CODE)
+    segment = asm.Segment(c.PT_LOAD, c.PF_R | c.PF_X, (".other",))
+    image = load(asm.elf_file(62, (empty, code), file_type=c.ET_DYN, segments=(segment,)))
+    assert image.code_ranges == (CodeRange("segment 0", 0, 0x1000, 0x1010),)
+
+
 def test_an_object_gets_a_layout_of_its_own() -> None:
     image = load(an_object())
     assert image.is_relocatable

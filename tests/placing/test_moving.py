@@ -17,7 +17,18 @@ from tests.support.elf.elf_asm import note
 from tests.support.needs import attempt, need, run
 from tests.support.oracle.targets import TARGETS, Target, label
 from tests.support.oracle.tools import find_binutils
-from tests.support.placing.embedded import LARGE, LINKERS, compiled, converted, embed, embedded, take_out
+from tests.support.placing.embedded import (
+    LARGE,
+    LINKERS,
+    P_FILESZ,
+    P_MEMSZ,
+    compiled,
+    converted,
+    embed,
+    embedded,
+    segment_header,
+    take_out,
+)
 from tests.support.placing.linked_by_hand import noted_file, notes_of
 
 
@@ -50,6 +61,15 @@ def test_a_note_of_another_owner_stays(name: str) -> None:
     data = noted_file([text], names=[name])
     assert plan_insertion(data, LARGE).moved == [name]
     assert not plan_insertion(data.replace(text, note(b"Own", 3, b"text" * 30)), LARGE).moved
+
+
+@pytest.mark.parametrize(("lacking", "moved"), [(0, [".note.gnu.build-id"]), (4, [])])
+def test_a_note_of_which_a_segment_has_a_part_stays(lacking: int, moved: list[str]) -> None:
+    data = bytearray(noted_file([note(b"GNU", 3, b"text" * 30)], names=[".note.gnu.build-id"]))
+    header = segment_header(load(bytes(data)), PT_NOTE)
+    for field in (P_FILESZ, P_MEMSZ):
+        data[header + field] -= lacking
+    assert plan_insertion(bytes(data), LARGE).moved == moved
 
 
 @pytest.mark.parametrize("size", [1 << 12, (1 << 12) + 4])

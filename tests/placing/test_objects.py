@@ -2,6 +2,7 @@
 """Objects with a section and its relocations: all that was there stays in its place, and can come back."""
 
 import struct
+from contextlib import nullcontext
 
 import pytest
 
@@ -127,6 +128,18 @@ def test_other_changes_are_seen_by_the_check() -> None:
         unseen.add(place)
     of_section = {(".sframe", field) for field in ("addr", "link", "info", "entsize")}
     assert unseen == {("", "size"), *of_section, (".rela.sframe", "addr"), (".rela.sframe", "align")}
+
+
+def test_a_name_that_would_become_another_is_seen_by_the_check() -> None:
+    """That of a header that leads behind the names, where new ones are added."""
+    old = bytearray(two_functions(AMD64))
+    sections = parse_section_headers(old, parse_file_header(old))
+    size = sections[parse_file_header(old).section_names_index].size
+    for offset, is_right in ((size - 1, True), (size, False), (size + 8, False)):
+        struct.pack_into("<I", old, parse_file_header(old).section_headers_offset + 64, offset)
+        result = emit(convert(load(bytes(old))))
+        with nullcontext() if is_right else pytest.raises(EmbedError, match="section 1 differs"):
+            check(result, load(b"".join(result.chunks)))
 
 
 @pytest.mark.parametrize("arch", RELOCATION_TYPES, ids=lambda arch: arch.name)

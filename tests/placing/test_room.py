@@ -16,13 +16,14 @@ from cfi2sframe.placing.head import slack_end
 from cfi2sframe.placing.linked import plan_insertion
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.elf_asm import note
-from tests.support.elf.samples import push_fp
+from tests.support.elf.samples import Code, linked_file, push_fp
 from tests.support.needs import attempt, need, run
 from tests.support.oracle.targets import TARGETS, Target, label
 from tests.support.placing.embedded import (
     LARGE,
     P_VADDR,
     SH_ADDR,
+    SH_OFFSET,
     SH_TYPE,
     SMALL,
     embed,
@@ -95,6 +96,18 @@ def test_other_bytes_than_zeros_end_the_room() -> None:
         data[at] = 1
         file = open_linked(bytes(data))
         assert slack_end(file, file.loads[0]) == at
+
+
+def test_zeros_after_the_section_headers_stay_if_they_are_of_a_section() -> None:
+    comment = asm.Section(".comment", bytes(64))
+    codes = (Code(size=0, data=b"\x90" * 64),)
+    data = bytearray(linked_file(AMD64, (push_fp(AMD64),), codes=codes, more=(comment,)))
+    struct.pack_into("<Q", data, section_header(load(bytes(data)), ".comment") + SH_OFFSET, len(data))
+    data += bytes(64)
+    _, rewritten = embedded(bytes(data), SMALL)
+    (section,) = load(rewritten).sections_named(".comment")
+    assert section.file_offset + 64 <= len(rewritten)
+    assert take_out(rewritten) == data
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])

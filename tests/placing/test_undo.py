@@ -180,6 +180,18 @@ def _replaced(full: bytes, record: UndoRecord) -> bytes:
     return b"".join(body[patch.span.start : patch.span.end] for patch in record.patches)
 
 
+def test_a_record_that_other_bytes_follow_is_found_after_an_offset() -> None:
+    data = converted(linked_program().read_bytes())
+    span = record_span(data)
+    assert span is not None
+    for size in (1, 1 << 20):
+        longer = data + b"\1" * size
+        assert record_span(longer) is None
+        for start in (0, span.start - 1, span.start):
+            assert record_span(longer, start) == span
+        assert record_span(longer, span.start + 1) is None
+
+
 def test_a_record_at_the_end_of_another_file_is_not_followed() -> None:
     full = embedded(linked_program().read_bytes(), LARGE)[1]
     span = record_span(full)
