@@ -411,6 +411,19 @@ def test_a_header_without_a_table_ends_at_the_first_terminator(hdr: bytes) -> No
     assert len(parse(image, section).fdes) == 2
 
 
+@pytest.mark.parametrize(("size", "count"), [(7, None), (8, 0), (11, 0), (12, 0), (19, 0), (20, 1), (27, 1), (28, 2)])
+def test_a_header_of_each_size(size: int, count: int | None) -> None:
+    """The last of the FDEs in its whole pairs has to be found: the table states two."""
+    offsets = asm.EhFrame(tuple(asm.Fde(CIE, TEXT_VADDR + 8 * n, 8, BODY) for n in range(2)), FRAME_VADDR).offsets()
+    table = tuple((TEXT_VADDR + 8 * n, FRAME_VADDR + at) for n, at in enumerate(offsets[1:]))
+    image = load(headerless(hdr=asm.eh_frame_hdr(HDR_VADDR, FRAME_VADDR, table)[:size]))
+    if count is None:
+        with pytest.raises(ElfError, match=NO_HEADER):
+            sections_of(image)
+    else:
+        assert only(sections_of(image)).must_find_offset == (0, *offsets[1:])[count]
+
+
 NO_HEADER = "the PT_GNU_EH_FRAME segment holds no frame header"
 OUTSIDE = "PT_GNU_EH_FRAME points to an .eh_frame outside the file's segments"
 

@@ -335,6 +335,17 @@ def test_by_checksum(tmp_path: Path, arch: Arch) -> None:
         find_debug_file(image, str(path))
 
 
+@pytest.mark.parametrize("name", ["xyz", "wxyz", "vwxyz"])
+def test_a_checksum_follows_names_of_each_length(name: str, tmp_path: Path) -> None:
+    """In the next whole word; without all of it there is none."""
+    debug = debug_file(AMD64, (fde(AMD64, 0, 16, 168),), b"")
+    (tmp_path / name).write_bytes(debug)
+    link = link_to(AMD64, name, debug)
+    for size, is_found in ((len(link.data), True), (len(link.data) - 1, False), (len(name), False)):
+        (tmp_path / "x").write_bytes(program(AMD64, (), b"1234", link._replace(data=link.data[:size])))
+        assert (find_debug_file(load(tmp_path / "x"), "auto") is not None) == is_found
+
+
 def test_what_cannot_be_opened(tmp_path: Path) -> None:
     """A FIFO would block, and a device may have no end."""
     image = load(program())

@@ -24,6 +24,12 @@ def test_sections_of_a_linked_file() -> None:
     assert (text.is_code, data.is_code) == (True, False)
 
 
+@pytest.mark.parametrize(("more", "count"), [(0, 3), (1, 3), (23, 3), (-1, 2), (-24, 2), (-25, 1), (-72, 0)])
+def test_part_of_a_record_is_none(more: int, count: int) -> None:
+    image = load(asm.elf_file(62, (asm.Section(".rela", bytes(72 + more), c.SHT_RELA), asm.Section(".text", b""))))
+    assert list(image.records(image.sections[1], "QQq")) == [(0, 0, 0)] * count
+
+
 FUNC, NOTYPE, SECTION, IFUNC, OBJECT = c.STT_FUNC, c.STT_NOTYPE, c.STT_SECTION, c.STT_GNU_IFUNC, 1
 
 

@@ -20,10 +20,13 @@ from tests.support.elf.elf_asm import Section, Segment, Symbol, elf_file, note
 from tests.support.trace.core_files import (
     BIAS,
     MODELS,
+    NT_AUXV,
+    NT_FILE,
     PAGE,
     TEXT_VADDR,
     CoreFile,
     Load,
+    mapped_files,
     moved,
     plain_core,
     program,
@@ -66,9 +69,35 @@ def test_the_mask_of_authentication_codes(tmp_path: Path) -> None:
     path = written_program(tmp_path, AARCH64_LE, make_stack(AARCH64_LE, 3, models).section)
     core = plain_core(AARCH64_LE, path, models)
     assert endings_of(core) == OUTERMOST
-    masked = core._replace(notes=note(b"LINUX", 0x406, struct.pack("<QQ", 0, 0xFF << 48)))
+    masks = struct.pack("<QQ", 0, 0xFF << 48)
+    for size in (0, 8, 15):
+        assert endings_of(core._replace(notes=note(b"LINUX", 0x406, masks[:size]))) == OUTERMOST
+    masked = core._replace(notes=note(b"LINUX", 0x406, masks))
     left = (PAC & 0xFF << 56) + BIAS + TEXT_VADDR + PAGE + 0x3F
     assert endings_of(masked)[0] == ("no-module", f"no file is known at 0x{left:x}")
+
+
+def test_notes_of_each_size(path: str) -> None:
+    """The list of files is as long as its count says, or is none; of pairs and masks, whole ones count."""
+    core = plain_core(AMD64, path)
+    files = mapped_files("<", core.mapped)
+    names_start = 16 + 24 * len(core.mapped)
+
+    def endings(data: bytes, kind: int = NT_FILE) -> list[tuple[str, str]]:
+        mapped = core.mapped if kind != NT_FILE else ()
+        return endings_of(core._replace(mapped=mapped, notes=note(b"CORE", kind, data)))
+
+    assert endings(files) == OUTERMOST
+    unknown = f"no file is known at 0x{core.frames[0][1].pc:x}"
+    for size in (0, 8, 15, 16, names_start - 1):
+        assert endings(files[:size])[0] == ("no-module", f"{unknown}; the core does not list its files (NT_FILE)")
+    # There is room for the mappings, but not for a name of each.
+    assert endings(files[:names_start])[0] == ("no-module", unknown)
+    for count in (len(core.mapped) + 1, 1 << 61, (1 << 64) - 1):
+        assert endings(struct.pack("<Q", count) + files[8:])[0][0] in ("no-module", "unusable-module")
+    auxv = struct.pack("<QQQQ", 6, PAGE, 0, 0)
+    for size in range(len(auxv) + 1):
+        assert endings(auxv[:size], NT_AUXV) == OUTERMOST
 
 
 def test_functions_and_labels() -> None:
