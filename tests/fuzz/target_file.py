@@ -4,12 +4,12 @@
 from collections.abc import Iterator
 from itertools import islice
 
-from cfi2sframe import Conversion, convert, load
+from cfi2sframe import Conversion, convert, load, verify
 from cfi2sframe.abi import AMD64
 from cfi2sframe.constants.elf import SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import check, check_removal, emit, remove
-from cfi2sframe.errors import Cfi2SFrameError, InputError, RequestError
+from cfi2sframe.errors import Cfi2SFrameError, InputError, RequestError, VerificationError
 from tests.fuzz import seeds as make
 from tests.fuzz.checks import LEVELS, check_conversions, check_existing
 from tests.fuzz.harness import FindingError, expect
@@ -78,6 +78,10 @@ def _put_in(conversion: Conversion) -> bytes | None:
         emitted = emit(conversion)
         out = b"".join(emitted.chunks)
         check(emitted, load(out))
+    except VerificationError as error:
+        # What the judge does not believe of the conversion, it does not believe of the file.
+        expect(not verify(conversion).is_clean, f"written wrongly: {error}")
+        return None
     except Cfi2SFrameError:
         return None
     return out
