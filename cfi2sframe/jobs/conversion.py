@@ -23,7 +23,7 @@ from cfi2sframe.errors import (
 )
 from cfi2sframe.existing import Existing, Presence, existing_section
 from cfi2sframe.files.write import InputFile, write_output
-from cfi2sframe.jobs.existing import Action, Decision, decide, decide_early, options_for
+from cfi2sframe.jobs.decision import Action, Decision, decide, decide_early, options_for
 from cfi2sframe.jobs.output import copy_input, failed_outcome, write_elf
 from cfi2sframe.jobs.records import Job, Outcome, SkipKind
 from cfi2sframe.jobs.stamps import request_of
