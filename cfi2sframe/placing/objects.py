@@ -262,7 +262,9 @@ def remove(data: FileData) -> Removal:
     if not removed:
         raise EmbedError("no .sframe section")
     headers = [INACTIVE if header.index in removed else header for header in old.headers.sections]
-    splices = [overwrite(s.file_offset, bytes(s.size)) for s in old.sections if s.index in removed and s.is_stored]
+    zeroed = [section for section in old.sections if section.index in removed and section.is_stored]
+    # A header may give a section more bytes than any file has.
+    splices = [overwrite(section.file_offset, bytes(len(old.section_bytes(section)))) for section in zeroed]
     tables = [section for section in old.sections if section.type == c.SHT_SYMTAB]
     splices += [overwrite(table.file_offset, _without_symbols(old, table, removed)) for table in tables]
     for group in _groups_with(old, removed):
