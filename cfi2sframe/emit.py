@@ -62,7 +62,7 @@ def check_placeable(image: ElfImage) -> None:
 
             refuse_object(image)
         else:
-            from cfi2sframe.placing.gate import open_linked
+            from cfi2sframe.placing.checks import open_linked
 
             open_linked(image.data)
 

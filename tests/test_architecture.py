@@ -297,7 +297,7 @@ def test_removal_knows_nothing_of_insertion() -> None:
     needed = closure("cfi2sframe.placing.removal")
     insertion = {"linked", "place", "head", "moving"}
     assert needed.isdisjoint(f"cfi2sframe.placing.{name}" for name in insertion)
-    assert {"cfi2sframe.placing.undo", "cfi2sframe.placing.gate"} <= needed
+    assert {"cfi2sframe.placing.undo", "cfi2sframe.placing.checks"} <= needed
 
 
 @pytest.mark.parametrize("words", [(), ("--from", "code")])

@@ -23,7 +23,7 @@ EXIT_UNCOMPARED: Final = 5
 _EXIT_ORDER: Final = (EXIT_SUCCESS, EXIT_UNCOMPARED, EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_USAGE, EXIT_UNUSABLE)
 
 
-class Voice:
+class MessageStyle:
     """How this process prints messages: only errors (`--quiet`); with `color` auto, always or never."""
 
     is_quiet = False
@@ -32,14 +32,14 @@ class Voice:
 
 def _colored(kind: str) -> str:
     is_plain = bool(os.environ.get("NO_COLOR")) or not sys.stderr.isatty()
-    if kind not in _COLORS or Voice.color == "never" or (Voice.color == "auto" and is_plain):
+    if kind not in _COLORS or MessageStyle.color == "never" or (MessageStyle.color == "auto" and is_plain):
         return f"{kind}:"
     return f"\033[{_COLORS[kind]}m{kind}:\033[0m"
 
 
 def say(kind: str, text: str, file: str = "") -> None:
     """Print a message on standard error: `cfi2sframe: FILE: error: TEXT`."""
-    if Voice.is_quiet and kind != "error":
+    if MessageStyle.is_quiet and kind != "error":
         return
     prefix = f"{PROGRAM}: " + (f"{printable(file)}: " if file else "")
     sys.stdout.flush()

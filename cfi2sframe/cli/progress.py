@@ -12,7 +12,7 @@ from operator import attrgetter
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from cfi2sframe.cli.messages import PROGRAM, Voice
+from cfi2sframe.cli.messages import PROGRAM, MessageStyle
 from cfi2sframe.process.batch import results_of
 from cfi2sframe.text import printable
 
@@ -130,7 +130,7 @@ def _bar(size: int) -> Any:  # noqa: ANN401 - tqdm has no types
 
 
 def _is_shown() -> bool:
-    return sys.stderr.isatty() and os.environ.get(_VARIABLE) != "never" and not Voice.is_quiet
+    return sys.stderr.isatty() and os.environ.get(_VARIABLE) != "never" and not MessageStyle.is_quiet
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from io import TextIOWrapper
 from types import FrameType
 from typing import Final, NoReturn
 
-from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM, Voice, fail, say
+from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM, MessageStyle, fail, say
 from cfi2sframe.cli.parsers import DEFAULT_VERB, VERBS, make_parser, verb_parser
 from cfi2sframe.cli.progress import ticking
 from cfi2sframe.errors import Cfi2SFrameError
@@ -60,7 +60,7 @@ def _run_verb(verb: str, words: list[str], *, is_named: bool = True) -> int:
     """Run a verb; where none was named first, one may stand after an option."""
     module = import_module(f"cfi2sframe.cli.{verb}")
     options = parse(verb_parser(verb), words)
-    Voice.is_quiet, Voice.color = options.quiet, options.color
+    MessageStyle.is_quiet, MessageStyle.color = options.quiet, options.color
     if not is_named and (refused := _refused(options.inputs, is_start=False)):
         return refused
     status: int = module.run(options)

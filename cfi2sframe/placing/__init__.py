@@ -4,13 +4,13 @@
 The doors are `linked` and `removal` for executables and shared libraries, and `objects` for relocatable objects.
 Insertion into a linked file, in the order of the work:
 
-    gate             refuses what cannot be rewritten safely; a file that passes is a `LinkedFile`
-    place            decides where the section goes
-    head, moving     make room for program headers, by moving sections that may move
-    linked           edits the file, and leaves a record of the original at its end (undo)
+    checks                   refuses what cannot be rewritten safely; a file that passes is a `LinkedFile`
+    place                    decides where the section goes
+    header_room, moving      make room for program headers, by moving sections that may move
+    linked                   edits the file, and leaves a record of the original at its end (undo)
 
 Whether the result is equal to the original but for the section is decided by `observed`, which knows none of these
-steps: what loaders read (`loader_tables`), what tools see (`tools_view`), as pyelftools parses it (`view`).
+steps: what loaders read (`loader_tables`), what tools see (`tools_view`), as pyelftools parses it (`pyelftools_view`).
 
-`removal` restores the original by that record if it fits, and knows none of these steps but the gate.
+`removal` restores the original by that record if it fits, and knows none of these steps but the first.
 """

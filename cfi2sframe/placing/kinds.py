@@ -6,7 +6,7 @@ from typing import Final
 
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.references import dynamic_entries
-from cfi2sframe.placing.gate import LinkedFile
+from cfi2sframe.placing.checks import LinkedFile
 
 #: Where GNU ld places programs at fixed addresses.
 _PROGRAM_VADDRS: Final = {c.EM_X86_64: 0x400000, c.EM_AARCH64: 0x400000, c.EM_S390: 0x1000000}
@@ -33,7 +33,7 @@ def may_be_interpreter(file: LinkedFile) -> bool:
     return c.PT_TLS not in types and not is_usual and bss_size <= _LARGEST_BSS
 
 
-def is_end_fixed(file: LinkedFile) -> bool:
+def needs_fixed_heap(file: LinkedFile) -> bool:
     """Whether a program may rely on the address of its heap, which Linux starts after the highest segment.
 
     Without address randomization, which `personality` turns off, `sbrk` and `brk` find the heap there. Images that were

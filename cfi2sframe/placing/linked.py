@@ -21,13 +21,13 @@ from cfi2sframe.constants.elf import PF_R, PT_GNU_SFRAME, SHF_ALLOC, SHT_GNU_SFR
 from cfi2sframe.elf.contents import FileData, Joined, Splice, is_equal, is_zero, overwrite, spliced
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, INACTIVE, SECTION_HEADER_SIZE, SFRAME_NAME, Buffer, ProgramHeader
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.gate import LinkedFile, open_linked, round_up
+from cfi2sframe.placing.checks import LinkedFile, open_linked, round_up
 from cfi2sframe.placing.moving import NewIndex, changed_contents, numbering_with, renumbered_header
 from cfi2sframe.placing.observed import expect_equal
 from cfi2sframe.placing.place import SECTION_ALIGNMENT, Placement, place_section
+from cfi2sframe.placing.pyelftools_view import expect
 from cfi2sframe.placing.removal import proven_original, zeroing_splices
 from cfi2sframe.placing.undo import Kept, Original, original_of, with_record
-from cfi2sframe.placing.view import expect
 from cfi2sframe.range_map import Span, without
 
 _NAME = SFRAME_NAME.encode() + b"\0"

@@ -7,7 +7,7 @@ from typing import Final
 
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.references import words_of
-from cfi2sframe.placing.view import FileView
+from cfi2sframe.placing.pyelftools_view import FileView
 from cfi2sframe.range_map import Span
 
 #: Entries that lead to tables which the loader reads wherever they are.

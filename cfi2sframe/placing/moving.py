@@ -19,7 +19,7 @@ from cfi2sframe.elf.headers import SYMBOL_SIZE, ElfSection, ProgramHeader
 from cfi2sframe.elf.notes import are_defined
 from cfi2sframe.elf.referrers import referrers
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.gate import LinkedFile
+from cfi2sframe.placing.checks import LinkedFile
 from cfi2sframe.range_map import Span, touches, united
 
 #: The index of a section in the rewritten file; plain numbers are those of the file as it was.

@@ -27,8 +27,8 @@ from cfi2sframe.elf.contents import FileData, have_same, is_zero
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.referrers import referrers
 from cfi2sframe.placing.loader_tables import BY_CONTENT, extent_of, is_pointer
+from cfi2sframe.placing.pyelftools_view import FileView, expect, is_sframe, parsing, span_of
 from cfi2sframe.placing.tools_view import compare_sections
-from cfi2sframe.placing.view import FileView, expect, is_sframe, parsing, span_of
 from cfi2sframe.range_map import RangeMap, Span, common, touches, united, walk, without
 
 #: The smallest page of the kernels of all ABIs.

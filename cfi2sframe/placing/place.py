@@ -20,9 +20,9 @@ from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.contents import FileData, is_zero
 from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, ProgramHeader
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.gate import LinkedFile, round_up, with_own_entry
-from cfi2sframe.placing.head import Head, MovableGroup, Rearranged, alignment_of, repeated_note, slack_end
-from cfi2sframe.placing.kinds import is_end_fixed, may_be_interpreter
+from cfi2sframe.placing.checks import LinkedFile, round_up, with_own_entry
+from cfi2sframe.placing.header_room import HeaderRoom, MovableGroup, Rearranged, alignment_of, repeated_note, slack_end
+from cfi2sframe.placing.kinds import may_be_interpreter, needs_fixed_heap
 from cfi2sframe.placing.moving import FOLLOWING_TYPES, SectionPlace
 from cfi2sframe.range_map import Span
 from cfi2sframe.text import shown_name
@@ -144,18 +144,18 @@ class Placement(NamedTuple):
 
 def place_section(file: LinkedFile, section_size: int) -> Placement:
     """Return the placement of a section, the least intrusive that is possible. Raises `EmbedError` when none is."""
-    is_interpreter, has_fixed_end, repeated = may_be_interpreter(file), is_end_fixed(file), repeated_note(file)
-    first = Head(file)
-    heads = [first, Head(file, repeated, first)] if repeated else [first]
+    is_interpreter, has_fixed_end, repeated = may_be_interpreter(file), needs_fixed_heap(file), repeated_note(file)
+    first = HeaderRoom(file)
+    rooms = [first, HeaderRoom(file, repeated, first)] if repeated else [first]
     ways = [way for way in _WAYS if not (is_interpreter and way is _NEW_SEGMENT)]
     # Strip, which may still come, would damage a file whose program headers are at its end.
     has_symbols = any(section.type == c.SHT_SYMTAB for section in file.sections)
     last_ways = [(_after_bss, 1)] if is_interpreter or has_symbols else []
-    for (makes_block, added), head in (*product(ways, heads), *product(last_ways, heads)):
-        rearranged = head.rearranged(added)
+    for (makes_block, added), room in (*product(ways, rooms), *product(last_ways, rooms)):
+        rearranged = room.rearranged(added)
         block = rearranged and makes_block(rearranged.file, section_size, rearranged.leaving)
         if rearranged and block and not (has_fixed_end and block.end_vaddr > file.loads[-1].end_vaddr):
-            return _placement(head, rearranged, block, section_size)
+            return _placement(room, rearranged, block, section_size)
     if has_fixed_end:
         raise EmbedError(
             "a program that calls personality and sbrk or brk may need its heap right after its data, as GCL's images "
@@ -171,7 +171,7 @@ def place_section(file: LinkedFile, section_size: int) -> Placement:
             "the program headers cannot grow: what follows them cannot move (strip the file first: those of a stripped "
             "file may move to its end)"
         )
-    return _with_moved_table(file, heads[0], section_size)
+    return _with_moved_table(file, rooms[0], section_size)
 
 
 def _in_slack(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock | None:
@@ -265,12 +265,12 @@ def _filled(
     return AddedBlock(start, vaddr, section, position, placed, load, is_inserted=False)
 
 
-def _placement(head: Head, rearranged: Rearranged, block: AddedBlock, size: int) -> Placement:
-    file = head.file
-    places = {i: SectionPlace(at + head.bias, at) for i, at in rearranged.staying.items()}
+def _placement(room: HeaderRoom, rearranged: Rearranged, block: AddedBlock, size: int) -> Placement:
+    file = room.file
+    places = {i: SectionPlace(at + room.bias, at) for i, at in rearranged.staying.items()}
     places.update((i, SectionPlace(at + block.bias, at)) for i, at in block.placed.items())
     moved = {i: place for i, place in places.items() if place.file_offset != file.sections[i].file_offset}
-    kept = filter(head.keeps, rearranged.file.segments)
+    kept = filter(room.keeps, rearranged.file.segments)
     segments = _with_section([_followed(file, s, moved) for s in kept], rearranged.file, block, size)
     has_left = any(group.has_build_id for group in rearranged.leaving)
     warning = "the build-id note moves out of the first page: core dumps no longer name the build-id"
@@ -316,7 +316,7 @@ def _with_section(
     return with_own_entry([*segments, entry])
 
 
-def _with_moved_table(file: LinkedFile, head: Head, size: int) -> Placement:
+def _with_moved_table(file: LinkedFile, room: HeaderRoom, size: int) -> Placement:
     """Return the placement after all that is loaded, with the program headers. The old ones stay, unused.
 
     They are as far from the first segment in the file as in memory: kernels before 5.18 compute AT_PHDR so. They are in
@@ -330,23 +330,23 @@ def _with_moved_table(file: LinkedFile, head: Head, size: int) -> Placement:
     page = max(_LARGEST_PAGE_SIZE, alignment_of(file))
     start = round_up(max(*(load.end_vaddr - bias for load in file.loads), file.loaded_end), page)
     if start - file.loaded_end > _LARGE_PADDING:
-        block = _table_block(head, file.loads[0], round_up(file.loaded_end, _GAP_WITH_ENTRY), size)
+        block = _table_block(room, file.loads[0], round_up(file.loaded_end, _GAP_WITH_ENTRY), size)
         if _may_grow(file, block):
-            return _moved_table(file, head, block, size)
+            return _moved_table(file, room, block, size)
     if start - file.loaded_end > _most_padding(file):
         raise EmbedError(
             "the program headers cannot grow; at the end of what is loaded, as far away in the file as in memory, they "
             f"would need {start - file.loaded_end:,} zeros, more than {_most_padding(file):,} (link with "
             "-z separate-code: that leaves room)"
         )
-    return _moved_table(file, head, _table_block(head, None, start, size), size)
+    return _moved_table(file, room, _table_block(room, None, start, size), size)
 
 
-def _table_block(head: Head, load: ProgramHeader | None, start: int, size: int) -> AddedBlock:
+def _table_block(room: HeaderRoom, load: ProgramHeader | None, start: int, size: int) -> AddedBlock:
     """Return a block of program headers and the section, from a file offset on."""
-    bias = head.file.loads[0].vaddr - head.file.loads[0].file_offset
-    table = start + (_GAP_WITH_ENTRY if any(s.type == c.PT_PHDR for s in head.kept) else 0)
-    section = table + PROGRAM_HEADER_SIZE * (len(head.kept) + (1 if load else 2))
+    bias = room.file.loads[0].vaddr - room.file.loads[0].file_offset
+    table = start + (_GAP_WITH_ENTRY if any(s.type == c.PT_PHDR for s in room.kept) else 0)
+    section = table + PROGRAM_HEADER_SIZE * (len(room.kept) + (1 if load else 2))
     return _inserted(AddedBlock(start, start + bias, section, section + size, {}, load, is_inserted=True))
 
 
@@ -357,11 +357,11 @@ def _may_grow(file: LinkedFile, block: AddedBlock) -> bool:
     return is_read_only and len(file.loads) > 1 and block.end_vaddr <= file.loads[1].vaddr // page * page
 
 
-def _moved_table(file: LinkedFile, head: Head, block: AddedBlock, size: int) -> Placement:
-    table = block.section_file_offset - PROGRAM_HEADER_SIZE * (len(head.kept) + (1 if block.load else 2))
+def _moved_table(file: LinkedFile, room: HeaderRoom, block: AddedBlock, size: int) -> Placement:
+    table = block.section_file_offset - PROGRAM_HEADER_SIZE * (len(room.kept) + (1 if block.load else 2))
     place = {"file_offset": table, "vaddr": table + block.bias, "paddr": table + block.bias}
-    segments = [s._replace(**place) if s.type == c.PT_PHDR else s for s in _with_section(head.kept, file, block, size)]
-    is_program = head.is_static or any(s.type == c.PT_INTERP for s in head.kept)
+    segments = [s._replace(**place) if s.type == c.PT_PHDR else s for s in _with_section(room.kept, file, block, size)]
+    is_program = room.is_static or any(s.type == c.PT_INTERP for s in room.kept)
     warning = "the program headers moved to the end of what is loaded; do not strip the file again: eu-strip damages it"
     if block.load:
         warning += ", and GNU strip its code"

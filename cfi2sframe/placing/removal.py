@@ -12,10 +12,10 @@ from cfi2sframe.constants.elf import PF_W, PT_GNU_SFRAME, PT_LOAD
 from cfi2sframe.elf.contents import FileData, Splice, is_equal, is_zero, overwrite, spliced
 from cfi2sframe.elf.headers import INACTIVE, SECTION_HEADER_SIZE, ProgramHeader
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.gate import LinkedFile, open_linked, with_own_entry
+from cfi2sframe.placing.checks import LinkedFile, open_linked, with_own_entry
 from cfi2sframe.placing.observed import expect_equal
+from cfi2sframe.placing.pyelftools_view import expect
 from cfi2sframe.placing.undo import NoOriginal, Original, Removal, original_of
-from cfi2sframe.placing.view import expect
 from cfi2sframe.range_map import Span
 
 _DEAD_HEADER: Final = "the original had a header of .sframe that led to no section; it is removed, too"

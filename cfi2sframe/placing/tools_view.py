@@ -9,7 +9,7 @@ from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.contents import have_same
 from cfi2sframe.elf.headers import SYMBOL_SIZE, ByteOrder
 from cfi2sframe.placing.loader_tables import extent_of
-from cfi2sframe.placing.view import FileView, expect, span_of
+from cfi2sframe.placing.pyelftools_view import FileView, expect, span_of
 from cfi2sframe.range_map import Span, touches, united
 
 _SYMBOL_TABLES = {"SHT_SYMTAB", "SHT_DYNSYM"}

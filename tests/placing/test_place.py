@@ -38,7 +38,7 @@ def test_refused_where_the_heap_would_move(monkeypatch: pytest.MonkeyPatch, tmp_
     program = heap_program(kind)
     with pytest.raises(EmbedError, match="may need its heap right after its data"):
         embed(program, tmp_path / "converted", LARGE)
-    monkeypatch.setattr(place, "is_end_fixed", lambda _file: False)
+    monkeypatch.setattr(place, "needs_fixed_heap", lambda _file: False)
     if kind == "nopie":
         # The judge sees what the dynamic loader knows.
         with pytest.raises(EmbedError, match="the heap starts elsewhere"):

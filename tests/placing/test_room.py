@@ -11,8 +11,8 @@ from cfi2sframe import load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.constants import elf as c
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.gate import open_linked
-from cfi2sframe.placing.head import slack_end
+from cfi2sframe.placing.checks import open_linked
+from cfi2sframe.placing.header_room import slack_end
 from cfi2sframe.placing.linked import plan_insertion
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.elf_asm import note

@@ -18,7 +18,7 @@ from cfi2sframe import load
 from cfi2sframe.constants.elf import DT_GNU_HASH, PT_INTERP
 from cfi2sframe.elf.contents import Splice, overwrite, spliced
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing import head, linked, moving, place
+from cfi2sframe.placing import header_room, linked, moving, place
 from cfi2sframe.placing.removal import proven_original, remove
 from cfi2sframe.placing.undo import (
     NOWHERE,
@@ -51,21 +51,21 @@ OTHER_RELEASES: Final = {
     "gap": (place, "_GAP_WITH_ENTRY", 256),
     "order of ways": (place, "_WAYS", place._WAYS[::-1]),
     "only a new segment": (place, "_WAYS", (place._NEW_SEGMENT,)),
-    "the heap": (place, "is_end_fixed", lambda _file: True),
+    "the heap": (place, "needs_fixed_heap", lambda _file: True),
     "interpreters": (place, "may_be_interpreter", lambda _file: True),
     "slack": (place, "slack_end", lambda _file, load: load.file_span.end),
     "the repeated note": (place, "repeated_note", lambda _file: None),
     "alignment of segments": (place, "alignment_of", lambda _file: 1 << 14),
     "tags": (moving, "TAG_OF_NAME", {".gnu.hash": DT_GNU_HASH}),
     "notes": (moving, "NAMED_NOTES", frozenset()),
-    "build-id": (head, "BUILD_ID_NAME", ".note.ABI-tag"),
+    "build-id": (header_room, "BUILD_ID_NAME", ".note.ABI-tag"),
     "following segments": (moving, "FOLLOWING_TYPES", frozenset({PT_INTERP})),
 }
 
 
 def _change(patch: pytest.MonkeyPatch, module: ModuleType, name: str, value: object) -> None:
     """Change a name in its module, and in those that have imported it."""
-    for each in (module, linked, place, head, moving):
+    for each in (module, linked, place, header_room, moving):
         if hasattr(each, name):
             patch.setattr(each, name, value)
 

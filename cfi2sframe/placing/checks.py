@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gate: a linked file as rewriting sees it, and the files that are refused.
+"""A linked file as rewriting sees it, and the files that are refused.
 
 The headers of a file that passes describe all of its bytes. What follows the loaded part may therefore move, by
 multiples of its alignment, as long as the headers are updated.
@@ -49,7 +49,7 @@ class DynamicEntry(NamedTuple):
 
 
 class LinkedFile(ElfImage):
-    """The image of a linked file that has passed the gate. The record of a conversion is no part of its bytes.
+    """The image of a linked file that has passed the checks. The record of a conversion is no part of its bytes.
 
     `stored` are the sections that have bytes in the file, in file order, without overlaps. `loaded_end` is the file
     offset of the first byte after all segments and allocated sections.

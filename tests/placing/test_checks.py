@@ -10,7 +10,7 @@ from cfi2sframe import load
 from cfi2sframe.constants.elf import PT_LOAD, PT_NOTE, SHF_ALLOC
 from cfi2sframe.elf.headers import parse_file_header, parse_program_headers
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing.gate import open_linked
+from cfi2sframe.placing.checks import open_linked
 from cfi2sframe.placing.linked import plan_insertion
 from tests.support.needs import attempt, need
 from tests.support.placing.embedded import (

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, ProgramHeader
-from cfi2sframe.placing.gate import LinkedFile, round_up
+from cfi2sframe.placing.checks import LinkedFile, round_up
 from cfi2sframe.placing.moving import (
     BUILD_ID_NAME,
     ENCLOSING_TYPES,
@@ -101,15 +101,17 @@ def repeated_note(file: LinkedFile) -> ProgramHeader | None:
     return None
 
 
-class Head:
+class HeaderRoom:
     """What follows the program headers in their segment and in unused zeros after it, up to what cannot move.
 
     Bytes there that no section, program header or dynamic entry has are free, whatever fills them: patchelf leaves
-    zeros, X or Z where a section was. Without `repeated`, a program header, there is more room. `known` is another head
-    of the file, which knows who refers to what.
+    zeros, X or Z where a section was. Without `repeated`, a program header, there is more room. `known` is another
+    `HeaderRoom` of the file, which knows who refers to what.
     """
 
-    def __init__(self, file: LinkedFile, repeated: ProgramHeader | None = None, known: "Head | None" = None) -> None:
+    def __init__(
+        self, file: LinkedFile, repeated: ProgramHeader | None = None, known: "HeaderRoom | None" = None
+    ) -> None:
         self.file = file
         self.is_static = file.header.type == c.ET_EXEC and not any(
             segment.type in (c.PT_INTERP, c.PT_DYNAMIC) for segment in file.segments
