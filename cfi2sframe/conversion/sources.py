@@ -50,7 +50,8 @@ def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> FoundCfi:
 
     The kind "code" takes all that the file has, which may be none. Otherwise raises `RequestError` when there is none
     of the kind asked for, and `UnfitError` when there is no CFI at all. Raises `UnfitError` for a separate debug file,
-    `ElfError` or `CfiError` when the best source cannot be read; a lesser source that cannot be read is `unread`.
+    `ElfError` or `CfiError` when the best source cannot be read. What does not fit (of an old version of Go, or from
+    before BOLT) and lesser sources that cannot be read are `unread`.
     """
     _refuse_debug_file(image)
     if kind is not None and kind != "code":
@@ -60,17 +61,21 @@ def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> FoundCfi:
         return FoundCfi(tuple(found))
     sections: list[CfiSection | FunctionTable] = []
     unread: list[UnreadSource] = []
+    unfit: list[UnfitError] = []
     for each, finder in _FINDERS.items():
-        if not sections:
-            sections += finder(image)
-            continue
         try:
             sections += finder(image)
         except (ElfError, CfiError) as error:
+            if isinstance(error, UnfitError):
+                unfit.append(error)
+            elif not sections:
+                raise
             unread.append(UnreadSource.of(SOURCE_NAMES[each], error))
     if not sections and any(section.name.startswith(".gnu.lto_") for section in image.sections):
         raise UnfitError("LTO bytecode without machine code: convert the linked file")
     if not sections and kind is None:
+        if unfit:
+            raise unfit[0]
         hint = "a separate debug file (--debug-file) may have some, and convert --from code needs none"
         raise UnfitError(f"no call frame information: no .eh_frame, .debug_frame or .gopclntab; {hint}")
     return FoundCfi(tuple(sections), tuple(unread))

@@ -156,7 +156,10 @@ class EntryWalk:
         Raises `CfiError` when it is damaged or there is none.
         """
         if offset not in self.cies:
-            if not 0 <= offset <= len(self.data) - 8:
+            last = len(self.data) - 8
+            if self.is_eh_frame and 0 <= offset + (1 << 32) <= last:
+                raise CfiError("its CIE follows it, where .eh_frame has CIEs before their FDEs")
+            if not 0 <= offset <= last:
                 raise CfiError("the CIE pointer is outside the section")
             no_cie = CfiError("the CIE pointer does not point to a CIE")
             try:

@@ -272,6 +272,7 @@ class EntriesReader:
             else:
                 self.read_bytes(section)
         clipped = self.clip_at_ends_of_code()
+        self.empty_discarded()
         self.cut_at_ends()
         columns = self.starts, self.sizes, self.start_offsets, self.program_of
         return CfiEntries(*columns, tuple(self.programs), self.sections, clipped), tuple(self.damaged)
@@ -288,6 +289,27 @@ class EntriesReader:
                 self.sizes[order[place]] = end - starts[place]
                 clipped[order[place]] = ends[place] - end
         return clipped
+
+    def empty_discarded(self) -> None:
+        """Take the code from FDEs of functions that the linker has discarded, where it has code at their addresses.
+
+        Linkers give them the addresses 0 or 1. At most one FDE there has a function: that of the size of the symbol at
+        0 or, without one, the only one that ends before other FDEs start.
+        """
+        if self.image.code_end_of(0) is None:
+            return
+        low = [fde for fde, start in enumerate(self.starts) if start <= 1 and self.sizes[fde]]
+        live = [fde for fde in low if self.starts[fde] == 0]
+        symbol = self.image.functions({0}).get(0)
+        if symbol is not None and symbol.size:
+            live = [fde for fde in live if self.sizes[fde] == symbol.size]
+        else:
+            following = min((start for start in self.starts if start > 1), default=1 << 64)
+            live = [fde for fde in live if self.sizes[fde] <= following]
+        if len({(self.sizes[fde], self.program_of[fde]) for fde in live}) > 1:
+            live = []
+        for fde in set(low).difference(live):
+            self.sizes[fde] = 0
 
     def cut_at_ends(self) -> None:
         """Give FDEs that end before their program's last row starts another program, without the rows past the end."""

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.headers import ElfSection
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.errors import ElfError
+from cfi2sframe.errors import ElfError, UnfitError
 
 CfiKind = Literal["eh_frame", "debug_frame", "gopclntab", "debug_file", "code"]
 
@@ -90,9 +90,12 @@ def eh_frames(image: ElfImage) -> tuple[CfiSection, ...]:
 def debug_frames(image: ElfImage) -> tuple[CfiSection, ...]:
     """Return all sections named `.debug_frame`, decompressed.
 
-    Raises `ElfError` when one cannot be read.
+    Raises `ElfError` when one cannot be read, `UnfitError` when BOLT has rewritten the file.
     """
-    return _sections(image, list(image.sections_named(".debug_frame")), "debug_frame")
+    sections = list(image.sections_named(".debug_frame"))
+    if sections and any(image.sections_named(".note.bolt_info")):
+        raise UnfitError("it describes the code as it was before BOLT (.note.bolt_info)", ".debug_frame")
+    return _sections(image, sections, "debug_frame")
 
 
 def debug_file_frames(image: ElfImage) -> tuple[CfiSection, ...]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files with several sources of CFI: who holds an address, and what cannot be read."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from cfi2sframe.constants.elf import EM_X86_64
 from cfi2sframe.conversion.convert import convert_image
 from cfi2sframe.conversion.options import Options
 from cfi2sframe.conversion.reasons import Fate, UnreadSource
+from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import emit
-from cfi2sframe.errors import CfiError
+from cfi2sframe.errors import CfiError, UnfitError
 from cfi2sframe.jobs.conversion import refusal_of, warnings_of
 from cfi2sframe.report.coverage import coverage_data
 from cfi2sframe.report.coverage_report import coverage_report
@@ -152,6 +154,25 @@ def test_a_lesser_source_that_cannot_be_walked() -> None:
         convert_image(image, Options(source="debug_frame"))
     with pytest.raises(CfiError, match="exceeds the section"):
         convert_image(load(asm.elf_file(EM_X86_64, (*text(), damaged)), "alone"))
+
+
+def test_what_bolt_has_left_as_it_was() -> None:
+    """Its note says that the code has moved since; `.eh_frame` has moved with it."""
+    frame, note = debug_frame(AMD64, frame_of(AMD64, 64, 16, 48)), asm.Section(".note.bolt_info", bytes(16), 7)
+    own = (frame_of(AMD64, 0, 16, 24, of_eh_frame=True),)
+    assert sorted(held(both(AMD64, own, frame))) == [*range(16), *range(64, 80)]
+    image = both(AMD64, own, frame, note)
+    reason = "it describes the code as it was before BOLT (.note.bolt_info)"
+    assert sorted(held(image)) == list(range(16))
+    assert warnings_of(account(convert(image))) == (f".debug_frame is not used: {reason}",)
+    with pytest.raises(UnfitError, match=re.escape(f".debug_frame: {reason}")):
+        convert_image(image, Options(source="debug_frame"))
+    alone = load(asm.elf_file(EM_X86_64, (*text(), frame, note)), "alone")
+    with pytest.raises(UnfitError, match=re.escape(f".debug_frame: {reason}")):
+        convert_image(alone)
+    assert find_cfi(alone, "code") == ((), (UnreadSource(".debug_frame", reason),))
+    # Without a section to be stale, the note is of no interest.
+    assert convert_image(both(AMD64, own, note)).cfi.unread == ()
 
 
 def text() -> tuple[asm.Section, ...]:

@@ -323,6 +323,7 @@ def two_functions() -> tuple[asm.EhFrame, bytearray, int, int]:
     [
         (4, b"\x00\xff\xff\xff", "the CIE pointer is outside the section"),
         (4, b"\x00\x00\x10\x00", "the CIE pointer is outside the section"),
+        (4, b"\xf0\xff\xff\xff", "its CIE follows it, where .eh_frame has CIEs before their FDEs"),
         (4, b"\x10\x00\x00\x00", "the CIE pointer does not point to a CIE"),
         (4, b"\x04\x00\x00\x00", "the CIE pointer does not point to a CIE"),
         (4, b"\x01\x00\x00\x00", "the CIE pointer does not point to a CIE"),

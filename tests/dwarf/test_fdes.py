@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from cfi2sframe import load
+from cfi2sframe import convert, load, verify
 from cfi2sframe.abi import AARCH64_BE, AMD64, Arch
 from cfi2sframe.conversion.sources import Cfi, find_cfi, read_programs
 from cfi2sframe.elf.cfi import CfiSection
 from cfi2sframe.elf.image import ElfImage
 from tests.golden.expected import objects
 from tests.support.dwarf import cfi_asm as asm
-from tests.support.elf.samples import FRAME_VADDR, TEXT_VADDR, cie_of, linked
+from tests.support.elf.samples import CODE, FRAME_VADDR, TEXT_VADDR, cie_of, linked
 
 UNKNOWN = b"\x3f"
 
@@ -87,3 +87,56 @@ def test_an_indirect_pointer_is_loaded_from_the_image(arch: Arch) -> None:
     assert list(cfi.entries.starts) == [TEXT_VADDR]
     (damaged,) = cfi_through(0x7FFF_0000).damaged
     assert "indirect pointer through 0x7fff0000" in damaged.error.reason
+
+
+#: Ranges of FDEs as start and size, by the offset of the CFA that tells them apart: a dead function, two live ones.
+DEAD, LIVE, NEXT = (0, 0x3A, 24), (0, 0x1B, 16), (0x20, 0x1D, 32)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "symbol_size", "kept"),
+    [
+        # As GNU ld --gc-sections leaves them, in either order.
+        ((DEAD, LIVE, NEXT), 0x1B, (16, 32)),
+        ((LIVE, DEAD, NEXT), 0x1B, (16, 32)),
+        # Without symbols: a function does not reach into the next one.
+        ((DEAD, LIVE, NEXT), 0, (16, 32)),
+        ((DEAD, LIVE, (0, 8, 40), NEXT), 0, (32,)),
+        ((DEAD, LIVE), 0, ()),
+        ((LIVE,), 0, (16,)),
+        ((DEAD,), 0, (24,)),
+        ((DEAD, NEXT), 0, (32,)),
+        # The symbol's function has no FDE, or two: one is dead.
+        ((DEAD, NEXT), 0x1B, (32,)),
+        ((LIVE, (0, 0x1B, 40), NEXT), 0x1B, (32,)),
+        ((LIVE, LIVE, NEXT), 0x1B, (16, 16, 32)),
+        ((LIVE, (0, 8, 40), NEXT), 0x1B, (16, 32)),
+        ((LIVE, (0, 8, 40), NEXT), 0x1A, (32,)),
+        ((LIVE, (0, 8, 16), NEXT), 0, (32,)),
+        (((0, 0, 40), LIVE, NEXT), 0, (16, 32)),
+        # The other mark.
+        (((1, 0x3A, 24), LIVE, NEXT), 0x1B, (16, 32)),
+        (((1, 0x1A, 24), LIVE, NEXT), 0, (16, 32)),
+        (((1, 0x3A, 24), NEXT), 0, (32,)),
+    ],
+)
+def test_fdes_of_discarded_functions_where_there_is_code(
+    ranges: tuple[tuple[int, int, int], ...], symbol_size: int, kept: tuple[int, ...]
+) -> None:
+    cie = cie_of(AMD64, augmentation="")
+    fdes = tuple(asm.Fde(cie, start, size, (asm.def_cfa_offset(offset),)) for start, size, offset in ranges)
+    frame = asm.Section(".debug_frame", asm.EhFrame(fdes, debug_frame=True).assemble())
+    symbols = (asm.Symbol("first", 0, symbol_size),) if symbol_size else ()
+    text = asm.Section(".text", bytes(0x100), 1, CODE, 0)
+    segments = (asm.Segment(1, 5, (".text",)),)
+    data = asm.elf_file(AMD64.elf_machine, (text, frame), file_type=2, segments=segments, symbols=symbols)
+    conversion = convert(load(data, "p"))
+    entries = conversion.cfi.entries
+    offsets = [entry.program.table.states[0].cfa for entry in entries if entry.size]
+    assert [rule and getattr(rule, "offset", None) for rule in offsets] == list(kept)
+    assert not kept or verify(conversion).is_clean
+    # Where no code is at these addresses, nothing is decided by them.
+    above = asm.elf_file(
+        AMD64.elf_machine, (text._replace(addr=0x20), frame), file_type=2, segments=segments, symbols=symbols
+    )
+    assert list(cfi_of(load(above)).entries.sizes) == [size for _, size, _ in ranges]
