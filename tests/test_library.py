@@ -179,13 +179,18 @@ def test_everything_prints_in_a_line() -> None:
     assert [text for text in texts if len(text) > 200 or "\n" in text] == []
     assert texts[0].startswith("<ElfImage /bin/ls: ")
     assert texts[2].startswith("<Conversion of /bin/ls: version 3, ")
+    assert texts[-1].startswith(f"<Emitted: /bin/ls with .sframe at 0x{emitted.conversion.section_vaddr:x}, ")
 
 
 def test_a_conversion_says_what_it_leaves_out(program: Path) -> None:
     assert repr(cfi2sframe.convert(program)) == f"<Conversion of {program}: version 3, 1 function, 60 bytes>"
     undefined = asm.Fde(cie_of(AMD64), TEXT_VADDR, 16, (asm.undefined(16),))
-    text = repr(cfi2sframe.convert(cfi2sframe.load(linked_file(AMD64, (undefined,)), "p"), version=1))
-    assert text == "<Conversion of p: version 1, 0 functions, 0 bytes, 1 FDE left out>"
+    conversion = cfi2sframe.convert(cfi2sframe.load(linked_file(AMD64, (undefined,)), "p"), version=1)
+    assert repr(conversion) == "<Conversion of p: version 1, 0 functions, 0 bytes, 1 FDE left out>"
+    with pytest.raises(
+        errors.InputError, match=r"^p: SFrame version 1 can describe none of the functions; there is no"
+    ):
+        cfi2sframe.verify(conversion)
 
 
 def test_differences_print_as_verify_prints_them(program: Path) -> None:

@@ -76,10 +76,10 @@ def _page() -> Iterator[str]:
     parser = make_parser()
     yield f'.TH {PROGRAM.upper()} 1 "" "{PROGRAM} {__version__}" "User Commands"'
     yield from (".SH NAME", f"{PROGRAM} \\- make SFrame sections from the DWARF CFI of finished ELF files")
-    yield from (".SH SYNOPSIS", *_literal(parser.usage or ""))
+    yield from (".SH SYNOPSIS", *_usage(parser))
     yield from (".SH DESCRIPTION", _text(parser.description or ""))
     for verb, child in parsers_of(parser).items():
-        yield from (f".SH {verb.upper()}", *_literal(child.usage or ""), ".PP")
+        yield from (f".SH {verb.upper()}", *_usage(child), ".PP")
         yield _text(" ".join((child.description or "").split()))
         for group in child._action_groups:  # noqa: SLF001
             actions = [each for each in group._group_actions if each.help != argparse.SUPPRESS]  # noqa: SLF001
@@ -89,6 +89,11 @@ def _page() -> Iterator[str]:
         yield from (".PP", *_literal(child.epilog or ""))
     yield from (".SH NOTES", *_literal(parser.epilog or ""))
     yield from (".SH SEE ALSO", f".BR {PROGRAM}\\-ld (1),", ".BR readelf (1),", ".BR ld (1),", ".BR elf (5)")
+
+
+def _usage(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Yield the lines of a usage, which argparse wants below the first one's "usage: "."""
+    yield from _literal((parser.usage or "").replace("\n" + " " * len("usage: "), "\n"))
 
 
 def _argument(parser: argparse.ArgumentParser, action: argparse.Action) -> Iterator[str]:

@@ -67,6 +67,9 @@ def test_the_man_page(share: Path) -> None:
     assert [line for line in lint if "missing date" not in line] == []
     env = {"PATH": os.environ["PATH"], "MANWIDTH": "1000", "LC_ALL": "C.UTF-8"}
     text = run("man", "-l", share / MAN_PAGE, env=env).out
+    synopsis = text.partition("\nSYNOPSIS\n")[2].partition("\n\n")[0].splitlines()
+    assert len(synopsis) == 3
+    assert {line[: line.index("cfi2sframe")] for line in synopsis} == {" " * 7}
     for verb in VERBS:
         assert re.search(rf"^{verb.upper()}$", text, re.MULTILINE), verb
         for name in option_names(verb) - {"-h", "--help"}:

@@ -424,6 +424,16 @@ def test_verify_finds_functions_that_reach_over_code(gap: bytes) -> None:
     assert findings(image, (0, SIZE + 1, rows), second) == [("extra", SIZE)]
 
 
+def test_what_is_made_here_reaches_over_padding() -> None:
+    """Sections of others need not."""
+    conversion = convert(two_functions(NOP[AMD64] * 8), level=1)
+    bare = conversion.section._replace(sizes=(SIZE, SIZE))
+    assert conversion.section.sizes == (SIZE + 8, SIZE)
+    assert verify(conversion, bare).is_clean
+    ours = conversion._replace(data=section_bytes(bare, AMD64, conversion.section_vaddr))
+    assert [(found.kind, found.vaddr) for found in verify(ours).differences] == [("missing", TEXT_VADDR + SIZE)]
+
+
 def test_raw_sections_of_objects() -> None:
     """A function of a raw section is known by its offset and its size, with padding or without."""
     image = object_with()
