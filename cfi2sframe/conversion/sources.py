@@ -92,7 +92,8 @@ class Cfi(NamedTuple):
     """All call frame information of an image; `damaged` is sorted by section and offset.
 
     `sections` are those that were read, `unread` those that could not be; the best source is never among these.
-    `underived` is the code without CFI from whose instructions no rows follow; None where nobody asked for such rows.
+    `underived` is the code without CFI, and without rules of Go's table, from whose instructions no rows follow; None
+    where nobody asked for such rows.
     """
 
     sections: tuple[CfiSection | FunctionTable, ...]

@@ -2,11 +2,11 @@
 """Rows from instructions as one more source of CFI, for code that no CFI covers.
 
 CFI is better than what instructions tell, so nothing is derived for an address that an FDE or a PLT stub holds, even if
-that cannot be described; nor for padding.
+that cannot be described; nor for padding. Only functions for which Go's table has no rule may get rows.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
@@ -63,12 +63,13 @@ def _derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[int], bool] | None)
     derived = _DERIVED.get(image)
     if derived is None:
         # Where stubs are does not depend on the version.
-        covered = _functions(map_code(image, cfi.entries, SFRAME_VERSION_3))
+        code_map = map_code(image, cfi.entries, SFRAME_VERSION_3)
+        covered, without_rules = _functions(code_map, frozenset(cfi.entries.without_rules))
         if next(code_outside(image, covered), None) is None:
             return cfi._replace(underived=())
         from cfi2sframe.instructions.derive import derive
 
-        derived = _DERIVED[image] = placeable(image, derive(image, covered))
+        derived = _DERIVED[image] = placeable(image, derive(image, covered, without_rules))
     functions = derived.functions
     if is_wanted is not None:
         functions = tuple([function for function in functions if is_wanted(function.start_vaddr)])
@@ -130,8 +131,13 @@ def _local_symbols(image: ElfImage) -> dict[int, tuple[int, int]]:
     return found
 
 
-def _functions(code_map: CodeMap) -> list[Span]:
-    """Return the ranges that FDEs and PLT stubs hold, ascending, each by itself: a function may begin at each start."""
-    held = [Span(start, end) for start, end, owner in code_map.owners if owner is not None]
+def _functions(code_map: CodeMap, without_rules: Container[object]) -> tuple[list[Span], list[Span]]:
+    """Return the ranges that FDEs and PLT stubs hold, and of FDEs `without_rules`, whose code they do not cover.
+
+    Both ascend, each range by itself: a function may begin at each start.
+    """
+    held = [(Span(start, end), owner) for start, end, owner in code_map.owners if owner is not None]
     left_out = [(stub.start_vaddr, stub.start_vaddr + stub.size) for stub in code_map.stubs.left_out]
-    return sorted([*held, *without(left_out, held)])
+    covered = [span for span, owner in held if owner not in without_rules]
+    covered += without(left_out, [span for span, _ in held])
+    return sorted(covered), [span for span, owner in held if owner in without_rules]

@@ -126,23 +126,29 @@ class CfiEntries:
         self.clipped: Final = clipped or {}
 
     @cached_property
+    def without_rules(self) -> tuple[FdeIndex, ...]:
+        """The functions for which Go's table has no rules: they switch stacks, or pop what they have not pushed."""
+        of_go = cast("Sequence[FdeIndex]", self.sources.get("gopclntab", ()))
+        if not of_go:
+            return ()
+        tables = [program.table for program in self.programs]
+        empty = {place for place, (_, rows, _) in enumerate(tables) if len(rows) == 1 and rows[0].cfa is None}
+        return tuple([fde for fde in of_go if self.program_of[fde] in empty])
+
+    @cached_property
     def precedence(self) -> tuple[Sequence[FdeIndex], ...]:
         """The numbers of all FDEs in groups: an address belongs to the first group that has an FDE there.
 
-        These are the sources. Before `.debug_frame` come the functions for which Go's table has no rules: they switch
-        stacks, or pop what they have not pushed (`runtime.systemstack`, `mcall`, `gogo`, `morestack`, `asmcgocall`),
-        and Go's `.debug_frame` keeps one rule all through each.
+        These are the sources. Before `.debug_frame` come the functions for which Go's table has no rules
+        (`runtime.systemstack`, `mcall`, `gogo`, `morestack`, `asmcgocall`): Go's `.debug_frame` keeps one rule all
+        through each. Before these come rows from instructions, of which only those functions have any.
         """
-        groups = [cast("Sequence[FdeIndex]", fdes) for fdes in self.sources.values()]
-        kinds = list(self.sources)
-        if "gopclntab" in kinds and "debug_frame" in kinds:
-            tables = [program.table for program in self.programs]
-            empty = {place for place, (_, rows, _) in enumerate(tables) if len(rows) == 1 and rows[0].cfa is None}
-            of_go = groups[kinds.index("gopclntab")]
-            without_rules = [fde for fde in of_go if self.program_of[fde] in empty]
-            groups[kinds.index("gopclntab")] = sorted(set(of_go).difference(without_rules))
-            groups.insert(kinds.index("debug_frame"), without_rules)
-        return tuple(groups)
+        groups = {kind: cast("Sequence[FdeIndex]", fdes) for kind, fdes in self.sources.items()}
+        if not self.without_rules:
+            return tuple(groups.values())
+        groups["gopclntab"] = sorted(set(groups["gopclntab"]).difference(self.without_rules))
+        first = (groups.pop("eh_frame", ()), groups.pop("code", ()), self.without_rules)
+        return tuple([group for group in (*first, *groups.values()) if group])
 
     def rank_of(self, fde: int) -> int:
         """Return how many groups of `precedence` are better than that of an FDE."""

@@ -19,7 +19,7 @@ from cfi2sframe.instructions.function import Followed
 from cfi2sframe.instructions.machine import Machine
 from cfi2sframe.instructions.rows import SignalCode, row_of, signal_code
 from cfi2sframe.instructions.states import NO_CALLER, NUMBER, State, Underived, ra_place
-from cfi2sframe.range_map import ADDRESS_END, Distinct, RangeMap, Span
+from cfi2sframe.range_map import ADDRESS_END, Distinct, RangeMap, Span, bytes_of
 from cfi2sframe.why import Reason
 
 _REASONS: Final = (
@@ -52,9 +52,10 @@ class _Row(NamedTuple):
     is_signal_frame: bool = False
 
 
-def derive(image: ElfImage, covered: Sequence[Span]) -> Derived:
+def derive(image: ElfImage, covered: Sequence[Span], functions: Sequence[Span] = ()) -> Derived:
     """Derive rows for the executable code outside of `covered`, the ascending ranges of what other sources describe.
 
+    `functions` are ranges outside of these, ascending, that are known to be entered at their starts only.
     Raises `InputError` where capstone cannot be loaded, `ElfError` when headers claim more code than any file has.
     """
     spans = [gap for _, gap in code_outside(image, covered)]
@@ -66,12 +67,12 @@ def derive(image: ElfImage, covered: Sequence[Span]) -> Derived:
     entries: set[int] = set()
     code = Code(image, spans, "code without CFI is read", "without --from code, only CFI is read", entries)
     canvas = _Canvas(image, spans, code.abi)
-    entries |= find_candidates(image, code, covered)
-    search = _Search(code, canvas, entries)
+    search = _Search(code, canvas, entries, functions)
+    entries |= search.beginnings({*find_candidates(image, code, covered), *[start for start, _ in functions]})
     first = search.follow_process(process_entry(image, code))
     search.follow(set(entries))
     search.sweep()
-    starts = {vaddr for vaddr, summary in search.machine.summaries.items() if summary.returns}
+    starts = search.beginnings({vaddr for vaddr, found in search.machine.summaries.items() if found.returns})
     if first is not None:
         canvas.paint_outermost(first)
         starts.add(first.entry)
@@ -83,19 +84,26 @@ def derive(image: ElfImage, covered: Sequence[Span]) -> Derived:
 class _Search:
     """Tries candidates, and what the functions refer to that are proved by that."""
 
-    def __init__(self, code: Code, canvas: "_Canvas", entries: set[int]) -> None:
+    def __init__(self, code: Code, canvas: "_Canvas", entries: set[int], functions: Sequence[Span]) -> None:
         self.code = code
         self.canvas = canvas
         self.entries = entries
+        self._inside = inside = bytes_of((start + 1, end) for start, end in functions)
         self._waiting = waiting = set[int]()
 
         # No method, with which search and machine would refer to each other.
         def take(function: Followed) -> None:
+            if function.entry in inside:
+                return
             if function.proven:
                 waiting.update(function.calls, (v for v in function.labels if v not in function.proven))
             canvas.paint(function)
 
         self.machine = Machine(code, take)
+
+    def beginnings(self, vaddrs: set[int]) -> set[int]:
+        """Return the addresses that are not inside of functions whose starts are known."""
+        return {vaddr for vaddr in vaddrs if vaddr not in self._inside}
 
     def follow_process(self, entry: int | None) -> Followed | None:
         """Follow control from where a process begins: nothing has called it, so what it calls needs no proof of it."""
@@ -113,7 +121,7 @@ class _Search:
             for vaddr in sorted(found):
                 if vaddr not in self.machine.summaries and self.code.holds(vaddr) and not self.canvas.has_row(vaddr):
                     self.machine.follow(vaddr)
-            found = self._waiting - self.entries
+            found = self.beginnings(self._waiting - self.entries)
             self._waiting.clear()
 
     def sweep(self) -> None:
@@ -123,7 +131,7 @@ class _Search:
         while vaddr is not None:
             instruction = self.code.at(vaddr)
             end = vaddr + (instruction.size if instruction is not None else self.code.abi.arch.instruction_alignment)
-            if instruction is not None and vaddr not in self.code.executed:
+            if instruction is not None and vaddr not in self.code.executed and vaddr not in self._inside:
                 tried = sweeper.follow(vaddr)
                 if vaddr in tried.proven:
                     self.follow({vaddr})

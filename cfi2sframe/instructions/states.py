@@ -83,7 +83,8 @@ def entry_state(arch: Arch) -> State:
 def after(state: State, steps: tuple[Step, ...], vaddr: int, sp: int, kept: int) -> State:
     """Return the state after the steps of the instruction at an address.
 
-    Raises `RefusedError` where SP gets lost, or where the state cannot be that of the instruction.
+    Raises `RefusedError` where SP gets lost, and no register says where the CFA is, or where the state cannot be that
+    of the instruction.
     `kept` bytes below SP are remembered when it moves up.
     """
     for step in steps:
@@ -110,7 +111,11 @@ def after(state: State, steps: tuple[Step, ...], vaddr: int, sp: int, kept: int)
         _set(new, step.register, value)
         if step.register == sp:
             if value is None or not _is_in_frame(value):
-                raise RefusedError(Reason.UNKNOWN)
+                if not _has_cfa(new, sp):
+                    raise RefusedError(Reason.UNKNOWN)
+                # Another stack, perhaps. Only what comes back from there returns.
+                _forget_base(new, vaddr, sp)
+                value = new[sp] = (vaddr, 0)
             _drop_popped(new, value, kept)
     new.pop(BETWEEN, None)
     return new
@@ -138,7 +143,7 @@ def joined(vaddr: int, known: State, state: State, sp: int) -> State:
     Where SP differs, another register has to say where the CFA is: a loop that touches a large frame page by page.
     """
     if known[sp] != state[sp]:
-        if not any(v[0] == CFA and state.get(k) == v for k, v in known.items() if isinstance(k, int) and k != sp):
+        if not _has_cfa({k: v for k, v in known.items() if state.get(k) == v}, sp):
             raise RefusedError(Reason.PATHS_DISAGREE)
         state = {**state, sp: (vaddr, 0)}
         if known[sp] != (vaddr, 0):
@@ -179,6 +184,11 @@ def word_of(value: Value | TableWord | None) -> int | None:
 def _is_in_frame(value: Value | TableWord) -> bool:
     """Whether a value is an address in a frame."""
     return value[0] == CFA or value[0] >= 0
+
+
+def _has_cfa(state: State, sp: int) -> bool:
+    """Whether another register than SP says where the CFA is."""
+    return any(value[0] == CFA for key, value in state.items() if isinstance(key, int) and key != sp)
 
 
 def _result(state: State, step: Step) -> Value | TableWord | None:

@@ -120,7 +120,7 @@ def truth_column(
             deltas, claimed = programs[program_of[entry]]
             starts = [start + delta for delta in deltas]
         else:
-            starts, claimed, end = _overlapping(claims, entries, cluster)
+            starts, claimed, end = _overlapping(claims, entries, cluster, evidence_of)
         column.append(starts, claimed, padding_ends.get(end, end))
     _evaluate_at_pcs(column, claims, arch)
     for start, end, state, _ in stubs:
@@ -142,7 +142,9 @@ def _clusters(fdes: Sequence[Fde]) -> Iterator[list[Fde]]:
         yield cluster
 
 
-def _overlapping(claims: Distinct[Claim], entries: CfiEntries, fdes: Sequence[Fde]) -> tuple[list[int], list[int], int]:
+def _overlapping(
+    claims: Distinct[Claim], entries: CfiEntries, fdes: Sequence[Fde], evidence_of: Mapping[int, Evidence]
+) -> tuple[list[int], list[int], int]:
     """Return what FDEs that overlap, sorted by start, claim: addresses, the indices of claims, and where they end.
 
     Of the FDEs of the best source at an address, any may be the truth. The first one is that which unwinders find: the
@@ -172,7 +174,8 @@ def _overlapping(claims: Distinct[Claim], entries: CfiEntries, fdes: Sequence[Fd
                 (program.cie, program.table.states[bisect_right(program.table.starts, vaddr - fde.start) - 1])
                 for fde, program in zip(best, programs, strict=True)
             ]
-            claimed.append(claims.number_of(Claim(tuple(rows), fdes=best)))
+            evidence = evidence_of.get(entries.program_of[best[0].entry], "cfi")
+            claimed.append(claims.number_of(Claim(tuple(rows), fdes=best, evidence=evidence)))
     return starts, claimed, max(fde.end for fde in fdes)
 
 

@@ -94,7 +94,7 @@ def give(
     """Have the analysis give these functions, or raise an error; return what is covered whenever it is asked."""
     asked: list[tuple[Span, ...]] = []
 
-    def derive(_: ElfImage, covered: Sequence[Span]) -> Derived:
+    def derive(_: ElfImage, covered: Sequence[Span], _entered_at_start: Sequence[Span]) -> Derived:
         asked.append(tuple(covered))
         if error is not None:
             raise error

@@ -92,13 +92,15 @@ def go_file(
     *more: asm.Section,
     name: str = ".gopclntab",
     code_size: int = 0x1000,
+    code: bytes = b"",
 ) -> bytes:
-    """Return a linked file with a table, and with more sections."""
+    """Return a linked file with a table, and with more sections; without `code`, its size has to do."""
+    text_type, size = (1, 0) if code else (SHT_NOBITS, code_size)
     data = table if isinstance(table, bytes) else table.assemble(arch)
     return asm.elf_file(
         arch.elf_machine,
         (
-            asm.Section(".text", b"", SHT_NOBITS, CODE, TEXT_VADDR, nobits_size=code_size),
+            asm.Section(".text", code, text_type, CODE, TEXT_VADDR, nobits_size=size),
             asm.Section(name, data, 1, SHF_ALLOC, TABLE_VADDR, align=32),
             *more,
         ),

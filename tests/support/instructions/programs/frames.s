@@ -245,6 +245,28 @@
     ret
     endf
 
+## another stack, and FP says where the CFA is
+    func f
+    push rbp
+    .cfi_def_cfa_offset 16
+    .cfi_offset rbp, -16
+    mov rbp, rsp
+    push rbx
+    .cfi_def_cfa_offset 24
+    mov rsp, [rdi]
+    .cfi_def_cfa rbp, 16
+    push rax
+    call rsi
+    lea rsp, [rbp-8]
+    .cfi_def_cfa rsp, 24
+    pop rbx
+    .cfi_def_cfa_offset 16
+    pop rbp
+    .cfi_def_cfa_offset 8
+    .cfi_restore rbp
+    ret
+    endf
+
 ## the RA is overwritten
     func f
     test edi, edi

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions for which Go's table has no rule, and instructions may have one, with `--from code`."""
+
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from cfi2sframe import account, load
+from cfi2sframe.abi import AMD64
+from cfi2sframe.abi.rule import Rule
+from cfi2sframe.api import convert, decode_made, verify
+from cfi2sframe.conversion.options import Options
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.emit import emit
+from cfi2sframe.why import Reason
+from tests.support.conversion.sums import convert_checked
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, cie_of
+from tests.support.gotable.go_programs import go_build
+from tests.support.gotable.go_table import SP_WRITE, GoFunction, GoTable, go_file
+
+FROM_CODE: Final = Options(source="code", level=1)
+
+#: push rbp; mov rbp, rsp; mov rsp, [rdi]; call rsi; mov rsp, rbp; pop rbp; ret
+KEEPS_FP = bytes.fromhex("55 4889e5 488b27 ffd6 4889ec 5d c3")
+#: mov rsp, [rdi]; call rsi; mov rsp, [rsp]; nop; push rbp; pop rbp; ret. Seen from the push on, it returns.
+KEEPS_NOTHING = bytes.fromhex("488b27 ffd6 488b2424 90 55 5d c3")
+#: test edi, edi; je to the end; mov rdx, rsp; mov rsp, [rdi]; call rsi; mov rsp, [rsp]; ret; push rbp; pop rbp; ret
+RETURNS_BEFORE = bytes.fromhex("85ff 740d 4889e2 488b27 ffd6 488b2424 c3 55 5d c3")
+#: push rbp; pop rbp; ret
+PLAIN = bytes.fromhex("55 5d c3")
+
+
+def go_image(*codes: bytes, flags: int = SP_WRITE, debug_frame: bool = False, eh_frame: int = 0) -> ElfImage:
+    """Return a file whose table has a function for each of `codes`, without depths that are true.
+
+    `debug_frame`: it has an FDE of one row for each of them; `eh_frame`: an FDE for so many bytes, 64 below the CFA.
+    """
+    starts = list(accumulate(map(len, codes), initial=0))
+    functions = [GoFunction(at, ((len(code), 0),), f"f{at}", flags) for at, code in zip(starts, codes, strict=False)]
+    more: list[asm.Section] = []
+    if debug_frame:
+        cie = cie_of(AMD64, augmentation="")
+        fdes = [asm.Fde(cie, TEXT_VADDR + start, end - start, ()) for start, end in pairwise(starts)]
+        more.append(asm.Section(".debug_frame", asm.EhFrame(tuple(fdes), debug_frame=True).assemble()))
+    if eh_frame:
+        fde = asm.Fde(cie_of(AMD64), TEXT_VADDR, eh_frame, (asm.def_cfa_offset(64),))
+        data = asm.EhFrame((fde, asm.Terminator()), FRAME_VADDR).assemble()
+        more.append(asm.Section(".eh_frame", data, 1, SHF_ALLOC, FRAME_VADDR, align=8))
+    return load(go_file(AMD64, GoTable(tuple(functions), starts[-1]), *more, code=b"".join(codes)), "go")
+
+
+def described(image: ElfImage) -> list[tuple[int, int]]:
+    """Return the ranges of functions, counted from the code's start."""
+    section = decode_made(image, FROM_CODE)
+    return [(f.start_vaddr - TEXT_VADDR, f.end_vaddr - TEXT_VADDR) for f in section.functions]
+
+
+@pytest.mark.parametrize("debug_frame", [False, True], ids=["table alone", "and .debug_frame"])
+def test_what_instructions_prove(*, debug_frame: bool) -> None:
+    """FP has the CFA on the other stack. `.debug_frame` is not asked: Go's keeps one rule through such functions."""
+    image = go_image(KEEPS_FP, KEEPS_NOTHING, debug_frame=debug_frame)
+    size = len(KEEPS_FP)
+    conversion = convert_checked(image, FROM_CODE)
+    assert described(image) == [(0, size)]
+    rows = decode_made(image, FROM_CODE)
+    cfas = [found.state.cfa for at in range(size) if (found := rows.find(TEXT_VADDR + at)) and found.state]
+    expected = {0: Rule(7, 8, deref=False), 1: Rule(7, 16, deref=False), 7: Rule(6, 16, deref=False)}
+    expected |= {12: Rule(7, 16, deref=False), 13: Rule(7, 8, deref=False)}
+    assert cfas == [expected[max(start for start in expected if start <= at)] for at in range(size)]
+    ((entry, why),) = conversion.skips
+    assert (entry.start_vaddr, why.reason) == (TEXT_VADDR + size, Reason.CFA_UNDEFINED)
+    counts = account(conversion)
+    assert (counts.from_code_size, counts.without_cfi_size, counts.left_out_size) == (size, 0, len(KEEPS_NOTHING))
+    assert account(convert_checked(image)).described_size == 0
+
+
+def test_the_rest_keeps_its_reason() -> None:
+    """Only what reaches a return from the function's start has rows: no return that is swept within it proves any."""
+    image = go_image(RETURNS_BEFORE)
+    conversion = convert_checked(image, FROM_CODE)
+    assert described(image) == [(0, 4), (17, len(RETURNS_BEFORE))]
+    (entry,) = conversion.in_parts
+    assert entry.section.kind == "gopclntab"
+    assert {(m.kind, m.message) for m in account(conversion).missing} == {("in part", Reason.CFA_UNDEFINED.value)}
+    assert verify(conversion).is_clean
+
+
+def test_cfi_comes_first() -> None:
+    image = go_image(PLAIN, PLAIN, eh_frame=len(PLAIN))
+    made = decode_made(image, FROM_CODE)
+    states = [found.state for at in range(6) if (found := made.find(TEXT_VADDR + at)) is not None]
+    assert [state and state.cfa and state.cfa.offset for state in states] == [64, 64, 64, 8, 16, 8]
+
+
+def test_no_depths_no_claim() -> None:
+    """Functions that have rules keep these, whatever their instructions are."""
+    image = go_image(KEEPS_FP, flags=0)
+    assert decode_made(image, FROM_CODE).functions == decode_made(image, Options(level=1)).functions
+    assert account(convert_checked(image, FROM_CODE)).from_code_size == 0
+
+
+@pytest.mark.parametrize("debug_frame", [False, True], ids=["table alone", "and .debug_frame"])
+def test_verify(*, debug_frame: bool) -> None:
+    """A converted file is judged without being told how it was; another row is wrong, and one that nothing proves."""
+    image = go_image(KEEPS_FP, RETURNS_BEFORE, KEEPS_NOTHING, debug_frame=debug_frame)
+    conversion = convert_checked(image, FROM_CODE)
+    written = load(b"".join(map(bytes, emit(conversion).chunks)), "written")
+    for source in (None, FROM_CODE.source):
+        found = verify(written, source=source)
+        assert (found.is_clean, found.point_count, found.judged.none) == (True, found.judged.none, 9)
+    section = conversion.section
+    (first, *others), size = section.bodies, len(KEEPS_FP) + len(RETURNS_BEFORE)
+    (state, *states) = first.states
+    wrong = first._replace(states=(state._replace(cfa=Rule(7, 16, deref=False)), *states))
+    planted = section._replace(bodies=(wrong, *others))
+    assert [(d.kind, d.vaddr) for d in verify(image, planted).differences] == [("wrong", TEXT_VADDR)]
+    extra = section._replace(
+        starts=(*section.starts, TEXT_VADDR + size),
+        sizes=(*section.sizes, len(KEEPS_NOTHING)),
+        bodies=(*section.bodies, section.bodies[-1]),
+    )
+    assert {(d.kind, d.vaddr - TEXT_VADDR) for d in verify(image, extra).differences} >= {("wrong", size)}
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("flags", [(), ("-ldflags=-s -w",)], ids=["with .debug_frame", "stripped"])
+def test_a_program_of_go(flags: tuple[str, ...], tmp_path: Path) -> None:
+    """Time is told on the thread's stack, and whoever profiles a program is there often; others leave their stack."""
+    source = 'package main\nimport "time"\nfunc main() { println(time.Now().Unix()) }\n'
+    image = load(str(go_build(tmp_path, source, *flags)))
+    conversion = convert_checked(image, FROM_CODE)
+    before = {m.symbol: m.size for m in account(convert(image)).missing}
+    after = {m.symbol: m.size for m in account(conversion).missing}
+    clocks = {name for name in before if name.removesuffix(".abi0") in ("runtime.nanotime1", "time.now")}
+    assert len(clocks) == 2
+    assert not clocks & after.keys()
+    for name in ("runtime.systemstack", "runtime.mcall", "runtime.morestack", "gogo"):
+        (found,) = (each for each in before if each.removesuffix(".abi0") == name)
+        assert after[found] == before[found]
+    assert verify(conversion).is_clean
