@@ -160,7 +160,7 @@ def read_source(source: Source, question: Callable[[FileData, str], Answer]) -> 
     """
     answers: list[tuple[Source, Answer | Unusable]] = []
     try:
-        with open_source(source) as data, limited(stored_size(data)):
+        with open_source(source) as data, limited(stored_size(data), has_parts=not source.is_archive or is_thin(data)):
             if not source.is_archive:
                 source = source._replace(size=stored_size(data))
                 answers.append((source, question(data, source.name)))
@@ -188,7 +188,7 @@ def _read_files(
             continue
         source, members = file
         try:
-            with open_named(source) as content, part(stored_size(content)):
+            with open_named(source) as content, part(stored_size(content), has_parts=len(members) == 1):
                 _read_members(archive, content, members, question, answers)
         except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
             answers.append((source, _unusable(source, error)))

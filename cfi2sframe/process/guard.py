@@ -41,10 +41,15 @@ _NO_LIMIT_FROM: Final = 1 << 62
 
 
 class _Expired:
-    """The handler of the timer's signal. While it is installed, the job has limits."""
+    """The handler of the timer's signal. While it is installed, the job has limits.
 
-    def __init__(self, seconds: float) -> None:
+    `code_size` bytes may still be granted time as code that is followed. `has_parts`: `part` has limits of its own.
+    """
+
+    def __init__(self, seconds: float, code_size: int, *, has_parts: bool) -> None:
         self.seconds = seconds
+        self.code_size = code_size
+        self.has_parts = has_parts
         #: CPU seconds of other processes that are not taken from the timer yet.
         self.owed = 0.0
 
@@ -57,8 +62,10 @@ def _is_limited() -> bool:
 
 
 @contextmanager
-def limited(input_size: int) -> Iterator[None]:
+def limited(input_size: int, *, has_parts: bool = True) -> Iterator[None]:
     """Limit the CPU time and the memory of a block that works on `input_size` bytes, not counting holes.
+
+    Without `has_parts`, other files that it reads are within these limits, too.
 
     Raises `CostError` in the block when it exceeds either; memory is limited only where /proc tells how much is in use.
     A lower limit of the caller (`ulimit -v`) stays in force, with a `MemoryError`.
@@ -70,7 +77,7 @@ def limited(input_size: int) -> Iterator[None]:
     limit = _NO_LIMIT_FROM if mapped is None else mapped + memory
     is_part = _is_limited()
     is_ours = limit < _NO_LIMIT_FROM and (is_part or outer == resource.RLIM_INFINITY or limit < outer)
-    handler = signal.signal(signal.SIGPROF, _Expired(seconds))
+    handler = signal.signal(signal.SIGPROF, _Expired(seconds, input_size, has_parts=has_parts))
     left = signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN)
     is_exhausted = False
     try:
@@ -106,19 +113,28 @@ def unlimited(_input_size: int) -> Iterator[None]:
 
 
 @contextmanager
-def part(input_size: int) -> Iterator[None]:
-    """Give a block that reads another file limits of its own, if the job has any.
+def part(input_size: int, *, has_parts: bool = True) -> Iterator[None]:
+    """Give a block that reads another file limits of its own (see `limited`), if the job has any, and parts.
 
     Meanwhile the clock of the job stands still, and what the part keeps in memory is not charged to it.
     """
-    with (limited if _is_limited() else unlimited)(input_size):
+    job = signal.getsignal(signal.SIGPROF)
+    if isinstance(job, _Expired) and job.has_parts:
+        with limited(input_size, has_parts=has_parts):
+            yield
+    else:
         yield
 
 
 def grant_for_code(size: int) -> None:
-    """Give the running job, if it has limits, more time for `size` bytes of code whose instructions are followed."""
+    """Give the running job, if it has limits, more time for `size` bytes of code whose instructions are followed.
+
+    Code is part of the input: files in an archive, and passes over the same code, get no more than that accounts for.
+    """
     job = signal.getsignal(signal.SIGPROF)
     if isinstance(job, _Expired):
+        size = min(size, job.code_size)
+        job.code_size -= size
         seconds = _SECONDS_PER_MIB_OF_CODE * size / _MIB
         job.seconds += seconds
         left, _ = signal.getitimer(signal.ITIMER_PROF)

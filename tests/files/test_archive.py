@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """An archive is one input: what is in it, its names and its messages included, costs no more than its bytes allow."""
 
+import gc
+import mmap
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from cfi2sframe.cli import answers
+from cfi2sframe.cli.answers import read_source
+from cfi2sframe.elf.contents import FileData
+from cfi2sframe.files.find import Source, find_sources
+from cfi2sframe.process.guard import part, seconds_left
 from tests.support.cli import run
 from tests.support.files import ARCHIVE, THIN, member, named, zeros_packed
 from tests.support.jobs import OBJECT, object_of
@@ -102,6 +109,64 @@ def test_names_in_a_thin_archive_that_are_no_files(tmp_path: Path) -> None:
         "(a\\x00b): error: not a path",
         f"(...{'n' * 253}): error: File name too long",
     ]
+
+
+def limits_of(path: Path) -> list[tuple[str, int, float]]:
+    """Return of each file in an archive its name, its size, and the seconds left with a debug file of 100 MiB."""
+    (source,) = find_sources([str(path)])
+    assert isinstance(source, Source)
+
+    def question(_data: FileData, _name: str) -> float:
+        end = time.process_time() + 0.01
+        while time.process_time() < end:
+            pass
+        with part(100 << 20):
+            return seconds_left()
+
+    answers = read_source(source, question)
+    return [(file.name.rpartition("(")[2], file.size, left) for file, left in answers if isinstance(left, float)]
+
+
+def test_members_share_the_limits_of_their_archive(tmp_path: Path) -> None:
+    """Whatever debug files they name."""
+    path = archive_of(tmp_path / "lib.a", *(member(b"a.o/", OBJECT) for _ in range(3)))
+    found = limits_of(path)
+    assert [(name, size) for name, size, _ in found] == [("a.o)", len(OBJECT))] * 3
+    lefts = [left for _, _, left in found]
+    assert 2.1 > lefts[0] > lefts[1] > lefts[2]
+
+
+def test_each_file_that_a_thin_archive_names_has_limits_of_its_own(tmp_path: Path) -> None:
+    """What it has of one file shares those of that file; the sizes add up to no more than is stored."""
+    (tmp_path / "a.o").write_bytes(OBJECT)
+    (tmp_path / "b.a").write_bytes(OBJECT * 50)
+    size = (tmp_path / "b.a").stat().st_size
+    inner = [named(b"/0:%d" % (n * len(OBJECT) - 60), size) for n in range(1, 50)]
+    found = limits_of(archive_of(tmp_path / "lib.a", member(b"//", b"b.a/\n"), named(b"a.o/"), *inner, start=THIN))
+    assert len(found) == 50
+    assert sum(each[1] for each in found[1:]) == size
+    # A single image may have a debug file.
+    assert found[0][2] > 1_000
+    lefts = [left for _, _, left in found[1:]]
+    assert 2.1 + 10 * size / (1 << 20) > lefts[0] > lefts[-1]
+
+
+def test_memory_of_members_is_free_for_those_after_them(tmp_path: Path) -> None:
+    """Errors keep what they came from until cycles are collected, which the program does itself."""
+    path = archive_of(tmp_path / "lib.a", *(member(b"a.o/", OBJECT + bytes(1 << 20)) for _ in range(20)))
+    (source,) = find_sources([str(path)])
+    assert isinstance(source, Source)
+
+    def question(_data: FileData, _name: str) -> bool:
+        cycle: list[object] = [mmap.mmap(-1, 1 << 29)]
+        cycle.append(cycle)
+        return True
+
+    gc.disable()
+    try:
+        assert [answer for _, answer in read_source(source, question)] == [True] * 20
+    finally:
+        gc.enable()
 
 
 @pytest.mark.fuzz

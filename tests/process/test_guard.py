@@ -66,7 +66,7 @@ def test_limits_are_those_that_are_promised(
         assert state()[1][0] == (1 << 40) + memory + (200 if size == 1 else 0)
         assert signal.getitimer(signal.ITIMER_PROF) == pytest.approx((seconds, 1), abs=0.1)
         grant_for_code(1 << 20)
-        assert signal.getitimer(signal.ITIMER_PROF)[0] == pytest.approx(seconds + 50, abs=0.1)
+        assert signal.getitimer(signal.ITIMER_PROF)[0] == pytest.approx(seconds + 50 * size / (1 << 20), abs=0.1)
 
 
 def test_time() -> None:
@@ -149,12 +149,27 @@ def test_a_part_has_limits_of_its_own() -> None:
         keep_and_want_more()
 
 
+def test_a_job_without_parts_does_all_within_its_limits() -> None:
+    """Such as an archive: each of its members may name a debug file."""
+    with limited(0, has_parts=False):
+        for size in (1, 1 << 40):
+            with part(size):
+                assert seconds_left() <= 0.2
+    with limited(0), part(1 << 20, has_parts=False):
+        assert seconds_left() > 5
+        with part(1 << 30):
+            assert seconds_left() < 11
+
+
 def test_code_that_is_followed_has_time_of_its_own() -> None:
     before = state()
 
     def follow(seconds: float) -> None:
-        with limited(0):
-            grant_for_code((1 << 20) // 250)
+        with limited((1 << 20) // 250):
+            # Of what is not in the file, or was granted before, no more is.
+            for _ in range(3):
+                grant_for_code((1 << 20) // 250)
+            grant_for_code(1 << 30)
             work(seconds)
 
     follow(0.2)
