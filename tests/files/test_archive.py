@@ -12,6 +12,8 @@ import pytest
 from cfi2sframe.cli import answers
 from cfi2sframe.cli.answers import read_source
 from cfi2sframe.elf.contents import FileData
+from cfi2sframe.errors import ArchiveError
+from cfi2sframe.files.archive import members_of
 from cfi2sframe.files.find import Source, find_sources
 from cfi2sframe.process.guard import part, seconds_left
 from tests.support.cli import run
@@ -44,6 +46,9 @@ def test_names_of_members_are_cut_in_messages(tmp_path: Path) -> None:
     places = [b"/0", b"/%d" % len(names[0]), b"/%d" % len(names[0] + names[1])]
     damaged = [member(place, b"\x7fELF") for place in places]
     path = archive_of(tmp_path / "lib.a", member(b"//", b"".join(names)), *damaged)
+    # No more of them is read than a path can have.
+    for name in (member(b"//", b"n" * 9_000) + named(b"/1"), member(b"#1/9000", b"n" * 9_000)):
+        assert len(next(members_of(THIN + name)).path) == 4096
     shown = ["x" * 256, "y" * 250 + "z" * 6, "..." + "z" * 253]
     assert [line.partition(": error")[0] for line in run("size", path).err] == [
         f"cfi2sframe: {path}({name})" for name in shown
@@ -96,8 +101,20 @@ def test_names_in_a_thin_archive_that_are_no_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "folder").mkdir()
     (tmp_path / "text").write_bytes(b"text")
+    (tmp_path / "empty").write_bytes(b"")
     (tmp_path / "loop").symlink_to("loop")
-    names = [b"fifo", b"folder", b"text", b"/dev/zero", b"/dev/ptmx", b"missing", b"loop", b"a\0b", b"n" * 5_000]
+    names = [
+        b"fifo",
+        b"folder",
+        b"text",
+        b"empty",
+        b"/dev/zero",
+        b"/dev/ptmx",
+        b"missing",
+        b"loop",
+        b"a\0b",
+        b"n" * 5_000,
+    ]
     places = [sum(len(name) + 2 for name in names[:n]) for n in range(len(names))]
     table = member(b"//", b"".join(name + b"/\n" for name in names))
     path = archive_of(tmp_path / "lib.a", table, *(named(b"/%d" % place) for place in places), start=THIN)
@@ -109,6 +126,28 @@ def test_names_in_a_thin_archive_that_are_no_files(tmp_path: Path) -> None:
         "(a\\x00b): error: not a path",
         f"(...{'n' * 253}): error: File name too long",
     ]
+
+
+def test_a_member_ends_with_its_archive() -> None:
+    """One byte less is missing; the byte that makes its size even may be."""
+    for content in (b"even", b"odd"):
+        whole = ARCHIVE + member(b"a/", content)
+        size = 68 + len(content)
+        for end in range(size, len(whole) + 1):
+            assert [(each.start, each.end) for each in members_of(whole[:end])] == [(68, size)]
+        for end in (9, 67, 68, size - 1):
+            with pytest.raises(ArchiveError, match=r"truncated or damaged at 0x8$"):
+                list(members_of(whole[:end]))
+
+
+@pytest.mark.fuzz
+def test_holes_of_a_member_are_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "lib.a"
+    path.write_bytes(ARCHIVE + member(b"a.o/", OBJECT, 1 << 30)[: 60 + len(OBJECT)])
+    os.truncate(path, 68 + (1 << 30))
+    done = run_within_bound("size", path, input_size=path.stat().st_blocks * 512)
+    assert done.status == 0
+    assert done.memory_size < 64 << 20
 
 
 def limits_of(path: Path) -> list[tuple[str, int, float]]:
