@@ -432,6 +432,11 @@ def test_what_is_made_here_reaches_over_padding() -> None:
     assert verify(conversion, bare).is_clean
     ours = conversion._replace(data=section_bytes(bare, AMD64, conversion.section_vaddr))
     assert [(found.kind, found.vaddr) for found in verify(ours).differences] == [("missing", TEXT_VADDR + SIZE)]
+    # Also up to the end of the code of a linked file.
+    conversion = convert(one_function(NOP[AMD64] * 8), level=1)
+    bare = conversion.section._replace(sizes=(SIZE,))
+    ours = conversion._replace(data=section_bytes(bare, AMD64, conversion.section_vaddr))
+    assert [(found.kind, found.vaddr) for found in verify(ours).differences] == [("missing", TEXT_VADDR + SIZE)]
 
 
 def test_raw_sections_of_objects() -> None:

@@ -275,6 +275,9 @@ def test_stubs(fdes: tuple[asm.Fde, ...], *, section_headers: bool) -> None:
     text = "the stub has CFA=rsp+16 RA=*(c-8), the row has CFA=rsp+24 RA=*(c-8)"
     wrong = block._replace(rows=bytes.fromhex("00 03 08 0b 03 18"))
     assert found(first, wrong) == [(text, 0x1B), (text, 0x2B)]
+    late = block._replace(rows=bytes.fromhex("04 03 08 0b 03 10"))
+    text = "the stub has CFA=rsp+8 RA=*(c-8), the row has nothing"
+    assert found(first, late) == [(text, 0x10), (text, 0x20)]
     if section_headers:
         missing = "no SFrame FDE for 16 bytes of PLT stubs"
         assert found(first, block._replace(size=0x10)) == [(missing, 0x20)]
