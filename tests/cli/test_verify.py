@@ -36,6 +36,14 @@ def test_the_section_may_come_from_a_pipe(good: Path, raw: Path, tmp_path: Path)
     assert run("verify", "--would-be", good, "-", stdin=good.read_bytes()) == (0, b"", ())
 
 
+def test_what_is_unusual_is_printed_on_request(good: Path, raw: Path) -> None:
+    late = PUSH._replace(rows=PUSH.rows + bytes.fromhex("20 03 08"), row_count=4)
+    raw.write_bytes(SECTION._replace(functions=(late,)).assemble())
+    assert run("verify", good, raw) == (0, b"", ())
+    status, out, _ = run("verify", "-v", good, raw)
+    assert (status, b": unusual: the last row starts at the end, 32" in out) == (0, True)
+
+
 def test_json(good: Path, raw: Path, tmp_path: Path) -> None:
     """A document as of the other verbs; a difference is in it, and not printed as text."""
     raw.write_bytes(SECTION._replace(vaddr=0x50000).assemble())

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cfi2sframe import convert, load
+from cfi2sframe.abi import AMD64
 from cfi2sframe.api import decode_existing, verify
 from cfi2sframe.audit.compare import audit
 from cfi2sframe.conversion.options import Options
@@ -21,6 +22,8 @@ from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.listing import work_list
 from cfi2sframe.jobs.records import Job, Outcome, Settings
 from tests.support.cli import ROOT
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import TEXT_VADDR, Code, cie_of, linked_file, push_fp
 from tests.support.jobs import BIG_ENDIAN_OBJECT, OBJECT, convert_one, has_section, object_of, object_with_gap, snapshot
 from tests.support.needs import need
 
@@ -68,6 +71,15 @@ def test_no_circle_of_references_keeps_what_is_done(program: Path, use: Callable
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
+
+
+def test_functions_that_are_left_out_and_damaged_ones_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "in.so"
+    unsayable = asm.Fde(cie_of(AMD64, asm.def_cfa_expression(b"\x30")), TEXT_VADDR + 0x40, 16)
+    damaged = asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x60, 16, (b"\x3f",))
+    path.write_bytes(linked_file(AMD64, (push_fp(AMD64), unsayable, damaged), codes=(Code(size=0, data=bytes(0x100)),)))
+    outcome = convert_one(path, Settings())
+    assert (outcome.status, outcome.described_count, outcome.left_out_count) == ("converted", 1, 2)
 
 
 # Again
