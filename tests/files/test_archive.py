@@ -12,9 +12,9 @@ import pytest
 from cfi2sframe.cli import answers
 from cfi2sframe.cli.answers import read_source
 from cfi2sframe.elf.contents import FileData
-from cfi2sframe.errors import ArchiveError
+from cfi2sframe.errors import ArchiveError, ErrorKind
 from cfi2sframe.files.archive import members_of
-from cfi2sframe.files.find import Source, find_sources
+from cfi2sframe.files.find import Source, Unusable, find_sources
 from cfi2sframe.process.guard import part, seconds_left
 from tests.support.cli import run
 from tests.support.files import ARCHIVE, THIN, member, named, zeros_packed
@@ -206,6 +206,24 @@ def test_memory_of_members_is_free_for_those_after_them(tmp_path: Path) -> None:
         assert [answer for _, answer in read_source(source, question)] == [True] * 20
     finally:
         gc.enable()
+
+
+def test_a_file_is_exchanged_after_it_was_named(tmp_path: Path) -> None:
+    """By a device, which is looked at before it is opened."""
+    for name in ("a.o", "b.o"):
+        (tmp_path / name).write_bytes(OBJECT)
+    path = archive_of(tmp_path / "lib.a", named(b"a.o/"), named(b"b.o/"), start=THIN)
+    (source,) = find_sources([str(path)])
+    assert isinstance(source, Source)
+
+    def question(_data: FileData, name: str) -> str:
+        (tmp_path / "b.o").unlink()
+        (tmp_path / "b.o").symlink_to("/dev/null")
+        return name
+
+    answers = [answer for _, answer in read_source(source, question)]
+    refused = Unusable(f"{path}(b.o)", "not a regular file, or empty", ErrorKind.UNUSABLE)
+    assert answers == [f"{path}(a.o)", refused]
 
 
 @pytest.mark.fuzz
