@@ -64,7 +64,10 @@ def _derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[int], bool] | None)
     if derived is None:
         # Where stubs are does not depend on the version.
         code_map = map_code(image, cfi.entries, SFRAME_VERSION_3)
-        covered, without_rules = _functions(code_map, frozenset(cfi.entries.without_rules))
+        # Of calls that a signal handler has faked, SP is not where calls leave it.
+        program = cfi.entries.program
+        called = frozenset([fde for fde in cfi.entries.without_rules if not program(fde).cie.is_signal_frame])
+        covered, without_rules = _functions(code_map, called)
         if next(code_outside(image, covered), None) is None:
             return cfi._replace(underived=())
         from cfi2sframe.instructions.derive import derive

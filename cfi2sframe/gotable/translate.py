@@ -49,6 +49,8 @@ class _Kind(IntEnum):
     """Its caller was interrupted: the RA is that of the next instruction, and no call is before it."""
     WITHOUT_RULES = 2
     """The depths are not true, or not all that there is to know."""
+    INTERRUPTED_WITHOUT_RULES = 3
+    """Both: nor is SP where a call leaves it."""
 
 
 class _DepthRows(NamedTuple):
@@ -94,7 +96,7 @@ class _Translation:
 
     def _kinds_by_name(self) -> dict[int, _Kind]:
         """Return the kinds of the functions that are not plain, by the offsets of their names."""
-        injected = _Kind.INTERRUPTED if self.arch.fixed_ra_offset else _Kind.WITHOUT_RULES
+        injected = _Kind.INTERRUPTED if self.arch.fixed_ra_offset else _Kind.INTERRUPTED_WITHOUT_RULES
         kinds = {self._find_name(name): _Kind.WITHOUT_RULES for name in _SIGNAL_TRAMPOLINES}
         return kinds | {self._find_name(name): injected for name in _INJECTED}
 
@@ -120,10 +122,11 @@ class _Translation:
             if rows is None:
                 continue
             vaddr = (table.text_vaddr + start) & 0xFFFFFFFFFFFFFFFF
-            if kind is _Kind.WITHOUT_RULES:
+            if kind >= _Kind.WITHOUT_RULES:
                 names.append((vaddr, self._name(functions + offset)))
             size = min(end - start, rows.size)
-            made.append(RowFunction(vaddr, size, rows.table, is_signal_frame=kind is _Kind.INTERRUPTED))
+            is_interrupted = kind is _Kind.INTERRUPTED or kind is _Kind.INTERRUPTED_WITHOUT_RULES
+            made.append(RowFunction(vaddr, size, rows.table, is_signal_frame=is_interrupted))
         return FunctionTable(
             table.name, "gopclntab", tuple(made), len(table.data), damaged=tuple(damaged), names=tuple(names)
         )
@@ -152,9 +155,9 @@ class _Translation:
         if isinstance(found, CfiError):
             raise found
         kind = found.kind
-        if not is_top and kind is _Kind.PLAIN:
-            kind = _Kind.WITHOUT_RULES if flags & _SP_WRITE else self._kinds.get(name, kind)
-        if kind is _Kind.WITHOUT_RULES:
+        if not is_top and (name in self._kinds or flags & _SP_WRITE):
+            kind = _Kind(kind | self._kinds.get(name, 0) | (_Kind.WITHOUT_RULES if flags & _SP_WRITE else 0))
+        if kind >= _Kind.WITHOUT_RULES:
             return kind, found._replace(table=_WITHOUT_RULES)
         if found.problem:
             raise CfiError(found.problem)

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from cfi2sframe import account, load
-from cfi2sframe.abi import AMD64
+from cfi2sframe.abi import AARCH64_LE, AMD64, Arch
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.api import convert, decode_made, verify
 from cfi2sframe.conversion.options import Options
@@ -33,23 +33,33 @@ RETURNS_BEFORE = bytes.fromhex("85ff 740d 4889e2 488b27 ffd6 488b2424 c3 55 5d c
 PLAIN = bytes.fromhex("55 5d c3")
 
 
-def go_image(*codes: bytes, flags: int = SP_WRITE, debug_frame: bool = False, eh_frame: int = 0) -> ElfImage:
+def go_image(
+    *codes: bytes,
+    flags: int = SP_WRITE,
+    name: str = "f",
+    arch: Arch = AMD64,
+    debug_frame: bool = False,
+    eh_frame: int = 0,
+) -> ElfImage:
     """Return a file whose table has a function for each of `codes`, without depths that are true.
 
     `debug_frame`: it has an FDE of one row for each of them; `eh_frame`: an FDE for so many bytes, 64 below the CFA.
     """
     starts = list(accumulate(map(len, codes), initial=0))
-    functions = [GoFunction(at, ((len(code), 0),), f"f{at}", flags) for at, code in zip(starts, codes, strict=False)]
+    functions = [
+        GoFunction(at, ((len(code), 0),), name if at == 0 else f"f{at}", flags)
+        for at, code in zip(starts, codes, strict=False)
+    ]
     more: list[asm.Section] = []
     if debug_frame:
-        cie = cie_of(AMD64, augmentation="")
+        cie = cie_of(arch, augmentation="")
         fdes = [asm.Fde(cie, TEXT_VADDR + start, end - start, ()) for start, end in pairwise(starts)]
         more.append(asm.Section(".debug_frame", asm.EhFrame(tuple(fdes), debug_frame=True).assemble()))
     if eh_frame:
-        fde = asm.Fde(cie_of(AMD64), TEXT_VADDR, eh_frame, (asm.def_cfa_offset(64),))
+        fde = asm.Fde(cie_of(arch), TEXT_VADDR, eh_frame, (asm.def_cfa_offset(64),))
         data = asm.EhFrame((fde, asm.Terminator()), FRAME_VADDR).assemble()
         more.append(asm.Section(".eh_frame", data, 1, SHF_ALLOC, FRAME_VADDR, align=8))
-    return load(go_file(AMD64, GoTable(tuple(functions), starts[-1]), *more, code=b"".join(codes)), "go")
+    return load(go_file(arch, GoTable(tuple(functions), starts[-1]), *more, code=b"".join(codes)), "go")
 
 
 def described(image: ElfImage) -> list[tuple[int, int]]:
@@ -100,6 +110,17 @@ def test_no_depths_no_claim() -> None:
     image = go_image(KEEPS_FP, flags=0)
     assert decode_made(image, FROM_CODE).functions == decode_made(image, Options(level=1)).functions
     assert account(convert_checked(image, FROM_CODE)).from_code_size == 0
+
+
+@pytest.mark.parametrize("name", ["runtime.asyncPreempt", "runtime.sigpanic"])
+@pytest.mark.parametrize("arch", [AMD64, AARCH64_LE], ids=lambda arch: arch.name)
+def test_calls_that_a_signal_handler_fakes_prove_nothing(arch: Arch, name: str) -> None:
+    """The handler has pushed more than a call does, so SP at the entry is not what it is after a call."""
+    leaf = {AMD64.name: PLAIN, AARCH64_LE.name: bytes.fromhex("1f2003d5 c0035fd6")}[arch.name]
+    image = go_image(leaf, leaf, name=name, arch=arch)
+    conversion = convert_checked(image, FROM_CODE)
+    assert described(image) == [(len(leaf), 2 * len(leaf))]
+    assert [entry.program.cie.is_signal_frame for entry, _ in conversion.skips] == [True]
 
 
 @pytest.mark.parametrize("debug_frame", [False, True], ids=["table alone", "and .debug_frame"])
