@@ -13,7 +13,15 @@ from cfi2sframe.placing import objects
 from cfi2sframe.placing.undo import record_span
 from tests.support.elf.elf_asm import Relocation, Section, Symbol, elf_file
 from tests.support.elf.samples import object_file, push_fp
-from tests.support.placing.embedded import SH_FLAGS, SH_OFFSET, SH_TYPE, converted, section_header, take_out
+from tests.support.placing.embedded import (
+    SH_FLAGS,
+    SH_OFFSET,
+    SH_TYPE,
+    converted,
+    section_header,
+    take_out,
+    without_record,
+)
 from tests.support.placing.emitted import GOLDEN, GOLDEN_NAMES, assert_kept, headers_of
 
 
@@ -43,6 +51,17 @@ def test_a_record_ends_an_object_unless_a_header_describes_it() -> None:
     for end in (record.start, record.start + 1):
         struct.pack_into("<Q", data, section_header(image, ".comment") + SH_OFFSET, end - len(comment.data))
         assert (content in take_out(bytes(data))) == (end > record.start)
+
+
+def test_what_is_left_of_the_section_is_seen_by_the_check() -> None:
+    """Where no record tells the original."""
+    full = load(without_record(converted((GOLDEN / GOLDEN_NAMES[0]).read_bytes())))
+    bare = bytearray(take_out(bytes(full.data)))
+    objects.check_removal(full, load(bytes(bare)))
+    (section,) = full.sections_named(".sframe")
+    bare[section.file_offset] = 1
+    with pytest.raises(EmbedError, match="something is left of the section"):
+        objects.check_removal(full, load(bytes(bare)))
 
 
 def test_a_section_group_loses_the_section() -> None:
