@@ -27,7 +27,7 @@ What is assumed of code:
   FP, this is checked where the function that is called is followed, too.
 - Stores through other pointers than copies of SP and FP do not change what the frame has saved.
 - What is below SP and its red zone belongs to nobody: it is forgotten. Where SP gets a value that is not known, and
-  another register has the CFA, what the frame has saved is not below SP, or SP is on another stack.
+  FP has the CFA, what the frame has saved is not below SP, or SP is on another stack.
 """
 
 from collections import deque
@@ -226,7 +226,7 @@ class _Walk:
             function.changed |= changed
             steps = effect.steps
             if steps:
-                state = after(state, steps, vaddr, machine.sp, machine.kept)
+                state = after(state, steps, vaddr, machine.abi.arch, machine.kept)
             if effect.flow is Flow.NEXT:
                 if steps:
                     self._note_labels(steps, state)

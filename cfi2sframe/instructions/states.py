@@ -41,6 +41,7 @@ class TableWord(NamedTuple):
 #: Values by registers and by places.
 State = dict["int | Value", "Value | TableWord"]
 
+_NO_ADDRESS: Final = (NUMBER, 0)
 #: Added to such an address where an earlier value of the same instruction is meant.
 _OLDER: Final = 1 << 64
 #: No address is smaller, nor the frame of which SP is moved by a register.
@@ -80,11 +81,11 @@ def entry_state(arch: Arch) -> State:
     return state if arch.fixed_ra_offset else {**state, RA_SIGN_STATE: (NUMBER, 0)}
 
 
-def after(state: State, steps: tuple[Step, ...], vaddr: int, sp: int, kept: int) -> State:
+def after(state: State, steps: tuple[Step, ...], vaddr: int, arch: Arch, kept: int) -> State:
     """Return the state after the steps of the instruction at an address.
 
-    Raises `RefusedError` where SP gets lost, and no register says where the CFA is, or where the state cannot be that
-    of the instruction.
+    Raises `RefusedError` where SP gets lost, and FP does not say where the CFA is, or where the state cannot be that of
+    the instruction.
     `kept` bytes below SP are remembered when it moves up.
     """
     for step in steps:
@@ -93,6 +94,7 @@ def after(state: State, steps: tuple[Step, ...], vaddr: int, sp: int, kept: int)
     else:
         return state
     new = dict(state)
+    sp = arch.sp_register
     for step in steps:
         if step.op is Op.STORE:
             _store(new, step)
@@ -111,7 +113,7 @@ def after(state: State, steps: tuple[Step, ...], vaddr: int, sp: int, kept: int)
         _set(new, step.register, value)
         if step.register == sp:
             if value is None or not _is_in_frame(value):
-                if not _has_cfa(new, sp):
+                if new.get(arch.fp_register, _NO_ADDRESS)[0] != CFA:
                     raise RefusedError(Reason.UNKNOWN)
                 # Another stack, perhaps. Only what comes back from there returns.
                 _forget_base(new, vaddr, sp)
@@ -143,7 +145,7 @@ def joined(vaddr: int, known: State, state: State, sp: int) -> State:
     Where SP differs, another register has to say where the CFA is: a loop that touches a large frame page by page.
     """
     if known[sp] != state[sp]:
-        if not _has_cfa({k: v for k, v in known.items() if state.get(k) == v}, sp):
+        if not any(v[0] == CFA and state.get(k) == v for k, v in known.items() if isinstance(k, int) and k != sp):
             raise RefusedError(Reason.PATHS_DISAGREE)
         state = {**state, sp: (vaddr, 0)}
         if known[sp] != (vaddr, 0):
@@ -184,11 +186,6 @@ def word_of(value: Value | TableWord | None) -> int | None:
 def _is_in_frame(value: Value | TableWord) -> bool:
     """Whether a value is an address in a frame."""
     return value[0] == CFA or value[0] >= 0
-
-
-def _has_cfa(state: State, sp: int) -> bool:
-    """Whether another register than SP says where the CFA is."""
-    return any(value[0] == CFA for key, value in state.items() if isinstance(key, int) and key != sp)
 
 
 def _result(state: State, step: Step) -> Value | TableWord | None:

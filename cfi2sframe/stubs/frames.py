@@ -118,7 +118,8 @@ class Stubs:
 
     def _after(self, vaddr: int, effect: Effect, state: State) -> State | None:
         """Return the state after an instruction; None where it is not known."""
-        sp = self.decoder.abi.arch.sp_register
+        arch = self.decoder.abi.arch
+        sp = arch.sp_register
         if effect.flow is Flow.CALL:
             if effect.target not in self.instructions:
                 return None
@@ -127,7 +128,7 @@ class Stubs:
             # A return pops what it jumps to, and nothing follows.
             steps = effect.steps if effect.flow is not Flow.RETURN else ()
         try:
-            return after(state, steps, vaddr, sp, 0)
+            return after(state, steps, vaddr, arch, 0)
         except RefusedError:
             return None
 

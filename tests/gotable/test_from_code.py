@@ -27,8 +27,8 @@ FROM_CODE: Final = Options(source="code", level=1)
 KEEPS_FP = bytes.fromhex("55 4889e5 488b27 ffd6 4889ec 5d c3")
 #: mov rsp, [rdi]; call rsi; mov rsp, [rsp]; nop; push rbp; pop rbp; ret. Seen from the push on, it returns.
 KEEPS_NOTHING = bytes.fromhex("488b27 ffd6 488b2424 90 55 5d c3")
-#: test edi, edi; je to the end; mov rdx, rsp; mov rsp, [rdi]; call rsi; mov rsp, [rsp]; ret; push rbp; pop rbp; ret
-RETURNS_BEFORE = bytes.fromhex("85ff 740d 4889e2 488b27 ffd6 488b2424 c3 55 5d c3")
+#: test edi, edi; je to the push; call rsi; mov rsp, [rdi]; call rsi; mov rsp, [rsp]; ret; push rbp; pop rbp; ret
+RETURNS_BEFORE = bytes.fromhex("85ff 740c ffd6 488b27 ffd6 488b2424 c3 55 5d c3")
 #: push rbp; pop rbp; ret
 PLAIN = bytes.fromhex("55 5d c3")
 
@@ -91,7 +91,7 @@ def test_the_rest_keeps_its_reason() -> None:
     """Only what reaches a return from the function's start has rows: no return that is swept within it proves any."""
     image = go_image(RETURNS_BEFORE)
     conversion = convert_checked(image, FROM_CODE)
-    assert described(image) == [(0, 4), (17, len(RETURNS_BEFORE))]
+    assert described(image) == [(0, 4), (16, len(RETURNS_BEFORE))]
     (entry,) = conversion.in_parts
     assert entry.section.kind == "gopclntab"
     assert {(m.kind, m.message) for m in account(conversion).missing} == {("in part", Reason.CFA_UNDEFINED.value)}
