@@ -25,8 +25,9 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.references import dynamic_tables, packed_words, words_of
 from cfi2sframe.range_map import Span, touches, united, without
 
-#: Bytes that are searched at one time, and those after them that an instruction, or two that form an address, may need.
+#: Bytes that are searched, and decoded, at one time, and those after them that an instruction, or two, may need.
 _PIECE_SIZE: Final = 1 << 18
+_DECODED_SIZE: Final = 1 << 12
 _OVERLAP: Final = 1 << 10
 _WORD: Final = struct.Struct("<I")
 _DISTANCE: Final = struct.Struct("<i")
@@ -40,8 +41,8 @@ _RELATIVE: Final = re.compile(r"\[[re]ip ([+-]) (\w+)\]")
 _NUMBER: Final = re.compile(r"0x[0-9a-f]+")
 #: The most places outside of known functions that are decoded: if there are more, all of them count.
 _MOST_UNKNOWN: Final = 1 << 10
-#: Bytes that are decoded at one time.
-_DECODED_SIZE: Final = 1 << 12
+#: The augmentation of a CIE whose FDEs have distances of 4 bytes, as those of the table; with a personality or without.
+_USUAL_CIE: Final = re.compile(rb"z(?:PL)?RS?\0...(?:\x01|\x07.{6}|\x0b.{10})\x1b", re.DOTALL)
 
 #: AArch64: the last bytes of ADRP, and of ADR and LDR (literal), which reach 1 MiB.
 _ADRP: Final = rb"[\x90\xb0\xd0\xf0]"
@@ -379,9 +380,21 @@ class _Code:
     def _functions(self) -> tuple[list[int], list[int]]:
         """The starts of functions, ascending, and the addresses of their FDEs (LSB, "Exception Frame Header")."""
         header = next((s for s in self.image.segments if s.type == c.PT_GNU_EH_FRAME), None)
-        data = b"" if header is None else self.image.bytes_at(header.vaddr, header.file_size) or b""
-        if header is None or len(data) < 12 or data[:4] != b"\1\x1b\3\x3b":
-            return [], []
-        table = memoryview(data)[12 : 12 + 8 * struct.unpack_from(self.image.byte_order + "I", data, 8)[0]]
-        pairs = list(struct.iter_unpack(self.image.byte_order + "ii", table[: len(table) // 8 * 8]))
-        return [header.vaddr + start for start, _ in pairs], [header.vaddr + fde for _, fde in pairs]
+        vaddr, data = (header.vaddr, self.image.bytes_at(header.vaddr, header.file_size)) if header else (0, b"")
+        pairs = [] if header else sorted(self._listed_functions())
+        if data and len(data) >= 12 and data[:4] == b"\1\x1b\3\x3b":
+            table = memoryview(data)[12 : 12 + 8 * struct.unpack_from(self.image.byte_order + "I", data, 8)[0]]
+            pairs = list(struct.iter_unpack(self.image.byte_order + "ii", table[: len(table) // 8 * 8]))
+        return [vaddr + start for start, _ in pairs], [vaddr + fde for _, fde in pairs]
+
+    def _listed_functions(self) -> Iterator[tuple[int, int]]:
+        """Yield the same of `.eh_frame`, one by one: static programs have no table of it (LSB, "Exception Frames")."""
+        for section in self.image.sections_named(".eh_frame"):
+            data, at, usual = self.image.section_bytes(section), 0, set[int]()
+            while at + 12 <= len(data):
+                size, distance, start = struct.unpack_from(self.image.byte_order + "IIi", data, at)
+                if not distance and _USUAL_CIE.match(data, at + 9):
+                    usual.add(at)
+                elif at + 4 - distance in usual:
+                    yield section.vaddr + at + 8 + start, section.vaddr + at
+                at += 4 + size
