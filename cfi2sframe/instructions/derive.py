@@ -33,6 +33,8 @@ _FIRST_ROW: Final = len(_REASONS)
 _UNKNOWN: Final = _REASONS.index(Reason.UNKNOWN)
 #: Bytes of code, of which each has a mark; sections without contents may claim 2^64.
 _MAX_SIZE: Final = 1 << 32
+#: Bytes below SP in which functions of Go save FP.
+_GO_SLOT: Final = 8
 #: Bytes of padding that are looked at in one step.
 _MAX_FILL: Final = 64
 
@@ -99,7 +101,9 @@ class _Search:
                 waiting.update(function.calls, (v for v in function.labels if v not in function.proven))
             canvas.paint(function)
 
-        self.machine = Machine(code, take)
+        # Go saves FP right below SP where calls leave the RA in a register; handlers of signals have another stack.
+        kept = _GO_SLOT if functions and not code.abi.arch.fixed_ra_offset else 0
+        self.machine = Machine(code, take, kept)
 
     def beginnings(self, vaddrs: set[int]) -> set[int]:
         """Return the addresses that are not inside of functions whose starts are known."""

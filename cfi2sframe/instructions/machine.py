@@ -26,8 +26,9 @@ What is assumed of code:
 - A return pops what the call pushed, and the registers that the ABI has a function keep are kept by what is called. Of
   FP, this is checked where the function that is called is followed, too.
 - Stores through other pointers than copies of SP and FP do not change what the frame has saved.
-- What is below SP and its red zone belongs to nobody: it is forgotten. Where SP gets a value that is not known, and
-  FP has the CFA, what the frame has saved is not below SP, or SP is on another stack.
+- What is below SP and its red zone belongs to nobody: it is forgotten, but for what is `kept`.
+- Where SP gets a value that is not known, and FP has the CFA, what the frame has saved is not below SP, or SP is on
+  another stack.
 """
 
 from collections import deque

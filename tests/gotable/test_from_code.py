@@ -29,6 +29,11 @@ KEEPS_FP = bytes.fromhex("55 4889e5 488b27 ffd6 4889ec 5d c3")
 KEEPS_NOTHING = bytes.fromhex("488b27 ffd6 488b2424 90 55 5d c3")
 #: test edi, edi; je to the push; call rsi; mov rsp, [rdi]; call rsi; mov rsp, [rsp]; ret; push rbp; pop rbp; ret
 RETURNS_BEFORE = bytes.fromhex("85ff 740c ffd6 488b27 ffd6 488b2424 c3 55 5d c3")
+#: str x30, [sp, #-48]!; stur x29, [sp, #-8]; sub x29, sp, #8; mov x20, sp; ldr x1, [x0]; mov sp, x1; blr x2;
+#: mov sp, x20; ldp x29, x30, [sp, #-8]; add sp, sp, #48; ret
+FP_BELOW_SP = bytes.fromhex(
+    "fe0f1df8 fd831ff8 fd2300d1 f4030091 010040f9 3f000091 40003fd6 9f020091 fdfb7fa9 ffc30091 c0035fd6"
+)
 #: push rbp; pop rbp; ret
 PLAIN = bytes.fromhex("55 5d c3")
 
@@ -85,6 +90,18 @@ def test_what_instructions_prove(*, debug_frame: bool) -> None:
     counts = account(conversion)
     assert (counts.from_code_size, counts.without_cfi_size, counts.left_out_size) == (size, 0, len(KEEPS_NOTHING))
     assert account(convert_checked(image)).described_size == 0
+
+
+def test_fp_below_sp_on_aarch64() -> None:
+    """Go's functions save FP right below SP, and their signal handlers have another stack."""
+    size = len(FP_BELOW_SP)
+    made = decode_made(go_image(FP_BELOW_SP, arch=AARCH64_LE), FROM_CODE)
+    states = [found.state for at in range(0, size, 4) if (found := made.find(TEXT_VADDR + at)) and found.state]
+    at_sp, at_fp = (Rule(31, 48, deref=False), Rule(29, 56, deref=False))
+    cfas = [Rule(31, 0, deref=False), *[at_sp] * 5, *[at_fp] * 2, *[at_sp] * 2, Rule(31, 0, deref=False)]
+    assert [state.cfa for state in states] == cfas
+    below, slot = Rule(29, 0, deref=True), Rule(None, -56, deref=True)
+    assert [state.fp for state in states] == [*[None] * 3, *[below] * 3, *[slot] * 2, below, None, None]
 
 
 def test_the_rest_keeps_its_reason() -> None:
