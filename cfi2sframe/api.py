@@ -17,9 +17,11 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import load
 from cfi2sframe.errors import ChangedError, InputError, ReaderError, RequestError, naming
 from cfi2sframe.existing import existing_section
+from cfi2sframe.range_map import touches, united
 from cfi2sframe.sframe.model import Section
 from cfi2sframe.sframe.read import DecodedSection, read_header, read_section
 from cfi2sframe.verification.readers import Broken, Verdict
+from cfi2sframe.verification.section_column import function_ends
 from cfi2sframe.verification.verify import Asked, Verification, verify_section
 
 
@@ -187,8 +189,10 @@ def _compare_with_code(image: ElfImage, cfi: Cfi, section: Section, asked: Asked
     """Compare with rows from instructions, too; None where there are none."""
     from cfi2sframe.conversion.uncovered import with_derived
 
+    # Where the version cannot express a function's first row, the section has only what follows.
+    held = united(zip(section.ascending.starts, function_ends(section), strict=True))
     try:
-        cfi = with_derived(image, cfi, lambda vaddr: section.holder_of(vaddr) is not None)
+        cfi = with_derived(image, cfi, lambda function: touches(held, function))
     except ChangedError:
         raise
     except InputError:

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 _DERIVED: "Final[WeakKeyDictionary[ElfImage, Derived]]" = WeakKeyDictionary()
 
 
-def with_derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[int], bool] | None = None) -> Cfi:
+def with_derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[Span], bool] | None = None) -> Cfi:
     """Return an image's CFI with rows from instructions, for the code that it does not cover, as its last source.
 
-    `is_wanted` selects functions by their addresses; None takes all. If the code cannot be analysed, the source is
+    `is_wanted` selects functions by what they reach over; None takes all. If the code cannot be analysed, the source is
     unread, like any other; if there is no other, raises that `ElfError` or `CfiError`, or `UnfitError` when no rows
     follow. Raises `InputError` when capstone is needed and cannot be loaded.
     """
@@ -58,7 +58,7 @@ def _main_reason(cfi: Cfi) -> str:
     return f": {sizes.most_common(1)[0][0]}" if sizes else ""
 
 
-def _derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[int], bool] | None) -> Cfi:
+def _derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[Span], bool] | None) -> Cfi:
     """Return the CFI with what is derived as one more source, if anything is."""
     derived = _DERIVED.get(image)
     if derived is None:
@@ -75,7 +75,9 @@ def _derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[int], bool] | None)
         derived = _DERIVED[image] = placeable(image, derive(image, covered, without_rules))
     functions = derived.functions
     if is_wanted is not None:
-        functions = tuple([function for function in functions if is_wanted(function.start_vaddr)])
+        functions = tuple(
+            [each for each in functions if is_wanted(Span(each.start_vaddr, each.start_vaddr + each.size))]
+        )
     if not functions:
         return cfi._replace(underived=derived.left_out)
     made = read_programs(image, (as_cfi(image, functions),))
