@@ -190,6 +190,9 @@ def _bare_padding(gaps: Sequence[Span], fdes: Sequence[Fde], image: ElfImage) ->
     That is sure where padding takes all of the few bytes up to the next function or the end of the code, if no table of
     the file leads into it. What follows the last function of an object's section is the linker's to say.
     """
+    if any(section.is_stored and section.file_span.end > len(image.data) for section in image.sections):
+        # Of headers that lie, nothing is sure.
+        return
     starts = [fde.start for fde in fdes]
     ends = {code.end_vaddr for code in image.code_ranges if not image.is_relocatable}
     sure = [
@@ -338,8 +341,8 @@ def _absences(
             continue
         candidates = _fdes_at(vaddr, claim, fdes)
         absent.update(candidates)
-        if claim.evidence == "plt_cfi" and section.version == SFRAME_VERSION_1:
-            # The same of a PLT by its CFI.
+        if claim.evidence == "plt_cfi":
+            # Of a PLT whose instructions nobody knows, rows may be wrong, but none has to be there.
             continue
         if all(limits.row(row) for _, row in claim.rows) and not any(map(limits.is_refused, candidates)):
             wanted.update(candidates)
