@@ -15,7 +15,7 @@ from cfi2sframe.dwarf.fdes import FdeIndex
 from cfi2sframe.elf.cfi import CfiKind
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import load
-from cfi2sframe.errors import ChangedError, InputError, ReaderError, RequestError, naming
+from cfi2sframe.errors import ChangedError, InputError, ReaderError, RequestError, with_file_name
 from cfi2sframe.existing import existing_section
 from cfi2sframe.range_map import touches, united
 from cfi2sframe.sframe.model import Section
@@ -44,7 +44,7 @@ def convert(
     options = Options(version, errata, source, section_vaddr, level)
     check_options(options)
     image = _image(file)
-    with naming(image.name):
+    with with_file_name(image.name):
         return convert_image(image, options)
 
 
@@ -58,7 +58,7 @@ def convert_for(image: ElfImage, options: Options, reader: str | None) -> Conver
     `options` has the reader's version. Raises `ReaderError` when the reader would refuse any section of this file, and
     what `convert` raises.
     """
-    with naming(image.name):
+    with with_file_name(image.name):
         if reader is not None:
             from cfi2sframe.verification.readers import refusal_of_file
 
@@ -111,7 +111,7 @@ def decode_existing(image: ElfImage | bytes | str | PathLike[str]) -> DecodedSec
     the file has no section or a damaged one, and what `load` raises.
     """
     image = _image(image)
-    with naming(image.name):
+    with with_file_name(image.name):
         return existing_section(image).or_raise()
 
 
@@ -120,7 +120,7 @@ def decode_made(image: ElfImage, options: Options = Options(), reader: str | Non
 
     An object's functions start at addresses of the image's layout.
     """
-    with naming(image.name):
+    with with_file_name(image.name):
         return _decode_made(convert_for(image, options, reader))
 
 
@@ -153,13 +153,13 @@ def verify(
     raises.
     """
     if isinstance(subject, Conversion):
-        with naming(subject.image.name):
+        with with_file_name(subject.image.name):
             made = _decode_made(subject) if section is None else section
             asked = asked_of(subject, reader)._replace(over_padding=section is None)
             return verify_section(subject.image, subject.cfi.entries, made, asked)
     check_options(Options(source=source))
     image = _image(subject)
-    with naming(image.name):
+    with with_file_name(image.name):
         return _verify(image, decode_existing(image) if section is None else section, source, Asked(reader=reader))
 
 
@@ -249,5 +249,5 @@ def judge(image: ElfImage, section: DecodedSection, reader: str, *, is_in_file: 
 
     if reader not in READERS:
         raise RequestError(f"reader {reader!r} is none of {', '.join(READERS)}")
-    with naming(image.name):
+    with with_file_name(image.name):
         return judge_section(reader, section, image, is_in_file=is_in_file)

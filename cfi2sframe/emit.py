@@ -12,7 +12,7 @@ from cfi2sframe.conversion.convert import Conversion, place_again
 from cfi2sframe.elf.contents import LazyBytes
 from cfi2sframe.elf.headers import SYMBOL_SIZE
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.errors import EmbedError, VerificationError, naming
+from cfi2sframe.errors import EmbedError, VerificationError, with_file_name
 from cfi2sframe.sframe.model import Section
 from cfi2sframe.sframe.write import write
 from cfi2sframe.text import counted
@@ -56,7 +56,7 @@ class Emitted(NamedTuple):
 
 def check_placeable(image: ElfImage) -> None:
     """Raise `EmbedError` where no section can be put into a file, whatever its CFI says."""
-    with naming(image.name):
+    with with_file_name(image.name):
         if image.is_relocatable:
             from cfi2sframe.placing.objects import refuse_object
 
@@ -73,7 +73,7 @@ def emit(conversion: Conversion, section_type: int = SHT_GNU_SFRAME, stamp: byte
     `section_type` is its sh_type, `stamp` what the next run may read (`placing.stamp`). Raises `EmbedError` when the
     file cannot be rewritten safely, `RequestError` when a function's start does not fit its field.
     """
-    with naming(conversion.image.name):
+    with with_file_name(conversion.image.name):
         emitter = _emit_object if conversion.image.is_relocatable else _emit_linked
         return emitter(conversion, section_type, stamp)
 
@@ -180,7 +180,7 @@ def check_asked(emitted: Emitted, rewritten: ElfImage, asked: "Asked | None") ->
     """Do the same for a section that was asked to be something else than its conversion says."""
     from cfi2sframe.api import decode_existing
 
-    with naming(rewritten.name):
+    with with_file_name(rewritten.name):
         emitted.check_unchanged(rewritten)
         check_section(emitted.conversion, decode_existing(rewritten), asked)
 
@@ -205,7 +205,7 @@ def remove(image: ElfImage) -> "Removal":
 
     Raises `EmbedError` when the file has no such section, or when it cannot be removed safely.
     """
-    with naming(image.name):
+    with with_file_name(image.name):
         if image.is_relocatable:
             from cfi2sframe.placing import objects
 
@@ -221,7 +221,7 @@ def check_removal(original: ElfImage, rewritten: ElfImage) -> None:
     Every other mapped byte is at its address, loaders find the same tables, and sections and symbols are the same.
     Raises `EmbedError` when that is not so, `InputError` when the file cannot be read.
     """
-    with naming(rewritten.name):
+    with with_file_name(rewritten.name):
         if original.is_relocatable:
             from cfi2sframe.placing import objects
 

@@ -93,7 +93,7 @@ class Cfi2SFrameError(Exception):
 
 
 @contextmanager
-def naming(file: str) -> Iterator[None]:
+def with_file_name(file: str) -> Iterator[None]:
     """Set the file of exceptions that are raised where only bytes are known."""
     try:
         yield

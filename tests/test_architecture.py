@@ -195,7 +195,7 @@ def test_only_the_version_comes_from_the_face_itself() -> None:
         if (isinstance(node, ast.ImportFrom) and node.module == FACE and module_of(FACE, alias.name) == FACE)
         or (isinstance(node, ast.Import) and alias.name == FACE)
     ]
-    assert taken == [(f"{FACE}.cli", "__version__"), (f"{FACE}.cli.answers", "__version__")]
+    assert taken == [(f"{FACE}.cli", "__version__"), (f"{FACE}.cli.results", "__version__")]
 
 
 def test_rooms_give_what_is_their_own_and_take_what_they_know() -> None:

@@ -6,7 +6,7 @@ an exit status. Each verb is a module with two functions: `configure` adds its o
 they ask for, with the packages below, which know no options.
 
 - `verbs` runs a verb, `parsers` lists them, `options` has what they share; `messages` and `progress` print.
-- `outcomes` prints the results of convert and remove; `answers` is for the verbs that only read.
+- `outcomes` prints the results of convert and remove; `results` is for the verbs that only read.
 - `wrapper` runs a linker, a driver or an assembler first.
 """
 

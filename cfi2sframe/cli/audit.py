@@ -5,10 +5,10 @@ import argparse
 from functools import partial
 
 from cfi2sframe.audit.compare import Audit, audit
-from cfi2sframe.cli.answers import add_output, collect, inputs_of, printing_of, publish
 from cfi2sframe.cli.messages import EXIT_DIFFERENCE, EXIT_SUCCESS, PROGRAM, worst
 from cfi2sframe.cli.options import add_debug_file, add_inputs, add_option, add_source, debug_file_of
 from cfi2sframe.cli.parsers import describe
+from cfi2sframe.cli.results import add_output, collect, inputs_of, printing_of, publish
 from cfi2sframe.elf.debug_file import with_debug_file
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.report.audit import audit_report

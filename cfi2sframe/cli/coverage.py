@@ -6,7 +6,6 @@ from functools import partial
 from typing import Final
 
 from cfi2sframe.api import convert_for
-from cfi2sframe.cli.answers import add_output, collect, count_or_all, inputs_of, printing_of, publish
 from cfi2sframe.cli.messages import EXIT_INCOMPLETE, PROGRAM, say, worst
 from cfi2sframe.cli.options import (
     add_conversion_options,
@@ -17,6 +16,7 @@ from cfi2sframe.cli.options import (
     percentage,
 )
 from cfi2sframe.cli.parsers import describe
+from cfi2sframe.cli.results import add_output, collect, count_or_all, inputs_of, printing_of, publish
 from cfi2sframe.elf.debug_file import with_debug_file
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.report.coverage import Coverage, account

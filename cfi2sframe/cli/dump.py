@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from cfi2sframe.cli.answers import add_output, inputs_of, is_one_file, is_skipped, printing_of, read_source
 from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM, exit_status_of, say, worst
 from cfi2sframe.cli.options import add_inputs, add_option, address
 from cfi2sframe.cli.parsers import describe
+from cfi2sframe.cli.results import add_output, inputs_of, is_one_file, is_skipped, printing_of, read_source
 from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import is_section

@@ -7,7 +7,6 @@ from operator import add
 from typing import Final
 
 from cfi2sframe.api import convert_for
-from cfi2sframe.cli.answers import Collected, Inputs, add_output, collect, count_or_all, inputs_of, printing_of, publish
 from cfi2sframe.cli.messages import EXIT_INCOMPLETE, PROGRAM, say, worst
 from cfi2sframe.cli.options import (
     add_conversion_options,
@@ -18,6 +17,7 @@ from cfi2sframe.cli.options import (
     process_count,
 )
 from cfi2sframe.cli.parsers import describe
+from cfi2sframe.cli.results import Collected, Inputs, add_output, collect, count_or_all, inputs_of, printing_of, publish
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import RequestError
 from cfi2sframe.files.find import find_sources

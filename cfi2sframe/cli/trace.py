@@ -4,12 +4,12 @@
 import argparse
 import os
 
-from cfi2sframe.cli.answers import add_output, printing_of
 from cfi2sframe.cli.messages import EXIT_SUCCESS, PROGRAM
 from cfi2sframe.cli.options import add_option, add_source, add_version, debug_file_of, positive
 from cfi2sframe.cli.parsers import describe
+from cfi2sframe.cli.results import add_output, printing_of
 from cfi2sframe.elf.load import stored_size
-from cfi2sframe.errors import RequestError, naming
+from cfi2sframe.errors import RequestError, with_file_name
 from cfi2sframe.files.find import STANDARD_INPUT, read_named
 from cfi2sframe.process.guard import limited
 from cfi2sframe.report import SCHEMA_VERSION
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     printing = printing_of(arguments, () if core is None else (core,))
     store = FileStore(arguments.sframe_version or 3, arguments.source, debug_file_of(arguments) or "auto")
     name = "<stdin>" if core == STANDARD_INPUT else core
-    with naming(name or f"process {pid}"):
+    with with_file_name(name or f"process {pid}"):
         # A pipe can be read only once.
         data = None if core is None else read_named(core)
         # Memory of a process that was never touched costs it nothing.

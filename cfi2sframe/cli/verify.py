@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TextIO
 
 from cfi2sframe import api
-from cfi2sframe.cli.answers import add_output, answers_of, inputs_of, is_one_file, is_skipped, printing_of
 from cfi2sframe.cli.messages import (
     EXIT_DIFFERENCE,
     EXIT_SUCCESS,
@@ -32,6 +31,7 @@ from cfi2sframe.cli.options import (
     write_text,
 )
 from cfi2sframe.cli.parsers import describe
+from cfi2sframe.cli.results import add_output, answers_of, inputs_of, is_one_file, is_skipped, printing_of
 from cfi2sframe.conversion.options import Options
 from cfi2sframe.elf.debug_file import with_debug_file
 from cfi2sframe.elf.image import ElfImage
@@ -290,8 +290,8 @@ def check(image: ElfImage, wanted: _Wanted) -> Checked:
     if not has_one and existing_section(image).presence is Presence.ABSENT:
         raise UnfitError("no .sframe section; --would-be checks the one that convert would write")
     with with_debug_file(image, wanted.debug_file):
-        lines, are_content = _verdicts(image, wanted)
-        checked = _compared(image, wanted) if are_content else Checked(image.name, "different")
+        lines, all_read_it = _verdicts(image, wanted)
+        checked = _compared(image, wanted) if all_read_it else Checked(image.name, "different")
         return checked._replace(readers=lines, debug_file="" if image.debug_file is None else image.debug_file.name)
 
 
@@ -301,12 +301,12 @@ def _verdicts(image: ElfImage, wanted: _Wanted) -> tuple[tuple[str, ...], bool]:
         return (), True
     section = _section(image, wanted)
     lines: list[str] = []
-    are_content = True
+    all_read_it = True
     for reader in wanted.readers:
         verdicts = api.judge(image, section, reader, is_in_file=not (wanted.section or wanted.is_conversion))
         lines += [line for verdict in verdicts for line in _lines_of(verdict, image)]
-        are_content &= any(verdict.reads_it for verdict in verdicts)
-    return tuple(lines), are_content
+        all_read_it &= any(verdict.reads_it for verdict in verdicts)
+    return tuple(lines), all_read_it
 
 
 def _compared(image: ElfImage, wanted: _Wanted) -> Checked:

@@ -12,7 +12,7 @@ from cfi2sframe.constants.sframe import SFRAME_MAGIC
 from cfi2sframe.elf.contents import FileBytes, FileData, part_of
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.errors import InputError, checked_path, naming, naming_path
+from cfi2sframe.errors import InputError, checked_path, naming_path, with_file_name
 
 
 def load(source: str | os.PathLike[str] | bytes, name: str | None = None) -> ElfImage:
@@ -24,11 +24,11 @@ def load(source: str | os.PathLike[str] | bytes, name: str | None = None) -> Elf
     """
     if isinstance(source, bytes):
         shown = name or "<bytes>"
-        with naming(shown):
+        with with_file_name(shown):
             return ElfImage(source, shown)
     path = checked_path(source)
     shown = path if name is None else name
-    with naming(shown):
+    with with_file_name(shown):
         return ElfImage(read_file(path), shown)
 
 

@@ -211,7 +211,7 @@ class _Walk:
                 state = joined(vaddr, known, state, machine.sp)
                 if state is known:
                     return
-            elif vaddr != self.piece.vaddr and self._is_elsewhere(vaddr, state, is_next=is_next):
+            elif vaddr != self.piece.vaddr and self._enters_other_function(vaddr, state, is_next=is_next):
                 return
             found = code.at(vaddr)
             if found is None:
@@ -242,7 +242,7 @@ class _Walk:
             vaddr, state = following
             compared = None
 
-    def _is_elsewhere(self, vaddr: int, state: State, *, is_next: bool) -> bool:
+    def _enters_other_function(self, vaddr: int, state: State, *, is_next: bool) -> bool:
         """Whether an address is that of another function, where this path ends; `is_next`: control falls into it."""
         machine, code = self.machine, self.code
         is_entry = vaddr in code.entries

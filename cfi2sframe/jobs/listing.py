@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from cfi2sframe.constants.sframe import SFRAME_VERSION_3
 from cfi2sframe.conversion.options import Level, Options, check_options
 from cfi2sframe.elf.cfi import CfiKind
-from cfi2sframe.errors import RequestError, checked_path, naming
+from cfi2sframe.errors import RequestError, checked_path, with_file_name
 from cfi2sframe.files.find import elf_files_under
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.records import Job, Outcome, Settings
@@ -99,7 +99,7 @@ def convert_file(
         (job,) = work_list([name], settings)
     else:
         job = Job(name, (name,), settings, output=_named(output))
-    with naming(name):
+    with with_file_name(name):
         return run_job(job._replace(raises=True))
 
 

@@ -103,7 +103,8 @@ class Snapshot(NamedTuple):
 
     `read` reads what the process's own memory holds (a core's contents, or copies); without it a file is not compared
     with what was mapped, and what has no file (the vDSO) is not known. `threads` have their topmost frames by id.
-    `pac_mask` has the bits of pointer authentication codes. `lack` ends the message about an address of no file.
+    `pac_mask` has the bits of pointer authentication codes. `no_file_hint` ends the message about an
+    address of no file.
     """
 
     arch: Arch
@@ -112,7 +113,7 @@ class Snapshot(NamedTuple):
     threads: Sequence[tuple[int, Frame]] = ()
     auxv: Mapping[int, int] = MappingProxyType({})
     pac_mask: int = DEFAULT_PAC_MASK
-    lack: str = ""
+    no_file_hint: str = ""
 
 
 def parse_core(data: FileData) -> Snapshot:
@@ -150,9 +151,9 @@ def parse_core(data: FileData) -> Snapshot:
         raise ElfError("no thread: the core has no usable NT_PRSTATUS note")
     data_of = {note.type: note.data for note in reversed(notes)}
     mappings = _listed_files(data_of.get(_NT_FILE, b""), arch)
-    lack = "" if mappings else "; the core does not list its files (NT_FILE)"
+    no_file_hint = "" if mappings else "; the core does not list its files (NT_FILE)"
     auxv, pac_mask = data_of.get(_NT_AUXV, b""), data_of.get(_NT_ARM_PAC_MASK, b"")
-    return Snapshot(arch, mappings, memory.read, threads, _auxv(auxv, arch), _pac_mask(pac_mask, arch), lack)
+    return Snapshot(arch, mappings, memory.read, threads, _auxv(auxv, arch), _pac_mask(pac_mask, arch), no_file_hint)
 
 
 def _arch_of(header: FileHeader) -> Arch:

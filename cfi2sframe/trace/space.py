@@ -239,7 +239,7 @@ class AddressSpace:
         """Return where CFA, RA and FP are at an address, or why that is not known."""
         module = self.module_at(address)
         if module is None:
-            return Ending("no-module", f"no file is known at 0x{address:x}{self.snapshot.lack}")
+            return Ending("no-module", f"no file is known at 0x{address:x}{self.snapshot.no_file_hint}")
         file, vaddr = module.file, (address - module.bias) & ADDRESS_MASK
         if file is None:
             return Ending("unusable-module", f"{module.name}: {module.note}")

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.load import read_file
-from cfi2sframe.errors import ChangedError, CostError, InputError, RequestError, naming, reason_of
+from cfi2sframe.errors import ChangedError, CostError, InputError, RequestError, reason_of, with_file_name
 from cfi2sframe.process.demangle import readable_names
 from cfi2sframe.text import counted, printable
 from cfi2sframe.trace.frames import Ending, Frame, Trace, TraceEntry
@@ -133,7 +133,7 @@ def trace_core(
     be used, `RequestError` when there is no such thread.
     """
     store = store or FileStore()
-    with naming(core) if isinstance(core, str) else nullcontext():
+    with with_file_name(core) if isinstance(core, str) else nullcontext():
         snapshot = parse_core(read_file(core) if isinstance(core, str) else core)
         open_file = partial(store.open, root=sysroot or os.sep)
         if executable is None:
@@ -175,7 +175,7 @@ def trace_process(pid: int, *, thread: int | None = None, store: FileStore | Non
     """
     store = store or FileStore()
     open_file = partial(store.open, root=sysroot) if sysroot else partial(_open_mapped, store, pid)
-    with naming(f"process {pid}"), closing(Process(pid)) as process:
+    with with_file_name(f"process {pid}"), closing(Process(pid)) as process:
         stops = 0
         while True:
             stops, wanted = stops + 1, set(process.wanted)

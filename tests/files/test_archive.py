@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cfi2sframe.cli import answers
-from cfi2sframe.cli.answers import read_source
+from cfi2sframe.cli import results
+from cfi2sframe.cli.results import read_source
 from cfi2sframe.elf.contents import FileData
 from cfi2sframe.errors import ArchiveError, ErrorKind
 from cfi2sframe.files.archive import members_of
@@ -57,7 +57,7 @@ def test_names_of_members_are_cut_in_messages(tmp_path: Path) -> None:
 
 def test_members_that_fail_are_named_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line counts the rest, and so does the report; those after them are read."""
-    monkeypatch.setattr(answers, "_MAX_FAILURE_COUNT", 2)
+    monkeypatch.setattr(results, "_MAX_FAILURE_COUNT", 2)
     members = [member(b"%d/" % n, b"\x7fELF") for n in range(5)]
     path = archive_of(tmp_path / "lib.a", *members[:2], member(b"good/", OBJECT))
     assert [line.partition(" error")[0] for line in run("size", path).err] == [

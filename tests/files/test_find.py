@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cfi2sframe.cli.answers import read_source
+from cfi2sframe.cli.results import read_source
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ErrorKind, RequestError
 from cfi2sframe.files.find import Source, Unusable, elf_files_under, find_sources, names_from
