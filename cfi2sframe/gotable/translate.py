@@ -7,7 +7,7 @@ bottom of it, and holds the RA where the frame is empty. Nothing is said of FP, 
 """
 
 import struct
-from enum import IntEnum
+from enum import IntFlag
 from typing import Final, NamedTuple
 
 from cfi2sframe.abi.rule import Rule
@@ -41,16 +41,14 @@ _NOTHING: Final = RowState(None, NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, NoRule.
 _WITHOUT_RULES: Final = UnwindTable((0,), (_NOTHING,))
 
 
-class _Kind(IntEnum):
+class _Kind(IntFlag):
     """What the depths of a function mean."""
 
     PLAIN = 0
     INTERRUPTED = 1
     """Its caller was interrupted: the RA is that of the next instruction, and no call is before it."""
     WITHOUT_RULES = 2
-    """The depths are not true, or not all that there is to know."""
-    INTERRUPTED_WITHOUT_RULES = 3
-    """Both: nor is SP where a call leaves it."""
+    """The depths are not true, or not all that there is to know; if `INTERRUPTED`, nor is SP where a call leaves it."""
 
 
 class _DepthRows(NamedTuple):
@@ -96,7 +94,7 @@ class _Translation:
 
     def _kinds_by_name(self) -> dict[int, _Kind]:
         """Return the kinds of the functions that are not plain, by the offsets of their names."""
-        injected = _Kind.INTERRUPTED if self.arch.fixed_ra_offset else _Kind.INTERRUPTED_WITHOUT_RULES
+        injected = _Kind.INTERRUPTED if self.arch.fixed_ra_offset else _Kind.INTERRUPTED | _Kind.WITHOUT_RULES
         kinds = {self._find_name(name): _Kind.WITHOUT_RULES for name in _SIGNAL_TRAMPOLINES}
         return kinds | {self._find_name(name): injected for name in _INJECTED}
 
@@ -122,11 +120,10 @@ class _Translation:
             if rows is None:
                 continue
             vaddr = (table.text_vaddr + start) & 0xFFFFFFFFFFFFFFFF
-            if kind >= _Kind.WITHOUT_RULES:
+            if _Kind.WITHOUT_RULES in kind:
                 names.append((vaddr, self._name(functions + offset)))
             size = min(end - start, rows.size)
-            is_interrupted = kind is _Kind.INTERRUPTED or kind is _Kind.INTERRUPTED_WITHOUT_RULES
-            made.append(RowFunction(vaddr, size, rows.table, is_signal_frame=is_interrupted))
+            made.append(RowFunction(vaddr, size, rows.table, is_signal_frame=_Kind.INTERRUPTED in kind))
         return FunctionTable(
             table.name, "gopclntab", tuple(made), len(table.data), damaged=tuple(damaged), names=tuple(names)
         )
@@ -155,9 +152,10 @@ class _Translation:
         if isinstance(found, CfiError):
             raise found
         kind = found.kind
-        if not is_top and (name in self._kinds or flags & _SP_WRITE):
-            kind = _Kind(kind | self._kinds.get(name, 0) | (_Kind.WITHOUT_RULES if flags & _SP_WRITE else 0))
-        if kind >= _Kind.WITHOUT_RULES:
+        if not is_top:
+            kind |= self._kinds.get(name, _Kind.PLAIN)
+            kind |= _Kind.WITHOUT_RULES if flags & _SP_WRITE else _Kind.PLAIN
+        if _Kind.WITHOUT_RULES in kind:
             return kind, found._replace(table=_WITHOUT_RULES)
         if found.problem:
             raise CfiError(found.problem)
