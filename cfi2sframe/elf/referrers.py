@@ -16,6 +16,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
@@ -293,8 +294,6 @@ class _Code:
                 if (vaddr + at) % 2 == 0:
                     yield vaddr + at + 2, vaddr + at + 2 * int.from_bytes(data[at + 2 : at + 6], "big", signed=True)
 
-    # Instructions of several sizes
-
     def _decoded(self, suspects: dict[int, int]) -> Iterator[Referrer]:
         """Yield the suspects that instructions refer to, or may; they map places of numbers to what these mean."""
         places: dict[Span | None, list[int]] = {}
@@ -362,30 +361,31 @@ class _Code:
 
     def _function_at(self, vaddr: int) -> Span | None:
         """Return the function that holds an address, where its FDE can be read without its CIE."""
-        starts, fdes = self._functions
-        index = bisect_right(starts, vaddr) - 1
+        index = bisect_right(self._functions, vaddr, key=itemgetter(0)) - 1
         if index < 0:
             return None
-        data = self.image.bytes_at(fdes[index], 16) or bytes(16)
-        _, _, distance, size = struct.unpack(self.image.byte_order + "IIiI", data)
+        start, fde = self._functions[index]
+        _, _, distance, size = struct.unpack(self.image.byte_order + "IIiI", self.image.bytes_at(fde, 16) or bytes(16))
         # Where this is not so, the CIE has another encoding.
-        is_plain = fdes[index] + 8 + distance == starts[index]
-        return Span(starts[index], starts[index] + size) if is_plain and vaddr < starts[index] + size else None
+        is_plain = fde + 8 + distance == start
+        return Span(start, start + size) if is_plain and vaddr < start + size else None
 
     @cached_property
     def _disassembler(self) -> Any:  # noqa: ANN401 - capstone has no types
         return open_disassembler(AMD64_DISASSEMBLER, "what code refers to is found")
 
     @cached_property
-    def _functions(self) -> tuple[list[int], list[int]]:
-        """The starts of functions, ascending, and the addresses of their FDEs (LSB, "Exception Frame Header")."""
+    def _functions(self) -> list[tuple[int, int]]:
+        """The starts of functions, ascending, with the addresses of their FDEs (LSB, "Exception Frame Header")."""
         header = next((s for s in self.image.segments if s.type == c.PT_GNU_EH_FRAME), None)
-        vaddr, data = (header.vaddr, self.image.bytes_at(header.vaddr, header.file_size)) if header else (0, b"")
-        pairs = [] if header else sorted(self._listed_functions())
-        if data and len(data) >= 12 and data[:4] == b"\1\x1b\3\x3b":
-            table = memoryview(data)[12 : 12 + 8 * struct.unpack_from(self.image.byte_order + "I", data, 8)[0]]
-            pairs = list(struct.iter_unpack(self.image.byte_order + "ii", table[: len(table) // 8 * 8]))
-        return [vaddr + start for start, _ in pairs], [vaddr + fde for _, fde in pairs]
+        if header is None:
+            return sorted(self._listed_functions())
+        vaddr, data = header.vaddr, self.image.bytes_at(header.vaddr, header.file_size) or b""
+        if len(data) < 12 or data[:4] != b"\1\x1b\3\x3b":
+            return []
+        table = memoryview(data)[12 : 12 + 8 * struct.unpack_from(self.image.byte_order + "I", data, 8)[0]]
+        pairs = struct.iter_unpack(self.image.byte_order + "ii", table[: len(table) // 8 * 8])
+        return [(vaddr + start, vaddr + fde) for start, fde in pairs]
 
     def _listed_functions(self) -> Iterator[tuple[int, int]]:
         """Yield the same of `.eh_frame`, one by one: static programs have no table of it (LSB, "Exception Frames")."""

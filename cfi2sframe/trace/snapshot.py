@@ -103,8 +103,8 @@ class Snapshot(NamedTuple):
 
     `read` reads what the process's own memory holds (a core's contents, or copies); without it a file is not compared
     with what was mapped, and what has no file (the vDSO) is not known. `threads` have their topmost frames by id.
-    `pac_mask` has the bits of pointer authentication codes. `no_file_hint` ends the message about an
-    address of no file.
+    `pac_mask` has the bits of pointer authentication codes. `no_file_hint` ends the message about an address
+    of no file.
     """
 
     arch: Arch

@@ -195,6 +195,13 @@ def test_the_time_of_another_process_is_charged() -> None:
     assert state() == before
 
 
+def printed_by(script: str) -> str:
+    """Run a script in a process of its own, whose limits it may lower; return what it prints."""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    return done.stdout
+
+
 def test_a_limit_of_the_user_stays() -> None:
     """As its own error: that the file is too costly would be wrong."""
     script = (
@@ -204,8 +211,7 @@ def test_a_limit_of_the_user_stays() -> None:
         "    with limited(0): bytearray(1 << 28)\n"
         "except MemoryError: print('memory', resource.getrlimit(resource.RLIMIT_AS)[0] == 1 << 28)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.stdout == "memory True\n", done.stderr
+    assert printed_by(script) == "memory True\n"
 
 
 def test_what_a_part_keeps_does_not_count_beyond_what_the_user_allows() -> None:
@@ -220,8 +226,7 @@ def test_what_a_part_keeps_does_not_count_beyond_what_the_user_allows() -> None:
         "    print(resource.getrlimit(resource.RLIMIT_AS)[0] == most)\n"
         "print(resource.getrlimit(resource.RLIMIT_AS)[0] == most)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.stdout == "True\nTrue\n", done.stderr
+    assert printed_by(script) == "True\nTrue\n"
 
 
 #: `sh_type` of each kind of section that something reads, in files whose headers all lead to the same bytes.
