@@ -203,10 +203,9 @@ def _decoded(arch: Arch, vaddr: int, code: bytes) -> Iterator[tuple[int, _Instru
     at = 0
     while (found := match(code, at)) is not None:
         start, at = at, found.end()
-        effect = next(name for name, text in found.groupdict().items() if text is not None)
-        distance = next((text for name, text in found.groupdict().items() if name[0] == "t" and text is not None), None)
-        target = None
-        if distance is not None:
+        effect, target = found.lastgroup or "", None
+        if effect in ("jump", "call"):
+            distance = next(text for text in found.groups()[found.lastindex or 0 :] if text is not None)
             base = at if known.counts_from_end else start
             target = vaddr + base + known.unit * int.from_bytes(distance, order, signed=True)
             # GNU ld leaves the jumps to PLT0 without a distance where a static program has none.
