@@ -187,7 +187,7 @@ def _write(
     if decision.action is Action.KEEP:
         warnings = (*known.warnings, *_appended_to(image), *copy_input(job, image, file))
         return known._replace(status="unchanged", reason=decision.reason, warnings=warnings)
-    stamp = _stamp_for(known, conversion, coverage, settings.fail_under)
+    stamp = _stamp_for(known, conversion, coverage)
     emitted = emit.emit(conversion, settings.section_type, stamp.pack())
     placement, warnings = f"{emitted.where}: {emitted.placement}", (*known.warnings, *emitted.warnings)
     if decision.reason:
@@ -214,23 +214,22 @@ def _appended_to(image: ElfImage) -> tuple[str, ...]:
     return ()
 
 
-def _stamp_for(known: Outcome, conversion: Conversion, coverage: "Coverage | None", least: float | None) -> Stamp:
-    """Return the stamp for a file that is to be written; `least` is the percentage that was asked for, if any.
+def _stamp_for(known: Outcome, conversion: Conversion, coverage: "Coverage | None") -> Stamp:
+    """Return the stamp for a file that is to be written.
 
-    Names are as the file has them, since not every machine has a demangler. An account that only a report asked for
-    changes nothing.
+    Names are as the file has them, since not every machine has a demangler. An account that only a report or a
+    condition asked for changes nothing: the file's bytes do not depend on them.
     """
     plain = coverage
     if coverage is not None:
         plain = coverage._replace(missing=tuple([each._replace(function=each.symbol) for each in coverage.missing]))
-    is_counted = coverage is not None and (least is not None or not conversion.is_whole)
     return Stamp(
         known.section_size,
         known.described_count,
         known.left_out_count,
         known.in_part_count,
         conversion.is_whole,
-        coverage.code_percent if coverage is not None and is_counted else None,
+        None if coverage is None or conversion.is_whole else coverage.code_percent,
         warnings_of(plain),
     )
 

@@ -7,7 +7,6 @@ text. So the program runs under limits of the kernel on CPU time, memory and out
 
 import os
 import resource
-import subprocess
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -47,6 +46,9 @@ def _is_plain(name: str) -> bool:
 
 def _answers(names: Sequence[str]) -> list[str]:
     """Return the lines that c++filt makes of names: fewer when a limit ends it, none without it."""
+    # The import takes 3 ms of the 60 of a small file.
+    import subprocess
+
     limits = (
         (resource.RLIMIT_CPU, CPU_SECONDS),
         (resource.RLIMIT_AS, _MEMORY_SIZE),

@@ -38,7 +38,7 @@ SETTINGS = {
     "version 2": Settings(Options(2)),
     "errata 0": Settings(Options(2, errata=0)),
     "kernel": Settings(reader="kernel"),
-    "from code": Settings(Options(source="code"), fail_under=1),
+    "from code": Settings(Options(source="code")),
 }
 
 
@@ -162,7 +162,9 @@ def test_debug_file_is_part_of_the_request() -> None:
 
 
 def test_reports_and_names_change_no_byte(tmp_path: Path) -> None:
-    for number, options in enumerate(((), ("--report", tmp_path / "report"), ("-v",), ("--strict",), ("-j", "1"))):
+    for number, options in enumerate(
+        ((), ("--report", tmp_path / "report"), ("-v",), ("--strict",), ("--fail-under", "1"))
+    ):
         path = tmp_path / f"file{number}"
         path.write_bytes(OBJECT)
         assert run("--in-place", path, *options).status == 0
