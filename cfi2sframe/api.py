@@ -245,9 +245,9 @@ def judge(image: ElfImage, section: DecodedSection, reader: str, *, is_in_file: 
     headers that lead to it are judged, too.
     """
     from cfi2sframe.verification import READERS
-    from cfi2sframe.verification.readers import judge as judge_section
+    from cfi2sframe.verification.readers import verdicts_of
 
     if reader not in READERS:
         raise RequestError(f"reader {reader!r} is none of {', '.join(READERS)}")
     with with_file_name(image.name):
-        return judge_section(reader, section, image, is_in_file=is_in_file)
+        return verdicts_of(reader, section, image, is_in_file=is_in_file)

@@ -14,7 +14,7 @@ from cfi2sframe.elf.headers import SYMBOL_SIZE
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import EmbedError, VerificationError, with_file_name
 from cfi2sframe.sframe.model import Section
-from cfi2sframe.sframe.write import write
+from cfi2sframe.sframe.write import write_section
 from cfi2sframe.text import counted
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _emit_object(conversion: Conversion, section_type: int, stamp: bytes) -> Emi
     from cfi2sframe.placing import objects
 
     # With RELA relocations the addends hold the whole value; assemblers leave the fields 0.
-    section = write(conversion.section, conversion.image.arch, conversion.rows, None)
+    section = write_section(conversion.section, conversion.image.arch, conversion.rows, None)
     chunks = objects.insert(conversion.image.data, section, _relocations(conversion), section_type, stamp)
     return Emitted(
         chunks, conversion, "as a section with relocations", partial(objects.check_insertion, conversion.image)

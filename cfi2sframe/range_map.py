@@ -116,7 +116,7 @@ class Distinct(Generic[T]):
         return number
 
 
-def walk(first: RangeMap[S], second: RangeMap[T]) -> Iterator[tuple[int, int, S, T]]:
+def walk_both(first: RangeMap[S], second: RangeMap[T]) -> Iterator[tuple[int, int, S, T]]:
     """Yield the ranges `[start, end)` over which neither of two maps changes, and the values of both."""
     # This loop is hot: verification of a library of 100 MB takes a million steps.
     ours, theirs = iter(first), iter(second)
@@ -150,13 +150,13 @@ def united(spans: Iterable[tuple[int, int]]) -> list[Span]:
 
 def without(spans: Iterable[tuple[int, int]], taken: Iterable[tuple[int, int]]) -> list[Span]:
     """Return the bytes that are in any of `spans` and in none of `taken`, as ascending spans that do not touch."""
-    steps = walk(bytes_of(spans), bytes_of(taken))
+    steps = walk_both(bytes_of(spans), bytes_of(taken))
     return [Span(start, end) for start, end, is_ours, is_taken in steps if is_ours and not is_taken]
 
 
 def common(first: Iterable[tuple[int, int]], second: Iterable[tuple[int, int]]) -> list[Span]:
     """Return the bytes that are in both, as ascending spans that do not touch."""
-    steps = walk(bytes_of(first), bytes_of(second))
+    steps = walk_both(bytes_of(first), bytes_of(second))
     return [Span(start, end) for start, end, is_ours, is_theirs in steps if is_ours and is_theirs]
 
 

@@ -295,14 +295,16 @@ def test_the_judge_of_rows_asks_nothing_that_writes_them() -> None:
 def test_removal_knows_nothing_of_insertion() -> None:
     """A later release, which places sections elsewhere, has to restore what an earlier one has written."""
     needed = closure("cfi2sframe.placing.removal")
-    insertion = {"linked", "place", "head", "moving"}
-    assert needed.isdisjoint(f"cfi2sframe.placing.{name}" for name in insertion)
+    insertion = {f"cfi2sframe.placing.{name}" for name in ("linked", "place", "header_room", "moving")}
+    assert all(map(is_module, insertion))
+    assert needed.isdisjoint(insertion)
     assert {"cfi2sframe.placing.undo", "cfi2sframe.placing.checks"} <= needed
 
 
 @pytest.mark.parametrize("words", [(), ("--from", "code")])
 def test_a_conversion_loads_nothing_that_it_does_not_need(words: tuple[str, ...]) -> None:
     """Such as the analysis of code, where all code has CFI."""
+    assert all(is_module(name) for name in NOT_FOR_OBJECTS if name.startswith(FACE))
     script = (
         # From Python 3.14 on, argparse alone loads some of them, for its colours.
         "import argparse, sys\nargparse.ArgumentParser().add_argument('x')\nbefore = set(sys.modules)\n"

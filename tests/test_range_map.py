@@ -18,7 +18,7 @@ from cfi2sframe.range_map import (
     holder_of,
     touches,
     united,
-    walk,
+    walk_both,
     without,
 )
 
@@ -87,7 +87,7 @@ def test_ranges_are_the_whole_address_space(case: tuple[RangeMap[str | None], di
 def test_a_walk_changes_where_either_map_does(
     ours: tuple[RangeMap[str | None], dict[int, str | None]], theirs: tuple[RangeMap[str | None], dict[int, str | None]]
 ) -> None:
-    steps = list(walk(ours[0], theirs[0]))
+    steps = list(walk_both(ours[0], theirs[0]))
     assert [start for start, *_ in steps] == sorted({*ours[0].starts, *theirs[0].starts})
     assert [end for _, end, *_ in steps] == [*[start for start, *_ in steps[1:]], ADDRESS_END]
     found = {a: values for start, end, *values in steps for a in ADDRESSES if start <= a < end}

@@ -28,7 +28,7 @@ from cfi2sframe.elf.cfi import CfiKind
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.range_map import Span
 from cfi2sframe.sframe.model import Function, Section
-from cfi2sframe.sframe.write import RowStore, store_rows, write
+from cfi2sframe.sframe.write import RowStore, store_rows, write_section
 from cfi2sframe.stubs import StubSkip
 from cfi2sframe.text import counted
 from cfi2sframe.why import Why
@@ -142,7 +142,7 @@ def convert_image(
     if image.is_relocatable:
         # In a raw section all text sections start at 0.
         placed = section._replace(starts=tuple([image.place(start).offset for start in section.starts]))
-    data = write(placed, image.arch, rows, section_vaddr) if functions else b""
+    data = write_section(placed, image.arch, rows, section_vaddr) if functions else b""
     owned = (code_map.without_code, code_map.padding, code_map.stubs.left_out)
     return Conversion(image, target, cfi, pieces, *owned, section, rows, section_vaddr, data)
 
@@ -166,7 +166,7 @@ def place_again(conversion: Conversion, section_vaddr: int) -> Conversion:
     An object's functions get their addresses in the image's layout, where sections do not overlap, instead of offsets
     in their sections. Raises `RequestError` when a start does not fit its field.
     """
-    data = write(conversion.section, conversion.image.arch, conversion.rows, section_vaddr)
+    data = write_section(conversion.section, conversion.image.arch, conversion.rows, section_vaddr)
     return conversion._replace(section_vaddr=section_vaddr, data=data)
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from cfi2sframe.abi import Arch
 from cfi2sframe.abi.rule import Rule
-from cfi2sframe.dwarf.expression import Expression, describe, value_of
+from cfi2sframe.dwarf.expression import Expression, expression_text, value_of
 from cfi2sframe.dwarf.rules import CfaRule, NoCfa, NoRule, RaSigning, RegisterRule, RowState, describe_rule
 from cfi2sframe.sframe.model import OUTERMOST, FrameState
 from cfi2sframe.why import Reason, Why
@@ -89,7 +89,7 @@ def _simple(rule: RegisterRule, arch: Arch, reason: Reason) -> Rule | None:
 def _rule_of(expression: Expression, arch: Arch, reason: Reason, *, starts_with_cfa: bool) -> Rule:
     rule = value_of(expression.code, arch.byte_order, starts_with_cfa=starts_with_cfa)
     if not isinstance(rule, Rule) or (rule.deref and expression.deref):
-        raise InexpressibleError(reason, describe(expression.code, arch.byte_order))
+        raise InexpressibleError(reason, expression_text(expression.code, arch.byte_order))
     return rule._replace(deref=rule.deref or expression.deref)
 
 

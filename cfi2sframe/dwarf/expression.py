@@ -23,7 +23,7 @@ class Expression(NamedTuple):
 
     def equation(self, arch: Arch) -> str:
         """Return the expression as an equation's right side, such as `*(breg7 40; deref)`."""
-        return f"{'*' if self.deref else ''}({describe(self.code, arch.byte_order)})"
+        return f"{'*' if self.deref else ''}({expression_text(self.code, arch.byte_order)})"
 
 
 #: Operations that push a constant, and all with operands: the bytes of each (negative: signed), or its form.
@@ -203,7 +203,7 @@ def signed_word(value: int) -> int:
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-def describe(expression: bytes, byte_order: str) -> str:
+def expression_text(expression: bytes, byte_order: str) -> str:
     """Return the expression in readable form, such as `breg7 40; deref; plus_uconst 8`; as bytes if it is damaged.
 
     Only the beginning of a long expression is shown, and the size of the rest.

@@ -17,7 +17,7 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.references import referred_addresses
 from cfi2sframe.elf.sections import CodeRange
 from cfi2sframe.errors import ElfError
-from cfi2sframe.range_map import RangeMap, Span, bytes_of, walk
+from cfi2sframe.range_map import RangeMap, Span, bytes_of, walk_both
 
 #: Padding has fewer bytes than this, the largest alignment that compilers ask for by default.
 _MAX_ALIGNMENT: Final = 64
@@ -52,7 +52,7 @@ def code_outside(image: ElfImage, held: Iterable[tuple[int, int]]) -> Iterator[t
 
 def gaps_outside(image: ElfImage, held: Iterable[tuple[int, int]]) -> Iterator[tuple[CodeRange, Span]]:
     """Yield the executable code outside of some ranges, ascending."""
-    for start, end, code, is_held in walk(code_of(image), bytes_of(held)):
+    for start, end, code, is_held in walk_both(code_of(image), bytes_of(held)):
         if code is not None and not is_held:
             yield code, Span(start, end)
 

@@ -25,7 +25,7 @@ from cfi2sframe.instructions.effects import (
     Op,
     Step,
     Storage,
-    address,
+    address_in,
     bits,
     forget,
     number,
@@ -170,7 +170,7 @@ def _computed(name: str, ops: list[str], register: int, size: int) -> Effect | N
 def _flow(name: str, ops: list[str]) -> Effect | None:
     """Return the effect of what changes the flow of control; None for anything else."""
     if name in ("b", "bl", "b.al", "b.nv"):
-        target = address(ops[0])
+        target = address_in(ops[0])
         return None if target is None else Effect((), Flow.CALL if name == "bl" else Flow.JUMP, target)
     if name.startswith("ret") and name != "ret":
         return Effect(forget(JUMP), Flow.RETURN)
@@ -183,7 +183,7 @@ def _flow(name: str, ops: list[str]) -> Effect | None:
     if name.startswith("bra"):
         return Effect(forget(JUMP), Flow.JUMP_INDIRECT)
     if _BRANCH.fullmatch(name):
-        target = address(ops[-1])
+        target = address_in(ops[-1])
         equal = {"b.eq": True, "b.ne": False}.get(name)
         return None if target is None else Effect((), Flow.BRANCH, target, equal)
     return None
@@ -204,7 +204,7 @@ def _value(name: str, ops: list[str], register: int, size: int) -> tuple[Step, .
         return None if value is None else (Step(Op.NUMBER, register, offset=value),)
     if name == "movz" and len(ops) == 3 and value is not None:
         return (Step(Op.NUMBER, register, offset=(number(ops[1]) or 0) << value),)
-    if name in ("adr", "adrp") and (vaddr := address(ops[-1])) is not None:
+    if name in ("adr", "adrp") and (vaddr := address_in(ops[-1])) is not None:
         # A page is no address that is meant.
         return (Step(Op.NUMBER, register, offset=vaddr, size=8 if name == "adr" else 1),)
     if name in ("add", "sub", "adds", "subs") and source != NOTHING and len(ops) > 2:

@@ -24,7 +24,7 @@ from cfi2sframe.instructions.effects import (
     Op,
     Step,
     Storage,
-    address,
+    address_in,
     bits,
     forget,
     number,
@@ -158,7 +158,7 @@ def _flow(name: str, ops: list[str], end: int) -> Effect | None:
     if name == "ret":
         popped = number(ops[0]) if ops else None
         return Effect((*_RETURN, Step(Op.MOVE, RSP, RSP, popped)) if popped else _RETURN, Flow.RETURN)
-    target = address(ops[0])
+    target = address_in(ops[0])
     if name in _BRANCHES:
         steps = forget(RCX) if name.startswith("loop") else forget(RAX) if name == "xbegin" else ()
         equal = {"je": True, "jne": False}.get(name)

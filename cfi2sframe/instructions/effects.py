@@ -199,7 +199,7 @@ def number(text: str) -> int | None:
     return value - (1 << 64) if value >> 63 == 1 else value
 
 
-def address(text: str) -> int | None:
+def address_in(text: str) -> int | None:
     """Return the address that an operand is; None for any other text."""
     value = number(text)
     return None if value is None else value & (1 << 64) - 1

@@ -26,7 +26,7 @@ from cfi2sframe.instructions.effects import (
     Op,
     Step,
     Storage,
-    address,
+    address_in,
     bits,
     forget,
     number,
@@ -162,7 +162,7 @@ def _direct(
     text: S390xText, place: int, flow: Flow, steps: tuple[Step, ...] = (), *, equal: bool | None = None
 ) -> Effect | None:
     """Return the effect of a jump or a branch whose operand is its target."""
-    target = address(text.operands[place])
+    target = address_in(text.operands[place])
     if target is None:
         return None
     if target == text.vaddr + _TRAP_DISTANCE:
@@ -205,11 +205,11 @@ def _linked(text: S390xText, target: int | None) -> Effect | None:
 _FLOWS: Final[dict[str, Callable[[S390xText], Effect | None]]] = {
     **dict.fromkeys(("nop", "nopr", "jnop", "jgnop"), lambda _text: PADDING),
     **dict.fromkeys(("j", "jg", "jlu"), lambda text: _direct(text, 0, Flow.JUMP)),
-    **dict.fromkeys(("brasl", "bras"), lambda text: _linked(text, address(text.operands[1]))),
+    **dict.fromkeys(("brasl", "bras"), lambda text: _linked(text, address_in(text.operands[1]))),
     **dict.fromkeys(("basr", "balr", "bas", "bal"), lambda text: _linked(text, None)),
     **dict.fromkeys(("br", "b"), lambda text: _indirect(text, 0, Flow.JUMP_INDIRECT)),
     "svc": _system_call,
-    "exrl": lambda text: Effect(flow=Flow.EXECUTE, target=address(text.operands[1])),
+    "exrl": lambda text: Effect(flow=Flow.EXECUTE, target=address_in(text.operands[1])),
 }
 
 

@@ -29,7 +29,7 @@ from cfi2sframe.elf.referrers import referrers
 from cfi2sframe.placing.loader_tables import BY_CONTENT, extent_of, is_pointer
 from cfi2sframe.placing.pyelftools_view import FileView, expect, is_sframe, parsing, span_of
 from cfi2sframe.placing.tools_view import compare_sections
-from cfi2sframe.range_map import RangeMap, Span, common, touches, united, walk, without
+from cfi2sframe.range_map import RangeMap, Span, common, touches, united, walk_both, without
 
 #: The smallest page of the kernels of all ABIs.
 _PAGE_SIZE: Final = 1 << 12
@@ -279,7 +279,7 @@ def _expect_same_memory(
     given_up = without([*olds, *news, *section, *tables], _addresses(bare, bare.table("ph")))
     added = []
     mapped = []
-    for start, end, ours, theirs in walk(*memories):
+    for start, end, ours, theirs in walk_both(*memories):
         if ours is None:
             added += [Span(start, end)] if theirs else []
             continue

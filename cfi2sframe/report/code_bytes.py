@@ -13,7 +13,7 @@ from cfi2sframe.conversion.reasons import Fate
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.padding import code_of, fill_size, gaps_outside
 from cfi2sframe.elf.sections import CodeRange
-from cfi2sframe.range_map import RangeMap, bytes_of, walk
+from cfi2sframe.range_map import RangeMap, bytes_of, walk_both
 from cfi2sframe.why import Why
 
 #: What describes code: a type of row; the rows of PLT stubs; those of the function before padding; instructions.
@@ -42,7 +42,7 @@ def count_code(conversion: Conversion) -> tuple[Counter[tuple[str, str]], list[S
     image, known = conversion.image, list(_known(conversion))
     held = sorted([each for each in known if each.kind != "without CFI"], key=attrgetter("start"))
     sizes = Counter[tuple[str, str]]()
-    for start, end, code, stretch in walk(code_of(image), RangeMap(None, ((*each[1:3], each) for each in held))):
+    for start, end, code, stretch in walk_both(code_of(image), RangeMap(None, ((*each[1:3], each) for each in held))):
         if code is not None and stretch is not None:
             sizes[stretch.kind, stretch.message] += end - start
     taken = [each[1:3] for each in held]
@@ -117,7 +117,7 @@ def _with_reasons(stretches: Iterable[Stretch], reasons: Iterable[Stretch]) -> I
     for why in sorted(reasons, key=attrgetter("start"))[::-1]:
         known.put([why.start], [why], why.end)
     uncovered = RangeMap(None, ((*each[1:3], each) for each in stretches))
-    for start, end, stretch, reason in walk(uncovered, known):
+    for start, end, stretch, reason in walk_both(uncovered, known):
         if stretch is not None:
             words = stretch if reason is None else reason
             yield stretch._replace(

@@ -44,7 +44,7 @@ _FILE_COLUMNS: Final = {
 
 def coverage_report(accounts: Sequence[Coverage], *, top: int | None = None) -> Report:
     """Return the report of one file or more, which names the `top` largest missing places."""
-    total = accounts[0] if len(accounts) == 1 else add_up(accounts)
+    total = accounts[0] if len(accounts) == 1 else add_accounts(accounts)
     tables = list(_tables_of_one(total)) if len(accounts) == 1 else [_table_of_several(accounts, total)]
     tables += _why_tables(total)
     places = _places_table(accounts, top)
@@ -64,7 +64,7 @@ def _chart(accounts: Sequence[Coverage]) -> Chart:
     return Chart([text for _, text in _BYTES], bars)
 
 
-def add_up(accounts: Sequence[Coverage]) -> Coverage:
+def add_accounts(accounts: Sequence[Coverage]) -> Coverage:
     """Return the sums of several accounts, without what is missing."""
     first = accounts[0]
     places, sizes, dropped = Counter[tuple[str, str]](), Counter[tuple[str, str]](), Counter[str]()

@@ -75,7 +75,7 @@ _COMPARED: Final = ("file_count", "file_size", "cfi_size", "eh_frame_hdr_size", 
 
 
 class FileSize(NamedTuple):
-    """A file and its section, or with `add_up` the sums of several; `gnu_size` is an estimate.
+    """A file and its section, or with `add_sizes` the sums of several; `gnu_size` is an estimate.
 
     `cfi_size` counts all CFI that was read, of Go the table, and `existing_size` the `.sframe` that the file has.
     `padding_size` counts the zeros that the file gets with the section, in place of .bss. The section has
@@ -140,7 +140,7 @@ def measure(conversion: Conversion, padding_size: int = 0) -> FileSize:
     )
 
 
-def add_up(files: Sequence[FileSize], name: str) -> FileSize:
+def add_sizes(files: Sequence[FileSize], name: str) -> FileSize:
     """Return the sums of some files in one version."""
     arches = {file.arch for file in files}
     arch = arches.pop() if len(arches) == 1 else ""
@@ -212,10 +212,10 @@ def size_report(
     files: Sequence[FileSize], *, level: int | None = None, order: str | None = "sframe_size", top: int | None = None
 ) -> Report:
     """Return the report of files. Lines descend by the field `order`, and then ascend by name."""
-    total = add_up(files, counted(len(files), "file"))
+    total = add_sizes(files, counted(len(files), "file"))
     lines = sorted(files, key=lambda file: (-(getattr(file, order) or 0) if order else 0, file.file))
     shown, rest = lines[:top], lines[len(lines[:top]) :]
-    sums = [add_up(rest, f"{counted(len(rest), 'more file')} (--top all)")] if rest else []
+    sums = [add_sizes(rest, f"{counted(len(rest), 'more file')} (--top all)")] if rest else []
     directory = common_directory([file.file for file in shown])
     rows = [[*cells_of(file, _COLUMNS), file.file.removeprefix(directory)] for file in (*shown, *sums, total)]
     columns = (*_COLUMNS, Column(f"file, in {directory}" if directory else "file"))
@@ -322,7 +322,7 @@ def comparison_report(old: Sequence[FileSize], new: Sequence[FileSize], *, top: 
 
 def _sum_of(pairs: Sequence[_Change], noun: str) -> _Change:
     sides = ([pair.old for pair in pairs], [pair.new for pair in pairs])
-    return _Change(counted(len(pairs), noun), *(add_up(side, "") for side in sides))
+    return _Change(counted(len(pairs), noun), *(add_sizes(side, "") for side in sides))
 
 
 def _change_headline(total: _Change) -> str:

@@ -77,7 +77,7 @@ def store_rows(section: Section, arch: Arch, *, share: bool) -> RowStore:
     return RowStore(by_function, tuple(offsets), stored, size)
 
 
-def write(section: Section, arch: Arch, rows: RowStore, section_vaddr: int | None) -> bytes:
+def write_section(section: Section, arch: Arch, rows: RowStore, section_vaddr: int | None) -> bytes:
     """Return the bytes of a section at a virtual address; None: the starts are 0, as relocations will set them.
 
     Raises `RequestError` when a start does not fit the version's field.

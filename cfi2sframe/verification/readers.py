@@ -207,7 +207,9 @@ _RULES: Final = (
 _OF_FUNCTIONS: Final = ("text", "rows without data words", "flexible rows", "register numbers")
 
 
-def judge(name: str, section: DecodedSection, image: ElfImage, *, is_in_file: bool = False) -> tuple[Verdict, ...]:
+def verdicts_of(
+    name: str, section: DecodedSection, image: ElfImage, *, is_in_file: bool = False
+) -> tuple[Verdict, ...]:
     """Return what the reader called `name` would do with a section for `image`, by edition, the oldest first.
 
     `is_in_file`: the section is the one that the file has, so that headers which lead to it count too. There is no

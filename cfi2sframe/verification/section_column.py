@@ -9,7 +9,7 @@ from operator import lt, or_
 from typing import Final, NamedTuple
 
 from cfi2sframe.constants.sframe import SFRAME_VERSION_1
-from cfi2sframe.range_map import ADDRESS_END, Distinct, RangeMap, Span, touches, walk
+from cfi2sframe.range_map import ADDRESS_END, Distinct, RangeMap, Span, touches, walk_both
 from cfi2sframe.sframe.model import NO_BLOCK_SIZE, Attributes, FrameState, Function, FunctionBody, Section, no_row_state
 
 #: Of PCMASK functions in sections whose answers are compared: PLTs of real files have some ten thousand.
@@ -115,7 +115,7 @@ def have_same_answers(one: Section, other: Section) -> bool:
         return False
     points = sorted(set(edges))
     (ours, our_answers), (theirs, their_answers) = section_column(one, points), section_column(other, points)
-    pairs = {(here, there) for _, _, here, there in walk(ours, theirs)}
+    pairs = {(here, there) for _, _, here, there in walk_both(ours, theirs)}
     return all(_effect(our_answers[here]) == _effect(their_answers[there]) for here, there in pairs)
 
 
@@ -152,7 +152,7 @@ def first_lost_row(
     """
     found, found_answers = section_column(new, section_column(old, ())[0].starts)
     wanted, wanted_answers = section_column(old, found.starts)
-    for vaddr, _, here, there in walk(wanted, found):
+    for vaddr, _, here, there in walk_both(wanted, found):
         state, other = (answer and answer.state for answer in (wanted_answers[here], found_answers[there]))
         is_lost = state is not None and (other is None or (state.cfa is None and other.cfa is not None))
         if (

@@ -19,7 +19,7 @@ from cfi2sframe.dwarf.rules import RowState
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.references import referred_addresses
 from cfi2sframe.errors import ElfError
-from cfi2sframe.range_map import ADDRESS_END, Span, holder_of, touches, united, walk
+from cfi2sframe.range_map import ADDRESS_END, Span, holder_of, touches, united, walk_both
 from cfi2sframe.sframe.model import FrameState, FunctionBody, Section
 from cfi2sframe.sframe.read import DecodedSection
 from cfi2sframe.text import counted
@@ -134,7 +134,7 @@ def verify_section(image: ElfImage, entries: CfiEntries, section: Section, asked
     claimed, claims = truth_column(entries, fdes, padding, stubs, image.arch)
     found, answers = section_column(section, claimed.starts)
 
-    counts = Counter(map(itemgetter(2, 3), walk(claimed, found)))
+    counts = Counter(map(itemgetter(2, 3), walk_both(claimed, found)))
     problems = {
         (claim, answer): problem
         for claim, answer in counts
@@ -142,7 +142,7 @@ def verify_section(image: ElfImage, entries: CfiEntries, section: Section, asked
     }
     mismatches = [
         _Mismatch(start, end, claims[claim], answers[answer], problems[claim, answer])
-        for start, end, claim, answer in (walk(claimed, found) if problems else ())
+        for start, end, claim, answer in (walk_both(claimed, found) if problems else ())
         if (claim, answer) in problems
     ]
     errata = section.errata if asked.errata is None else asked.errata

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.constants import dwarf as d
-from cfi2sframe.dwarf.expression import Operation, describe, parse_expression, value_of
+from cfi2sframe.dwarf.expression import Operation, expression_text, parse_expression, value_of
 from cfi2sframe.errors import CfiError
 from tests.support.dwarf.cfi_asm import sleb128, uleb128
 
@@ -89,7 +89,7 @@ def test_operands(name: str, encoded: str, operands: tuple[int, ...], turns: boo
         data = data[:1] + data[:0:-1]
     expected = Operation(vars(d)["DW_OP_" + name], operands)
     assert parse_expression(NOP + data + NOP, byte_order) == (Operation(0x96, ()), expected, Operation(0x96, ()))
-    assert describe(data, byte_order) == " ".join((name, *map(str, operands)))
+    assert expression_text(data, byte_order) == " ".join((name, *map(str, operands)))
 
 
 @pytest.mark.parametrize("encoded", [encoded for _, encoded, _, _ in OPERANDS] + ["77e440"])
@@ -202,7 +202,7 @@ def test_constants_are_read_in_the_byte_order_of_the_file() -> None:
     ],
 )
 def test_text(expression: bytes, text: str) -> None:
-    assert describe(expression, "<") == text
+    assert expression_text(expression, "<") == text
 
 
 # --- Properties ---------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def test_sums_of_any_length(
 
 @given(st.binary(max_size=20), st.sampled_from("<>"))
 def test_garbage_is_operations_or_an_error(expression: bytes, byte_order: Literal["<", ">"]) -> None:
-    text = describe(expression, byte_order)
+    text = expression_text(expression, byte_order)
     try:
         parse_expression(expression, byte_order)
     except CfiError:
@@ -249,8 +249,8 @@ def test_garbage_is_operations_or_an_error(expression: bytes, byte_order: Litera
 
 def test_long_expressions_are_shown_in_part() -> None:
     """Whole operations, until 32 bytes of the expression are shown; damage after them is not looked for."""
-    assert describe(NOP * 32, "<") == "; ".join(["nop"] * 32)
-    assert describe(NOP * 1_040, "<") == "; ".join(["nop"] * 32) + "; and 1,008 more bytes"
+    assert expression_text(NOP * 32, "<") == "; ".join(["nop"] * 32)
+    assert expression_text(NOP * 1_040, "<") == "; ".join(["nop"] * 32) + "; and 1,008 more bytes"
     const8u = bytes((0x0E,)) + bytes(8)
-    assert describe(const8u * 5 + b"\xff", "<") == "; ".join(["const8u 0"] * 4) + "; and 10 more bytes"
-    assert describe(b"\xff" + NOP * 40, "<") == "bytes ff" + " 96" * 31 + "; and 9 more bytes"
+    assert expression_text(const8u * 5 + b"\xff", "<") == "; ".join(["const8u 0"] * 4) + "; and 10 more bytes"
+    assert expression_text(b"\xff" + NOP * 40, "<") == "bytes ff" + " 96" * 31 + "; and 9 more bytes"

@@ -8,7 +8,7 @@ import pytest
 from cfi2sframe import account, convert, load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.report.coverage import Coverage, share
-from cfi2sframe.report.coverage_report import add_up, coverage_report, headline, missing_sentences
+from cfi2sframe.report.coverage_report import add_accounts, coverage_report, headline, missing_sentences
 from cfi2sframe.report.tables import render
 from tests.support.conversion.sums import check_sums, convert_checked
 from tests.support.dwarf import cfi_asm as asm
@@ -66,7 +66,7 @@ def test_several_files_add_up(mixed: Coverage) -> None:
     check_table(report.tables[0], summed)
     check_table(report.tables[1], ("bytes", "places"))
     assert [row[-1] for row in report.tables[0].rows] == ["in", "other"]
-    total = add_up([mixed, other])
+    total = add_accounts([mixed, other])
     assert report.headline == f"2 files: {headline(total)}"
     assert total.function_count == mixed.function_count + 1
 

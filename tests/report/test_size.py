@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from cfi2sframe import convert, load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.cli.size import ORDERS
-from cfi2sframe.report.size import SUMMED, add_up, comparison_report, human, measure, size_report
+from cfi2sframe.report.size import SUMMED, add_sizes, comparison_report, human, measure, size_report
 from cfi2sframe.report.tables import common_directory
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import TEXT_VADDR, cie_of, linked_file, push_fp
@@ -62,7 +62,7 @@ def test_functions_are_counted_as_coverage_does() -> None:
 
 def test_sums() -> None:
     files = sample_files()
-    total = add_up(files, "all")
+    total = add_sizes(files, "all")
     for name in SUMMED:
         assert getattr(total, name) == sum(getattr(file, name) for file in files)
     report = size_report(files)

@@ -67,14 +67,14 @@ def _plan(version: int | None, program: str, output: str) -> tuple[str, ...] | N
     directory, name = os.path.split(program)
     beside = os.path.join(directory, re.sub("as$", "ld", name))
     linker = printed_by([beside, "--version"]) if beside != program else ""
-    options = options_for(linker, version, is_s390x=image.header.machine == EM_S390)
+    options = options_for_linker(linker, version, is_s390x=image.header.machine == EM_S390)
     if options is None:
         reason = f"no linker is known beside {program} that merges these .sframe sections"
         raise RequestError(f"{reason}; --gsframe-N names a version")
     return options
 
 
-def options_for(linker: str, version: int | None = None, *, is_s390x: bool = False) -> tuple[str, ...] | None:
+def options_for_linker(linker: str, version: int | None = None, *, is_s390x: bool = False) -> tuple[str, ...] | None:
     """Return the options for objects that a linker merges, by what its `--version` prints; None where it merges none.
 
     `version` is that of the section, if it is named: the linker then decides the rest.

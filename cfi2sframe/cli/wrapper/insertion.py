@@ -11,7 +11,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
-from cfi2sframe.cli.wrapper.programs import Role, from_root, is_set, log, message, status_of, without_section, write
+from cfi2sframe.cli.wrapper.programs import (
+    Role,
+    from_root,
+    is_set,
+    log,
+    message,
+    wait_for,
+    without_section,
+    write_message,
+)
 from cfi2sframe.errors import Cfi2SFrameError, RequestError, reason_of
 
 if TYPE_CHECKING:
@@ -65,7 +74,7 @@ def insert(role: Role, path: str, plan: Callable[[], Sequence[str] | None]) -> i
             status = _insert_here(role, from_root(path), plan)
         finally:
             os._exit(status)
-    if status_of(process) == EXIT_SUCCESS:
+    if wait_for(process) == EXIT_SUCCESS:
         return EXIT_SUCCESS
     return without_section(role, path)
 
@@ -89,7 +98,7 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
             said.write(message(role, "error", reason_of(error), path))
     text = said.getvalue()
     if status != EXIT_SUCCESS and is_set("CFI2SFRAME_STRICT"):
-        write(text)
+        write_message(text)
     log(text)
     return status
 

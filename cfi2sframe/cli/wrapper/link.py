@@ -21,7 +21,7 @@ from cfi2sframe.cli.wrapper.programs import (
     running_wrappers,
     spawn,
     without_section,
-    write,
+    write_message,
 )
 from cfi2sframe.cli.wrapper.words import must_write, output_of, output_of_driver
 
@@ -55,7 +55,7 @@ def main(words: Sequence[str]) -> int:
     program = real_program(role, {own, *running_wrappers()})
     if program is None:
         names = " or ".join(role.names)
-        write(message(role, "error", f"no {names} in PATH but this wrapper; name one in {role.variable}"))
+        write_message(message(role, "error", f"no {names} in PATH but this wrapper; name one in {role.variable}"))
         return EXIT_NOT_FOUND
     # Of nested wrappers the outermost converts: it has seen all options.
     outer = running_wrappers(role)
@@ -65,7 +65,7 @@ def main(words: Sequence[str]) -> int:
     # A driver that only compiles converts nothing, and should be fast.
     fault = "" if role.kind == DRIVER and "-c" in words else fault_of_flags()
     if fault:
-        write(message(role, "error", fault))
+        write_message(message(role, "error", fault))
         return EXIT_USAGE
     if role.kind == ASSEMBLER:
         return assemble(role, program, words[1:], variables)

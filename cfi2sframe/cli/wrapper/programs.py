@@ -106,12 +106,12 @@ def spawn(role: Role, command: list[str], variables: dict[str, str]) -> int:
     try:
         process = os.posix_spawn(command[0], command, {**os.environ, **variables})
     except OSError as error:
-        write(message(role, "error", f"cannot be started: {error.strerror}", command[0]))
+        write_message(message(role, "error", f"cannot be started: {error.strerror}", command[0]))
         return _EXIT_NOT_STARTED
-    return status_of(process)
+    return wait_for(process)
 
 
-def status_of(process: int) -> int:
+def wait_for(process: int) -> int:
     """Wait for a child; return its exit status as a shell does."""
     try:
         code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
@@ -139,7 +139,7 @@ def printed_by(command: list[str]) -> str:
         os.close(write_end)
     with open(read_end, "rb") as output:
         text = output.read()
-    return os.fsdecode(text) if status_of(process) == 0 else ""
+    return os.fsdecode(text) if wait_for(process) == 0 else ""
 
 
 # Messages
@@ -156,7 +156,7 @@ def message(role: Role, kind: str, text: str, file: str = "") -> str:
     return f"{role.program}: {place}{kind}: {printable(text)}\n"
 
 
-def write(text: str) -> None:
+def write_message(text: str) -> None:
     """Write to standard error. A build does not fail if nobody reads it."""
     try:
         sys.stderr.write(text)
@@ -180,7 +180,7 @@ def log(text: str) -> None:
         with open(path, "ab", buffering=0) as file:
             file.write(data)
     except (OSError, ValueError) as error:
-        write(f"cfi2sframe: CFI2SFRAME_LOG: {error}\n")
+        write_message(f"cfi2sframe: CFI2SFRAME_LOG: {error}\n")
 
 
 def without_section(role: Role, file: str, reason: str = "") -> int:
@@ -188,7 +188,7 @@ def without_section(role: Role, file: str, reason: str = "") -> int:
     verdict = "no .sframe section was put in" + (reason and f": {reason}")
     log(message(role, "warning", verdict, from_root(file)))
     if is_set("CFI2SFRAME_STRICT"):
-        write(message(role, "error", f"{verdict} (CFI2SFRAME_STRICT)", file))
+        write_message(message(role, "error", f"{verdict} (CFI2SFRAME_STRICT)", file))
         return 1
     return 0
 

@@ -7,7 +7,7 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.api import decode_existing
-from cfi2sframe.cli.wrapper.assembler import options_for, request_of
+from cfi2sframe.cli.wrapper.assembler import options_for_linker, request_of
 from cfi2sframe.constants.elf import SHT_GNU_SFRAME, SHT_PROGBITS
 from cfi2sframe.conversion.options import Options
 from tests.support.consumer.walk import Sampler, check_walks
@@ -66,8 +66,8 @@ def test_what_is_asked_for(words: list[str], expected: tuple[bool, int | None, t
     ],
 )
 def test_the_form_that_a_linker_merges(said: str, options: tuple[str, ...] | None) -> None:
-    assert options_for(said) == options
-    assert options_for(said, is_s390x=True) == (V3 if options == V3 else None)
+    assert options_for_linker(said) == options
+    assert options_for_linker(said, is_s390x=True) == (V3 if options == V3 else None)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from cfi2sframe import convert
 from cfi2sframe.conversion.convert import Conversion
 from cfi2sframe.conversion.options import Options
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.sframe.write import write
+from cfi2sframe.sframe.write import write_section
 from cfi2sframe.stubs import StubScan
 from cfi2sframe.stubs import scan as scan_stubs
 
@@ -20,7 +20,7 @@ def convert_unpadded(image: ElfImage, options: Options) -> Conversion:
     ends = [start + size for start, size in zip(section.starts, section.sizes, strict=True)]
     sizes = [start_of_padding.get(end, end) - start for start, end in zip(section.starts, ends, strict=True)]
     section = section._replace(sizes=tuple(sizes))
-    data = write(section, image.arch, conversion.rows, conversion.section_vaddr)
+    data = write_section(section, image.arch, conversion.rows, conversion.section_vaddr)
     return conversion._replace(section=section, data=data)
 
 

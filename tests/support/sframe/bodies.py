@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from cfi2sframe.abi import Arch
 from cfi2sframe.sframe.model import FrameRow, Function, FunctionBody, Section
-from cfi2sframe.sframe.write import store_rows, write
+from cfi2sframe.sframe.write import store_rows, write_section
 
 
 def body_of_rows(
@@ -33,4 +33,4 @@ def with_functions(section: Section, functions: Iterable[Function]) -> Section:
 
 def section_bytes(section: Section, arch: Arch, section_vaddr: int, *, share: bool = False) -> bytes:
     """Return the bytes of a section at an address."""
-    return write(section, arch, store_rows(section, arch, share=share), section_vaddr)
+    return write_section(section, arch, store_rows(section, arch, share=share), section_vaddr)
