@@ -38,7 +38,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class _Lost(NamedTuple):
-    """The result of an item whose process died: why."""
+    """In place of the result of an item whose process died, or could not send it: why."""
 
     reason: str
 
@@ -90,22 +90,26 @@ def results_of(
 def _in_processes(
     work: Callable[[int], Result], indices: Sequence[int], count: int
 ) -> Generator[tuple[int, Result | _Lost], None, None]:
+    """Yield the results of items with their indices, in any order."""
     waiting = deque(indices)
-    died = yield from _run(work, waiting, count)
+    lost: list[tuple[int, _Lost]] = []
+    with closing(_share(work, waiting, count)) as results:
+        for index, result in results:
+            if isinstance(result, _Lost):
+                lost.append((index, result))
+            else:
+                yield index, result
     # Another process may have taken the memory: try each item again in a process of its own.
-    for index, cause in sorted(died.items()):
-        suspect = deque([index])
-        again = yield from _run(work, suspect, 1)
-        if suspect or again:
-            yield index, _Lost(again.get(index, cause))
+    for index, reason in sorted(lost):
+        yield from list(_share(work, deque([index]), 1)) or [(index, reason)]
     # No process could be started, or none stayed alive.
     yield from ((index, work(index)) for index in waiting)
 
 
-def _run(
+def _share(
     work: Callable[[int], Result], waiting: deque[int], count: int
-) -> Generator[tuple[int, Result | _Lost], None, dict[int, str]]:
-    """Work on items in processes as long as there are any; return the items whose process died, and why."""
+) -> Generator[tuple[int, Result | _Lost], None, None]:
+    """Take indices from `waiting` and share them among processes, as long as there are any; yield the results."""
     import ctypes  # noqa: F401 - for the copies of this process
     from multiprocessing import get_context
     from multiprocessing.connection import wait
@@ -113,7 +117,6 @@ def _run(
     context = get_context("fork")
     workers: dict[Connection, BaseProcess] = {}
     at_work: dict[Connection, int] = {}
-    died: dict[int, str] = {}
 
     def start() -> None:
         # An interrupt must find either no process, or one that has its handlers.
@@ -146,8 +149,8 @@ def _run(
                     process.join()
                     worker.close()
                     if index is not None:
-                        died[index] = _cause(process.exitcode)
                         start()
+                        yield index, _Lost(_cause(process.exitcode))
                     continue
                 if waiting:
                     at_work[worker] = waiting.popleft()
@@ -162,7 +165,6 @@ def _run(
         for worker, process in workers.items():
             worker.close()
             process.join()
-    return died
 
 
 def _pipe() -> "tuple[Connection, Connection]":
