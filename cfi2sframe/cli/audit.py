@@ -6,9 +6,17 @@ from functools import partial
 
 from cfi2sframe.audit.compare import Audit, audit
 from cfi2sframe.cli.messages import EXIT_DIFFERENCE, EXIT_SUCCESS, PROGRAM, worst
-from cfi2sframe.cli.options import add_debug_file, add_inputs, add_option, add_source, debug_file_of
+from cfi2sframe.cli.options import (
+    add_debug_file,
+    add_inputs,
+    add_option,
+    add_source,
+    debug_file_of,
+    process_count,
+    sources_of,
+)
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.cli.results import add_output, collect, inputs_of, printing_of, publish
+from cfi2sframe.cli.results import add_output, answers_in, collect, printing_of, publish
 from cfi2sframe.elf.debug_file import with_debug_file
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.report.audit import audit_report
@@ -37,14 +45,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Audit all files; return the worst file's exit status."""
-    inputs = inputs_of(arguments)
-    printing, debug_file = printing_of(arguments, inputs.names), debug_file_of(arguments)
+    sources = sources_of(arguments, with_archives=True)
+    printing, debug_file = printing_of(arguments, sources), debug_file_of(arguments)
 
     def question(image: ElfImage) -> Audit:
         with with_debug_file(image, debug_file):
             return audit(image, arguments.source)
 
-    collected = collect(inputs.find(), question, inputs.process_count)
-    report = partial(audit_report, collected.answers, with_undecided=arguments.verbose)
-    status = publish(collected, report, printing, "none of these files has CFI")
-    return worst((status, EXIT_DIFFERENCE if any(each.findings for each in collected.answers) else EXIT_SUCCESS))
+    results = collect(sources, question, process_count(arguments.jobs))
+    audits = answers_in(results)
+    report = partial(audit_report, audits, with_undecided=arguments.verbose)
+    status = publish(results, report, printing, "none of these files has CFI")
+    return worst((status, EXIT_DIFFERENCE if any(each.findings for each in audits) else EXIT_SUCCESS))

@@ -8,9 +8,9 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
-from typing import Final, NamedTuple
+from typing import Final
 
 from cfi2sframe.cli.messages import EXIT_DIFFERENCE, EXIT_SUCCESS, PROGRAM, fail, say, worst
 from cfi2sframe.cli.options import (
@@ -20,46 +20,24 @@ from cfi2sframe.cli.options import (
     check_apart,
     conversion_options,
     debug_file_of,
-    listed_names,
+    is_one_file,
     percentage,
     process_count,
+    sources_of,
     write_text,
 )
 from cfi2sframe.cli.outcomes import exit_status, json_line, say_in_few_lines, say_outcome, say_verdict, sums
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.cli.progress import watched
 from cfi2sframe.errors import ErrorKind, OutputError, RequestError, naming_path
+from cfi2sframe.files.source import Source, named_source
 from cfi2sframe.jobs.job import run_job
-from cfi2sframe.jobs.records import Job, Outcome, Settings
+from cfi2sframe.jobs.records import Job, Outcome
 from cfi2sframe.text import counted
 
 #: Runs with fewer bytes of input use one process.
 POOL_SIZE: Final = 1 << 20
 _IN_PLACE: Final = "with --in-place or --check"
-
-
-class WriteRequest(NamedTuple):
-    """Files to convert, or to take the section out of (`settings.removes`).
-
-    `named` are files and directories of the command line; `listed` are those of `--files-from`, skipped if they have
-    nothing to convert. `output` is for a single input; None: rewrite each file, or only check it
-    (`settings.only_checks`). `report` is a file for lines of JSON.
-    """
-
-    named: tuple[str, ...]
-    settings: Settings
-    output: str | None = None
-    listed: tuple[str, ...] = ()
-    has_directories: bool = False
-    excluded: tuple[str, ...] = ()
-    process_count: int = 1
-    report: str | None = None
-    is_verbose: bool = False
-
-    @property
-    def is_single(self) -> bool:
-        """Whether there is one file; its messages are longer."""
-        return self.output is not None or (len(self.named) == 1 and not self.listed and not self.has_directories)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -88,26 +66,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Convert what the arguments name; return the worst file's exit status."""
-    return run_request(request_of(arguments))
+    return run_jobs(arguments, job_of(arguments))
 
 
-def request_of(arguments: argparse.Namespace) -> WriteRequest:
-    """Return what the arguments ask for. Raises `RequestError` when they contradict one another, and `OSError`."""
+def job_of(arguments: argparse.Namespace) -> Job:
+    """Return what to do with each file. Raises `RequestError` when arguments contradict one another, and `OSError`."""
     options = conversion_options(arguments)
-    settings = Settings(
+    job = Job(
         options,
         arguments.reader,
+        debug_file=debug_file_of(arguments),
         replaces=arguments.replace,
         is_strict=arguments.strict,
         fail_under=arguments.fail_under,
-        debug_file=debug_file_of(arguments),
     )
-    request = write_request(arguments, settings)
-    if request.settings.is_raw:
+    job = with_output(arguments, job)
+    if job.is_raw:
         refuse(arguments, ("replace", "keep-rights"), "for ELF output")
     elif options.section_vaddr is not None:
         raise RequestError("--section-address is only valid for raw output; an ELF file determines the address itself")
-    return request
+    return job
 
 
 # What remove shares
@@ -126,10 +104,9 @@ def add_write_options(parser: argparse.ArgumentParser, text: str) -> None:
     add_option(group, "-v, --verbose", "print a summary on standard error")
 
 
-def write_request(arguments: argparse.Namespace, settings: Settings) -> WriteRequest:
-    """Return what the arguments of either verb ask for. Raises `RequestError` when they contradict, and `OSError`."""
+def with_output(arguments: argparse.Namespace, job: Job) -> Job:
+    """Return a job of either verb with its output. Raises `RequestError` when arguments contradict, and `OSError`."""
     _check_target(arguments)
-    listed = listed_names(arguments)
     report, output = arguments.report, arguments.output
     if report == output == "-":
         raise RequestError("-o - and --report - would both write to standard output")
@@ -137,26 +114,13 @@ def write_request(arguments: argparse.Namespace, settings: Settings) -> WriteReq
         # Fail before a long run, not after it.
         with naming_path(report):
             os.stat(os.path.dirname(os.path.realpath(report)))
-    is_raw = output is not None and not settings.removes and (output == "-" or output.endswith(".sframe"))
-    settings = settings._replace(
+    return job._replace(
+        output=output,
+        is_raw=output is not None and not job.removes and (output == "-" or output.endswith(".sframe")),
         verifies=not arguments.no_verify,
         keeps_rights=arguments.keep_rights,
         only_checks=arguments.check,
-        is_raw=is_raw,
     )
-    request = WriteRequest(
-        tuple(arguments.inputs),
-        settings,
-        output,
-        listed,
-        any(map(os.path.isdir, arguments.inputs)),
-        tuple(arguments.exclude),
-        process_count(arguments.jobs),
-        report,
-        arguments.verbose,
-    )
-    wants_account = not settings.removes and bool(report or (request.is_verbose and request.is_single))
-    return request._replace(settings=settings._replace(wants_account=wants_account))
 
 
 def _check_target(arguments: argparse.Namespace) -> None:
@@ -194,70 +158,60 @@ def refuse(arguments: argparse.Namespace, options: Sequence[str], where: str) ->
 # The run
 
 
-def run_request(request: WriteRequest) -> int:
-    """Rewrite the files; return the worst file's exit status."""
-    settings, output = request.settings, request.output
-    if output is None:
-        from cfi2sframe.jobs.listing import work_list
-
-        jobs = work_list(
-            request.named, settings, recurse=request.has_directories, excluded=request.excluded, listed=request.listed
-        )
-    else:
-        source = request.named[0]
-        jobs = [Job("<stdin>" if source == "-" else source, (source,), settings, output=output)]
-    outputs = [] if output is None else [output]
-    check_apart("report", request.report, [*(target for job in jobs for target in job.targets), *outputs])
-    outcomes = _run_jobs(request, jobs)
-    return worst((*map(exit_status, outcomes), _write_report(request, outcomes)))
-
-
-def _run_jobs(request: WriteRequest, jobs: Sequence[Job]) -> list[Outcome]:
-    """Run the jobs and print their outcomes; return these, in order."""
+def run_jobs(arguments: argparse.Namespace, job: Job) -> int:
+    """Do a job with each file that the arguments name, and print what becomes of it; return the worst exit status."""
+    sources = sources_of(arguments) if job.output is None else [named_source(arguments.inputs[0])]
+    check_apart("report", arguments.report, [] if job.output is None else [job.output], sources)
+    is_single, is_verbose = is_one_file(sources), arguments.verbose
+    wants_account = not job.removes and bool(arguments.report or (is_verbose and is_single))
+    job = job._replace(wants_account=wants_account)
     started = time.monotonic()
-    count = 1 if sum(job.size for job in jobs) < POOL_SIZE else request.process_count
     outcomes: list[Outcome] = []
     done: list[Outcome] = []
-
-    def note(_job: Job, outcome: Outcome) -> None:
-        done.append(outcome)
-
     try:
-        with closing(watched(run_job, jobs, _lost, count=count, on_done=note)) as results:
+        with closing(_outcomes_of(job, sources, arguments.jobs, done)) as results:
             for outcome in results:
                 outcomes.append(outcome)
-                only_checks = request.settings.only_checks
-                if request.is_single or request.is_verbose:
-                    say_outcome(
-                        outcome, is_single=request.is_single, is_verbose=request.is_verbose, only_checks=only_checks
-                    )
-                elif only_checks and exit_status(outcome) == EXIT_DIFFERENCE:
+                if is_single or is_verbose:
+                    say_outcome(outcome, is_single=is_single, is_verbose=is_verbose, only_checks=job.only_checks)
+                elif job.only_checks and exit_status(outcome) == EXIT_DIFFERENCE:
                     say_verdict(outcome)
     except (SystemExit, KeyboardInterrupt):
-        if not request.is_single:
-            if not request.is_verbose:
+        if not is_single:
+            if not is_verbose:
                 say_in_few_lines(done)
-            say("error", f"interrupted: {len(done):,} of {counted(len(jobs), 'file')} done; rerun to continue")
-            _write_report(request, done)
+            say("error", f"interrupted: {len(done):,} of {counted(len(sources), 'file')} done; rerun to continue")
+            _write_report(arguments.report, done)
         raise
-    if not request.is_single:
-        if not request.is_verbose:
+    if not is_single:
+        if not is_verbose:
             say_in_few_lines(outcomes)
-        say("info", sums(outcomes, removes=request.settings.removes, seconds=time.monotonic() - started))
-    return outcomes
+        say("info", sums(outcomes, removes=job.removes, seconds=time.monotonic() - started))
+    return worst((*map(exit_status, outcomes), _write_report(arguments.report, outcomes)))
 
 
-def _lost(job: Job, reason: str) -> Outcome:
-    detail = "" if job.settings.only_checks else "; the file may or may not have been converted"
-    return Outcome(job.name, job.other_names, "failed", ErrorKind.SYSTEM, f"{reason}{detail}")
+def _outcomes_of(
+    job: Job, sources: Sequence[Source], process_limit: int | None, done: list[Outcome]
+) -> Generator[Outcome, None, None]:
+    """Yield what becomes of each file, in their order; add it to `done` at once."""
+
+    def work(source: Source) -> Outcome:
+        return run_job(job._replace(source=source))
+
+    def lost(source: Source, reason: str) -> Outcome:
+        detail = "" if job.only_checks else "; the file may or may not have been converted"
+        return job._replace(source=source).outcome("failed", f"{reason}{detail}", kind=ErrorKind.SYSTEM)
+
+    count = 1 if sum(source.size for source in sources) < POOL_SIZE else process_count(process_limit)
+    return watched(work, sources, lost, count=count, on_done=done.append)
 
 
-def _write_report(request: WriteRequest, outcomes: Sequence[Outcome]) -> int:
+def _write_report(path: str | None, outcomes: Sequence[Outcome]) -> int:
     """Write the report, if there is to be one; return an exit status."""
-    if request.report is None:
+    if path is None:
         return EXIT_SUCCESS
     try:
-        write_text(request.report, "".join(f"{json_line(outcome)}\n" for outcome in outcomes))
+        write_text(path, "".join(f"{json_line(outcome)}\n" for outcome in outcomes))
     except OutputError as error:
         return fail(error, "")
     return EXIT_SUCCESS

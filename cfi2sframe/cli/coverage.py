@@ -14,9 +14,11 @@ from cfi2sframe.cli.options import (
     conversion_options,
     debug_file_of,
     percentage,
+    process_count,
+    sources_of,
 )
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.cli.results import add_output, collect, count_or_all, inputs_of, printing_of, publish
+from cfi2sframe.cli.results import add_output, answers_in, collect, count_or_all, printing_of, publish
 from cfi2sframe.elf.debug_file import with_debug_file
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.report.coverage import Coverage, account
@@ -51,8 +53,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Account for every file; one that cannot be read does not stop the others."""
-    inputs, limit = inputs_of(arguments), arguments.fail_under
-    printing = printing_of(arguments, inputs.names)
+    sources, limit = sources_of(arguments, with_archives=True), arguments.fail_under
+    printing = printing_of(arguments, sources)
     # Formats for programs have all places.
     top = None if printing.format in ("json", "csv") else arguments.top
     options, debug_file = conversion_options(arguments), debug_file_of(arguments)
@@ -63,10 +65,10 @@ def run(arguments: argparse.Namespace) -> int:
         # The full lists of thousands of files would not fit into memory.
         return coverage if top is None else coverage._replace(missing=coverage.largest(top))
 
-    collected = collect(inputs.find(), question, inputs.process_count)
-    report = partial(coverage_report, collected.answers, top=top)
-    status = publish(collected, report, printing, "none of these files has CFI")
-    under = [each for each in collected.answers if each.code_percent < (limit or 0)]
+    results = collect(sources, question, process_count(arguments.jobs))
+    accounts = answers_in(results)
+    status = publish(results, partial(coverage_report, accounts, top=top), printing, "none of these files has CFI")
+    under = [each for each in accounts if each.code_percent < (limit or 0)]
     for each in under:
         say("error", f"{each.described_share} of the code is described, less than {limit:g} %", each.file)
     return worst((status, EXIT_INCOMPLETE)) if under else status

@@ -4,20 +4,19 @@
 import argparse
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM, exit_status_of, say, worst
-from cfi2sframe.cli.options import add_inputs, add_option, address
+from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM, say, worst
+from cfi2sframe.cli.options import add_inputs, add_option, address, is_one_file, process_count, sources_of
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.cli.results import add_output, inputs_of, is_one_file, is_skipped, printing_of, read_source
+from cfi2sframe.cli.results import add_output, each_result, printing_of
 from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import is_section
 from cfi2sframe.errors import InputError, RequestError
 from cfi2sframe.existing import existing_section
-from cfi2sframe.files.find import Source, Unusable
 from cfi2sframe.process.demangle import readable_names
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.sframe.dump import Shown, dump_json, dump_text
@@ -50,32 +49,33 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Dump the sections of all files; return the worst file's exit status."""
-    inputs = inputs_of(arguments)
-    printing, found = printing_of(arguments, inputs.names), inputs.find()
-    question = partial(_dump_of, section_vaddr=arguments.section_address, wanted=arguments.function)
-    is_json, is_list = printing.format == "json", not is_one_file(found)
+    sources = sources_of(arguments, with_archives=True)
+    printing = printing_of(arguments, sources)
+    is_json, is_list = printing.format == "json", not is_one_file(sources)
+    question = partial(_dump_of, section_vaddr=arguments.section_address, wanted=arguments.function, is_json=is_json)
     statuses, count = [EXIT_SUCCESS], 0
     with printing.open() as out:
-        for item, result in _results_of(found, partial(question, is_json=is_json)):
-            if isinstance(result, Unusable):
-                if not is_skipped(item, result):
-                    say("error", result.reason, result.name)
-                    statuses.append(exit_status_of(result.kind))
+        for result in each_result(sources, question, process_count(arguments.jobs)):
+            name, dump = result.source.name, result.answer
+            statuses.append(result.exit_status)
+            if dump is None:
+                if result.has_failed:
+                    say("error", result.reason, name)
                 continue
             before, after = "", "\n" if is_json else ""
             if is_list and is_json:
-                before, after = f'{"," if count else "["}\n{{"file": {json.dumps(item.name)}, "section": ', "}"
+                before, after = f'{"," if count else "["}\n{{"file": {json.dumps(name)}, "section": ', "}"
             elif is_list:
-                before = f"\nFile: {printable(item.name)}\n"
-            out.write(f"{before}{result.text}{after}")
+                before = f"\nFile: {printable(name)}\n"
+            out.write(f"{before}{dump.text}{after}")
             count += 1
-            if result.error is not None:
+            if dump.error is not None:
                 out.flush()
-                say("error", result.error.detail, item.name)
+                say("error", dump.error.detail, name)
                 statuses.append(EXIT_UNUSABLE)
         if is_json and is_list:
             out.write("\n]\n" if count else "[]\n")
-        if not count and statuses == [EXIT_SUCCESS]:
+        if not count and worst(statuses) == EXIT_SUCCESS:
             say("error", "none of these files has an .sframe section")
             return EXIT_UNUSABLE
     return worst(statuses)
@@ -86,13 +86,6 @@ class _Dump(NamedTuple):
 
     text: str
     error: InputError | None
-
-
-def _results_of(
-    found: Sequence[Source | Unusable], question: Callable[[FileData, str], _Dump]
-) -> Iterator[tuple[Source | Unusable, _Dump | Unusable]]:
-    for item in found:
-        yield from [(item, item)] if isinstance(item, Unusable) else read_source(item, question)
 
 
 def _dump_of(data: FileData, name: str, *, section_vaddr: int | None, wanted: Sequence[str], is_json: bool) -> _Dump:

@@ -3,12 +3,13 @@
 
 import argparse
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cfi2sframe.constants.sframe import DEFAULT_ERRATA, ERRATA
 from cfi2sframe.conversion.options import Options
 from cfi2sframe.errors import RequestError, naming_path
+from cfi2sframe.files.source import Source
 from cfi2sframe.files.write import write_output
 from cfi2sframe.verification import READERS
 
@@ -45,13 +46,22 @@ def add_inputs(parser: argparse.ArgumentParser, text: str, *, has_processes: boo
     return group
 
 
-def listed_names(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Return the names in the list of `--files-from`. Raises `RequestError` and `OSError`."""
-    if arguments.files_from is None:
-        return ()
-    from cfi2sframe.files.find import names_from
+def sources_of(arguments: argparse.Namespace, *, with_archives: bool = False) -> list[Source]:
+    """Return the files that the arguments name.
 
-    return tuple(names_from(arguments.files_from))
+    Raises `RequestError` when they name none, or a list that is none, and `OSError` when it cannot be read.
+    """
+    if not arguments.inputs and arguments.files_from is None:
+        raise RequestError("no input file")
+    from cfi2sframe.files.find import find_sources, names_from
+
+    listed = () if arguments.files_from is None else names_from(arguments.files_from)
+    return find_sources(arguments.inputs, arguments.exclude, listed, with_archives=with_archives)
+
+
+def is_one_file(sources: Sequence[Source]) -> bool:
+    """Whether the user has named a single file, and no directory, list or archive; then messages are longer."""
+    return len(sources) == 1 and not (sources[0].may_be_unfit or sources[0].is_archive)
 
 
 def process_count(jobs: int | None) -> int:
@@ -144,14 +154,15 @@ def write_text(path: str, text: str) -> None:
     write_output(path, text.encode("utf-8", "backslashreplace"))
 
 
-def check_apart(option: str, path: str | None, others: Iterable[str]) -> None:
+def check_apart(option: str, path: str | None, others: Iterable[str] = (), sources: Iterable[Source] = ()) -> None:
     """Raise `RequestError` where an option names an input or another output, also through symbolic links.
 
     Hard links are different files; devices and pipes may be named twice.
     """
     if path is None or path == "-" or (os.path.exists(path) and not os.path.isfile(path)):
         return
-    if os.path.realpath(path) in {os.path.realpath(other) for other in others if other != "-"}:
+    taken = {os.path.realpath(other) for other in others if other != "-"}
+    if os.path.realpath(path) in taken.union(*(source.targets for source in sources)):
         raise RequestError(f"--{option} {path} would overwrite an input or another output")
 
 

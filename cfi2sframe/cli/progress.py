@@ -19,10 +19,8 @@ from cfi2sframe.text import printable
 if TYPE_CHECKING:
     from typing import TypeVar
 
-    from cfi2sframe.files.find import Source
-    from cfi2sframe.jobs.records import Job
+    from cfi2sframe.files.source import Source
 
-    Item = TypeVar("Item", Job, Source)
     Result = TypeVar("Result")
 
 _STANDARD_ERROR: Final = 2
@@ -95,22 +93,28 @@ class Files:
 
 
 def watched(
-    function: "Callable[[Item], Result]",
-    items: "Sequence[Item]",
-    lost: "Callable[[Item, str], Result]",
+    work: "Callable[[Source], Result]",
+    sources: "Sequence[Source]",
+    lost: "Callable[[Source, str], Result]",
     *,
     count: int,
-    on_done: "Callable[[Item, Result], None]" = lambda _item, _result: None,
+    on_done: "Callable[[Result], None]" = lambda _: None,
 ) -> "Generator[Result, None, None]":
-    """Yield the results of `batch.results_of`, and show how far the run is. The caller may print after each result."""
-    begun = items if count < 2 else sorted(items, key=lambda item: item.size, reverse=True)
-    with Files({item.name: item.size for item in begun}) as files:
+    """Work on each file in `count` processes, as `batch.results_of` does, and show how far the run is.
 
-        def note(item: "Item", result: "Result") -> None:
-            on_done(item, result)
-            files.add(item.name)
+    Yield the results in the order of the files. The caller may print after each.
+    """
+    if any(source.is_stream for source in sources):
+        # They are read in this process.
+        count = 1
+    begun = sources if count < 2 else sorted(sources, key=attrgetter("size"), reverse=True)
+    with Files({source.name: source.size for source in begun}) as files:
 
-        with closing(results_of(function, items, attrgetter("size"), lost, count=count, on_done=note)) as results:
+        def note(source: "Source", result: "Result") -> None:
+            on_done(result)
+            files.add(source.name)
+
+        with closing(results_of(work, sources, attrgetter("size"), lost, count=count, on_done=note)) as results:
             for result in results:
                 files.clear()
                 yield result

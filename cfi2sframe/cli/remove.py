@@ -3,10 +3,10 @@
 
 import argparse
 
-from cfi2sframe.cli.convert import add_write_options, run_request, write_request
+from cfi2sframe.cli.convert import add_write_options, run_jobs, with_output
 from cfi2sframe.cli.messages import PROGRAM
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.jobs.records import Settings
+from cfi2sframe.jobs.records import Job
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,4 +28,4 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Remove the sections of what the arguments name; return the worst file's exit status."""
-    return run_request(write_request(arguments, Settings(removes=True)))
+    return run_jobs(arguments, with_output(arguments, Job(removes=True)))

@@ -12,12 +12,13 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TextIO, TypeVar
 
 from cfi2sframe import __version__
-from cfi2sframe.cli.messages import EXIT_UNUSABLE, PROGRAM, exit_status_of, fail, say, worst
-from cfi2sframe.cli.options import add_option, check_apart, listed_names, process_count, write_text
+from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM, exit_status_of, fail, say, worst
+from cfi2sframe.cli.options import add_option, check_apart, write_text
 from cfi2sframe.cli.progress import watched
 from cfi2sframe.constants.elf import ELF_MAGIC
 from cfi2sframe.elf.contents import FileData
@@ -25,7 +26,8 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import stored_size
 from cfi2sframe.errors import CostError, ErrorKind, RequestError, is_out_of_memory, kind_of, reason_of
 from cfi2sframe.files.archive import Member, files_named_in, is_thin, members_of, open_named
-from cfi2sframe.files.find import Source, Unusable, find_sources, hint_about, open_source
+from cfi2sframe.files.find import hint_about, open_source
+from cfi2sframe.files.source import Source
 from cfi2sframe.process.guard import limited, part
 from cfi2sframe.text import counted
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from cfi2sframe.report.tables import Report
 
 Answer = TypeVar("Answer")
+#: What is asked of the bytes of a file, and its name.
+Question = Callable[[FileData, str], Answer]
 
 #: The most members of an archive whose failure is reported by name.
 _MAX_FAILURE_COUNT: Final = 100
@@ -53,38 +57,6 @@ _BY_SUFFIX: Final = {
 
 
 # Options
-
-
-class Inputs(NamedTuple):
-    """The files and directories that a user has named, and the number of processes to share them among.
-
-    `listed` are those of `--files-from`, skipped if they have nothing that is asked for.
-    """
-
-    named: tuple[str, ...]
-    excluded: tuple[str, ...] = ()
-    process_count: int = 1
-    listed: tuple[str, ...] = ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All names."""
-        return self.named + self.listed
-
-    def find(self) -> list[Source | Unusable]:
-        """Return the files, also those in directories; `-` is standard input."""
-        listed = (
-            item._replace(is_listed=True) if isinstance(item, Source) else item for item in find_sources(self.listed)
-        )
-        return [*find_sources(self.named, self.excluded), *listed]
-
-
-def inputs_of(arguments: argparse.Namespace) -> Inputs:
-    """Return the files for a verb that only reads. Raises `RequestError` when there are none, and `OSError`."""
-    if not arguments.inputs and arguments.files_from is None:
-        raise RequestError("no input file")
-    excluded, count = tuple(arguments.exclude), process_count(arguments.jobs)
-    return Inputs(tuple(arguments.inputs), excluded, count, listed_names(arguments))
 
 
 class Printing(NamedTuple):
@@ -114,12 +86,13 @@ def add_output(parser: argparse.ArgumentParser, formats: Sequence[str]) -> argpa
     return group
 
 
-def printing_of(arguments: argparse.Namespace, inputs: Sequence[str]) -> Printing:
-    """Return where to print what.
+def printing_of(arguments: argparse.Namespace, sources: Iterable[Source]) -> Printing:
+    """Return where to print what is found in the sources.
 
-    Raises `RequestError` for a format that cannot be written, and for a suffix of one that the verb does not write.
+    Raises `RequestError` for a format that cannot be written, for a suffix of one that the verb does not write, and for
+    an output that is one of the sources.
     """
-    check_apart("output", arguments.output, inputs)
+    check_apart("output", arguments.output, sources=sources)
     named = arguments.format or _format_by_suffix(arguments)
     if named == "html":
         from cfi2sframe.report.tables import check_format
@@ -148,60 +121,88 @@ def count_or_all(text: str) -> int | None:
     return int(text)
 
 
-# Answers
+# Results
 
 
-def read_source(source: Source, question: Callable[[FileData, str], Answer]) -> list[tuple[Source, Answer | Unusable]]:
+class Result(NamedTuple, Generic[Answer]):
+    """What became of a file, with the size that was read: an answer, or why there is none.
+
+    `kind` says that to programs. `file_count`: so many members of an archive, which are not named.
+    """
+
+    source: Source
+    answer: Answer | None = None
+    reason: str = ""
+    kind: ErrorKind | None = None
+    file_count: int = 1
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether it is no failure: the file has nothing that was asked for, and was found or listed, not named."""
+        return self.kind in (ErrorKind.UNFIT, ErrorKind.NOT_ELF) and self.source.may_be_unfit
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the file cannot be used."""
+        return self.kind is not None and not self.is_skipped
+
+    @property
+    def exit_status(self) -> int:
+        """The exit status for the file alone, unless the verb takes an answer for a failure."""
+        return exit_status_of(self.kind) if self.kind is not None and not self.is_skipped else EXIT_SUCCESS
+
+    @property
+    def failure(self) -> dict[str, str]:
+        """What reports have of a file that has failed."""
+        return {"file": self.source.name, "kind": self.kind.name.lower() if self.kind else "", "reason": self.reason}
+
+
+def read_source(source: Source, question: Question[Answer]) -> list[Result[Answer]]:
     """Ask a question of a file's bytes and name, or of those of each ELF file in an archive.
 
-    Return each with the size that was read, and the answer. Raises only interrupts: a failure is an answer. An archive
-    is one input, whatever is in it: what exceeds its limits ends the work on it. What a thin archive names is an input
-    of its own.
+    Raises only interrupts: a failure is a result. An archive is one input, whatever is in it: what exceeds its limits
+    ends the work on it. What a thin archive names is an input of its own.
     """
-    answers: list[tuple[Source, Answer | Unusable]] = []
+    results: list[Result[Answer]] = []
+    if source.fault:
+        return [Result(source, reason=source.fault, kind=ErrorKind.SYSTEM)]
     try:
         with open_source(source) as data, limited(stored_size(data), has_parts=not source.is_archive or is_thin(data)):
             if not source.is_archive:
                 source = source._replace(size=stored_size(data))
-                answers.append((source, question(data, source.name)))
+                results.append(Result(source, question(data, source.name)))
             elif is_thin(data):
-                _read_files(source, data, question, answers)
+                _read_files(source, data, question, results)
             else:
-                _read_members(source, data, members_of(data), question, answers)
+                _read_members(source, data, members_of(data), question, results)
     except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
         # Free the memory for the next file.
         gc.collect()
-        answers.append((source, _unusable(source, error, len(answers))))
-    return _shortened(source, answers)
+        results.append(_failed(source, error, len(results)))
+    return _shortened(source, results)
 
 
-def _read_files(
-    archive: Source,
-    data: FileData,
-    question: Callable[[FileData, str], Answer],
-    answers: list[tuple[Source, Answer | Unusable]],
-) -> None:
-    """Add the answers of the files that a thin archive names."""
-    for file in files_named_in(data, archive):
-        if isinstance(file, Unusable):
-            answers.append((archive._replace(name=file.name, is_found=True), file))
+def _read_files(archive: Source, data: FileData, question: Question[Answer], results: list[Result[Answer]]) -> None:
+    """Add the results of the files that a thin archive names."""
+    for source, members in files_named_in(data, archive):
+        if source.fault:
+            results.append(Result(source, reason=source.fault, kind=ErrorKind.SYSTEM))
             continue
-        source, members = file
         try:
             with open_named(source) as content, part(stored_size(content), has_parts=len(members) == 1):
-                _read_members(archive, content, members, question, answers)
+                _read_members(archive, content, members, question, results)
         except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
-            answers.append((source, _unusable(source, error)))
+            results.append(_failed(source, error))
 
 
 def _read_members(
     archive: Source,
     data: FileData,
     members: Iterable[Member],
-    question: Callable[[FileData, str], Answer],
-    answers: list[tuple[Source, Answer | Unusable]],
+    question: Question[Answer],
+    results: list[Result[Answer]],
 ) -> None:
-    """Add the answers of the ELF files among the members that are in `data`. Raises what ends the work on all."""
+    """Add the results of the ELF files among the members that are in `data`. Raises what ends the work on all."""
     left = collected = stored_size(data)
     for member in members:
         content = member.content(data)
@@ -210,154 +211,111 @@ def _read_members(
         # The sizes of members with holes, or over the same bytes, add up to no more than is stored.
         size = min(len(content), left)
         left -= size
-        source = archive._replace(name=f"{archive.name}({member.name})", size=size, is_found=True, is_archive=False)
+        source = Source(archive.path, f"{archive.name}({member.name})", size, is_found=True)
         try:
-            answers.append((source, question(content, source.name)))
+            results.append(Result(source, question(content, source.name)))
         except Exception as error:
             if isinstance(error, CostError) or is_out_of_memory(error):
                 raise
-            answers.append((source, _unusable(source, error)))
+            results.append(_failed(source, error))
         # Errors keep what they came from.
         if collected - left >= _COLLECT_SIZE:
             gc.collect()
             collected = left
 
 
-def _unusable(source: Source, error: Exception, member_count: int = 0) -> Unusable:
+def _failed(source: Source, error: Exception, member_count: int = 0) -> Result[Any]:
     """Return why a file cannot be used, or an archive after so many of its members."""
     kind = kind_of(error)
     hint = hint_about(source.path) if kind is ErrorKind.NOT_ELF else ""
     after = f" (after {counted(member_count, 'member')})" if member_count else ""
-    return Unusable(source.name, f"{reason_of(error)}{hint}{after}", kind)
+    return Result(source, reason=f"{reason_of(error)}{hint}{after}", kind=kind)
 
 
-def _shortened(
-    source: Source, answers: list[tuple[Source, Answer | Unusable]]
-) -> list[tuple[Source, Answer | Unusable]]:
-    """Return answers with no more than a few failures of the members of an archive."""
-    kept: list[tuple[Source, Answer | Unusable]] = []
-    failed: list[Unusable] = []
-    for asked, answer in answers:
-        if isinstance(answer, Unusable) and not is_skipped(asked, answer):
-            failed.append(answer)
-            if len(failed) > _MAX_FAILURE_COUNT:
-                continue
-        kept.append((asked, answer))
+def _shortened(source: Source, results: list[Result[Answer]]) -> list[Result[Answer]]:
+    """Return results with no more than a few failures of the members of an archive."""
+    kept: list[Result[Answer]] = []
+    failed: list[Result[Answer]] = []
+    for result in results:
+        (failed if result.has_failed else kept).append(result)
+        if result.has_failed and len(failed) <= _MAX_FAILURE_COUNT:
+            kept.append(result)
     more = failed[_MAX_FAILURE_COUNT:]
     if more:
         reason = f"{counted(len(more), 'more member')} cannot be read"
-        kept.append((source, Unusable(source.name, reason, more[0].kind, len(more))))
+        kept.append(Result(source, reason=reason, kind=more[0].kind, file_count=len(more)))
     return kept
 
 
-def answers_of(
-    found: Sequence[Source | Unusable], question: Callable[[ElfImage], Answer], count: int
-) -> Iterator[tuple[Source | Unusable, Answer | Unusable]]:
-    """Yield each file, with the size that was read, and its answer, in order; files that cannot be found come first.
+def each_result(sources: Sequence[Source], question: Question[Answer], count: int) -> Iterator[Result[Answer]]:
+    """Yield what becomes of each file, in their order, but first of those that are known to be unreadable.
 
-    `count` processes ask, an archive as one file. The caller may print between answers.
+    `count` processes ask, an archive as one file. The caller may print after each.
     """
+    sources = sorted(sources, key=lambda source: not source.fault)
 
-    def ask(source: Source) -> list[tuple[Source, Answer | Unusable]]:
-        return read_source(source, lambda data, name: question(ElfImage(data, name)))
+    def lost(source: Source, reason: str) -> list[Result[Answer]]:
+        return [Result(source, reason=reason, kind=ErrorKind.SYSTEM)]
 
-    def lost(source: Source, reason: str) -> list[tuple[Source, Answer | Unusable]]:
-        return [(source, Unusable(source.name, reason, ErrorKind.SYSTEM))]
-
-    yield from ((item, item) for item in found if isinstance(item, Unusable))
-    sources = [item for item in found if isinstance(item, Source)]
-    if not all(source.size for source in sources):
-        # Standard input and pipes are read in this process.
-        count = 1
-    with closing(watched(ask, sources, lost, count=count)) as answers:
-        yield from chain.from_iterable(answers)
+    with closing(watched(partial(read_source, question=question), sources, lost, count=count)) as results:
+        yield from chain.from_iterable(results)
 
 
-def is_one_file(found: Sequence[Source | Unusable]) -> bool:
-    """Whether the user has named a single file, and no directory, list or archive."""
-    if len(found) != 1 or not isinstance(found[0], Source):
-        return False
-    return not (found[0].is_found or found[0].is_listed or found[0].is_archive)
+# Reports of all files
 
 
-def is_skipped(source: Source | Unusable, result: Unusable) -> bool:
-    """Whether a file is no failure: it has nothing that was asked for, and was found or listed, not named."""
-    if result.kind not in (ErrorKind.UNFIT, ErrorKind.NOT_ELF) or not isinstance(source, Source):
-        return False
-    return source.is_found or source.is_listed
-
-
-class Collected(NamedTuple, Generic[Answer]):
-    """Answers with their sources, the files that were skipped, and those that failed, which are reported already."""
-
-    answers: list[Answer]
-    sources: list[Source]
-    skipped: list[Unusable]
-    failed: list[Unusable]
-
-    @property
-    def status(self) -> int:
-        """The worst file's exit status."""
-        return worst(exit_status_of(item.kind) for item in self.failed)
-
-    @property
-    def size(self) -> int:
-        """The bytes that were read."""
-        return sum(source.size for source in self.sources)
-
-    def complete(self, report: "Report") -> "Report":
-        """Return a report that also counts the files without an answer."""
-        notes = [*report.notes]
-        if self.skipped:
-            reasons = Counter(item.reason for item in self.skipped).most_common()
-            texts = [f"{count:,}: {reason}" if len(reasons) > 1 else reason for reason, count in reasons]
-            notes.append(f"Skipped: {counted(len(self.skipped), 'file')} ({'; '.join(texts)}).")
-        if self.failed:
-            notes.append(f"Not read: {counted(sum(item.file_count for item in self.failed), 'file')}.")
-        failures = [{"file": item.name, "kind": item.kind.name.lower(), "reason": item.reason} for item in self.failed]
-        return report._replace(notes=notes, data={**report.data, "failures": failures})
-
-
-def collect(
-    found: Sequence[Source | Unusable], question: Callable[[ElfImage], Answer], count: int
-) -> Collected[Answer]:
+def collect(sources: Sequence[Source], question: Callable[[ElfImage], Answer], count: int) -> list[Result[Answer]]:
     """Ask all files in `count` processes; report those that fail, and go on."""
-    result = Collected[Answer]([], [], [], [])
-    for source, answer in answers_of(found, question, count):
-        if isinstance(answer, Unusable):
-            if is_skipped(source, answer):
-                result.skipped.append(answer)
-            else:
-                say("error", answer.reason, answer.name)
-                result.failed.append(answer)
-        elif isinstance(source, Source):
-            result.answers.append(answer)
-            result.sources.append(source)
-    return result
+    results: list[Result[Answer]] = []
+    for result in each_result(sources, lambda data, name: question(ElfImage(data, name)), count):
+        results.append(result)
+        if result.has_failed:
+            say("error", result.reason, result.source.name)
+    return results
 
 
-def publish(collected: Collected[Answer], make: "Callable[[], Report]", printing: Printing, nothing: str) -> int:
-    """Make a report of what was collected and write it; return the exit status. Without answers, say `nothing`.
+def answers_in(results: Iterable[Result[Answer]]) -> list[Answer]:
+    """Return the answers of the files that have one."""
+    return [result.answer for result in results if result.answer is not None]
+
+
+def publish(results: Sequence[Result[Answer]], make: "Callable[[], Report]", printing: Printing, nothing: str) -> int:
+    """Make a report of the answers and write it; return the worst file's exit status. Without answers, say `nothing`.
 
     Raises `OutputError`.
     """
-    if not collected.answers:
-        if collected.failed:
-            return collected.status
+    status = worst(result.exit_status for result in results)
+    answered = [result.source for result in results if result.answer is not None]
+    if not answered:
+        if status != EXIT_SUCCESS:
+            return status
         say("error", nothing)
         return EXIT_UNUSABLE
     from cfi2sframe.report.tables import render
 
     try:
-        with limited(collected.size), printing.open() as out:
-            report = collected.complete(make())
+        with limited(sum(source.size for source in answered)), printing.open() as out:
+            report = _with_rest(make(), results)
             if printing.format == "html":
                 report = report._replace(origin=_origin())
             out.write(render(report, printing.format))
     except CostError as error:
-        names = {source.name for source in collected.sources}
+        names = {source.name for source in answered}
         return fail(error, names.pop() if len(names) == 1 else "")
-    return collected.status
+    return status
+
+
+def _with_rest(report: "Report", results: Sequence[Result[Answer]]) -> "Report":
+    """Return a report that also counts the files without an answer."""
+    notes = [*report.notes]
+    reasons = Counter(result.reason for result in results if result.is_skipped).most_common()
+    if reasons:
+        texts = [f"{count:,}: {reason}" if len(reasons) > 1 else reason for reason, count in reasons]
+        notes.append(f"Skipped: {counted(sum(count for _, count in reasons), 'file')} ({'; '.join(texts)}).")
+    failed = [result for result in results if result.has_failed]
+    if failed:
+        notes.append(f"Not read: {counted(sum(result.file_count for result in failed), 'file')}.")
+    return report._replace(notes=notes, data={**report.data, "failures": [result.failure for result in failed]})
 
 
 def _origin() -> str:

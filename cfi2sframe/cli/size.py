@@ -3,7 +3,7 @@
 
 import argparse
 from functools import partial
-from operator import add
+from itertools import chain
 from typing import Final
 
 from cfi2sframe.api import convert_for
@@ -15,9 +15,10 @@ from cfi2sframe.cli.options import (
     conversion_options,
     percentage,
     process_count,
+    sources_of,
 )
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.cli.results import Collected, Inputs, add_output, collect, count_or_all, inputs_of, printing_of, publish
+from cfi2sframe.cli.results import add_output, answers_in, collect, count_or_all, printing_of, publish
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import RequestError
 from cfi2sframe.files.find import find_sources
@@ -59,14 +60,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure and report; a file that cannot be read does not stop the others."""
-    compared = tuple(arguments.compare or ())
+    compared: list[str] = arguments.compare or []
     if compared:
         if arguments.inputs or arguments.files_from:
             raise RequestError("--compare OLD NEW takes no other files")
-        inputs = Inputs(compared, tuple(arguments.exclude), process_count(arguments.jobs))
+        groups = [find_sources([root], arguments.exclude, with_archives=True, is_relative=True) for root in compared]
     else:
-        inputs = inputs_of(arguments)
-    printing = printing_of(arguments, inputs.names)
+        groups = [sources_of(arguments, with_archives=True)]
+    printing = printing_of(arguments, chain.from_iterable(groups))
     options, top = conversion_options(arguments), arguments.top
     if top == _BY_FORMAT:
         top = _TEXT_LINE_COUNT if printing.format in ("text", "markdown") else None
@@ -75,21 +76,19 @@ def run(arguments: argparse.Namespace) -> int:
         conversion = convert_for(image, options, arguments.reader)
         return measure(conversion, padding_size(conversion))
 
+    collected = [collect(sources, question, process_count(arguments.jobs)) for sources in groups]
+    results, sizes = list(chain.from_iterable(collected)), [answers_in(each) for each in collected]
     if compared:
-        found = (list(find_sources([root], inputs.excluded, is_relative=True)) for root in compared)
-        old, new = (collect(sources, question, inputs.process_count) for sources in found)
-        collected = Collected(*map(add, old, new))
-        if not (old.answers and new.answers):
-            collected.answers.clear()
-        report = partial(comparison_report, old.answers, new.answers, top=top)
-        before, after = (sum(each.sframe_size for each in side.answers) for side in (old, new))
-        grown = [(compared[1], 100 * (after - before) / before)] if before and collected.answers else []
+        report = partial(comparison_report, *sizes, top=top)
+        before, after = (sum(each.sframe_size for each in side) for side in sizes)
+        grown = [(compared[1], 100 * (after - before) / before)] if before and all(sizes) else []
+        if not all(sizes):
+            # There is nothing to compare; what has failed decides about the status.
+            results = [result for result in results if result.answer is None]
     else:
-        collected = collect(inputs.find(), question, inputs.process_count)
-        order = ORDERS[arguments.sort]
-        report = partial(size_report, collected.answers, level=options.level, order=order, top=top)
-        grown = [(each.file, each.growth_percent or 0.0) for each in collected.answers]
-    status = publish(collected, report, printing, "there is nothing to measure")
+        report = partial(size_report, sizes[0], level=options.level, order=ORDERS[arguments.sort], top=top)
+        grown = [(each.file, each.growth_percent or 0.0) for each in sizes[0]]
+    status = publish(results, report, printing, "there is nothing to measure")
     limit = arguments.fail_over
     over = [(name, percent) for name, percent in grown if limit is not None and percent > limit]
     for name, percent in over:

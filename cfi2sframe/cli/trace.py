@@ -10,7 +10,8 @@ from cfi2sframe.cli.parsers import describe
 from cfi2sframe.cli.results import add_output, printing_of
 from cfi2sframe.elf.load import stored_size
 from cfi2sframe.errors import RequestError, with_file_name
-from cfi2sframe.files.find import STANDARD_INPUT, read_named
+from cfi2sframe.files.find import read_named
+from cfi2sframe.files.source import STANDARD_INPUT, named_source
 from cfi2sframe.process.guard import limited
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.trace import FileStore, trace_core, trace_process
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError("--executable is only valid with CORE; a process knows its program")
     if arguments.sysroot and not os.path.isdir(arguments.sysroot):
         raise RequestError(f"--sysroot: {arguments.sysroot} is no directory")
-    printing = printing_of(arguments, () if core is None else (core,))
+    printing = printing_of(arguments, () if core is None else (named_source(core),))
     store = FileStore(arguments.sframe_version or 3, arguments.source, debug_file_of(arguments) or "auto")
     name = "<stdin>" if core == STANDARD_INPUT else core
     with with_file_name(name or f"process {pid}"):

@@ -17,7 +17,6 @@ from cfi2sframe.cli.messages import (
     EXIT_UNCOMPARED,
     EXIT_UNUSABLE,
     PROGRAM,
-    exit_status_of,
     say,
     worst,
 )
@@ -28,17 +27,22 @@ from cfi2sframe.cli.options import (
     check_apart,
     conversion_options,
     debug_file_of,
+    is_one_file,
+    process_count,
+    sources_of,
     write_text,
 )
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.cli.results import add_output, answers_of, inputs_of, is_one_file, is_skipped, printing_of
+from cfi2sframe.cli.results import Result, add_output, answers_in, each_result, printing_of
 from cfi2sframe.conversion.options import Options
+from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.debug_file import with_debug_file
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import is_section, read_file
 from cfi2sframe.errors import InputError, RequestError, SFrameError, UnfitError
 from cfi2sframe.existing import Presence, existing_section
-from cfi2sframe.files.find import STANDARD_INPUT, Source, Unusable, read_named
+from cfi2sframe.files.find import read_named
+from cfi2sframe.files.source import STANDARD_INPUT
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.sframe.read import DecodedSection
 from cfi2sframe.text import counted, printable
@@ -104,91 +108,74 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Verify the sections of all files; return the worst file's exit status."""
     wanted = _wanted(arguments)
-    inputs = inputs_of(arguments)
-    printing = printing_of(arguments, inputs.names)
-    check_apart("report", arguments.report, [*inputs.names, printing.path])
-    found = inputs.find()
-    is_single, is_verbose = is_one_file(found), arguments.verbose
-    results: list[_Result] = []
+    sources = sources_of(arguments, with_archives=True)
+    printing = printing_of(arguments, sources)
+    check_apart("report", arguments.report, [printing.path], sources)
+    is_single, is_verbose = is_one_file(sources), arguments.verbose
+    results: list[Result[Checked]] = []
     with printing.open() as out:
-        for source, answer in answers_of(found, partial(check, wanted=wanted), inputs.process_count):
-            results.append(_result_of(source, answer))
-            if printing.format == "text":
-                _print(results[-1], out, is_single=is_single, is_verbose=is_verbose)
-            elif results[-1].status == "failed":
-                say("error", results[-1].reason, results[-1].name)
+        for result in each_result(sources, partial(_check, wanted=wanted), process_count(arguments.jobs)):
+            results.append(result)
+            if result.has_failed:
+                say("error", result.reason, result.source.name)
+            elif result.answer is not None and printing.format == "text":
+                _print(result.answer, out, is_single=is_single, is_verbose=is_verbose)
         if printing.format == "json":
             out.write(json.dumps(_json_of(results), indent=1) + "\n")
     if is_verbose and not is_single:
         say("info", _sums(results))
     if arguments.report is not None:
-        lines = [json.dumps({"schema": SCHEMA_VERSION, **result.data}) for result in results]
+        lines = [json.dumps({"schema": SCHEMA_VERSION, **_data_of(result)}) for result in results]
         write_text(arguments.report, "".join(f"{line}\n" for line in lines))
-    if all(result.status == "skipped" for result in results):
+    if all(result.is_skipped for result in results):
         say("error", "none of these files has an .sframe section (--would-be: what convert would write)")
         return EXIT_UNUSABLE
-    return worst(result.exit_status for result in results)
+    return worst(map(_exit_status, results))
 
 
-class _Result(NamedTuple):
-    """What became of a file: a key of `_STATUSES`, skipped or failed; in the latter cases, why."""
-
-    name: str
-    status: str
-    exit_status: int = EXIT_SUCCESS
-    kind: str = ""
-    reason: str = ""
-    checked: "Checked | None" = None
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """The object that a report has of the file."""
-        head = {"file": self.name, "status": self.status, "exit_status": self.exit_status}
-        checked = {} if self.checked is None else self.checked._asdict()
-        return head | {"kind": self.kind, "reason": self.reason} | checked
+def _status(result: "Result[Checked]") -> str:
+    """Return what became of a file: a key of `_STATUSES`, skipped or failed."""
+    if result.answer is not None:
+        return result.answer.status
+    return "skipped" if result.is_skipped else "failed"
 
 
-def _result_of(source: Source | Unusable, answer: "Checked | Unusable") -> _Result:
-    if isinstance(answer, Checked):
-        return _Result(answer.file, answer.status, _STATUSES[answer.status], checked=answer)
-    if is_skipped(source, answer):
-        return _Result(answer.name, "skipped", reason=answer.reason)
-    kind = answer.kind
-    return _Result(answer.name, "failed", exit_status_of(kind), kind.name.lower(), answer.reason)
+def _exit_status(result: "Result[Checked]") -> int:
+    return _STATUSES.get(_status(result), result.exit_status)
 
 
-def _print(result: _Result, out: TextIO, *, is_single: bool, is_verbose: bool) -> None:
+def _data_of(result: "Result[Checked]") -> dict[str, Any]:
+    """Return the object that a report has of a file."""
+    kind = result.failure["kind"] if result.has_failed else ""
+    head = {"file": result.source.name, "status": _status(result), "exit_status": _exit_status(result)}
+    return head | {"kind": kind, "reason": result.reason} | ({} if result.answer is None else result.answer._asdict())
+
+
+def _print(checked: "Checked", out: TextIO, *, is_single: bool, is_verbose: bool) -> None:
     """Print what differs in a file, and with -v what is unusual."""
-    checked = result.checked
-    if checked is None:
-        if result.status == "failed":
-            say("error", result.reason, result.name)
-        return
     lines = (*checked.lines, *(checked.note_lines if is_verbose else ()))
-    out.writelines(f"{printable(f'{result.name}: {line}')}\n" for line in lines)
+    out.writelines(f"{printable(f'{checked.file}: {line}')}\n" for line in lines)
     if is_verbose and is_single and (checked.function_count or not checked.readers):
         debug_file = f"; with {checked.debug_file}" if checked.debug_file else ""
-        say("info", f"{_comparison([checked])}{debug_file}", result.name)
+        say("info", f"{_comparison([checked])}{debug_file}", checked.file)
 
 
-def _json_of(results: Sequence[_Result]) -> dict[str, Any]:
+def _json_of(results: "Sequence[Result[Checked]]") -> dict[str, Any]:
     """Return the document that coverage, size and audit write, too."""
-    failed = [result for result in results if result.status == "failed"]
     return {
         "schema": SCHEMA_VERSION,
-        "files": [result.data for result in results if result.checked is not None],
-        "failures": [{"file": each.name, "kind": each.kind, "reason": each.reason} for each in failed],
+        "files": [_data_of(result) for result in results if result.answer is not None],
+        "failures": [result.failure for result in results if result.has_failed],
     }
 
 
-def _sums(results: Sequence[_Result]) -> str:
+def _sums(results: "Sequence[Result[Checked]]") -> str:
     """Return a sentence about all files."""
     if not results:
         return "no ELF files found"
-    statuses = Counter(result.status for result in results)
+    statuses = Counter(map(_status, results))
     kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(statuses.items()))
-    checks = [result.checked for result in results if result.checked is not None]
-    return f"{counted(len(results), 'file')}: {kinds}; {_comparison(checks)}"
+    return f"{counted(len(results), 'file')}: {kinds}; {_comparison(answers_in(results))}"
 
 
 def _wanted(arguments: argparse.Namespace) -> _Wanted:
@@ -281,11 +268,12 @@ class Checked(NamedTuple):
         return tuple([": ".join(each.values()) for each in self.notes])
 
 
-def check(image: ElfImage, wanted: _Wanted) -> Checked:
+def _check(data: FileData, name: str, wanted: _Wanted) -> Checked:
     """Check the section of a file.
 
     Raises `UnfitError` when the file has none, and otherwise what `decode_existing`, `convert` and `verify` raise.
     """
+    image = ElfImage(data, name)
     has_one = wanted.section or wanted.is_conversion or image.has_sframe
     if not has_one and existing_section(image).presence is Presence.ABSENT:
         raise UnfitError("no .sframe section; --would-be checks the one that convert would write")

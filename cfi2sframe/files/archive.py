@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.load import open_regular, read_open, read_part
 from cfi2sframe.errors import ArchiveError, reason_of
-from cfi2sframe.files.find import THIN_MAGIC, Source, Unusable, closed_after
+from cfi2sframe.files.find import THIN_MAGIC, closed_after
+from cfi2sframe.files.source import Source
 from cfi2sframe.text import shown_path
 
 #: The size and the end of a member's header, and the members that are tables (of symbols, of long names).
@@ -78,23 +79,24 @@ def members_of(data: FileData) -> Iterator[Member]:
             yield Member(shown_path(path), "", start, start + size)
 
 
-def files_named_in(data: FileData, archive: Source) -> Iterator[tuple[Source, list[Member]] | Unusable]:
-    """Yield the files that a thin archive names, each once, with what it has of them; or why one is not there.
+def files_named_in(data: FileData, archive: Source) -> Iterator[tuple[Source, list[Member]]]:
+    """Yield the files that a thin archive names, each once, with what it has of them; those that are not there first.
 
     What is no regular file, or empty, is left out. Raises `ArchiveError`.
     """
     folder = os.path.dirname(os.path.realpath(archive.path))
     files: dict[tuple[int, int], tuple[Source, dict[int, Member]]] = {}
     for member in members_of(data):
-        name, path = f"{archive.name}({member.name})", os.path.join(folder, member.path)
+        source = Source(os.path.join(folder, member.path), f"{archive.name}({member.name})", is_found=True)
         try:
-            status = os.stat(path)
+            status = os.stat(source.path)
         except (OSError, ValueError) as error:
             # A path with a zero byte is a `ValueError`.
-            yield Unusable(name, reason_of(error) if isinstance(error, OSError) else "not a path")
+            fault = reason_of(error) if isinstance(error, OSError) else "not a path"
+            yield source._replace(fault=fault), []
             continue
         if stat.S_ISREG(status.st_mode) and status.st_size:
-            source = archive._replace(path=path, name=name, size=status.st_size, is_found=True, is_archive=False)
+            source = source._replace(size=status.st_size)
             # Neither another name nor another size makes another file of it.
             files.setdefault((status.st_dev, status.st_ino), (source, {}))[1].setdefault(member.start, member)
     yield from ((source, list(members.values())) for source, members in files.values())

@@ -4,16 +4,18 @@
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from fnmatch import fnmatchcase
-from typing import Final, NamedTuple
+from itertools import chain
+from typing import Final
 
 from cfi2sframe.constants.elf import ELF_MAGIC
 from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.load import open_unfollowed, read_file, read_open, read_stream
-from cfi2sframe.errors import ChangedError, ErrorKind, RequestError
+from cfi2sframe.errors import ChangedError, RequestError, reason_of
+from cfi2sframe.files.source import STANDARD_INPUT, Source, named_source
 from cfi2sframe.files.write import TEMPORARY_PREFIX
 
 #: What is often taken for an ELF file: how it begins, and what to do instead.
@@ -24,97 +26,110 @@ _CONTAINERS: Final = (
     (b"!<arch>\n", "a static archive: use the program linked with it, or extract the objects first (ar x)"),
     (b"!<thin>\n", "a thin archive: use the program linked with it, or the objects that it names"),
 )
+_START_SIZE: Final = max(len(start) for start, _ in _CONTAINERS)
 #: The largest list (bytes): more than any real one, because some devices never end.
 _MAX_LIST_SIZE: Final = 1 << 28
 _BLOCK_SIZE: Final = 1 << 20
-#: The path that stands for standard input; a file of this name is `./-`.
-STANDARD_INPUT: Final = "-"
-
-
 #: How static archives begin; thin ones name files beside them.
 ARCHIVE_MAGIC: Final = b"!<arch>\n"
 THIN_MAGIC: Final = b"!<thin>\n"
 
-
-class Source(NamedTuple):
-    """A file to open. `name` is what reports call it, `size` its bytes, holes included.
-
-    `is_found`: it was found in a directory or an archive, not named; then it must be a regular file when it is opened.
-    `is_listed`: a list of files names it. `is_archive`: what is asked of it is asked of the ELF files in it.
-    """
-
-    path: str
-    name: str
-    size: int
-    is_found: bool = False
-    is_listed: bool = False
-    is_archive: bool = False
-
-
-class Unusable(NamedTuple):
-    """A file that is not read, or `file_count` of them: `reason` says why, `kind` says so to programs."""
-
-    name: str
-    reason: str
-    kind: ErrorKind = ErrorKind.SYSTEM
-    file_count: int = 1
-
-
-class TreeFile(NamedTuple):
-    """An ELF file under a directory, or what cannot be read there: then `status` is None, and `reason` tells why.
-
-    `path` is relative to the directory, and empty for the directory itself.
-    """
-
-    path: str
-    status: os.stat_result | None
-    reason: str = ""
-
-    def under(self, directory: str) -> str:
-        """Return the path of the file under a name of the directory."""
-        return os.path.join(directory, self.path) if self.path else directory
+#: What tells that two names are of one file: device and inode or, if it cannot be looked at, the resolved path.
+_Identity = tuple[int, int] | str
 
 
 def find_sources(
-    paths: Iterable[str], excluded: Sequence[str] = (), *, is_relative: bool = False
-) -> Iterator[Source | Unusable]:
-    """Yield the files that are named by the paths, in their order; of a directory its ELF files, sorted.
+    named: Iterable[str],
+    excluded: Sequence[str] = (),
+    listed: Iterable[str] = (),
+    *,
+    with_archives: bool = False,
+    is_relative: bool = False,
+) -> list[Source]:
+    """Return the files that names stand for, each once, in the order of the names; of a directory its ELF files.
 
-    In directories, further names of a file found before are skipped, and so is what the shell patterns `excluded` name.
-    `is_relative`: a file in a directory is named relative to that, any other by its last part.
+    These are sorted; links, and what the shell patterns `excluded` match, are left out (see `_filter_of`).
+    `with_archives`: static archives are files, too. `is_relative`: a file in a directory is called by its path below
+    that, any other by its last part. What cannot be read raises nothing: it has a `fault`.
     """
-    seen: set[tuple[int, int]] = set()
-    for path in paths:
-        if os.path.isdir(path):
-            yield from _sources_under(path, "" if is_relative else path, excluded, seen)
-        else:
-            yield _named(path, os.path.basename(path) if is_relative else path)
+    found: dict[_Identity, tuple[Source, dict[str, None], dict[str, None]]] = {}
+    for path, is_listed in chain(((path, False) for path in named), ((path, True) for path in listed)):
+        for identity, each in _files_at(path, excluded, with_archives=with_archives, is_relative=is_relative):
+            source, targets, names = found.setdefault(identity, (each._replace(is_listed=is_listed), {}, {}))
+            targets |= dict.fromkeys(each.targets)
+            names[each.name] = None
+            # A file that is named has to be fit, even if a directory had it first.
+            if source.may_be_unfit:
+                found[identity] = source._replace(is_found=each.is_found, is_listed=is_listed), targets, names
+    return [
+        source._replace(targets=tuple(targets), other_names=tuple(names)[1:])
+        for source, targets, names in found.values()
+    ]
 
 
-def _sources_under(
-    root: str, shown_root: str, excluded: Sequence[str], seen: set[tuple[int, int]]
-) -> Iterator[Source | Unusable]:
-    # What a thin archive names is found by itself, or is elsewhere.
-    for found in elf_files_under(root, excluded, (ELF_MAGIC, ARCHIVE_MAGIC)):
-        name = found.under(shown_root) or root
-        if found.status is None:
-            yield Unusable(name, found.reason)
-        elif (identity := (found.status.st_dev, found.status.st_ino)) not in seen:
-            seen.add(identity)
-            yield _source_at(found.under(root), name, found.status, is_found=True)
+def _files_at(
+    path: str, excluded: Sequence[str], *, with_archives: bool, is_relative: bool
+) -> Iterator[tuple[_Identity, Source]]:
+    """Yield the file that has a name, or the files of a directory."""
+    source = named_source(path)
+    if path == STANDARD_INPUT:
+        yield path, source
+    elif os.path.isdir(path):
+        magics = (ELF_MAGIC, ARCHIVE_MAGIC) if with_archives else (ELF_MAGIC,)
+        yield from _files_under(path, "" if is_relative else path, source.targets[0], excluded, magics)
+    else:
+        identity: _Identity = source.targets[0]
+        try:
+            status = os.stat(path)
+            identity = (status.st_dev, status.st_ino)
+            # A pipe can be read only once.
+            source = source._replace(size=status.st_size, is_stream=not stat.S_ISREG(status.st_mode))
+            is_archive = with_archives and not source.is_stream and _is_archive(_start_of(path))
+            source = source._replace(is_archive=is_archive)
+        except OSError as error:
+            source = source._replace(fault=reason_of(error))
+        yield identity, source._replace(name=os.path.basename(path) if is_relative else path)
 
 
-def elf_files_under(
-    root: str, excluded: Iterable[str] = (), magics: Sequence[bytes] = (ELF_MAGIC,)
-) -> Iterator[TreeFile]:
-    """Yield the ELF files under a directory, recursively and sorted, without links; unreadable directories last.
+def _files_under(
+    root: str, shown_root: str, resolved_root: str, excluded: Sequence[str], magics: tuple[bytes, ...]
+) -> Iterator[tuple[_Identity, Source]]:
+    """Yield the files under a directory that begin with one of `magics`, sorted; unreadable directories last."""
 
-    `magics`: yield files that begin with one of these. `excluded` are shell patterns of what is skipped. One without a
-    slash is matched against the name, one with a slash against the path below the directory, one that begins with a
-    slash against the absolute path, by the given name of the directory or its resolved one. `*` matches slashes, too.
+    def source_at(below: str) -> Source:
+        path, name, target = (os.path.join(each, below) if below else each for each in roots)
+        return Source(path, name or root, targets=(target,), is_found=True)
+
+    roots = root, shown_root, resolved_root
+    is_taken = _filter_of(root, excluded)
+    unreadable: list[Source] = []
+    # `os.walk` calls itself for each level before Python 3.12.
+    directories = [""]
+    while directories:
+        directory = directories.pop()
+        try:
+            with os.scandir(os.path.join(root, directory)) as entries:
+                is_directory = {os.path.join(directory, e.name): e.is_dir(follow_symlinks=False) for e in entries}
+        except OSError as error:
+            unreadable.append(source_at(directory)._replace(fault=reason_of(error)))
+            continue
+        taken = sorted(filter(is_taken, is_directory))
+        for path in taken:
+            if not is_directory[path]:
+                yield from _looked_at(source_at(path), magics)
+        directories += [path for path in reversed(taken) if is_directory[path]]
+    yield from ((source.targets[0], source) for source in unreadable)
+
+
+def _filter_of(root: str, excluded: Iterable[str]) -> Callable[[str], bool]:
+    """Return what tells whether a path below a directory is taken: no shell pattern excludes it, nor is it ours.
+
+    A pattern without a slash is matched against the name, one with a slash against the path below the directory, one
+    that begins with a slash against the absolute path, by the given name of the directory or its resolved one. `*`
+    matches slashes, too.
     """
     patterns = [pattern.rstrip(os.sep).removeprefix("./") for pattern in excluded]
-    start, roots = os.path.join(root, ""), {os.path.abspath(root), os.path.realpath(root)}
+    roots = {os.path.abspath(root), os.path.realpath(root)}
 
     def is_taken(path: str) -> bool:
         name = os.path.basename(path)
@@ -125,67 +140,36 @@ def elf_files_under(
             for text in (absolute if pattern.startswith(os.sep) else [path if os.sep in pattern else name])
         )
 
-    unreadable: list[TreeFile] = []
-    # `os.walk` calls itself for each level before Python 3.12.
-    directories = [""]
-    while directories:
-        directory = directories.pop()
-        try:
-            with os.scandir(start + directory) as entries:
-                is_directory = {os.path.join(directory, e.name): e.is_dir(follow_symlinks=False) for e in entries}
-        except OSError as error:
-            unreadable.append(TreeFile(directory, None, error.strerror or str(error)))
-            continue
-        taken = sorted(filter(is_taken, is_directory))
-        for path in taken:
-            if not is_directory[path]:
-                yield from _file_with(magics, start, path)
-        directories += [path for path in reversed(taken) if is_directory[path]]
-    yield from unreadable
+    return is_taken
 
 
-def _file_with(magics: Sequence[bytes], start: str, path: str) -> Iterator[TreeFile]:
-    """Yield a file that begins with one of `magics`, or why it cannot be read; nothing for anything else."""
+def _looked_at(source: Source, magics: tuple[bytes, ...]) -> Iterator[tuple[_Identity, Source]]:
+    """Yield a file that begins with one of `magics`, or that cannot be read; nothing for anything else."""
     try:
         # Opening a device may have an effect.
-        if not stat.S_ISREG(os.lstat(start + path).st_mode):
+        if not stat.S_ISREG(os.lstat(source.path).st_mode):
             return
-        descriptor = open_unfollowed(start + path)
+        descriptor = open_unfollowed(source.path)
         try:
             status = os.fstat(descriptor)
-            begin = os.read(descriptor, max(map(len, magics))) if stat.S_ISREG(status.st_mode) else b""
+            start = os.read(descriptor, _START_SIZE) if stat.S_ISREG(status.st_mode) else b""
         finally:
             os.close(descriptor)
     except OSError as error:
-        yield TreeFile(path, None, error.strerror or str(error))
+        yield source.targets[0], source._replace(fault=reason_of(error))
         return
-    if begin.startswith(tuple(magics)):
-        yield TreeFile(path, status)
+    if start.startswith(magics):
+        yield (status.st_dev, status.st_ino), source._replace(size=status.st_size, is_archive=_is_archive(start))
 
 
-def _named(path: str, name: str) -> Source | Unusable:
-    """Return a file that the user has named; `-` is standard input."""
-    if path == STANDARD_INPUT:
-        return Source(path, "<stdin>", 0)
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        return Unusable(name, error.strerror or str(error))
-    return _source_at(path, name, status)
+def _is_archive(start: bytes) -> bool:
+    return start.startswith((ARCHIVE_MAGIC, THIN_MAGIC)) and b"debian" not in start
 
 
-def _source_at(path: str, name: str, status: os.stat_result, *, is_found: bool = False) -> Source | Unusable:
-    source = Source(path, name, status.st_size, is_found)
-    # A pipe can be read only once.
-    if not stat.S_ISREG(status.st_mode):
-        return source
-    try:
-        # A name in a directory may be another file's by now.
-        with open(open_unfollowed(path) if is_found else path, "rb") as file:
-            start = file.read(len(_CONTAINERS[0][0]))
-    except OSError as error:
-        return Unusable(name, error.strerror or str(error))
-    return source._replace(is_archive=start.startswith((ARCHIVE_MAGIC, THIN_MAGIC)) and b"debian" not in start)
+def _start_of(path: str) -> bytes:
+    """Return the first bytes of a file, as many as tell what it is. Raises `OSError`."""
+    with open(path, "rb") as file:
+        return file.read(_START_SIZE)
 
 
 def read_named(path: str) -> FileData:
@@ -223,10 +207,7 @@ def hint_about(path: str) -> str:
     """Return what a file is that is no ELF file, and what to do with it, if it is an archive or a package."""
     try:
         # A pipe can be read only once.
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return ""
-        with open(path, "rb") as file:
-            start = file.read(len(_CONTAINERS[0][0]))
+        start = _start_of(path) if stat.S_ISREG(os.stat(path).st_mode) else b""
     except OSError:
         return ""
     return next((f", but {hint}" for magic, hint in _CONTAINERS if start.startswith(magic)), "")
@@ -239,7 +220,7 @@ def names_from(path: str) -> list[str]:
     `OSError` when it cannot be read, `RequestError` when its names are lines, or when it is no list: an ELF file that
     is taken for one has strings that name files of the system.
     """
-    with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:
+    with nullcontext(sys.stdin.buffer) if path == STANDARD_INPUT else open(path, "rb") as file:
         # In blocks: Python allocates all that a call of `read` may return.
         data = bytearray()
         while block := file.read(_BLOCK_SIZE):

@@ -40,14 +40,13 @@ _MAX_WARNINGS: Final = 10
 
 def convert(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
     """Convert a file and write what the job asks for; return the outcome. Raises what concerns the file as a whole."""
-    settings = job.settings
-    options = settings.options
+    options = job.options
     existing = Existing(Presence.ABSENT)
-    if not settings.is_raw:
+    if not job.is_raw:
         existing = existing_section(image)
-        early = decide_early(image, existing, replaces=settings.replaces)
+        early = decide_early(image, existing, replaces=job.replaces)
         if early is not None:
-            return _refused(job, Outcome(job.name, job.other_names, "failed"), early)
+            return _refused(job, job.outcome("failed"), early)
         if existing.presence is not Presence.READABLE:
             # A file that is up to date is not rewritten.
             try:
@@ -57,21 +56,21 @@ def convert(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
                 find_cfi(image, options.source)
                 raise
         options = options_for(existing, options)
-    if settings.reader is None:
+    if job.reader is None:
         conversion = convert_image(image, options)
     else:
         from cfi2sframe.api import convert_for
 
-        conversion = convert_for(image, options, settings.reader)
+        conversion = convert_for(image, options, job.reader)
     coverage = None
     # The account costs an import, and says nothing new if nothing is missing.
-    if not conversion.is_whole or settings.wants_account or settings.fail_under is not None:
+    if not conversion.is_whole or job.wants_account or job.fail_under is not None:
         from cfi2sframe.report.coverage import account
 
         coverage = account(conversion)
     known = _known_of(job, conversion, coverage)
     try:
-        refusal = refusal_of(conversion, coverage, is_strict=settings.is_strict, fail_under=settings.fail_under)
+        refusal = refusal_of(conversion, coverage, is_strict=job.is_strict, fail_under=job.fail_under)
         if refusal is not None:
             raise refusal
         return _write(job, conversion, existing, file, known, coverage)
@@ -84,20 +83,17 @@ def convert(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
 def _known_of(job: Job, conversion: Conversion, coverage: "Coverage | None") -> Outcome:
     """Return the outcome so far: failed, unless something is written."""
     summary = account = ""
-    if coverage is not None and job.settings.wants_account:
+    if coverage is not None and job.wants_account:
         import json
 
         from cfi2sframe.report.coverage import coverage_data
         from cfi2sframe.report.coverage_report import headline
 
         summary = f"{headline(coverage)}; {counted(coverage.sframe_size, 'byte')} of .sframe"
-        if job.settings.debug_file is not None:
+        if job.debug_file is not None:
             summary += f"; debug file: {coverage.debug_file or 'none found'}"
         account = json.dumps({"schema": SCHEMA_VERSION, **coverage_data(coverage)})
-    return Outcome(
-        job.name,
-        job.other_names,
-        "failed",
+    return job.outcome("failed")._replace(
         warnings=warnings_of(coverage),
         section_size=len(conversion.data),
         described_count=conversion.described_count,
@@ -161,19 +157,19 @@ def _write(
     """Write what the job asks for, unless the file has it already."""
     from cfi2sframe.verification.verify import Asked
 
-    image, settings = conversion.image, job.settings
-    wanted = settings.options.version, conversion.target.errata, settings.reader
+    image = conversion.image
+    wanted = job.options.version, conversion.target.errata, job.reader
     asked = Asked(*wanted, in_parts=True, over_padding=True)
     if not conversion.data:
-        if settings.verifies:
+        if job.verifies:
             emit.check_section(conversion, conversion.section._replace(starts=(), sizes=(), bodies=()), asked)
         nothing = f"SFrame version {conversion.target.version} can describe none of the functions"
-        if settings.is_raw:
+        if job.is_raw:
             raise InputError(f"{nothing}; there is no section")
         copy_input(job, image, file)
         warnings = (*known.warnings, f"{nothing}; the file gets no .sframe section")
         return known._replace(status="unchanged", warnings=warnings)
-    if settings.is_raw and job.output is not None:
+    if job.is_raw and job.output is not None:
         warnings = (*emit.reader_warnings(conversion), *write_output(job.output, conversion.data, source=file))
         placement = f"offsets assume .sframe is loaded at 0x{conversion.section_vaddr:x}"
         return known._replace(
@@ -181,24 +177,24 @@ def _write(
             placement="" if image.is_relocatable else placement,
             warnings=(*known.warnings, *warnings),
         )
-    decision = decide(conversion, existing, settings)
+    decision = decide(conversion, existing, job)
     if decision.action is Action.REFUSE:
         return _refused(job, known, decision)
     if decision.action is Action.KEEP:
         warnings = (*known.warnings, *_appended_to(image), *copy_input(job, image, file))
         return known._replace(status="unchanged", reason=decision.reason, warnings=warnings)
     stamp = _stamp_for(known, conversion, coverage)
-    emitted = emit.emit(conversion, settings.section_type, stamp.pack())
+    emitted = emit.emit(conversion, job.section_type, stamp.pack())
     placement, warnings = f"{emitted.where}: {emitted.placement}", (*known.warnings, *emitted.warnings)
     if decision.reason:
         placement += f"; {decision.reason}"
         # For files in directories, only the report has what loses nothing.
-        if decision.is_loss or not settings.is_in_tree:
+        if decision.is_loss or not job.source.is_found:
             warnings = (*warnings, f".sframe {decision.reason}")
     known = known._replace(status="would convert", placement=placement, warnings=warnings)
-    if settings.only_checks:
+    if job.only_checks:
         return known
-    content = sealed(emitted.chunks, request_of(settings, image))
+    content = sealed(emitted.chunks, request_of(job, image))
     warnings = (*warnings, *write_elf(job, content, file, partial(emit.check_asked, emitted, asked=asked)))
     return known._replace(status="converted", warnings=warnings)
 
@@ -239,6 +235,6 @@ def _refused(job: Job, known: Outcome, decision: Decision) -> Outcome:
 
     Raises `EmbedError` if the job asks for that.
     """
-    if job.settings.is_in_tree:
+    if job.source.is_found:
         return known._replace(status="skipped", reason=decision.reason, skip_kind=SkipKind.SECTION)
     return failed_outcome(job, EmbedError(decision.reason), known)

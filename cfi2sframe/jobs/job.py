@@ -5,13 +5,18 @@ Removing a section is the same flow with other bytes to write.
 """
 
 import gc
+import os
 from functools import partial
 from typing import Final
 
 from cfi2sframe.constants.elf import PT_LOAD
+from cfi2sframe.constants.sframe import SFRAME_VERSION_3
+from cfi2sframe.conversion.options import Level, Options, check_options
+from cfi2sframe.elf.cfi import CfiKind
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import stored_size
-from cfi2sframe.errors import ErrorKind, kind_of
+from cfi2sframe.errors import ErrorKind, RequestError, checked_path, kind_of, with_file_name
+from cfi2sframe.files.source import STANDARD_INPUT, named_source
 from cfi2sframe.files.write import InputFile, open_input
 from cfi2sframe.jobs.output import copy_input, failed_outcome, write_elf
 from cfi2sframe.jobs.records import Job, Outcome, SkipKind
@@ -32,6 +37,8 @@ def run_job(job: Job) -> Outcome:
     A failure is an outcome, and is raised only if the job asks for that. Interrupts are raised, and `BrokenPipeError`
     when the reader of the output has closed it.
     """
+    if job.source.fault:
+        return job.outcome("failed", job.source.fault, ErrorKind.SYSTEM)
     attempts_left = _ATTEMPT_COUNT if job.output is None else 1
     while True:
         attempts_left -= 1
@@ -44,25 +51,25 @@ def run_job(job: Job) -> Outcome:
             if not attempts_left or kind_of(error) is not ErrorKind.CHANGED:
                 # Free the memory for the next file.
                 gc.collect()
-                return failed_outcome(job, error, Outcome(job.name, job.other_names, "failed"))
+                return failed_outcome(job, error, job.outcome("failed"))
 
 
 def _run(job: Job) -> Outcome:
-    settings = job.settings
     limits = unlimited if job.raises else limited
-    with open_input(job.targets[0], in_place=job.output is None) as (data, file), limits(stored_size(data)):
-        image = ElfImage(data, job.name)
+    path = job.source.targets[0] if job.output is None else job.source.path
+    with open_input(path, in_place=job.output is None) as (data, file), limits(stored_size(data)):
+        image = ElfImage(data, job.source.name)
         try:
-            skip = skip_of(image, takes_objects=settings.takes_objects) if settings.is_in_tree else None
+            skip = skip_of(image, takes_objects=job.takes_objects) if job.source.is_found else None
             if skip is not None:
-                return Outcome(job.name, job.other_names, "skipped", reason=skip[1], skip_kind=skip[0])
-            if settings.removes:
+                return job.outcome("skipped", skip[1], skip_kind=skip[0])
+            if job.removes:
                 return _remove(job, image, file)
-            if settings.debug_file is None:
+            if job.debug_file is None:
                 return _convert(job, image, file)
             from cfi2sframe.elf.debug_file import with_debug_file
 
-            with with_debug_file(image, settings.debug_file):
+            with with_debug_file(image, job.debug_file):
                 return _convert(job, image, file)
         finally:
             image.close()
@@ -93,17 +100,17 @@ def _remove(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
 
     if not image.has_sframe:
         warnings = copy_input(job, image, file)
-        return Outcome(job.name, job.other_names, "unchanged", reason=Presence.ABSENT.value, warnings=warnings)
+        return job.outcome("unchanged", Presence.ABSENT.value)._replace(warnings=warnings)
     section, segment = image.sframe_section, image.sframe_segment
     size = section.size if section is not None else segment.file_size if segment is not None else 0
     removal = emit.remove(image)
-    bare = ElfImage(removal.content, job.name)
+    bare = ElfImage(removal.content, job.source.name)
     lost = (removal.lost,) if removal.lost else ()
     if existing_section(bare).presence not in (Presence.ABSENT, Presence.EMPTY):
         lost = (*lost, "the .sframe section that the conversion had replaced is restored")
-    placement = f".sframe of {size:,} bytes"
-    known = Outcome(job.name, job.other_names, "would remove", section_size=size, placement=placement, warnings=lost)
-    if job.settings.only_checks:
+    known = job.outcome("would remove")
+    known = known._replace(section_size=size, placement=f".sframe of {size:,} bytes", warnings=lost)
+    if job.only_checks:
         # Refuse now what the check of the written file would refuse.
         emit.check_removal(image, bare)
         return known
@@ -119,3 +126,52 @@ def _convert(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
     from cfi2sframe.jobs.conversion import convert
 
     return convert(job, image, file)
+
+
+# One file, for the library
+
+
+def convert_file(
+    path: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    version: int = SFRAME_VERSION_3,
+    *,
+    errata: int | None = None,
+    source: CfiKind | None = None,
+    level: Level | None = None,
+    in_place: bool = False,
+    replace: bool = False,
+    debug_file: str | os.PathLike[str] | None = None,
+) -> Outcome:
+    """Write a copy of a file with a section made from its CFI or, with `in_place`, rewrite the file itself.
+
+    The new file is written beside its destination, read back, verified and renamed. A file that already has this
+    section does not change (status "unchanged"); one with rows that the new one lacks is replaced only with `replace`.
+    `debug_file` is where to look for the separate debug file (see `find_debug_file`). The other parameters are those of
+    `convert`. Arguments and outcome can be pickled, for an executor that converts many files.
+
+    Raises what `load` and `convert` raise; `EmbedError` when the file cannot be rewritten without risk;
+    `VerificationError` when the result is wrong; `OutputError` when it cannot be written; `RequestError` unless one of
+    `output` and `in_place` is given. Nothing is written then.
+    """
+    name = _named(path)
+    options = Options(version, errata, source, level=level)
+    check_options(options)
+    if in_place == (output is not None):
+        raise RequestError("convert_file takes either an output or in_place=True")
+    job = Job(
+        options,
+        source=named_source(name),
+        output=None if output is None else _named(output),
+        debug_file=None if debug_file is None else checked_path(debug_file),
+        replaces=replace,
+        raises=True,
+    )
+    with with_file_name(name):
+        return run_job(job)
+
+
+def _named(path: str | os.PathLike[str]) -> str:
+    """Return a path as jobs have it, where `-` is no file."""
+    text = checked_path(path)
+    return os.path.join(os.curdir, text) if text == STANDARD_INPUT else text

@@ -16,20 +16,15 @@ def failed_outcome(job: Job, error: Exception, known: Outcome) -> Outcome:
     if job.raises:
         raise error
     kind, reason = kind_of(error), reason_of(error)
-    if job.settings.skips_unfit and kind in (ErrorKind.UNFIT, ErrorKind.NOT_ELF):
+    if job.source.may_be_unfit and kind in (ErrorKind.UNFIT, ErrorKind.NOT_ELF):
         skip_kind = SkipKind.NOT_ELF if kind is ErrorKind.NOT_ELF else SkipKind.NO_CFI
         if isinstance(error, ReaderError | ForeignError):
             skip_kind = SkipKind.READER if isinstance(error, ReaderError) else SkipKind.FOREIGN
-        return Outcome(job.name, job.other_names, "skipped", reason=reason, skip_kind=skip_kind)
-    if job.settings.skips_unfit and isinstance(error, PayloadError):
+        return job.outcome("skipped", reason, skip_kind=skip_kind)
+    if job.source.may_be_unfit and isinstance(error, PayloadError):
         return known._replace(status="skipped", reason=reason, skip_kind=SkipKind.PAYLOAD)
     if isinstance(error, IsADirectoryError):
-        try:
-            os.listdir(job.targets[0])
-            reason += " (--in-place and --check process the ELF files in it)"
-        except OSError as unlisted:
-            # It was found in another folder, and not walked.
-            reason = reason_of(unlisted)
+        reason += " (--in-place and --check process the ELF files in it)"
     if isinstance(error, OutputError):
         return known._replace(name=error.where, other_names=(), kind=kind, reason=error.reason)
     return known._replace(kind=kind, reason=reason)
@@ -44,7 +39,7 @@ def copy_input(job: Job, image: ElfImage, file: InputFile | None) -> tuple[str, 
             return ()
     except OSError:
         pass
-    return write_output(job.output, image.data, source=file, is_copy=True, keeps_rights=job.settings.keeps_rights)
+    return write_output(job.output, image.data, source=file, is_copy=True, keeps_rights=job.keeps_rights)
 
 
 def write_elf(
@@ -54,12 +49,12 @@ def write_elf(
 
     `check` gets the file as written, before it is renamed, and may raise.
     """
-    wanted = (lambda data: check(ElfImage(data, job.name))) if job.settings.verifies else None
-    keeps_rights = job.settings.keeps_rights
+    wanted = (lambda data: check(ElfImage(data, job.source.name))) if job.verifies else None
+    kept, targets = job.keeps_rights, job.source.targets
     if job.output is not None:
-        return write_output(job.output, content, source=file, is_copy=True, keeps_rights=keeps_rights, check=wanted)
-    warnings = write_file(job.targets, content, source=file, in_place=True, keeps_rights=keeps_rights, check=wanted)
-    count = 0 if file is None else file.status.st_nlink - len(job.targets)
+        return write_output(job.output, content, source=file, is_copy=True, keeps_rights=kept, check=wanted)
+    warnings = write_file(targets, content, source=file, in_place=True, keeps_rights=kept, check=wanted)
+    count = 0 if file is None else file.status.st_nlink - len(targets)
     if count == 1:
         return (*warnings, "1 other hard link keeps the old file")
     return (*warnings, f"{count:,} other hard links keep the old file") if count > 1 else warnings

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What to do to a file, and what became of it: immutable records that can be pickled."""
 
-import os
 from enum import Enum
 from typing import Literal, NamedTuple
 
@@ -9,6 +8,7 @@ from cfi2sframe.constants.elf import SHT_GNU_SFRAME
 from cfi2sframe.constants.sframe import SFRAME_VERSION_3
 from cfi2sframe.conversion.options import Options
 from cfi2sframe.errors import ErrorKind
+from cfi2sframe.files.source import Source
 from cfi2sframe.text import counted
 from cfi2sframe.verification import READERS
 
@@ -30,32 +30,37 @@ class SkipKind(Enum):
     PAYLOAD = "data after the ELF file"
 
 
-class Settings(NamedTuple):
-    """How to convert a file or, with `removes`, how to take the section out of it; then only some of these count.
+class Job(NamedTuple):
+    """What to do with which file: convert it or, with `removes`, take the section out; then only some of these count.
 
-    `reader` is who reads the section: functions that it would refuse are left out. `replaces`: a different section is
-    replaced. `verifies`: the file is read back before the rename. `keeps_rights`: refuse a file whose owner, set-ID
-    bits or attributes cannot be kept. `is_strict` and `fail_under` (percent of the bytes of code) make functions that
-    are left out a failure. `skips_unfit`: skip a file with nothing to convert. `only_checks`: write nothing.
-    `wants_account`: the outcome has the account. `is_in_tree`: the file was found in a directory; skip what is not for
-    this program (`SkipKind`). `is_raw`: the output is the section alone, not a copy of the input. `debug_file` is where
-    to look for the file's separate debug file (`elf.debug_file.find_debug_file`); None: nowhere.
+    `source` is rewritten in place or, with an `output`, read: that is a path, or `-` for standard output. In place, the
+    first of its targets is read, and each is a name of the new file afterwards. A job without a source is what to do
+    with each of many.
+
+    `options` say what to make, `reader` who reads it: functions that it would refuse are left out. `debug_file` is
+    where to look for the file's separate debug file (`elf.debug_file.find_debug_file`); None: nowhere. `is_raw`: the
+    output is the section alone, not a copy of the input. `replaces`: a different section is replaced. `verifies`: the
+    file is read back before the rename. `keeps_rights`: refuse a file whose owner, set-ID bits or attributes cannot be
+    kept. `is_strict` and `fail_under` (percent of the bytes of code) make functions that are left out a failure.
+    `only_checks`: write nothing. `wants_account`: the outcome has the account. `raises`: a failure is raised instead of
+    being an outcome.
     """
 
     options: Options = Options()
     reader: str | None = None
+    source: Source = Source("", "")
+    output: str | None = None
+    debug_file: str | None = None
+    is_raw: bool = False
+    removes: bool = False
     replaces: bool = False
     verifies: bool = True
     keeps_rights: bool = False
     is_strict: bool = False
     fail_under: float | None = None
-    skips_unfit: bool = False
     only_checks: bool = False
     wants_account: bool = False
-    is_in_tree: bool = False
-    removes: bool = False
-    is_raw: bool = False
-    debug_file: str | None = None
+    raises: bool = False
 
     @property
     def section_type(self) -> int:
@@ -72,28 +77,11 @@ class Settings(NamedTuple):
         """Whether relocatable objects in directories are converted."""
         return self.removes or (self.reader is not None and READERS[self.reader].reads_objects)
 
-
-class Job(NamedTuple):
-    """A file to convert, in place or to an `output`: a path, or `-` for standard output.
-
-    `name` is the file's in messages. In place, `targets` are the resolved paths of all names given for the file: the
-    first is read, and each is a name of the new file afterwards. With an output, the only target is the path as given,
-    `-` for standard input. `other_names` are the given names besides `name`. `state` is None where stat(2) fails.
-    `raises`: a failure is raised instead of being an outcome.
-    """
-
-    name: str
-    targets: tuple[str, ...]
-    settings: Settings
-    other_names: tuple[str, ...] = ()
-    state: os.stat_result | None = None
-    output: str | None = None
-    raises: bool = False
-
-    @property
-    def size(self) -> int:
-        """The size of the file in bytes, 0 if it is unknown."""
-        return 0 if self.state is None else self.state.st_size
+    def outcome(
+        self, status: Status, reason: str = "", kind: ErrorKind | None = None, skip_kind: SkipKind | None = None
+    ) -> "Outcome":
+        """Return an outcome of this job."""
+        return Outcome(self.source.name, self.source.other_names, status, kind, reason, skip_kind=skip_kind)
 
 
 class Outcome(NamedTuple):

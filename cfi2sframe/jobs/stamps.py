@@ -4,7 +4,7 @@
 from typing import Final
 
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.jobs.records import Job, Outcome, Settings
+from cfi2sframe.jobs.records import Job, Outcome
 from cfi2sframe.placing.stamp import stamp_of
 from cfi2sframe.placing.undo import digest_of
 
@@ -12,12 +12,12 @@ from cfi2sframe.placing.undo import digest_of
 REVISION: Final = 1
 
 
-def request_of(settings: Settings, image: ElfImage) -> bytes:
+def request_of(job: Job, image: ElfImage) -> bytes:
     """Return what decides about rows and warnings, beside the file: revision, options, reader, and the debug file."""
-    evidence = "not wanted" if settings.debug_file is None else "none"
+    evidence = "not wanted" if job.debug_file is None else "none"
     if image.debug_file is not None:
         evidence = digest_of(image.debug_file.data).hex()
-    return repr((REVISION, tuple(settings.options), settings.reader, evidence)).encode()
+    return repr((REVISION, tuple(job.options), job.reader, evidence)).encode()
 
 
 def up_to_date(job: Job, image: ElfImage) -> Outcome | None:
@@ -25,19 +25,15 @@ def up_to_date(job: Job, image: ElfImage) -> Outcome | None:
 
     The stamp has no account, and `replaces` is for users who do not believe the file.
     """
-    settings = job.settings
-    if settings.replaces or settings.is_raw or settings.wants_account:
+    if job.replaces or job.is_raw or job.wants_account:
         return None
-    stamp = stamp_of(image.data, request_of(settings, image))
-    if stamp is None or (settings.is_strict and not stamp.is_whole):
+    stamp = stamp_of(image.data, request_of(job, image))
+    if stamp is None or (job.is_strict and not stamp.is_whole):
         return None
-    least = settings.fail_under
+    least = job.fail_under
     if least is not None and (stamp.code_percent is None or stamp.code_percent < least):
         return None
-    return Outcome(
-        job.name,
-        job.other_names,
-        "unchanged",
+    return job.outcome("unchanged")._replace(
         warnings=_readable(stamp.warnings),
         section_size=stamp.section_size,
         described_count=stamp.function_count,

@@ -2,6 +2,7 @@
 """The verb `coverage`: the largest places, readable names, JSON, several files, and the format by a suffix."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -90,15 +91,18 @@ def test_coverage_as_json(good: Path, raw: Path) -> None:
 
 
 def test_coverage_of_several_files(good: Path, raw: Path) -> None:
-    """One that cannot be read does not stop the others."""
+    """One that cannot be read does not stop the others; one with two names, or named twice, is one file."""
     status, out, err = run("coverage", raw, good)
     assert (status, len(err)) == (3, 1)
     assert out.startswith(f"{good}: SFrame version 3 describes 0.78 % of 4,096 bytes of code".encode())
     assert out.endswith(b"\nNot read: 1 file.\n")
-    status, out, err = run("coverage", "--format", "json", good, raw, good)
+    (good.parent / "link").symlink_to(good)
+    os.link(good, good.parent / "again")
+    names = (good, raw, good.parent, good, good.parent / "link")
+    status, out, err = run("coverage", "--format", "json", *names)
     assert (status, len(err)) == (3, 1)
     report = json.loads(out)
-    assert [account["file"] for account in report["files"]] == [str(good)] * 2
+    assert [account["file"] for account in report["files"]] == [str(good)]
     assert [failure["file"] for failure in report["failures"]] == [str(raw)]
     assert run("coverage", "--format", "json", raw) == (3, b"", err)
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from cfi2sframe.cli import results
-from cfi2sframe.cli.results import read_source
+from cfi2sframe.cli.results import Result, read_source
 from cfi2sframe.elf.contents import FileData
 from cfi2sframe.errors import ArchiveError, ErrorKind
 from cfi2sframe.files.archive import members_of
-from cfi2sframe.files.find import Source, Unusable, find_sources
+from cfi2sframe.files.find import find_sources
 from cfi2sframe.process.guard import part, seconds_left
 from tests.support.cli import run
 from tests.support.files import ARCHIVE, THIN, member, named, zeros_packed
@@ -152,8 +152,7 @@ def test_holes_of_a_member_are_not_read(tmp_path: Path) -> None:
 
 def limits_of(path: Path) -> list[tuple[str, int, float]]:
     """Return of each file in an archive its name, its size, and the seconds left with a debug file of 100 MiB."""
-    (source,) = find_sources([str(path)])
-    assert isinstance(source, Source)
+    (source,) = find_sources([str(path)], with_archives=True)
 
     def question(_data: FileData, _name: str) -> float:
         end = time.process_time() + 0.01
@@ -162,8 +161,8 @@ def limits_of(path: Path) -> list[tuple[str, int, float]]:
         with part(100 << 20):
             return seconds_left()
 
-    answers = read_source(source, question)
-    return [(file.name.rpartition("(")[2], file.size, left) for file, left in answers if isinstance(left, float)]
+    results = read_source(source, question)
+    return [(r.source.name.rpartition("(")[2], r.source.size, r.answer) for r in results if r.answer is not None]
 
 
 def test_members_share_the_limits_of_their_archive(tmp_path: Path) -> None:
@@ -193,8 +192,7 @@ def test_each_file_that_a_thin_archive_names_has_limits_of_its_own(tmp_path: Pat
 def test_memory_of_members_is_free_for_those_after_them(tmp_path: Path) -> None:
     """Errors keep what they came from until cycles are collected, which the program does itself."""
     path = archive_of(tmp_path / "lib.a", *(member(b"a.o/", OBJECT + bytes(1 << 20)) for _ in range(20)))
-    (source,) = find_sources([str(path)])
-    assert isinstance(source, Source)
+    (source,) = find_sources([str(path)], with_archives=True)
 
     def question(_data: FileData, _name: str) -> bool:
         cycle: list[object] = [mmap.mmap(-1, 1 << 29)]
@@ -203,7 +201,7 @@ def test_memory_of_members_is_free_for_those_after_them(tmp_path: Path) -> None:
 
     gc.disable()
     try:
-        assert [answer for _, answer in read_source(source, question)] == [True] * 20
+        assert [result.answer for result in read_source(source, question)] == [True] * 20
     finally:
         gc.enable()
 
@@ -213,17 +211,17 @@ def test_a_file_is_exchanged_after_it_was_named(tmp_path: Path) -> None:
     for name in ("a.o", "b.o"):
         (tmp_path / name).write_bytes(OBJECT)
     path = archive_of(tmp_path / "lib.a", named(b"a.o/"), named(b"b.o/"), start=THIN)
-    (source,) = find_sources([str(path)])
-    assert isinstance(source, Source)
+    (source,) = find_sources([str(path)], with_archives=True)
 
     def question(_data: FileData, name: str) -> str:
         (tmp_path / "b.o").unlink()
         (tmp_path / "b.o").symlink_to("/dev/null")
         return name
 
-    answers = [answer for _, answer in read_source(source, question)]
-    refused = Unusable(f"{path}(b.o)", "not a regular file, or empty", ErrorKind.UNUSABLE)
-    assert answers == [f"{path}(a.o)", refused]
+    read, refused = read_source(source, question)
+    assert read.answer == f"{path}(a.o)"
+    assert refused.source.name == f"{path}(b.o)"
+    assert refused == Result(refused.source, None, "not a regular file, or empty", ErrorKind.UNUSABLE)
 
 
 @pytest.mark.fuzz

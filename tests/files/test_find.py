@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cfi2sframe.cli.results import read_source
+from cfi2sframe.cli.results import Result, read_source
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ErrorKind, RequestError
-from cfi2sframe.files.find import Source, Unusable, elf_files_under, find_sources, names_from
-from cfi2sframe.jobs.listing import work_list
+from cfi2sframe.files.find import find_sources, names_from
+from cfi2sframe.files.source import Source
 from tests.support.cli import run
 from tests.support.jobs import OBJECT
 from tests.support.needs import need
@@ -26,27 +26,21 @@ ELF = library(1)
 def _opened(path: Path) -> str:
     """Return the name of a file that can be read, or why it cannot."""
     (source,) = find_sources([str(path)])
-    result = source if isinstance(source, Unusable) else _answer(source)
-    return result.reason if isinstance(result, Unusable) else result
+    (result,) = _results(source)
+    return result.answer or result.reason
 
 
-def _answer(source: Source) -> str | Unusable:
-    return _answers(source)[-1][1]
-
-
-def _answers(source: Source | Unusable) -> list[tuple[Source, str | Unusable]]:
-    """The files in an archive, each with its name, or why it cannot be used."""
-    assert isinstance(source, Source)
+def _results(source: Source) -> list[Result[str]]:
+    """What becomes of a file, or of those in an archive, when it is asked for its name."""
     return read_source(source, lambda data, name: ElfImage(data, name).name)
 
 
 def _contents(path: Path) -> dict[str, bytes]:
     """The names and bytes of the files that are read of an archive."""
-    (source,) = find_sources([str(path)])
-    assert isinstance(source, Source)
+    (source,) = find_sources([str(path)], with_archives=True)
     assert source.is_archive
-    answers = read_source(source, lambda data, _: bytes(data))
-    return {each.name: data for each, data in answers if isinstance(data, bytes)}
+    results = read_source(source, lambda data, _: bytes(data))
+    return {result.source.name: result.answer for result in results if result.answer is not None}
 
 
 def _write(path: Path, data: bytes) -> Path:
@@ -64,7 +58,7 @@ def test_folders_give_their_elf_files(tmp_path: Path) -> None:
     (tmp_path / "link.so").symlink_to("c.so")
     os.link(tmp_path / "c.so", tmp_path / "again.so")
     os.mkfifo(tmp_path / "pipe")
-    found = list(find_sources([str(tmp_path)]))
+    found = find_sources([str(tmp_path)])
     # The second name of a file is passed over, and so are links to it.
     assert [s.name.removeprefix(f"{tmp_path}/") for s in found] == ["again.so", "b/x.so"]
     assert [s.name for s in find_sources([str(tmp_path)], is_relative=True)] == ["again.so", "b/x.so"]
@@ -115,27 +109,26 @@ def test_a_file_in_a_folder_is_exchanged_after_it_was_listed(kind: str, tmp_path
     tree.mkdir()
     file = _write(tree / "x", ELF)
     (source,) = find_sources([str(tree)])
-    assert isinstance(source, Source)
     file.unlink()
     if kind == "link":
         file.symlink_to(_write(tmp_path / "other", ELF))
     else:
         os.mkfifo(file)
-    unusable = {
-        "link": Unusable(str(file), "Too many levels of symbolic links"),
-        "fifo": Unusable(str(file), "no longer a regular file", ErrorKind.CHANGED),
+    reasons = {
+        "link": ("Too many levels of symbolic links", ErrorKind.SYSTEM),
+        "fifo": ("no longer a regular file", ErrorKind.CHANGED),
     }
-    assert _answer(source) == unusable[kind]
+    assert _results(source) == [Result(source, None, *reasons[kind])]
 
 
 def test_what_a_kill_has_left_is_no_file_of_a_folder(tmp_path: Path) -> None:
     _write(tmp_path / ".cfi2sframe-0123", ELF[:100])
-    assert list(find_sources([str(tmp_path)])) == []
+    assert find_sources([str(tmp_path)]) == []
 
 
 def test_a_file_that_goes_away(tmp_path: Path) -> None:
     source = Source(str(tmp_path / "gone"), "gone", 4)
-    assert _answer(source) == Unusable("gone", "No such file or directory")
+    assert _results(source) == [Result(source, None, "No such file or directory", ErrorKind.SYSTEM)]
 
 
 # Patterns
@@ -155,7 +148,7 @@ def root(tmp_path: Path) -> Path:
 
 def found(root: Path, *patterns: str) -> list[str]:
     """The names that a walk gives."""
-    return [file.path for file in elf_files_under(str(root), patterns)]
+    return [source.name for source in find_sources([str(root)], patterns, is_relative=True)]
 
 
 @pytest.mark.parametrize(
@@ -194,11 +187,11 @@ def test_a_pattern_that_begins_with_a_slash_is_an_absolute_path(root: Path) -> N
         assert names == ["tool", "lib/debug/tool.debug", "share/lib/debug/x"]
 
 
-def test_sources_and_jobs_are_found_by_the_same_walk(root: Path) -> None:
+def test_what_is_named_is_not_left_out(root: Path) -> None:
     patterns = ("debug", "/*/bin")
-    assert [source.name for source in find_sources([str(root)], patterns, is_relative=True)] == ["tool", "lib/tool.so"]
-    jobs = work_list([str(root), str(root / "bin" / "tool")], recurse=True, excluded=patterns)
-    assert [job.name.removeprefix(f"{root}/") for job in jobs] == ["tool", "lib/tool.so", "bin/tool"]
+    assert found(root, *patterns) == ["tool", "lib/tool.so"]
+    sources = find_sources([str(root), str(root / "bin" / "tool")], patterns)
+    assert [source.name.removeprefix(f"{root}/") for source in sources] == ["tool", "lib/tool.so", "bin/tool"]
 
 
 def test_what_is_mounted_in_a_folder_is_part_of_it(root: Path, mount: Callable[..., None]) -> None:
@@ -227,9 +220,9 @@ def test_members_of_an_archive(tmp_path: Path) -> None:
     data = archive.read_bytes()
     for size in range(9, len(data), 7):
         archive.write_bytes(data[:size])
-        (source,) = find_sources([str(archive)])
-        last = [answer for _, answer in _answers(source)][-1:]
-        assert last == [] or isinstance(last[0], str) or last[0].kind is ErrorKind.DAMAGED
+        (source,) = find_sources([str(archive)], with_archives=True)
+        last = _results(source)[-1:]
+        assert last == [] or last[0].answer or last[0].kind is ErrorKind.DAMAGED
     archive.write_bytes(data[:-60])
     assert run("size", archive).status == 3
     hint = "a static archive: use the program linked with it, or extract the objects first (ar x)"
@@ -250,13 +243,13 @@ def test_archives_of_every_kind_also_in_directories(kind: str, tmp_path: Path) -
     (tree / "link").symlink_to("lib.a")
     assert len(_contents(tree / "link")) == 2
     # What a thin archive names is found by itself, or is not in the directory.
-    assert len(list(find_sources([str(tree)]))) == (kind != "--thin")
+    assert len(find_sources([str(tree)], with_archives=True)) == (kind != "--thin")
     read = _contents(tree / "lib.a")
     assert all(name.startswith(f"{tree}/lib.a(") for name in read)
     assert [re.split("[(/]", name)[-1] for name in read] == ["a.o)", "a-name-longer-than-sixteen-characters.o)"]
     for found, data in zip(read.values(), contents.values(), strict=False):
         assert found[: len(data)] == data
-    assert work_list([str(tree)], recurse=True) == []
+    assert find_sources([str(tree)]) == []
     assert run("coverage", tree).status == (0 if kind != "--thin" else 3)
 
 

@@ -16,7 +16,7 @@ from cfi2sframe.errors import InputError, SFrameError, UnfitError
 from cfi2sframe.existing import Presence, existing_section
 from cfi2sframe.jobs import decision
 from cfi2sframe.jobs.decision import Action
-from cfi2sframe.jobs.records import Settings
+from cfi2sframe.jobs.records import Job
 from cfi2sframe.placing.undo import record_span
 from cfi2sframe.trace.space import FileStore
 from tests.support.cli import ROOT, run
@@ -155,17 +155,17 @@ def converting(data: bytes, *, in_folder: bool = False, replaces: bool = False) 
     path = Path("tree/file")
     path.write_bytes(data)
     reader = "ld" if load(data).is_relocatable else None
-    settings = Settings(reader=reader, replaces=replaces)
+    job = Job(reader=reader, replaces=replaces)
     if in_folder:
-        settings = settings._replace(is_in_tree=True, skips_unfit=True)
-    told = convert_one(path, settings._replace(only_checks=True))
+        job = job._replace(source=job.source._replace(is_found=True))
+    told = convert_one(path, job._replace(only_checks=True))
     assert path.read_bytes() == data
-    done = convert_one(path, settings)
+    done = convert_one(path, job)
     assert (done.status, done.reason) == (told.status.replace("would convert", "converted"), told.reason)
     assert (path.read_bytes() == data) == (done.status != "converted")
     if done.status == "converted":
-        assert convert_one(path, settings).status == "unchanged"
-        assert convert_one(path, Settings(removes=True)).status == "removed"
+        assert convert_one(path, job).status == "unchanged"
+        assert convert_one(path, Job(removes=True)).status == "removed"
         # A section of this program is not brought back.
         known = record_span(data) is not None
         assert path.read_bytes() == data or (known and not load(path).has_sframe)
@@ -273,12 +273,12 @@ def test_what_follows_an_up_to_date_file_is_in_nobodys_way(tail: bytes) -> None:
     """Nothing is rewritten, so nothing can move; another section would move it."""
     path = Path("file")
     path.write_bytes(converted(linked_program().read_bytes()) + tail)
-    done = convert_one(path, Settings())
+    done = convert_one(path)
     assert (done.status, [warning.split()[:2] for warning in done.warnings]) == (
         "unchanged",
         [[f"{len(tail)}", "bytes"]],
     )
-    refused = convert_one(path, Settings(Options(2)))
+    refused = convert_one(path, Job(Options(2)))
     assert refused.status == "failed"
     assert "appended after the ELF data" in refused.reason
 
@@ -289,5 +289,5 @@ def test_what_objcopy_leaves_of_a_section_is_empty(tool: str, kind: str) -> None
     need(tool)
     Path("file").write_bytes(converted(linked_program(kind=kind).read_bytes()))
     assert attempt(tool, "-R", ".sframe", "file").status == 0
-    assert convert_one(Path("file"), Settings()).status == "converted"
+    assert convert_one(Path("file")).status == "converted"
     assert verify("file").is_clean

@@ -19,12 +19,20 @@ from cfi2sframe.conversion.options import Options
 from cfi2sframe.errors import ChangedError
 from cfi2sframe.jobs import job as job_module
 from cfi2sframe.jobs.job import run_job
-from cfi2sframe.jobs.listing import work_list
-from cfi2sframe.jobs.records import Job, Outcome, Settings
+from cfi2sframe.jobs.records import Job, Outcome
 from tests.support.cli import ROOT
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import TEXT_VADDR, Code, cie_of, linked_file, push_fp
-from tests.support.jobs import BIG_ENDIAN_OBJECT, OBJECT, convert_one, has_section, object_of, object_with_gap, snapshot
+from tests.support.jobs import (
+    BIG_ENDIAN_OBJECT,
+    OBJECT,
+    convert_one,
+    has_section,
+    jobs_for,
+    object_of,
+    object_with_gap,
+    snapshot,
+)
 from tests.support.needs import need
 
 
@@ -50,7 +58,7 @@ def names(folder: Path) -> set[str]:
 @pytest.mark.parametrize(
     "use",
     [
-        lambda program: [convert_one(program, Settings(replaces=True, options=Options(version=v))) for v in (3, 2)],
+        lambda program: [convert_one(program, Job(replaces=True, options=Options(version=v))) for v in (3, 2)],
         lambda program: convert(program, source="code"),
         lambda program: audit(load(program)),
     ],
@@ -78,7 +86,7 @@ def test_functions_that_are_left_out_and_damaged_ones_are_counted(tmp_path: Path
     unsayable = asm.Fde(cie_of(AMD64, asm.def_cfa_expression(b"\x30")), TEXT_VADDR + 0x40, 16)
     damaged = asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x60, 16, (b"\x3f",))
     path.write_bytes(linked_file(AMD64, (push_fp(AMD64), unsayable, damaged), codes=(Code(size=0, data=bytes(0x100)),)))
-    outcome = convert_one(path, Settings())
+    outcome = convert_one(path)
     assert (outcome.status, outcome.described_count, outcome.left_out_count) == ("converted", 1, 2)
 
 
@@ -98,31 +106,31 @@ def test_a_file_that_changes_is_tried_three_times(
         return run_once(job)
 
     monkeypatch.setattr(job_module, "_run", run)
-    assert convert_one(source, Settings()).status == status
+    assert convert_one(source).status == status
     assert has_section(source.read_bytes()) is (status == "converted")
 
 
 @pytest.mark.parametrize("data", [OBJECT, BIG_ENDIAN_OBJECT, object_of(5), object_with_gap()])
-@pytest.mark.parametrize("settings", [Settings(), Settings(replaces=True), Settings(options=Options(version=2))])
-def test_the_second_run_touches_nothing(tmp_path: Path, data: bytes, settings: Settings) -> None:
+@pytest.mark.parametrize("job", [Job(), Job(replaces=True), Job(options=Options(version=2))])
+def test_the_second_run_touches_nothing(tmp_path: Path, data: bytes, job: Job) -> None:
     path = tmp_path / "in.o"
     path.write_bytes(data)
-    first = convert_one(path, settings)
+    first = convert_one(path, job)
     assert (first.status, first.kind, first.section_size > 0) == ("converted", None, True)
     before = snapshot(path)
-    assert verify(load(str(path)), decode_existing(load(str(path))), source=settings.options.source).is_clean
-    second = convert_one(path, settings)
+    assert verify(load(str(path)), decode_existing(load(str(path))), source=job.options.source).is_clean
+    second = convert_one(path, job)
     assert snapshot(path) == before
     assert second == first._replace(status="unchanged", placement="")
 
 
-@pytest.mark.parametrize("settings", [Settings(), Settings(replaces=True)])
+@pytest.mark.parametrize("job", [Job(), Job(replaces=True)])
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_the_second_run_touches_no_program(program: Path, version: int, settings: Settings) -> None:
-    settings = settings._replace(options=Options(version=version))
-    assert convert_one(program, settings).status == "converted"
+def test_the_second_run_touches_no_program(program: Path, version: int, job: Job) -> None:
+    job = job._replace(options=Options(version=version))
+    assert convert_one(program, job).status == "converted"
     before = snapshot(program)
-    assert convert_one(program, settings).status == "unchanged"
+    assert convert_one(program, job).status == "unchanged"
     assert snapshot(program) == before
     assert subprocess.run([program], check=False).returncode == 7
 
@@ -130,41 +138,39 @@ def test_the_second_run_touches_no_program(program: Path, version: int, settings
 @pytest.mark.parametrize(
     "other",
     [
-        Settings(options=Options(version=2)),
-        Settings(options=Options(version=2, errata=0)),
+        Job(options=Options(version=2)),
+        Job(options=Options(version=2, errata=0)),
     ],
 )
 @pytest.mark.parametrize("is_program", [True, False])
-def test_an_own_section_is_brought_up_to_date(
-    source: Path, program: Path, other: Settings, *, is_program: bool
-) -> None:
+def test_an_own_section_is_brought_up_to_date(source: Path, program: Path, other: Job, *, is_program: bool) -> None:
     path = program if is_program else source
     original = path.read_bytes()
-    assert convert_one(path, Settings()).status == "converted"
+    assert convert_one(path).status == "converted"
     wanted = path.read_bytes()
     path.write_bytes(original)
     assert convert_one(path, other).status == "converted"
     assert path.read_bytes() != wanted
-    assert convert_one(path, Settings(only_checks=True)).status == "would convert"
-    assert convert_one(path, Settings()).status == "converted"
+    assert convert_one(path, Job(only_checks=True)).status == "would convert"
+    assert convert_one(path).status == "converted"
     assert path.read_bytes() == wanted
-    assert convert_one(path, Settings(removes=True)).status == "removed"
+    assert convert_one(path, Job(removes=True)).status == "removed"
     assert path.read_bytes() == original
 
 
 def test_a_section_of_another_type_is_different(source: Path) -> None:
     """The older linkers want the same bytes as PROGBITS."""
     options = Options(version=2, errata=0)
-    assert convert_one(source, Settings(options, reader="ld-2.41")).status == "converted"
+    assert convert_one(source, Job(options, reader="ld-2.41")).status == "converted"
     before = source.read_bytes()
-    assert convert_one(source, Settings(options)).status == "converted"
+    assert convert_one(source, Job(options)).status == "converted"
     assert source.read_bytes() != before
 
 
 @pytest.mark.parametrize("offset_from_end", range(1, 40, 3))
 def test_a_changed_byte_of_the_section_is_mended(source: Path, offset_from_end: int) -> None:
     """Unless a relocation writes there: then it has no meaning."""
-    convert_one(source, Settings())
+    convert_one(source)
     good = source.read_bytes()
     image = load(str(source))
     section = next(image.sections_named(".sframe"))
@@ -174,7 +180,7 @@ def test_a_changed_byte_of_the_section_is_mended(source: Path, offset_from_end: 
         source.write_bytes(good[:position] + bytes((good[position] ^ 0x10,)) + good[position + 1 :])
         start = position - section.file_offset
         is_relocated = part is section and any(at <= start < at + 8 for at, _, _ in image.records(relocations, "QQq"))
-        assert convert_one(source, Settings()).status == ("unchanged" if is_relocated else "converted")
+        assert convert_one(source).status == ("unchanged" if is_relocated else "converted")
         assert is_relocated or source.read_bytes() == good
 
 
@@ -187,14 +193,14 @@ def test_all_given_names_of_a_file_are_the_new_file(source: Path) -> None:
     others = [source.with_name("other.o"), folder / "third.o"]
     for other in others:
         os.link(source, other)
-    (job,) = work_list(map(str, (source, *others)))
+    (job,) = jobs_for((source, *others))
     outcome = run_job(job)
     assert (outcome.status, outcome.warnings) == ("converted", ())
     assert has_section(source.read_bytes())
     assert {path.stat().st_ino for path in (source, *others)} == {source.stat().st_ino}
     assert source.stat().st_nlink == 3
     assert (names(source.parent), names(folder)) == ({"in.o", "other.o", "folder"}, {"third.o"})
-    (again,) = work_list(map(str, (source, *others)))
+    (again,) = jobs_for((source, *others))
     assert run_job(again).status == "unchanged"
 
 
@@ -210,11 +216,11 @@ def test_a_name_that_was_not_given_keeps_the_old_file(source: Path, count: int, 
     others = [source.with_name(f"cached{number}") for number in range(count)]
     for other in others:
         os.link(source, other)
-    outcome = convert_one(source, Settings())
+    outcome = convert_one(source)
     assert outcome.warnings == (warning,)
     assert has_section(source.read_bytes())
     assert {other.read_bytes() for other in others} == {OBJECT}
-    assert convert_one(source, Settings()).warnings == ()
+    assert convert_one(source).warnings == ()
 
 
 @pytest.mark.parametrize("step", ["link", "replace"])
@@ -227,7 +233,7 @@ def test_names_that_cannot_be_exchanged_leave_no_temporary_files(
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
-    (job,) = work_list([str(source), str(other)])
+    (job,) = jobs_for([source, other])
     monkeypatch.setattr(os, step, fail)
     outcome = run_job(job)
     monkeypatch.undo()
@@ -245,7 +251,7 @@ def test_a_folder_that_has_become_a_link_leads_nowhere(tmp_path: Path, *, recurs
     for folder in (tree / "d", outside):
         folder.mkdir(parents=True)
         (folder / "in.o").write_bytes(OBJECT)
-    (job,) = work_list([str(tree if recurse else tree / "d" / "in.o")], Settings(reader="ld"), recurse=recurse)
+    (job,) = jobs_for([tree if recurse else tree / "d" / "in.o"], Job(reader="ld"))
     (tree / "d").rename(tree / "moved")
     (tree / "d").symlink_to(outside)
     outcome = run_job(job)
@@ -254,7 +260,7 @@ def test_a_folder_that_has_become_a_link_leads_nowhere(tmp_path: Path, *, recurs
 
 
 def test_a_file_that_has_become_a_link_leads_nowhere(source: Path) -> None:
-    (job,) = work_list([str(source)])
+    (job,) = jobs_for([source])
     other = source.rename(source.with_name("other.o"))
     source.symlink_to(other)
     assert run_job(job).status == "failed"
@@ -263,7 +269,7 @@ def test_a_file_that_has_become_a_link_leads_nowhere(source: Path) -> None:
 
 
 def test_a_fifo_is_not_waited_for(source: Path) -> None:
-    (job,) = work_list([str(source)])
+    (job,) = jobs_for([source])
     source.unlink()
     os.mkfifo(source)
     assert run_job(job).reason == "not a regular file"
@@ -273,7 +279,7 @@ def test_a_name_that_now_belongs_to_another_file_is_not_replaced(source: Path) -
     """Its other names are the new file only as long as all are its names."""
     other = source.with_name("other.o")
     os.link(source, other)
-    (job,) = work_list([str(source), str(other)])
+    (job,) = jobs_for([source, other])
     other.unlink()
     other.write_bytes(b"somebody else's")
     outcome = run_job(job)
@@ -300,7 +306,7 @@ def test_a_temporary_name_that_now_belongs_to_another_file(
         stray.unlink()
         stray.write_bytes(b"somebody else's")
 
-    (job,) = work_list([str(target) for target in targets])
+    (job,) = jobs_for(targets)
     monkeypatch.setattr(os, "fsync", exchange)
     outcome = run_job(job)
     monkeypatch.undo()

@@ -15,7 +15,7 @@ from cfi2sframe.elf.contents import Joined, LazyBytes
 from cfi2sframe.errors import Cfi2SFrameError
 from cfi2sframe.jobs import conversion, stamps
 from cfi2sframe.jobs.conversion import convert
-from cfi2sframe.jobs.records import Job, Outcome, Settings
+from cfi2sframe.jobs.records import Job, Outcome
 from cfi2sframe.jobs.stamps import REVISION, request_of, up_to_date
 from cfi2sframe.placing.stamp import sealed, stamp_of
 from cfi2sframe.report.coverage import account
@@ -34,11 +34,11 @@ FILES = [*sorted((ROOT / "testdata/golden").glob("*.o")), *sorted((ROOT / "testd
 MACHINE = [path for name in ("ls", "git", "gdb", "perl", "c++filt") if (path := Path("/usr/bin", name)).exists()]
 CORPUS = [path for path in sorted((ROOT / "build/corpus").rglob("*")) if path.is_file() and not path.is_symlink()]
 SETTINGS = {
-    "default": Settings(),
-    "version 2": Settings(Options(2)),
-    "errata 0": Settings(Options(2, errata=0)),
-    "kernel": Settings(reader="kernel"),
-    "from code": Settings(Options(source="code")),
+    "default": Job(),
+    "version 2": Job(Options(2)),
+    "errata 0": Job(Options(2, errata=0)),
+    "kernel": Job(reader="kernel"),
+    "from code": Job(Options(source="code")),
 }
 
 
@@ -62,9 +62,9 @@ def copied(source: Path, folder: Path) -> Path:
     return path
 
 
-def said(path: Path, settings: Settings) -> tuple[Outcome | None, Outcome]:
+def said(path: Path, job: Job) -> tuple[Outcome | None, Outcome]:
     """Return what the stamp says of a file, and what a comparison does."""
-    job, image = Job(str(path), (str(path),), settings), load(path)
+    image = load(path)
     return up_to_date(job, image), convert(job, image, None)
 
 
@@ -78,27 +78,27 @@ def test_a_change_of_rows_raises_the_revision() -> None:
     assert digest == REVISIONS[REVISION], "raise REVISION in jobs/stamps.py, and add its digest here"
 
 
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
+@pytest.mark.parametrize("job", SETTINGS.values(), ids=SETTINGS.keys())
 @pytest.mark.parametrize("source", [*FILES, *MACHINE, *CORPUS[::60]], ids=lambda path: path.name)
-def test_a_stamp_says_what_a_comparison_says(source: Path, settings: Settings, tmp_path: Path) -> None:
+def test_a_stamp_says_what_a_comparison_says(source: Path, job: Job, tmp_path: Path) -> None:
     path = copied(source, tmp_path)
-    if convert_one(path, settings).status != "converted":
+    if convert_one(path, job).status != "converted":
         return
     if not load(path).sections:
-        assert up_to_date(Job(str(path), (str(path),), settings), load(path)) is None
+        assert up_to_date(job, load(path)) is None
         return
-    quick, slow = said(path, settings)
+    quick, slow = said(path, job)
     assert quick == slow
 
 
 def test_nothing_is_converted_where_a_stamp_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file.o"
     path.write_bytes(OBJECT)
-    assert convert_one(path, Settings()).status == "converted"
+    assert convert_one(path).status == "converted"
     before = path.stat().st_ino, path.read_bytes()
     monkeypatch.setattr(conversion, "convert", never)
-    for settings in (Settings(), Settings(only_checks=True), Settings(is_strict=True), Settings(is_in_tree=False)):
-        assert convert_one(path, settings).status == "unchanged"
+    for job in (Job(), Job(only_checks=True), Job(is_strict=True)):
+        assert convert_one(path, job).status == "unchanged"
     assert (path.stat().st_ino, path.read_bytes()) == before
     assert run("convert", path, "-o", tmp_path / "copy").status == 0
     assert (tmp_path / "copy").read_bytes() == before[1]
@@ -107,57 +107,56 @@ def test_nothing_is_converted_where_a_stamp_fits(tmp_path: Path, monkeypatch: py
 def test_other_requests_and_other_bytes_are_compared(tmp_path: Path) -> None:
     path = tmp_path / "file.o"
     path.write_bytes(OBJECT)
-    convert_one(path, Settings())
-    job = Job("", (), Settings())
-    assert up_to_date(job, load(path)) is not None
+    convert_one(path)
+    assert up_to_date(Job(), load(path)) is not None
     others = (
-        Settings(Options(2)),
-        Settings(Options(level=1)),
-        Settings(Options(source="eh_frame")),
-        Settings(reader="ld"),
-        Settings(debug_file="auto"),
-        Settings(replaces=True),
-        Settings(wants_account=True),
-        Settings(fail_under=1),
+        Job(Options(2)),
+        Job(Options(level=1)),
+        Job(Options(source="eh_frame")),
+        Job(reader="ld"),
+        Job(debug_file="auto"),
+        Job(replaces=True),
+        Job(wants_account=True),
+        Job(fail_under=1),
     )
-    for settings in others:
-        assert up_to_date(job._replace(settings=settings), load(path)) is None, settings
+    for job in others:
+        assert up_to_date(job, load(path)) is None, job
     data = path.read_bytes()
     for at in range(64, len(data)):
         changed = bytearray(data)
         changed[at] ^= 1
         image = load(bytes(changed[:at] + changed[at:]))
-        assert stamp_of(image.data, request_of(job.settings, image)) is None, at
+        assert stamp_of(image.data, request_of(Job(), image)) is None, at
 
 
 def test_another_revision_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file.o"
     path.write_bytes(OBJECT)
-    convert_one(path, Settings())
+    convert_one(path)
     data = path.read_bytes()
     monkeypatch.setattr(stamps, "REVISION", REVISION + 1)
-    assert up_to_date(Job("", (), Settings()), load(path)) is None
-    assert convert_one(path, Settings()).status == "unchanged"
+    assert up_to_date(Job(), load(path)) is None
+    assert convert_one(path).status == "unchanged"
     assert path.read_bytes() == data
 
 
 def test_conditions_of_the_user_are_seen_to(tmp_path: Path) -> None:
     path = tmp_path / "file.o"
     path.write_bytes(object_with_gap())
-    assert convert_one(path, Settings()).warnings
-    quick, slow = said(path, Settings(fail_under=10))
+    assert convert_one(path).warnings
+    quick, slow = said(path, Job(fail_under=10))
     assert quick == slow
     assert quick is not None
-    for settings in (Settings(is_strict=True), Settings(fail_under=99.9)):
-        assert up_to_date(Job("", (), settings), load(path)) is None
-        assert convert_one(path, settings).status == "failed"
+    for job in (Job(is_strict=True), Job(fail_under=99.9)):
+        assert up_to_date(job, load(path)) is None
+        assert convert_one(path, job).status == "failed"
 
 
 def test_debug_file_is_part_of_the_request() -> None:
     image, found = load(OBJECT), set[bytes]()
-    for settings, debug_file in ((Settings(), None), *((Settings(debug_file="auto"), f) for f in (None, OBJECT, b""))):
+    for job, debug_file in ((Job(), None), *((Job(debug_file="auto"), f) for f in (None, OBJECT, b""))):
         image.debug_file = None if debug_file is None else load(debug_file or object_with_gap())
-        found.add(request_of(settings, image))
+        found.add(request_of(job, image))
     assert len(found) == 4
 
 
@@ -175,7 +174,7 @@ def test_a_forged_stamp_only_keeps_a_file(tmp_path: Path, monkeypatch: pytest.Mo
     path, other = tmp_path / "file.o", tmp_path / "other.o"
     for each in (path, other):
         each.write_bytes(OBJECT)
-    convert_one(other, Settings())
+    convert_one(other)
     # The forger has a section with wrong rows, and the program to seal it.
     with monkeypatch.context() as forger:
 
@@ -185,30 +184,30 @@ def test_a_forged_stamp_only_keeps_a_file(tmp_path: Path, monkeypatch: pytest.Mo
             return sealed(Joined([data[:at], bytes([data[at] ^ 1]), data[at + 1 :]]), request)
 
         forger.setattr(conversion, "sealed", forged)
-        convert_one(path, Settings(verifies=False))
+        convert_one(path, Job(verifies=False))
     data = path.read_bytes()
     assert data != other.read_bytes()
-    assert convert_one(path, Settings()).status == "unchanged"
+    assert convert_one(path).status == "unchanged"
     assert path.read_bytes() == data
     assert run("verify", path).status != 0
-    assert convert_one(path, Settings(replaces=True)).status == "converted"
+    assert convert_one(path, Job(replaces=True)).status == "converted"
     assert path.read_bytes() == other.read_bytes()
 
 
 def test_a_file_of_an_earlier_release_is_stamped_when_it_is_written(tmp_path: Path) -> None:
     path = copied(ROOT / "testdata/converted/amd64-object.o", tmp_path)
-    assert convert_one(path, Settings()).status == "unchanged"
-    assert up_to_date(Job("", (), Settings()), load(path)) is None
-    assert convert_one(path, Settings(Options(2))).status == "converted"
-    assert up_to_date(Job("", (), Settings(Options(2))), load(path)) is not None
+    assert convert_one(path).status == "unchanged"
+    assert up_to_date(Job(), load(path)) is None
+    assert convert_one(path, Job(Options(2))).status == "converted"
+    assert up_to_date(Job(Options(2)), load(path)) is not None
 
 
 def test_damaged_stamps_are_no_error(tmp_path: Path) -> None:
     path = tmp_path / "file.o"
     path.write_bytes(OBJECT)
-    convert_one(path, Settings())
+    convert_one(path)
     data = path.read_bytes()
     end = data.index(b"c2sstmp1")
     for size in (0, 1, 8, end, end + 1, 1 << 40, (1 << 64) - 1):
         changed = data[: end - 8] + size.to_bytes(8, "little") + data[end:]
-        assert stamp_of(changed, request_of(Settings(), load(path))) is None
+        assert stamp_of(changed, request_of(Job(), load(path))) is None

@@ -9,16 +9,14 @@ import pytest
 from cfi2sframe.abi import AMD64
 from cfi2sframe.errors import ErrorKind
 from cfi2sframe.jobs.job import run_job
-from cfi2sframe.jobs.listing import work_list
-from cfi2sframe.jobs.records import Outcome, Settings, SkipKind
+from cfi2sframe.jobs.records import Job, Outcome, SkipKind
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import TEXT_VADDR, linked_file, object_file, push_fp
-from tests.support.jobs import OBJECT, OF_32_BITS, TRUNCATED, WITHOUT_CFI, convert_one
+from tests.support.jobs import OBJECT, OF_32_BITS, TRUNCATED, WITHOUT_CFI, convert_one, jobs_for
 
 ET_DYN, ET_CORE = 3, 4
 LINKED = Path("/bin/true")
 LDSO = Path("/lib64/ld-linux-x86-64.so.2")
-DEFAULT = Settings()
 NO_CFI = (
     "no call frame information: no .eh_frame, .debug_frame or .gopclntab; a separate debug file "
     "(--debug-file) may have some, and convert --from code needs none"
@@ -98,10 +96,10 @@ CASES = {
 }
 
 
-def in_folder(folder: Path, data: bytes, settings: Settings = DEFAULT) -> Outcome:
+def in_folder(folder: Path, data: bytes, job: Job = Job()) -> Outcome:
     path = folder / "file"
     path.write_bytes(data)
-    (job,) = work_list([str(folder)], settings, recurse=True)
+    (job,) = jobs_for([folder], job)
     outcome = run_job(job)
     assert (path.read_bytes() == data) == (outcome.status in ("skipped", "unchanged", "failed"))
     return outcome
@@ -120,20 +118,20 @@ def test_not_skipped_when_named(tmp_path: Path, name: str) -> None:
     case = CASES[name]
     path = tmp_path / "file"
     path.write_bytes(case.data)
-    outcome = convert_one(path, Settings())
+    outcome = convert_one(path)
     assert (outcome.status, outcome.kind) == ("converted" if case.named is None else "failed", case.named)
     assert outcome.skip_kind is None
 
 
 @pytest.mark.parametrize("name", ["object", "module"])
 def test_objects_are_taken_on_request(tmp_path: Path, name: str) -> None:
-    outcome = in_folder(tmp_path, CASES[name].data, Settings(reader="ld"))
+    outcome = in_folder(tmp_path, CASES[name].data, Job(reader="ld"))
     assert outcome.status == "converted"
 
 
 @pytest.mark.parametrize("takes_objects", [True, False])
 def test_an_object_without_cfi_is_an_object_first(tmp_path: Path, *, takes_objects: bool) -> None:
-    outcome = in_folder(tmp_path, WITHOUT_CFI, Settings(reader="ld" if takes_objects else None))
+    outcome = in_folder(tmp_path, WITHOUT_CFI, Job(reader="ld" if takes_objects else None))
     assert outcome.skip_kind is (SkipKind.NO_CFI if takes_objects else SkipKind.OBJECT)
 
 

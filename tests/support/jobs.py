@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small files to convert in place, and their state afterwards."""
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from cfi2sframe.abi import AMD64, S390X
+from cfi2sframe.files.find import find_sources
 from cfi2sframe.jobs.job import run_job
-from cfi2sframe.jobs.listing import work_list
-from cfi2sframe.jobs.records import Outcome, Settings
+from cfi2sframe.jobs.records import Job, Outcome
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import cie_of, object_file, push_fp
 
@@ -51,10 +52,15 @@ def tree(root: Path) -> dict[str, Snapshot]:
     return {str(path.relative_to(root)): snapshot(path) for path in sorted(root.rglob("*")) if path.is_file()}
 
 
-def convert_one(path: Path, settings: Settings) -> Outcome:
-    """Run the one job that a path makes."""
-    (job,) = work_list([str(path)], settings)
-    return run_job(job)
+def jobs_for(paths: Iterable[str | Path], job: Job = Job(), excluded: Sequence[str] = ()) -> list[Job]:
+    """Return a job for each file that paths name."""
+    return [job._replace(source=source) for source in find_sources(map(str, paths), excluded)]
+
+
+def convert_one(path: Path, job: Job = Job()) -> Outcome:
+    """Do a job with a file, as a run that names it does; the job may say that it was found instead."""
+    source = job.source._replace(path=str(path), name=str(path), targets=(str(path.resolve()),))
+    return run_job(job._replace(source=source))
 
 
 def has_section(data: bytes) -> bool:

@@ -24,7 +24,7 @@ from cfi2sframe.cli.wrapper.programs import (
 from cfi2sframe.errors import Cfi2SFrameError, RequestError, reason_of
 
 if TYPE_CHECKING:
-    from cfi2sframe.cli.convert import WriteRequest
+    from cfi2sframe.jobs.records import Job
 
 #: The variable with options of convert.
 FLAGS: Final = "CFI2SFRAME_FLAGS"
@@ -81,8 +81,15 @@ def insert(role: Role, path: str, plan: Callable[[], Sequence[str] | None]) -> i
 
 def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]) -> int:
     """Convert, and pass messages on as the variables ask; return the exit status."""
-    from cfi2sframe.cli import convert
+    from cfi2sframe.cli.outcomes import exit_status, say_outcome
     from cfi2sframe.cli.verbs import status_of
+    from cfi2sframe.jobs.job import run_job
+
+    def convert(job: "Job") -> int:
+        outcome = run_job(job)
+        # The account is for a summary, too.
+        say_outcome(outcome, is_single=True, is_verbose=job.wants_account, only_checks=False)
+        return exit_status(outcome)
 
     said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
@@ -91,8 +98,8 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
             if options is None:
                 return EXIT_SUCCESS
             has_log = bool(os.environ.get("CFI2SFRAME_LOG"))
-            request = _request_of(path, [*["--verbose"] * has_log, *options])
-            status = status_of(lambda: convert.run_request(request))
+            job = _job_of(path, [*["--verbose"] * has_log, *options])
+            status = status_of(lambda: convert(job))
         except (Cfi2SFrameError, OSError) as error:
             status = EXIT_UNUSABLE
             said.write(message(role, "error", reason_of(error), path))
@@ -103,37 +110,37 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
     return status
 
 
-def _request_of(path: str, options: Sequence[str]) -> "WriteRequest":
+def _job_of(path: str, options: Sequence[str]) -> "Job":
     """Return what convert is asked for. Raises `RequestError` where the user's flags ask for more than a section."""
-    from cfi2sframe.cli import convert
+    from cfi2sframe.cli.convert import job_of
     from cfi2sframe.cli.parsers import verb_parser
     from cfi2sframe.cli.verbs import parse
+    from cfi2sframe.files.source import named_source
 
     flags = os.environ.get(FLAGS, "")
     said = io.StringIO()
     try:
         words = [*shlex.split(flags), *options, "--in-place", path]
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
-            request = convert.request_of(parse(verb_parser("convert"), words))
+            arguments = parse(verb_parser("convert"), words)
+            job = job_of(arguments)
     except (ValueError, Cfi2SFrameError, OSError) as error:
         raise RequestError(f"{FLAGS}: {error}") from None
     except SystemExit:
         # The parser has printed why; or its help, which was asked for.
         why = said.getvalue().strip().removeprefix(f"{PROGRAM}: error: ")
         raise RequestError(f"{FLAGS}: not valid convert options: {why or flags}") from None
-    count, is_verbose = request.process_count, request.is_verbose
-    plain = convert.WriteRequest((path,), request.settings, process_count=count, is_verbose=is_verbose)
-    if request != plain or request.settings.only_checks:
+    if arguments.inputs != [path] or arguments.files_from or arguments.report or arguments.check:
         raise RequestError(f"{FLAGS}: {flags}: only options that determine the section are possible")
     # Nothing is wrong with a file of another machine.
-    return request._replace(settings=request.settings._replace(skips_unfit=True))
+    return job._replace(source=named_source(path)._replace(is_listed=True), wants_account=arguments.verbose)
 
 
 def fault_of_flags() -> str:
     """Return what is wrong with the user's flags; nothing if they are options of convert, or there are none."""
     try:
         if os.environ.get(FLAGS):
-            _request_of("", ())
+            _job_of("", ())
     except RequestError as error:
         return error.reason
     return ""

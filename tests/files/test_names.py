@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From names to jobs: order, folders, and names of the same file."""
+"""What names stand for: order, folders, and names of the same file, for all verbs."""
 
 import errno
 import os
@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from cfi2sframe.errors import ErrorKind
+from cfi2sframe.files.find import find_sources
 from cfi2sframe.jobs.job import run_job
-from cfi2sframe.jobs.listing import work_list
-from cfi2sframe.jobs.records import Settings
-from tests.support.jobs import OBJECT
+from cfi2sframe.jobs.records import Job
+from tests.support.jobs import OBJECT, convert_one, jobs_for
 
 
 def fill(folder: Path, *names: str, data: bytes = OBJECT) -> list[str]:
@@ -27,21 +27,20 @@ def fill(folder: Path, *names: str, data: bytes = OBJECT) -> list[str]:
 
 def test_named_files_keep_their_order(tmp_path: Path) -> None:
     paths = fill(tmp_path, "z.o", "a.o", "m.o")
-    assert [job.name for job in work_list(paths)] == paths
+    assert [source.name for source in find_sources(paths)] == paths
 
 
 def test_folders_are_walked_in_order_and_for_elf_files_only(tmp_path: Path) -> None:
     paths = fill(tmp_path, "a/z.o", "a/b/c.o", "a/a", "b.o")
     fill(tmp_path, "a/text", "a/b/.hidden", data=b"#!/bin/sh\n")
     fill(tmp_path, "a/short", data=b"\x7fE")
-    jobs = work_list([str(tmp_path)], recurse=True)
-    assert [job.name for job in jobs] == [paths[3], paths[2], paths[0], paths[1]]
-    assert all(job.settings.skips_unfit for job in jobs)
+    sources = find_sources([str(tmp_path)])
+    assert [source.name for source in sources] == [paths[3], paths[2], paths[0], paths[1]]
+    assert all(source.may_be_unfit for source in sources)
 
 
-def test_a_folder_is_a_job_that_fails_unless_it_is_to_be_walked(tmp_path: Path) -> None:
-    (job,) = work_list([str(tmp_path)])
-    assert run_job(job).reason.startswith("Is a directory (")
+def test_a_folder_is_a_job_that_fails_unless_it_is_walked(tmp_path: Path) -> None:
+    assert convert_one(tmp_path).reason.startswith("Is a directory (")
 
 
 def test_a_folder_in_a_folder_that_cannot_be_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,9 +54,8 @@ def test_a_folder_in_a_folder_that_cannot_be_walked(tmp_path: Path, monkeypatch:
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", refusing)
-    monkeypatch.setattr(os, "listdir", refusing)
-    failed = work_list([str(tmp_path)], recurse=True)[1]
-    assert (failed.name, run_job(failed).reason) == (f"{tmp_path}/a", "Operation not permitted")
+    failed = jobs_for([tmp_path])[1]
+    assert (failed.source.name, run_job(failed).reason) == (f"{tmp_path}/a", "Operation not permitted")
 
 
 def test_links_in_a_folder_lead_nowhere(tmp_path: Path) -> None:
@@ -68,46 +66,46 @@ def test_links_in_a_folder_lead_nowhere(tmp_path: Path) -> None:
     (root / "link.o").symlink_to(outside / "system.o")
     (root / "folder").symlink_to(outside, target_is_directory=True)
     (root / "loop").symlink_to(root, target_is_directory=True)
-    assert [job.name for job in work_list([str(root)], recurse=True)] == [str(root / "own.o")]
+    assert [source.name for source in find_sources([str(root)])] == [str(root / "own.o")]
 
 
 def test_a_named_link_stands_for_its_target(tmp_path: Path) -> None:
     (path,) = fill(tmp_path, "folder/target.o")
     link = tmp_path / "link.o"
     link.symlink_to("folder/target.o")
-    assert [job.targets for job in work_list([str(link)])] == [(path,)]
-    (job,) = work_list([str(link), path, str(link)])
-    assert (job.name, job.targets, job.other_names) == (str(link), (path,), (path,))
+    assert [source.targets for source in find_sources([str(link)])] == [(path,)]
+    (source,) = find_sources([str(link), path, str(link)])
+    assert (source.name, source.targets, source.other_names) == (str(link), (path,), (path,))
 
 
 def test_names_of_one_file_are_one_job(tmp_path: Path) -> None:
     first, other = fill(tmp_path, "b.o", "unrelated.o")
     again = str(tmp_path / "a.o")
     os.link(first, again)
-    jobs = work_list([first, other, again, first])
-    assert [(job.name, job.targets, job.other_names) for job in jobs] == [
+    sources = find_sources([first, other, again, first])
+    assert [(source.name, source.targets, source.other_names) for source in sources] == [
         (first, (first, again), (again,)),
         (other, (other,), ()),
     ]
-    (job,) = work_list([str(tmp_path / "." / "b.o"), str(tmp_path / "x" / ".." / "b.o")])[:1]
-    assert job.targets == (first,)
+    (source,) = find_sources([str(tmp_path / "." / "b.o"), str(tmp_path / "x" / ".." / "b.o")])[:1]
+    assert source.targets == (first,)
 
 
 def test_hard_links_in_folders_are_one_job(tmp_path: Path) -> None:
     (first,) = fill(tmp_path, "a/one.o")
     (tmp_path / "b").mkdir()
     os.link(first, tmp_path / "b" / "two.o")
-    (job,) = work_list([str(tmp_path)], recurse=True)
-    assert job.targets == (first, str(tmp_path / "b" / "two.o"))
+    (source,) = find_sources([str(tmp_path)])
+    assert source.targets == (first, str(tmp_path / "b" / "two.o"))
 
 
 @pytest.mark.parametrize("named_first", [True, False])
 def test_what_is_named_must_be_fit_even_if_a_folder_holds_it(tmp_path: Path, *, named_first: bool) -> None:
     (path,) = fill(tmp_path, "one.o")
     names = [path, str(tmp_path)] if named_first else [str(tmp_path), path]
-    (job,) = work_list(names, recurse=True)
-    assert not job.settings.skips_unfit
-    assert job.targets == (path,)
+    (source,) = find_sources(names)
+    assert not source.may_be_unfit
+    assert source.targets == (path,)
 
 
 @pytest.mark.parametrize("name", ["link", "link/", "./link//", "../{0}/link"])
@@ -116,23 +114,22 @@ def test_a_folder_by_any_name_has_the_same_targets(tmp_path: Path, monkeypatch: 
     targets = fill(root, "a.o", "b/c.o")
     (tmp_path / "link").symlink_to("root", target_is_directory=True)
     monkeypatch.chdir(tmp_path)
-    jobs = work_list([name.format(tmp_path.name)], recurse=True)
-    assert [job.targets for job in jobs] == [(target,) for target in targets]
-    assert [os.path.realpath(job.name) for job in jobs] == targets
+    sources = find_sources([name.format(tmp_path.name)])
+    assert [source.targets for source in sources] == [(target,) for target in targets]
+    assert [os.path.realpath(source.name) for source in sources] == targets
 
 
 def test_what_is_not_there_is_a_job_that_fails(tmp_path: Path) -> None:
     missing, dangling = tmp_path / "missing", tmp_path / "dangling"
     dangling.symlink_to("nowhere")
-    jobs = work_list([str(missing), str(dangling)], recurse=True)
-    assert [job.state for job in jobs] == [None, None]
+    jobs = jobs_for([missing, dangling])
     failed = ("failed", ErrorKind.SYSTEM, "No such file or directory")
     assert [(done.status, done.kind, done.reason) for done in map(run_job, jobs)] == [failed] * 2
 
 
 def test_jobs_and_outcomes_can_be_sent(tmp_path: Path) -> None:
     (path,) = fill(tmp_path, "one.o")
-    (job,) = work_list([path], Settings(wants_account=True))
+    (job,) = jobs_for([path], Job(wants_account=True))
     assert pickle.loads(pickle.dumps(job)) == job  # noqa: S301 - our own bytes
     outcome = run_job(job)
     assert outcome.status == "converted"

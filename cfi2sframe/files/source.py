@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A file of a run, in a module of its own: who converts a single file loads no walk over directories."""
+
+import os
+from typing import Final, NamedTuple
+
+#: The path that stands for standard input; a file of this name is `./-`.
+STANDARD_INPUT: Final = "-"
+
+
+class Source(NamedTuple):
+    """A file to work on, once, whatever names it has.
+
+    `path` opens it, `name` is what messages call it, and `size` its bytes, holes included (0: unknown). `targets` are
+    the resolved paths of all its names, for who rewrites it, and `other_names` the given ones besides `name`.
+
+    `is_found`: it was found in a directory or an archive, not named; then it must be a regular file when it is opened.
+    `is_listed`: a list of files names it. `is_archive`: what is asked of it is asked of the ELF files in it.
+    `is_stream`: it can be read only once. `fault` says why it cannot be read at all; empty: so far, nothing does.
+    """
+
+    path: str
+    name: str
+    size: int = 0
+    targets: tuple[str, ...] = ()
+    other_names: tuple[str, ...] = ()
+    is_found: bool = False
+    is_listed: bool = False
+    is_archive: bool = False
+    is_stream: bool = False
+    fault: str = ""
+
+    @property
+    def may_be_unfit(self) -> bool:
+        """Whether it is no failure when the file has nothing that is asked for, since nobody has named it."""
+        return self.is_found or self.is_listed
+
+
+def named_source(path: str) -> Source:
+    """Return a file that a user has named, unseen; links are resolved here, once."""
+    if path == STANDARD_INPUT:
+        return Source(path, "<stdin>", is_stream=True)
+    return Source(path, path, targets=(os.path.realpath(path),))
