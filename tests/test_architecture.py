@@ -31,6 +31,8 @@ NOT_FOR_OBJECTS = (
     *("cfi2sframe.instructions.derive", "cfi2sframe.report.coverage", "cfi2sframe.report.tables"),
 )
 MAX_LINES = 400
+#: One job behind several doors: verbs, programs, ABIs, kinds of files.
+DOORS = {"configure", "run", "main", "effect_of", "insert", "remove", "check_insertion", "check_removal"}
 
 
 class Import(NamedTuple):
@@ -241,6 +243,16 @@ def test_no_two_classes_have_one_name() -> None:
         if isinstance(node, ast.ClassDef)
     ]
     assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
+def test_functions_of_one_name_have_one_job() -> None:
+    names = [
+        node.name
+        for path in MODULES
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    ]
+    assert {name for name in names if names.count(name) > 1} == DOORS
 
 
 def test_nothing_is_looked_up_by_identity() -> None:

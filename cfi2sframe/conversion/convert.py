@@ -20,7 +20,7 @@ from cfi2sframe.conversion.functions import place_functions
 from cfi2sframe.conversion.lower import Target, check_target, lower_programs
 from cfi2sframe.conversion.options import Level, Options, check_options
 from cfi2sframe.conversion.owners import map_code
-from cfi2sframe.conversion.pieces import Piece, fates_of, pieces_of, results_of
+from cfi2sframe.conversion.pieces import Piece, fates_of, pieces_of, results_by_fde
 from cfi2sframe.conversion.reasons import Fate
 from cfi2sframe.conversion.sources import Cfi, find_cfi, read_programs
 from cfi2sframe.dwarf.fdes import CfiEntry, FdeIndex
@@ -134,7 +134,9 @@ def convert_image(
 
     cfi = read_cfi(image, options.source).or_raise()
     code_map = map_code(image, cfi.entries, target.version)
-    pieces = pieces_of(cfi.entries, results_of(cfi.entries, lower_programs(cfi.programs, target), refused), code_map)
+    pieces = pieces_of(
+        cfi.entries, results_by_fde(cfi.entries, lower_programs(cfi.programs, target), refused), code_map
+    )
     functions = place_functions(pieces, code_map.padding, target.version, in_section_order=image.is_relocatable)
     section = _section_of(functions, image, target, level)
     rows = store_rows(section, image.arch, share=level > 0)

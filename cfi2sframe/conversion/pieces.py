@@ -34,7 +34,7 @@ class Piece(NamedTuple):
     rows: FunctionBody | Why
 
 
-def results_of(
+def results_by_fde(
     entries: CfiEntries, lowered: Sequence[Result], refused: Mapping[FdeIndex, str] = MappingProxyType({})
 ) -> list[Result]:
     """Return what the target can say of each FDE, whoever owns its addresses, given the result of each program.

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _MAX_WARNINGS: Final = 10
 
 
-def convert(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
+def convert_job(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
     """Convert a file and write what the job asks for; return the outcome. Raises what concerns the file as a whole."""
     options = job.options
     existing = Existing(Presence.ABSENT)

@@ -123,9 +123,9 @@ def _convert(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
     unchanged = up_to_date(job, image)
     if unchanged is not None:
         return unchanged._replace(warnings=(*unchanged.warnings, *copy_input(job, image, file)))
-    from cfi2sframe.jobs.conversion import convert
+    from cfi2sframe.jobs.conversion import convert_job
 
-    return convert(job, image, file)
+    return convert_job(job, image, file)
 
 
 # One file, for the library

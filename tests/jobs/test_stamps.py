@@ -14,7 +14,7 @@ from cfi2sframe.conversion.options import Options
 from cfi2sframe.elf.contents import Joined, LazyBytes
 from cfi2sframe.errors import Cfi2SFrameError
 from cfi2sframe.jobs import conversion, stamps
-from cfi2sframe.jobs.conversion import convert
+from cfi2sframe.jobs.conversion import convert_job
 from cfi2sframe.jobs.records import Job, Outcome
 from cfi2sframe.jobs.stamps import REVISION, request_of, up_to_date
 from cfi2sframe.placing.stamp import sealed, stamp_of
@@ -65,7 +65,7 @@ def copied(source: Path, folder: Path) -> Path:
 def said(path: Path, job: Job) -> tuple[Outcome | None, Outcome]:
     """Return what the stamp says of a file, and what a comparison does."""
     image = load(path)
-    return up_to_date(job, image), convert(job, image, None)
+    return up_to_date(job, image), convert_job(job, image, None)
 
 
 def never(*_: object) -> None:
@@ -96,7 +96,7 @@ def test_nothing_is_converted_where_a_stamp_fits(tmp_path: Path, monkeypatch: py
     path.write_bytes(OBJECT)
     assert convert_one(path).status == "converted"
     before = path.stat().st_ino, path.read_bytes()
-    monkeypatch.setattr(conversion, "convert", never)
+    monkeypatch.setattr(conversion, "convert_job", never)
     for job in (Job(), Job(only_checks=True), Job(is_strict=True)):
         assert convert_one(path, job).status == "unchanged"
     assert (path.stat().st_ino, path.read_bytes()) == before

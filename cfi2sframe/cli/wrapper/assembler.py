@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from cfi2sframe.cli.wrapper.insertion import identity_of, insert, is_elf_of_type
+from cfi2sframe.cli.wrapper.insertion import identity_of, insert_section, is_elf_of_type
 from cfi2sframe.cli.wrapper.programs import Role, printed_by, spawn
 from cfi2sframe.cli.wrapper.words import expand_response_files, output_of
 from cfi2sframe.constants.elf import EM_S390
@@ -21,7 +21,7 @@ _RELEASE: Final = re.compile(r"\b(\d+)\.(\d+)[^\s()]*$")
 
 def assemble(role: Role, program: str, words: Sequence[str], variables: dict[str, str]) -> int:
     """Assemble, and convert an object without a section; return the exit status."""
-    is_wanted, version, passed_on = request_of(words)
+    is_wanted, version, passed_on = section_wanted(words)
     if not is_wanted and "--gsframe[=" in printed_by([program, "--help"]):
         # Its default may be to write sections.
         passed_on = ("--gsframe=no", *passed_on)
@@ -30,10 +30,10 @@ def assemble(role: Role, program: str, words: Sequence[str], variables: dict[str
     status = spawn(role, [program, *passed_on], variables)
     if status != 0 or not is_wanted or identity_of(output) == before or not is_elf_of_type(output, _ET_REL):
         return status
-    return insert(role, output, lambda: _plan(version, program, output))
+    return insert_section(role, output, lambda: _plan(version, program, output))
 
 
-def request_of(words: Sequence[str]) -> tuple[bool, int | None, tuple[str, ...]]:
+def section_wanted(words: Sequence[str]) -> tuple[bool, int | None, tuple[str, ...]]:
     """Return whether a section is wanted, in which version if one is named, and the words for the assembler.
 
     This program takes the words about SFrame, because most assemblers know none, and the others only one version. The

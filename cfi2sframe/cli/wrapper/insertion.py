@@ -57,7 +57,7 @@ def is_elf_of_type(path: str, *types: int) -> bool:
     return int.from_bytes(head[16:18], "big" if head[5] == _ELFDATA2MSB else "little") in types
 
 
-def insert(role: Role, path: str, plan: Callable[[], Sequence[str] | None]) -> int:
+def insert_section(role: Role, path: str, plan: Callable[[], Sequence[str] | None]) -> int:
     """Put the section into a file, in a child process; return the exit status of the build step.
 
     The child calls `plan`, which returns options for `convert`, or None if the file is to stay as it is.

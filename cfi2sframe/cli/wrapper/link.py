@@ -8,7 +8,7 @@ from typing import Final
 
 from cfi2sframe.cli.messages import EXIT_USAGE
 from cfi2sframe.cli.wrapper.assembler import assemble
-from cfi2sframe.cli.wrapper.insertion import fault_of_flags, identity_of, insert, is_elf_of_type
+from cfi2sframe.cli.wrapper.insertion import fault_of_flags, identity_of, insert_section, is_elf_of_type
 from cfi2sframe.cli.wrapper.programs import (
     ASSEMBLER,
     DRIVER,
@@ -83,7 +83,11 @@ def link(role: Role, program: str, words: Sequence[str], variables: dict[str, st
     if status != 0:
         return status
     if identity_of(output) != before:
-        return insert(role, output, lambda: ("--replace",)) if is_elf_of_type(output, _ET_EXEC, _ET_DYN) else status
+        return (
+            insert_section(role, output, lambda: ("--replace",))
+            if is_elf_of_type(output, _ET_EXEC, _ET_DYN)
+            else status
+        )
     # A driver may have compiled only. Nobody keeps /dev/null.
     is_device = os.path.exists(output) and before is None
     if role.kind == DRIVER or is_device or os.path.exists(output + _WINDOWS_SUFFIX) or not must_write(words):

@@ -7,7 +7,7 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.api import decode_existing
-from cfi2sframe.cli.wrapper.assembler import options_for_linker, request_of
+from cfi2sframe.cli.wrapper.assembler import options_for_linker, section_wanted
 from cfi2sframe.constants.elf import SHT_GNU_SFRAME, SHT_PROGBITS
 from cfi2sframe.conversion.options import Options
 from tests.support.consumer.walk import Sampler, check_walks
@@ -45,7 +45,7 @@ def folder(tmp_path: Path, programs: Path) -> Path:
     ],
 )
 def test_what_is_asked_for(words: list[str], expected: tuple[bool, int | None, tuple[str, ...]]) -> None:
-    assert request_of(words) == expected
+    assert section_wanted(words) == expected
 
 
 @pytest.mark.parametrize(

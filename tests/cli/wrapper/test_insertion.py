@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cfi2sframe.cli.wrapper.insertion import insert
+from cfi2sframe.cli.wrapper.insertion import insert_section
 from cfi2sframe.cli.wrapper.programs import ASSEMBLER, Role
 from tests.support.contrib import environment, has_section, run, shell_script
 from tests.support.needs import Result, attempt, need
@@ -109,6 +109,6 @@ def test_a_step_succeeds_where_no_process_can_be_started(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(os, "fork", refuse)
     monkeypatch.setenv("CFI2SFRAME_LOG", f"{tmp_path}/log")
-    assert insert(Role(ASSEMBLER, ("as",)), f"{tmp_path}/in.o", lambda: ()) == 0
+    assert insert_section(Role(ASSEMBLER, ("as",)), f"{tmp_path}/in.o", lambda: ()) == 0
     verdict = "warning: no .sframe section was put in: Resource temporarily unavailable"
     assert (tmp_path / "log").read_text() == f"cfi2sframe-as: {tmp_path}/in.o: {verdict}\n"

@@ -11,7 +11,7 @@ from cfi2sframe.constants.sframe import FDE_SIZE, HEADER_SIZE
 from cfi2sframe.conversion.lower import InParts, Result, lower_programs
 from cfi2sframe.conversion.options import Options
 from cfi2sframe.conversion.owners import map_code
-from cfi2sframe.conversion.pieces import results_of
+from cfi2sframe.conversion.pieces import results_by_fde
 from cfi2sframe.conversion.reasons import Fate
 from cfi2sframe.dwarf.fdes import FdeIndex
 from cfi2sframe.elf.image import ElfImage
@@ -63,7 +63,7 @@ def owned_by_fdes(conversion: Conversion) -> Owned:
     entries = conversion.cfi.entries
     owners = map_code(conversion.image, entries, conversion.target.version).owners
     ranges = [(start, end, owner) for start, end, owner in owners if not isinstance(owner, Function | None)]
-    results = results_of(entries, lower_programs(conversion.cfi.programs, conversion.target))
+    results = results_by_fde(entries, lower_programs(conversion.cfi.programs, conversion.target))
     holes = list(_holes_within(conversion, ranges, results))
     held, lacking = Counter[int](), Counter[int]()
     for start, end, number in ranges:
