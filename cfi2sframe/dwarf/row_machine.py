@@ -9,8 +9,8 @@ remembers, for each of its states, where each string of instructions has led: wh
 is looked up the next time.
 """
 
-from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Final, NamedTuple
 
 from cfi2sframe.abi import Arch
 from cfi2sframe.abi.rule import Rule
@@ -85,6 +85,7 @@ class RowMachine:
         self.cie = cie
         self._arch = arch
         self._sign_register = _RA_SIGN_STATE if arch.ra_may_be_signed else None
+        self._effects = self._EFFECTS | (self._SIGNING_EFFECTS if arch.ra_may_be_signed else {})
         #: The fields of a state that a register's rule is in: two, where the CIE names FP or SP as the column of RA.
         self._fields = {arch.fp_register: ("fp",), arch.sp_register: ("sp",), self._sign_register: _SIGN_FIELDS}
         self._fields[cie.ra_register] = ("ra", *self._fields.get(cie.ra_register, ()))
@@ -169,9 +170,11 @@ class RowMachine:
 
     def _step(self, state: MachineState, instruction: Instruction, position: int = 0) -> MachineState:
         """Return the state after an instruction that does not advance."""
-        first, second = (*instruction.operands, 0, 0)[:2]
+        effect = self._effects.get(instruction.opcode)
         try:
-            return self._effect(state, instruction.opcode, first, second)
+            if effect is None:
+                raise CfiError(f"unknown call frame instruction 0x{instruction.opcode:02x}")
+            return effect(self, state, *instruction.operands)
         except CfiError as error:
             raise CfiError(error.reason, "", position + instruction.offset) from None
 
@@ -191,66 +194,63 @@ class RowMachine:
             raise CfiError(error.reason, "", position) from None
         return vaddr - location.pc_begin_vaddr - delta
 
-    def _effect(self, state: MachineState, opcode: int, first: Any, second: Any) -> MachineState:  # noqa: ANN401, C901, PLR0911, PLR0912 - DWARF's cases
-        factor = self.cie.data_alignment
-        is_without_cfa = state.cfa_register is None and state.expression is None
-        match opcode:
-            # CFA definition instructions, 6.4.2.2
-            case d.DW_CFA_def_cfa:
-                return state._replace(cfa_register=first, cfa_offset=signed_word(second), expression=None)
-            case d.DW_CFA_def_cfa_sf:
-                return state._replace(cfa_register=first, cfa_offset=signed_word(second * factor), expression=None)
-            case d.DW_CFA_def_cfa_expression:
-                # A register that follows has the old offset, for unwinders. It is the CFA's after expressions as
-                # `*(rsp+152)+8` (libgcrypt), and not after a frame of vectors, whose size is a multiple of VG (clang).
-                offset = state.cfa_offset if is_unscaled(first, self._arch.byte_order) else None
-                return state._replace(cfa_offset=offset, expression=Expression(first, deref=False))
-            case d.DW_CFA_def_cfa_register if is_without_cfa:
-                raise CfiError("def_cfa_register before any rule of the CFA")
-            case d.DW_CFA_def_cfa_register:
-                return state._replace(cfa_register=first, expression=None)
-            case d.DW_CFA_def_cfa_offset | d.DW_CFA_def_cfa_offset_sf if is_without_cfa:
-                raise CfiError("def_cfa_offset before any rule of the CFA")
-            # DWARF does not allow these after an expression. Unwinders change the offset and keep the expression.
-            case d.DW_CFA_def_cfa_offset:
-                return state._replace(cfa_offset=signed_word(first))
-            case d.DW_CFA_def_cfa_offset_sf:
-                return state._replace(cfa_offset=signed_word(first * factor))
-            # Register rule instructions, 6.4.2.3
-            case d.DW_CFA_undefined:
-                return self._set(state, first, NoRule.UNDEFINED)
-            case d.DW_CFA_same_value:
-                return self._set(state, first, NoRule.SAME_VALUE)
-            case d.DW_CFA_offset | d.DW_CFA_offset_extended | d.DW_CFA_offset_extended_sf:
-                return self._set(state, first, Rule(None, signed_word(second * factor), deref=True))
-            case d.DW_CFA_GNU_negative_offset_extended:
-                return self._set(state, first, Rule(None, signed_word(-second * factor), deref=True))
-            case d.DW_CFA_val_offset | d.DW_CFA_val_offset_sf:
-                return self._set(state, first, Rule(None, signed_word(second * factor), deref=False))
-            case d.DW_CFA_register:
-                return self._set(state, first, Rule(second, 0, deref=False))
-            case d.DW_CFA_expression | d.DW_CFA_val_expression:
-                return self._set(state, first, Expression(second, deref=opcode == d.DW_CFA_expression))
-            case d.DW_CFA_restore | d.DW_CFA_restore_extended:
-                # A register that the CIE has not set has no rule again, and in a CIE any register: GNU as moves a
-                # .cfi_restore that stands before the first advance into the CIE, and libgcc and readelf take it so.
-                fields = self._fields.get(first, ())
-                return state._replace(**{name: getattr(self.initial, name) for name in fields})
-            # Row state instructions, 6.4.2.4
-            case d.DW_CFA_remember_state:
-                # By its number, a stack of states compares and hashes in constant time at any depth.
-                return state._replace(remembered=self._index_of(state) + 1)
-            case d.DW_CFA_restore_state:
-                if not state.remembered:
-                    raise CfiError("restore_state without a remembered state")
-                return self._known[state.remembered - 1].state
-            case d.DW_CFA_nop | d.DW_CFA_GNU_args_size:
-                # Exception handlers need the size of pushed arguments, stack traces do not.
-                return state
-        if self._sign_register is not None:
-            return self._sign(state, opcode, first)
-        # Only AArch64 defines the instructions that sign the RA.
-        raise CfiError(f"unknown call frame instruction 0x{opcode:02x}")
+    # CFA definition instructions, 6.4.2.2
+
+    def _def_cfa(self, state: MachineState, register: int, offset: int) -> MachineState:
+        return state._replace(cfa_register=register, cfa_offset=signed_word(offset), expression=None)
+
+    def _def_cfa_sf(self, state: MachineState, register: int, units: int) -> MachineState:
+        return self._def_cfa(state, register, units * self.cie.data_alignment)
+
+    def _def_cfa_register(self, state: MachineState, register: int) -> MachineState:
+        _expect_cfa(state, "def_cfa_register")
+        return state._replace(cfa_register=register, expression=None)
+
+    def _def_cfa_offset(self, state: MachineState, offset: int) -> MachineState:
+        # DWARF does not allow this after an expression. Unwinders change the offset and keep the expression.
+        _expect_cfa(state, "def_cfa_offset")
+        return state._replace(cfa_offset=signed_word(offset))
+
+    def _def_cfa_offset_sf(self, state: MachineState, units: int) -> MachineState:
+        return self._def_cfa_offset(state, units * self.cie.data_alignment)
+
+    def _def_cfa_expression(self, state: MachineState, code: bytes) -> MachineState:
+        # A register that follows has the old offset, for unwinders. It is the CFA's after expressions as
+        # `*(rsp+152)+8` (libgcrypt), and not after a frame of vectors, whose size is a multiple of VG (clang).
+        offset = state.cfa_offset if is_unscaled(code, self._arch.byte_order) else None
+        return state._replace(cfa_offset=offset, expression=Expression(code, deref=False))
+
+    # Register rule instructions, 6.4.2.3
+
+    def _undefined(self, state: MachineState, register: int) -> MachineState:
+        return self._set(state, register, NoRule.UNDEFINED)
+
+    def _same_value(self, state: MachineState, register: int) -> MachineState:
+        return self._set(state, register, NoRule.SAME_VALUE)
+
+    def _offset(self, state: MachineState, register: int, units: int) -> MachineState:
+        return self._set(state, register, Rule(None, signed_word(units * self.cie.data_alignment), deref=True))
+
+    def _negative_offset(self, state: MachineState, register: int, units: int) -> MachineState:
+        return self._offset(state, register, -units)
+
+    def _val_offset(self, state: MachineState, register: int, units: int) -> MachineState:
+        return self._set(state, register, Rule(None, signed_word(units * self.cie.data_alignment), deref=False))
+
+    def _register(self, state: MachineState, register: int, holder: int) -> MachineState:
+        return self._set(state, register, Rule(holder, 0, deref=False))
+
+    def _expression(self, state: MachineState, register: int, code: bytes) -> MachineState:
+        return self._set(state, register, Expression(code, deref=True))
+
+    def _val_expression(self, state: MachineState, register: int, code: bytes) -> MachineState:
+        return self._set(state, register, Expression(code, deref=False))
+
+    def _restore(self, state: MachineState, register: int) -> MachineState:
+        # A register that the CIE has not set has no rule again, and in a CIE any register: GNU as moves a .cfi_restore
+        # that stands before the first advance into the CIE, and libgcc and readelf take it so.
+        fields = self._fields.get(register, ())
+        return state._replace(**{name: getattr(self.initial, name) for name in fields})
 
     def _set(self, state: MachineState, register: int, rule: RegisterRule) -> MachineState:
         if register == self._sign_register:
@@ -259,6 +259,21 @@ class RowMachine:
         if rule is NoRule.SAME_VALUE and "ra" in changes:
             changes["ra"] = self._ra_same_value
         return state._replace(**changes)
+
+    # Row state instructions, 6.4.2.4; padding
+
+    def _remember_state(self, state: MachineState) -> MachineState:
+        # By its number, a stack of states compares and hashes in constant time at any depth.
+        return state._replace(remembered=self._index_of(state) + 1)
+
+    def _restore_state(self, state: MachineState) -> MachineState:
+        if not state.remembered:
+            raise CfiError("restore_state without a remembered state")
+        return self._known[state.remembered - 1].state
+
+    def _nothing(self, state: MachineState, *_operands: int) -> MachineState:
+        # Of DW_CFA_GNU_args_size, exception handlers need the size of pushed arguments; stack traces do not.
+        return state
 
     # Pointer authentication (AADWARF64, 4.4)
 
@@ -270,15 +285,59 @@ class RowMachine:
                 return RaSigning.SIGNED if value else RaSigning.NONE
         return RaSigning.UNKNOWN
 
-    def _sign(self, state: MachineState, opcode: int, signing: int) -> MachineState:
-        if opcode == d.DW_CFA_AARCH64_set_ra_state:
-            # The distance to the signing instruction is needed only to check the signature.
-            if signing > RaSigning.SIGNED_WITH_PC:
-                raise CfiError(f"set_ra_state to {signing}, which is no state")
-            bits = _SIGNING.index(RaSigning(signing))
-        else:
-            # GCC before 8 called DW_CFA_AARCH64_negate_ra_state DW_CFA_GNU_window_save, which has the same number. The
-            # other one negates both bits, whatever they are, as LLVM's unwinder does.
-            bits = state.sign_bits ^ (1 if opcode == d.DW_CFA_AARCH64_negate_ra_state else 3)
-        # AADWARF64 forbids to mix these instructions with rules of the register, and unwinders differ where they are.
-        return state._replace(sign_bits=bits, sign_rule=None if state.sign_rule is None else RaSigning.UNKNOWN)
+    def _set_ra_state(self, state: MachineState, signing: int, _distance: int) -> MachineState:
+        # The distance to the signing instruction is needed only to check the signature.
+        if signing > RaSigning.SIGNED_WITH_PC:
+            raise CfiError(f"set_ra_state to {signing}, which is no state")
+        return _with_sign_bits(state, _SIGNING.index(RaSigning(signing)))
+
+    def _negate_ra_state(self, state: MachineState) -> MachineState:
+        # GCC before 8 called it DW_CFA_GNU_window_save, which has the same number.
+        return _with_sign_bits(state, state.sign_bits ^ 1)
+
+    def _negate_ra_state_with_pc(self, state: MachineState) -> MachineState:
+        # It negates both bits, whatever they are, as LLVM's unwinder does.
+        return _with_sign_bits(state, state.sign_bits ^ 3)
+
+    #: By opcode, what takes a state and the instruction's operands, and returns the state after it.
+    _EFFECTS: ClassVar[dict[int, Callable[..., MachineState]]] = {
+        d.DW_CFA_def_cfa: _def_cfa,
+        d.DW_CFA_def_cfa_sf: _def_cfa_sf,
+        d.DW_CFA_def_cfa_register: _def_cfa_register,
+        d.DW_CFA_def_cfa_offset: _def_cfa_offset,
+        d.DW_CFA_def_cfa_offset_sf: _def_cfa_offset_sf,
+        d.DW_CFA_def_cfa_expression: _def_cfa_expression,
+        d.DW_CFA_undefined: _undefined,
+        d.DW_CFA_same_value: _same_value,
+        d.DW_CFA_offset: _offset,
+        d.DW_CFA_offset_extended: _offset,
+        d.DW_CFA_offset_extended_sf: _offset,
+        d.DW_CFA_GNU_negative_offset_extended: _negative_offset,
+        d.DW_CFA_val_offset: _val_offset,
+        d.DW_CFA_val_offset_sf: _val_offset,
+        d.DW_CFA_register: _register,
+        d.DW_CFA_expression: _expression,
+        d.DW_CFA_val_expression: _val_expression,
+        d.DW_CFA_restore: _restore,
+        d.DW_CFA_restore_extended: _restore,
+        d.DW_CFA_remember_state: _remember_state,
+        d.DW_CFA_restore_state: _restore_state,
+        d.DW_CFA_nop: _nothing,
+        d.DW_CFA_GNU_args_size: _nothing,
+    }
+    #: Only AArch64 defines these.
+    _SIGNING_EFFECTS: ClassVar[dict[int, Callable[..., MachineState]]] = {
+        d.DW_CFA_AARCH64_set_ra_state: _set_ra_state,
+        d.DW_CFA_AARCH64_negate_ra_state: _negate_ra_state,
+        d.DW_CFA_AARCH64_negate_ra_state_with_pc: _negate_ra_state_with_pc,
+    }
+
+
+def _expect_cfa(state: MachineState, name: str) -> None:
+    if state.cfa_register is None and state.expression is None:
+        raise CfiError(f"{name} before any rule of the CFA")
+
+
+def _with_sign_bits(state: MachineState, bits: int) -> MachineState:
+    # AADWARF64 forbids to mix these instructions with rules of the register, and unwinders differ where they are.
+    return state._replace(sign_bits=bits, sign_rule=None if state.sign_rule is None else RaSigning.UNKNOWN)
