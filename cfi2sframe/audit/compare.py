@@ -18,6 +18,7 @@ from cfi2sframe.instructions.function import Followed
 from cfi2sframe.instructions.machine import Machine
 from cfi2sframe.instructions.rows import row_of
 from cfi2sframe.instructions.states import CFA, State
+from cfi2sframe.process.guard import grant_for_code
 from cfi2sframe.why import Reason
 
 SUBJECTS: Final[tuple[Subject, ...]] = ("CFA", "RA", "FP", "signing")
@@ -97,6 +98,7 @@ class _Auditor:
 
     def run(self) -> Audit:
         """Follow all functions; return what is found."""
+        grant_for_code(self.flow.stored_size)
         # Rules of CFI outlive what restores a register, as long as its slot is in the red zone.
         machine = Machine(self.flow, self._compare, kept=self.flow.abi.red_zone)
         waiting = self.flow.starts

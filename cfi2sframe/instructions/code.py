@@ -10,6 +10,7 @@ from typing import Final
 
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.elf.load import stored_size
 from cfi2sframe.elf.references import dynamic_words
 from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.decoder import Decoder
@@ -42,6 +43,8 @@ class Code(Decoder):
         self.entries = entries
         self.is_fixed = image.header.type == c.ET_EXEC
         self.size = sum(end - start for start, end in spans)
+        #: Of `size`, the bytes that the file has at most: headers may claim more.
+        self.stored_size = min(self.size, stored_size(image.data))
         self._tables: dict[TableWord, tuple[int, ...]] = {}
 
     def comes_back(self, vaddr: int, end: int) -> bool:  # noqa: ARG002

@@ -19,6 +19,7 @@ from cfi2sframe.instructions.function import Followed
 from cfi2sframe.instructions.machine import Machine
 from cfi2sframe.instructions.rows import SignalCode, row_of, signal_code
 from cfi2sframe.instructions.states import NO_CALLER, NUMBER, State, Underived, ra_place
+from cfi2sframe.process.guard import grant_for_code
 from cfi2sframe.range_map import ADDRESS_END, Distinct, RangeMap, Span, bytes_of
 from cfi2sframe.why import Reason
 
@@ -68,6 +69,7 @@ def derive(image: ElfImage, covered: Sequence[Span], functions: Sequence[Span] =
         raise ElfError(f"the code without CFI has {size:,} bytes by the headers, more than {_MAX_SIZE:,}")
     entries: set[int] = set()
     code = Code(image, spans, "code without CFI is read", "without --from code, only CFI is read", entries)
+    grant_for_code(code.stored_size)
     canvas = _Canvas(image, spans, code.abi)
     search = _Search(code, canvas, entries, functions)
     entries |= search.beginnings({*find_candidates(image, code, covered), *[start for start, _ in functions]})

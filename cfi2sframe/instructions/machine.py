@@ -33,9 +33,9 @@ What is assumed of code:
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from enum import Enum
+from typing import Final, NamedTuple
 
-from cfi2sframe.elf.load import stored_size
 from cfi2sframe.instructions.code import Code
 from cfi2sframe.instructions.effects import JUMP, RA_SIGN_STATE, Effect, Flow, Op, Step
 from cfi2sframe.instructions.function import CodePiece, Followed, Summary
@@ -55,7 +55,6 @@ from cfi2sframe.instructions.states import (
     joined,
     without_numbers,
 )
-from cfi2sframe.process.guard import grant_for_code
 from cfi2sframe.why import Reason
 
 #: Instructions that are followed for each byte of code, pieces and repetitions included.
@@ -86,8 +85,6 @@ class Machine:
         self.summaries: dict[int, Summary] = {}
         self.home: Value = (CFA, -arch.entry_cfa_offset)
         self.entry_state = entry_state(arch)
-        # Headers may claim more code than the file has.
-        grant_for_code(min(code.size, stored_size(code.image.data)))
         self._steps_left = (_SWEEP_STEPS_PER_BYTE if is_sweep else _STEPS_PER_BYTE) * code.size + _LEAST_STEPS
         self._active: set[int] = set()
 
@@ -152,6 +149,22 @@ class Machine:
         }
 
 
+class _Next(NamedTuple):
+    """Where control continues; `is_next`: it comes from the instruction before, whose comparison `compared` is."""
+
+    vaddr: int
+    state: State
+    is_next: bool = False
+    compared: Step | None = None
+
+
+class _PathEnd(Enum):
+    """How a path ends that is not refused."""
+
+    KNOWN = "control gets nowhere from here, or where it has been followed"
+    LEFT = "control leaves for what is not followed, which may change what calls change"
+
+
 class _Walk:
     """One piece: its own states and edges, which are the function's once the piece is accepted."""
 
@@ -165,7 +178,7 @@ class _Walk:
         self.exits: set[int] = set()
         self.has_joined = False
         self.found: list[CodePiece] = []
-        self.work: list[tuple[int, State]] = [(piece.vaddr, piece.state)]
+        self.work: list[_Next | _PathEnd] = [_Next(piece.vaddr, piece.state)]
 
     def run(self) -> list[CodePiece]:
         """Follow the piece; return what it leads to. Raises `RefusedError`."""
@@ -174,13 +187,13 @@ class _Walk:
             return []
         while self.work:
             try:
-                self._path(*self.work.pop())
+                self._follow(self.work.pop())
             except RefusedError as refused:
                 if self.code.needs_proof:
                     function.refused.update(dict.fromkeys(self.states, refused.reason))
                     raise
                 # Without proof, only what follows is not known.
-                self._leave_function()
+                self._follow(_PathEnd.LEFT)
         function.states.update(self.states)
         for vaddr, targets in self.edges.items():
             # What other pieces have added stays.
@@ -188,75 +201,65 @@ class _Walk:
         function.exits |= self.exits
         return self.found
 
-    def _leave_function(self) -> None:
-        self.function.leave(self.machine.abi.clobbered)
-
     def _begins_function(self, vaddr: int) -> bool:
         """Whether only padding is between the end of a call and something that may be an entry."""
         return any(place in self.code.entries for place in self.code.through_padding(vaddr))
 
-    def _path(self, vaddr: int, state: State) -> None:
-        """Follow control until it meets what is known, or leaves the piece."""
-        machine, function, code = self.machine, self.function, self.code
-        states = self.states
-        compared: Step | None = None
-        #: Whether control gets to the address from the instruction before it.
-        is_next = False
-        while True:
-            known = states.get(vaddr)
-            if known is None:
-                known = function.states.get(vaddr)
-                self.has_joined |= known is not None
-            if known is not None:
-                state = joined(vaddr, known, state, machine.sp)
-                if state is known:
-                    return
-            elif vaddr != self.piece.vaddr and self._enters_other_function(vaddr, state, is_next=is_next):
-                return
-            found = code.at(vaddr)
-            if found is None:
-                if not code.never_returns(vaddr):
-                    self._leave_function()
-                return
-            states[vaddr] = state
-            machine.spend()
-            size, effect, changed = found
-            function.sizes[vaddr] = size
-            if effect is None:
-                raise RefusedError(Reason.UNKNOWN)
-            function.changed |= changed
-            steps = effect.steps
-            if steps:
-                state = after(state, steps, vaddr, machine.abi.arch, machine.kept)
-            if effect.flow is Flow.NEXT:
-                if steps:
-                    self._note_labels(steps, state)
-                compared = steps[-1] if steps and steps[-1].op is Op.COMPARE else None
-                vaddr += size
-                is_next = True
-                continue
-            following = self._leave(vaddr, vaddr + size, effect, state, compared)
-            if following is None:
-                return
-            is_next = following[0] == vaddr + size
-            vaddr, state = following
-            compared = None
+    def _follow(self, at: _Next | _PathEnd) -> None:
+        """Follow a path to its end. Raises `RefusedError` where it is refused."""
+        while isinstance(at, _Next):
+            at = self._pass(at)
+        if at is _PathEnd.LEFT:
+            self.function.leave(self.machine.abi.clobbered)
 
-    def _enters_other_function(self, vaddr: int, state: State, *, is_next: bool) -> bool:
-        """Whether an address is that of another function, where this path ends; `is_next`: control falls into it."""
-        machine, code = self.machine, self.code
+    def _pass(self, at: _Next) -> _Next | _PathEnd:
+        """Give the instruction at an address its state; return what follows it."""
+        machine, function, code = self.machine, self.function, self.code
+        vaddr, state = at.vaddr, at.state
+        known = self.states.get(vaddr)
+        if known is None:
+            known = function.states.get(vaddr)
+            self.has_joined |= known is not None
+        if known is not None:
+            state = joined(vaddr, known, state, machine.sp)
+            if state is known:
+                return _PathEnd.KNOWN
+        elif vaddr != self.piece.vaddr and (end := self._entered(at)) is not None:
+            return end
+        found = code.at(vaddr)
+        if found is None:
+            return _PathEnd.KNOWN if code.never_returns(vaddr) else _PathEnd.LEFT
+        self.states[vaddr] = state
+        machine.spend()
+        size, effect, changed = found
+        function.sizes[vaddr] = size
+        if effect is None:
+            raise RefusedError(Reason.UNKNOWN)
+        function.changed |= changed
+        steps = effect.steps
+        if steps:
+            state = after(state, steps, vaddr, machine.abi.arch, machine.kept)
+        if effect.flow is not Flow.NEXT:
+            return self._branch(vaddr, vaddr + size, effect, state, at.compared)
+        if steps:
+            self._note_labels(steps, state)
+        return _Next(vaddr + size, state, True, steps[-1] if steps and steps[-1].op is Op.COMPARE else None)
+
+    def _entered(self, at: _Next) -> _PathEnd | None:
+        """Return how a path ends that enters another function; None where it stays in this one."""
+        machine, code, vaddr = self.machine, self.code, at.vaddr
         is_entry = vaddr in code.entries
         if machine.is_sweep:
             # Of a branch that is never taken, the target may be whatever follows a function.
-            is_other = is_entry or vaddr < self.function.entry or (not is_next and code.padding_size(vaddr) > 0)
-            if is_other:
-                self._leave_function()
-            return is_other
+            is_other = is_entry or vaddr < self.function.entry or (not at.is_next and code.padding_size(vaddr) > 0)
+            return _PathEnd.LEFT if is_other else None
         if not is_entry:
-            return False
+            return None
         # What follows a call that does not come back leads into the next function.
-        falls_out = is_next and (self.piece.is_after_call or not code.needs_proof)
-        return (falls_out and state[machine.sp] != machine.home) or self._is_other_function(vaddr, state)
+        falls_out = at.is_next and (self.piece.is_after_call or not code.needs_proof)
+        if falls_out and at.state[machine.sp] != machine.home:
+            return _PathEnd.KNOWN
+        return self._called(vaddr, at.state)
 
     def _note_labels(self, steps: tuple[Step, ...], state: State) -> None:
         """Note the addresses of code that an instruction loads, in one step or as a page and an offset."""
@@ -274,54 +277,57 @@ class _Walk:
             return False
         return code.needs_proof or (vaddr not in code.entries and code.may_hold(self.function.entry, vaddr))
 
-    def _is_other_function(self, vaddr: int, state: State) -> bool:
-        """Whether control arrives at another function as a call would: then what is known of that decides.
+    def _called(self, vaddr: int, state: State) -> _PathEnd | None:
+        """Return how a path ends at an entry where it arrives as a call would: what is known of that function decides.
 
-        What is known of other registers, such as the address that the function jumps to in the end, may tell more.
+        None where it is not a call, or where nothing is known of the function, but more than a call tells of other
+        registers, such as the address that the function jumps to in the end: that may tell more.
         """
         machine = self.machine
         if not machine.entry_state.items() <= state.items():
-            return False
+            return None
         summary = machine.summary_of(vaddr)
         if summary is None or not summary.returns:
-            is_left = len(state) == len(machine.entry_state)
-            if is_left and (summary is None or not summary.never_returns):
-                self._leave_function()
-            return is_left
+            if len(state) != len(machine.entry_state):
+                return None
+            return _PathEnd.KNOWN if summary is not None and summary.never_returns else _PathEnd.LEFT
         self.states[vaddr] = state
         self.exits.add(vaddr)
         self.function.changed |= summary.changed
         self.function.spoils_fp |= summary.spoils_fp
         self.edges[vaddr] = ()
-        return True
+        return _PathEnd.KNOWN
 
-    def _leave(
-        self, vaddr: int, end: int, effect: Effect, state: State, compared: Step | None
-    ) -> tuple[int, State] | None:
-        """Follow what is not just the next instruction, at `end`; return where this path continues."""
+    def _branch(self, vaddr: int, end: int, effect: Effect, state: State, compared: Step | None) -> _Next | _PathEnd:
+        """Return what follows an instruction, up to `end`, that control may not just pass. Other ways are left as work.
+
+        Raises `RefusedError` for a return with another frame.
+        """
         flow, target = effect.flow, effect.target
         value = state.pop(JUMP, None)
-        if flow is Flow.CALL:
-            return self._call(vaddr, end, target, value, state)
-        if flow is Flow.SYSTEM_CALL:
-            is_last = value is not None and value[0] == NUMBER and value[1] in self.machine.abi.last_calls
-            if not is_last:
-                return end, state
-        if flow is Flow.JUMP and target is not None:
-            self.edges[vaddr] = (target,)
-            return target, state
-        if flow is Flow.BRANCH and target is not None:
-            self.edges[vaddr] = (target, end)
-            if not self.code.needs_proof:
-                state = without_numbers(state)
-            taken, other = self._compared(compared, effect.equal, state)
-            self.work.append((target, taken))
-            return end, other
-        is_branch = flow is Flow.BRANCH_INDIRECT
-        self.edges[vaddr] = (end,) if is_branch else ()
-        if is_branch or flow in (Flow.JUMP_INDIRECT, Flow.RETURN):
-            self._jump(vaddr, value, state, is_return=flow is Flow.RETURN)
-        return (end, state) if is_branch else None
+        following = _Next(end, state, is_next=True)
+        match flow:
+            case Flow.CALL:
+                return self._call(vaddr, end, target, value, state)
+            case Flow.SYSTEM_CALL if value is None or value[0] != NUMBER or value[1] not in self.machine.abi.last_calls:
+                return following
+            case Flow.JUMP if target is not None:
+                self.edges[vaddr] = (target,)
+                return _Next(target, state, is_next=target == end)
+            case Flow.BRANCH if target is not None:
+                self.edges[vaddr] = (target, end)
+                if not self.code.needs_proof:
+                    state = without_numbers(state)
+                taken, other = self._compared(compared, effect.equal, state)
+                self.work.append(_Next(target, taken))
+                return _Next(end, other, is_next=True)
+            case Flow.BRANCH_INDIRECT:
+                self.edges[vaddr] = (end,)
+                self.work.append(self._jump(vaddr, value, state, is_return=False))
+                return following
+        self.edges[vaddr] = ()
+        is_jump = flow in (Flow.JUMP_INDIRECT, Flow.RETURN)
+        return self._jump(vaddr, value, state, is_return=flow is Flow.RETURN) if is_jump else _PathEnd.KNOWN
 
     def _compared(self, compared: Step | None, equal: bool | None, state: State) -> tuple[State, State]:  # noqa: FBT001
         """Return the states where a branch is taken and where it is not: of equal values, one may tell SP."""
@@ -336,7 +342,7 @@ class _Walk:
 
     def _call(
         self, vaddr: int, end: int, target: int | None, value: Value | TableWord | None, state: State
-    ) -> tuple[int, State] | None:
+    ) -> _Next | _PathEnd:
         """Follow a call of a function, or of the one at a value."""
         machine, function, code = self.machine, self.function, self.code
         function.call_sites.add(vaddr)
@@ -352,25 +358,25 @@ class _Walk:
         else:
             never_returns = self._is_import_of_no_return(value)
         if never_returns or not code.comes_back(vaddr, end):
-            return None
+            return _PathEnd.KNOWN
         back = machine.after_call(state, summary)
         function.changed |= machine.abi.clobbered if summary is None else summary.changed
         if not code.needs_proof:
-            return None if self._begins_function(end) else (end, back)
+            return _PathEnd.KNOWN if self._begins_function(end) else _Next(end, back, is_next=True)
         is_proof = state[machine.sp] != machine.home or (summary is not None and summary.returns)
         origin = vaddr if is_proof else None
         self.found.append(CodePiece(end, back, origin, is_after_call=True, is_guess=self.piece.is_guess))
-        return None
+        return _PathEnd.KNOWN
 
     def _is_import_of_no_return(self, value: Value | TableWord | None) -> bool:
         return value is not None and value[0] == WORD and self.code.import_never_returns(value[1])
 
-    def _jump(self, vaddr: int, value: Value | TableWord | None, state: State, *, is_return: bool) -> None:
+    def _jump(self, vaddr: int, value: Value | TableWord | None, state: State, *, is_return: bool) -> _Next | _PathEnd:
         """Follow a jump to the address that a value is. Raises `RefusedError` where that returns with another frame."""
         machine, function, code = self.machine, self.function, self.code
         arch = machine.abi.arch
         if value is not None and value[0] == NO_CALLER:
-            return
+            return _PathEnd.KNOWN
         if value == _RA or (is_return and (value is None or value[0] != NUMBER)):
             if code.needs_proof:
                 is_signed = not arch.fixed_ra_offset and state.get(RA_SIGN_STATE) != (NUMBER, 0)
@@ -380,15 +386,14 @@ class _Walk:
                     function.spoils_fp = True
                     raise RefusedError(Reason.NOT_PROVEN)
             self.exits.add(vaddr)
-        elif isinstance(value, TableWord) and not machine.is_sweep:
+            return _PathEnd.KNOWN
+        if isinstance(value, TableWord) and not machine.is_sweep:
             labels = [target for target in code.table_targets(value) if self._may_be_label(target)]
             words = code.in_table(vaddr, labels)
             self.found += [CodePiece(target, state, vaddr, is_guess=True) for target in words]
-            if not labels:
-                # A table of functions.
-                self._leave_function()
-        elif value is not None and value[0] == NUMBER and code.holds(value[1]):
+            # Without labels, it is a table of functions.
+            return _PathEnd.KNOWN if labels else _PathEnd.LEFT
+        if value is not None and value[0] == NUMBER and code.holds(value[1]):
             self.edges[vaddr] = (*self.edges[vaddr], value[1])
-            self.work.append((value[1], state))
-        elif not self._is_import_of_no_return(value):
-            self._leave_function()
+            return _Next(value[1], state)
+        return _PathEnd.KNOWN if self._is_import_of_no_return(value) else _PathEnd.LEFT
