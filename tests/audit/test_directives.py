@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions whose directives are right or wrong in one way each, assembled by GNU as."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from cfi2sframe.why import Reason
 from tests.support.audit import Said, audited, function, said_of
+from tests.support.needs import run
 from tests.support.oracle.gas import assembled
 
 pytestmark = pytest.mark.oracle
@@ -107,6 +107,11 @@ WRONG = {
 _PART = ("CFA", "rsp+16", "rsp+8")
 
 
+def local(body: str, name: str) -> str:
+    """Return a function that no other file can call."""
+    return function(body, name).replace(f"\t.globl {name}\n", "")
+
+
 @pytest.mark.parametrize("name", RIGHT)
 def test_right(name: str, tmp_path: Path) -> None:
     result = audited(assembled(function(RIGHT[name]), tmp_path))
@@ -125,8 +130,8 @@ def test_a_function_whose_address_is_loaded_is_no_label(tmp_path: Path) -> None:
 def test_a_cold_part_that_begins_with_a_landing_pad(tmp_path: Path) -> None:
     """GCC puts a nop with the rows of an entry before a pad that is first; only the unwinder leads to the pad."""
     pad = "nop; .cfi_def_cfa %rbp, 16; .cfi_offset %rbp, -16; mov %rax, %rbx; call g; mov %rbx, %rdi; call h"
-    for source in (function(pad), function("nop; .cfi_def_cfa_offset 160; lea 32(%rsp), %rdi; call g; call h")):
-        result = audited(assembled(source.replace("\t.globl f\n", ""), tmp_path))
+    for source in (pad, "nop; .cfi_def_cfa_offset 160; lea 32(%rsp), %rdi; call g; call h"):
+        result = audited(assembled(local(source, "f"), tmp_path))
         assert said_of(result) == []
         assert result.undecided[Reason.NO_PATH.value] > 0
     # A fault after endbr64, which an entry has, is found.
@@ -134,12 +139,50 @@ def test_a_cold_part_that_begins_with_a_landing_pad(tmp_path: Path) -> None:
     assert said_of(late)[0][:2] == (4, "CFA")
 
 
+def test_what_is_called_or_exported_is_a_function_whatever_its_first_row_says(tmp_path: Path) -> None:
+    wrong = ".cfi_def_cfa_offset 16; nop; ret"
+    for callers, shown in (("", []), (function("call g; ret"), [Said(0, "CFA", "rsp+16", "rsp+8")])):
+        assert said_of(audited(assembled(callers + local(wrong, "g"), tmp_path)))[:1] == shown
+    for source, form, count in (
+        (local(wrong, "g"), "-shared", 0),
+        (function(wrong, "g"), "-shared", 1),
+        (function(wrong, "g"), "-eg", 0),
+    ):
+        run("ld", form, "-o", tmp_path / "linked", assembled(source, tmp_path))
+        assert said_of(audited(tmp_path / "linked"))[:1] == [Said(0, "CFA", "rsp+16", "rsp+8")][:count]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (f"{PUSH_BX}; call g; .cfi_adjust_cfa_offset -8; pop %rbx; ret", [Said(6, "CFA", "rsp+8", "rsp+16")]),
+        # The row has but this instruction, or the rule before was another kind: the call may not come back.
+        (f"{PUSH_BX}; call g; .cfi_adjust_cfa_offset -8; pop %rbx; .cfi_def_cfa_offset 24; ret", []),
+        (f"{PUSH_BX}; .cfi_escape 0x0f, 2, 0x77, 16; call g; .cfi_def_cfa %rsp, 8; pop %rbx; ret", []),
+        (f"{PUSH_BX}; call g; .cfi_adjust_cfa_offset -8; sysret; ret", []),
+    ],
+)
+def test_a_row_that_begins_an_instruction_early(body: str, said: list[Said], tmp_path: Path) -> None:
+    result = audited(assembled(function(body), tmp_path))
+    assert said_of(result) == said
+    assert (Reason.NO_PATH.value in result.undecided) == (not said)
+
+
+@pytest.mark.parametrize(("register", "wrong"), [("rdx", []), ("rbx", ["CFA"])])
+def test_a_cfa_in_a_register_that_was_loaded(register: str, wrong: list[str], tmp_path: Path) -> None:
+    """As in longjmp, which loads another frame's registers into those that calls change."""
+    body = f"mov (%rdi), %{register}; .cfi_def_cfa %{register}, 8; nop; .cfi_def_cfa %rsp, 8; ret"
+    result = audited(assembled(function(body), tmp_path))
+    assert [each.subject for each in said_of(result)] == wrong
+    assert (Reason.NOT_FOLLOWED.value in result.undecided) == (not wrong)
+
+
 @pytest.mark.parametrize("rest", ["nop", "add $8, %rsp; .cfi_adjust_cfa_offset -8"])
 def test_a_branch_to_an_empty_part_is_at_the_start_of_the_next_one(rest: str, tmp_path: Path) -> None:
     """The part is that of the function that gets there with its frame; if none does, the first row is wrong."""
     empty = "test %edi, %edi; jne part; ret"
     owner = f"{PUSH_BX}; {rest}; test %edi, %edi; jne part; add $8, %rsp; .cfi_def_cfa_offset 8; ret"
-    part = function(".cfi_def_cfa_offset 16; nop; ret", "part").replace("\t.globl part\n", "")
+    part = local(".cfi_def_cfa_offset 16; nop; ret", "part")
     said = said_of(audited(assembled(function(empty) + function(owner, "owner") + part, tmp_path)))
     assert [each[1:] for each in said if each.cfi_rule == "rsp+16"] == ([] if rest == "nop" else [_PART])
 
@@ -150,7 +193,7 @@ def test_a_table_of_jumps_before_that_of_another_function(tmp_path: Path) -> Non
     second = f"{PUSH_BX}; jmp *t2(,%rdi,8); 3: nop; nop; 4: {POP_BX}; ret"
     tables = "\t.section .rodata\n\t.balign 8\nt1:\t.quad 1b, 2b\nt2:\t.quad 3b, 4b\n"
     path = assembled(function(first) + function(second, "g") + tables, tmp_path)
-    subprocess.run(["ld", "-e", "f", "-o", tmp_path / "linked", path], check=True)
+    run("ld", "-e", "f", "-o", tmp_path / "linked", path)
     assert said_of(audited(tmp_path / "linked")) == []
 
 
@@ -158,7 +201,7 @@ def test_a_call_of_what_jumps_into_a_table_of_functions_comes_back(tmp_path: Pat
     caller = function(f"{PUSH_BX}; call g; {POP_BX}; ret") + function("jmp *t(,%rdi,8)", "g")
     callees = function("xor %eax, %eax; ret", "h") + function("ret", "i")
     path = assembled(caller + callees + "\t.section .rodata\n\t.balign 8\nt:\t.quad h, i\n", tmp_path)
-    subprocess.run(["ld", "-e", "f", "-o", tmp_path / "linked", path], check=True)
+    run("ld", "-e", "f", "-o", tmp_path / "linked", path)
     assert not audited(tmp_path / "linked").undecided
 
 
@@ -169,7 +212,7 @@ def test_a_number_does_not_end_a_table_unless_addresses_are_fixed(tmp_path: Path
     path = assembled(source.replace("2: ret", "ret; 2: nop; ret; 3: nop; ret"), tmp_path)
     for options, undecided in ((("-pie", "--no-dynamic-linker"), 0), ((), 2)):
         placed = ("-e", "f", "--section-start=.rodata=0x201000", "-Ttext=0x202000", *options)
-        subprocess.run(["ld", *placed, "-o", tmp_path / "linked", path], check=True)
+        run("ld", *placed, "-o", tmp_path / "linked", path)
         assert sum(audited(tmp_path / "linked").undecided.values()) == undecided
 
 
@@ -281,3 +324,9 @@ def test_other_abis(name: str, tmp_path: Path) -> None:
     result = audited(assembled(function(body), tmp_path, tool))
     assert said_of(result) == expected
     assert not result.undecided
+
+
+def test_a_signed_row_over_what_is_no_instruction(tmp_path: Path) -> None:
+    body = ".cfi_negate_ra_state; .inst 0xffffffff; ret"
+    result = audited(assembled(local(body, "f"), tmp_path, A64))
+    assert (said_of(result), result.decided_count) == ([], 0)

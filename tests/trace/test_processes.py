@@ -254,6 +254,17 @@ def test_an_error_resumes_the_threads(sleeper: subprocess.Popen[bytes], store: F
     assert wait_for_state(sleeper.pid, "S") == "S"
 
 
+def test_registers_of_another_kind(
+    sleeper: subprocess.Popen[bytes], store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel gives fewer bytes for a program of 32 bits."""
+    traced_or_skip(sleeper.pid, store)
+    monkeypatch.setattr(snapshot, "_registers", lambda _thread, _kind: bytes(68))
+    with pytest.raises(InputError, match=f"thread {sleeper.pid}: its registers cannot be read, or it is no 64-bit"):
+        trace_process(sleeper.pid, store=store)
+    assert wait_for_state(sleeper.pid, "S") == "S"
+
+
 def test_a_parent_that_waits_for_its_vfork_child(
     tmp_path: Path, store: FileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 """Returns from signal handlers, with the kernel's records laid out as in the C library's headers."""
 
 import struct
+from collections import defaultdict
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -9,7 +10,8 @@ import pytest
 
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.elf.load import load
-from cfi2sframe.trace import Frame, Memory
+from cfi2sframe.sframe.model import Found, FrameRow, FrameState, Function, FunctionBody, Rule
+from cfi2sframe.trace import Ending, Frame, Memory, walk
 from cfi2sframe.trace.frames import NT_PRFPREG, NT_PRSTATUS, interrupted_frame, topmost_frame
 from tests.support.needs import need, run
 
@@ -109,6 +111,28 @@ def test_every_register_comes_back(kernel: Kernel, tmp_path: Path) -> None:
     short = ([code, (address + 1, data[1:])], [code, (address, data[:-1])], [(PC, kernel.code[:-1]), (address, data)])
     for pc, pieces in (*((PC, each) for each in short), (PC + 2, [code, (address, data)])):
         assert interrupted_frame(Frame(pc, SP, 0), Memory(pieces).read, arch) is None
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.arch.name)
+def test_rows_of_a_trampoline(kernel: Kernel, tmp_path: Path) -> None:
+    """On AMD64 the row counts, and the record adds registers where both agree; on other ABIs only the record does."""
+    arch, nowhere = kernel.arch, Ending("no-row", "")
+    pc, *registers = distances(kernel, tmp_path)
+    memory = Memory([(PC, kernel.code), record(kernel, tmp_path)])
+    for fp in (arch.fp_register, 1):
+        places = (registers[arch.sp_register], pc, registers[fp])
+        cfa, ra, saved_fp = (Rule(arch.sp_register, place, deref=True) for place in places)
+        state = FrameState(cfa, ra, saved_fp)
+        body = FunctionBody((0,), (state,), is_signal_frame=True)
+        found: dict[int, Found | Ending] = {PC: Found(Function(PC, 16, body), FrameRow(0, state), 3, arch)}
+        first, second, *_ = walk(
+            Frame(PC, SP, 0), defaultdict(lambda: nowhere, found).__getitem__, memory.read, arch
+        ).entries
+        is_of_the_record = fp == arch.fp_register or arch is not AMD64
+        assert first.is_trampoline == (arch is not AMD64)
+        assert second.frame.fp == 0x1000 + (arch.fp_register if is_of_the_record else fp)
+        assert bool(second.frame.registers) == is_of_the_record
 
 
 @pytest.mark.oracle
