@@ -114,28 +114,61 @@ def _open_directory(path: str, stack: ExitStack) -> int:
     return descriptor
 
 
-def write_file(
+def rewrite_file(
     targets: Sequence[str],
     content: FileData,
+    source: InputFile | None,
     *,
-    source: InputFile | None = None,
-    is_copy: bool = False,
-    in_place: bool = False,
     keeps_rights: bool = False,
     check: Callable[[FileData], None] | None = None,
 ) -> tuple[str, ...]:
-    """Write a temporary file beside the targets, then rename it to each of them. Returns warnings about it.
+    """Give a file new content under some of its names, which become hard links of one new file. Returns warnings.
 
-    `targets` are absolute resolved paths; if there are several, they become hard links of one new file. `check` is
-    called with the new file's bytes before the rename, and may raise.
+    `targets` are absolute resolved paths, `source` is the file as it was opened. The new one has its mode, extended
+    attributes, times, and as far as permitted its owner; with another owner, it has no set-ID bits and no extended
+    attributes. What cannot be kept is named in a warning, or with `keeps_rights` an error. `check` is called with the
+    new file's bytes before it is renamed, and may raise.
 
-    `source` must be as it was when it was opened. A copy of it (`is_copy`) has its mode and extended attributes; if it
-    replaces the source, also its owner as far as permitted; if not, the umask applies to a mode without access list. A
-    copy of another owner's file has no set-ID bits and no extended attributes. `in_place`: a copy whose targets all
-    have to be names of the source, and which keeps its times. What cannot be kept is named in a warning, or with
-    `keeps_rights` an error. A file that is no copy has the mode of the file that it replaces, or what the umask leaves.
+    Raises `OSError`, `EmbedError` for rights, and `ChangedError` when the file or a name has been changed.
+    """
+    with _new_file(targets, content, source, check) as (new, _, replaced):
+        if replaced is None:
+            raise ChangedError(_CHANGED)
+        warnings = _copy_rights(new, replaced, replaces=True, keeps_rights=keeps_rights)
+        os.utime(new, ns=(replaced.status.st_atime_ns, replaced.status.st_mtime_ns))
+        return warnings
 
-    Raises `OSError`, `EmbedError` for rights, and `ChangedError` when the source or a target has been changed.
+
+def _write_copy(
+    target: str, content: FileData, source: InputFile, check: Callable[[FileData], None] | None, *, keeps_rights: bool
+) -> tuple[str, ...]:
+    """Write what was made of a source, with its rights as in `rewrite_file`, at another place or its own.
+
+    At another place, the umask applies to a mode without access list.
+    """
+    with _new_file([target], content, source, check) as (new, _, replaced):
+        return _copy_rights(new, source, replaces=replaced is not None, keeps_rights=keeps_rights)
+
+
+def _write_new(
+    target: str, content: FileData, source: InputFile | None, check: Callable[[FileData], None] | None
+) -> None:
+    """Write a file of its own, with the mode of the file that it replaces, or what the umask leaves."""
+    with _new_file([target], content, source, check) as (new, place, _):
+        os.chmod(new, _mode_instead(place))
+
+
+@contextmanager
+def _new_file(
+    targets: Sequence[str],
+    content: FileData,
+    source: InputFile | None,
+    check: Callable[[FileData], None] | None,
+) -> Iterator[tuple[int, _DirectoryEntry, InputFile | None]]:
+    """Write and check a temporary file beside the targets, then, after a block, rename it to each of them.
+
+    The block gets its descriptor, the first target, and the source if that is what all targets are names of. Raises
+    `ChangedError` when the source or such a name has been changed.
     """
     with ExitStack() as stack:
         directories = {path: _open_directory(path, stack) for path in dict.fromkeys(map(os.path.dirname, targets))}
@@ -143,8 +176,6 @@ def write_file(
             _DirectoryEntry(directories[os.path.dirname(target)], os.path.basename(target)) for target in targets
         ]
         replaced = source if source is not None and all(map(source.is_at, entries)) else None
-        if in_place and not replaced:
-            raise ChangedError(_CHANGED)
         # Names are noted before they exist, so that an interrupt finds them. `tempfile` would be a slow import.
         made = [entry._replace(name=f"{TEMPORARY_PREFIX}{os.urandom(12).hex()}") for entry in entries]
         stack.callback(_take_back, made)
@@ -157,13 +188,7 @@ def write_file(
             _fill(file, content)
             if check is not None:
                 check(read_open(descriptor))
-            warnings: tuple[str, ...] = ()
-            if source is None or not (is_copy or in_place):
-                os.chmod(descriptor, _mode_instead(entries[0]))
-            else:
-                warnings = _copy_rights(descriptor, source, replaces=bool(replaced), keeps_rights=keeps_rights)
-            if source is not None and in_place:
-                os.utime(descriptor, ns=(source.status.st_atime_ns, source.status.st_mtime_ns))
+            yield descriptor, entries[0], replaced
             os.fsync(descriptor)
             for entry in made[1:]:
                 os.link(
@@ -181,7 +206,6 @@ def write_file(
                 for old, entry in zip(made, entries, strict=True):
                     os.replace(old.name, entry.name, src_dir_fd=old.directory, dst_dir_fd=entry.directory)
                 made.clear()
-        return warnings
 
 
 def _take_back(made: Sequence[_DirectoryEntry]) -> None:
@@ -303,23 +327,23 @@ def write_output(
     keeps_rights: bool = False,
     check: Callable[[FileData], None] | None = None,
 ) -> tuple[str, ...]:
-    """Write to what a user names, through a symbolic link: a file as `write_file` does, a device, `-` for stdout.
+    """Write to what a user names, through a symbolic link: a file, a device, `-` for stdout. Returns warnings.
 
-    What is no file, or is open already (`/dev/stdout`), is written to directly, after all of the content has been read
-    and checked in memory. Returns warnings. Raises `OutputError` when it cannot be written, `BrokenPipeError` when the
-    reader of a pipe has closed it, `ChangedError` when `source` has been changed, and what `check` raises.
+    A file is new, or a copy of `source` (`is_copy`) with its rights (see `rewrite_file`), and complete before it has
+    the name. What is no file, or is open already (`/dev/stdout`), is written to directly, after all of the content has
+    been read and checked in memory.
+
+    Raises `OutputError` when it cannot be written, `EmbedError` for rights, `BrokenPipeError` when the reader of a pipe
+    has closed it, `ChangedError` when `source` has been changed, and what `check` raises.
     """
     try:
         with _stream_at(path) as stream:
             if stream is None:
-                return write_file(
-                    [os.path.realpath(path)],
-                    content,
-                    source=source,
-                    is_copy=is_copy,
-                    keeps_rights=keeps_rights,
-                    check=check,
-                )
+                target = os.path.realpath(path)
+                if is_copy and source is not None:
+                    return _write_copy(target, content, source, check, keeps_rights=keeps_rights)
+                _write_new(target, content, source, check)
+                return ()
             data = bytes(content)
             if check is not None:
                 check(data)

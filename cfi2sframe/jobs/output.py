@@ -7,7 +7,7 @@ from collections.abc import Callable
 from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ErrorKind, ForeignError, OutputError, PayloadError, ReaderError, kind_of, reason_of
-from cfi2sframe.files.write import InputFile, write_file, write_output
+from cfi2sframe.files.write import InputFile, rewrite_file, write_output
 from cfi2sframe.jobs.records import Job, Outcome, SkipKind
 
 
@@ -53,7 +53,7 @@ def write_elf(
     kept, targets = job.keeps_rights, job.source.targets
     if job.output is not None:
         return write_output(job.output, content, source=file, is_copy=True, keeps_rights=kept, check=wanted)
-    warnings = write_file(targets, content, source=file, in_place=True, keeps_rights=kept, check=wanted)
+    warnings = rewrite_file(targets, content, file, keeps_rights=kept, check=wanted)
     count = 0 if file is None else file.status.st_nlink - len(targets)
     if count == 1:
         return (*warnings, "1 other hard link keeps the old file")
