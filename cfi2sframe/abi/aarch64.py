@@ -21,6 +21,7 @@ _SAVED_WORDS: Final = (*range(32), SAVED_PC)
 
 AARCH64_LE: Final = Arch(
     name="AArch64",
+    module="aarch64",
     elf_machine=EM_AARCH64,
     byte_order="<",
     abi_id=SFRAME_ABI_AARCH64_ENDIAN_LITTLE,
@@ -43,10 +44,13 @@ AARCH64_LE: Final = Arch(
     prologue_step=4,
     # nop; udf 0; brk 0 and 1.
     fill=rb"(?:\x1f\x20\x03\xd5|\x00{4}|[\x00\x20]\x00\x20\xd4)+",
+    skip=None,
     pc32_relocation=R_AARCH64_PREL32,
     pc64_relocation=R_AARCH64_PREL64,
     absolute_relocation=R_AARCH64_ABS64,
     relative_relocation=R_AARCH64_RELATIVE,
+    hash_word="I",
+    program_vaddr=0x400000,
     cfi_relocations={
         R_AARCH64_ABS64: (8, False),
         R_AARCH64_ABS32: (4, False),
@@ -60,5 +64,6 @@ AARCH64_LE: Final = Arch(
     signal_words=_SAVED_WORDS,
     # mov x8, #139; svc #0. siginfo (128), the ucontext up to its mcontext (176), the fault's address.
     signal_returns=(SignalReturn(bytes.fromhex("681180d2010000d4"), 128 + 176 + 8),),
+    has_signal_rows=False,
 )
 AARCH64_BE: Final = AARCH64_LE._replace(name="AArch64 BE", byte_order=">", abi_id=SFRAME_ABI_AARCH64_ENDIAN_BIG)

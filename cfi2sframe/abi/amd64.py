@@ -24,6 +24,7 @@ _NOP_OPERAND: Final = (
 
 AMD64: Final = Arch(
     name="AMD64",
+    module="amd64",
     elf_machine=EM_X86_64,
     byte_order="<",
     abi_id=SFRAME_ABI_AMD64_ENDIAN_LITTLE,
@@ -50,10 +51,13 @@ AMD64: Final = Arch(
     prologue_step=2,
     # nop of 1 to 15 bytes, with prefixes of operand size and of CS; int3; zeros.
     fill=rb"(?:[\x66\x2e]{0,13}(?:\x90|\x0f\x1f" + _NOP_OPERAND + rb")|\xcc|\x00)+",
+    skip=(b"\xe9", b"\x90"),
     pc32_relocation=R_X86_64_PC32,
     pc64_relocation=R_X86_64_PC64,
     absolute_relocation=R_X86_64_64,
     relative_relocation=R_X86_64_RELATIVE,
+    hash_word="I",
+    program_vaddr=0x400000,
     cfi_relocations={
         R_X86_64_64: (8, False),
         R_X86_64_PC32: (4, True),
@@ -74,4 +78,5 @@ AMD64: Final = Arch(
         SignalReturn(bytes.fromhex("48c7c00f0000000f05"), 40),  # mov $15, %rax; syscall
         SignalReturn(bytes.fromhex("b80f0000000f05"), 40),  # mov $15, %eax; syscall
     ),
+    has_signal_rows=True,
 )

@@ -24,6 +24,8 @@ class Arch(NamedTuple):
     """What the program has to know of one ABI."""
 
     name: str
+    module: str
+    """The name of its modules, here and in `instructions/`."""
     elf_machine: int
     """`e_machine` of the ELF header."""
     byte_order: Literal["<", ">"]
@@ -63,6 +65,8 @@ class Arch(NamedTuple):
     fill: bytes
     """A regular expression: what fills the space before an aligned address, the compilers' and assemblers' nops and
     what the linkers GNU ld, gold, lld and mold put between input sections. Each instruction can be read in one way."""
+    skip: tuple[bytes, bytes] | None
+    """The opcode of the jump over the rest (a distance of 32 bits) by which gold begins long padding, and its nops."""
 
     pc32_relocation: int
     """Type of the relocation for a 32-bit distance from the field to the symbol."""
@@ -72,6 +76,10 @@ class Arch(NamedTuple):
     """Type of the relocation for a 64-bit address."""
     relative_relocation: int
     """The dynamic linker's, for the file's own address plus the addend."""
+    hash_word: Literal["I", "Q"]
+    """A word of DT_HASH's table, as `struct` spells it."""
+    program_vaddr: int
+    """Where GNU ld places programs at fixed addresses."""
     cfi_relocations: Mapping[int, tuple[int, bool]]
     """Those used in CFI, by type: the bytes of the field that they replace, and whether its value is relative to it."""
     branch_relocations: Mapping[int, tuple[int, int, int]]
@@ -87,6 +95,8 @@ class Arch(NamedTuple):
     signal_words: tuple[int, ...]
     """The same of what a signal handler returns to."""
     signal_returns: tuple[SignalReturn, ...]
+    has_signal_rows: bool
+    """Whether rows can describe these: elsewhere they lack the RA's register, or give a wrong SP."""
 
     def __hash__(self) -> int:
         return self.abi_id

@@ -26,6 +26,7 @@ _FLOATS: Final = tuple(_REGISTERS.index(f"f{number}") for number in range(16))
 
 S390X: Final = Arch(
     name="s390x",
+    module="s390x",
     elf_machine=EM_S390,
     byte_order=">",
     abi_id=SFRAME_ABI_S390X_ENDIAN_BIG,
@@ -48,10 +49,13 @@ S390X: Final = Arch(
     prologue_step=6,
     # Branches that are never taken (bcr 0, bc 0, brc 0, brcl 0); zeros.
     fill=rb"(?:\x07[\x00-\x0f]|\x47[\x00-\x0f]..|\xa7\x04..|\xc0\x04.{4}|\x00\x00)+",
+    skip=None,
     pc32_relocation=R_390_PC32,
     pc64_relocation=R_390_PC64,
     absolute_relocation=R_390_64,
     relative_relocation=R_390_RELATIVE,
+    hash_word="Q",
+    program_vaddr=0x1000000,
     cfi_relocations={
         R_390_32: (4, False),
         R_390_PC32: (4, True),
@@ -72,4 +76,5 @@ S390X: Final = Arch(
         # svc 119, of a handler without SA_SIGINFO. Save area (160), old mask (8).
         SignalReturn(b"\x0a\x77", 160 + 8, is_pointer=True),
     ),
+    has_signal_rows=False,
 )

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from cfi2sframe.abi import Arch
-from cfi2sframe.constants.elf import EM_X86_64
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.references import referred_addresses
 from cfi2sframe.elf.sections import CodeRange
@@ -21,19 +20,15 @@ from cfi2sframe.range_map import RangeMap, Span, bytes_of, walk_both
 
 #: Padding has fewer bytes than this, the largest alignment that compilers ask for by default.
 _MAX_ALIGNMENT: Final = 64
-_JMP_REL32: Final = b"\xe9"
-_JMP_SIZE: Final = 5
-_NOP: Final = b"\x90"
 
 
 def is_fill(arch: Arch, data: bytes) -> bool:
-    """Whether bytes are one or more whole instructions that only fill space.
-
-    On AMD64, gold begins long padding with a jump to its end.
-    """
-    if arch.elf_machine == EM_X86_64 and data[:1] == _JMP_REL32:
-        nops = data[_JMP_SIZE:]
-        return nops == _NOP * len(nops) != b"" and int.from_bytes(data[1:_JMP_SIZE], "little") == len(nops)
+    """Whether bytes are one or more whole instructions that only fill space, or a jump over those that follow it."""
+    if arch.skip is not None and data.startswith(arch.skip[0]):
+        opcode, nop = arch.skip
+        end = len(opcode) + 4
+        distance, rest = int.from_bytes(data[len(opcode) : end], "little"), data[end:]
+        return distance == len(rest) > 0 and not rest.strip(nop)
     return re.compile(arch.fill, re.DOTALL).fullmatch(data) is not None
 
 

@@ -94,7 +94,7 @@ def _symbol_count(image: ElfImage, dynamic: dict[int, int]) -> int:
 
     if c.DT_HASH in dynamic:
         # A header of two numbers, the second of which is that of symbols.
-        return numbers_at(dynamic[c.DT_HASH], 2, "Q" if image.arch.elf_machine == c.EM_S390 else "I")[1]
+        return numbers_at(dynamic[c.DT_HASH], 2, image.arch.hash_word)[1]
     bucket_count, first, bloom_size = numbers_at(dynamic.get(c.DT_GNU_HASH, 0), 3)
     buckets = dynamic.get(c.DT_GNU_HASH, 0) + 16 + 8 * bloom_size
     last = max(numbers_at(buckets, bucket_count), default=0)

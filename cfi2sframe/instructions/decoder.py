@@ -6,15 +6,12 @@ from importlib import import_module
 from typing import Final, NamedTuple
 
 from cfi2sframe.abi import Arch
-from cfi2sframe.constants.elf import EM_AARCH64, EM_S390, EM_X86_64
 from cfi2sframe.elf.disassembler import open_disassembler
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.object_code import RelocatedCode
 from cfi2sframe.instructions.effects import Abi, Effect, Flow
 from cfi2sframe.range_map import RangeMap, Span
 
-#: The modules that have the records of ABIs.
-_TABLES: Final = {EM_X86_64: "amd64", EM_AARCH64: "aarch64", EM_S390: "s390x"}
 #: Bytes that are decoded at one time from an address on: most of what follows is needed, too.
 _PIECE_SIZE: Final = 256
 _LONG_PIECE_SIZE: Final = 1 << 12
@@ -33,8 +30,7 @@ class DecodedInstruction(NamedTuple):
 
 def abi_of(arch: Arch) -> Abi:
     """Return the record of an ABI; the tables of the others need not be loaded."""
-    module = import_module(f"cfi2sframe.instructions.{_TABLES[arch.elf_machine]}")
-    abi: Abi = module.ABI
+    abi: Abi = import_module(f"cfi2sframe.instructions.{arch.module}").ABI
     return abi._replace(arch=arch)
 
 

@@ -8,8 +8,6 @@ from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.references import dynamic_entries
 from cfi2sframe.placing.checks import LinkedFile
 
-#: Where GNU ld places programs at fixed addresses.
-_PROGRAM_VADDRS: Final = {c.EM_X86_64: 0x400000, c.EM_AARCH64: 0x400000, c.EM_S390: 0x1000000}
 #: The most bytes of .bss of an interpreter; klibc's has 17 KB.
 _LARGEST_BSS: Final = 1 << 20
 
@@ -29,7 +27,7 @@ def may_be_interpreter(file: LinkedFile) -> bool:
     is_fixed = file.header.type == c.ET_EXEC
     if not is_fixed and not dynamic.get(c.DT_FLAGS_1, 0) & c.DF_1_PIE:
         return True
-    is_usual = is_fixed and file.loads[0].vaddr == _PROGRAM_VADDRS[file.arch.elf_machine]
+    is_usual = is_fixed and file.loads[0].vaddr == file.arch.program_vaddr
     return c.PT_TLS not in types and not is_usual and bss_size <= _LARGEST_BSS
 
 

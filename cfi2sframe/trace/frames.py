@@ -14,7 +14,6 @@ from typing import Final, Literal, NamedTuple
 
 from cfi2sframe.abi import Arch
 from cfi2sframe.abi.record import SAVED_PC
-from cfi2sframe.constants.elf import EM_X86_64
 from cfi2sframe.sframe.model import Found, Rule
 
 #: Reads bytes of the traced process: (address, size) -> exactly that many bytes, or None when they cannot be read.
@@ -139,8 +138,7 @@ def _step(
     frame: Frame, found: Found | Ending, read_memory: ReadMemory, arch: Arch, pac_mask: int
 ) -> tuple[TraceEntry, Frame | Ending]:
     """Return the frame's entry, and its caller."""
-    # Rows can describe a signal trampoline on AMD64. On other ABIs they lack the RA's register, or give a wrong SP.
-    if isinstance(found, Ending) or arch.elf_machine != EM_X86_64:
+    if isinstance(found, Ending) or not arch.has_signal_rows:
         interrupted = interrupted_frame(frame, read_memory, arch)
         if interrupted is not None:
             return TraceEntry(frame, is_trampoline=True), interrupted

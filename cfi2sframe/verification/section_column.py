@@ -83,19 +83,28 @@ def _changes(function: Function, version: int, others: Sequence[int]) -> list[in
         return sorted({start, *[start + delta for delta in body.starts if delta < end - start]})
     points = [start, *others[bisect_right(others, start) : bisect_left(others, end)]]
     found = set(points)
-    # In version 1, a row is in force where the PC has all bits of its start: only multiples of the lowest one of all
-    # these bits are edges. Later versions divide by the block size, and find no row where it is 0.
-    bits = reduce(or_, body.starts, 0) if version == SFRAME_VERSION_1 else 0
+    # Later versions than 1 divide by the block size, and find no row where it is 0.
+    step, period = _steps_by_bits(body) if version == SFRAME_VERSION_1 else (0, 0)
     for begin, next_point in pairwise([*points, end]):
         if body.repeat_size != NO_BLOCK_SIZE:
             limit = min(next_point, begin + body.repeat_size)
             block = begin - (begin - start) % body.repeat_size
             rows = [block + delta for delta in body.starts if delta < body.repeat_size]
             found.update([row for row in (*rows, *[row + body.repeat_size for row in rows]) if begin < row < limit])
-        elif bits:
-            step, limit = bits & -bits, min(next_point, begin + (1 << bits.bit_length()))
+        elif step:
+            limit = min(next_point, begin + period)
             found.update(range(begin + step - begin % step, limit, step))
     return sorted(found)
+
+
+def _steps_by_bits(body: FunctionBody) -> tuple[int, int]:
+    """Return of which addresses, multiples of a number, rows of version 1 change, and after how many bytes they repeat.
+
+    Without block sizes, a row is in force where the PC has all bits of its start: only multiples of the lowest one of
+    all these bits are edges. (0, 1): rows never change.
+    """
+    bits = reduce(or_, body.starts, 0)
+    return bits & -bits, 1 << bits.bit_length()
 
 
 class LostRow(NamedTuple):
@@ -125,9 +134,8 @@ def _block_edges(section: Section) -> Iterator[int]:
         start, body = function.start_vaddr, function.body
         size = body.repeat_size
         if size == NO_BLOCK_SIZE:
-            # Version 1 tests bits of the PC: only multiples of the lowest one are edges.
-            bits = reduce(or_, body.starts, 0)
-            size = bits & -bits or function.size
+            step, _ = _steps_by_bits(body)
+            size = step or function.size
             start -= start % max(size, 1)
         if size:
             blocks = range(start, function.end_vaddr, size)
