@@ -14,6 +14,7 @@ import cfi2sframe
 from cfi2sframe import Conversion, load
 from cfi2sframe.abi import AARCH64_LE, AMD64, ARCHES, S390X, Arch
 from cfi2sframe.api import convert, verify
+from cfi2sframe.conversion.convert import convert_image
 from cfi2sframe.conversion.options import Options
 from cfi2sframe.errors import RequestError
 from cfi2sframe.report.coverage import account
@@ -118,6 +119,8 @@ def test_options_that_do_not_exist(name: str, value: object) -> None:
     image = linked(AMD64, leaf(0))
     with pytest.raises(RequestError, match=message):
         cfi2sframe.convert(image, **options._asdict())
+    with pytest.raises(RequestError, match=message):
+        convert_image(image, options)
     if name == "source":
         section = decoded(convert_checked(image))
         with pytest.raises(RequestError, match=message):

@@ -171,22 +171,44 @@ def test_relocations_of_a_linked_file_are_not_applied() -> None:
 # --- FDEs of objects ----------------------------------------------------------------------------------------
 
 
-def test_several_sections_of_eh_frame() -> None:
-    """Objects with COMDAT groups have one for each; the relocations of each are its own."""
+def two_frames(count: int, *more: asm.Section) -> bytes:
+    """Return an object with two sections of CFI, as of COMDAT groups, with as many equal relocations each."""
     frame = asm.EhFrame((asm.Fde(CIE, 0, 8, BODY),))
     first = asm.Section(".eh_frame", frame.assemble(), flags=c.SHF_ALLOC, align=8)
     # The writer knows sections by name: one gets its real name when the file is there.
     second = first._replace(name=".eh_framX", type=c.SHT_X86_64_UNWIND)
-    relocations = tuple(
+    relocations = [
         asm.Relocation(section.name, frame.offsets()[1] + 8, symbol, R_X86_64_PC32, addend)
         for section, symbol, addend in ((first, ".text", 4), (second, ".text.b", 8))
-    )
-    sections = (TEXT, first, TEXT_B, second)
-    data = asm.elf_file(c.EM_X86_64, sections, symbols=SYMBOLS, relocations=relocations)
-    image = load(data.replace(b".eh_framX", b".eh_frame"))
+        for _ in range(count)
+    ]
+    symbols = (*SYMBOLS, *(asm.Symbol(f"{n}", 0, 0, c.STT_FUNC, ".text") for n in range(count)))
+    sections = (TEXT, first, TEXT_B, second, *more)
+    data = asm.elf_file(c.EM_X86_64, sections, symbols=symbols, relocations=tuple(relocations))
+    return data.replace(b".eh_framX", b".eh_frame")
+
+
+def test_several_sections_of_eh_frame() -> None:
+    """The relocations of each are its own."""
+    image = load(two_frames(1))
     found = sections_of(image)
     assert [section.vaddr for section in found] == [image.sections[2].vaddr, image.sections[4].vaddr]
     assert places(image) == [SectionOffset(1, ".text", 4), SectionOffset(3, ".text.b", 8)]
+
+
+@pytest.mark.parametrize("stretched", [(6, 7), (5, 8)], ids=["relocations", "symbols"])
+def test_tables_that_share_their_bytes(stretched: tuple[int, int]) -> None:
+    """A thousand tables over the same bytes would be a thousand times the work."""
+    data = two_frames(500, asm.Section(".again", b"", c.SHT_SYMTAB, entsize=24))
+    # The second section's relocations get symbols of their own.
+    data = patched(data, header_of_section(data, 7) + 40, "I", 5)
+    for index in stretched:
+        assert len(sections_of(load(data))) == 2
+        data = patched(
+            patched(data, header_of_section(data, index) + 24, "Q", 64), header_of_section(data, index) + 32, "Q", 24000
+        )
+    with pytest.raises(ElfError, match=f"48000 bytes of such sections in a file of {len(data)} bytes"):
+        sections_of(load(data))
 
 
 @each_target

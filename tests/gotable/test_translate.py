@@ -169,6 +169,14 @@ BAD: dict[str, tuple[GoFunction, str]] = {
 }
 
 
+def test_two_functions_at_one_address() -> None:
+    """The first has no code."""
+    conversion = convert_checked(load(go_file(AMD64, GoTable((GoFunction(0, DEPTHS),) * 2, 0x20)), "go"))
+    assert [e.size for e in conversion.cfi.entries] == [0x20]
+    (damaged,) = account(conversion).of_kind("damaged")
+    assert damaged.message == f"the function at 0x{TEXT_VADDR:x}: the next function of the table starts before it"
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_a_damaged_function_costs_itself(name: str) -> None:
     function, reason = BAD[name]

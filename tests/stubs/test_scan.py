@@ -63,6 +63,12 @@ def test_rows_of_blocks_off_their_size_start_with_an_aligned_address() -> None:
     assert [depth_at(scan.functions, start + d) for d in range(48)] == ([8] * 11 + [16] * 5) * 3
 
 
+def test_what_fills_space_within_a_stub() -> None:
+    """Nothing enters the instruction that follows it, unless control ended before."""
+    block = b"\x68" + rel32(1) + b"\x66\x90\xe9" + rel32(-16 - 12) + b"\xcc" * 4
+    assert summary(_plt(push_and_leave() + block).functions)[1][3] == [(0, 8), (5, 16)]
+
+
 def test_no_capstone_is_imported_for_a_file_without_stubs() -> None:
     program = (
         "import sys\n"
