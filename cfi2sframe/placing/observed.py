@@ -33,6 +33,8 @@ from cfi2sframe.range_map import RangeMap, Span, common, touches, united, walk_b
 
 #: The smallest page of the kernels of all ABIs.
 _PAGE_SIZE: Final = 1 << 12
+#: More than any alignment within a segment leaves: no part of a program has so few zeros beside what is new.
+_LARGEST_PADDING: Final = 64
 #: Fields of the file header that say where tables are, and how many entries these have.
 _TABLE_FIELDS: Final = {"e_phnum", "e_phoff", "e_shoff", "e_shnum", "e_shstrndx"}
 #: Program headers whose readers follow them, wherever they lead.
@@ -197,13 +199,8 @@ def _expect_found_headers(bare: FileView, full: FileView) -> None:
             if entry["p_type"] == "PT_PHDR":
                 is_there = view.maps(entry["p_vaddr"], table.start, table.end - table.start)
                 expect(entry["p_offset"] == table.start and is_there, "PT_PHDR leads elsewhere")
-    for at_phdr in (_at_phdr, _old_at_phdr):
-        expect(at_phdr(full) or not at_phdr(bare), "kernels give another AT_PHDR")
-
-
-def _at_phdr(view: FileView) -> bool:
-    """Whether kernels find the program headers in a segment."""
-    return _holder_of_table(view) is not None
+    for at_phdr in (_holder_of_table, _old_at_phdr):
+        expect(bool(at_phdr(full)) or not at_phdr(bare), "kernels give another AT_PHDR")
 
 
 def _old_at_phdr(view: FileView) -> bool:
@@ -216,6 +213,7 @@ def _old_at_phdr(view: FileView) -> bool:
 
 
 def _holder_of_table(view: FileView) -> dict[str, Any] | None:
+    """Return the segment in which kernels find the program headers."""
     table = view.table("ph")
     return next((s for s in view.loads if s["p_offset"] <= table.start and table.end <= span_of(s).end), None)
 
@@ -290,13 +288,13 @@ def _expect_same_memory(
             expect(same, f"the bytes from 0x{span.start:x} on changed")
     left = without(common(given_up, mapped), [*news, *section, *tables])
     expect(all(is_zero(full.data, span) for span in _offsets(full, left)), "something is left where a section was")
-    for span in _rests_of_data(bare):
+    for span in without(_rests_of_data(bare), mapped):
         same = all(_have_same(bare, _Mapped(None, 0), full, m, part) for part, m in _parts(memories[1], span))
         expect(same, f"something is in the last page of writable data, from 0x{span.start:x} on")
     for load, before in zip(full.loads, _before(full, bare), strict=True):
         expect(before, f"the segment at 0x{load['p_vaddr']:x} shares a page with the one before")
     _expect_fixed_heap(bare, full)
-    added = without(added, [*section, *news, *tables])
+    added = _without_padding(full, without(added, [*section, *news, *tables]), [*section, *news, *tables])
     # What is near one another is looked for together: all code that leads to somewhere in between would be a suspect.
     for unread in (without(common(given_up, mapped), known), list(_not_seen(bare, full, memories[1], added))):
         for place_of_it, target in referrers(ElfImage(bare.data, ""), unread):
@@ -312,6 +310,13 @@ def _have_same(bare: FileView, ours: _Mapped, full: FileView, theirs: _Mapped, s
     if olds is None or news is None:
         return all(is_zero(view.data, each) for view, each in ((bare, olds), (full, news)) if each is not None)
     return have_same(bare.data, full.data, olds, news.start)
+
+
+def _without_padding(view: FileView, spans: Iterable[Span], parts: Iterable[Span]) -> list[Span]:
+    """Return the spans of addresses that are no padding: the few zeros before or after a part, which align one."""
+    edges = {edge for part in parts for edge in part}
+    few = [span for span in spans if span.end - span.start < _LARGEST_PADDING and not edges.isdisjoint(span)]
+    return without(spans, [span for span in few if all(is_zero(view.data, each) for each in _offsets(view, [span]))])
 
 
 def _rests_of_data(view: FileView) -> Iterator[Span]:

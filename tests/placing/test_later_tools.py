@@ -16,6 +16,7 @@ from tests.support.placing.embedded import (
     LINKERS,
     SMALL,
     checksum,
+    compiled,
     converted,
     embed,
     linked_program,
@@ -119,6 +120,16 @@ def test_a_section_that_nothing_loads(size: int, tmp_path: Path) -> None:
         assert attempt(path) == attempt(original)
         (added,) = load(str(path)).sections_named(".added")
         assert load(str(path)).section_bytes(added) == b"content"
+
+
+def test_data_whose_large_page_has_another_segment(tmp_path: Path) -> None:
+    """Which patchelf has put there: allocators take the rest of a page of the kernel, not of the linker."""
+    need("patchelf")
+    original = compiled("program.cpp", "-fuse-ld=bfd", "-Wl,-z,max-page-size=0x200000")
+    changed, converted = tmp_path / "changed", tmp_path / "converted"
+    assert rewrite(SET_RPATH, original, changed)
+    embed(changed, converted, LARGE)
+    assert take_out(converted.read_bytes()) == changed.read_bytes()
 
 
 def test_a_section_comes_back_after_patchelf_and_removal(tmp_path: Path) -> None:
