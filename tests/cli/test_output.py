@@ -133,3 +133,34 @@ def test_raw_bytes_do_not_go_to_a_terminal(good: Path) -> None:
     os.close(terminal)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "a terminal cannot show raw bytes" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--in-place FILE --report",
+        "--check FILE --report",
+        "remove --check FILE --report",
+        "coverage FILE -o",
+        "size FILE -o",
+        "size --compare FILE FILE -o",
+        "audit FILE -o",
+        "dump FILE -o",
+        "verify --would-be FILE -o",
+        "verify --would-be FILE --report",
+    ],
+)
+def test_no_output_takes_the_place_of_an_input(words: str, tmp_path: Path) -> None:
+    """Whether the input is named, by any name, listed, or found in a directory."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    file, link, listed = tree / "file", tmp_path / "link", tmp_path / "list"
+    file.write_bytes(OBJECT.read_bytes())
+    link.symlink_to(tree)
+    listed.write_bytes(os.fsencode(f"{link}/file\0"))
+    option = "output" if words.endswith("-o") else "report"
+    refused = (2, b"", (f"cfi2sframe: error: --{option} {file} would overwrite an input or another output",))
+    names = [str(name) for name in (file, tree, link / "file", link)]
+    for name in names if "--compare" in words else [*names, f"--files-from {listed}"]:
+        assert run(*words.replace("FILE", name).split(), file) == refused
+    assert file.read_bytes() == OBJECT.read_bytes()

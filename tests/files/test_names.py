@@ -108,6 +108,29 @@ def test_what_is_named_must_be_fit_even_if_a_folder_holds_it(tmp_path: Path, *, 
     assert source.targets == (path,)
 
 
+def test_the_strictest_way_of_naming_counts(tmp_path: Path) -> None:
+    """A file may be found, listed and named; its first name stays."""
+    (path,) = fill(tmp_path, "one.o")
+    for named, listed, is_found, is_listed in (
+        ([str(tmp_path)], [], True, False),
+        ([str(tmp_path)], [path], False, True),
+        ([str(tmp_path), path], [path], False, False),
+        ([], [path], False, True),
+    ):
+        (source,) = find_sources(named, (), listed)
+        assert (source.name, source.is_found, source.is_listed) == (path, is_found, is_listed)
+        assert source.may_be_unfit == (is_found or is_listed)
+
+
+@pytest.mark.parametrize("with_archives", [True, False])
+def test_what_can_be_read_only_once_is_not_opened(tmp_path: Path, *, with_archives: bool) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    sources = find_sources(["-", str(fifo), "-"], with_archives=with_archives)
+    assert [(source.path, source.is_stream) for source in sources] == [("-", True), (str(fifo), True)]
+    assert sources[0].name == "<stdin>"
+
+
 @pytest.mark.parametrize("name", ["link", "link/", "./link//", "../{0}/link"])
 def test_a_folder_by_any_name_has_the_same_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     root = tmp_path / "root"
