@@ -69,8 +69,8 @@ def convert_for(image: ElfImage, options: Options, reader: str | None) -> Conver
         if reader is None or not conversion.data or _broken(reader, conversion) == ():
             return conversion
         # At -O0 each function has an FDE of its own; a range of -O2 may join several.
-        alone = convert_image(image, options._replace(level=0))
-        return convert_image(image, options, _refused_by(reader, alone))
+        alone = convert_image(image, options._replace(level=0), cfi=conversion.cfi)
+        return convert_image(image, options, _refused_by(reader, alone), conversion.cfi)
 
 
 def _broken(reader: str, conversion: Conversion) -> tuple[Broken, ...]:
@@ -216,9 +216,12 @@ def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options:
         return decoded
     options = options._replace(version=read_header(data).version)
     places: dict[tuple[int, int], list[int]] = {}
+    cfi: Cfi | None = None
     # Nothing in the bytes tells the errata level, and where a function is cut depends on it.
     for errata in sorted(ERRATA, reverse=True) if options.version == SFRAME_VERSION_2 else (None,):
-        for place, vaddrs in _places(convert_image(image, options._replace(errata=errata))).items():
+        conversion = convert_image(image, options._replace(errata=errata), cfi=cfi)
+        cfi = conversion.cfi
+        for place, vaddrs in _places(conversion).items():
             places.setdefault(place, vaddrs)
     starts = []
     for start, size in zip(decoded.starts, decoded.sizes, strict=True):

@@ -49,8 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     printing, debug_file = printing_of(arguments, sources), debug_file_of(arguments)
 
     def question(image: ElfImage) -> Audit:
-        with with_debug_file(image, debug_file):
-            return audit(image, arguments.source)
+        with with_debug_file(image, debug_file) as both:
+            return audit(both, arguments.source)
 
     results = collect(sources, question, process_count(arguments.jobs))
     audits = answers_in(results)

@@ -60,8 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     options, debug_file = conversion_options(arguments), debug_file_of(arguments)
 
     def question(image: ElfImage) -> Coverage:
-        with with_debug_file(image, debug_file):
-            coverage = account(convert_for(image, options, arguments.reader))
+        with with_debug_file(image, debug_file) as both:
+            coverage = account(convert_for(both, options, arguments.reader))
         # The full lists of thousands of files would not fit into memory.
         return coverage if top is None else coverage._replace(missing=coverage.largest(top))
 

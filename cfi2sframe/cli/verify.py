@@ -273,11 +273,11 @@ def _check(data: FileData, name: str, wanted: _Wanted) -> Checked:
 
     Raises `UnfitError` when the file has none, and otherwise what `decode_existing`, `convert` and `verify` raise.
     """
-    image = ElfImage(data, name)
-    has_one = wanted.section or wanted.is_conversion or image.has_sframe
-    if not has_one and existing_section(image).presence is Presence.ABSENT:
+    file = ElfImage(data, name)
+    has_one = wanted.section or wanted.is_conversion or file.has_sframe
+    if not has_one and existing_section(file).presence is Presence.ABSENT:
         raise UnfitError("no .sframe section; --would-be checks the one that convert would write")
-    with with_debug_file(image, wanted.debug_file):
+    with with_debug_file(file, wanted.debug_file) as image:
         lines, all_read_it = _verdicts(image, wanted)
         checked = _compared(image, wanted) if all_read_it else Checked(image.name, "different")
         return checked._replace(readers=lines, debug_file="" if image.debug_file is None else image.debug_file.name)

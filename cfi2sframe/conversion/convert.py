@@ -115,11 +115,15 @@ def default_section_vaddr(image: ElfImage) -> int:
 
 
 def convert_image(
-    image: ElfImage, options: Options = Options(), refused: Mapping[FdeIndex, str] = MappingProxyType({})
+    image: ElfImage,
+    options: Options = Options(),
+    refused: Mapping[FdeIndex, str] = MappingProxyType({}),
+    cfi: Cfi | None = None,
 ) -> Conversion:
     """Convert an image's CFI to an SFrame section.
 
-    `refused` has the FDEs to leave out, each with the reason. Raises `InputError` when the CFI cannot be
+    `refused` has the FDEs to leave out, each with the reason. `cfi` is what was read of `options.source` before, which
+    takes much longer than all else where it is derived from instructions. Raises `InputError` when the CFI cannot be
     used, and `RequestError` when an option does not exist, or the version cannot hold what it asks for.
     """
     check_options(options)
@@ -132,7 +136,7 @@ def convert_image(
         # shared rows would overflow that space and overwrite what follows .sframe in the output.
         level = 0
 
-    cfi = read_cfi(image, options.source).or_raise()
+    cfi = cfi or read_cfi(image, options.source).or_raise()
     code_map = map_code(image, cfi.entries, target.version)
     pieces = pieces_of(
         cfi.entries, results_by_fde(cfi.entries, lower_programs(cfi.programs, target), refused), code_map

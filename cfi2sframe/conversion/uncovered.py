@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Container
 from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING
 
 from cfi2sframe.constants.elf import SHT_SYMTAB, STT_SECTION, STT_TLS
 from cfi2sframe.constants.sframe import SFRAME_VERSION_3
@@ -27,9 +26,6 @@ from cfi2sframe.why import Reason
 
 if TYPE_CHECKING:
     from cfi2sframe.instructions.derive import Derived
-
-#: What was derived of each image: too costly to be done for each version of a section.
-_DERIVED: "Final[WeakKeyDictionary[ElfImage, Derived]]" = WeakKeyDictionary()
 
 
 def with_derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[Span], bool] | None = None) -> Cfi:
@@ -60,19 +56,17 @@ def _main_reason(cfi: Cfi) -> str:
 
 def _derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[Span], bool] | None) -> Cfi:
     """Return the CFI with what is derived as one more source, if anything is."""
-    derived = _DERIVED.get(image)
-    if derived is None:
-        # Where stubs are does not depend on the version.
-        code_map = map_code(image, cfi.entries, SFRAME_VERSION_3)
-        # Of calls that a signal handler has faked, SP is not where calls leave it.
-        program = cfi.entries.program
-        called = frozenset([fde for fde in cfi.entries.without_rules if not program(fde).cie.is_signal_frame])
-        covered, without_rules = _functions(code_map, called)
-        if next(code_outside(image, covered), None) is None:
-            return cfi._replace(underived=())
-        from cfi2sframe.instructions.derive import derive
+    # Where stubs are does not depend on the version.
+    code_map = map_code(image, cfi.entries, SFRAME_VERSION_3)
+    # Of calls that a signal handler has faked, SP is not where calls leave it.
+    program = cfi.entries.program
+    called = frozenset([fde for fde in cfi.entries.without_rules if not program(fde).cie.is_signal_frame])
+    covered, without_rules = _functions(code_map, called)
+    if next(code_outside(image, covered), None) is None:
+        return cfi._replace(underived=())
+    from cfi2sframe.instructions.derive import derive
 
-        derived = _DERIVED[image] = placeable(image, derive(image, covered, without_rules))
+    derived = placeable(image, derive(image, covered, without_rules))
     functions = derived.functions
     if is_wanted is not None:
         functions = tuple(

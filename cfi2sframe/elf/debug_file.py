@@ -8,7 +8,8 @@ looked for unless the caller asks, because the same input has to give the same b
 import os
 import struct
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from copy import copy
 from typing import Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
@@ -36,22 +37,19 @@ class _DebugLink(NamedTuple):
 
 
 @contextmanager
-def with_debug_file(image: ElfImage, where: str | None, root: str = "") -> Iterator[None]:
-    """Give an image the debug file that `find_debug_file` finds, if any, for the time of a block; None is no request.
+def with_debug_file(image: ElfImage, where: str | None, root: str = "") -> Iterator[ElfImage]:
+    """Give an image with the debug file that `find_debug_file` finds, if any, to a block; `where` None: it has none.
 
     In the block, the limits of a job allow for the size of both files. Raises what `find_debug_file` raises.
     """
     debug = None if where is None else find_debug_file(image, where, root)
     if debug is None:
-        yield
+        yield image
         return
-    image.debug_file = debug
-    try:
-        with part(stored_size(image.data) + stored_size(debug.data)):
-            yield
-    finally:
-        image.debug_file = None
-        debug.close()
+    both = copy(image)
+    both.debug_file = debug
+    with closing(debug), part(stored_size(image.data) + stored_size(debug.data)):
+        yield both
 
 
 def find_debug_file(image: ElfImage, where: str | os.PathLike[str], root: str = "") -> ElfImage | None:

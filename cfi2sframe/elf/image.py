@@ -68,7 +68,7 @@ class ElfImage:
     is_relocatable: bool
     """Whether it is an object."""
     debug_file: "ElfImage | None"
-    """The separate debug file, one more source of CFI; None until somebody sets it."""
+    """The separate debug file, one more source of CFI; None until a user sets it."""
 
     def __init__(self, data: FileData, name: str) -> None:
         self.name = name

@@ -69,8 +69,8 @@ def _run(job: Job) -> Outcome:
                 return _convert(job, image, file)
             from cfi2sframe.elf.debug_file import with_debug_file
 
-            with with_debug_file(image, job.debug_file):
-                return _convert(job, image, file)
+            with with_debug_file(image, job.debug_file) as both:
+                return _convert(job, both, file)
         finally:
             image.close()
 

@@ -101,10 +101,13 @@ class FileStore:
         if image.is_relocatable:
             raise InputError("an object, which is never mapped")
         with ExitStack() as stack:
+            both = image
             # A named file is that of one module; for a conversion, that it belongs to no other would be an error.
             with suppress(InputError):
-                stack.enter_context(with_debug_file(image, None if root is None else self._debug_file, root or ""))
-            return self._module_file(image)
+                both = stack.enter_context(
+                    with_debug_file(image, None if root is None else self._debug_file, root or "")
+                )
+            return self._module_file(both)._replace(image=image)
 
     def _module_file(self, image: ElfImage) -> ModuleFile:
         existing = existing_section(image)

@@ -74,8 +74,8 @@ def test_the_section_is_that_of_the_unstripped_file(tmp_path: Path, target: Targ
         run_tool(need("llvm-objcopy"), "--only-keep-debug", program, debug)
     whole, bare = convert(program), load(stripped)
     without = account(convert(bare)).described_size if how != "eu-strip" or target is AARCH64 else 0
-    with with_debug_file(bare, str(debug)):
-        conversion = convert(bare)
+    with with_debug_file(bare, str(debug)) as both:
+        conversion = convert(both)
         coverage = account(conversion)
         assert verify(conversion).is_clean
     assert conversion.section == whole.section
@@ -194,8 +194,8 @@ def test_go_after_the_fact(tmp_path: Path) -> None:
     stripped, debug = separated(tmp_path, program)
     bare = load(stripped)
     alone = convert(bare)
-    with with_debug_file(bare, str(debug)):
-        conversion = convert(bare)
+    with with_debug_file(bare, str(debug)) as both:
+        conversion = convert(both)
         assert verify(conversion).is_clean
         counted = account(conversion)
     assert counted.sources[".gopclntab"] == account(alone).sources[".gopclntab"]
@@ -500,7 +500,7 @@ def test_the_limits_of_a_job_allow_for_it(tmp_path: Path) -> None:
     debug = tmp_path / "debug"
     debug.write_bytes(debug_file(AMD64, (fde(AMD64, 0, 16, 16),)) + b"\1" * (4 << 20))
     image = load(program())
-    with limited(1), with_debug_file(image, str(debug)):
+    with limited(1), with_debug_file(image, str(debug)) as both:
         assert signal.getitimer(signal.ITIMER_PROF)[0] > 40
-        assert image.debug_file is not None
+        assert both.debug_file is not None
     assert image.debug_file is None
