@@ -119,7 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
             if result.has_failed:
                 say("error", result.reason, result.source.name)
             elif result.answer is not None and printing.format == "text":
-                _print(result.answer, out, is_single=is_single, is_verbose=is_verbose)
+                _print(result.source.name, result.answer, out, is_single=is_single, is_verbose=is_verbose)
         if printing.format == "json":
             out.write(json.dumps(_json_of(results), indent=1) + "\n")
     if is_verbose and not is_single:
@@ -151,13 +151,13 @@ def _data_of(result: "Result[Checked]") -> dict[str, Any]:
     return head | {"kind": kind, "reason": result.reason} | ({} if result.answer is None else result.answer._asdict())
 
 
-def _print(checked: "Checked", out: TextIO, *, is_single: bool, is_verbose: bool) -> None:
+def _print(name: str, checked: "Checked", out: TextIO, *, is_single: bool, is_verbose: bool) -> None:
     """Print what differs in a file, and with -v what is unusual."""
     lines = (*checked.lines, *(checked.note_lines if is_verbose else ()))
-    out.writelines(f"{printable(f'{checked.file}: {line}')}\n" for line in lines)
+    out.writelines(f"{printable(f'{name}: {line}')}\n" for line in lines)
     if is_verbose and is_single and (checked.function_count or not checked.readers):
         debug_file = f"; with {checked.debug_file}" if checked.debug_file else ""
-        say("info", f"{_comparison([checked])}{debug_file}", checked.file)
+        say("info", f"{_comparison([checked])}{debug_file}", name)
 
 
 def _json_of(results: "Sequence[Result[Checked]]") -> dict[str, Any]:
@@ -244,7 +244,6 @@ class Checked(NamedTuple):
     counted.
     """
 
-    file: str
     status: str
     function_count: int = 0
     point_count: int = 0
@@ -279,7 +278,7 @@ def _check(data: FileData, name: str, wanted: _Wanted) -> Checked:
         raise UnfitError("no .sframe section; --would-be checks the one that convert would write")
     with with_debug_file(file, wanted.debug_file) as image:
         lines, all_read_it = _verdicts(image, wanted)
-        checked = _compared(image, wanted) if all_read_it else Checked(image.name, "different")
+        checked = _compared(image, wanted) if all_read_it else Checked("different")
         return checked._replace(readers=lines, debug_file="" if image.debug_file is None else image.debug_file.name)
 
 
@@ -309,7 +308,7 @@ def _compared(image: ElfImage, wanted: _Wanted) -> Checked:
     )
     status = "different" if differences else "clean" if result.is_compared else "uncompared"
     counts = (result.function_count, result.point_count, result.judged._asdict(), result.left_out_count)
-    return Checked(image.name, status, *counts, differences, notes, reason="" if result.is_compared else _NOT_COMPARED)
+    return Checked(status, *counts, differences, notes, reason="" if result.is_compared else _NOT_COMPARED)
 
 
 def _section(image: ElfImage, wanted: _Wanted) -> DecodedSection:

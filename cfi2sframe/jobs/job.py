@@ -6,6 +6,7 @@ Removing a section is the same flow with other bytes to write.
 
 import gc
 import os
+from contextlib import nullcontext
 from functools import partial
 from typing import Final
 
@@ -21,7 +22,7 @@ from cfi2sframe.files.write import InputFile, open_input
 from cfi2sframe.jobs.output import copy_input, failed_outcome, write_elf
 from cfi2sframe.jobs.records import Job, Outcome, SkipKind
 from cfi2sframe.jobs.stamps import up_to_date
-from cfi2sframe.process.guard import limited, unlimited
+from cfi2sframe.process.guard import limited
 
 #: How often to try a file that others change in the meantime.
 _ATTEMPT_COUNT: Final = 3
@@ -55,7 +56,8 @@ def run_job(job: Job) -> Outcome:
 
 
 def _run(job: Job) -> Outcome:
-    limits = unlimited if job.raises else limited
+    # Signals and limits of the process belong to the caller of the library.
+    limits = nullcontext if job.raises else limited
     path = job.source.targets[0] if job.output is None else job.source.path
     with open_input(path, in_place=job.output is None) as (data, file), limits(stored_size(data)):
         image = ElfImage(data, job.source.name)

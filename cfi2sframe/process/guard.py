@@ -107,12 +107,6 @@ def _limit_memory(size: int, hard: int) -> None:
 
 
 @contextmanager
-def unlimited(_input_size: int) -> Iterator[None]:
-    """Set no limits: signals and limits belong to the caller of the library."""
-    yield
-
-
-@contextmanager
 def part(input_size: int, *, has_parts: bool = True) -> Iterator[None]:
     """Give a block that reads another file limits of its own (see `limited`), if the job has any, and parts.
 

@@ -83,11 +83,11 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
     """Convert, and pass messages on as the variables ask; return the exit status."""
     from cfi2sframe.cli.outcomes import exit_status, say_outcome
     from cfi2sframe.cli.verbs import status_of
+    from cfi2sframe.files.source import named_source
     from cfi2sframe.jobs.job import run_job
 
     def convert(job: "Job") -> int:
         outcome = run_job(job)
-        # The account is for a summary, too.
         say_outcome(outcome, is_single=True, is_verbose=job.wants_account, only_checks=False)
         return exit_status(outcome)
 
@@ -99,7 +99,9 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
                 return EXIT_SUCCESS
             has_log = bool(os.environ.get("CFI2SFRAME_LOG"))
             job = _job_of(path, [*["--verbose"] * has_log, *options])
-            status = status_of(lambda: convert(job))
+            # Nothing is wrong with a file of another machine.
+            source = named_source(path)._replace(is_listed=True)
+            status = status_of(lambda: convert(job._replace(source=source)))
         except (Cfi2SFrameError, OSError) as error:
             status = EXIT_UNUSABLE
             said.write(message(role, "error", reason_of(error), path))
@@ -111,11 +113,13 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
 
 
 def _job_of(path: str, options: Sequence[str]) -> "Job":
-    """Return what convert is asked for. Raises `RequestError` where the user's flags ask for more than a section."""
+    """Return what convert does with a file; -v asks for an account.
+
+    Raises `RequestError` where the user's flags ask for more than a section.
+    """
     from cfi2sframe.cli.convert import job_of
     from cfi2sframe.cli.parsers import verb_parser
     from cfi2sframe.cli.verbs import parse
-    from cfi2sframe.files.source import named_source
 
     flags = os.environ.get(FLAGS, "")
     said = io.StringIO()
@@ -132,8 +136,7 @@ def _job_of(path: str, options: Sequence[str]) -> "Job":
         raise RequestError(f"{FLAGS}: not valid convert options: {why or flags}") from None
     if arguments.inputs != [path] or arguments.files_from or arguments.report or arguments.check:
         raise RequestError(f"{FLAGS}: {flags}: only options that determine the section are possible")
-    # Nothing is wrong with a file of another machine.
-    return job._replace(source=named_source(path)._replace(is_listed=True), wants_account=arguments.verbose)
+    return job._replace(wants_account=arguments.verbose)
 
 
 def fault_of_flags() -> str:
