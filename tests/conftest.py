@@ -7,7 +7,6 @@ import random
 import resource
 import signal
 import subprocess
-import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -32,10 +31,6 @@ if not os.access(".", os.W_OK):
     settings.register_profile("dev", settings.get_profile("dev"), database=None)
 settings.register_profile("ci", settings.get_profile("dev"), max_examples=120, derandomize=True, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
-
-# The linker's LD_PRELOAD, make and lines of `#!` cannot name a path with a space.
-if " " in tempfile.gettempdir():
-    os.environ["TMPDIR"] = tempfile.tempdir = "/tmp"  # noqa: S108 - as without the variable
 
 # Users' programs buffer their output.
 os.environ.pop("PYTHONUNBUFFERED", None)

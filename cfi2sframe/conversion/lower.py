@@ -233,7 +233,7 @@ def _default_saved_limit(rule: Rule, target: Target, of_expression: Reason, of_r
     """Return why a default row's RA or FP word cannot express a rule."""
     arch = target.arch
     if rule.register is None:
-        # To readers an offset of 0 means "not saved"; no compiler saves a register at the CFA itself.
+        # To readers an offset of 0 means "not saved"; libffi's assembly for AArch64 saves FP at the CFA itself.
         if rule.offset == 0 or (arch.pads_ra and rule.offset & 1):
             return Why(Reason.OFFSET_RANGE, rule.equation(arch))
         return None

@@ -63,9 +63,9 @@ def test_an_unforeseen_error_is_one_line() -> None:
 def test_a_deleted_directory_is_the_one_that_is_named(tmp_path: Path) -> None:
     """No message blames standard output."""
     (tmp_path / "file").write_bytes(OBJECT)
-    script = f"cd {tmp_path}/gone && rmdir {tmp_path}/gone && {sys.executable} -m cfi2sframe"
-    for words in ("--in-place file", "-r --in-place .", f"dump {tmp_path}/file -o out", "size ."):
+    script = f'cd "$0/gone" && rmdir "$0/gone" && {sys.executable} -m cfi2sframe'
+    for words in ("--in-place file", "-r --in-place .", 'dump "$0/file" -o out', "size ."):
         (tmp_path / "gone").mkdir()
-        done = subprocess.run(["sh", "-c", f"{script} {words}"], env={**os.environ, "PYTHONPATH": str(ROOT)},
+        done = subprocess.run(["sh", "-c", f"{script} {words}", tmp_path], env={**os.environ, "PYTHONPATH": str(ROOT)},
                               capture_output=True, text=True, check=False)  # fmt: skip
         assert (done.returncode, done.stderr) == (3, "cfi2sframe: .: error: No such file or directory\n"), words

@@ -78,7 +78,7 @@ RUNS: Final = {
     "verify": (("verify", "--would-be", "-v", "ls0"), {0}),
     "dump": (("dump", "program"), {0}),
     "remove": (("remove", "program", "-o", "out"), {0}),
-    "size": (("size", ".", "-j", "2", "--format", "html", "-o", "out"), {0}),
+    "size": (("size", ".", "-j", "2", "--format", "html", "-o", "page"), {0}),
     "compare": (("size", "--compare", "ls0", "ls1", "-j", "2"), {0}),
     "trace": (("trace", "core", "--format", "json"), {0}),
     "in place": (("--in-place", "-r", "--for", "ld", ".", "-j", "2", "--report", "report"), {0}),

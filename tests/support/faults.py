@@ -157,7 +157,8 @@ class Faults(NamedTuple):
         variables = {"FAULTS": ",".join(faults), "FAULTS_MARK": str(self.mark), "FAULTS_GO": str(self.word)}
         if file is not None:
             variables["FAULTS_FILE"] = str(file)
-        return {"LD_PRELOAD": str(self.library), **variables}
+        # A path in LD_PRELOAD ends at a space; a name is looked for.
+        return {"LD_PRELOAD": self.library.name, "LD_LIBRARY_PATH": str(self.library.parent), **variables}
 
     @property
     def mark(self) -> Path:

@@ -35,9 +35,9 @@ def test_output_of(words: list[str], output: str) -> None:
 
 def test_output_of_response_files(tmp_path: Path) -> None:
     (tmp_path / "inner").write_text('\'-o\' "a b"\\"c\n')
-    (tmp_path / "outer").write_text(f"x.o @{tmp_path}/inner y.o")
+    (tmp_path / "outer").write_text(f"x.o '@{tmp_path}/inner' y.o")
     assert output_of([f"@{tmp_path}/outer"]) == 'a b"c'
-    (tmp_path / "circle").write_text(f"-o X @{tmp_path}/circle")
+    (tmp_path / "circle").write_text(f"-o X '@{tmp_path}/circle'")
     assert output_of([f"@{tmp_path}/circle"]) == "X"
     (tmp_path / "flags").write_text("-Wl,--gc-sections")
     assert is_for_driver([f"@{tmp_path}/flags"])
@@ -69,7 +69,7 @@ def expanded(*words: str) -> list[str]:
 def test_files_stand_for_their_words(tmp_path: Path) -> None:
     inner, outer = tmp_path / "inner", tmp_path / "outer"
     inner.write_text("c 'd e'\n")
-    outer.write_text(f"b @{inner} f @missing")
+    outer.write_text(f"b '@{inner}' f @missing")
     assert expanded("a", f"@{outer}", "@", "@missing", "x@y", f"@{tmp_path}") == [
         *("a", "b", "c", "d e", "f", "@missing"),
         *("@", "@missing", "x@y", f"@{tmp_path}"),
@@ -102,18 +102,18 @@ def test_words_of_a_file(text: str, words: list[str] | None, tmp_path: Path) -> 
 
 def test_files_that_name_themselves_come_to_an_end(tmp_path: Path) -> None:
     loop = tmp_path / "loop"
-    loop.write_text(f"@{loop} word")
+    loop.write_text(f"'@{loop}' word")
     assert expanded(f"@{loop}") == [f"@{loop}", "word"]
 
 
 def test_lists_that_name_one_another_over_and_over(tmp_path: Path) -> None:
     """Five files of some bytes stand for a million words, and 3,000 for a stack that is as deep."""
     for number in range(5):
-        (tmp_path / f"{number}").write_text(f"@{tmp_path}/{number + 1} " * 20)
+        (tmp_path / f"{number}").write_text(f"'@{tmp_path}/{number + 1}' " * 20)
     (tmp_path / "5").write_text("word " * 20)
     assert len(expanded(f"@{tmp_path}/0")) < 2000 * 20
     for number in range(3000):
-        (tmp_path / f"deep{number}").write_text(f"@{tmp_path}/deep{number + 1}")
+        (tmp_path / f"deep{number}").write_text(f"'@{tmp_path}/deep{number + 1}'")
     assert len(expanded(f"@{tmp_path}/deep0")) == 1
 
 

@@ -110,9 +110,10 @@ def libraries_of(*programs: Path) -> dict[str, Path]:
 def variables_of(sampler: Path, report: Path, libraries: str, interval_us: int = 499) -> dict[str, str]:
     """Return the variables with which a program is sampled; no interval: the program takes its samples itself."""
     report.unlink(missing_ok=True)
+    # A path in LD_PRELOAD ends at a space; a name is looked for.
     return {
-        "LD_LIBRARY_PATH": libraries,
-        "LD_PRELOAD": str(sampler),
+        "LD_LIBRARY_PATH": f"{libraries}:{sampler.parent}",
+        "LD_PRELOAD": sampler.name,
         "CONSUMER_OUT": str(report),
         "CONSUMER_INTERVAL_US": str(interval_us),
     }
