@@ -11,13 +11,10 @@ from cfi2sframe.cli.options import (
     add_inputs,
     add_option,
     add_source,
-    debug_file_of,
-    process_count,
     sources_of,
 )
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.cli.results import add_output, answers_in, collect, printing_of, publish
-from cfi2sframe.elf.debug_file import with_debug_file
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.report.audit import audit_report
 from cfi2sframe.report.tables import FORMATS
@@ -46,13 +43,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Audit all files; return the worst file's exit status."""
     sources = sources_of(arguments, with_archives=True)
-    printing, debug_file = printing_of(arguments, sources), debug_file_of(arguments)
+    printing = printing_of(arguments, sources)
 
     def question(image: ElfImage) -> Audit:
-        with with_debug_file(image, debug_file) as both:
-            return audit(both, arguments.source)
+        return audit(image, arguments.source)
 
-    results = collect(sources, question, process_count(arguments.jobs))
+    results = collect(arguments, sources, question)
     audits = answers_in(results)
     report = partial(audit_report, audits, with_undecided=arguments.verbose)
     status = publish(results, report, printing, "none of these files has CFI")

@@ -12,14 +12,11 @@ from cfi2sframe.cli.options import (
     add_inputs,
     add_option,
     conversion_options,
-    debug_file_of,
     percentage,
-    process_count,
     sources_of,
 )
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.cli.results import add_output, answers_in, collect, count_or_all, printing_of, publish
-from cfi2sframe.elf.debug_file import with_debug_file
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.report.coverage import Coverage, account
 from cfi2sframe.report.coverage_report import coverage_report
@@ -57,15 +54,14 @@ def run(arguments: argparse.Namespace) -> int:
     printing = printing_of(arguments, sources)
     # Formats for programs have all places.
     top = None if printing.format in ("json", "csv") else arguments.top
-    options, debug_file = conversion_options(arguments), debug_file_of(arguments)
+    options = conversion_options(arguments)
 
     def question(image: ElfImage) -> Coverage:
-        with with_debug_file(image, debug_file) as both:
-            coverage = account(convert_for(both, options, arguments.reader))
+        coverage = account(convert_for(image, options, arguments.reader))
         # The full lists of thousands of files would not fit into memory.
         return coverage if top is None else coverage._replace(missing=coverage.largest(top))
 
-    results = collect(sources, question, process_count(arguments.jobs))
+    results = collect(arguments, sources, question)
     accounts = answers_in(results)
     status = publish(results, partial(coverage_report, accounts, top=top), printing, "none of these files has CFI")
     under = [each for each in accounts if each.code_percent < (limit or 0)]

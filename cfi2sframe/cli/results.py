@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TextIO, TypeV
 
 from cfi2sframe import __version__
 from cfi2sframe.cli.messages import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM, exit_status_of, fail, say, worst
-from cfi2sframe.cli.options import add_option, check_apart, write_text
+from cfi2sframe.cli.options import add_option, check_apart, debug_file_of, process_count, write_text
 from cfi2sframe.cli.progress import watched
 from cfi2sframe.constants.elf import ELF_MAGIC
 from cfi2sframe.elf.contents import FileData
+from cfi2sframe.elf.debug_file import with_debug_file
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import stored_size
 from cfi2sframe.errors import CostError, ErrorKind, RequestError, is_out_of_memory, kind_of, reason_of
@@ -264,10 +265,21 @@ def each_result(sources: Sequence[Source], question: Question[Answer], count: in
 # Reports of all files
 
 
-def collect(sources: Sequence[Source], question: Callable[[ElfImage], Answer], count: int) -> list[Result[Answer]]:
-    """Ask all files in `count` processes; report those that fail, and go on."""
+def collect(
+    arguments: argparse.Namespace, sources: Sequence[Source], question: Callable[[ElfImage], Answer]
+) -> list[Result[Answer]]:
+    """Ask all files, each with its debug file if the arguments name one; report those that fail, and go on.
+
+    Raises what `debug_file_of` raises.
+    """
+    debug_file = debug_file_of(arguments)
+
+    def ask(data: FileData, name: str) -> Answer:
+        with with_debug_file(ElfImage(data, name), debug_file) as image:
+            return question(image)
+
     results: list[Result[Answer]] = []
-    for result in each_result(sources, lambda data, name: question(ElfImage(data, name)), count):
+    for result in each_result(sources, ask, process_count(arguments.jobs)):
         results.append(result)
         if result.has_failed:
             say("error", result.reason, result.source.name)

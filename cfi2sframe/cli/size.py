@@ -14,7 +14,6 @@ from cfi2sframe.cli.options import (
     add_option,
     conversion_options,
     percentage,
-    process_count,
     sources_of,
 )
 from cfi2sframe.cli.parsers import describe
@@ -76,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         conversion = convert_for(image, options, arguments.reader)
         return measure(conversion, padding_size(conversion))
 
-    collected = [collect(sources, question, process_count(arguments.jobs)) for sources in groups]
+    collected = [collect(arguments, sources, question) for sources in groups]
     results, sizes = list(chain.from_iterable(collected)), [answers_in(each) for each in collected]
     if compared:
         report = partial(comparison_report, *sizes, top=top)

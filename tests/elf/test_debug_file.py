@@ -15,6 +15,7 @@ import pytest
 from cfi2sframe import account, convert, convert_file, load, verify
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.api import decode_existing
+from cfi2sframe.cli.parsers import VERBS, verb_parser
 from cfi2sframe.elf.debug_file import find_debug_file, with_debug_file
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import InputError, UnfitError
@@ -105,6 +106,15 @@ def test_written_into_the_program_and_verified(tmp_path: Path) -> None:
     assert run("verify", tmp_path / "last", "--debug-file", debug).status == 0
 
 
+def test_no_verb_that_takes_it_forgets_it(tmp_path: Path) -> None:
+    path, missing = built(tmp_path), tmp_path / "nosuch"
+    verbs = [verb for verb in VERBS if "--debug-file" in verb_parser(verb).format_help()]
+    words = {"convert": ("--check", path), "trace": ("--pid", "1")}
+    found = {verb: run(verb, *words.get(verb, (path,)), "--debug-file", missing).err for verb in verbs}
+    message = f"cfi2sframe: {missing}: error: No such file or directory"
+    assert found == dict.fromkeys(("convert", "verify", "coverage", "size", "audit", "trace"), (message,))
+
+
 def test_reports_name_it(tmp_path: Path) -> None:
     stripped, debug = separated(tmp_path, built(tmp_path))
     report = json.loads(run("coverage", "--format", "json", stripped, "--debug-file", "auto").out)
@@ -115,6 +125,9 @@ def test_reports_name_it(tmp_path: Path) -> None:
     counts = [int(text.split(" instructions")[0].split()[-1].replace(",", "")) for text in audited]
     assert counts[1] > counts[0] + 20
     assert "none contradicts" in audited[1]
+    sizes = [run("size", "--format", "json", stripped, *more).out for more in ((), ("--debug-file", debug))]
+    without, with_debug = (json.loads(text)["files"][0] for text in sizes)
+    assert with_debug["function_count"] > without["function_count"]
     lines = tmp_path / "lines"
     run("convert", "--check", stripped, "--debug-file", debug, "--report", lines)
     assert json.loads(lines.read_text())["account"]["debug_file"] == str(debug)
