@@ -2,11 +2,11 @@
 """Conversion, one line for each stage: from an image to a section and the outcome of every FDE.
 
 bytes -> CIEs and FDEs -> rows                                      read_cfi
-      -> frame rows, or the reason why not                          lower_programs, results_of
+      -> frame rows, or the reason why not                          lower_programs, results_by_fde
       -> who holds an address: an FDE, a stub or padding            map_code
       -> pieces: what the target can say of each address            pieces_of
       -> functions, over padding -> ranges (-O2)                    place_functions, make_ranges
-      -> bytes                                                      store_rows, write
+      -> bytes                                                      store_rows, write_section
 """
 
 from bisect import bisect_right

@@ -49,10 +49,13 @@ class Missing(NamedTuple):
 
 
 class MissingSum(NamedTuple):
-    """The missing places of one kind for one reason, and the bytes that nothing else describes."""
+    """The missing places of one kind for one reason, and the bytes that nothing else describes.
+
+    `kind` and `message` are those of `Missing`.
+    """
 
     kind: str
-    reason: str
+    message: str
     place_count: int
     size: int
 

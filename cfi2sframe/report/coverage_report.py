@@ -70,9 +70,9 @@ def add_accounts(accounts: Sequence[Coverage]) -> Coverage:
     places, sizes, dropped = Counter[tuple[str, str]](), Counter[tuple[str, str]](), Counter[str]()
     for each in accounts:
         dropped.update(each.dropped)
-        for kind, reason, count, size in each.missing_sums:
-            places[kind, reason] += count
-            sizes[kind, reason] += size
+        for kind, message, count, size in each.missing_sums:
+            places[kind, message] += count
+            sizes[kind, message] += size
     found = sorted((MissingSum(*key, places[key], sizes[key]) for key in places), key=lambda item: -item.size)
     return first._replace(
         file=counted(len(accounts), "file"),
@@ -139,7 +139,7 @@ def _table_of_several(accounts: Sequence[Coverage], total: Coverage) -> Table:
 
 def _why_tables(coverage: Coverage) -> list[Table]:
     columns = (Column("bytes", ","), Column("places", ","), Column("what"), Column("why"))
-    rows = [(size, count, kind, reason) for kind, reason, count, size in coverage.missing_sums]
+    rows = [(size, count, kind, message) for kind, message, count, size in coverage.missing_sums]
     total = (sum(row[0] for row in rows), sum(row[1] for row in rows), "", "")
     return [Table("What is missing, and why", columns, rows, total)] if rows else []
 
