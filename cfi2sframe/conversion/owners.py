@@ -9,7 +9,7 @@ first in the section. For stubs, instructions override the CFI.
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import chain, pairwise
-from operator import add
+from operator import attrgetter
 from typing import NamedTuple, cast
 
 from cfi2sframe.conversion.reasons import Fate
@@ -33,6 +33,14 @@ class Ranges(NamedTuple):
     sizes: Sequence[int]
     programs: Sequence[ProgramIndex]
     groups: Sequence[Sequence[FdeIndex]]
+
+
+class _Claim(NamedTuple):
+    """The range of an FDE."""
+
+    start: int
+    end: int
+    fde: FdeIndex
 
 
 class Resolved(NamedTuple):
@@ -64,43 +72,49 @@ def owners_of_code(entries: CfiEntries, image: ElfImage) -> Resolved:
 def resolve_overlaps(ranges: Ranges, not_code: Callable[[Sequence[int], Sequence[int]], list[int]]) -> Resolved:
     """Give each address to one FDE at most.
 
-    `not_code(starts, ends)` returns the indices of the ranges that are not executable; `starts` ascend.
+    `not_code(starts, ends)` returns the indices of the ranges that are not executable.
     """
     order = sorted(sorted(chain.from_iterable(ranges.groups)), key=ranges.starts.__getitem__)
-    starts, sizes = list(map(ranges.starts.__getitem__, order)), list(map(ranges.sizes.__getitem__, order))
-    ends = list(map(add, starts, sizes))
-    dropped = {order[place]: Fate.DISCARDED for place in not_code(starts, ends)}
-    if 0 in sizes:
-        dropped |= {fde: Fate.EMPTY for fde, size in zip(order, sizes, strict=True) if size == 0}
-    usable = list(zip(starts, ends, order, strict=True))
-    if dropped:
-        usable = [each for each in usable if each[2] not in dropped]
-    if all(end <= following for (_, end, _), (following, _, _) in pairwise(usable)):
-        return Resolved(RangeMap(None, usable), dropped)
+    claims = [_Claim(ranges.starts[fde], ranges.starts[fde] + ranges.sizes[fde], fde) for fde in order]
+    discarded = not_code([claim.start for claim in claims], [claim.end for claim in claims])
+    dropped = {order[place]: Fate.DISCARDED for place in discarded}
+    dropped |= {fde: Fate.EMPTY for start, end, fde in claims if start == end}
+    claims = [claim for claim in claims if claim.fde not in dropped] if dropped else claims
+    if all(claim.end <= following.start for claim, following in pairwise(claims)):
+        return Resolved(RangeMap(None, claims), dropped)
     ranks = {fde: rank for rank, group in enumerate(ranges.groups) for fde in group}
-    owners: RangeMap[FdeIndex | None] = RangeMap(None, _sweep(usable, ranks))
+    owners: RangeMap[FdeIndex | None] = RangeMap(None, _sweep(claims, ranks))
+    return Resolved(owners, dropped | _fates_of_losers(claims, ranks, ranges.programs, owners))
+
+
+def _fates_of_losers(
+    claims: Sequence[_Claim],
+    ranks: Mapping[FdeIndex, int],
+    programs: Sequence[ProgramIndex],
+    owners: RangeMap[FdeIndex | None],
+) -> dict[FdeIndex, Fate]:
+    """Return what became of the FDEs that claim code and own none of it."""
+    found: dict[FdeIndex, Fate] = {}
     owning, seen = set(owners.values), set[tuple[int, int, int, int]]()
-    for start, end, fde in sorted(usable, key=lambda each: each[2]):
-        content = ranks[fde], start, end, ranges.programs[fde]
+    for start, end, fde in sorted(claims, key=attrgetter("fde")):
+        content = ranks[fde], start, end, programs[fde]
         if fde not in owning:
             others = [other for other in owners.within(start, end) if other is not None]
             reason = Fate.BETTER_SOURCE if all(ranks[other] < ranks[fde] for other in others) else Fate.SHADOWED
-            dropped[fde] = Fate.DUPLICATE if content in seen else reason
+            found[fde] = Fate.DUPLICATE if content in seen else reason
         seen.add(content)
-    return Resolved(owners, dropped)
+    return found
 
 
-def _sweep(
-    usable: Sequence[tuple[int, int, FdeIndex]], ranks: Mapping[FdeIndex, int]
-) -> list[tuple[int, int, FdeIndex]]:
-    """Return the ranges that FDEs own of ranges in ascending order of their starts, by the ranks of their sources."""
+def _sweep(claims: Sequence[_Claim], ranks: Mapping[FdeIndex, int]) -> list[tuple[int, int, FdeIndex]]:
+    """Return the ranges that FDEs own of claims in ascending order of their starts, by the ranks of their sources."""
     # The range whose source is best is first, of these the one that starts last, and then the first in the section.
     open_ranges: list[tuple[int, int, FdeIndex, int]] = []
     owned: list[tuple[int, int, FdeIndex]] = []
     at = 0
-    for edge, next_edge in pairwise(sorted({edge for start, end, _ in usable for edge in (start, end)})):
-        while at < len(usable) and usable[at][0] == edge:
-            start, end, fde = usable[at]
+    for edge, next_edge in pairwise(sorted({edge for start, end, _ in claims for edge in (start, end)})):
+        while at < len(claims) and claims[at].start == edge:
+            start, end, fde = claims[at]
             heappush(open_ranges, (ranks[fde], -start, fde, end))
             at += 1
         while open_ranges and open_ranges[0][3] <= edge:

@@ -7,8 +7,8 @@ objects from linked files. `ElfImage.place` maps such an address back to a secti
 """
 
 import struct
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -214,21 +214,14 @@ class ElfImage:
         index = bisect_right(self._code_load_starts, vaddr) - 1
         return self._code_loads[index].end_vaddr if index >= 0 and not self.is_relocatable else 0
 
-    def not_code(self, starts: Sequence[int], ends: Sequence[int]) -> list[int]:
-        """Return the numbers of the ranges that do not start in code, or end past it; `starts` ascend."""
-        edges = {*self._code_starts, *[code.end_vaddr for code in self.code_ranges], *self._code_load_starts}
-        found: list[int] = []
-        first = 0
-        # Between two edges, all code has one end.
-        for edge in (*sorted(edges), 1 << 64):
-            last = bisect_left(starts, edge, first)
-            code_end = self.code_end_of(starts[first]) if first < last else None
-            if code_end is None:
-                found += range(first, last)
-            elif max(ends[first:last]) > code_end:
-                found += [number for number in range(first, last) if ends[number] > code_end]
-            first = last
-        return found
+    def not_code(self, starts: Iterable[int], ends: Iterable[int]) -> list[int]:
+        """Return the numbers of the ranges that do not start in code, or end past it."""
+        code_ends = map(self.code_end_of, starts)
+        return [
+            number
+            for number, (code_end, end) in enumerate(zip(code_ends, ends, strict=True))
+            if code_end is None or end > code_end
+        ]
 
     def section_at(self, vaddr: int) -> ElfSection | None:
         """Return the allocated section that holds an address."""

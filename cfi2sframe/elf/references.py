@@ -60,7 +60,10 @@ def referred_addresses(image: ElfImage, *, with_static: bool = True) -> set[int]
 
 
 def words_of(data: Buffer, byte_order: ByteOrder, count: int) -> "array[int]":
-    """Return the 64-bit words of a table, as many as whole records of `count` words have."""
+    """Return the 64-bit words of a table, as many as whole records of `count` words have.
+
+    An array has 8 bytes for each, where a tuple would have 40: all that is loaded may be read so.
+    """
     words = array("Q")
     words.frombytes(data[: len(data) // (8 * count) * 8 * count])
     if sys.byteorder != ("little" if byte_order == "<" else "big"):

@@ -161,7 +161,8 @@ class _RowEncoder:
         order = arch.byte_order
         self._pack_attribute = struct.Struct(order + _ATTRIBUTE).pack
         self._pack_start = [struct.Struct(order + code).pack for code in _CODES]
-        #: By list of states, of which few are distinct, and by whether the function is flexible.
+        #: By list of states, and whether the function is flexible. Without, writing the rows of libz3 at -O0 takes 1.9
+        #: times as long.
         # Not of a bound method (see `Lowering`).
         self._tails = cache(partial(_tails_of, tail_of=cache(partial(row_tail, arch=arch))))
 

@@ -37,7 +37,7 @@ def section_column(section: Section, others: Sequence[int]) -> tuple[RangeMap[in
     """
     column, answers = RangeMap(0), Distinct[FoundState | None](None)
 
-    # Few lists of states are distinct.
+    # Without this memo, it takes 1.7 times as long for libz3 at -O0.
     @cache
     def answers_of(attributes: Attributes, states: tuple[FrameState | None, ...]) -> list[int]:
         return [answers.number_of(FoundState(attributes, state)) for state in states]
