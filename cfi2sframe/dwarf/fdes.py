@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import pairwise
-from operator import add, attrgetter, itemgetter
+from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple, NewType, cast
 
 from cfi2sframe.abi import Arch
@@ -285,15 +285,12 @@ class EntriesReader:
 
     def clip_at_ends_of_code(self) -> dict[int, int]:
         """Take what is past the code from FDEs that reach over its end; return how many bytes each has lost."""
-        order = sorted(range(len(self.starts)), key=self.starts.__getitem__)
-        starts = list(map(self.starts.__getitem__, order))
-        ends = list(map(add, starts, map(self.sizes.__getitem__, order)))
         clipped: dict[int, int] = {}
-        for place in self.image.not_code(starts, ends):
-            end = self.image.code_end_of(starts[place])
-            if end is not None:
-                self.sizes[order[place]] = end - starts[place]
-                clipped[order[place]] = ends[place] - end
+        for fde, (start, size) in enumerate(zip(self.starts, self.sizes, strict=True)):
+            end = self.image.code_end_of(start)
+            if end is not None and start + size > end:
+                self.sizes[fde] = end - start
+                clipped[fde] = start + size - end
         return clipped
 
     def empty_discarded(self) -> None:

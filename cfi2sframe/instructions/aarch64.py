@@ -233,34 +233,44 @@ def _sum(ops: list[str], register: int, source: int, sign: int) -> tuple[Step, .
 
 def _with_memory(name: str, ops: list[str], inside: list[str], after: str) -> Effect | None:
     """Return the effect of an instruction with an operand in memory: what is in brackets, and what follows these."""
-    base = _register(inside, 0)[0]
-    offset = 0 if len(inside) == 1 else number(inside[1]) if inside[-1] != "mul vl" else None
-    index = NOTHING if offset is not None else _register(inside, 1)[0]
-    is_known = index != NOTHING or (base != NOTHING and offset is not None)
-    memory = Storage(base, index, offset or 0, _LARGEST, is_known=is_known)
-    # The base's value afterwards, counted from the one before; with "!", it is moved first.
-    moved = offset if after[:1] == "!" else number(after[2:]) if after[:2] == ", " else 0
-    if base == NOTHING or moved == 0:
-        back: tuple[Step, ...] = ()
-    elif moved is None:
-        back = (Step(Op.MOVE_FRAME, SP),) if base == SP else forget(base)
-    else:
-        back = (Step(Op.MOVE, base, base, moved),)
+    memory = _storage(inside)
+    back = _written_back(memory, after)
     registers = [_register(ops, place)[0] for place in range(len(ops))]
     if (found := _LOAD.fullmatch(name)) is not None:
         return Effect((*_loads(ops, memory, found[1] or found[2] or ""), *back))
     if (found := _STORE.fullmatch(name)) is not None:
-        sources = [NOTHING if register == base and back else register for register in registers]
+        sources = [NOTHING if register == memory.base and back else register for register in registers]
         return Effect((*_stores(ops, sources, memory, found[1] or ""), *back))
     if name in ("ldraa", "ldrab"):
         # The base becomes the sum with the authenticated address, or one that faults.
-        return Effect(forget(registers[0], base if back else NOTHING))
+        return Effect(forget(registers[0], memory.base if back else NOTHING))
     size = _SVE_SIZE if ops and ops[0].lstrip("{")[:1] in ("z", "p") else _LARGEST
     stored = () if _NO_STORE.fullmatch(name) else memory.stored(size)
     if name.startswith("st"):
         # Only those tell in a register whether they have stored.
         registers = registers[:1] if name.startswith(("stx", "stlx", "st64bv")) else []
     return Effect((*stored, *forget(*registers), *back))
+
+
+def _storage(inside: list[str]) -> Storage:
+    """Return the operand in memory that is in brackets: a base and, perhaps, a number or another register."""
+    base = _register(inside, 0)[0]
+    offset = 0 if len(inside) == 1 else number(inside[1]) if inside[-1] != "mul vl" else None
+    index = NOTHING if offset is not None else _register(inside, 1)[0]
+    is_known = index != NOTHING or (base != NOTHING and offset is not None)
+    return Storage(base, index, offset or 0, _LARGEST, is_known=is_known)
+
+
+def _written_back(memory: Storage, after: str) -> tuple[Step, ...]:
+    """Return what moves the base, as what follows the brackets says: by the number in them, or another one."""
+    base, moved = memory.base, number(after[2:]) if after[:2] == ", " else 0
+    if after[:1] == "!":
+        moved = memory.offset if memory.is_known and memory.index == NOTHING else None
+    if base == NOTHING or moved == 0:
+        return ()
+    if moved is None:
+        return (Step(Op.MOVE_FRAME, SP),) if base == SP else forget(base)
+    return (Step(Op.MOVE, base, base, moved),)
 
 
 def _loads(ops: list[str], memory: Storage, part: str) -> list[Step]:

@@ -88,39 +88,38 @@ def after(state: State, steps: tuple[Step, ...], vaddr: int, arch: Arch, kept: i
     the instruction.
     `kept` bytes below SP are remembered when it moves up.
     """
-    for step in steps:
-        if step.op is not Op.FORGET or step.register in state:
-            break
-    else:
+    if all(step.op is Op.FORGET and step.register not in state for step in steps):
         return state
     new = dict(state)
-    sp = arch.sp_register
     for step in steps:
         if step.op is Op.STORE:
             _store(new, step)
-        if step.op is Op.STORE or step.op is Op.COMPARE:
-            continue
-        value = _result(new, step)
-        if step.register == RA_SIGN_STATE and value == new.get(RA_SIGN_STATE) == (NUMBER, 0):
-            # An RA that is not signed is not authenticated: it was signed before.
-            raise RefusedError(Reason.NOT_PROVEN)
-        if value is None and (step.op is Op.ADD or step.op is Op.MOVE_FRAME):
-            old = new.get(step.register)
-            if old is not None and _is_in_frame(old):
-                # Another address in the frame, or below it: what is counted from there is known again.
-                _forget_base(new, vaddr, sp)
-                value = (vaddr, 0)
-        _set(new, step.register, value)
-        if step.register == sp:
-            if value is None or not _is_in_frame(value):
-                if new.get(arch.fp_register, _NO_ADDRESS)[0] != CFA:
-                    raise RefusedError(Reason.UNKNOWN)
-                # Another stack, perhaps. Only what comes back from there returns.
-                _forget_base(new, vaddr, sp)
-                value = new[sp] = (vaddr, 0)
-            _drop_popped(new, value, kept)
+        elif step.op is not Op.COMPARE:
+            _assign(new, step, vaddr, arch, kept)
     new.pop(BETWEEN, None)
     return new
+
+
+def _assign(state: State, step: Step, vaddr: int, arch: Arch, kept: int) -> None:
+    """Give a step's register its value. Raises `RefusedError` as `after` does."""
+    register, sp = step.register, arch.sp_register
+    old, value = state.get(register), _result(state, step)
+    if register == RA_SIGN_STATE and value == old == (NUMBER, 0):
+        # An RA that is not signed is not authenticated: it was signed before.
+        raise RefusedError(Reason.NOT_PROVEN)
+    if value is None and step.op in (Op.ADD, Op.MOVE_FRAME) and old is not None and _is_in_frame(old):
+        # Another address in the frame, or below it: what is counted from there is known again.
+        _forget_base(state, vaddr, sp)
+        value = (vaddr, 0)
+    if register == sp and (value is None or not _is_in_frame(value)):
+        if state.get(arch.fp_register, _NO_ADDRESS)[0] != CFA:
+            raise RefusedError(Reason.UNKNOWN)
+        # Another stack, perhaps. Only what comes back from there returns.
+        _forget_base(state, vaddr, sp)
+        value = (vaddr, 0)
+    _set(state, register, value)
+    if register == sp and value is not None:
+        _drop_popped(state, value, kept)
 
 
 def apply(state: State, steps: Iterable[Step]) -> None:

@@ -13,6 +13,7 @@ stripped file gets its program headers at the start of the new segment.
 Linux starts the heap (brk) after the highest segment. A program that may rely on this address gets no section there.
 """
 
+from collections.abc import Callable
 from itertools import product
 from typing import Final, NamedTuple
 
@@ -144,34 +145,30 @@ class Placement(NamedTuple):
 
 def place_section(file: LinkedFile, section_size: int) -> Placement:
     """Return the placement of a section, the least intrusive that is possible. Raises `EmbedError` when none is."""
-    is_interpreter, has_fixed_end, repeated = may_be_interpreter(file), needs_fixed_heap(file), repeated_note(file)
-    first = HeaderRoom(file)
-    rooms = [first, HeaderRoom(file, repeated, first)] if repeated else [first]
-    ways = [way for way in _WAYS if not (is_interpreter and way is _NEW_SEGMENT)]
-    # Strip, which may still come, would damage a file whose program headers are at its end.
-    has_symbols = any(section.type == c.SHT_SYMTAB for section in file.sections)
-    last_ways = [(_after_bss, 1)] if is_interpreter or has_symbols else []
-    for (makes_block, added), room in (*product(ways, rooms), *product(last_ways, rooms)):
-        rearranged = room.rearranged(added)
-        block = rearranged and makes_block(rearranged.file, section_size, rearranged.leaving)
-        if rearranged and block and not (has_fixed_end and block.end_vaddr > file.loads[-1].end_vaddr):
-            return _placement(room, rearranged, block, section_size)
-    if has_fixed_end:
+    repeated, room = repeated_note(file), HeaderRoom(file)
+    rooms = [room, HeaderRoom(file, repeated, room)] if repeated else [room]
+    keeps_end = needs_fixed_heap(file)
+    for way, tried in product([way for way in _WAYS if way.allowed(file)], rooms):
+        rearranged = tried.rearranged(way.added_headers)
+        block = rearranged and way.make_block(rearranged.file, section_size, rearranged.leaving)
+        if rearranged and block and not (keeps_end and block.end_vaddr > file.loads[-1].end_vaddr):
+            return _placement(tried, rearranged, block, section_size)
+    if keeps_end:
         raise EmbedError(
             "a program that calls personality and sbrk or brk may need its heap right after its data, as GCL's images "
             "do, and the section fits nowhere else"
         )
-    if is_interpreter:
+    if may_be_interpreter(file):
         raise EmbedError(
             "kernels may load it as an interpreter (ld.so), before 6.7 with no segment after .bss, and the section "
             "fits nowhere else"
         )
-    if has_symbols:
+    if _has_symbols(file):
         raise EmbedError(
             "the program headers cannot grow: what follows them cannot move (strip the file first: those of a stripped "
             "file may move to its end)"
         )
-    return _with_moved_table(file, rooms[0], section_size)
+    return _with_moved_table(file, room, section_size)
 
 
 def _in_slack(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock | None:
@@ -237,9 +234,27 @@ def _most_padding(file: LinkedFile) -> int:
     return max(_LARGEST_PADDING, len(file.data) // 4)
 
 
-#: What makes a block, and how many program headers it adds.
-_NEW_SEGMENT: Final = (_after_last, 2)
-_WAYS: Final = ((_in_hole, 1), (_in_slack, 1), (_into_last, 1), _NEW_SEGMENT)
+def _has_symbols(file: LinkedFile) -> bool:
+    """Whether strip may still come, which would damage a file whose program headers are at its end."""
+    return any(section.type == c.SHT_SYMTAB for section in file.sections)
+
+
+class _Way(NamedTuple):
+    """Where the section may go in the files `allowed`, and how many program headers it needs there."""
+
+    make_block: Callable[[LinkedFile, int, list[MovableGroup]], AddedBlock | None]
+    added_headers: int
+    allowed: Callable[[LinkedFile], bool] = lambda _file: True
+
+
+#: The best one first.
+_WAYS: Final = (
+    _Way(_in_hole, 1),
+    _Way(_in_slack, 1),
+    _Way(_into_last, 1),
+    _Way(_after_last, 2, lambda file: not may_be_interpreter(file)),
+    _Way(_after_bss, 1, lambda file: may_be_interpreter(file) or _has_symbols(file)),
+)
 
 
 def _inserted(block: AddedBlock) -> AddedBlock:

@@ -50,7 +50,7 @@ OTHER_RELEASES: Final = {
     "zeros that end something": (place, "_END_SIZE", 64),
     "gap": (place, "_GAP_WITH_ENTRY", 256),
     "order of ways": (place, "_WAYS", place._WAYS[::-1]),
-    "only a new segment": (place, "_WAYS", (place._NEW_SEGMENT,)),
+    "only a new segment": (place, "_WAYS", [way for way in place._WAYS if way.make_block is place._after_last]),
     "the heap": (place, "needs_fixed_heap", lambda _file: True),
     "interpreters": (place, "may_be_interpreter", lambda _file: True),
     "slack": (place, "slack_end", lambda _file, load: load.file_span.end),
