@@ -97,4 +97,7 @@ def open_missing_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             descriptor = os.open("/dev/null", os.O_WRONLY if name == "stderr" else os.O_RDONLY)
-            setattr(sys, name, open(descriptor, mode, encoding="utf-8"))  # noqa: SIM115 - open as long as the process
+            stream = open(descriptor, mode, encoding="utf-8")  # noqa: SIM115 - open as long as the process
+            setattr(sys, name, stream)
+            # Keeps it where a verb replaces it: Python 3.13 tells of a stream that it frees and cannot flush.
+            setattr(sys, f"__{name}__", stream)
