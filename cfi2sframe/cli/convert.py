@@ -116,7 +116,7 @@ def with_output(arguments: argparse.Namespace, job: Job) -> Job:
             os.stat(os.path.dirname(os.path.realpath(report)))
     return job._replace(
         output=output,
-        is_raw=output is not None and not job.removes and (output == "-" or output.endswith(".sframe")),
+        is_raw=output is not None and (output == "-" or output.endswith(".sframe")),
         verifies=not arguments.no_verify,
         keeps_rights=arguments.keep_rights,
         only_checks=arguments.check,
@@ -163,8 +163,7 @@ def run_jobs(arguments: argparse.Namespace, job: Job) -> int:
     sources = sources_of(arguments) if job.output is None else [named_source(arguments.inputs[0])]
     check_apart("report", arguments.report, [] if job.output is None else [job.output], sources)
     is_single, is_verbose = is_one_file(sources), arguments.verbose
-    wants_account = not job.removes and bool(arguments.report or (is_verbose and is_single))
-    job = job._replace(wants_account=wants_account)
+    job = job._replace(wants_account=bool(arguments.report or (is_verbose and is_single)))
     started = time.monotonic()
     outcomes: list[Outcome] = []
     done: list[Outcome] = []

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from cfi2sframe.abi import AMD64
 from cfi2sframe.cli.outcomes import few_lines
-from tests.support.cli import run, run_process
+from tests.support.cli import PROGRAM, ROOT, run, run_process
+from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.samples import Code, linked_file, push_fp
 from tests.support.jobs import OBJECT, TRUNCATED, WITHOUT_CFI, object_of, object_with_gap, tree
 
 #: Small files are converted in one process; this many bytes are not.
@@ -53,6 +56,53 @@ def test_the_exit_status_is_the_worst_files(
         names = b"".join(os.fsencode(path) + b"\0" for path in paths)
         assert run("--in-place", *paths, *words).status == status
         assert run("--in-place", "--files-from", "-", *words, stdin=names).status == listed
+
+
+@pytest.mark.parametrize("words", ["--in-place -v", "--check -v", "remove --check -v", "verify --would-be -v"])
+def test_a_named_file_has_no_sums(words: str, tmp_path: Path) -> None:
+    """Even if it is missing, or has two names; one that was found or listed has."""
+    folder, names, again = tmp_path / "folder", tmp_path / "names", tmp_path / "again"
+    folder.mkdir()
+    file = folder / "file"
+    file.write_bytes(PROGRAM)
+    again.symlink_to(file)
+    names.write_bytes(os.fsencode(file))
+    missing = tmp_path / "missing"
+    for more, has_sums in (
+        ([file], False), ([missing], False), ([file, again], False), ([file, missing], True), ([folder], True),
+        (["--files-from", names], True),
+    ):  # fmt: skip
+        said = run(*words.split(), *more).err
+        assert any(re.match(r"cfi2sframe: info: \d files?: ", line) for line in said) is has_sums, more
+
+
+def test_a_named_file_is_no_list_of_files(tmp_path: Path) -> None:
+    """The document of `dump` is a section, or a list of sections."""
+    folder, names, archive = tmp_path / "folder", tmp_path / "names", tmp_path / "lib.a"
+    folder.mkdir()
+    file = folder / "file"
+    assert run("--for", "ld", ROOT / "testdata/golden/amd64-push-rbp.o", "-o", file).status == 0
+    names.write_bytes(os.fsencode(file))
+    data = file.read_bytes()
+    archive.write_bytes(b"!<arch>\n" + b"a.o/".ljust(48) + str(len(data)).encode().ljust(10) + b"`\n" + data)
+    for words, kind in (([file], dict), ([folder], list), (["--files-from", names], list), ([archive], list)):
+        assert isinstance(json.loads(run("dump", "--format", "json", *words).out), kind), words
+
+
+def test_a_section_that_stays_is_a_failure_unless_the_file_was_found(tmp_path: Path) -> None:
+    """What a list names is expected to be fit for this, too."""
+    folder, names = tmp_path / "folder", tmp_path / "names"
+    folder.mkdir()
+    damaged = asm.Section(".sframe", b"damaged", 0x6FFFFFF4, 2, 0x40000, align=8)
+    code = Code(size=0, data=bytes(0x100))
+    (folder / "file").write_bytes(linked_file(AMD64, (push_fp(AMD64),), codes=(code,), more=(damaged,)))
+    names.write_bytes(os.fsencode(folder / "file"))
+    found, listed, named = (
+        run("--in-place", *words) for words in ([folder], ["--files-from", names], [folder / "file"])
+    )
+    assert (found.status, listed.status, named.status) == (0, 3, 3)
+    assert "1 skipped (another section: 1)" in found.err[-1]
+    assert listed.err[0] == named.err[0]
 
 
 def test_a_file_that_is_refused_after_its_conversion_has_an_account(folder: Path, tmp_path: Path) -> None:
