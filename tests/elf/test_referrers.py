@@ -92,32 +92,66 @@ def test_operands_relative_to_rip(opcode: bytes, immediate: bytes, target: int, 
     assert _found(code + NOP * 80) == ([Referrer(TEXT_VADDR + 1, target)] if is_in else [])
 
 
-def test_a_number_in_the_midst_of_an_instruction() -> None:
-    """It looks like an operand, and is none, if the function is known; elsewhere it counts."""
-    at = TEXT_VADDR + 3
-    inside = b"\x48\xb8" + _amd64(b"\x8b\x05", START, at=at) + b"\0\0"
-    assert not _found(PUSH + inside + NOP * 80)
-    shift = FUNCTION_SIZE
-    unknown = b"\x48\xb8" + _amd64(b"\x8b\x05", START, at=at + shift) + b"\0\0"
-    (found,) = _found(NOP * shift + PUSH + unknown + NOP * 80)
+#: Code of one size after another: from each byte on, it is decoded alike soon.
+ANY_CODE: Final = b"".join([PUSH, b"\x48\x89\xe5", b"\x31\xc0", b"\x48\x83\xec\x10", b"\x74\x05", b"\xff\xd0"]) * 40
+
+
+@pytest.mark.parametrize("before", [PUSH, NOP * FUNCTION_SIZE, ANY_CODE])
+def test_a_number_in_the_midst_of_an_instruction(before: bytes) -> None:
+    """It looks like an operand, and is none: in a known function, in what fills behind it, and in unknown code."""
+    at = TEXT_VADDR + len(before)
+    inside = b"\x48\xb8" + _amd64(b"\x8b\x05", START, at=at + 2) + b"\0\0"
+    assert not _found(before + inside + NOP * 80)
+    # The distance, read as a number, is an address.
+    for relative in (b"\x48\x8d\x05", b"\x8b\x05", b"\x48\xc7\x05"):
+        code = before + relative + struct.pack("<I", START) + NOP * 80
+        assert not _found(code, kind=c.ET_EXEC)
+    # nop dword ptr [rax]
+    fill = 0x401F0F
+    assert not referrers(load(_file(before + b"\x0f\x1f\x40\0" + NOP * 80, kind=c.ET_EXEC)), [(fill, fill + 1)])
+    (found,) = _found(before + _amd64(b"\x48\x8d\x05", START, at=at) + NOP * 80)
+    assert found == (at, START)
+
+
+def _without_functions(code: bytes) -> list[Referrer]:
+    """Return what is found where no function is known."""
+    data = bytearray(_file(code))
+    struct.pack_into("<I", data, 64 + 56 * 3, c.PT_NOTE)
+    return referrers(load(bytes(data)), SPANS)
+
+
+@pytest.mark.parametrize("before", [ANY_CODE, bytes(0x400), ANY_CODE + bytes(0x23)])
+def test_code_without_known_functions(before: bytes) -> None:
+    """The first instruction counts, also behind zeros, and no number in its midst."""
+    at = TEXT_VADDR + len(before)
+    for opcode in (b"\x48\x8d\x05", b"\x8b\x05"):
+        code = _amd64(opcode, START, at=at)
+        assert Referrer(at, START) in _without_functions(before + code + NOP * 80)
+    assert not _without_functions(ANY_CODE + b"\x48\xb8" + _amd64(b"\x8b\x05", START, at=at + 2) + bytes(2))
+
+
+def test_the_first_bytes_of_unknown_code() -> None:
+    """Any of them may be that of an instruction."""
+    (found,) = _without_functions(b"\x48\xb8" + _amd64(b"\x8b\x05", START, at=TEXT_VADDR + 2) + bytes(2) + NOP * 80)
     assert found.target == START
 
 
-@pytest.mark.parametrize("more", [0, 1])
-def test_many_places_in_unknown_code(more: int) -> None:
-    """No instruction has these bytes in its midst; past a limit, nobody looks."""
-    count = (1 << 10) + more
-    code = PUSH * FUNCTION_SIZE
-    for _ in range(count):
-        code += b"\x06" * 15 + _amd64(b"\x05", START, at=TEXT_VADDR + len(code) + 15)
-    assert len(_found(code + NOP * 80)) == more * count
+def test_a_known_function_behind_data() -> None:
+    """Data in code leads astray, the start of a function leads back."""
+    size = 0x140
+    code = (ANY_CODE[: size - 2] + b"\x48\xb8") + _amd64(b"\x8b\x05", START, at=TEXT_VADDR + size) + NOP * 80
+    assert not _without_functions(code)
+    data = bytearray(_file(code))
+    hdr = load(bytes(data)).sections[3]
+    struct.pack_into("<i", data, hdr.file_offset + 12, TEXT_VADDR + size - HDR_VADDR)
+    assert referrers(load(bytes(data)), SPANS) == [Referrer(TEXT_VADDR + size, START)]
 
 
 def test_bytes_that_are_no_instructions() -> None:
-    """What follows them is not known, so it counts."""
-    code = PUSH + b"\x06" + _amd64(b"\x8b\x05", START, at=TEXT_VADDR + 2)
-    (found,) = _found(code + NOP * 80)
-    assert found.target == START
+    """They may be one that is not known, of any size."""
+    for size in (1, 9):
+        code = PUSH + b"\x06" * size + _amd64(b"\x8b\x05", START, at=TEXT_VADDR + 1 + size)
+        assert {found.target for found in _found(code + NOP * 80)} == {START}
 
 
 def test_a_function_of_many_pieces() -> None:
