@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cfi2sframe.abi.rule import NamedRule, Rule
     from cfi2sframe.api import convert, decode, decode_existing, judge, verify
     from cfi2sframe.conversion.convert import Conversion
-    from cfi2sframe.conversion.reasons import UnreadSource
+    from cfi2sframe.conversion.sources import UnreadSource
     from cfi2sframe.elf.contents import LazyBytes
     from cfi2sframe.elf.debug_file import find_debug_file
     from cfi2sframe.elf.image import ElfImage, SectionOffset
@@ -110,7 +110,7 @@ _HOMES = {
     "Section": "sframe.model",
     "SectionOffset": "elf.image",
     "SkipKind": "jobs.records",
-    "UnreadSource": "conversion.reasons",
+    "UnreadSource": "conversion.sources",
     "Verdict": "verification.readers",
     "Verification": "verification.verify",
     "account": "report.coverage",

@@ -2,7 +2,7 @@
 """From an image to a section: one module for each stage, in the order of the line.
 
     options               what a caller may choose
-    reasons               what became of an FDE; why a source was left unread
+    fates                 what may become of an FDE
     sources               all CFI that an image has, the best source first: its FDEs, and the rows of their programs
     owners                who owns an address: an FDE, a stub or padding
     uncovered             rows from instructions as one more source, for code that nothing holds (`--from code`)

@@ -16,12 +16,12 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from cfi2sframe.constants.sframe import DEFAULT_ERRATA
+from cfi2sframe.conversion.fates import Fate
 from cfi2sframe.conversion.functions import place_functions
 from cfi2sframe.conversion.lower import Target, check_target, lower_programs
 from cfi2sframe.conversion.options import Level, Options, check_options
 from cfi2sframe.conversion.owners import map_code
 from cfi2sframe.conversion.pieces import Piece, fates_of, pieces_of, results_by_fde
-from cfi2sframe.conversion.reasons import Fate
 from cfi2sframe.conversion.sources import Cfi, find_cfi, read_programs
 from cfi2sframe.dwarf.fdes import CfiEntry, FdeIndex
 from cfi2sframe.elf.cfi import CfiKind
@@ -78,7 +78,7 @@ class Conversion(NamedTuple):
     @property
     def skips(self) -> tuple[tuple[CfiEntry, Why], ...]:
         """The FDEs that are left out, in order, each with its reason."""
-        whys = {piece.origin: piece.rows for piece in reversed(self.pieces) if isinstance(piece.rows, Why)}
+        whys = {piece.origin: piece.said for piece in reversed(self.pieces) if isinstance(piece.said, Why)}
         return tuple([(entry, whys[entry.fde]) for entry in self._with_fate(Fate.LEFT_OUT)])
 
     @property

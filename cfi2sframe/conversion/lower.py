@@ -80,10 +80,10 @@ class InParts(NamedTuple):
 
 
 #: What the target can say of a program or an FDE: all, parts, or nothing.
-Result = FunctionBody | InParts | Why
+Lowered = FunctionBody | InParts | Why
 
 
-def pieces_within(result: Result, first: int, last: int) -> list[tuple[int, int, FunctionBody | Why]]:
+def pieces_within(result: Lowered, first: int, last: int) -> list[tuple[int, int, FunctionBody | Why]]:
     """Return the pieces of a function in `[first, last)`: start, end, and the rows or why there are none.
 
     All offsets count bytes from the function's start. The function ends at `last` or after it.
@@ -101,7 +101,7 @@ def pieces_within(result: Result, first: int, last: int) -> list[tuple[int, int,
     return found
 
 
-class _Lowered(NamedTuple):
+class _LoweredRow(NamedTuple):
     """A lowered row, why the target cannot express it (None: it can), and whether it takes a flexible row."""
 
     state: FrameState
@@ -123,7 +123,7 @@ class _RowRun(NamedTuple):
     signs_ra: bool
 
 
-def lower_programs(programs: Iterable[Program], target: Target) -> tuple[Result, ...]:
+def lower_programs(programs: Iterable[Program], target: Target) -> tuple[Lowered, ...]:
     """Lower the programs of a file; return the result of each, in their order."""
     lowering = Lowering(target)
     return tuple([lowering.lower(program.table, program.cie) for program in programs])
@@ -137,7 +137,7 @@ class Lowering:
         # Not of bound methods: no object refers to itself, so that reference counts free all of a file.
         self._runs = cache(partial(_runs_of, lowered_of=cache(partial(_lower_row, target=target))))
 
-    def lower(self, table: UnwindTable, cie: DwarfCie) -> Result:
+    def lower(self, table: UnwindTable, cie: DwarfCie) -> Lowered:
         """Lower a program's rows: equal neighbours merge, and a body is flexible only if default rows do not suffice.
 
         If the target cannot express some of the rows, those between them become bodies of their own.
@@ -163,7 +163,7 @@ class Lowering:
         return FunctionBody(starts, run.states, run.is_flexible, is_signal_frame, cie.uses_b_key and run.signs_ra)
 
 
-def _runs_of(rows: tuple[RowState, ...], lowered_of: Callable[[RowState], _Lowered]) -> list[_RowRun]:
+def _runs_of(rows: tuple[RowState, ...], lowered_of: Callable[[RowState], _LoweredRow]) -> list[_RowRun]:
     """Cut a list of rows where the target begins or ceases to express them, or the reason changes."""
     lowered = list(map(lowered_of, rows))
     runs: list[_RowRun] = []
@@ -176,19 +176,19 @@ def _runs_of(rows: tuple[RowState, ...], lowered_of: Callable[[RowState], _Lower
     return runs
 
 
-def _lower_row(row: RowState, target: Target) -> _Lowered:
+def _lower_row(row: RowState, target: Target) -> _LoweredRow:
     try:
         state, rewritten = reduce_state(row, target.arch)
     except InexpressibleError as error:
-        return _Lowered(OUTERMOST, error.why, needs_flexible=False)
+        return _LoweredRow(OUTERMOST, error.why, needs_flexible=False)
     if state.cfa is None:
         limit = None if target.has_outermost_rows else Why(Reason.RA_UNDEFINED, "")
-        return _Lowered(state, limit, needs_flexible=False)
+        return _LoweredRow(state, limit, needs_flexible=False)
     limit = _default_limit(state, state.cfa, target)
     if limit is not None and target.has_flexible_rows:
-        return _Lowered(state, _range_limit(state, target.arch), needs_flexible=True)
+        return _LoweredRow(state, _range_limit(state, target.arch), needs_flexible=True)
     # The rule that the CFI has says more than the one that would take its place.
-    return _Lowered(state, limit and (rewritten or limit), needs_flexible=False)
+    return _LoweredRow(state, limit and (rewritten or limit), needs_flexible=False)
 
 
 # Rows of a version

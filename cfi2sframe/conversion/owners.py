@@ -12,7 +12,7 @@ from itertools import chain, pairwise
 from operator import attrgetter
 from typing import NamedTuple, cast
 
-from cfi2sframe.conversion.reasons import Fate
+from cfi2sframe.conversion.fates import Fate
 from cfi2sframe.dwarf.fdes import CfiEntries, FdeIndex, ProgramIndex
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.padding import find_padding

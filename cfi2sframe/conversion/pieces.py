@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from cfi2sframe.conversion.lower import Result, pieces_within
+from cfi2sframe.conversion.fates import Fate
+from cfi2sframe.conversion.lower import Lowered, pieces_within
 from cfi2sframe.conversion.owners import CodeMap
-from cfi2sframe.conversion.reasons import Fate
 from cfi2sframe.dwarf.fdes import CfiEntries, FdeIndex
 from cfi2sframe.sframe.model import Function, FunctionBody
 from cfi2sframe.why import Reason, Why
@@ -22,7 +22,7 @@ MAX_FUNCTION_SIZE: Final = 0xFFFFFFFF
 
 
 class Piece(NamedTuple):
-    """The virtual addresses `[start_vaddr, end_vaddr)` that one origin owns, and their rows, or why there are none.
+    """Addresses `[start_vaddr, end_vaddr)` that one origin owns, and what is said of them: rows, or why none.
 
     `origin` is the index of an FDE or a derived function in `Cfi.entries`; None is a PLT stub. Rows count their starts
     from `start_vaddr`.
@@ -31,12 +31,12 @@ class Piece(NamedTuple):
     start_vaddr: int
     end_vaddr: int
     origin: FdeIndex | None
-    rows: FunctionBody | Why
+    said: FunctionBody | Why
 
 
 def results_by_fde(
-    entries: CfiEntries, lowered: Sequence[Result], refused: Mapping[FdeIndex, str] = MappingProxyType({})
-) -> list[Result]:
+    entries: CfiEntries, lowered: Sequence[Lowered], refused: Mapping[FdeIndex, str] = MappingProxyType({})
+) -> list[Lowered]:
     """Return what the target can say of each FDE, whoever owns its addresses, given the result of each program.
 
     It says nothing of functions of 4 GiB or more, nor of those `refused`.
@@ -51,7 +51,7 @@ def results_by_fde(
     return results
 
 
-def pieces_of(entries: CfiEntries, results: Sequence[Result], code_map: CodeMap) -> tuple[Piece, ...]:
+def pieces_of(entries: CfiEntries, results: Sequence[Lowered], code_map: CodeMap) -> tuple[Piece, ...]:
     """Return the pieces of an image in ascending order: all that FDEs and stubs own, without overlap."""
     pieces: list[Piece] = []
     for start_vaddr, end_vaddr, owner in code_map.owners:

@@ -5,11 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
-from cfi2sframe.conversion.reasons import UnreadSource
 from cfi2sframe.dwarf.fdes import CfiEntries, DamagedFde, EntriesReader, FunctionTable, Program
 from cfi2sframe.elf.cfi import SOURCE_NAMES, CfiKind, CfiSection, debug_file_frames, debug_frames, eh_frames
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.errors import CfiError, ElfError, InputError, RequestError, UnfitError
+from cfi2sframe.errors import Cfi2SFrameError, CfiError, ElfError, InputError, RequestError, UnfitError
 
 if TYPE_CHECKING:
     from cfi2sframe.instructions.states import Underived
@@ -36,6 +35,23 @@ _FINDERS: Final[dict[CfiKind, Callable[[ElfImage], Sequence[CfiSection | Functio
     "gopclntab": _go_table_cfi,
     "debug_file": debug_file_frames,
 }
+
+
+class UnreadSource(NamedTuple):
+    """CFI that was left unread, though its file has it: the name of its section, and why, without a full stop."""
+
+    name: str
+    reason: str
+
+    @classmethod
+    def of(cls, name: str, error: Cfi2SFrameError) -> "UnreadSource":
+        """Return the record of a section that an error has kept from being read."""
+        place = "" if error.offset is None else f"+0x{error.offset:x}"
+        if error.where and error.where != name:
+            place = f" in {error.where}{place}"
+        elif place:
+            place = f" at {place}"
+        return cls(name, error.reason + place)
 
 
 class FoundCfi(NamedTuple):

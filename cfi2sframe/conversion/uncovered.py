@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from cfi2sframe.constants.elf import SHT_SYMTAB, STT_SECTION, STT_TLS
 from cfi2sframe.constants.sframe import SFRAME_VERSION_3
 from cfi2sframe.conversion.owners import CodeMap, map_code
-from cfi2sframe.conversion.reasons import UnreadSource
-from cfi2sframe.conversion.sources import Cfi, read_programs
+from cfi2sframe.conversion.sources import Cfi, UnreadSource, read_programs
 from cfi2sframe.dwarf.fdes import FunctionTable, RowFunction
 from cfi2sframe.elf.cfi import SOURCE_NAMES, Relocation
 from cfi2sframe.elf.image import ElfImage

@@ -126,7 +126,7 @@ class _Sections:
     @property
     def is_lost_by_request(self) -> bool:
         """Whether all that is lost is what the version or reader that the user names cannot have."""
-        unsaid = united(piece[:2] for piece in self.conversion.pieces if isinstance(piece.rows, Why))
+        unsaid = united(piece[:2] for piece in self.conversion.pieces if isinstance(piece.said, Why))
 
         def may_be_said(vaddr: int) -> bool:
             return self.image.may_execute(vaddr) and not touches(unsaid, Span(vaddr, vaddr + 1))

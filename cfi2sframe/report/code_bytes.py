@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from cfi2sframe.conversion.convert import Conversion
-from cfi2sframe.conversion.reasons import Fate
+from cfi2sframe.conversion.fates import Fate
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.padding import code_of, fill_size, gaps_outside
 from cfi2sframe.elf.sections import CodeRange

@@ -10,7 +10,8 @@ from heapq import nlargest
 from typing import Any, Final, NamedTuple
 
 from cfi2sframe.conversion.convert import Conversion
-from cfi2sframe.conversion.reasons import Fate, UnreadSource
+from cfi2sframe.conversion.fates import Fate
+from cfi2sframe.conversion.sources import UnreadSource
 from cfi2sframe.dwarf.fdes import FdeIndex, FunctionTable
 from cfi2sframe.elf.cfi import SOURCE_NAMES
 from cfi2sframe.elf.image import ElfImage
@@ -215,7 +216,7 @@ def figures(conversion: Conversion, fates: Counter[Fate]) -> dict[str, int]:
 
 
 def _flexible_count(conversion: Conversion, fates: Sequence[Fate]) -> int:
-    bodies = ((each.origin, each.rows) for each in conversion.pieces)
+    bodies = ((each.origin, each.said) for each in conversion.pieces)
     flexible = {fde for fde, rows in bodies if isinstance(rows, FunctionBody) and rows.is_flexible}
     return sum(fde is not None and fates[fde] is Fate.DESCRIBED for fde in flexible)
 

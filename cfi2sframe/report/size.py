@@ -15,8 +15,8 @@ from cfi2sframe.abi import Arch
 from cfi2sframe.constants import dwarf as d
 from cfi2sframe.constants import sframe as s
 from cfi2sframe.conversion.convert import Conversion
+from cfi2sframe.conversion.fates import Fate
 from cfi2sframe.conversion.lower import Lowering
-from cfi2sframe.conversion.reasons import Fate
 from cfi2sframe.dwarf.entries import DwarfCie
 from cfi2sframe.dwarf.instructions import ADVANCES, read_instructions
 from cfi2sframe.dwarf.numbers import fixed_size

@@ -196,7 +196,7 @@ def test_set_loc_is_interpreted_for_each_function() -> None:
 
 def why_not(conversion: Conversion) -> list[Why]:
     """Return why functions and parts of them are left out: the reason, the detail, and where."""
-    return [piece.rows for piece in conversion.pieces if isinstance(piece.rows, Why)]
+    return [piece.said for piece in conversion.pieces if isinstance(piece.said, Why)]
 
 
 def converted(arch: Arch, cie: asm.Cie, *instructions: asm.Instruction, size: int = 32) -> Conversion:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cfi2sframe import Conversion, load
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch, arch_of_abi
 from cfi2sframe.api import verify
-from cfi2sframe.conversion.lower import Lowering, Result, pieces_within
+from cfi2sframe.conversion.lower import Lowered, Lowering, pieces_within
 from cfi2sframe.conversion.options import Options
 from cfi2sframe.dwarf.rules import UnwindTable
 from cfi2sframe.elf.image import ElfImage
@@ -101,7 +101,7 @@ def test_rows_give_the_values_that_dwarf_gives(drawn: Drawn) -> None:
                 assert sframe_values(found.row.state, drawn.arch) == dwarf_values(row_of(truth, drawn.arch), drawn.arch)
 
 
-def says_something(result: Result, delta: int) -> bool:
+def says_something(result: Lowered, delta: int) -> bool:
     """Whether there is a row at a place in an FDE's function, bytes from its start."""
     ((_, _, piece),) = pieces_within(result, delta, delta + 1)
     return not isinstance(piece, Why)

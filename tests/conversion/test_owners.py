@@ -9,8 +9,8 @@ from typing import NamedTuple
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from cfi2sframe.conversion.fates import Fate
 from cfi2sframe.conversion.owners import Ranges, Resolved, resolve_overlaps
-from cfi2sframe.conversion.reasons import Fate
 from cfi2sframe.dwarf.fdes import FdeIndex, ProgramIndex
 from cfi2sframe.range_map import RangeMap
 from cfi2sframe.sframe.model import FrameRow, FrameState, FunctionBody, Rule

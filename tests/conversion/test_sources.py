@@ -14,9 +14,9 @@ from cfi2sframe.abi import AMD64, Arch
 from cfi2sframe.api import convert, decode_made, verify
 from cfi2sframe.constants.elf import EM_X86_64
 from cfi2sframe.conversion.convert import convert_image
+from cfi2sframe.conversion.fates import Fate
 from cfi2sframe.conversion.options import Options
-from cfi2sframe.conversion.reasons import Fate, UnreadSource
-from cfi2sframe.conversion.sources import find_cfi
+from cfi2sframe.conversion.sources import UnreadSource, find_cfi
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import CfiError, UnfitError

@@ -14,8 +14,7 @@ from cfi2sframe.api import convert, decode_made, verify
 from cfi2sframe.constants.elf import STT_FUNC
 from cfi2sframe.conversion.convert import convert_image
 from cfi2sframe.conversion.options import Options
-from cfi2sframe.conversion.reasons import UnreadSource
-from cfi2sframe.conversion.sources import read_programs
+from cfi2sframe.conversion.sources import UnreadSource, read_programs
 from cfi2sframe.conversion.uncovered import as_cfi
 from cfi2sframe.dwarf.fdes import RowFunction
 from cfi2sframe.dwarf.rules import CfaRule, NoRule, RaSigning, RowState, table_of_rows

@@ -79,7 +79,7 @@ def test_a_function_reaches_over_padding(arch: Arch) -> None:
     conversion = convert(image, level=1)
     assert [f.size for f in conversion.section.functions] == [SIZE + 16, SIZE]
     assert verify(conversion).is_clean
-    assert [f.body for f in conversion.section.functions] == [piece.rows for piece in conversion.pieces]
+    assert [f.body for f in conversion.section.functions] == [piece.said for piece in conversion.pieces]
     lookup = decode(conversion.data, conversion.section_vaddr)
     last = lookup.find(TEXT_VADDR + SIZE - 1)
     assert last is not None

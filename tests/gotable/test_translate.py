@@ -13,8 +13,7 @@ from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.api import convert, verify
 from cfi2sframe.conversion.convert import convert_image
-from cfi2sframe.conversion.reasons import UnreadSource
-from cfi2sframe.conversion.sources import Cfi, find_cfi, read_programs
+from cfi2sframe.conversion.sources import Cfi, UnreadSource, find_cfi, read_programs
 from cfi2sframe.dwarf.fdes import CfiEntry
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.elf.image import ElfImage

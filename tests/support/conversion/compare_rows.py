@@ -9,8 +9,8 @@ from typing import NamedTuple
 from cfi2sframe import Conversion, account, load
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, Arch
 from cfi2sframe.api import decode
+from cfi2sframe.conversion.fates import Fate
 from cfi2sframe.conversion.options import Options
-from cfi2sframe.conversion.reasons import Fate
 from cfi2sframe.elf.cfi import CfiSection
 from cfi2sframe.sframe.model import Section
 from tests.support.conversion.evaluation import dwarf_values, sframe_values

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from cfi2sframe import Conversion, account, convert
 from cfi2sframe.constants.sframe import FDE_SIZE, HEADER_SIZE
-from cfi2sframe.conversion.lower import InParts, Result, lower_programs
+from cfi2sframe.conversion.fates import Fate
+from cfi2sframe.conversion.lower import InParts, Lowered, lower_programs
 from cfi2sframe.conversion.options import Options
 from cfi2sframe.conversion.owners import map_code
 from cfi2sframe.conversion.pieces import results_by_fde
-from cfi2sframe.conversion.reasons import Fate
 from cfi2sframe.dwarf.fdes import FdeIndex
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.report.coverage import NAMED_COUNT, Coverage
@@ -50,7 +50,7 @@ class Owned(NamedTuple):
     """The ranges that FDEs own, and what can be said of each FDE, by the stages before there are pieces."""
 
     ranges: list[tuple[int, int, FdeIndex]]
-    results: list[Result]
+    results: list[Lowered]
     #: The number of the FDE, start and end of what it owns and has no rows for.
     holes: list[tuple[int, int, int]]
     #: The FDEs that have rows in what they own, and with them those of whose range something else owns a part.
@@ -170,7 +170,7 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
 
 
 def _holes_within(
-    conversion: Conversion, ranges: list[tuple[int, int, FdeIndex]], results: list[Result]
+    conversion: Conversion, ranges: list[tuple[int, int, FdeIndex]], results: list[Lowered]
 ) -> Iterator[tuple[int, int, int]]:
     """Yield the FDEs' numbers and addresses of what has no rows and belongs to no other FDE."""
     entries = conversion.cfi.entries

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of each FDE, and why a source of CFI was not read."""
+"""What became of each FDE."""
 
 from enum import Enum
-from typing import NamedTuple
-
-from cfi2sframe.errors import Cfi2SFrameError
 
 
 class Fate(Enum):
@@ -44,20 +41,3 @@ class Fate(Enum):
     def is_of_code(self) -> bool:
         """Whether there is no FDE, but a function derived from instructions."""
         return self in (Fate.DERIVED, Fate.NOT_DERIVED)
-
-
-class UnreadSource(NamedTuple):
-    """CFI that was left unread, though its file has it: the name of its section, and why, without a full stop."""
-
-    name: str
-    reason: str
-
-    @classmethod
-    def of(cls, name: str, error: Cfi2SFrameError) -> "UnreadSource":
-        """Return the record of a section that an error has kept from being read."""
-        place = "" if error.offset is None else f"+0x{error.offset:x}"
-        if error.where and error.where != name:
-            place = f" in {error.where}{place}"
-        elif place:
-            place = f" at {place}"
-        return cls(name, error.reason + place)
