@@ -13,6 +13,7 @@ import pytest
 
 from cfi2sframe import convert, load
 from cfi2sframe.abi import AMD64, S390X
+from cfi2sframe.cli.parsers import VERBS
 from cfi2sframe.errors import Cfi2SFrameError, ElfError
 from tests.fuzz import seeds, target_file, target_sframe
 from tests.fuzz.harness import measured, timed
@@ -148,7 +149,7 @@ def test_compressed_bombs(method: int, size: int) -> None:
 EVIL: Final = "\x1b]0;owned\x07\x1b[2J\nerror: \u202e\x9b31m"
 
 
-@pytest.mark.parametrize("verb", ["convert", "verify", "coverage", "dump", "remove", "size"])
+@pytest.mark.parametrize("verb", sorted(VERBS.keys() - {"trace"}))
 def test_names_are_escaped(verb: str, tmp_path: Path) -> None:
     """Symbols, sections and files with terminal escapes in their names reach no terminal."""
     fde = asm.Fde(cie_of(AMD64), 0, 32, (asm.def_cfa_expression(b"\x77\x28\x06\x23\x08"),))

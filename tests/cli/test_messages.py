@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from cfi2sframe.cli.parsers import VERBS
 from tests.support.cli import ROOT, run
 from tests.support.jobs import OBJECT, object_with_gap
 from tests.support.needs import open_terminal
@@ -45,7 +46,7 @@ def test_colors_of_a_terminal(tmp_path: Path) -> None:
 
 def test_arguments_cannot_forge_lines() -> None:
     """A shell pattern gives the names of files, which may look like options."""
-    for verb in ("convert", "remove", "dump", "verify", "coverage", "size", "trace"):
+    for verb in VERBS:
         done = run(verb, "x", "--\x1b[31m\ncfi2sframe:x:y")
         assert (done.status, len(done.err)) == (2, 1)
         assert r"--\x1b[31m\ncfi2sframe:x:y;" in done.err[0]
