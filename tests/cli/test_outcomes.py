@@ -76,6 +76,16 @@ def test_a_named_file_has_no_sums(words: str, tmp_path: Path) -> None:
         assert any(re.match(r"cfi2sframe: info: \d files?: ", line) for line in said) is has_sums, more
 
 
+def test_a_single_file_has_a_summary_on_request(tmp_path: Path) -> None:
+    file, out = tmp_path / "file", tmp_path / "out"
+    file.write_bytes(OBJECT)
+    assert run(file, "-o", out).err == ()
+    first, second = run(file, "-o", out, "-v").err
+    assert first.startswith(f"cfi2sframe: {file}: info: SFrame version 3 describes 12.50 %")
+    assert second.startswith(f"cfi2sframe: {file}: info: converted: ")
+    assert not any("describes" in line for line in run("--in-place", file, out, "-v").err)
+
+
 def test_a_named_file_is_no_list_of_files(tmp_path: Path) -> None:
     """The document of `dump` is a section, or a list of sections."""
     folder, names, archive = tmp_path / "folder", tmp_path / "names", tmp_path / "lib.a"

@@ -118,6 +118,11 @@ def test_compare(tree: Path, tmp_path: Path) -> None:
     assert changes["sub/b.so"] < 0
     assert changes["a.so"] == 0
     assert run("size", "--compare", tree / "a.so", other / "sub/b.so").out.startswith(b"version 3 grows by ")
+    # One side is nothing to compare with.
+    (tmp_path / "empty").mkdir()
+    assert run("size", "--compare", tree, tmp_path / "empty").failed(3)
+    missing = tmp_path / "missing"
+    assert run("size", "--compare", missing, tree).err == ("cfi2sframe: missing: error: No such file or directory",)
 
 
 def test_a_page_says_how_it_was_made(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ PROGRAM = """
 import os, signal, sys, time
 from pathlib import Path
 from cfi2sframe.process.batch import results_of
-
+{before}
 def act(number):
     {action}
     return number * number
@@ -32,9 +32,13 @@ assert squares == sorted(squares)
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
-def run(action: str, *, count: int, processes: int = 2, folder: object = None) -> list[str]:
+def lost_by_kill(number: int) -> str:
+    return f"worker killed by signal 9 (out of memory?): lost {number}"
+
+
+def run(action: str, *, count: int, processes: int = 2, folder: object = None, before: str = "") -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(action=action, count=count, processes=processes)],
+        [sys.executable, "-c", PROGRAM.format(action=action, count=count, processes=processes, before=before)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         cwd=str(folder or "."),
         capture_output=True,
@@ -49,8 +53,9 @@ def run(action: str, *, count: int, processes: int = 2, folder: object = None) -
 @pytest.mark.parametrize("processes", [2, 7])
 def test_two_items_of_600_kill_their_process(processes: int) -> None:
     lines = run(f"number in (7, 300) and {KILL}", count=600, processes=processes)
-    lost = [f"worker killed by signal 9 (out of memory?): lost {number}" for number in (7, 300)]
-    assert sorted(lines) == sorted([*lost, *(f"done {number}" for number in range(600) if number not in (7, 300))])
+    assert sorted(lines) == sorted(
+        [*map(lost_by_kill, (7, 300)), *(f"done {number}" for number in range(600) if number not in (7, 300))]
+    )
 
 
 @pytest.mark.parametrize("limit", range(7, 30, 2))
@@ -62,7 +67,11 @@ results = results_of(lambda number: [open("/dev/null") for _ in range(3)] and nu
 assert list(results) == [number * number for number in range(9)]
 sys.exit()
     """
-    source = PROGRAM.partition("results = ")[0].format(action="pass").replace("import os,", "import os, resource,")
+    source = (
+        PROGRAM.partition("results = ")[0]
+        .format(action="pass", before="")
+        .replace("import os,", "import os, resource,")
+    )
     done = subprocess.run(
         [sys.executable, "-c", source + action], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -73,6 +82,20 @@ def test_an_item_whose_process_is_killed_once_is_done_again(tmp_path: object) ->
     """As by somebody who looks for memory: nothing is lost."""
     action = f"mark = Path(str(number)); number % 20 or mark.exists() or (mark.touch(), {KILL})"
     assert sorted(run(action, count=100, folder=tmp_path)) == sorted(f"done {number}" for number in range(100))
+
+
+def test_an_item_that_cannot_be_tried_again_is_lost() -> None:
+    """After the two processes that the run begins with, none can be started."""
+    few_pipes = """
+from cfi2sframe.process import batch
+pipe, given = batch._pipe, []
+def one_of_two():
+    given.append(pipe() if len(given) < 2 else os.dup(-1))
+    return given[-1]
+batch._pipe = one_of_two
+"""
+    lines = run(f"number == 2 and {KILL}", count=9, before=few_pipes)
+    assert sorted(lines) == [*(f"done {n}" for n in range(9) if n != 2), lost_by_kill(2)]
 
 
 def test_every_item_kills_its_process() -> None:
@@ -89,7 +112,9 @@ def test_a_result_that_cannot_be_sent() -> None:
 
 def test_processes_do_not_survive_the_first_one() -> None:
     """Not even when it is killed while they are at work."""
-    program = PROGRAM.format(action="print('at work', os.getpid(), flush=True); time.sleep(60)", count=4, processes=2)
+    program = PROGRAM.format(
+        action="print('at work', os.getpid(), flush=True); time.sleep(60)", count=4, processes=2, before=""
+    )
     with subprocess.Popen(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
