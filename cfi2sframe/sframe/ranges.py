@@ -45,7 +45,7 @@ from typing import Final, NamedTuple
 from cfi2sframe.abi import Arch
 from cfi2sframe.constants import sframe as s
 from cfi2sframe.sframe.model import FunctionBody, Section
-from cfi2sframe.sframe.segments import MAX_ROWS, Text, make_text
+from cfi2sframe.sframe.segments import MAX_ROWS, Sums, Text, make_text
 
 #: What a parse counts costs in: a byte has so many units.
 _BYTE: Final = 1 << 16
@@ -139,33 +139,38 @@ class _RangeParser:
     """
 
     def __init__(self, text: Text, words: _Words, prices: _Prices) -> None:
+        self._text = text
         self._words = words
         self._record = prices.record * _BYTE
         self._attributes = [prices.attribute * _BYTE // uses for uses in text.uses]
-        self._narrow = [_shared(column, text.uses) for column in text.narrow]
-        self._wide = [_shared(column, text.uses) for column in text.wide]
-        self._first_narrow, self._first_wide = text.first_narrow, text.first_wide
+        self._narrow = Sums(*[_shared(column, text.uses) for column in text.narrow])
+        self._wide = Sums(*[_shared(column, text.uses) for column in text.wide])
 
     def parse(self, word_prices: Sequence[int]) -> list[_Range]:
-        """Return the cheapest ranges, in order. One that is word N costs a record and `word_prices[N]`."""
-        record = self._record
-        totals, firsts, chosen = [0], list[int](), list[int | None]()
+        """Return the cheapest ranges, in order. One that is word N costs a record and `word_prices[N]`.
+
+        With a method for each of its three steps, the stage takes 1.3 times as long (libcrypto).
+        """
+        first_narrow, first_wide = self._text.first_narrow, self._text.first_wide
+        (narrow_begins, narrow_ends), (wide_begins, wide_ends) = self._narrow, self._wide
         narrow_opened, wide_opened = array("q"), array("q")
-        for narrow_begin, narrow_end, first_narrow, wide_begin, wide_end, first_wide, attribute, ending in zip(
-            *(*self._narrow, self._first_narrow, *self._wide, self._first_wide, self._attributes, self._words.ending),
-            strict=True,
-        ):
-            narrow_opened.append(totals[-1] - narrow_begin)
-            wide_opened.append(totals[-1] - wide_begin)
-            opened = min(narrow_opened[first_narrow:])
-            first, least = narrow_opened.index(opened, first_narrow), opened + narrow_end
-            if first_wide < first_narrow:
-                opened = min(wide_opened[first_wide:first_narrow])
-                if opened + wide_end < least:
-                    first, least = wide_opened.index(opened, first_wide), opened + wide_end
-            least += attribute
+        record, attributes = self._record, self._attributes
+        totals, firsts, chosen = [0], list[int](), list[int | None]()
+        for last, ending in enumerate(self._words.ending):
+            # Rows of its own with narrow starts, or a longer range with wide ones.
+            narrow_opened.append(totals[last] - narrow_begins[last])
+            wide_opened.append(totals[last] - wide_begins[last])
+            bound = first_narrow[last]
+            opened = min(narrow_opened[bound:])
+            first, least = narrow_opened.index(opened, bound), opened + narrow_ends[last]
+            if first_wide[last] < bound:
+                opened = min(wide_opened[first_wide[last] : bound])
+                if opened + wide_ends[last] < least:
+                    first, least = wide_opened.index(opened, first_wide[last]), opened + wide_ends[last]
+            least += attributes[last]
+            # Or a word, of which each is a segment longer than the one before.
             word = None
-            begin = len(firsts)
+            begin = last
             for ending_word in ending:
                 cost = totals[begin] + word_prices[ending_word]
                 if cost < least:

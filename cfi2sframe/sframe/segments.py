@@ -1,9 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """A section's code as a text, for `ranges`: which rows stay together, and which functions follow one another.
 
+    functions    f              g         h                     h touches nothing that has its attributes
+    rows         r s t  u v     r s t     r s t  u v
+    letters      A      B       A         A      B              equal rows are one Letter
+    spellings    AB             A         AB                    a body by its letters: f and h have one Spelling
+    stretches    AB A                     AB                    functions that touch; equal ones are one
+    text         A B A A B                                      distinct stretches; a range is a slice of one
+    words          B A                                          slices that recur (`ranges` finds them)
+
 The letters of the text are *segments*: a few rows that no range divides. The rows of each distinct body are cut after
 each row that is in force for longer than an instruction of a prologue, and after `_MAX_SEGMENT_ROWS` rows. Segments of
 equal rows are one letter, and a body is *spelled* with letters.
+
+Letters are for speed: with rows instead, -O2 in one plain module of 323 lines gave the same answers, and sizes within
+1 %, but took 2.1 (gdb) to 3.0 times (libz3) the CPU time of this stage.
 
 Functions of equal attributes without a gap between them form a *stretch*. Equal stretches are in the text once. A
 stretch ends with the function that brings it to `_STRETCH_ROWS` rows. A function that recurs and has half the rows that
@@ -91,7 +102,11 @@ class Group(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums over ranges of segments: `ends[last] - begins[first]`."""
+    """Sums over ranges of segments, from one sum of all that segments add: `ends[last] - begins[first]`.
+
+    A range has its first segment whole. Where a later one goes on with the state of the one before it, it adds all but
+    its first row. `ends` are the sums of what segments add, `begins` these without the whole segment.
+    """
 
     begins: "array[int]"
     ends: "array[int]"
@@ -295,21 +310,20 @@ def _find_stretches(
 
 
 def _sum_up(alphabet: Sequence[Letter], letters: Sequence[LetterIndex]) -> tuple[Sums, Sums, Sums]:
-    """Return the sums of rows, and of their bytes with start fields of one byte and of two.
-
-    Where a segment goes on with the state of the one before it, its first row counts only at the start of a range.
-    """
+    """Return the sums of rows, and of their bytes with start fields of one byte and of two."""
     last_kinds = [letter.kinds[-1] for letter in alphabet]
     first_kinds = [letter.kinds[0] for letter in alphabet]
     goes_on = [False, *[first_kinds[next_] == last_kinds[letter] for letter, next_ in pairwise(letters)]]
 
-    def sums(values: Sequence[int], first_values: Sequence[int]) -> Sums:
-        skipped = list(map(mul, map(first_values.__getitem__, letters), goes_on))
-        totals = array("q", accumulate(map(sub, map(values.__getitem__, letters), skipped), initial=0))
-        return Sums(array("q", map(sub, totals, skipped)), totals[1:])
+    def sums(wholes: Sequence[int], first_rows: Sequence[int]) -> Sums:
+        """Return the sums of a figure, given by letter, and that of the letter's first row."""
+        by_segment = list(map(wholes.__getitem__, letters))
+        ends = array("q", accumulate(map(sub, by_segment, map(mul, map(first_rows.__getitem__, letters), goes_on))))
+        return Sums(array("q", map(sub, ends, by_segment)), ends)
 
     rows = sums([len(letter.starts) for letter in alphabet], [1] * len(alphabet))
     narrow = sums([letter.size for letter in alphabet], [letter.first_size for letter in alphabet])
+    # Each start has one byte more.
     return rows, narrow, Sums(*[array("q", map(add, *columns)) for columns in zip(narrow, rows, strict=True)])
 
 
