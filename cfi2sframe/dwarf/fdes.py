@@ -110,7 +110,7 @@ class CfiEntries:
         program_of: Sequence[ProgramIndex],
         programs: Sequence[Program],
         sections: Sequence[tuple[int, CfiSection | FunctionTable]],
-        clipped: Mapping[int, int] | None = None,
+        clipped: Mapping[int, int],
     ) -> None:
         self.starts: Final = starts
         self.sizes: Final = sizes
@@ -123,7 +123,7 @@ class CfiEntries:
             first_of.setdefault(section.kind, first)
         edges = pairwise((*first_of.values(), len(starts)))
         self.sources: Final = {kind: range(*edge) for kind, edge in zip(first_of, edges, strict=True)}
-        self.clipped: Final = clipped or {}
+        self.clipped: Final = clipped
 
     @cached_property
     def without_rules(self) -> tuple[FdeIndex, ...]:
