@@ -104,11 +104,13 @@ def test_a_number_in_the_midst_of_an_instruction(before: bytes) -> None:
     assert not _found(before + inside + NOP * 80)
     # The distance, read as a number, is an address.
     for relative in (b"\x48\x8d\x05", b"\x8b\x05", b"\x48\xc7\x05"):
-        code = before + relative + struct.pack("<I", START) + NOP * 80
+        code = before + relative + struct.pack("<I", START) + b"\x8b\x80" + struct.pack("<i", -START) + NOP * 80
         assert not _found(code, kind=c.ET_EXEC)
     # nop dword ptr [rax]
     fill = 0x401F0F
-    assert not referrers(load(_file(before + b"\x0f\x1f\x40\0" + NOP * 80, kind=c.ET_EXEC)), [(fill, fill + 1)])
+    for shift in range(8):
+        code = before + NOP * shift + b"\x0f\x1f\x40" + bytes(80)
+        assert not referrers(load(_file(code, kind=c.ET_EXEC)), [(fill, fill + 1)])
     (found,) = _found(before + _amd64(b"\x48\x8d\x05", START, at=at) + NOP * 80)
     assert found == (at, START)
 
@@ -139,12 +141,13 @@ def test_the_first_bytes_of_unknown_code() -> None:
 def test_a_known_function_behind_data() -> None:
     """Data in code leads astray, the start of a function leads back."""
     size = 0x140
-    code = (ANY_CODE[: size - 2] + b"\x48\xb8") + _amd64(b"\x8b\x05", START, at=TEXT_VADDR + size) + NOP * 80
+    data = b"\x48\xb8" + _amd64(b"\x8b\x05", START, at=TEXT_VADDR + size - 10) + bytes(2) + b"\x48\xb8"
+    code = ANY_CODE[: size - len(data)] + data + _amd64(b"\x8b\x05", START, at=TEXT_VADDR + size) + NOP * 80
     assert not _without_functions(code)
-    data = bytearray(_file(code))
-    hdr = load(bytes(data)).sections[3]
-    struct.pack_into("<i", data, hdr.file_offset + 12, TEXT_VADDR + size - HDR_VADDR)
-    assert referrers(load(bytes(data)), SPANS) == [Referrer(TEXT_VADDR + size, START)]
+    file = bytearray(_file(code))
+    hdr = load(bytes(file)).sections[3]
+    struct.pack_into("<i", file, hdr.file_offset + 12, TEXT_VADDR + size - HDR_VADDR)
+    assert referrers(load(bytes(file)), SPANS) == [Referrer(TEXT_VADDR + size, START)]
 
 
 def test_bytes_that_are_no_instructions() -> None:
@@ -152,6 +155,17 @@ def test_bytes_that_are_no_instructions() -> None:
     for size in (1, 9):
         code = PUSH + b"\x06" * size + _amd64(b"\x8b\x05", START, at=TEXT_VADDR + 1 + size)
         assert {found.target for found in _found(code + NOP * 80)} == {START}
+    operand = PUSH + _amd64(b"\x06\x05", START)
+    following = PUSH + b"\x06" + (b"\x48\xb8" + NOP * 8) + b"\x48\xb8" + NOP
+    for code in (operand, following + _amd64(b"\x8b\x05", START, at=TEXT_VADDR + len(following))):
+        assert {found.target for found in _found(code + NOP * 80)} == {START}
+
+
+def test_stubs_of_a_plt() -> None:
+    """What ways that start wrongly meet in each stub are no instructions."""
+    stubs = (struct.pack("<2sIcIci", b"\xff\x25", 0x30CCA, b"\x68", n, b"\xe9", -16 * n) for n in range(0x60))
+    image = load(_file(NOP * 0x400 + b"".join(stubs), kind=c.ET_EXEC))
+    assert not referrers(image, [(0x406800, 0x406801)])
 
 
 def test_a_function_of_many_pieces() -> None:
@@ -270,6 +284,8 @@ def test_addresses_of_more_than_32_bits() -> None:
     """No number of 32 bits is one of them."""
     image = load(_file(PUSH + b"\xbf" + bytes(4) + NOP * 80, kind=c.ET_EXEC))
     assert not referrers(image, [(1 << 32, (1 << 32) + 64)])
+    image = load(_file(PUSH + b"\x48\xbf" + struct.pack("<Q", 1 << 32) + NOP * 80, kind=c.ET_EXEC))
+    assert referrers(image, [(1 << 32, (1 << 32) + 64)]) == [Referrer(TEXT_VADDR + 1, 1 << 32)]
 
 
 def test_tables_that_name_it_on_purpose() -> None:
