@@ -10,7 +10,7 @@ from cfi2sframe.abi import Arch
 
 
 def rule_text(register: str | None, offset: int, *, deref: bool) -> str:
-    """Return a rule as readelf writes it for SFrame and for CFI.
+    """Return a rule as readelf writes it for SFrame and for CFI, as all messages do.
 
     `rsp+16` is a value and `(rbp-8)` what is saved there; from the CFA (`register` is None), `v-16` is a value and
     `c-8` what is saved there.
@@ -65,8 +65,6 @@ class Rule(NamedTuple):
         name = None if self.register is None else arch.register_name(self.register)
         return NamedRule(name, self.offset, self.deref)
 
-    def equation(self, arch: Arch) -> str:
-        """Return the rule as an equation's right side, such as `rsp+16`, `*(rbp-8)` or `c-16`."""
-        base = "c" if self.register is None else arch.register_name(self.register)
-        text = f"{base}{self.offset:+d}" if self.offset or not self.deref else base
-        return f"*({text})" if self.deref else text
+    def text(self, arch: Arch) -> str:
+        """Return the rule with its register's name, such as `rsp+16`, `(rbp-8)` or `c-16`."""
+        return repr(self.named(arch))

@@ -206,11 +206,11 @@ def _default_limit(state: FrameState, cfa: Rule, target: Target) -> Why | None:
 
 def _default_cfa_limit(cfa: Rule, arch: Arch) -> Why | None:
     if cfa.deref:
-        return Why(Reason.CFA_EXPRESSION, cfa.equation(arch))
+        return Why(Reason.CFA_EXPRESSION, cfa.text(arch))
     if cfa.register not in (arch.sp_register, arch.fp_register):
-        return Why(Reason.CFA_BASE_REGISTER, cfa.equation(arch))
+        return Why(Reason.CFA_BASE_REGISTER, cfa.text(arch))
     if (cfa.offset - arch.cfa_offset_bias) % arch.cfa_offset_scale:
-        return Why(Reason.OFFSET_RANGE, f"CFA={cfa.equation(arch)}")
+        return Why(Reason.OFFSET_RANGE, f"CFA={cfa.text(arch)}")
     return None
 
 
@@ -220,7 +220,7 @@ def _default_ra_limit(ra: Rule | None, fp: Rule | None, target: Target) -> Why |
         if ra == Rule(None, arch.fixed_ra_offset, deref=True):
             return None
         if ra is not None and ra.register is None:
-            return Why(Reason.RA_NOT_AT_FIXED_OFFSET, ra.equation(arch))
+            return Why(Reason.RA_NOT_AT_FIXED_OFFSET, ra.text(arch))
     elif ra is None:
         # FP without RA needs a padding word for RA, which s390x has and AArch64 has not.
         return None if fp is None or arch.pads_ra else Why(Reason.FP_WITHOUT_RA, "")
@@ -235,13 +235,13 @@ def _default_saved_limit(rule: Rule, target: Target, of_expression: Reason, of_r
     if rule.register is None:
         # To readers an offset of 0 means "not saved"; libffi's assembly for AArch64 saves FP at the CFA itself.
         if rule.offset == 0 or (arch.pads_ra and rule.offset & 1):
-            return Why(Reason.OFFSET_RANGE, rule.equation(arch))
+            return Why(Reason.OFFSET_RANGE, rule.text(arch))
         return None
     if rule.deref or rule.offset:
-        return Why(of_expression, rule.equation(arch))
+        return Why(of_expression, rule.text(arch))
     if target.version == SFRAME_VERSION_2 and arch.pads_ra and rule.register < len(arch.registers):
         return None
-    return Why(of_register, rule.equation(arch))
+    return Why(of_register, rule.text(arch))
 
 
 def _range_limit(state: FrameState, arch: Arch) -> Why | None:
@@ -253,5 +253,5 @@ def _range_limit(state: FrameState, arch: Arch) -> Why | None:
         if rule is state.cfa:
             offset, rest = divmod(offset - arch.cfa_offset_bias, arch.cfa_offset_scale)
         if rest or not -(1 << 31) <= offset < 1 << 31 or (rule.register or 0) >= 1 << (32 - FLEX_REG_SHIFT):
-            return Why(Reason.OFFSET_RANGE, rule.equation(arch))
+            return Why(Reason.OFFSET_RANGE, rule.text(arch))
     return None

@@ -21,9 +21,10 @@ class Expression(NamedTuple):
     code: bytes
     deref: bool
 
-    def equation(self, arch: Arch) -> str:
-        """Return the expression as an equation's right side, such as `*(breg7 40; deref)`."""
-        return f"{'*' if self.deref else ''}({expression_text(self.code, arch.byte_order)})"
+    def text(self, arch: Arch) -> str:
+        """Return the expression in readable form: `breg7 40; deref`, or `exp(breg7 40)` for what is saved there."""
+        text = expression_text(self.code, arch.byte_order)
+        return f"exp({text})" if self.deref else text
 
 
 #: Operations that push a constant, and all with operands: the bytes of each (negative: signed), or its form.

@@ -106,15 +106,13 @@ def describe_cfa(rule: CfaRule | None, arch: Arch) -> str:
     """Return a rule of the CFA in readable form, such as `rsp+16`."""
     if isinstance(rule, NoCfa):
         return rule.value
-    return "none" if rule is None else rule.equation(arch)
+    return "none" if rule is None else rule.text(arch)
 
 
 def describe_rule(rule: RegisterRule, arch: Arch) -> str:
-    """Return a rule of a register in readable form, such as `*(c-8)`, `rbx` or `same value`."""
+    """Return a rule of a register in readable form, such as `c-8`, `rbx` or `same value`."""
     if isinstance(rule, NoRule):
         return rule.name.lower().replace("_", " ")
-    if isinstance(rule, Rule) and rule.is_saved_at_cfa:
-        return f"*(c{rule.offset:+d})"
     if isinstance(rule, Rule) and rule.register is not None and rule.is_register:
         return arch.register_name(rule.register)
-    return rule.equation(arch)
+    return rule.text(arch)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A section as readers meet it, and the checks of the table in `readers` that take more than a line."""
+"""What demands on a section look at, and a check for each, whoever has it: that, the table in `readers` says."""
 
 from bisect import bisect_left, bisect_right
 from collections import Counter

@@ -50,7 +50,7 @@ def row_difference(truth: RowState, state: FrameState | None, arch: Arch) -> str
         else value_by_rule(truth.cfa, None, arch.sp_register, arch)
     )
     cfa_of_row = value_by_rule(state.cfa, None, arch.sp_register, arch)
-    text = state.cfa.equation(arch)
+    text = state.cfa.text(arch)
     if cfa is None:
         return f"CFA is {describe_cfa(truth.cfa, arch)}, the row has {text}"
     sp = sp_of_caller(truth, cfa, arch)
@@ -65,7 +65,7 @@ def row_difference(truth: RowState, state: FrameState | None, arch: Arch) -> str
     ):
         value = value_by_rule(wanted, cfa, register, arch)
         if value is None or value != value_by_rule(found, cfa_of_row, register, arch):
-            text = "unchanged" if found is None else found.equation(arch)
+            text = "unchanged" if found is None else found.text(arch)
             return f"{name} is {describe_rule(wanted, arch)}, the row has {text}"
     if truth.signing is not (RaSigning.SIGNED if state.mangled_ra else RaSigning.NONE):
         return f"RA is {truth.signing.name.lower()}, the row has {'signed' if state.mangled_ra else 'none'}"

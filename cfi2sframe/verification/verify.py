@@ -263,7 +263,7 @@ def _state_text(state: FrameState | None, arch: Arch) -> str:
     if state.cfa is None:
         return "RA undefined"
     rules = (("CFA", state.cfa), ("RA", state.ra), ("FP", state.fp))
-    return " ".join(f"{name}={rule.equation(arch)}" for name, rule in rules if rule)
+    return " ".join(f"{name}={rule.text(arch)}" for name, rule in rules if rule)
 
 
 def _wrong(found: Sequence[_Mismatch], fdes: Sequence[Fde], section: Section) -> Iterator[Difference]:

@@ -114,7 +114,7 @@ LEFT_OUT = {
         Case(AMD64, state(AMD64, is_expression(DEREF_PLUS)), "breg7 40; deref; plus_uconst 8", ALL),
         Case(AMD64, state(AMD64, is_expression(DAMAGED)), "bytes 77", ALL),
         Case(AMD64, state(AMD64, is_expression(b"")), "", ALL),
-        Case(AMD64, state(AMD64, is_expression(RSP_16_DEREF)), "*(rsp+16)", OLD, FrameState(load(7, 16), RA8)),
+        Case(AMD64, state(AMD64, is_expression(RSP_16_DEREF)), "(rsp+16)", OLD, FrameState(load(7, 16), RA8)),
     ),
     Reason.CFA_BASE_REGISTER: (
         Case(AMD64, state(AMD64, register_offset(3, 16)), "rbx+16", OLD, FrameState(at(3, 16), RA8)),
@@ -129,15 +129,15 @@ LEFT_OUT = {
     Reason.RA_EXPRESSION: (
         Case(AMD64, state(AMD64, ra=at_expression(RBX_8_DEREF)), "breg3 8; deref", ALL),
         Case(AMD64, state(AMD64, ra=is_expression(RBX_8)), "rbx+8", OLD, FrameState(ENTRY, at(3, 8))),
-        Case(AMD64, state(AMD64, ra=at_expression(RBX_8)), "*(rbx+8)", OLD, FrameState(ENTRY, load(3, 8))),
+        Case(AMD64, state(AMD64, ra=at_expression(RBX_8)), "(rbx+8)", OLD, FrameState(ENTRY, load(3, 8))),
     ),
     Reason.RA_IN_REGISTER: (
         Case(AMD64, state(AMD64, ra=in_register(2)), "rcx+0", OLD, FrameState(ENTRY, at(2, 0))),
         Case(AARCH64_LE, state(AARCH64_LE, ra=in_register(9)), "x9+0", OLD, FrameState(at(31, 0), at(9, 0))),
     ),
     Reason.RA_NOT_AT_FIXED_OFFSET: (
-        Case(AMD64, state(AMD64, ra=at_cfa(-16)), "*(c-16)", OLD, FrameState(ENTRY, saved(-16))),
-        Case(AMD64, state(AMD64, ra=at_expression(CFA_MINUS_24)), "*(c-24)", OLD, FrameState(ENTRY, saved(-24))),
+        Case(AMD64, state(AMD64, ra=at_cfa(-16)), "c-16", OLD, FrameState(ENTRY, saved(-16))),
+        Case(AMD64, state(AMD64, ra=at_expression(CFA_MINUS_24)), "c-24", OLD, FrameState(ENTRY, saved(-24))),
     ),
     Reason.RA_IS_CFA_VALUE: (
         Case(AMD64, state(AMD64, LOADED, ra=value_at_cfa(-8)), "CFA-8", ALL),
@@ -153,7 +153,7 @@ LEFT_OUT = {
     ),
     Reason.FP_EXPRESSION: (
         Case(AMD64, state(AMD64, fp=at_expression(RBX_8_DEREF)), "breg3 8; deref", ALL),
-        Case(AMD64, state(AMD64, fp=at_expression(b"\x76\x00")), "*(rbp)", OLD, FrameState(ENTRY, RA8, load(6, 0))),
+        Case(AMD64, state(AMD64, fp=at_expression(b"\x76\x00")), "(rbp+0)", OLD, FrameState(ENTRY, RA8, load(6, 0))),
         Case(AMD64, state(AMD64, fp=is_expression(RSP_16)), "rsp+16", OLD, FrameState(ENTRY, RA8, at(7, 16))),
     ),
     Reason.FP_IN_REGISTER: (
@@ -174,33 +174,33 @@ LEFT_OUT = {
         Case(AMD64, state(AMD64, sp=NoRule.UNDEFINED), "undefined", ALL),
         Case(AMD64, state(AMD64, sp=at_expression(RSP_16_DEREF)), "breg7 16; deref", ALL),
         # Two loads, a load and a sum; and an RA that counts from a loaded CFA, where SP does not.
-        Case(AMD64, state(AMD64, LOADED, sp=at_cfa(-24)), "*(c-24)", ALL),
-        Case(AMD64, state(AMD64, LOADED, sp=value_at_cfa(8)), "c+8", ALL),
+        Case(AMD64, state(AMD64, LOADED, sp=at_cfa(-24)), "c-24", ALL),
+        Case(AMD64, state(AMD64, LOADED, sp=value_at_cfa(8)), "v+8", ALL),
         Case(AMD64, state(AMD64, LOADED, sp=in_register(10)), "r10", ALL),
         Case(AMD64, state(AMD64, LOADED, sp=in_register(10), ra=in_register(2)), "r10", OLD,
              FrameState(at(10, 0), at(2, 0))),
-        Case(AMD64, state(AMD64, sp=value_at_cfa(8)), "c+8", OLD, FrameState(at(7, 16), saved(-16))),
+        Case(AMD64, state(AMD64, sp=value_at_cfa(8)), "v+8", OLD, FrameState(at(7, 16), saved(-16))),
         # setcontext, longjmp
-        Case(AMD64, state(AMD64, sp=at_cfa(-24)), "*(c-24)", OLD, FrameState(load(7, -16), load(7, 0))),
+        Case(AMD64, state(AMD64, sp=at_cfa(-24)), "c-24", OLD, FrameState(load(7, -16), load(7, 0))),
         Case(AMD64, state(AMD64, sp=in_register(10)), "r10", OLD, FrameState(at(10, 0), load(7, 0))),
         Case(AMD64, state(AMD64, sp=NoRule.SAME_VALUE), "same value", OLD, FrameState(at(7, 0), saved(0))),
-        Case(AMD64, state(AMD64, fp=at_cfa(-24), sp=at_expression(RSP_16)), "*(breg7 16)", OLD,
+        Case(AMD64, state(AMD64, fp=at_cfa(-24), sp=at_expression(RSP_16)), "exp(breg7 16)", OLD,
              FrameState(load(7, 16), load(7, 0), load(7, -16))),
         Case(AARCH64_LE, state(AARCH64_LE, register_offset(0, 32), ra=at_cfa(-8), fp=at_cfa(-16),
-             sp=is_expression(RSP_16)), "(breg7 16)", OLD,
+             sp=is_expression(RSP_16)), "breg7 16", OLD,
              FrameState(at(7, 16), load(0, 24), load(0, 16))),
-        Case(S390X, state(S390X, sp=at_expression(RSP_16)), "*(breg7 16)", (2, 3)),
+        Case(S390X, state(S390X, sp=at_expression(RSP_16)), "exp(breg7 16)", (2, 3)),
         Case(S390X, state(S390X, register_offset(10, 160), ra=at_cfa(-48), sp=in_register(16)), "f0", (2,),
              FrameState(at(16, 160), load(10, 112))),
     ),
     Reason.OFFSET_RANGE: (
         Case(AMD64, state(AMD64, register_offset(7, BIG)), "rsp+2147483648", ALL),
         Case(AMD64, state(AMD64, register_offset(7, -BIG - 1)), "rsp-2147483649", ALL),
-        Case(AMD64, state(AMD64, fp=at_cfa(-BIG - 8)), "*(c-2147483656)", ALL),
-        Case(AARCH64_LE, state(AARCH64_LE, ra=at_cfa(BIG)), "*(c+2147483648)", ALL),
-        Case(AMD64, state(AMD64, fp=at_cfa(0)), "*(c)", OLD, FrameState(ENTRY, RA8, saved(0))),
-        Case(AARCH64_LE, state(AARCH64_LE, ra=at_cfa(0)), "*(c)", OLD, FrameState(at(31, 0), saved(0))),
-        Case(S390X, state(S390X, ra=at_cfa(-47)), "*(c-47)", (2,), FrameState(at(15, 160), saved(-47))),
+        Case(AMD64, state(AMD64, fp=at_cfa(-BIG - 8)), "c-2147483656", ALL),
+        Case(AARCH64_LE, state(AARCH64_LE, ra=at_cfa(BIG)), "c+2147483648", ALL),
+        Case(AMD64, state(AMD64, fp=at_cfa(0)), "c+0", OLD, FrameState(ENTRY, RA8, saved(0))),
+        Case(AARCH64_LE, state(AARCH64_LE, ra=at_cfa(0)), "c+0", OLD, FrameState(at(31, 0), saved(0))),
+        Case(S390X, state(S390X, ra=at_cfa(-47)), "c-47", (2,), FrameState(at(15, 160), saved(-47))),
         Case(S390X, state(S390X, register_offset(15, 160 + 8 * BIG)), "r15+17179869344", (2, 3)),
     ),
     Reason.PAUTH_WITH_PC: (
@@ -328,7 +328,7 @@ def test_a_signal_frame_of_linux() -> None:
     cie = parsed_cie(AMD64, is_signal_frame=True)
     said = FrameRow(0, FrameState(load(7, 160), load(7, 168), load(7, 120)))
     assert lower(AMD64, 3, row, cie=cie) == body_of_rows((said,), is_flexible=True, is_signal_frame=True)
-    assert lower(AMD64, 2, row, cie=cie) == Why(Reason.CFA_EXPRESSION, "*(rsp+160)", 0)
+    assert lower(AMD64, 2, row, cie=cie) == Why(Reason.CFA_EXPRESSION, "(rsp+160)", 0)
 
 
 def test_the_largest_register_of_a_control_word() -> None:
@@ -420,9 +420,9 @@ def test_rows_before_the_end_of_a_function() -> None:
 
 
 def test_rules_in_words() -> None:
-    assert describe_rule(at_cfa(0), AMD64) == "*(c+0)"
+    assert describe_rule(at_cfa(0), AMD64) == "c+0"
     rules = (None, NoCfa.UNKNOWN, register_offset(6, -8), register_offset(6, 0), is_expression(RSP_16))
-    assert [describe_cfa(rule, AMD64) for rule in rules] == ["none", "unknown", "rbp-8", "rbp+0", "(breg7 16)"]
+    assert [describe_cfa(rule, AMD64) for rule in rules] == ["none", "unknown", "rbp-8", "rbp+0", "breg7 16"]
 
 
 # Parts

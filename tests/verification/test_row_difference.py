@@ -18,19 +18,19 @@ SIGNED_WITH_PC = asm.aarch64_negate_ra_state_with_pc()
         (asm.undefined(16), "00 00", 0, []),
         (asm.undefined(16), "00 03 08", 0, ["wrong +0x0 RA is undefined, but the row has a caller"]),
         (asm.register(16, 2), "00 08 39 08 11 00", 1, []),
-        (asm.expression(16, b"\x08"), "00 03 08", 0, ["wrong +0x0 RA is *(bytes 08), the row has *(c-8)"]),
+        (asm.expression(16, b"\x08"), "00 03 08", 0, ["wrong +0x0 RA is exp(bytes 08), the row has c-8"]),
         (asm.undefined(6), "00 03 08", 0, ["wrong +0x0 FP is undefined, the row has unchanged"]),
         (
             asm.def_cfa_expression(b"\x77\x28\x06\x23\x08"),
             "00 03 08",
             0,
-            ["wrong +0x0 CFA is (breg7 40; deref; plus_uconst 8), the row has rsp+8"],
+            ["wrong +0x0 CFA is breg7 40; deref; plus_uconst 8, the row has rsp+8"],
         ),
         # SFrame's CFA is the caller's SP: where that is not DWARF's CFA, RA and FP count from elsewhere.
         (asm.register(7, 10), "00 03 08", 0, ["wrong +0x0 SP is r10, the row has rsp+8"]),
         (asm.offset(7, 3), "00 08 3b f0 3b 00", 1, []),
-        (asm.offset(7, 3), "00 08 3b e8 3b 00", 1, ["wrong +0x0 SP is *(c-24), the row has *(rsp-24)"]),
-        (asm.offset(7, 3), "00 08 3b f0 02 f8", 1, ["wrong +0x0 RA is *(c-8), the row has *(c-8)"]),
+        (asm.offset(7, 3), "00 08 3b e8 3b 00", 1, ["wrong +0x0 SP is c-24, the row has (rsp-24)"]),
+        (asm.offset(7, 3), "00 08 3b f0 02 f8", 1, ["wrong +0x0 RA is c-8, the row has c-8"]),
     ],
 )
 def test_rules_of_amd64(instruction: asm.Instruction, row: str, info2: int, found: list[str]) -> None:
@@ -41,12 +41,12 @@ def test_rules_of_amd64(instruction: asm.Instruction, row: str, info2: int, foun
 @pytest.mark.parametrize(
     ("arch", "instruction", "row", "found"),
     [
-        (AARCH64_LE, asm.offset(30, 1), "00 03 00", ["wrong +0x0 RA is *(c-8), the row has unchanged"]),
+        (AARCH64_LE, asm.offset(30, 1), "00 03 00", ["wrong +0x0 RA is c-8, the row has unchanged"]),
         (AARCH64_LE, asm.nop(), "00 83 00", ["wrong +0x0 RA is none, the row has signed"]),
         (AARCH64_LE, SIGNED_WITH_PC, "00 83 00", ["wrong +0x0 RA is signed_with_pc, the row has signed"]),
         (S390X, asm.offset(15, 5), "00 03 00", []),
         (S390X, asm.register(15, 16), "00 03 00", []),
-        (S390X, asm.val_offset(15, 1), "00 03 00", ["wrong +0x0 SP is c-8, the row has r15+160-160"]),
+        (S390X, asm.val_offset(15, 1), "00 03 00", ["wrong +0x0 SP is v-8, the row has r15+160-160"]),
         (S390X, asm.def_cfa_offset(168), "00 03 00", ["wrong +0x0 CFA is r15+168, the row has r15+160"]),
     ],
 )
