@@ -23,6 +23,7 @@ from cfi2sframe.sframe.model import Found
 from cfi2sframe.sframe.read import read_section
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import TEXT_VADDR, cie_of, linked, linked_file, object_file, push_fp
+from tests.support.placing.embedded import as_linked
 from tests.support.sframe.raw_sframe import RawFunction, RawSection
 
 PACKAGES: Final = [cfi2sframe, trace]
@@ -46,7 +47,7 @@ def program(tmp_path: Path) -> Path:
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
     path = tmp_path / "installed"
-    path.write_bytes(Path("/bin/true").read_bytes())
+    path.write_bytes(as_linked("/bin/true"))
     return path
 
 

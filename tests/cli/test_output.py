@@ -161,6 +161,6 @@ def test_no_output_takes_the_place_of_an_input(words: str, tmp_path: Path) -> No
     option = "output" if words.endswith("-o") else "report"
     refused = (2, b"", (f"cfi2sframe: error: --{option} {file} would overwrite an input or another output",))
     names = [str(name) for name in (file, tree, link / "file", link)]
-    for name in names if "--compare" in words else [*names, f"--files-from {listed}"]:
-        assert run(*words.replace("FILE", name).split(), file) == refused
+    for name in names if "--compare" in words else [*names, f"--files-from={listed}"]:
+        assert run(*[name if word == "FILE" else word for word in words.split()], file) == refused
     assert file.read_bytes() == OBJECT.read_bytes()

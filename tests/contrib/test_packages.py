@@ -23,7 +23,7 @@ from tests.support.contrib import (
     run,
     shell_script,
 )
-from tests.support.needs import Result, attempt, need
+from tests.support.needs import Result, attempt, need, need_plain
 
 pytestmark = pytest.mark.sampled
 
@@ -53,6 +53,7 @@ def test_a_debian_package(tmp_path: Path, programs: Path, sampler: Sampler) -> N
 
 def test_an_rpm_package(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
     need("rpmbuild", "rpm2cpio", "cpio", "make", "cc", "bash", "od", "awk")
+    need_plain(tmp_path, "rpmbuild")
     folder = copy_recipe("rpm", tmp_path)
     build_example(folder, environment(programs))
     (package,) = (folder / "build" / "RPMS").rglob("words-1.0-*.rpm")

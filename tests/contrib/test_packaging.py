@@ -15,7 +15,7 @@ import pytest
 
 from cfi2sframe import __version__
 from tests.support.contrib import EPOCH, PROGRAMS, PROJECT, ROOT, check_section, copy_of_the_tree, has_section, run
-from tests.support.needs import attempt, need
+from tests.support.needs import attempt, need, need_plain
 
 pytestmark = pytest.mark.sampled
 
@@ -34,7 +34,7 @@ def build(tree: Path, target: Path, *, mask: int = 0o022) -> tuple[Path, Path, P
     env = {"PATH": os.environ["PATH"], "SOURCE_DATE_EPOCH": EPOCH, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, env=env, umask=mask, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    sdist, wheel, bill = (Path(line) for line in done.stdout.split())
+    sdist, wheel, bill = (Path(line) for line in done.stdout.splitlines())
     return sdist, wheel, bill
 
 
@@ -62,6 +62,7 @@ def test_the_same_bytes_everywhere(archives: tuple[Path, Path, Path], tmp_path: 
 
 def test_an_rpm_of_the_program(archives: tuple[Path, Path, Path], tmp_path: Path) -> None:
     need("rpmbuild", "rpm2cpio", "cpio")
+    need_plain(tmp_path, "rpmbuild")
     top, root = tmp_path / "top", tmp_path / "root"
     words = ["--define", f"_sourcedir {archives[1].parent}", "--define", f"_topdir {top}"]
     run("rpmbuild", "-bb", *words, ROOT / "contrib" / "rpm" / "cfi2sframe.spec")

@@ -4,6 +4,7 @@
 import os
 import re
 import runpy
+import shlex
 import shutil
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
@@ -173,7 +174,7 @@ def test_the_commands_of_the_container(tmp_path: Path, programs: Path, sampler: 
     roots = [folder / "out", tmp_path / "image"]
     for command in CONTAINER_COMMANDS:
         if not command.startswith("apt-get "):
-            run("sh", "-c", command.replace("/out", str(roots[1])), cwd=folder, env=environment(programs))
+            run("sh", "-c", command.replace("/out", shlex.quote(str(roots[1]))), cwd=folder, env=environment(programs))
     for root in roots:
         check_pair(sampler, root / "usr" / "bin" / "words", root / "usr" / "lib" / "words" / "libwords.so")
 

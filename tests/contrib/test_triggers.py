@@ -10,7 +10,8 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.contrib import CONTRIB, ROOT, check_section, environment, has_section, run, shell_script
-from tests.support.needs import attempt, need
+from tests.support.needs import attempt, need, need_plain
+from tests.support.placing.embedded import as_linked, write
 
 pytestmark = pytest.mark.sampled
 
@@ -37,7 +38,7 @@ BuildArch: noarch
 %description
 A program.
 %install
-install -D /usr/bin/env %{{buildroot}}{target}
+install -D {program} %{{buildroot}}{target}
 %files
 {target}
 """
@@ -69,7 +70,7 @@ class Dpkg(NamedTuple):
         (folder / "DEBIAN" / "control").write_text(f"{control}Description: files of a test\n")
         (folder / "usr" / "bin").mkdir(parents=True)
         for place, source in files.items():
-            shutil.copy(source, folder / "usr" / "bin" / place)
+            write(folder / "usr" / "bin" / place, as_linked(source))
         return self.dpkg("--install", build(folder, self.root.parent))
 
     def state(self) -> str:
@@ -99,7 +100,7 @@ def dpkg(tmp_path: Path, programs: Path) -> Dpkg:
     (database / "status").write_text(PYTHON)
     system.programs.mkdir(parents=True)
     (system.root / "bin").symlink_to("usr/bin")
-    shutil.copy(TRUE, system.programs / "old")
+    write(system.programs / "old", as_linked(TRUE))
     return system
 
 
@@ -141,7 +142,7 @@ def test_a_converter_that_fails_does_not_stop_dpkg(dpkg: Dpkg, tmp_path: Path) -
 def test_only_directories_that_dpkg_names_are_looked_at(dpkg: Dpkg) -> None:
     dpkg.trigger()
     other = dpkg.root / "usr" / "sbin" / "other"
-    shutil.copy(TRUE, other)
+    write(other, as_linked(TRUE))
     dpkg.install("tools", new=ENV)
     assert has_section(dpkg.programs / "new")
     assert not has_section(other)
@@ -224,7 +225,8 @@ class Rpm(NamedTuple):
     def program(self, name: str) -> str:
         """Install a package of one program."""
         spec = self.folder / f"{name}.spec"
-        spec.write_text(SPEC.format(name=name, target=self.programs / name))
+        program = write(self.folder / "env", as_linked(ENV))
+        spec.write_text(SPEC.format(name=name, program=program, target=self.programs / name))
         return self.install(self.build(spec))
 
 
@@ -232,6 +234,7 @@ class Rpm(NamedTuple):
 def rpm(tmp_path: Path, programs: Path) -> Rpm:
     """A system with one program, which rpm knows."""
     need("rpm", "rpmbuild", "env")
+    need_plain(tmp_path, "rpmbuild")
     if os.geteuid() != 0:
         pytest.skip("rpm installs for root only")
     system = Rpm(tmp_path / "system", environment(programs))

@@ -13,9 +13,10 @@ from cfi2sframe.jobs.records import Job, Outcome, SkipKind
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import TEXT_VADDR, linked_file, object_file, push_fp
 from tests.support.jobs import OBJECT, OF_32_BITS, TRUNCATED, WITHOUT_CFI, convert_one, jobs_for
+from tests.support.placing.embedded import as_linked
 
 ET_DYN, ET_CORE = 3, 4
-LINKED = Path("/bin/true")
+LINKED = as_linked("/bin/true")
 LDSO = Path("/lib64/ld-linux-x86-64.so.2")
 NO_CFI = (
     "no call frame information: no .eh_frame, .debug_frame or .gopclntab; a separate debug file "
@@ -87,7 +88,7 @@ CASES = {
         ErrorKind.UNFIT,
     ),
     "payload": Case(
-        LINKED.read_bytes() + b"payload",
+        LINKED + b"payload",
         SkipKind.PAYLOAD,
         "7 bytes appended after the ELF data (an archive, a payload or a signature); adding or removing a section "
         "would move what may be expected at a fixed offset",
@@ -143,5 +144,5 @@ def test_a_program_interpreter(tmp_path: Path) -> None:
     """It is converted as any other file."""
     if not LDSO.exists():
         pytest.skip(f"no {LDSO}")
-    outcome = in_folder(tmp_path, LDSO.read_bytes())
+    outcome = in_folder(tmp_path, as_linked(LDSO))
     assert (outcome.status, outcome.warnings) == ("converted", ())

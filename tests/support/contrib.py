@@ -136,7 +136,7 @@ def gdb_session(path: Path, debug_folder: Path) -> str:
     """Return what gdb says when it reads a file, with separate debug information in a folder; skip without gdb."""
     need("gdb")
     # Where the first line of a function is, is known from debug information only.
-    words = ["-ex", f"set debug-file-directory {debug_folder}", "-ex", f"file {path}", "-ex", "info functions"]
+    words = ["-iex", f"set debug-file-directory {debug_folder}", "-ex", "info functions", str(path)]
     done = attempt("gdb", "-batch", "-nx", *words)
     text = done.out + done.err
     assert "Non-debugging symbols" not in text.partition("File ")[0], text

@@ -23,6 +23,12 @@ def need(*programs: str) -> str:
     return paths[0]
 
 
+def need_plain(path: Path, tool: str) -> None:
+    """Skip the test where a path has a space and a tool cannot be told of such a one."""
+    if " " in str(path):
+        pytest.skip(f"{tool} takes a path with a space for two")
+
+
 def open_terminal() -> tuple[int, int]:
     """Return the descriptors of a pseudo terminal: the user's end, and the program's. Skip the test where none is."""
     try:

@@ -12,6 +12,7 @@ from cfi2sframe.cli.wrapper.insertion import insert_section
 from cfi2sframe.cli.wrapper.programs import ASSEMBLER, Role
 from tests.support.contrib import environment, has_section, run, shell_script
 from tests.support.needs import Result, attempt, need
+from tests.support.placing.embedded import as_linked
 
 pytestmark = pytest.mark.sampled
 
@@ -89,7 +90,8 @@ def test_wrong_flags_are_an_error_of_one_line(tmp_path: Path, programs: Path, fl
 
 def test_a_log_that_is_standard_error_is_written_to_its_end(tmp_path: Path, programs: Path) -> None:
     """Opened by name, the file has a position of its own, and the next line of the build overwrites the log's."""
-    linker = shell_script(tmp_path / "linker", "cp /bin/ls out")
+    (tmp_path / "ls").write_bytes(as_linked("/bin/ls"))
+    linker = shell_script(tmp_path / "linker", "cp ls out")
     env = environment(programs, CFI2SFRAME_LD=str(linker), CFI2SFRAME_LOG="/dev/stderr")
     with (tmp_path / "heard").open("wb") as heard:
         for _ in range(2):

@@ -81,6 +81,12 @@ def take_out(data: bytes) -> bytes:
     return bare
 
 
+def as_linked(path: str | Path) -> bytes:
+    """Return a program of the machine without the section that it has if the whole system was converted."""
+    data = Path(path).read_bytes()
+    return data if record_span(data) is None else take_out(data)
+
+
 def without_record(data: bytes) -> bytes:
     """Return a converted file without its record for removal: nothing tells who made its section."""
     span = record_span(data)
