@@ -12,24 +12,24 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from typing import Final
 
-from cfi2sframe.cli.messages import EXIT_DIFFERENCE, EXIT_SUCCESS, PROGRAM, fail, say, worst
+from cfi2sframe.cli.messages import EXIT_DIFFERENCE, PROGRAM, fail, say, worst
 from cfi2sframe.cli.options import (
     add_conversion_options,
     add_inputs,
     add_option,
-    check_apart,
+    check_report,
     conversion_options,
     debug_file_of,
     is_one_file,
     percentage,
     process_count,
     sources_of,
-    write_text,
+    write_report,
 )
 from cfi2sframe.cli.outcomes import exit_status, json_line, say_in_few_lines, say_outcome, say_verdict, sums
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.cli.progress import watched
-from cfi2sframe.errors import ErrorKind, OutputError, RequestError, naming_path
+from cfi2sframe.errors import ErrorKind, OutputError, RequestError
 from cfi2sframe.files.source import Source, named_source
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.records import Job, Outcome
@@ -107,13 +107,9 @@ def add_write_options(parser: argparse.ArgumentParser, text: str) -> None:
 def with_output(arguments: argparse.Namespace, job: Job) -> Job:
     """Return a job of either verb with its output. Raises `RequestError` when arguments contradict, and `OSError`."""
     _check_target(arguments)
-    report, output = arguments.report, arguments.output
-    if report == output == "-":
+    output = arguments.output
+    if arguments.report == output == "-":
         raise RequestError("-o - and --report - would both write to standard output")
-    if report is not None and report != "-":
-        # Fail before a long run, not after it.
-        with naming_path(report):
-            os.stat(os.path.dirname(os.path.realpath(report)))
     return job._replace(
         output=output,
         is_raw=output is not None and (output == "-" or output.endswith(".sframe")),
@@ -161,7 +157,7 @@ def refuse(arguments: argparse.Namespace, options: Sequence[str], where: str) ->
 def run_jobs(arguments: argparse.Namespace, job: Job) -> int:
     """Do a job with each file that the arguments name, and print what becomes of it; return the worst exit status."""
     sources = sources_of(arguments) if job.output is None else [named_source(arguments.inputs[0])]
-    check_apart("report", arguments.report, [] if job.output is None else [job.output], sources)
+    check_report(arguments.report, [] if job.output is None else [job.output], sources)
     is_single, is_verbose = is_one_file(sources), arguments.verbose
     job = job._replace(wants_account=bool(arguments.report or (is_verbose and is_single)))
     started = time.monotonic()
@@ -180,13 +176,17 @@ def run_jobs(arguments: argparse.Namespace, job: Job) -> int:
             if not is_verbose:
                 say_in_few_lines(done)
             say("error", f"interrupted: {len(done):,} of {counted(len(sources), 'file')} done; rerun to continue")
-            _write_report(arguments.report, done)
+            try:
+                write_report(arguments.report, map(json_line, done))
+            except OutputError as error:
+                fail(error, "")
         raise
     if not is_single:
         if not is_verbose:
             say_in_few_lines(outcomes)
         say("info", sums(outcomes, removes=job.removes, seconds=time.monotonic() - started))
-    return worst((*map(exit_status, outcomes), _write_report(arguments.report, outcomes)))
+    write_report(arguments.report, map(json_line, outcomes))
+    return worst(map(exit_status, outcomes))
 
 
 def _outcomes_of(
@@ -203,14 +203,3 @@ def _outcomes_of(
 
     count = 1 if sum(source.size for source in sources) < POOL_SIZE else process_count(process_limit)
     return watched(work, sources, lost, count=count, on_done=done.append)
-
-
-def _write_report(path: str | None, outcomes: Sequence[Outcome]) -> int:
-    """Write the report, if there is to be one; return an exit status."""
-    if path is None:
-        return EXIT_SUCCESS
-    try:
-        write_text(path, "".join(f"{json_line(outcome)}\n" for outcome in outcomes))
-    except OutputError as error:
-        return fail(error, "")
-    return EXIT_SUCCESS

@@ -166,6 +166,20 @@ def check_apart(option: str, path: str | None, others: Iterable[str] = (), sourc
         raise RequestError(f"--{option} {path} would overwrite an input or another output")
 
 
+def check_report(path: str | None, outputs: Iterable[str], sources: Iterable[Source]) -> None:
+    """Raise `RequestError` or `OSError`, before a long run, where the file of `--report` cannot be written after it."""
+    check_apart("report", path, outputs, sources)
+    if path is not None and path != "-":
+        with naming_path(path):
+            os.stat(os.path.dirname(os.path.realpath(path)))
+
+
+def write_report(path: str | None, lines: Iterable[str]) -> None:
+    """Write the lines of `--report`, if there is to be one. Raises `OutputError`."""
+    if path is not None:
+        write_text(path, "".join(f"{line}\n" for line in lines))
+
+
 # Values
 
 

@@ -24,13 +24,13 @@ from cfi2sframe.cli.options import (
     add_conversion_options,
     add_inputs,
     add_option,
-    check_apart,
+    check_report,
     conversion_options,
     debug_file_of,
     is_one_file,
     process_count,
     sources_of,
-    write_text,
+    write_report,
 )
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.cli.results import Result, add_output, answers_in, each_result, printing_of
@@ -110,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
     wanted = _wanted(arguments)
     sources = sources_of(arguments, with_archives=True)
     printing = printing_of(arguments, sources)
-    check_apart("report", arguments.report, [printing.path], sources)
+    check_report(arguments.report, [printing.path], sources)
     is_single, is_verbose = is_one_file(sources), arguments.verbose
     results: list[Result[Checked]] = []
     with printing.open() as out:
@@ -124,9 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
             out.write(json.dumps(_json_of(results), indent=1) + "\n")
     if is_verbose and not is_single:
         say("info", _sums(results))
-    if arguments.report is not None:
-        lines = [json.dumps({"schema": SCHEMA_VERSION, **_data_of(result)}) for result in results]
-        write_text(arguments.report, "".join(f"{line}\n" for line in lines))
+    write_report(arguments.report, (json.dumps({"schema": SCHEMA_VERSION, **_data_of(each)}) for each in results))
     if all(result.is_skipped for result in results):
         say("error", "none of these files has an .sframe section (--would-be: what convert would write)")
         return EXIT_UNUSABLE
