@@ -19,7 +19,7 @@ class Fate(Enum):
     STUBS = "stubs describe its whole range"
     # Without code of its own: nothing is lost.
     DISCARDED = "function outside the executable sections"
-    EMPTY = "empty range"
+    EMPTY = "empty range, or of a function that the linker has discarded"
     DUPLICATE = "repeats another FDE"
     SHADOWED = "its whole range belongs to other FDEs"
     BETTER_SOURCE = "a better source describes its whole range"

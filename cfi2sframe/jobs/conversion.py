@@ -134,7 +134,8 @@ def refusal_of(
     if is_strict and conversion.cfi.damaged:
         return CfiError("--strict: an FDE is damaged; nothing written")
     if is_strict and conversion.cfi.unread:
-        return IncompleteError(f"--strict: {conversion.cfi.unread[0].name} cannot be read; nothing written")
+        name, reason = conversion.cfi.unread[0]
+        return IncompleteError(f"--strict: {name} is not used: {reason}; nothing written")
     if is_strict and not conversion.is_whole:
         is_missing = conversion.skips or conversion.stubs_left_out
         what = "cannot be represented" if is_missing else "are described in part"

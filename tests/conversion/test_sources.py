@@ -148,7 +148,7 @@ def test_a_lesser_source_that_cannot_be_walked() -> None:
     assert coverage_data(coverage)["unread"] == [{"name": ".debug_frame", "reason": reason}]
     refusal = refusal_of(conversion, coverage, is_strict=True)
     assert refusal is not None
-    assert refusal.reason == "--strict: .debug_frame cannot be read; nothing written"
+    assert refusal.reason == f"--strict: .debug_frame is not used: {reason}; nothing written"
     assert verify(convert(image)).is_clean
     with pytest.raises(CfiError, match="exceeds the section"):
         convert_image(image, Options(source="debug_frame"))

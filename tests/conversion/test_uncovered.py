@@ -160,7 +160,8 @@ def test_other_sources_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     # Somebody asked for it, and did not get it.
     refusal = refusal_of(conversion, account(conversion), is_strict=True)
     assert refusal is not None
-    assert (refusal.kind, refusal.reason) == (ErrorKind.INCOMPLETE, "--strict: code cannot be read; nothing written")
+    reason = f"--strict: code is not used: {unread.reason}; nothing written"
+    assert (refusal.kind, refusal.reason) == (ErrorKind.INCOMPLETE, reason)
 
 
 # Reports
