@@ -6,7 +6,7 @@ Headers are read from slices of their size, by pyelftools' structs only: its obj
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.contents import FileData
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.range_map import Span
+from cfi2sframe.range_map import Span, without
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.headers import ByteOrder
@@ -87,6 +87,10 @@ class FileView:
     def has_symbols(self) -> bool:
         """Whether the dynamic loader finds symbols."""
         return any(tag == c.DT_SYMTAB for tag, _ in self.dynamic)
+
+    def outside_sections(self, spans: Iterable[Span]) -> list[Span]:
+        """Return those file offsets that no section has; none without section headers, since nobody knows then."""
+        return without(spans, map(span_of, self.sections)) if self.sections else []
 
     def is_inactive(self, number: int) -> bool:
         """Whether a section header is unused."""

@@ -14,6 +14,8 @@ from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.checks import open_linked
 from cfi2sframe.placing.header_room import slack_end
 from cfi2sframe.placing.linked import plan_insertion
+from cfi2sframe.placing.pyelftools_view import FileView
+from cfi2sframe.range_map import Span
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.elf_asm import note
 from tests.support.elf.samples import Code, linked_file, push_fp
@@ -38,8 +40,11 @@ BASE, PAGE, TEXT_OFFSET = 0x400000, 0x1000, 0x3000
 FIRST_END: Final = 0x400
 
 
-def _file(text_vaddr: int) -> bytes:
-    """Return a library whose first segment is followed by zeros up to `TEXT_OFFSET`, and then by code at an address."""
+def _file(text_vaddr: int, text: bytes = b"\x90" * 32, file_type: int = c.ET_DYN) -> bytes:
+    """Return a file whose first segment is followed by zeros up to `TEXT_OFFSET`, and then by code at an address.
+
+    There are zeros before `.eh_frame`, too.
+    """
     frame = asm.EhFrame((push_fp(AMD64, text_vaddr, 32), asm.Terminator()), BASE + 0x200).assemble()
     data = bytearray(
         asm.elf_file(
@@ -47,9 +52,9 @@ def _file(text_vaddr: int) -> bytes:
             (
                 asm.Section(".eh_frame", frame.ljust(FIRST_END - 0x200, b"\1"), 1, c.SHF_ALLOC, BASE + 0x200, align=8),
                 asm.Section(".pad", bytes(TEXT_OFFSET - FIRST_END)),
-                asm.Section(".text", b"\x90" * 32, 1, c.SHF_ALLOC | c.SHF_EXECINSTR, BASE + TEXT_OFFSET),
+                asm.Section(".text", text, 1, c.SHF_ALLOC | c.SHF_EXECINSTR, BASE + TEXT_OFFSET),
             ),
-            file_type=c.ET_DYN,
+            file_type=file_type,
             segments=(
                 asm.Segment(c.PT_LOAD, c.PF_R, (".eh_frame",), headers=True),
                 asm.Segment(c.PT_LOAD, c.PF_R | c.PF_X, (".text",), align=0x40),
@@ -301,3 +306,19 @@ def test_many_zeros_in_place_of_bss_are_told(more: int) -> None:
     vaddr = BASE + LARGEST_PAGE + DATA_OFFSET
     plan = plan_insertion(sparse_file(vaddr, BASE + DATA_END + MUCH_PADDING + more), LARGE)
     assert any("zeros are in the file" in warning for warning in plan.warnings) == bool(more)
+
+
+def test_numbers_that_lead_to_unused_zeros_refer_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table of program headers grows over them. Of a section's zeros nobody knows."""
+    table_end = 64 + 56 * 2
+    grown = Span(table_end, table_end + 56)
+    data = bytearray(_file(BASE + TEXT_OFFSET, struct.pack("<4Q", *(BASE + table_end,) * 4), c.ET_EXEC))
+    assert FileView(data).outside_sections([grown]) == [grown]
+    embedded(bytes(data), SMALL)
+    at = section_header(load(bytes(data)), ".pad")
+    struct.pack_into("<QQQ", data, at + SH_ADDR, BASE + table_end, table_end, 0x200 - table_end)
+    struct.pack_into("<I", data, at + SH_TYPE, c.SHT_PROGBITS)
+    assert FileView(data).outside_sections([grown]) == []
+    monkeypatch.setattr(FileView, "outside_sections", lambda *_: [])
+    with pytest.raises(EmbedError, match=f"refers to 0x{BASE + table_end:x}"):
+        embedded(_file(BASE + TEXT_OFFSET, struct.pack("<4Q", *(BASE + table_end,) * 4), c.ET_EXEC), SMALL)
