@@ -4,12 +4,13 @@
 In: an image. Out: an `Existing`. What a verb does with it, docs/deploying.md has as a table.
 """
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
 from cfi2sframe.constants.elf import SHT_NOBITS
 from cfi2sframe.elf.cfi import relocated_bytes
-from cfi2sframe.elf.headers import SFRAME_NAME
+from cfi2sframe.elf.headers import SFRAME_NAME, ElfSection
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ElfError, InputError, SFrameError, UnfitError
 from cfi2sframe.sframe.read import DecodedSection, read_damaged
@@ -54,21 +55,16 @@ def existing_section(image: ElfImage) -> Existing:
     Functions of an object start at addresses of the image's layout (see `ElfImage.place`).
     """
     sections = [section for section in image.sections if section.is_sframe]
-    segment = image.sframe_segment
     if len(sections) > 1:
         return Existing(Presence.SEVERAL)
     if image.is_debug_file and any(s.name == SFRAME_NAME and s.type == SHT_NOBITS for s in image.sections):
         return Existing(Presence.WITHOUT_BYTES)
+    segment = image.sframe_segment
     if not sections and segment is None:
         return Existing(Presence.ABSENT)
-    vaddr = sections[0].vaddr if sections else segment.vaddr if segment else 0
     try:
-        data = (
-            relocated_bytes(image, sections[0])
-            if sections
-            else image.bytes_at(vaddr, segment.file_size if segment else 0)
-        )
-        if not data or not (sections or data.strip(b"\0")):
+        vaddr, data = _stored(image, sections)
+        if not data:
             return Existing(Presence.EMPTY)
         section, damage = read_damaged(data, vaddr, is_object=image.is_relocatable)
     except (ElfError, SFrameError) as error:
@@ -79,3 +75,15 @@ def existing_section(image: ElfImage) -> Existing:
         return Existing(Presence.EMPTY, section)
     is_loaded = segment is not None and segment.vaddr == vaddr and image.bytes_at(vaddr, len(data)) is not None
     return Existing(Presence.READABLE, section, is_loaded=is_loaded)
+
+
+def _stored(image: ElfImage, sections: Sequence[ElfSection]) -> tuple[int, bytes | None]:
+    """Return the address and the bytes of the one SFrame section or, without section headers, of PT_GNU_SFRAME.
+
+    A segment of zeros has lost its section. Raises `ElfError`.
+    """
+    if sections:
+        return sections[0].vaddr, relocated_bytes(image, sections[0])
+    segment = image.sframe_segment
+    data = None if segment is None else image.bytes_at(segment.vaddr, segment.file_size)
+    return 0 if segment is None else segment.vaddr, data if data and data.strip(b"\0") else None
