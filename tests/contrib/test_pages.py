@@ -22,6 +22,7 @@ import pytest
 from tests.support.contrib import ROOT, environment, run, shell_script
 from tests.support.needs import attempt, need
 from tests.support.oracle.tools import find_binutils, oracles_directory, tool_version
+from tests.support.placing.embedded import is_converted
 
 pytestmark = [
     pytest.mark.oracle,
@@ -202,6 +203,8 @@ SESSIONS = sessions()
 @pytest.mark.parametrize("name", SESSIONS)
 def test_a_session_goes_as_the_page_shows(name: str, programs: Path, tmp_path: Path) -> None:
     need("bash", "cc")
+    if is_converted("/bin/bash"):
+        pytest.skip("the pages show a system whose programs have no section yet")
     page, label = SESSIONS[name]
     variables = environment(programs)
     if label:

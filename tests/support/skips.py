@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from tests.support.oracle.tools import tool_version
+from tests.support.placing.embedded import is_converted
 
 _GLIBC: Final = Path(__file__).resolve().parents[2] / "build/glibc/version"
 
@@ -87,6 +88,10 @@ ALLOWED: Final = (
     Allowed(
         "tests/contrib/*", "rpmbuild takes a path with a space for two", "both",
         "a TMPDIR without a space", lambda: " " in tempfile.gettempdir(),
+    ),
+    Allowed(
+        "tests/contrib/test_pages.py::*", "the pages show a system *", "both",
+        "programs without a section", lambda: is_converted("/bin/bash"),
     ),
     Allowed("*", "no ld.gold: *", "both", "gold, which Debian 13 dropped", lambda: shutil.which("ld.gold") is None),
     Allowed(

@@ -81,10 +81,15 @@ def take_out(data: bytes) -> bytes:
     return bare
 
 
+def is_converted(path: str | Path) -> bool:
+    """Whether a program of the machine has a section, since the whole system was converted."""
+    return record_span(Path(path).read_bytes()) is not None
+
+
 def as_linked(path: str | Path) -> bytes:
-    """Return a program of the machine without the section that it has if the whole system was converted."""
+    """Return a program of the machine without the section that it has in a system that was converted."""
     data = Path(path).read_bytes()
-    return data if record_span(data) is None else take_out(data)
+    return take_out(data) if is_converted(path) else data
 
 
 def without_record(data: bytes) -> bytes:
