@@ -164,9 +164,9 @@ def read_source(source: Source, question: Question[Answer]) -> list[Result[Answe
     Raises only interrupts: a failure is a result. An archive is one input, whatever is in it: what exceeds its limits
     ends the work on it. What a thin archive names is an input of its own.
     """
-    results: list[Result[Answer]] = []
     if source.fault:
         return [Result(source, reason=source.fault, kind=ErrorKind.SYSTEM)]
+    results: list[Result[Answer]] = []
     try:
         with open_source(source) as data, limited(stored_size(data), has_parts=not source.is_archive or is_thin(data)):
             if not source.is_archive:
@@ -238,8 +238,9 @@ def _shortened(source: Source, results: list[Result[Answer]]) -> list[Result[Ans
     kept: list[Result[Answer]] = []
     failed: list[Result[Answer]] = []
     for result in results:
-        (failed if result.has_failed else kept).append(result)
-        if result.has_failed and len(failed) <= _MAX_FAILURE_COUNT:
+        if result.has_failed:
+            failed.append(result)
+        if not result.has_failed or len(failed) <= _MAX_FAILURE_COUNT:
             kept.append(result)
     more = failed[_MAX_FAILURE_COUNT:]
     if more:
