@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ABIs: every number against the psABI documents and the SFrame specification's table of ABIs."""
 
+from pathlib import Path
+
 import pytest
 
+from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X, Arch, arch_of_elf
+from cfi2sframe.constants.elf import PT_LOAD
+from tests.support.needs import need, run
+from tests.support.oracle.gas import assembled
 
 #: ABI -> ELF machine, byte order, sfh_abi_arch, SP, FP, RA, fixed RA offset, SP of the caller - CFA.
 NUMBERS = {
@@ -60,3 +66,16 @@ def test_register_names(arch: Arch, names: str) -> None:
 )
 def test_arch_of_elf(machine: int, byte_order: str, expected: Arch | None) -> None:
     assert arch_of_elf(machine, byte_order) == expected
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(
+    ("arch", "triplet"),
+    [(AMD64, "x86_64-linux-gnu"), (AARCH64_LE, "aarch64-linux-gnu"), (S390X, "s390x-linux-gnu")],
+    ids=str,
+)
+def test_where_linkers_put_programs(arch: Arch, triplet: str, tmp_path: Path) -> None:
+    path = assembled(".globl _start\n_start: nop\n", tmp_path, f"{triplet}-as")
+    run(need(f"{triplet}-ld"), "-o", tmp_path / "program", path)
+    first, *_ = (segment for segment in load(tmp_path / "program").segments if segment.type == PT_LOAD)
+    assert first.vaddr == arch.program_vaddr
