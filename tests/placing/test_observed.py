@@ -102,6 +102,19 @@ def test_changed_section_headers_are_noticed(edit: Edit, *, is_removal: bool) ->
                     edit.check(flipped(data, section_header(image, section.name) + field), is_removal=is_removal)
 
 
+@each_direction
+def test_the_rest_of_a_symbol_table_is_compared(*, is_removal: bool) -> None:
+    """A damaged section header may end in the midst of a symbol."""
+    data = bytearray(linked_program().read_bytes())
+    header = section_header(load(bytes(data)), ".symtab")
+    struct.pack_into("<Q", data, header + SH_SIZE, struct.unpack_from("<Q", data, header + SH_SIZE)[0] - 5)
+    edit = Edit(bytes(data), *embedded(bytes(data), SMALL))
+    written = edit.bare if is_removal else edit.full
+    symbols = next(section for section in load(written).sections if section.name == ".symtab")
+    with pytest.raises(EmbedError, match="the end of a symbol table changed"):
+        edit.check(flipped(written, symbols.file_offset + symbols.size - 1), is_removal=is_removal)
+
+
 @pytest.mark.parametrize("bit", [0, 7])
 def test_a_damaged_record_is_not_followed(edit: Edit, bit: int) -> None:
     """The section becomes zeros; without the magic number, there are bytes that no header describes."""
