@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cfi2sframe.abi import AMD64
+from cfi2sframe.trace import Frame
 from tests.support.cli import run
 from tests.support.needs import need
 from tests.support.trace.core_files import MODELS, moved, plain_core, written_program
@@ -61,6 +62,16 @@ def test_json(path: str, tmp_path: Path) -> None:
     stack = make_stack(AMD64, 3, MODELS)
     assert [(f["pc"], f["sp"], f["fp"], f["row"]) for f in frames] == [(*moved(f)[:3], row) for f in stack.frames]
     assert [f["cfa"] for f in frames[:-1]] == [f.sp for f in stack.frames[1:]]
+
+
+def test_a_call_through_a_null_pointer(path: str, tmp_path: Path) -> None:
+    core, (_, caller, *_) = plain_core(AMD64, path), make_stack(AMD64, 3, MODELS).frames
+    called = Frame(0, caller.sp - 8, caller.fp)
+    (tmp_path / "core").write_bytes(core._replace(frames=((77, called),)).assemble())
+    (thread,) = json.loads(run("trace", tmp_path / "core", "--format", "json").out)["threads"]
+    assert [frame["pc"] for frame in thread["frames"][:2]] == [0, moved(caller).pc]
+    row = {"source": "null call", "version": None, "kind": None, "type": None, "signal": False}
+    assert thread["frames"][0]["row"] == row
 
 
 def test_requests_that_cannot_be_met(path: str, tmp_path: Path) -> None:
