@@ -157,7 +157,7 @@ def refuse(arguments: argparse.Namespace, options: Sequence[str], where: str) ->
 def run_jobs(arguments: argparse.Namespace, job: Job) -> int:
     """Do a job with each file that the arguments name, and print what becomes of it; return the worst exit status."""
     sources = sources_of(arguments) if job.output is None else [named_source(arguments.inputs[0])]
-    check_report(arguments.report, [] if job.output is None else [job.output], sources)
+    check_report(arguments, [] if job.output is None else [job.output], sources)
     is_single, is_verbose = is_one_file(sources), arguments.verbose
     job = job._replace(wants_account=bool(arguments.report or (is_verbose and is_single)))
     started = time.monotonic()

@@ -166,9 +166,10 @@ def check_apart(option: str, path: str | None, others: Iterable[str] = (), sourc
         raise RequestError(f"--{option} {path} would overwrite an input or another output")
 
 
-def check_report(path: str | None, outputs: Iterable[str], sources: Iterable[Source]) -> None:
+def check_report(arguments: argparse.Namespace, outputs: Iterable[str], sources: Iterable[Source]) -> None:
     """Raise `RequestError` or `OSError`, before a long run, where the file of `--report` cannot be written after it."""
-    check_apart("report", path, outputs, sources)
+    path = arguments.report
+    check_apart("report", path, [*outputs, arguments.files_from or "-"], sources)
     if path is not None and path != "-":
         with naming_path(path):
             os.stat(os.path.dirname(os.path.realpath(path)))

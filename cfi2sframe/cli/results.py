@@ -93,7 +93,7 @@ def printing_of(arguments: argparse.Namespace, sources: Iterable[Source]) -> Pri
     Raises `RequestError` for a format that cannot be written, for a suffix of one that the verb does not write, and for
     an output that is one of the sources.
     """
-    check_apart("output", arguments.output, sources=sources)
+    check_apart("output", arguments.output, [arguments.files_from or "-"], sources)
     named = arguments.format or _format_by_suffix(arguments)
     if named == "html":
         from cfi2sframe.report.tables import check_format

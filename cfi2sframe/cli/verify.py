@@ -42,7 +42,7 @@ from cfi2sframe.elf.load import is_section, read_file
 from cfi2sframe.errors import InputError, RequestError, SFrameError, UnfitError
 from cfi2sframe.existing import Presence, existing_section
 from cfi2sframe.files.find import read_named
-from cfi2sframe.files.source import STANDARD_INPUT
+from cfi2sframe.files.source import STANDARD_INPUT, named_source
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.sframe.read import DecodedSection
 from cfi2sframe.text import counted, printable
@@ -109,8 +109,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Verify the sections of all files; return the worst file's exit status."""
     wanted = _wanted(arguments)
     sources = sources_of(arguments, with_archives=True)
-    printing = printing_of(arguments, sources)
-    check_report(arguments.report, [printing.path], sources)
+    read = [*sources, named_source(wanted.section_name or STANDARD_INPUT)]
+    printing = printing_of(arguments, read)
+    check_report(arguments, [printing.path], read)
     is_single, is_verbose = is_one_file(sources), arguments.verbose
     results: list[Result[Checked]] = []
     with printing.open() as out:

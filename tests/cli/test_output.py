@@ -160,7 +160,18 @@ def test_no_output_takes_the_place_of_an_input(words: str, tmp_path: Path) -> No
     listed.write_bytes(os.fsencode(f"{link}/file\0"))
     option = "output" if words.endswith("-o") else "report"
     refused = (2, b"", (f"cfi2sframe: error: --{option} {file} would overwrite an input or another output",))
+    lists = (2, b"", (f"cfi2sframe: error: --{option} {listed} would overwrite an input or another output",))
+    if "--compare" not in words:
+        assert run(*[f"--files-from={listed}" if word == "FILE" else word for word in words.split()], listed) == lists
     names = [str(name) for name in (file, tree, link / "file", link)]
     for name in names if "--compare" in words else [*names, f"--files-from={listed}"]:
         assert run(*[name if word == "FILE" else word for word in words.split()], file) == refused
     assert file.read_bytes() == OBJECT.read_bytes()
+
+
+@pytest.mark.parametrize("option", ["output", "report"])
+def test_no_output_takes_the_place_of_a_section(option: str, tmp_path: Path) -> None:
+    section = tmp_path / "section.sframe"
+    assert run(OBJECT, "-o", section).status == 0
+    message = f"cfi2sframe: error: --{option} {section} would overwrite an input or another output"
+    assert run("verify", OBJECT, section, f"--{option}", section) == (2, b"", (message,))
