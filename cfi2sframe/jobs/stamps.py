@@ -9,7 +9,7 @@ from cfi2sframe.placing.stamp import stamp_of
 from cfi2sframe.placing.undo import digest_of
 
 #: To be raised with every change of rows, counts or warnings: stamps of other revisions do not count.
-REVISION: Final = 1
+REVISION: Final = 2
 
 
 def request_of(job: Job, image: ElfImage) -> bytes:

@@ -28,6 +28,7 @@ from tests.support.jobs import OBJECT, convert_one, object_with_gap
 #: The digest of `rows_of_the_repository` for each revision: a new one, with a new number, whenever rows change.
 REVISIONS = {
     1: "ac5849a70dd21d08cd7326c2ea05de9d83ef4817d7c3378fa6531d3904a96fb2",
+    2: "aa663dd9bbcc9606b82044a32c4831500c7c1ddebcde5d3aabeee23a909017f6",
 }
 FILES = [*sorted((ROOT / "testdata/golden").glob("*.o")), *sorted((ROOT / "testdata/converted").glob("a*"))]
 #: What the machine has, of several sizes; and of three ABIs, where `make corpus-files` was run.
