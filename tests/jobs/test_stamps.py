@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from cfi2sframe import load
 from cfi2sframe.conversion.convert import convert_image
@@ -69,6 +70,11 @@ def said(path: Path, job: Job) -> tuple[Outcome | None, Outcome]:
     return up_to_date(job, image), convert_job(job, image, None)
 
 
+def priced(path: Path) -> Path | ParameterSet:
+    """Files of many megabytes are for the second tier."""
+    return pytest.param(path, marks=pytest.mark.slow) if path.stat().st_size > 8 << 20 else path
+
+
 def never(*_: object) -> None:
     pytest.fail("the file was converted")
 
@@ -80,7 +86,7 @@ def test_a_change_of_rows_raises_the_revision() -> None:
 
 
 @pytest.mark.parametrize("job", SETTINGS.values(), ids=SETTINGS.keys())
-@pytest.mark.parametrize("source", [*FILES, *MACHINE, *CORPUS[::60]], ids=lambda path: path.name)
+@pytest.mark.parametrize("source", [*FILES, *map(priced, [*MACHINE, *CORPUS[::60]])], ids=lambda path: path.name)
 def test_a_stamp_says_what_a_comparison_says(source: Path, job: Job, tmp_path: Path) -> None:
     path = copied(source, tmp_path)
     if convert_one(path, job).status != "converted":
