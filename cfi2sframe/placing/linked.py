@@ -104,24 +104,31 @@ def _recorded(
     placement: Placement, rewritten: Joined, splices: list[Splice], numbering: list[NewIndex], end: _End | None
 ) -> Joined:
     """Return the new file with its record. The first of the splices is the block."""
-    file, block = placement.file, splices[0]
-    kept_size = len(file.data) if end is None else end.kept_size
-    # The block itself has no source: what it replaces was zeros.
-    start, end_of_block = block.span
-    rest = kept_size - end_of_block
-    sources = [Kept(0, start, 0), Kept(end_of_block, rest, start + len(block.content))]
-    olds = {file.sections[index]: place for index, place in placement.places.items()}
-    sources += [Kept(old.file_offset, old.size, place.file_offset) for old, place in olds.items()]
-    if end is not None:
-        sources += _sources_of_end(file, numbering, end)
-    table = Span(file.header.program_headers_offset, file.table_end)
-    if placement.table_file_offset is not None:
-        sources.append(Kept(table.start, table.end - table.start, placement.table_file_offset))
-    whole = [Span(0, FILE_HEADER_SIZE), table]
-    changed = [*placement.cleared, *(old.file_span for old in olds), *(splice.span for splice in splices)]
+    file = placement.file
+    whole = [Span(0, FILE_HEADER_SIZE), Span(file.header.program_headers_offset, file.table_end)]
+    moved = [file.sections[index].file_span for index in placement.places]
+    changed = [*placement.cleared, *moved, *(splice.span for splice in splices)]
     is_renumbered = any(old != new for old, new in enumerate(numbering))
     tables = [table.file_span for table in file.symbol_tables] if is_renumbered else []
+    sources = _sources(placement, splices[0], numbering, end)
     return with_record(placement.original, rewritten, sources, whole, without(changed, whole), tables, numbering)
+
+
+def _sources(placement: Placement, block: Splice, numbering: list[NewIndex], end: _End | None) -> list[Kept]:
+    """Return where the new file has the parts of the old one, except for the block, which replaces zeros."""
+    file = placement.file
+    kept_size = len(file.data) if end is None else end.kept_size
+    before, after = block.span
+    sources = [Kept(0, before, 0), Kept(after, kept_size - after, before + len(block.content))]
+    for index, place in placement.places.items():
+        old = file.sections[index]
+        sources.append(Kept(old.file_offset, old.size, place.file_offset))
+    if end is not None:
+        sources += _sources_of_end(file, numbering, end)
+    if placement.table_file_offset is not None:
+        start = file.header.program_headers_offset
+        sources.append(Kept(start, file.table_end - start, placement.table_file_offset))
+    return sources
 
 
 def _sources_of_end(file: LinkedFile, numbering: list[NewIndex], end: _End) -> list[Kept]:
