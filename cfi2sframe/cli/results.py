@@ -83,7 +83,8 @@ def add_output(parser: argparse.ArgumentParser, formats: Sequence[str]) -> argpa
     add_option(group, "-o, --output OUT", "the file to write (default: -)", default="-")
     text = f"{', '.join(formats[:-1])} or {formats[-1]} (default: by the suffix of OUT, else {formats[0]})"
     add_option(group, "--format NAME", text, choices=formats)
-    group.set_defaults(formats=tuple(formats))
+    # `trace` takes no list of files.
+    group.set_defaults(formats=tuple(formats), files_from=None)
     return group
 
 
