@@ -103,6 +103,15 @@ _IMPLICIT: Final = {
     "rdtscp": (RAX, RDX, RCX),
     **dict.fromkeys(words("pcmpestri pcmpistri vpcmpestri vpcmpistri"), (RCX,)),
 }
+#: Bytes of what is stored where capstone gives the size of a word, or none: of FNSAVE what QEMU stores where it has
+#: REX.W, which processors ignore; of XSAVE more than any processor stores.
+_AREAS: Final = {
+    **dict.fromkeys(words("sgdt sidt"), 10),
+    **dict.fromkeys(words("fxsave fxsave64"), 512),
+    "fnstenv": 28,
+    "fnsave": 136,
+    **dict.fromkeys(words("xsave xsave64 xsavec xsavec64 xsaveopt xsaveopt64 xsaves xsaves64"), 1 << 14),
+}
 #: What changes its first two operands, or none of those that it has.
 _CHANGES_TWO: Final = words("xchg xadd mulx")
 _CHANGES_NONE: Final = words("mul div idiv scasb scasw scasd scasq")
@@ -266,7 +275,7 @@ def _other(name: str, ops: list[str], end: int) -> Effect | None:
     if RSP in registers:
         return None
     memories = [_memory(text, end) for text in changed if "[" in text]
-    stores = [step for memory in memories for step in memory.stored(memory.size)]
+    stores = [step for memory in memories for step in memory.stored(_AREAS.get(name, memory.size))]
     return Effect((*stores, *forget(*registers)))
 
 

@@ -117,6 +117,16 @@ def test_wrong_effects_are_found(checkers: dict[str, Checker]) -> None:
                 assert any(checker.check(code, random.Random(seed)) for seed in range(8)), (hex(word), steps)  # noqa: S311
 
 
+@pytest.mark.oracle
+@pytest.mark.parametrize("code", ["48 dd 34 24", "d9 34 24", "0f ae 04 24", "48 0f ae 04 24", "9b dd 75 80"])
+def test_whole_areas_are_stored(code: str, checkers: dict[str, Checker]) -> None:
+    """FNSAVE, FNSTENV, FXSAVE: capstone gives them the size of a word, or none."""
+    before = checkers["amd64"].executed.total()
+    for seed in range(4):
+        assert checkers["amd64"].check(bytes.fromhex(code), random.Random(seed)) == []  # noqa: S311
+    assert checkers["amd64"].executed.total() > before
+
+
 @pytest.mark.parametrize(("operands", "size"), [("{v30.16b, v31.16b}, [x0]", 64), ("{z0.b}, p0, [x0]", 1024)])
 def test_lists_of_vectors_store_what_they_may_hold(operands: str, size: int) -> None:
     """Four registers at most: of 16 bytes each, or of 256 in SVE."""
