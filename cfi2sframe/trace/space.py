@@ -59,7 +59,8 @@ class FileStore:
     """Loads each file once for any number of threads, processes and samples.
 
     CFI is converted to `version`; `source` selects the CFI of each file (see `convert`). `debug_file` is where separate
-    debug files are looked for, for CFI and names of functions (see `find_debug_file`); None is nowhere.
+    debug files are looked for, for CFI and names of functions (see `find_debug_file`); None is nowhere. A directory may
+    have mapped files, too, by build-id.
     """
 
     def __init__(self, version: int = 3, source: CfiKind | None = None, debug_file: str | None = AUTO) -> None:
@@ -83,6 +84,13 @@ class FileStore:
             return self._by_identity[identity]
         finally:
             os.close(descriptor)
+
+    def open_build(self, build_id: bytes) -> ModuleFile | str:
+        """Return the file with a build-id below the directory of debug files that was named, where gdb looks, too."""
+        if not build_id or self._debug_file is None or not os.path.isdir(self._debug_file):
+            return "no directory of builds"
+        name = build_id.hex()
+        return self.open(os.path.join(self._debug_file, ".build-id", name[:2], name[2:]))
 
     def _read_file(self, descriptor: int, name: str, root: str) -> ModuleFile | str:
         try:
@@ -195,8 +203,24 @@ class AddressSpace:
         return modules
 
     def _module_of(self, mapping: FileMapping) -> Module:
-        """Return the module that begins with a mapping. Raises `InputError`."""
-        file = self._vdso(mapping.start) if mapping.path == _VDSO else self._open_file(mapping.path)
+        """Return the module that begins with a mapping: of the file there, or of one with its build-id.
+
+        Raises `InputError`.
+        """
+        if mapping.path == _VDSO:
+            return self._module_with(mapping, self._vdso(mapping.start))
+        module = self._module_with(mapping, self._open_file(mapping.path))
+        if module.file is None:
+            start = mapping.start - mapping.file_offset
+            segments = self._segments_at(start)
+            first = min((p for p in segments if p.type == PT_LOAD), key=lambda p: p.vaddr, default=None)
+            bias = start + first.file_offset - first.vaddr if first else 0
+            build = self._store.open_build(self._build_id_at(segments, bias))
+            module = module if isinstance(build, str) else self._module_with(mapping, build)
+        return module
+
+    def _module_with(self, mapping: FileMapping, file: ModuleFile | str) -> Module:
+        """Return the module of a file, or of a reason, that begins with a mapping. Raises `InputError`."""
         if isinstance(file, str):
             return Module(mapping.start, mapping.end, mapping.path, None, 0, file)
         image = file.image
@@ -220,17 +244,25 @@ class AddressSpace:
 
         Its notes are at other addresses than in memory if it was converted, or its section removed, in the meantime.
         """
-        memory = self.snapshot.read(start, PAGE_SIZE) or b""
-        try:
-            segments = parse_program_headers(memory, parse_file_header(memory))
-        except ElfError:
-            return False
-        notes = [p for p in segments if p.type == PT_NOTE and p.file_size <= PAGE_SIZE]
-        found = [(self.snapshot.read(p.vaddr + bias, p.file_size) or b"", p.alignment) for p in notes]
-        build_id = build_id_in(found, image.byte_order)
+        segments = self._segments_at(start)
+        build_id = self._build_id_at(segments, bias)
         if not build_id or build_id != build_id_of(image):
             return False
         return _code_starts(segments) == _code_starts(image.segments)
+
+    def _segments_at(self, start: int) -> Sequence[ProgramHeader]:
+        """Return the program headers in memory of the file whose first byte is at an address; none without any."""
+        memory = self.snapshot.read(start, PAGE_SIZE) or b""
+        try:
+            return parse_program_headers(memory, parse_file_header(memory))
+        except ElfError:
+            return ()
+
+    def _build_id_at(self, segments: Iterable[ProgramHeader], bias: int) -> bytes:
+        """Return the build-id to which program headers in memory lead; empty without one."""
+        notes = [p for p in segments if p.type == PT_NOTE and p.file_size <= PAGE_SIZE]
+        found = [(self.snapshot.read(p.vaddr + bias, p.file_size) or b"", p.alignment) for p in notes]
+        return build_id_in(found, self.snapshot.arch.byte_order)
 
     def _vdso(self, start: int) -> ModuleFile:
         """Return the vDSO, which ends with its section headers. Raises `InputError`."""

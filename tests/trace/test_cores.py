@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+from cfi2sframe import load
+from cfi2sframe.elf.debug_file import build_id_of
 from cfi2sframe.trace import FileStore, Traced, trace_core
 from cfi2sframe.trace.snapshot import parse_core
 from tests.support import cli
@@ -126,6 +128,14 @@ def test_files_of_another_machine_are_below_its_root(tmp_path: Path) -> None:
     shutil.rmtree(there)
     assert f"{binary}: No such file" in str(trace_core(str(core)))
     check(trace_core(str(core), sysroot=str(root)), judged, program)
+    builds = tmp_path / "debug"
+    for file in root.rglob("*"):
+        build_id = build_id_of(load(file)).hex() if file.is_file() else ""
+        if build_id:
+            build = builds / ".build-id" / build_id[:2] / build_id[2:]
+            build.parent.mkdir(parents=True, exist_ok=True)
+            build.symlink_to(file)
+    check(trace_core(str(core), store=FileStore(debug_file=str(builds))), judged, program)
     assert all(module.file for module in trace_core(str(core), sysroot=str(root)).space.modules)
     result = cli.run("trace", core, "--sysroot", root)
     assert result.status == 0
