@@ -20,4 +20,4 @@ ld -shared g.o -o libg.so
 ld taken.o libg.so -o program
 cfi2sframe verify program
 # Prints with binutils 2.44 and 2.47:
-#> program: 0x401010: wrong: the stub has CFA=rsp+8 RA=*(c-8), the row has CFA=rsp+16 RA=*(c-8)
+#> program: 0x401010: wrong: the stub has CFA=rsp+8 RA=c-8, the row has CFA=rsp+16 RA=c-8

@@ -22,4 +22,4 @@ for name in undefined register; do
 done
 # Prints with llvm 23:
 #> undefined.o: .text+0x1: wrong: RA is undefined, but the row has a caller
-#> register.o: .text+0x1: wrong: RA is rcx, the row has *(c-8)
+#> register.o: .text+0x1: wrong: RA is rcx, the row has c-8
