@@ -303,7 +303,8 @@ class _Code:
         """
         is_s390x = self.image.arch.elf_machine == c.EM_S390
         decode, step, largest = (_decode_s390x, 2, 6) if is_s390x else (self._decode_amd64, 1, 15)
-        is_known = window.start in self._starts[bisect_left(self._starts, window.start) :][:1]
+        index = bisect_left(self._starts, window.start)
+        is_known = self._starts[index : index + 1] == [window.start]
         possible = {window.start} if is_known else {*range(window.start, window.start + largest, step)}
         data = self._bytes(window.start, window.end + largest)
         while (start := min(possible)) < window.end:
