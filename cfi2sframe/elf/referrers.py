@@ -42,6 +42,8 @@ _MOD_RM: Final = rb"[\x05\x0d\x15\x1d\x25\x2d\x35\x3d]"
 _IMMEDIATE_SIZES: Final = (0, 1, 2, 4)
 _RELATIVE: Final = re.compile(r"\[[re]ip ([+-]) (\w+)\]")
 _NUMBER: Final = re.compile(r"(?<!- )0x[0-9a-f]+")
+#: The first two bytes of its NOPs with operands, as a number.
+_NOP: Final = 0x1F0F
 
 #: AArch64: the last bytes of ADRP, and of ADR and LDR (literal), which reach 1 MiB.
 _ADRP: Final = rb"[\x90\xb0\xd0\xf0]"
@@ -137,8 +139,13 @@ def _words(image: ElfImage, hull: Span) -> Iterator[Referrer]:
     for start, end in without(loaded, [*_headers(image), *frames, *dynamic]):
         for vaddr, data in _pieces(image, start, end):
             found = _numbers(data, vaddr, hull, "<Q" if image.byte_order == "<" else ">Q")
-            # `0f 1f 40 00` is a NOP, which zeros may follow.
-            yield from (each for each in found if each.vaddr % 8 == 0 and each.target & 0xFFFF != 0x1F0F)
+            yield from (each for each in found if each.vaddr % 8 == 0 and not _is_nop(image, each))
+
+
+def _is_nop(image: ElfImage, found: Referrer) -> bool:
+    """Whether a word of code is a NOP of AMD64, `0f 1f 40 00`, which zeros follow."""
+    is_alike = image.arch.elf_machine == c.EM_X86_64 and found.target & 0xFFFF == _NOP
+    return is_alike and image.code_range_of(found.vaddr) is not None
 
 
 def _headers(image: ElfImage) -> Iterator[Span]:

@@ -111,6 +111,9 @@ def test_a_number_in_the_midst_of_an_instruction(before: bytes) -> None:
     for shift in range(8):
         code = before + NOP * shift + b"\x0f\x1f\x40" + bytes(80)
         assert not referrers(load(_file(code, kind=c.ET_EXEC)), [(fill, fill + 1)])
+    # In data, the same bytes are an address.
+    pointer = load(_file(before + NOP * 80, kind=c.ET_EXEC, data=struct.pack("<Q", fill)))
+    assert referrers(pointer, [(fill, fill + 1)]) == [Referrer(DATA_VADDR, fill)]
     (found,) = _found(before + _amd64(b"\x48\x8d\x05", START, at=at) + NOP * 80)
     assert found == (at, START)
 
