@@ -148,6 +148,10 @@ class Module(NamedTuple):
     note: str = ""
 
 
+def _first_load(segments: Iterable[ProgramHeader]) -> ProgramHeader | None:
+    return min((p for p in segments if p.type == PT_LOAD), key=lambda p: p.vaddr, default=None)
+
+
 def _code_starts(segments: Iterable[ProgramHeader]) -> list[int]:
     return [p.vaddr for p in segments if p.type == PT_LOAD and p.flags & PF_X]
 
@@ -213,7 +217,7 @@ class AddressSpace:
         if module.file is None:
             start = mapping.start - mapping.file_offset
             segments = self._segments_at(start)
-            first = min((p for p in segments if p.type == PT_LOAD), key=lambda p: p.vaddr, default=None)
+            first = _first_load(segments)
             bias = start + first.file_offset - first.vaddr if first else 0
             build = self._store.open_build(self._build_id_at(segments, bias))
             module = module if isinstance(build, str) else self._module_with(mapping, build)
@@ -226,7 +230,7 @@ class AddressSpace:
         image = file.image
         if image.arch != self.snapshot.arch:
             raise InputError(f"the file is for {image.arch.name}")
-        first = min((p for p in image.segments if p.type == PT_LOAD), key=lambda p: p.vaddr, default=None)
+        first = _first_load(image.segments)
         if first is None or not 0 <= first.file_offset - mapping.file_offset < mapping.end - mapping.start:
             raise InputError("none of its mappings is the start of the program")
         bias = mapping.start + first.file_offset - mapping.file_offset - first.vaddr
