@@ -12,7 +12,7 @@ from cfi2sframe.conversion.convert import Conversion, place_again
 from cfi2sframe.elf.contents import LazyBytes
 from cfi2sframe.elf.headers import SYMBOL_SIZE
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.errors import EmbedError, VerificationError, with_file_name
+from cfi2sframe.errors import EmbedError, SFrameError, VerificationError, with_file_name
 from cfi2sframe.sframe.model import Section
 from cfi2sframe.sframe.write import write_section
 from cfi2sframe.text import counted
@@ -67,20 +67,26 @@ def check_placeable(image: ElfImage) -> None:
             open_linked(image.data)
 
 
-def emit(conversion: Conversion, section_type: int = SHT_GNU_SFRAME, stamp: bytes = b"") -> Emitted:
+def emit(
+    conversion: Conversion, section_type: int = SHT_GNU_SFRAME, stamp: bytes = b"", *, replaces: bool = False
+) -> Emitted:
     """Insert the section into a copy of the file, in place of one that is there already.
 
-    `section_type` is its sh_type, `stamp` what the next run may read (`placing.stamp`). Raises `EmbedError` when the
+    `section_type` is its sh_type, `stamp` what the next run may read (`placing.stamp`). `replaces`: also where a symbol
+    leads to another producer's section, and the new one goes elsewhere. Raises `EmbedError` when the
     file cannot be rewritten safely, `RequestError` when a function's start does not fit its field.
     """
     with with_file_name(conversion.image.name):
-        emitter = _emit_object if conversion.image.is_relocatable else _emit_linked
-        return emitter(conversion, section_type, stamp)
+        if conversion.image.is_relocatable:
+            return _emit_object(conversion, section_type, stamp)
+        return _emit_linked(conversion, section_type, stamp, replaces=replaces)
 
 
 def _emit_object(conversion: Conversion, section_type: int, stamp: bytes) -> Emitted:
     from cfi2sframe.placing import objects
 
+    if conversion.image.has_sframe and objects.remove(conversion.image.data).is_cleared:
+        _expect_sframe(conversion.image)
     # With RELA relocations the addends hold the whole value; assemblers leave the fields 0.
     section = write_section(conversion.section, conversion.image.arch, conversion.rows, None)
     chunks = objects.insert(conversion.image.data, section, _relocations(conversion), section_type, stamp)
@@ -135,11 +141,13 @@ def _symbols_of(image: ElfImage) -> Callable[[int], tuple[int, int | None]]:
     return symbol_at
 
 
-def _emit_linked(conversion: Conversion, section_type: int, stamp: bytes) -> Emitted:
+def _emit_linked(conversion: Conversion, section_type: int, stamp: bytes, *, replaces: bool) -> Emitted:
     from cfi2sframe.placing import linked
 
     size = HEADER_SIZE + FDE_SIZE[conversion.target.version] * len(conversion.section.starts) + conversion.rows.size
-    plan = linked.plan_insertion(conversion.image.data, size)
+    plan = linked.plan_insertion(conversion.image.data, size, replaces=replaces)
+    if plan.cleared:
+        _expect_sframe(ElfImage(plan.original, conversion.image.name))
     placed = place_again(conversion, plan.section_vaddr)
     chunks = linked.insert(plan, placed.data, section_type, stamp)
     warnings = (*plan.warnings, *reader_warnings(placed))
@@ -209,10 +217,37 @@ def remove(image: ElfImage) -> "Removal":
         if image.is_relocatable:
             from cfi2sframe.placing import objects
 
-            return objects.remove(image.data)
-        from cfi2sframe.placing import removal
+            removed = objects.remove(image.data)
+        else:
+            from cfi2sframe.placing import removal
 
-        return removal.remove(image.data)
+            removed = removal.remove(image.data)
+        if removed.is_cleared:
+            _expect_sframe(image)
+        return removed
+
+
+def _expect_sframe(image: ElfImage) -> None:
+    """Raise `EmbedError` unless what headers call an SFrame section is one, from its first to its last byte.
+
+    A name is no proof: a program may have given it to bytes of its own, which nothing would bring back.
+    """
+    from cfi2sframe.elf.cfi import relocated_bytes
+    from cfi2sframe.sframe.read import read_damaged
+
+    found = [(s.vaddr, relocated_bytes(image, s)) for s in image.sections if s.is_sframe and s.is_stored]
+    segment = image.sframe_segment
+    if not found and segment is not None:
+        found = [(segment.vaddr, image.bytes_at(segment.vaddr, segment.file_size) or b"")]
+    for vaddr, data in found:
+        # Zeros are what an earlier removal left.
+        if data.strip(b"\0"):
+            try:
+                damage = read_damaged(data, vaddr, is_object=image.is_relocatable)[1]
+            except SFrameError as error:
+                damage = error
+            if damage is not None:
+                raise EmbedError(f"what is called .sframe is no SFrame section that is whole: {damage}")
 
 
 def check_removal(original: ElfImage, rewritten: ElfImage) -> None:

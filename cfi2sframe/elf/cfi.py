@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
 from cfi2sframe.constants import elf as c
+from cfi2sframe.elf.frame_header import frame_header
 from cfi2sframe.elf.headers import ElfSection
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ElfError, UnfitError
@@ -250,25 +251,11 @@ def _relocate(
 
 
 def _eh_frame_by_header(image: ElfImage) -> CfiSection | None:
-    """Find `.eh_frame` in a file without section headers, through PT_GNU_EH_FRAME (LSB, "Exception Frame Header")."""
-    header = next((p for p in image.segments if p.type == c.PT_GNU_EH_FRAME), None)
+    """Find `.eh_frame` in a file without section headers, through PT_GNU_EH_FRAME."""
+    header = frame_header(image)
     if header is None:
         return None
-    data = image.bytes_at(header.vaddr, header.file_size)
-    if data is None or len(data) < 8 or data[0] != 1:
-        raise ElfError("the PT_GNU_EH_FRAME segment holds no frame header")
-    pointer_encoding, count_encoding, table_encoding = data[1:4]
-    # DW_EH_PE_pcrel | DW_EH_PE_sdata4, which every linker writes.
-    if pointer_encoding != 0x1B:
-        raise ElfError(f"unknown encoding 0x{pointer_encoding:x} of the .eh_frame pointer", "PT_GNU_EH_FRAME", 1)
-    start = header.vaddr + 4 + struct.unpack_from(image.byte_order + "i", data, 4)[0]
-    last = None
-    if count_encoding == 0x03 and table_encoding == 0x3B and len(data) >= 12:
-        count = struct.unpack_from(image.byte_order + "I", data, 8)[0]
-        table = memoryview(data)[12 : 12 + 8 * count]
-        table = table[: len(table) // 8 * 8]
-        fdes = [header.vaddr + fde for _pc, fde in struct.iter_unpack(image.byte_order + "ii", table)]
-        last = max(fdes, default=None)
+    start, last = header.frame_vaddr, max((fde for _, fde in header.table), default=0)
     for segment in image.segments:
         end = segment.vaddr + segment.file_size
         if segment.type == c.PT_LOAD and segment.vaddr <= start < end:
@@ -277,6 +264,6 @@ def _eh_frame_by_header(image: ElfImage) -> CfiSection | None:
             body = image.bytes_at(start, end - start)
             if body is None:
                 break
-            must_find = last - start if last is not None and last >= start else 0
+            must_find = max(last - start, 0)
             return CfiSection(".eh_frame", "eh_frame", body, start, {}, frozenset(), None, must_find)
     raise ElfError("PT_GNU_EH_FRAME points to an .eh_frame outside the file's segments")

@@ -8,11 +8,12 @@ from typing import Final, NamedTuple
 
 from cfi2sframe.elf.headers import Buffer, ByteOrder
 
-#: Owners of the notes that toolchains and distributions define: build-id, ABI, properties, gold's version; package and
-#: dlopen metadata; Go's build ID; Mozilla's crash annotations. Their readers find them by PT_NOTE or by the section's
-#: name, and none of them means a place relative to itself: Mozilla's hold how far they are from the ELF header, since
-#: elfhack moves them, too.
-_DEFINED_OWNERS: Final = frozenset({b"GNU\0", b"FDO\0", b"Go\0\0", b"mozannotation\0"})
+#: Owners of the notes that toolchains write: build-id, ABI, properties, gold's version; Go's build ID. Their readers
+#: find them by PT_NOTE or by the section's name.
+_TOOLS: Final = frozenset({b"GNU\0", b"Go\0\0"})
+#: Those of what programs read, too: package and dlopen metadata (FDO), Mozilla's crash annotations. None means a place
+#: relative to itself: Mozilla's hold how far they are from the ELF header, since elfhack moves them.
+_PROGRAMS: Final = frozenset({b"FDO\0", b"mozannotation\0"})
 
 
 class Note(NamedTuple):
@@ -42,13 +43,14 @@ def parse_notes(data: Buffer, byte_order: ByteOrder, alignment: int = 4) -> Iter
             yield Note(owner.rstrip(b"\0"), kind, bytes(data[start:end]))
 
 
-def are_defined(content: bytes, byte_order: ByteOrder, alignment: int) -> bool:
-    """Whether bytes are whole notes of the owners that tools define, which mean the same at another address.
+def are_of_tools(content: bytes, byte_order: ByteOrder, alignment: int) -> bool | None:
+    """Return whether bytes are whole notes that toolchains write; None if some are of owners that are not known.
 
-    `alignment` is that of the bytes. Of others nobody knows who reads them, and how: programs leave the distance of a
-    variable in a note for their crash reporters (Crashpad, GWP-ASan).
+    `alignment` is that of the bytes. Both kinds mean the same at another address. Of others nobody knows who reads
+    them, and how: programs leave the distance of a variable in a note for their crash reporters (Crashpad, GWP-ASan).
     """
     try:
-        return all(owner in _DEFINED_OWNERS for owner, *_ in _notes_in(content, byte_order, alignment))
+        owners = {owner for owner, *_ in _notes_in(content, byte_order, alignment)}
     except struct.error:
-        return False
+        return None
+    return owners <= _TOOLS if owners <= _TOOLS | _PROGRAMS else None

@@ -23,6 +23,13 @@ _SYMBOL_WORDS: Final = SYMBOL_SIZE // 8
 _PATCHABLE: Final = "__patchable_function_entries"
 #: How many words of 8 bytes the bitmap of one SHT_RELR entry describes.
 _BITMAP_WORDS: Final = 63
+#: The tables of relocations that loaders read, and their sizes. PLTs of lld and mold are in DT_JMPREL alone.
+_TABLES: Final = {
+    c.DT_RELA: c.DT_RELASZ,
+    c.DT_JMPREL: c.DT_PLTRELSZ,
+    c.DT_RELR: c.DT_RELRSZ,
+    c.DT_ANDROID_RELR: c.DT_ANDROID_RELRSZ,
+}
 _ARRAYS = (
     (c.DT_INIT_ARRAY, c.DT_INIT_ARRAYSZ),
     (c.DT_FINI_ARRAY, c.DT_FINI_ARRAYSZ),
@@ -123,23 +130,31 @@ def _dynamic_targets(image: ElfImage) -> Iterator[int]:
                     yield int.from_bytes(word, "little" if image.byte_order == "<" else "big")
 
 
-def dynamic_tables(image: ElfImage) -> Iterator[tuple[bool, bytes]]:
-    """Yield the tables of dynamic relocations, and whether they are compact ones (SHT_RELR).
+def dynamic_tables(image: ElfImage) -> list[tuple[bool, bytes]]:
+    """Return the tables of dynamic relocations, and whether they are compact ones (SHT_RELR).
 
-    Raises `ElfError` when a table leaves the file.
+    They are those that dynamic entries lead to, which is where the loader looks, and, for static programs, those of
+    sections. Raises `ElfError` when a table leaves the file.
     """
-    for section in image.sections:
-        if section.flags & c.SHF_ALLOC and section.type in (c.SHT_RELA, c.SHT_RELR):
-            yield section.type == c.SHT_RELR, image.section_bytes(section)
-    if image.sections:
-        return
     dynamic = dynamic_entries(image)
-    for tag, size_tag in ((c.DT_RELA, c.DT_RELASZ), (c.DT_JMPREL, c.DT_PLTRELSZ), (c.DT_RELR, c.DT_RELRSZ)):
+    found = {}
+    for tag, size_tag in _TABLES.items():
         if tag in dynamic and dynamic.get(size_tag, 0):
-            data = image.bytes_at(dynamic[tag], dynamic[size_tag])
+            vaddr, is_compact = dynamic[tag], tag in (c.DT_RELR, c.DT_ANDROID_RELR)
+            data = image.bytes_at(vaddr, dynamic[size_tag])
             if data is None:
                 raise ElfError(f"a table of the dynamic section (tag {tag}) extends past the end of the file")
-            yield tag == c.DT_RELR, data
+            found[is_compact, vaddr, len(data)] = data
+    for section in image.sections:
+        is_compact = section.type in (c.SHT_RELR, c.SHT_ANDROID_RELR)
+        if section.flags & c.SHF_ALLOC and (section.type == c.SHT_RELA or is_compact):
+            found.setdefault((is_compact, section.vaddr, section.size), image.section_bytes(section))
+    return [(is_compact, data) for (is_compact, _, _), data in found.items()]
+
+
+def has_packed_relocations(image: ElfImage) -> bool:
+    """Return whether a file has relocations in Android's packed form (lld --pack-dyn-relocs=android), not read here."""
+    return c.DT_ANDROID_RELA in dynamic_entries(image) or any(s.type == c.SHT_ANDROID_RELA for s in image.sections)
 
 
 def _add_static(image: ElfImage, table: ElfSection, target: ElfSection, found: set[int]) -> None:

@@ -44,7 +44,7 @@ def convert_job(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
     existing = Existing(Presence.ABSENT)
     if not job.is_raw:
         existing = existing_section(image)
-        early = decide_early(image, existing, replaces=job.replaces)
+        early = decide_early(image, existing)
         if early is not None:
             return _refused(job, job.outcome("failed"), early)
         if existing.presence is not Presence.READABLE:
@@ -185,7 +185,7 @@ def _write(
         warnings = (*known.warnings, *_appended_to(image), *copy_input(job, image, file))
         return known._replace(status="unchanged", reason=decision.reason, warnings=warnings)
     stamp = _stamp_for(known, conversion, coverage)
-    emitted = emit.emit(conversion, job.section_type, stamp.pack())
+    emitted = emit.emit(conversion, job.section_type, stamp.pack(), replaces=job.replaces)
     placement, warnings = f"{emitted.where}: {emitted.placement}", (*known.warnings, *emitted.warnings)
     if decision.reason:
         placement += f"; {decision.reason}"

@@ -50,7 +50,7 @@ def options_for(existing: Existing, options: Options) -> Options:
 # Before the file is converted
 
 
-def decide_early(image: ElfImage, existing: Existing, *, replaces: bool) -> Decision | None:
+def decide_early(image: ElfImage, existing: Existing) -> Decision | None:
     """Return that a file is refused, where that is known before it is converted; otherwise None."""
     presence = existing.presence
     if presence is Presence.WITHOUT_BYTES:
@@ -58,8 +58,9 @@ def decide_early(image: ElfImage, existing: Existing, *, replaces: bool) -> Deci
     if presence is Presence.SEVERAL:
         hint = " (cfi2sframe remove removes all of them)" if image.is_relocatable else ""
         return Decision(Action.REFUSE, f"{presence.value}{hint}")
-    if presence is Presence.DAMAGED and not (replaces or _is_own(image)):
-        return Decision(Action.REFUSE, f"{existing.error}; use --replace to write a new section")
+    if presence is Presence.DAMAGED and not _is_own(image):
+        # It may be anything, and no record would bring it back.
+        return Decision(Action.REFUSE, f"{existing.error}; objcopy -R .sframe removes what has the name")
     return None
 
 

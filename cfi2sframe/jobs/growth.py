@@ -16,6 +16,6 @@ def padding_size(conversion: Conversion) -> int:
     from cfi2sframe.placing.linked import plan_insertion
 
     try:
-        return plan_insertion(image.data, max(len(conversion.data), 1)).padding_size
+        return plan_insertion(image.data, max(len(conversion.data), 1), replaces=True).padding_size
     except EmbedError:
         return 0

@@ -80,12 +80,6 @@ class LinkedFile(ElfImage):
         return self.sections[self.headers.names_index]
 
     @property
-    def sframe_addresses(self) -> list[Span]:
-        """The addresses of its SFrame section, as its headers have them."""
-        headers = (self.sframe_section, self.sframe_segment)
-        return [Span(header.vaddr, header.end_vaddr) for header in headers if header is not None]
-
-    @property
     def symbol_tables(self) -> tuple[ElfSection, ...]:
         """All sections that hold symbols, also where a file has several of one kind."""
         return tuple(s for s in self.sections if s.type in (c.SHT_SYMTAB, c.SHT_DYNSYM) and s.is_stored)
@@ -212,7 +206,9 @@ def _refuse_load(segment: ProgramHeader) -> None:
         raise EmbedError(f"the segment at 0x{segment.vaddr:x} is smaller in memory than in the file")
     if segment.alignment > _MAX_LOAD_ALIGNMENT or segment.alignment.bit_count() > 1:
         raise EmbedError(f"the segment at 0x{segment.vaddr:x} is aligned to {segment.alignment} bytes")
-    if segment.alignment > 1 and (segment.vaddr - segment.file_offset) % segment.alignment:
+    is_congruent = (segment.vaddr - segment.file_offset) % max(segment.alignment, 1) == 0
+    # objcopy leaves an empty one where it has removed all sections.
+    if segment.memory_size and not is_congruent:
         raise EmbedError(f"the segment at 0x{segment.vaddr:x} is not congruent to its file offset")
     if segment.paddr not in (0, segment.vaddr):
         raise EmbedError("the physical addresses of segments differ from the virtual ones: a kernel or firmware image")
@@ -261,8 +257,9 @@ def _is_mapped(file: LinkedFile, section: ElfSection) -> bool:
     is_held = number >= 0 and file.loads[number].holds(section.vaddr, section.file_offset, section.size)
     if is_held or section.flags & c.SHF_TLS:
         return True
-    # What objcopy adds has no address, and nothing loads it.
-    return not section.vaddr and not touches(united(load.file_span for load in file.loads), section.file_span)
+    # What objcopy adds has no address, and nothing loads it; nor does anybody look for a note there, as LIEF writes it.
+    is_apart = not touches(united(load.file_span for load in file.loads), section.file_span)
+    return not section.vaddr and (is_apart or section.type == c.SHT_NOTE)
 
 
 def _without_appended_data(file: LinkedFile) -> FileData:

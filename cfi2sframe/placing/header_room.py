@@ -2,20 +2,21 @@
 """Room for more program headers where they are: what follows them, and what of that can move."""
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
+from itertools import takewhile
 from operator import attrgetter
 from typing import Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
-from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, ProgramHeader
+from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, ElfSection, ProgramHeader
 from cfi2sframe.placing.checks import LinkedFile, round_up
+from cfi2sframe.placing.kinds import is_static_go
 from cfi2sframe.placing.moving import (
     BUILD_ID_NAME,
     ENCLOSING_TYPES,
     FOLLOWING_TYPES,
-    movable_sections,
+    PACKAGE_NAME,
     of_whole_segments,
-    referred_sections,
 )
 from cfi2sframe.range_map import united, without
 
@@ -32,15 +33,24 @@ _ISA_NEEDED: Final = (0xC0008002).to_bytes(4, "little")
 _ISA_BASELINE: Final = 1
 #: The most program headers that are added.
 _MOST_ADDED: Final = 2
+#: The bytes of a file that core dumps have.
+FIRST_PAGE_SIZE: Final = 1 << 12
+#: Bytes of zeros that stay after what a segment has: they may end call frame information without a terminator, as there
+#: is without crtend.o, a table of pointers or a string.
+END_SIZE: Final = 8
 
 
 class MovableGroup(NamedTuple):
-    """Sections that move together because one segment covers them, with their distances from the group's start."""
+    """Sections that move together because one segment covers them, with their distances from the group's start.
+
+    Core dumps should have it if it `names_file`: its build-id or its package.
+    """
 
     deltas: dict[int, int]
     file_offset: int
     size: int
     alignment: int
+    names_file: bool
     has_build_id: bool
 
     def placed_from(self, start: int, bias: int) -> tuple[dict[int, int], int]:
@@ -77,6 +87,12 @@ def slack_end(file: LinkedFile, load: ProgramHeader) -> int:
     return end + len(unused) - len(unused.lstrip(b"\0"))
 
 
+def _end_of(file: LinkedFile, load: ProgramHeader) -> int:
+    """Return the file offset up to which a PT_LOAD may have other bytes: with zeros after it, if these are not data."""
+    is_last_or_data = load is file.loads[-1] or load.flags & c.PF_W
+    return load.file_span.end if is_last_or_data else slack_end(file, load)
+
+
 def alignment_of(file: LinkedFile) -> int:
     """Return the alignment of a new segment, the largest of all."""
     return max(4096, *(load.alignment for load in file.loads))
@@ -101,77 +117,68 @@ def repeated_note(file: LinkedFile) -> ProgramHeader | None:
     return None
 
 
+def _grouped(file: LinkedFile, movable: Sequence[int]) -> list[MovableGroup]:
+    """Return sections, in file order, by the segments that cover them."""
+    following = [segment for segment in file.segments if segment.type in FOLLOWING_TYPES]
+    groups = list[list[ElfSection]]()
+    for section in map(file.sections.__getitem__, movable):
+        first = groups[-1][-1].file_offset if groups else 0
+        if groups and any(s.file_offset <= first and section.file_span.end <= s.file_span.end for s in following):
+            groups[-1].append(section)
+        else:
+            groups.append([section])
+    return [_group_of(group, following) for group in groups]
+
+
+def _group_of(group: Sequence[ElfSection], following: Sequence[ProgramHeader]) -> MovableGroup:
+    start, end = group[0].file_offset, group[-1].file_span.end
+    alignments = [section.alignment for section in group]
+    alignments += [segment.alignment for segment in following if start <= segment.file_offset < end]
+    deltas = {section.index: section.file_offset - start for section in group}
+    names = {section.name for section in group}
+    has_build_id = BUILD_ID_NAME in names
+    return MovableGroup(
+        deltas, start, end - start, max(alignments), has_build_id or PACKAGE_NAME in names, has_build_id
+    )
+
+
 class HeaderRoom:
-    """What follows the program headers in their segment and in unused zeros after it, up to what cannot move.
+    """What follows the program headers in their segment and in unused zeros after it, up to what does not move.
 
     Bytes there that no section, program header or dynamic entry has are free, whatever fills them: patchelf leaves
-    zeros, X or Z where a section was. Without `repeated`, a program header, there is more room. `known` is another
-    `HeaderRoom` of the file, which knows who refers to what.
+    zeros, X or Z where a section was. `may_move` are the indices of sections. Without `repeated`, a program header,
+    there is more room.
     """
 
-    def __init__(
-        self, file: LinkedFile, repeated: ProgramHeader | None = None, known: "HeaderRoom | None" = None
-    ) -> None:
+    def __init__(self, file: LinkedFile, may_move: Collection[int], repeated: ProgramHeader | None) -> None:
         self.file = file
-        self.is_static = file.header.type == c.ET_EXEC and not any(
-            segment.type in (c.PT_INTERP, c.PT_DYNAMIC) for segment in file.segments
-        )
-        # Nothing reads PT_PHDR of a static program, and GNU ld does not write it; without it, all versions of GNU strip
-        # leave a table at the end where it is.
-        self._spare = {c.PT_NULL, c.PT_PHDR} if self.is_static else {c.PT_NULL}
-        self._repeated = repeated
-        self.kept = [segment for segment in file.segments if self.keeps(segment)]
+        spare = {c.PT_NULL, c.PT_PHDR} if is_static_go(file) else {c.PT_NULL}
+        self.kept = [s for s in file.segments if s.type not in spare and s != repeated]
         start = file.header.program_headers_offset
         self.load = next((s for s in file.loads if s.file_offset <= start and file.table_end <= s.file_span.end), None)
-        self.limit = file.table_end
-        #: The sections of which it has been asked whether anything refers to them, and those of which this is so.
-        self.proved: frozenset[int] = known.proved if known else frozenset()
-        self.referred: frozenset[int] = known.referred if known else frozenset()
-        #: The distance of addresses from file offsets.
+        #: The distance of addresses from file offsets, and the file offset up to which the segment may have bytes.
         self.bias = self.load.vaddr - self.load.file_offset if self.load else 0
-        self.groups = self._movable_groups(self.load) if self.load else []
+        self.end = _end_of(file, self.load) if self.load else file.table_end
+        self.groups, self.limit = self._movable(self.load, may_move) if self.load else ([], file.table_end)
 
-    def keeps(self, segment: ProgramHeader) -> bool:
-        """Whether a program header stays in the table."""
-        return segment.type not in self._spare and segment != self._repeated
-
-    def _movable_groups(self, load: ProgramHeader) -> list[MovableGroup]:
-        """Return what may move, in file order up to what may not, or need not, and set `limit` to that."""
+    def _movable(self, load: ProgramHeader, may_move: Collection[int]) -> tuple[list[MovableGroup], int]:
+        """Return what may move, in file order up to what may not, or need not, and the file offset of that."""
         file = self.file
         if load.file_span.end <= file.table_end:
             # Nothing else is loaded there.
-            self.limit = slack_end(file, load)
-            return []
+            return [], slack_end(file, load)
         if not any(file.sections[index].flags & c.SHF_ALLOC for index in file.indices_within(load.file_span)):
             # The section table does not tell what is loaded.
-            return []
-        may_move = movable_sections(file, file.table_end, load.file_span.end)
-        groups = self._grouped(self._up_to_limit(load, may_move))
-        build_id = max((group.size + group.alignment for group in groups if group.has_build_id), default=0)
-        enough = file.table_end + _MOST_ADDED * PROGRAM_HEADER_SIZE + build_id
-        needed = {index for group in groups if group.file_offset < enough for index in group.deltas}
-        self.referred |= referred_sections(file, needed - self.proved)
-        self.proved |= needed
-        if self.referred:
-            may_move = of_whole_segments(file, may_move - self.referred)
-            groups = self._grouped(self._up_to_limit(load, may_move))
+            return [], file.table_end
+        found = of_whole_segments(file, may_move)
+        contents = sorted(self._contents(load))
+        movable = [index for _, index in takewhile(lambda content: content[1] in found, contents)]
+        limit = min(start for start, _ in [*contents[len(movable) :][:1], (self.end, -1)])
+        groups = _grouped(file, movable)
+        names = max((group.size + group.alignment for group in groups if group.names_file), default=0)
+        enough = file.table_end + _MOST_ADDED * PROGRAM_HEADER_SIZE + names
         count = bisect_left(groups, enough, key=attrgetter("file_offset"))
-        self.limit = groups[count].file_offset if count < len(groups) else self.limit
-        return groups[:count]
-
-    def _up_to_limit(self, load: ProgramHeader, may_move: frozenset[int]) -> list[int]:
-        """Return the sections that may move, in file order up to the first that may not, and set `limit` to that."""
-        end = load.file_span.end
-        if load is not self.file.loads[-1] and not load.flags & c.PF_W:
-            end = slack_end(self.file, load)
-        found = list[int]()
-        for start, index in sorted(self._contents(load)):
-            if index not in may_move:
-                self.limit = min(start, end)
-                return found
-            found.append(index)
-        self.limit = end
-        return found
+        return groups[:count], groups[count].file_offset if count < len(groups) else limit
 
     def _contents(self, load: ProgramHeader) -> Iterator[tuple[int, int]]:
         """Yield file offsets after the table: those of sections with their index, of anything else with -1."""
@@ -187,64 +194,44 @@ class HeaderRoom:
             if start >= end and file.stored_at(start) is None:
                 yield start, -1
 
-    def _grouped(self, movable: list[int]) -> list[MovableGroup]:
-        sections, groups = self.file.sections, list[list[int]]()
-        following = [s for s in self.file.segments if s.type in FOLLOWING_TYPES]
-        for index in movable:
-            end = sections[index].file_span.end
-            first = sections[groups[-1][-1]].file_offset if groups else 0
-            if groups and any(s.file_offset <= first and end <= s.file_span.end for s in following):
-                groups[-1].append(index)
-            else:
-                groups.append([index])
-        result = []
-        for group in groups:
-            start, end = sections[group[0]].file_offset, sections[group[-1]].file_span.end
-            alignments = [sections[index].alignment for index in group]
-            alignments += [s.alignment for s in following if start <= s.file_offset < end]
-            result.append(
-                MovableGroup(
-                    {index: sections[index].file_offset - start for index in group},
-                    start,
-                    end - start,
-                    max(alignments),
-                    any(sections[index].name == BUILD_ID_NAME for index in group),
-                )
-            )
-        return result
-
     def rearranged(self, added: int) -> Rearranged | None:
-        """Return what makes room for `added` more program headers: as few sections as possible, and not the build-id.
+        """Return what makes room for `added` more program headers: as few sections as possible.
 
-        None where it cannot be done.
+        What names the file stays in the first page, if that is possible. None where there is no room.
         """
         table_end = self.file.header.program_headers_offset + PROGRAM_HEADER_SIZE * (len(self.kept) + added)
-        build_id = next((number for number, group in enumerate(self.groups) if group.has_build_id), None)
         fallback = None
         for count in range(len(self.groups) + 1):
             room_end = self.groups[count].file_offset if count < len(self.groups) else self.limit
-            if room_end < table_end:
-                continue
-            if build_id is None or build_id >= count or self._fits(self.groups[build_id], table_end, room_end):
-                return self._packed(self.groups[:count], table_end, room_end)
-            fallback = fallback or (count, room_end)
-        return fallback and self._packed(self.groups[: fallback[0]], table_end, fallback[1])
-
-    def _fits(self, group: MovableGroup, start: int, end: int) -> bool:
-        return group.placed_from(start, self.bias)[1] <= end
+            if room_end >= table_end:
+                packed = self._packed(self.groups[:count], table_end, room_end)
+                if not any(group.names_file for group in packed.leaving):
+                    return packed
+                fallback = fallback or packed
+        return fallback
 
     def _packed(self, groups: list[MovableGroup], start: int, end: int) -> Rearranged:
-        """Put as many groups as possible between two file offsets, the build-id first."""
+        """Put as many groups as possible between two file offsets, those that name the file first.
+
+        For these, there may also be room after the segment, in the first page.
+        """
         staying, leaving = dict[int, int](), []
-        for group in sorted(groups, key=lambda group: (not group.has_build_id, group.size)):
-            if not self._fits(group, start, end):
+        load_end = self.load.file_span.end if self.load else end
+        more = max(load_end + END_SIZE, end)
+        for group in sorted(groups, key=lambda group: (not group.has_build_id, not group.names_file, group.size)):
+            places, group_end = group.placed_from(start, self.bias)
+            after, after_end = group.placed_from(more, self.bias)
+            if group_end <= end:
+                staying.update(places)
+                start = group_end
+            elif group.names_file and after_end <= min(self.end, FIRST_PAGE_SIZE):
+                staying.update(after)
+                more = load_end = after_end
+            else:
                 leaving.append(group)
-                continue
-            placed, start = group.placed_from(start, self.bias)
-            staying.update(placed)
-        load = self.load
-        if load is None or start <= load.file_span.end:
+        load_end = max(load_end, start)
+        if self.load is None or load_end == self.load.file_span.end:
             return Rearranged(self.file, staying, leaving)
-        size = start - load.file_offset
-        grown = load._replace(file_size=size, memory_size=size)
-        return Rearranged(self.file.with_load(load, grown), staying, leaving)
+        size = load_end - self.load.file_offset
+        grown = self.load._replace(file_size=size, memory_size=size)
+        return Rearranged(self.file.with_load(self.load, grown), staying, leaving)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a linked file may be whose last segment must stay the last: an interpreter, or a saved image with its heap."""
+"""What a linked file may be of which more has to stay: an interpreter, a saved image, a program that finds itself."""
 
 from collections.abc import Iterable
 from typing import Final
 
 from cfi2sframe.constants import elf as c
+from cfi2sframe.elf.notes import parse_notes
 from cfi2sframe.elf.references import dynamic_entries
 from cfi2sframe.placing.checks import LinkedFile
 
@@ -29,6 +30,26 @@ def may_be_interpreter(file: LinkedFile) -> bool:
         return True
     is_usual = is_fixed and file.loads[0].vaddr == file.arch.program_vaddr
     return c.PT_TLS not in types and not is_usual and bss_size <= _LARGEST_BSS
+
+
+def is_static_go(file: LinkedFile) -> bool:
+    """Return whether a file is a static program of Go: its runtime reads no program headers, and glibc no PT_PHDR."""
+    types = {segment.type for segment in file.segments}
+    if file.header.type != c.ET_EXEC or types & {c.PT_INTERP, c.PT_DYNAMIC}:
+        return False
+    contents = [file.data[s.file_offset : s.file_span.end] for s in file.segments if s.type == c.PT_NOTE]
+    return any(note.owner == b"Go" for content in contents for note in parse_notes(content, file.byte_order))
+
+
+def finds_itself(file: LinkedFile) -> bool:
+    """Return whether a program may look for its ELF header right before its program headers.
+
+    Zig's programs without libc do, for their stack traces. They have PT_PHDR, which lld, Zig and Go write, but no
+    interpreter; libraries have no entry.
+    """
+    types = {segment.type for segment in file.segments}
+    is_alike = c.PT_PHDR in types and c.PT_INTERP not in types and bool(file.header.entry_vaddr)
+    return is_alike and not is_static_go(file)
 
 
 def needs_fixed_heap(file: LinkedFile) -> bool:

@@ -17,14 +17,15 @@ The caller sets the file's mode, owner and times.
 from itertools import groupby
 from typing import NamedTuple
 
-from cfi2sframe.constants.elf import PF_R, PT_GNU_SFRAME, SHF_ALLOC, SHT_GNU_SFRAME
+from cfi2sframe.constants.elf import PF_R, PT_GNU_SFRAME, SHF_ALLOC, SHT_GNU_SFRAME, STT_SECTION
 from cfi2sframe.elf.contents import FileData, Joined, Splice, is_equal, is_zero, overwrite, spliced
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, INACTIVE, SECTION_HEADER_SIZE, SFRAME_NAME, Buffer, ProgramHeader
 from cfi2sframe.errors import EmbedError
+from cfi2sframe.placing.blocks import SECTION_ALIGNMENT
 from cfi2sframe.placing.checks import LinkedFile, open_linked, round_up
 from cfi2sframe.placing.moving import NewIndex, changed_contents, numbering_with, renumbered_header
 from cfi2sframe.placing.observed import expect_equal
-from cfi2sframe.placing.place import SECTION_ALIGNMENT, Placement, place_section
+from cfi2sframe.placing.place import Placement, place_section
 from cfi2sframe.placing.pyelftools_view import expect
 from cfi2sframe.placing.removal import proven_original, zeroing_splices
 from cfi2sframe.placing.undo import Kept, Original, original_of, with_record
@@ -33,11 +34,12 @@ from cfi2sframe.range_map import Span, without
 _NAME = SFRAME_NAME.encode() + b"\0"
 
 
-def plan_insertion(data: FileData, section_size: int) -> Placement:
+def plan_insertion(data: FileData, section_size: int, *, replaces: bool = False) -> Placement:
     """Plan to put a section of `section_size` bytes into the linked file `data`.
 
-    A section that is there is removed first. Raises `EmbedError` with the reason when the file cannot be rewritten
-    safely.
+    A section that is there is removed first; its place is taken if it is large enough, since the program may read it
+    there. Raises `EmbedError` with the reason when the file cannot be rewritten safely, or, unless it `replaces` the
+    section, when a symbol leads to another producer's and the new one does not fit there.
     """
     if section_size <= 0:
         raise EmbedError("an empty section is never written")
@@ -50,7 +52,20 @@ def plan_insertion(data: FileData, section_size: int) -> Placement:
     splices = zeroing_splices(file)
     cleared = tuple(splice.span for splice in splices)
     bare = open_linked(spliced(file.data, splices))
-    return place_section(bare, section_size)._replace(original=original, cleared=cleared)
+    old = file.sframe_section or file.sframe_segment
+    plan = place_section(bare, section_size, old and old.file_span)._replace(original=original, cleared=cleared)
+    if not replaces and old is not None and plan.section_vaddr != old.vaddr and _is_named(file, old.vaddr):
+        raise EmbedError(
+            "a symbol leads to its .sframe section, which the program may read; the new one does not fit there (use "
+            "--replace)"
+        )
+    return plan
+
+
+def _is_named(file: LinkedFile, vaddr: int) -> bool:
+    """Return whether a symbol has an address, other than that of a section."""
+    fields = (symbol for table in file.symbol_tables for symbol in file.symbol_fields(table))
+    return any(value == vaddr and info & 0xF != STT_SECTION for info, _, value in fields)
 
 
 def insert(placement: Placement, section: Buffer, section_type: int = SHT_GNU_SFRAME, stamp: bytes = b"") -> Joined:
@@ -72,7 +87,7 @@ def insert(placement: Placement, section: Buffer, section_type: int = SHT_GNU_SF
     splices = [block]
     splices += [overwrite(file.sections[n].file_offset, content) for n, content in changed.items() if n not in moved]
     if placement.table_file_offset is None:
-        splices.append(_head(placement, table, moved))
+        splices += _head(placement, table, moved)
     else:
         header = header._replace(program_headers_offset=placement.table_file_offset)
     end = None
@@ -160,24 +175,18 @@ def _block(placement: Placement, table: bytes, moved: dict[int, bytes], section:
     return Splice(start, 0 if block.is_inserted else size, bytes(content))
 
 
-def _head(placement: Placement, table: bytes, moved: dict[int, bytes]) -> Splice:
-    """Return the splice for the program headers and what has moved from there or is near them.
+def _head(placement: Placement, table: bytes, moved: dict[int, bytes]) -> list[Splice]:
+    """Return the splices for the program headers, and for the sections that move and are not in the block.
 
-    Zeros are left where sections were.
+    Where those were, their bytes are left, as far as nothing takes their place.
     """
     file = placement.file
     start = file.header.program_headers_offset
-    old_table_size = file.table_end - start
-    staying = {i: placement.places[i].file_offset for i in moved if i not in placement.block.placed}
-    olds = [file.sections[index].file_span for index in moved]
-    ends = [start + max(len(table), old_table_size), *(at + len(moved[index]) for index, at in staying.items())]
-    head = bytearray(file.data[start : max([*ends, *(old.end for old in olds)])])
-    for old in olds:
-        head[old.start - start : old.end - start] = bytes(old.end - old.start)
-    head[: max(len(table), old_table_size)] = table.ljust(old_table_size, b"\0")
-    for index, at in staying.items():
-        head[at - start : at - start + len(moved[index])] = moved[index]
-    return overwrite(start, bytes(head))
+    near = moved.keys() - placement.block.placed.keys()
+    return [
+        overwrite(start, table.ljust(file.table_end - start, b"\0")),
+        *(overwrite(placement.places[index].file_offset, moved[index]) for index in sorted(near)),
+    ]
 
 
 def _names(file: LinkedFile) -> tuple[bytes, int]:
@@ -237,10 +246,9 @@ def check_insertion(rewritten: FileData, plan: Placement, section: Buffer) -> No
     it, with the bytes `section`, or when the record does not restore the original; `InputError` when one of the files
     cannot be read.
     """
-    known = open_linked(plan.original).sframe_addresses if plan.cleared else []
     if plan.cleared:
-        expect_equal(plan.file.data, plan.original, known)
-    place = expect_equal(plan.file.data, rewritten, known)
+        expect_equal(plan.file.data, plan.original, by_others=True)
+    place = expect_equal(plan.file.data, rewritten)
     file = open_linked(rewritten)
     size, vaddr = len(section), plan.section_vaddr
     planned = ProgramHeader(PT_GNU_SFRAME, PF_R, place.start, vaddr, vaddr, size, size, SECTION_ALIGNMENT)

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sections that may move to another address, the indices that sections then have, and what follows them.
 
-A section may move if only a program header or a dynamic entry refers to it: the interpreter's name (PT_INTERP), notes
-that tools define (PT_NOTE, PT_GNU_PROPERTY), and tables of the dynamic linker that a DT_ entry points to. A section to
-which a global symbol, a relocation, code or data refers may not (`referrers`).
+A section may move if its readers follow a header or a dynamic entry to it: the interpreter's name (PT_INTERP), notes of
+known owners (PT_NOTE, PT_GNU_PROPERTY), and tables of the dynamic linker (DT_HASH and so on). It stays if a global
+symbol is in it. Who else may read it depends on who owns it (`Owner`).
 """
 
 import struct
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum
 from itertools import accumulate
 from operator import itemgetter
 from typing import Final, NamedTuple, NewType
 
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.headers import SYMBOL_SIZE, ElfSection, ProgramHeader
-from cfi2sframe.elf.notes import are_defined
-from cfi2sframe.elf.referrers import referrers
+from cfi2sframe.elf.notes import are_of_tools
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.checks import LinkedFile
 from cfi2sframe.range_map import Span, touches, united
@@ -36,6 +36,7 @@ NAMED_NOTES: Final = frozenset(
     }
 )
 BUILD_ID_NAME: Final = ".note.gnu.build-id"
+PACKAGE_NAME: Final = ".note.package"
 #: Sections that readers find by a dynamic tag only.
 TAG_OF_NAME: Final = {
     ".gnu.hash": c.DT_GNU_HASH,
@@ -55,6 +56,18 @@ FOLLOWING_TYPES: Final = frozenset({c.PT_INTERP, c.PT_NOTE, c.PT_GNU_PROPERTY})
 ENCLOSING_TYPES: Final = frozenset({c.PT_LOAD, c.PT_PHDR, c.PT_GNU_RELRO})
 
 
+class Owner(IntEnum):
+    """Who reads a section, in the order in which sections are given up to make room.
+
+    A loader follows headers and dynamic entries, nothing else. Notes are for tools, which follow headers; but a program
+    may read its own, and programs do read those of their package.
+    """
+
+    LOADER = 0
+    TOOLS = 1
+    PROGRAM = 2
+
+
 class SectionPlace(NamedTuple):
     """The virtual address and the file offset of a section."""
 
@@ -67,8 +80,8 @@ def _is_inside(section: ElfSection, value: int) -> bool:
     return section.vaddr <= value <= section.end_vaddr
 
 
-def movable_sections(file: LinkedFile, start: int, end: int) -> frozenset[int]:
-    """Return the indices of the sections between two file offsets that may move, if nothing refers to them."""
+def movable_sections(file: LinkedFile, start: int, end: int) -> dict[int, Owner]:
+    """Return the sections between two file offsets that may move, by their indices, and who owns them."""
     tags = Counter((entry.tag, entry.value) for entry in file.dynamic)
     following = [segment for segment in file.segments if segment.type in FOLLOWING_TYPES]
     others = united(
@@ -77,23 +90,16 @@ def movable_sections(file: LinkedFile, start: int, end: int) -> frozenset[int]:
         if segment.type not in FOLLOWING_TYPES and segment.type not in ENCLOSING_TYPES
     )
     found = {
-        index
+        index: owner
         for index in file.indices_within(Span(start, end))
-        if not touches(others, file.sections[index].file_span) and _is_movable(file, index, tags, following)
+        if not touches(others, file.sections[index].file_span)
+        and (owner := _owner_of(file, file.sections[index], tags, following)) is not None
     }
-    if not found:
-        return frozenset()
-    for table in file.symbol_tables:
-        named = ((index, value) for info, index, value in file.symbol_fields(table) if info >> 4 != c.STB_LOCAL)
-        found -= {index for index, value in named if index in found and _is_inside(file.sections[index], value)}
-    return of_whole_segments(file, found)
-
-
-def referred_sections(file: LinkedFile, indices: Iterable[int]) -> frozenset[int]:
-    """Return those of some sections to which a relocation, code or data refers, and which therefore stay."""
-    sections = [file.sections[index] for index in indices]
-    targets = sorted(referrer.target for referrer in referrers(file, ((s.vaddr, s.end_vaddr) for s in sections)))
-    return frozenset(section.index for section in sections if _holds_any(section, targets))
+    for table in file.symbol_tables if found else ():
+        for info, index, value in file.symbol_fields(table):
+            if index in found and info >> 4 != c.STB_LOCAL and _is_inside(file.sections[index], value):
+                del found[index]
+    return found
 
 
 def of_whole_segments(file: LinkedFile, indices: Iterable[int]) -> frozenset[int]:
@@ -106,28 +112,28 @@ def of_whole_segments(file: LinkedFile, indices: Iterable[int]) -> frozenset[int
     return frozenset(found)
 
 
-def _holds_any(section: ElfSection, addresses: list[int]) -> bool:
-    """Whether any of some ascending addresses lies in a section."""
-    first = bisect_left(addresses, section.vaddr)
-    return first < len(addresses) and addresses[first] < section.end_vaddr
-
-
-def _is_movable(file: LinkedFile, index: int, tags: Counter[tuple[int, int]], following: list[ProgramHeader]) -> bool:
-    section = file.sections[index]
+def _owner_of(
+    file: LinkedFile, section: ElfSection, tags: Counter[tuple[int, int]], following: list[ProgramHeader]
+) -> Owner | None:
+    """Return who owns a section that may move; None for any other one."""
     if not section.flags & c.SHF_ALLOC or section.flags & (c.SHF_WRITE | c.SHF_EXECINSTR):
-        return False
+        return None
     start, end = section.file_span
-    touching = [
-        segment.file_span for segment in following if segment.file_offset < end and start < segment.file_span.end
-    ]
-    if any(span.start > start or span.end < end for span in touching):
-        return False
+    touching = [s for s in following if s.file_offset < end and start < s.file_span.end]
+    if any(s.file_offset > start or s.file_span.end < end for s in touching):
+        return None
     if section.name == ".interp":
-        return len(touching) == 1
+        return Owner.LOADER if len(touching) == 1 else None
     if section.type == c.SHT_NOTE:
-        return bool(section.name in NAMED_NOTES or touching) and _is_defined_note(file, section)
+        is_known = section.size <= _MAX_NOTES_SIZE and (section.name in NAMED_NOTES or touching)
+        of_tools = is_known and are_of_tools(file.section_bytes(section), file.byte_order, section.alignment)
+        if not is_known or of_tools is None:
+            return None
+        is_property = any(s.type == c.PT_GNU_PROPERTY and s.file_span == section.file_span for s in touching)
+        return Owner.LOADER if is_property else Owner.TOOLS if of_tools else Owner.PROGRAM
     tag = TAG_OF_NAME.get(section.name)
-    return tag is not None and not touching and tags[tag, section.vaddr] == 1 and _is_whole(file, section)
+    is_table = tag is not None and not touching and tags[tag, section.vaddr] == 1 and _is_whole(file, section)
+    return Owner.LOADER if is_table else None
 
 
 def _is_whole(file: LinkedFile, section: ElfSection) -> bool:
@@ -135,12 +141,6 @@ def _is_whole(file: LinkedFile, section: ElfSection) -> bool:
     end = section.file_span.end
     load_end = max(load.file_span.end for load in file.loads if load.file_offset <= section.file_offset)
     return not bytes(file.data[end : min(file.next_described(end), load_end)]).strip(_FILLING)
-
-
-def _is_defined_note(file: LinkedFile, section: ElfSection) -> bool:
-    """Whether a section is small and has notes only that tools define."""
-    is_small = section.size <= _MAX_NOTES_SIZE
-    return is_small and are_defined(file.section_bytes(section), file.byte_order, section.alignment)
 
 
 # Indices and contents

@@ -278,7 +278,7 @@ def remove(data: FileData) -> Removal:
     splices.append(overwrite(old.header.section_headers_offset, table.ljust(SECTION_HEADER_SIZE * len(headers), b"\0")))
     if old.header.section_header_count:
         splices.append(overwrite(0, old.header._replace(section_header_count=last + 1).pack()))
-    return Removal(spliced(part_of(data, 0, _end_of(old)), splices))
+    return Removal(spliced(part_of(data, 0, _end_of(old)), splices), is_cleared=True)
 
 
 def _without_symbols(image: ElfImage, table: ElfSection, removed: set[int]) -> bytes:

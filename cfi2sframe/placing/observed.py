@@ -5,13 +5,14 @@
 
 - the kernel and the dynamic loader: the file header; the program headers, in their order; each mapped address with its
   rights and its byte; where old and new kernels find the program headers; what each dynamic entry leads to
-- the program: what its code, its data and its relocations can refer to (`elf/referrers.py`)
+- the program: what may refer to bytes that are others now (`elf/referrers.py`, which insertion asks, too)
 - tools: sections with their contents, symbols
 
 What else differs has to be of these kinds, which is proved from the files: the table of program headers, where it is
 and where it grows; a table, note or name that is elsewhere, with the same content, which everybody who looks for it
-finds there; indices of sections in symbols; and addresses that only the file with the section has. Nothing may refer to
-an address whose content is another one, or which one of the files lacks.
+finds there; indices of sections in symbols; and addresses that only the file with the section has. Of other bytes in
+the place of what loaders follow headers to, relocations are asked; of any others but unused zeros, all that the search
+knows.
 
 Nothing here knows how a section gets its place, or how it is removed. Not known either: addresses that code computes;
 where a static program expects its heap.
@@ -19,13 +20,14 @@ where a static program expects its heap.
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.contents import FileData, have_same, is_zero
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.referrers import referrers
+from cfi2sframe.elf.notes import are_of_tools, parse_notes
+from cfi2sframe.elf.referrers import referrers, relocated
 from cfi2sframe.placing.loader_tables import BY_CONTENT, extent_of, is_pointer
 from cfi2sframe.placing.pyelftools_view import FileView, expect, is_sframe, parsing, span_of
 from cfi2sframe.placing.tools_view import compare_sections
@@ -33,12 +35,14 @@ from cfi2sframe.range_map import RangeMap, Span, common, touches, united, walk_b
 
 #: The smallest page of the kernels of all ABIs.
 _PAGE_SIZE: Final = 1 << 12
-#: More than any alignment within a segment leaves: no part of a program has so few zeros beside what is new.
-_LARGEST_PADDING: Final = 64
+#: Linux up to 6.12 loads no larger table of program headers than a page.
+_MOST_SEGMENTS: Final = _PAGE_SIZE // 56
 #: Fields of the file header that say where tables are, and how many entries these have.
 _TABLE_FIELDS: Final = {"e_phnum", "e_phoff", "e_shoff", "e_shnum", "e_shstrndx"}
 #: Program headers whose readers follow them, wherever they lead.
 _FOLLOWED: Final = {"PT_INTERP", "PT_NOTE", "PT_GNU_PROPERTY"}
+#: Those whose readers are loaders alone.
+_OF_LOADERS: Final = {"PT_INTERP", "PT_GNU_PROPERTY"}
 #: Program headers that span addresses of others.
 _ENCLOSING: Final = {"PT_LOAD", "PT_PHDR", "PT_GNU_RELRO", "PT_GNU_STACK"}
 #: GNU_PROPERTY_X86_ISA_1_NEEDED: glibc reads this of a PT_NOTE alone.
@@ -66,11 +70,11 @@ class _Elsewhere(NamedTuple):
         return Span(self.start, self.end), Span(self.new_start, self.new_start + self.end - self.start)
 
 
-def expect_equal(without_section: FileData, with_section: FileData, known: Iterable[Span] = ()) -> Span:
+def expect_equal(without_section: FileData, with_section: FileData, *, by_others: bool = False) -> Span:
     """Raise `EmbedError` unless two files are equal but for the SFrame section that one of them has.
 
-    Where the file had a section before anything was written, its addresses are `known`: what seems to refer to them
-    means no zeros. Return the file offsets of the section. Raises what readers of the files raise.
+    Return the file offsets of the section. `by_others`: the file with the section was there before, and earlier
+    releases gave up more. Raises what readers of the files raise.
     """
     with parsing():
         bare, full = FileView(without_section), FileView(with_section)
@@ -79,9 +83,9 @@ def expect_equal(without_section: FileData, with_section: FileData, known: Itera
         _expect_same_header(bare, full)
         compared = compare_sections(bare, full)
         found = [_Elsewhere(*move.addresses) for move in compared.moves]
-        found += _followed(bare, full)
+        found += _followed(bare, full, by_others=by_others)
         # Where the table of program headers grows.
-        left = without(_addresses(full, full.table("ph")), _addresses(bare, bare.table("ph")))
+        left = without(full.addresses_of(full.table("ph")), bare.addresses_of(bare.table("ph")))
         left += [each.places[0] for each in found]
         tables = _dynamic(bare, full, left, compared.symbols)
         found += tables
@@ -90,8 +94,9 @@ def expect_equal(without_section: FileData, with_section: FileData, known: Itera
             leads = entry["p_type"] not in _ENCLOSING and entry in full.segments and not _is_empty(bare, entry)
             span = Span(entry["p_vaddr"], entry["p_vaddr"] + entry["p_memsz"])
             expect(not leads or not touches(left, span), f"a {entry['p_type']} leads to what is elsewhere")
-        _expect_same_memory(bare, full, place, found, compared.symbols, known)
-        _expect_found_headers(bare, full)
+        given_up = _expect_same_memory(bare, full, place, found, compared.symbols)
+        _expect_unread(bare, given_up, [each.places[0] for each in tables])
+        _expect_found_headers(bare, full, by_others=by_others)
         _expect_layout(full)
         return place
 
@@ -121,7 +126,7 @@ def _expect_same_header(bare: FileView, full: FileView) -> None:
 # Program headers
 
 
-def _followed(bare: FileView, full: FileView) -> Iterator[_Elsewhere]:
+def _followed(bare: FileView, full: FileView, *, by_others: bool) -> Iterator[_Elsewhere]:
     """Pair the program headers in their order; yield what those lead to that may lead elsewhere, and do."""
     news = [segment for segment in full.segments if segment["p_type"] != "PT_NULL" and not is_sframe(segment)]
     at = 0
@@ -138,7 +143,10 @@ def _followed(bare: FileView, full: FileView) -> Iterator[_Elsewhere]:
                 yield _Elsewhere(old["p_vaddr"], old["p_vaddr"] + old["p_filesz"], new["p_vaddr"])
         else:
             at = first
-            expect(_may_be_absent(bare, old), f"a {old['p_type']} is missing, changed, or in another order")
+            expect(
+                _may_be_absent(bare, old, by_others=by_others),
+                f"a {old['p_type']} is missing, changed, or in another order",
+            )
     expect(all(new["p_type"] == "PT_LOAD" for new in news[at:]), "a program header is new")
     starts = {old["p_vaddr"] for old in bare.loads}
     rights = {new["p_flags"] for new in full.loads if new["p_vaddr"] not in starts}
@@ -180,18 +188,19 @@ def _is_paddr_kept(old: dict[str, Any], new: dict[str, Any]) -> bool:
     return (old["p_paddr"], new["p_paddr"]) in ((0, 0), (old["p_vaddr"], new["p_vaddr"]))
 
 
-def _may_be_absent(bare: FileView, entry: dict[str, Any]) -> bool:
-    """Whether nobody misses a program header."""
+def _may_be_absent(bare: FileView, entry: dict[str, Any], *, by_others: bool) -> bool:
+    """Return whether nobody misses a program header: a PT_NOTE that PT_GNU_PROPERTY repeats."""
     if entry["p_type"] == "PT_PHDR":
-        # Only a dynamic loader reads it.
-        return bare.is_static
-    # A note that PT_GNU_PROPERTY leads to, too.
+        # Zig's programs read it, Go's do not; earlier releases removed it from all static programs.
+        contents = [bare.bytes_of(span_of(s)) for s in bare.segments if s["p_type"] == "PT_NOTE"]
+        is_go = any(note.owner == b"Go" for content in contents for note in parse_notes(content, bare.order))
+        return bare.is_static and (by_others or is_go)
     needed = bare.bytes_of(span_of(entry)).partition(_ISA_NEEDED)[2][4:8]
     is_repeated = {**entry, "p_type": "PT_GNU_PROPERTY"} in bare.segments
     return entry["p_type"] == "PT_NOTE" and is_repeated and int.from_bytes(needed, "little") <= _ISA_BASELINE
 
 
-def _expect_found_headers(bare: FileView, full: FileView) -> None:
+def _expect_found_headers(bare: FileView, full: FileView, *, by_others: bool) -> None:
     """Check that loaders find the program headers: by PT_PHDR, and where kernels say that they are (AT_PHDR)."""
     for view in (bare, full):
         table = view.table("ph")
@@ -201,6 +210,14 @@ def _expect_found_headers(bare: FileView, full: FileView) -> None:
                 expect(entry["p_offset"] == table.start and is_there, "PT_PHDR leads elsewhere")
     for at_phdr in (_holder_of_table, _old_at_phdr):
         expect(bool(at_phdr(full)) or not at_phdr(bare), "kernels give another AT_PHDR")
+    if by_others:
+        return
+    types = {entry["p_type"] for entry in full.segments}
+    finds_itself = "PT_PHDR" in types and "PT_INTERP" not in types and bare.header.e_entry
+    has_moved = full.table("ph").start != bare.table("ph").start
+    expect(not finds_itself or not has_moved, "the program headers moved away from the ELF header")
+    counts = len(bare.segments), len(full.segments)
+    expect(counts[1] <= _MOST_SEGMENTS or counts[0] > _MOST_SEGMENTS, "the program headers are more than a page")
 
 
 def _old_at_phdr(view: FileView) -> bool:
@@ -254,54 +271,74 @@ def _memory(view: FileView) -> RangeMap[_Mapped | None]:
         expect(start <= middle <= end and (not ranges or ranges[-1][1] <= start), "segments overlap, or are unordered")
         bias = load["p_offset"] - start
         expect(middle == start or start + bias + load["p_filesz"] <= len(view.data), "a segment leaves the file")
-        expect(bias % max(load["p_align"], 1) == 0, "a segment is misaligned")
+        expect(start == end or bias % max(load["p_align"], 1) == 0, "a segment is misaligned")
         ranges.append((start, middle, _Mapped(bias, load["p_flags"])))
         ranges.append((middle, end, _Mapped(None, load["p_flags"])))
     return RangeMap(None, [each for each in ranges if each[0] < each[1]])
 
 
 def _expect_same_memory(
-    bare: FileView, full: FileView, place: Span, elsewhere: list[_Elsewhere], symbols: Span, known: Iterable[Span]
-) -> None:
-    """Compare what is at each address, but for `symbols`; of what differs, prove that nothing refers to it.
+    bare: FileView, full: FileView, place: Span, elsewhere: list[_Elsewhere], symbols: Span
+) -> list[Span]:
+    """Compare what is at each address, but for `symbols`; return the addresses that something has left or taken.
 
-    `known` is not asked for, nor are unused zeros over which the table of program headers grows.
+    Where a section was that is elsewhere, its bytes are still there, or zeros, as tools write them that rewrite files
+    by sections.
     """
     memories = _memory(bare), _memory(full)
     olds, news = (united(each.places[number] for each in elsewhere) for number in (0, 1))
-    tables = [*_addresses(bare, bare.table("ph")), *_addresses(full, full.table("ph"))]
-    headers = _addresses(bare, Span(0, bare.header.e_ehsize))
+    headers = bare.addresses_of(Span(0, bare.header.e_ehsize))
     entries = Span(bare.dynamic_span.start, bare.dynamic_span.start + 16 * len(bare.dynamic))
-    section = _addresses(full, place)
-    apart = united([*headers, *tables, *_addresses(bare, entries), symbols])
-    given_up = without([*olds, *news, *section, *tables], _addresses(bare, bare.table("ph")))
-    added, mapped = list[Span](), list[Span]()
+    section, table = full.addresses_of(place), bare.addresses_of(bare.table("ph"))
+    written = without([*news, *section, *full.addresses_of(full.table("ph"))], table)
+    apart = united([*headers, *table, *bare.addresses_of(entries), symbols, *written])
+    mapped = list[Span]()
     for start, end, ours, theirs in walk_both(*memories):
         if ours is None:
-            added += [Span(start, end)] if theirs else []
             continue
         expect(theirs is not None and ours.flags == theirs.flags, f"0x{start:x} is not mapped as it was")
         mapped.append(Span(start, end))
-        for span in without([Span(start, end)], [*apart, *given_up]):
+        for span in without([Span(start, end)], [*apart, *olds]):
             same = theirs is not None and _have_same(bare, ours, full, theirs, span)
             expect(same, f"the bytes from 0x{span.start:x} on changed")
-    left = without(common(given_up, mapped), [*news, *section, *tables])
-    expect(all(is_zero(full.data, span) for span in _offsets(full, left)), "something is left where a section was")
+        for span in without(common([Span(start, end)], olds), apart):
+            same = theirs is not None and _have_same(bare, ours, full, theirs, span)
+            is_cleared = all(is_zero(full.data, part) for part in full.offsets_of([span]))
+            expect(same or is_cleared, "something else is where a section was")
     for span in without(_rests_of_data(bare), mapped):
         same = all(_have_same(bare, _Mapped(None, 0), full, m, part) for part, m in _parts(memories[1], span))
         expect(same, f"something is in the last page of writable data, from 0x{span.start:x} on")
     for load, before in zip(full.loads, _before(full, bare), strict=True):
         expect(before, f"the segment at 0x{load['p_vaddr']:x} shares a page with the one before")
     _expect_fixed_heap(bare, full)
-    added = _without_padding(full, without(added, [*section, *news, *tables]), [*section, *news, *tables])
-    # What is near one another is looked for together: all code that leads to somewhere in between would be a suspect.
-    grown = bare.outside_sections(without([full.table("ph")], [bare.table("ph")]))
-    unused = [part for each in grown if is_zero(bare.data, each) for part in _addresses(bare, each)]
-    given_up = without(common(given_up, mapped), [*known, *unused])
-    for unread in (given_up, list(_not_seen(bare, full, memories[1], added))):
-        for place_of_it, target in referrers(ElfImage(bare.data, ""), unread):
-            expect(condition=False, message=f"0x{place_of_it:x} refers to 0x{target:x}, where something else is")
-    expect(all(is_zero(bare.data, span) for span in _offsets(bare, section)), "something was where the section is")
+    expect(all(is_zero(bare.data, span) for span in bare.offsets_of(section)), "something was where the section is")
+    return without(common([*olds, *written], mapped), section)
+
+
+def _expect_unread(bare: FileView, given_up: list[Span], tables: Iterable[Span]) -> None:
+    """Check that nothing refers to some addresses; only relocations are asked of the `tables` of the loader.
+
+    Rare forms are not asked of tools' notes. Unused zeros are nobody's; without section headers, nobody knows what is
+    unused.
+    """
+    unused = [part for part in bare.outside_sections(bare.offsets_of(given_up)) if is_zero(bare.data, part)]
+    asked = without(given_up, [addresses for part in unused for addresses in bare.addresses_of(part)])
+    loaders = [Span(s["p_vaddr"], s["p_vaddr"] + s["p_filesz"]) for s in bare.segments if s["p_type"] in _OF_LOADERS]
+    notes = [s for s in bare.sections if s["sh_type"] == "SHT_NOTE"]
+    tools = [
+        addresses
+        for note in notes
+        if are_of_tools(bare.bytes_of(span_of(note)), bare.order, note["sh_addralign"])
+        for addresses in bare.addresses_of(span_of(note))
+    ]
+    rest, image = without(asked, [*loaders, *tables]), ElfImage(bare.data, "")
+    found = chain(
+        relocated(image, common(asked, [*loaders, *tables])),
+        referrers(image, common(rest, tools), rare=False),
+        referrers(image, without(rest, tools)),
+    )
+    for place, target in found:
+        expect(condition=False, message=f"0x{place:x} refers to 0x{target:x}, where something else is")
 
 
 def _have_same(bare: FileView, ours: _Mapped, full: FileView, theirs: _Mapped, span: Span) -> bool:
@@ -312,13 +349,6 @@ def _have_same(bare: FileView, ours: _Mapped, full: FileView, theirs: _Mapped, s
     if olds is None or news is None:
         return all(is_zero(view.data, each) for view, each in ((bare, olds), (full, news)) if each is not None)
     return have_same(bare.data, full.data, olds, news.start)
-
-
-def _without_padding(view: FileView, spans: Iterable[Span], parts: Iterable[Span]) -> list[Span]:
-    """Return the spans of addresses that are no padding: the few zeros before or after a part, which align one."""
-    edges = {edge for part in parts for edge in part}
-    few = [span for span in spans if span.end - span.start < _LARGEST_PADDING and not edges.isdisjoint(span)]
-    return without(spans, [span for span in few if all(is_zero(view.data, each) for each in _offsets(view, [span]))])
 
 
 def _rests_of_data(view: FileView) -> Iterator[Span]:
@@ -333,25 +363,6 @@ def _parts(memory: RangeMap[_Mapped | None], span: Span) -> Iterator[tuple[Span,
     """Yield the parts of a span that are mapped, and how."""
     for start, end, mapped in memory.held():
         yield from ((part, mapped) for part in common([span], [Span(start, end)]))
-
-
-def _not_seen(bare: FileView, full: FileView, memory: RangeMap[_Mapped | None], added: list[Span]) -> Iterator[Span]:
-    """Yield those of some addresses of the full file that the pages of the bare file do not have, with the same bytes.
-
-    After the end of a segment, its last page has zeros, if the segment has more memory than bytes, otherwise what
-    follows in the file.
-    """
-    ends = []
-    for load in bare.loads:
-        end = load["p_vaddr"] + load["p_memsz"]
-        bias = None if load["p_filesz"] < load["p_memsz"] else load["p_offset"] - load["p_vaddr"]
-        ends.append((Span(end, -(-end // _PAGE_SIZE) * _PAGE_SIZE), _Mapped(bias, 0)))
-    for rest, ours in ends:
-        for span in common(added, [rest]):
-            theirs = memory[span.start]
-            if theirs is not None and _have_same(bare, ours, full, theirs, span):
-                added = without(added, [span])
-    yield from added
 
 
 def _before(full: FileView, bare: FileView) -> Iterator[bool]:
@@ -371,24 +382,6 @@ def _expect_fixed_heap(bare: FileView, full: FileView) -> None:
         names = bare.memory_at(*extent_of(bare, c.DT_STRTAB))
         is_asked = re.search(rb"\0personality\0", names) and re.search(rb"\0s?brk\0", names)
         expect(not is_asked, "the heap starts elsewhere, and the program fixes its addresses")
-
-
-def _addresses(view: FileView, span: Span) -> list[Span]:
-    """Return the addresses at which a span of the file is mapped."""
-    return [
-        Span(part.start - load["p_offset"] + load["p_vaddr"], part.end - load["p_offset"] + load["p_vaddr"])
-        for load in view.loads
-        for part in common([span], [span_of(load)])
-    ]
-
-
-def _offsets(view: FileView, spans: Iterable[Span]) -> list[Span]:
-    """Return the file offsets of addresses, as far as they are mapped."""
-    return [
-        Span(part.start - load["p_vaddr"] + load["p_offset"], part.end - load["p_vaddr"] + load["p_offset"])
-        for load in view.loads
-        for part in common(spans, [Span(load["p_vaddr"], load["p_vaddr"] + load["p_filesz"])])
-    ]
 
 
 def _expect_layout(view: FileView) -> None:

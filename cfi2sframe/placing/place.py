@@ -3,81 +3,58 @@
 
 The section goes over unused zeros after a read-only segment, or after everything that is loaded: there the last segment
 grows, if it is read-only, or a new one follows. The program headers grow where they are: kernels before 5.18, and
-strip, want them near the start of the file. The sections in the way move to the end of the section's segment, except
-for what fits into the room that is left, the build-id first: core dumps have only the first page of each file.
+strip, want them near the start of the file.
 
-Where that gives too little room, the PT_NOTE that repeats PT_GNU_PROPERTY goes; where there is room for one program
-header only, and strip may still come, the section goes after the .bss of the last segment. Where nothing can move, a
-stripped file gets its program headers at the start of the new segment.
+Room for them is given up in the order of who can miss it: unused entries and zeros, and the PT_NOTE that repeats
+PT_GNU_PROPERTY; sections of loaders, which follow headers to them; notes of tools and, last, of the package, if a
+search finds nothing that may read them (`Owner`). Sections move to the end of the section's segment. Those by which
+core dumps, which have only the first page of each file, name it stay in that page if there is room.
+
+Where there is room for one program header only, and strip may still come, the section goes after the .bss of the last
+segment. Where nothing can move, a stripped file gets its program headers at the start of the new segment.
 
 Linux starts the heap (brk) after the highest segment. A program that may rely on this address gets no section there.
 """
 
-from collections.abc import Callable
-from itertools import product
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
+from itertools import chain
 from typing import Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.contents import FileData, is_zero
 from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, ProgramHeader
+from cfi2sframe.elf.referrers import referrers, relocated
 from cfi2sframe.errors import EmbedError
+from cfi2sframe.placing.blocks import (
+    LARGEST_PAGE_SIZE,
+    LAST_WAYS,
+    PAGE_SIZE,
+    SECTION_ALIGNMENT,
+    WAYS,
+    AddedBlock,
+    Way,
+    has_symbols,
+    in_place_of,
+    inserted,
+    most_padding,
+)
 from cfi2sframe.placing.checks import LinkedFile, round_up, with_own_entry
-from cfi2sframe.placing.header_room import HeaderRoom, MovableGroup, Rearranged, alignment_of, repeated_note, slack_end
-from cfi2sframe.placing.kinds import may_be_interpreter, needs_fixed_heap
-from cfi2sframe.placing.moving import FOLLOWING_TYPES, SectionPlace
-from cfi2sframe.range_map import Span
+from cfi2sframe.placing.header_room import FIRST_PAGE_SIZE, HeaderRoom, Rearranged, alignment_of, repeated_note
+from cfi2sframe.placing.kinds import finds_itself, may_be_interpreter, needs_fixed_heap
+from cfi2sframe.placing.moving import FOLLOWING_TYPES, Owner, SectionPlace, movable_sections
+from cfi2sframe.range_map import Span, common, without
 from cfi2sframe.text import shown_name
 
-SECTION_ALIGNMENT: Final = 8
-#: Bytes of the largest page of the supported architectures (AArch64).
-_LARGEST_PAGE_SIZE: Final = 1 << 16
-#: Bytes of the usual page. OpenJDK's reader of core dumps expects the mapping of a segment to have as many pages as the
-#: segment's size, so a new segment begins on a page.
-_PAGE_SIZE: Final = 1 << 12
-_ADDRESS_END: Final = 1 << 64
 #: Of segments that start at one file offset, llvm-objcopy regards the first as the parent of the others. This must not
 #: be PT_PHDR, hence the gap before a table at the end. Without PT_PHDR, GNU strip before 2.44 wants the table first.
 _GAP_WITH_ENTRY: Final = 16
-#: Bytes of zeros that stay after what a segment has: they may end call frame information without a terminator, as there
-#: is without crtend.o, a table of pointers or a string.
-_END_SIZE: Final = 8
-#: The most zeros (bytes) that are written to the file in place of .bss.
-_LARGEST_PADDING: Final = 1 << 24
-#: The least zeros there that are worth a warning, and that another place is tried instead.
+#: The least zeros in place of .bss that are worth a warning, and that another place is tried instead.
 _LARGE_PADDING: Final = 1 << 20
 #: The least bytes of moved sections that are worth a word.
 _LARGE_MOVE: Final = 1 << 16
-_RIGHTS: Final = c.PF_R | c.PF_W | c.PF_X
-
-
-class AddedBlock(NamedTuple):
-    """The added bytes `[file_offset, end)`: the section, then sections that move there.
-
-    `load` is the PT_LOAD that grows, None for a new one. `is_inserted`: what follows in the file moves.
-    """
-
-    file_offset: int
-    vaddr: int
-    section_file_offset: int
-    end: int
-    placed: dict[int, int]
-    load: ProgramHeader | None
-    is_inserted: bool
-
-    @property
-    def bias(self) -> int:
-        """The distance of addresses from file offsets."""
-        return self.vaddr - self.file_offset
-
-    @property
-    def end_vaddr(self) -> int:
-        """The first address after the block."""
-        return self.end + self.bias
-
-    @property
-    def section_vaddr(self) -> int:
-        """The section's address."""
-        return self.section_file_offset + self.bias
+#: Linux up to 6.12 starts no program with more program headers than fit into a page of 4 KiB.
+_MOST_SEGMENTS: Final = PAGE_SIZE // PROGRAM_HEADER_SIZE
 
 
 class Placement(NamedTuple):
@@ -121,7 +98,9 @@ class Placement(NamedTuple):
     def description(self) -> str:
         """How the section is inserted, for messages."""
         block = self.block
-        if not block.is_inserted:
+        if block.file_offset in (span.start for span in self.cleared):
+            text = "in the place of the old one"
+        elif not block.is_inserted:
             text = "into unused bytes after a read-only segment"
         elif block.load is None:
             text = "into a new read-only segment after all others"
@@ -143,141 +122,107 @@ class Placement(NamedTuple):
         return text
 
 
-def place_section(file: LinkedFile, section_size: int) -> Placement:
-    """Return the placement of a section, the least intrusive that is possible. Raises `EmbedError` when none is."""
-    repeated, room = repeated_note(file), HeaderRoom(file)
-    rooms = [room, HeaderRoom(file, repeated, room)] if repeated else [room]
+def place_section(file: LinkedFile, section_size: int, old: Span | None = None) -> Placement:
+    """Return the placement of a section, the least intrusive that is possible; `old` is where one was in the file.
+
+    Raises `EmbedError` when there is none.
+    """
     keeps_end = needs_fixed_heap(file)
-    for way, tried in product([way for way in _WAYS if way.allowed(file)], rooms):
-        rearranged = tried.rearranged(way.added_headers)
-        block = rearranged and way.make_block(rearranged.file, section_size, rearranged.leaving)
-        if rearranged and block and not (keeps_end and block.end_vaddr > file.loads[-1].end_vaddr):
-            return _placement(tried, rearranged, block, section_size)
+    for placement in _placements(file, section_size, old):
+        if not keeps_end or placement.block.end_vaddr <= file.loads[-1].end_vaddr:
+            return placement
+    if _MOST_SEGMENTS - 2 < len(file.segments) <= _MOST_SEGMENTS:
+        raise EmbedError(
+            f"it has {len(file.segments)} program headers, and Linux up to 6.12 loads no more than {_MOST_SEGMENTS}, a "
+            "page of them"
+        )
     if keeps_end:
         raise EmbedError(
             "a program that calls personality and sbrk or brk may need its heap right after its data, as GCL's images "
             "do, and the section fits nowhere else"
         )
+    way = _in_the_way(file)
     if may_be_interpreter(file):
         raise EmbedError(
-            "kernels may load it as an interpreter (ld.so), before 6.7 with no segment after .bss, and the section "
-            "fits nowhere else"
+            "kernels may load it as an interpreter (ld.so), before 6.7 with no segment after .bss, and the program "
+            f"headers cannot grow: {way} cannot move (linked with -z separate-code or a build-id, there is room)"
         )
-    if _has_symbols(file):
+    if finds_itself(file):
         raise EmbedError(
-            "the program headers cannot grow: what follows them cannot move (strip the file first: those of a stripped "
-            "file may move to its end)"
+            f"the program headers cannot grow: {way} cannot move, nor can they, since a static program may look for "
+            "its ELF header right before them"
         )
-    return _with_moved_table(file, room, section_size)
+    if has_symbols(file):
+        raise EmbedError(
+            f"the program headers cannot grow: {way} cannot move (strip the file first: those of a stripped file may "
+            "move to its end)"
+        )
+    return _with_moved_table(HeaderRoom(file, (), None), section_size)
 
 
-def _in_slack(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock | None:
-    """Return a block over unused zeros after the last read-only segment that has enough; None where none has.
+def _in_the_way(file: LinkedFile) -> str:
+    """Return what follows the program headers and cannot move, for messages."""
+    room = HeaderRoom(file, movable_sections(file, file.table_end, file.loaded_end), repeated_note(file))
+    if room.limit >= file.table_end + PROGRAM_HEADER_SIZE:
+        return "a note there, which something may read,"
+    section = file.stored_at(room.limit)
+    return "what follows them" if section is None else f"{shown_name(section.name)}, which follows them,"
 
-    A segment with code is the last choice, and only if the linker put the unwind tables there (as it does without
-    `-z separate-code`), where it would put its own `.sframe`.
+
+def _placements(file: LinkedFile, section_size: int, old: Span | None) -> Iterator[Placement]:
+    """Yield the placements with program headers where they are, the best first."""
+
+    @cache
+    def owners() -> dict[int, Owner]:
+        return movable_sections(file, file.table_end, file.loaded_end)
+
+    @cache
+    def is_read(of_loaders: tuple[Span, ...], of_tools: tuple[Span, ...], others: tuple[Span, ...]) -> bool:
+        found = chain(relocated(file, of_loaders), referrers(file, of_tools, rare=False), referrers(file, others))
+        return next(found, None) is not None
+
+    def rooms() -> Iterator[HeaderRoom]:
+        repeated = repeated_note(file)
+        yield from (HeaderRoom(file, (), unneeded) for unneeded in dict.fromkeys((None, repeated)))
+        for most in sorted(set(owners().values())):
+            yield HeaderRoom(file, [index for index, owner in owners().items() if owner <= most], repeated)
+
+    for ways in ((Way(partial(in_place_of, old), 1), *WAYS) if old else WAYS, LAST_WAYS):
+        for room in rooms():
+            for way in ways:
+                rearranged = room.rearranged(way.added_headers) if way.allowed(file) else None
+                block = rearranged and way.make_block(rearranged.file, section_size, rearranged.leaving)
+                if rearranged and block:
+                    placement = _placement(room, rearranged, block, section_size)
+                    is_loaded = len(placement.segments) <= _MOST_SEGMENTS or len(file.segments) > _MOST_SEGMENTS
+                    if is_loaded and not is_read(*_given_up(placement, owners)):
+                        yield placement
+
+
+def _given_up(placement: Placement, owners: Callable[[], dict[int, Owner]]) -> Iterator[tuple[Span, ...]]:
+    """Yield the addresses of loaders' sections that move, of tools' sections, and others that move or are overwritten.
+
+    Unused zeros are nobody's.
     """
-    tables = [section.vaddr for section in file.sections if section.name == ".eh_frame"]
-    plain = [load for load in file.loads if load.flags & _RIGHTS == c.PF_R]
-    code = [load for load in file.loads if load.flags & _RIGHTS == c.PF_R | c.PF_X]
-    code = [load for load in code if any(load.vaddr <= vaddr < load.end_vaddr for vaddr in tables)]
-    for load in (*reversed(plain), *code):
-        start = load.file_span.end + _END_SIZE
-        block = _filled(start, start + load.vaddr - load.file_offset, section_size, groups, load)
-        if block.end <= slack_end(file, load):
-            return block
-    return None
+    file, block = placement.file, placement.block
+    moved = {index: file.sections[index].file_span for index in placement.places}
+    of_loaders, of_tools = (
+        [span for index, span in moved.items() if owners()[index] is owner] for owner in (Owner.LOADER, Owner.TOOLS)
+    )
+    table = Span(file.table_end, file.header.program_headers_offset + PROGRAM_HEADER_SIZE * len(placement.segments))
+    new = [Span(at, at + file.sections[index].size) for index, (_, at) in placement.places.items()]
+    new += [] if block.is_inserted else [Span(block.file_offset, block.end)]
+    others = without([table, *new, *moved.values()], [*of_loaders, *of_tools])
+    unused = [span for span in without(others, [s.file_span for s in file.stored]) if is_zero(file.data, span)]
+    for spans in (of_loaders, of_tools, without(others, unused)):
+        yield tuple(_addresses(file, spans))
 
 
-def _in_hole(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock | None:
-    """Return a block over zeros with which a read-only segment starts, where a section was before it was removed."""
-    for load in file.loads if file.sections else ():
-        start, inside = load.file_offset, file.indices_within(load.file_span)
-        end = min([load.file_span.end, *(file.sections[index].file_offset for index in inside)])
-        block = _filled(start, load.vaddr, section_size, groups, load)
-        is_free = start > file.table_end and block.end <= end and is_zero(file.data, Span(start, block.end))
-        if load.flags & _RIGHTS == c.PF_R and is_free:
-            return block
-    return None
-
-
-def _into_last(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock | None:
-    """Return a block that continues the last segment; None unless that is read-only and ends what is loaded."""
-    last, end = file.loads[-1], file.loaded_end
-    if last.flags & _RIGHTS != c.PF_R or last.file_size != last.memory_size or last.file_span.end != end:
-        return None
-    return _inserted(_filled(end + _END_SIZE, last.end_vaddr + _END_SIZE, section_size, groups, last))
-
-
-def _after_last(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock:
-    """Return a block in a new segment on the next page of the file. Its address is chosen to be congruent to that."""
-    start, page = round_up(file.loaded_end, _PAGE_SIZE), max(_LARGEST_PAGE_SIZE, alignment_of(file))
-    vaddr = round_up(max(load.end_vaddr for load in file.loads), page) + start % page
-    return _inserted(_filled(start, vaddr, section_size, groups, None))
-
-
-def _after_bss(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock | None:
-    """Return a block in the last segment, on the page after its .bss, which becomes zeros of the file.
-
-    Kernels before 6.7 map the .bss of an interpreter only after its last segment, which therefore has to stay the last.
-    The rest of the page of .bss stays free: there, the first `malloc` of glibc's interpreter takes it.
-    """
-    last = file.loads[-1]
-    vaddr = round_up(last.end_vaddr, alignment_of(file))
-    start = vaddr - last.vaddr + last.file_offset
-    if last.file_span.end != file.loaded_end or last.flags & c.PF_X or start - file.loaded_end > _most_padding(file):
-        return None
-    return _inserted(_filled(start, vaddr, section_size, groups, last))
-
-
-def _most_padding(file: LinkedFile) -> int:
-    return max(_LARGEST_PADDING, len(file.data) // 4)
-
-
-def _has_symbols(file: LinkedFile) -> bool:
-    """Whether strip may still come, which would damage a file whose program headers are at its end."""
-    return any(section.type == c.SHT_SYMTAB for section in file.sections)
-
-
-class _Way(NamedTuple):
-    """Where the section may go in the files `allowed`, and how many program headers it needs there."""
-
-    make_block: Callable[[LinkedFile, int, list[MovableGroup]], AddedBlock | None]
-    added_headers: int
-    allowed: Callable[[LinkedFile], bool] = lambda _file: True
-
-
-#: The best one first.
-_WAYS: Final = (
-    _Way(_in_hole, 1),
-    _Way(_in_slack, 1),
-    _Way(_into_last, 1),
-    _Way(_after_last, 2, lambda file: not may_be_interpreter(file)),
-    _Way(_after_bss, 1, lambda file: may_be_interpreter(file) or _has_symbols(file)),
-)
-
-
-def _inserted(block: AddedBlock) -> AddedBlock:
-    if block.end_vaddr > _ADDRESS_END:
-        raise EmbedError("no addresses are left after the last segment")
-    return block._replace(is_inserted=True)
-
-
-def _filled(
-    start: int, vaddr: int, section_size: int, groups: list[MovableGroup], load: ProgramHeader | None
-) -> AddedBlock:
-    """Return a block with its layout: the section, then the groups.
-
-    Of segments that start at one file offset, llvm-objcopy regards the first in the table as the parent of the others.
-    That has to be the PT_LOAD. PT_INTERP precedes it in the table, so `.interp` must not be first in the block.
-    """
-    bias, placed = vaddr - start, dict[int, int]()
-    section = round_up(vaddr, SECTION_ALIGNMENT) - bias
-    position = section + section_size
-    for group in sorted(groups, key=lambda group: group.file_offset):
-        group_places, position = group.placed_from(position, bias)
-        placed.update(group_places)
-    return AddedBlock(start, vaddr, section, position, placed, load, is_inserted=False)
+def _addresses(file: LinkedFile, spans: Iterable[Span]) -> Iterator[Span]:
+    """Yield the addresses at which some ascending file offsets are mapped."""
+    for load in file.loads:
+        bias = load.vaddr - load.file_offset
+        yield from (Span(start + bias, end + bias) for start, end in common(spans, [load.file_span]))
 
 
 def _placement(room: HeaderRoom, rearranged: Rearranged, block: AddedBlock, size: int) -> Placement:
@@ -285,13 +230,16 @@ def _placement(room: HeaderRoom, rearranged: Rearranged, block: AddedBlock, size
     places = {i: SectionPlace(at + room.bias, at) for i, at in rearranged.staying.items()}
     places.update((i, SectionPlace(at + block.bias, at)) for i, at in block.placed.items())
     moved = {i: place for i, place in places.items() if place.file_offset != file.sections[i].file_offset}
-    kept = filter(room.keeps, rearranged.file.segments)
-    segments = _with_section([_followed(file, s, moved) for s in kept], rearranged.file, block, size)
-    has_left = any(group.has_build_id for group in rearranged.leaving)
-    warning = "the build-id note moves out of the first page: core dumps no longer name the build-id"
+    segments = [_followed(file, s, moved) for s in rearranged.file.segments if s in room.kept or s.type == c.PT_LOAD]
     moved_size = sum(group.size for group in rearranged.leaving)
-    warnings = (warning,) if has_left else ()
-    return _padded(Placement(file, block, size, segments, moved, moved_size, warnings, file.data))
+    warnings = tuple(
+        f"the {'build-id' if group.has_build_id else 'package'} note moves out of the first page: core dumps no longer "
+        "have it"
+        for group in rearranged.leaving
+        if group.names_file and group.file_offset < FIRST_PAGE_SIZE < block.end
+    )
+    planned = _with_section(segments, rearranged.file, block, size)
+    return _padded(Placement(file, block, size, planned, moved, moved_size, warnings, file.data))
 
 
 def _padded(placement: Placement) -> Placement:
@@ -331,7 +279,7 @@ def _with_section(
     return with_own_entry([*segments, entry])
 
 
-def _with_moved_table(file: LinkedFile, room: HeaderRoom, size: int) -> Placement:
+def _with_moved_table(room: HeaderRoom, size: int) -> Placement:
     """Return the placement after all that is loaded, with the program headers. The old ones stay, unused.
 
     They are as far from the first segment in the file as in memory: kernels before 5.18 compute AT_PHDR so. They are in
@@ -340,29 +288,22 @@ def _with_moved_table(file: LinkedFile, room: HeaderRoom, size: int) -> Placemen
 
     Raises `EmbedError` where both would take too many zeros, or addresses.
     """
-    bias = file.loads[0].vaddr - file.loads[0].file_offset
+    file, bias = room.file, room.file.loads[0].vaddr - room.file.loads[0].file_offset
     # After GNU strip 2.40, a start on a page of 4 KiB has been seen to crash.
-    page = max(_LARGEST_PAGE_SIZE, alignment_of(file))
+    page = max(LARGEST_PAGE_SIZE, alignment_of(file))
     start = round_up(max(*(load.end_vaddr - bias for load in file.loads), file.loaded_end), page)
-    if start - file.loaded_end > _LARGE_PADDING:
-        block = _table_block(room, file.loads[0], round_up(file.loaded_end, _GAP_WITH_ENTRY), size)
-        if _may_grow(file, block):
-            return _moved_table(file, room, block, size)
-    if start - file.loaded_end > _most_padding(file):
+    padding = start - file.loaded_end
+    if padding > _LARGE_PADDING:
+        near = _moved_table(room, file.loads[0], round_up(file.loaded_end, _GAP_WITH_ENTRY), size)
+        if _may_grow(file, near.block):
+            return near
+    if padding > most_padding(file):
         raise EmbedError(
             "the program headers cannot grow; at the end of what is loaded, as far away in the file as in memory, they "
-            f"would need {start - file.loaded_end:,} zeros, more than {_most_padding(file):,} (link with "
-            "-z separate-code: that leaves room)"
+            f"would need {padding:,} zeros, more than {most_padding(file):,} (link with -z separate-code: that leaves "
+            "room)"
         )
-    return _moved_table(file, room, _table_block(room, None, start, size), size)
-
-
-def _table_block(room: HeaderRoom, load: ProgramHeader | None, start: int, size: int) -> AddedBlock:
-    """Return a block of program headers and the section, from a file offset on."""
-    bias = room.file.loads[0].vaddr - room.file.loads[0].file_offset
-    table = start + (_GAP_WITH_ENTRY if any(s.type == c.PT_PHDR for s in room.kept) else 0)
-    section = table + PROGRAM_HEADER_SIZE * (len(room.kept) + (1 if load else 2))
-    return _inserted(AddedBlock(start, start + bias, section, section + size, {}, load, is_inserted=True))
+    return _moved_table(room, None, start, size)
 
 
 def _may_grow(file: LinkedFile, block: AddedBlock) -> bool:
@@ -372,13 +313,17 @@ def _may_grow(file: LinkedFile, block: AddedBlock) -> bool:
     return is_read_only and len(file.loads) > 1 and block.end_vaddr <= file.loads[1].vaddr // page * page
 
 
-def _moved_table(file: LinkedFile, room: HeaderRoom, block: AddedBlock, size: int) -> Placement:
-    table = block.section_file_offset - PROGRAM_HEADER_SIZE * (len(room.kept) + (1 if block.load else 2))
-    place = {"file_offset": table, "vaddr": table + block.bias, "paddr": table + block.bias}
+def _moved_table(room: HeaderRoom, load: ProgramHeader | None, start: int, size: int) -> Placement:
+    """Return the placement of the program headers, and then the section, from a file offset on."""
+    file, bias = room.file, room.file.loads[0].vaddr - room.file.loads[0].file_offset
+    table = start + (_GAP_WITH_ENTRY if any(s.type == c.PT_PHDR for s in room.kept) else 0)
+    section = table + PROGRAM_HEADER_SIZE * (len(room.kept) + (1 if load else 2))
+    block = inserted(AddedBlock(start, start + bias, section, section + size, {}, load, is_inserted=True))
+    place = {"file_offset": table, "vaddr": table + bias, "paddr": table + bias}
     segments = [s._replace(**place) if s.type == c.PT_PHDR else s for s in _with_section(room.kept, file, block, size)]
-    is_program = room.is_static or any(s.type == c.PT_INTERP for s in room.kept)
+    is_program = file.header.type == c.ET_EXEC or any(s.type == c.PT_INTERP for s in room.kept)
     warning = "the program headers moved to the end of what is loaded; do not strip the file again: eu-strip damages it"
-    if block.load:
+    if load:
         warning += ", and GNU strip its code"
     elif is_program:
         warning += ", GNU strip before 2.44 its .sframe; after any GNU strip, kernels before 5.18 do not start it"

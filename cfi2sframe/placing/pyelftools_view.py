@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.contents import FileData
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.range_map import Span, without
+from cfi2sframe.range_map import Span, common, without
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.headers import ByteOrder
@@ -118,6 +118,22 @@ class FileView:
         load = self._by_vaddr[max(number, 0)]
         is_inside = load["p_vaddr"] <= vaddr and vaddr + size <= load["p_vaddr"] + load["p_filesz"]
         return bool(is_inside and vaddr - load["p_vaddr"] == offset - load["p_offset"])
+
+    def addresses_of(self, span: Span) -> list[Span]:
+        """Return the addresses at which a span of the file is mapped."""
+        return [
+            Span(part.start - load["p_offset"] + load["p_vaddr"], part.end - load["p_offset"] + load["p_vaddr"])
+            for load in self.loads
+            for part in common([span], [span_of(load)])
+        ]
+
+    def offsets_of(self, spans: Iterable[Span]) -> list[Span]:
+        """Return the file offsets of addresses, as far as they are mapped."""
+        return [
+            Span(part.start - load["p_vaddr"] + load["p_offset"], part.end - load["p_vaddr"] + load["p_offset"])
+            for load in self.loads
+            for part in common(spans, [Span(load["p_vaddr"], load["p_vaddr"] + load["p_filesz"])])
+        ]
 
 
 def span_of(header: dict[str, Any]) -> Span:

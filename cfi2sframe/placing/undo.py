@@ -100,10 +100,14 @@ class NoOriginal(Enum):
 
 
 class Removal(NamedTuple):
-    """A file without its section. `lost` says what could not be restored; it is empty for the original's bytes."""
+    """A file without its section. `lost` says what could not be restored; it is empty for the original's bytes.
+
+    `is_cleared`: no record restored it, and the bytes of what headers call an SFrame section are zeros now.
+    """
 
     content: LazyBytes
     lost: str = ""
+    is_cleared: bool = False
 
 
 # Restoring

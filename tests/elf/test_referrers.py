@@ -1,367 +1,302 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who refers to an address: instructions of each machine, words of files at fixed addresses, relocations."""
+"""What may refer to an address is found in each form, at each border, near and far; what has its own reader is not."""
 
 import struct
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 import pytest
 
 from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.constants import elf as c
-from cfi2sframe.elf.referrers import Referrer, referrers
-from tests.support.dwarf import cfi_asm as asm
-from tests.support.elf.samples import cie_of
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.elf.referrers import Referrer
+from tests.support.elf.elf_asm import Section, Segment
+from tests.support.elf.references import referrers
+from tests.support.elf.referring import (
+    DATA,
+    DATA_VADDR,
+    GOT_VADDR,
+    MOVE,
+    READ_VADDR,
+    SIZE,
+    SPANS,
+    TEXT_VADDR,
+    adrp,
+    file_of,
+    words,
+)
+from tests.support.placing.embedded import SH_FLAGS, SH_SIZE, SH_TYPE, section_header
 
-READ: Final = asm.Section(".read", bytes(0x20), c.SHT_NOTE, c.SHF_ALLOC, 0x300, align=4)
-START, END = READ.addr, READ.addr + len(READ.data)
-FRAME_VADDR, HDR_VADDR, TEXT_VADDR, DATA_VADDR = 0x400, 0x500, 0x2000, 0x100000
-#: Bytes of the one function that has an FDE; others follow it.
-FUNCTION_SIZE: Final = 64
-DATA_SIZE: Final = 64
 MACHINES: Final = (AMD64, AARCH64_LE, AARCH64_BE, S390X)
-SPANS: Final = ((START, END),)
-#: Around the borders of the span, and whether an address is in it.
-BORDERS: Final = ((START - 2, False), (START, True), (END - 2, True), (END, False))
+#: Of each machine, an instruction that does nothing.
+FILL: Final = {AMD64: b"\x90", AARCH64_LE: b"\x1f\x20\x03\xd5", AARCH64_BE: b"\x1f\x20\x03\xd5", S390X: b"\x07\x07"}
+#: Bytes that are searched at one time.
+PIECE: Final = 1 << 16
 
 
-def _file(
-    code: bytes,
-    arch: Arch = AMD64,
-    *,
-    kind: int = c.ET_DYN,
-    data: bytes = b"",
-    more: Iterable[asm.Section] = (),
-    text_vaddr: int = TEXT_VADDR,
-) -> bytes:
-    little = arch.byte_order == "<"
-    fde = asm.Fde(cie_of(arch), text_vaddr, FUNCTION_SIZE)
-    frame = asm.EhFrame((fde, asm.Terminator()), FRAME_VADDR, little_endian=little)
-    table = ((text_vaddr, FRAME_VADDR + frame.fde_offsets()[0]),)
-    hdr = asm.eh_frame_hdr(HDR_VADDR, FRAME_VADDR, table, little_endian=little)
-    extra = tuple(more)
-    return asm.elf_file(
-        arch.elf_machine,
-        (
-            READ,
-            asm.Section(".eh_frame", frame.assemble(), flags=c.SHF_ALLOC, addr=FRAME_VADDR, align=8),
-            asm.Section(".eh_frame_hdr", hdr, flags=c.SHF_ALLOC, addr=HDR_VADDR, align=4),
-            asm.Section(".text", code, flags=c.SHF_ALLOC | c.SHF_EXECINSTR, addr=text_vaddr),
-            asm.Section(".data", data.ljust(DATA_SIZE, b"\0"), flags=c.SHF_ALLOC | c.SHF_WRITE, addr=DATA_VADDR),
-            *extra,
-        ),
-        file_type=kind,
-        little_endian=little,
-        segments=(
-            asm.Segment(c.PT_LOAD, c.PF_R, (".read", ".eh_frame_hdr"), headers=True),
-            asm.Segment(c.PT_LOAD, c.PF_R | c.PF_X, (".text",)),
-            asm.Segment(c.PT_LOAD, c.PF_R | c.PF_W, (".data",)),
-            asm.Segment(c.PT_GNU_EH_FRAME, c.PF_R, (".eh_frame_hdr",), align=4),
-        ),
-    )
+# Forms. `make` returns the bytes at an address that refer to a target; None where they cannot.
 
 
-def _found(code: bytes, arch: Arch = AMD64, *, kind: int = c.ET_DYN, data: bytes = b"") -> list[Referrer]:
-    return referrers(load(_file(code, arch, kind=kind, data=data)), SPANS)
+class Form(NamedTuple):
+    """A way to refer to a target from a place; the number or instruction is `at` bytes after it."""
+
+    arch: Arch
+    make: Callable[[int, int], bytes | None]
+    at: int = 0
+    kind: int = c.ET_DYN
+    is_code: bool = True
+    alignment: int = 1
+    #: It may lead to one of several targets, up to 4 bytes from each other.
+    is_vague: bool = False
 
 
-NOP, PUSH = b"\x90", b"\x55"
+def relative(opcode: str, immediate: bytes = b"") -> Form:
+    head = bytes.fromhex(opcode)
+    size = len(head) + 4 + len(immediate)
+    return Form(
+        AMD64, lambda at, target: head + struct.pack("<i", target - at - size) + immediate, len(head), is_vague=True
+    )  # fmt: skip
 
 
-def _amd64(opcode: bytes, target: int, immediate: bytes = b"", at: int = TEXT_VADDR + 1) -> bytes:
-    end = at + len(opcode) + 4 + len(immediate)
-    return opcode + struct.pack("<i", target - end) + immediate
+def absolute(opcode: str, number: str = "<I") -> Form:
+    head = bytes.fromhex(opcode)
+    return Form(AMD64, lambda _at, target: head + struct.pack(number, target), len(head), c.ET_EXEC)
 
 
-@pytest.mark.parametrize(("target", "is_in"), BORDERS)
+def adr(at: int, target: int) -> bytes | None:
+    distance = target - at
+    if not -(1 << 20) <= distance < 1 << 20:
+        return None
+    return words(0x10000003 | (distance & 3) << 29 | (distance >> 2 & 0x7FFFF) << 5)
+
+
+def literal(opcode: int) -> Form:
+    def make(at: int, target: int) -> bytes | None:
+        distance = target - at
+        is_near = -(1 << 20) <= distance < 1 << 20 and distance % 4 == 0
+        return words(opcode | (distance >> 2 & 0x7FFFF) << 5) if is_near else None
+
+    return Form(AARCH64_LE, make, alignment=4)
+
+
+def page_and(opcode: int, unit: int, arch: Arch = AARCH64_LE) -> Form:
+    def make(at: int, target: int) -> bytes | None:
+        number = target & 0xFFF
+        return words(adrp(at, target), MOVE, opcode | number // unit << 10) if number % unit == 0 else None
+
+    return Form(arch, make, alignment=4)
+
+
+def moves(low: int, high: int, *, is_low_first: bool) -> Form:
+    def make(_at: int, target: int) -> bytes:
+        parts = [low | (target & 0xFFFF) << 5, high | (target >> 16 & 0xFFFF) << 5]
+        return words(*(parts if is_low_first else reversed(parts)))
+
+    return Form(AARCH64_LE, make, 0 if is_low_first else 4, c.ET_EXEC, alignment=4)
+
+
+def long_relative(opcode: str) -> Form:
+    head = bytes.fromhex(opcode)
+    pack = struct.Struct(">i").pack
+    return Form(S390X, lambda at, target: None if target % 2 else head + pack((target - at) // 2), alignment=2)
+
+
+def data(arch: Arch, size: str, base: int | None = 0, alignment: int = 1, *, is_code: bool = False) -> Form:
+    """Return a number in data: an address, or the distance from a base, or, without one, from itself."""
+    order, kind = arch.byte_order, c.ET_DYN if base != 0 else c.ET_EXEC
+    half = 4 if size.lower() == "q" and order == ">" else 0
+    return Form(
+        arch,
+        lambda at, target: struct.pack(order + size, target - (at if base is None else base)),
+        half, kind, is_code, alignment, is_vague=base is None and order == ">",
+    )  # fmt: skip
+
+
+FORMS: Final[dict[str, Form]] = {
+    **{f"AMD64 {code}": relative(code) for code in ("488d3d", "8b05", "678b05", "c5fa6f05", "62f17c480f05", "ff35")},
+    **{f"AMD64 {o}": relative(o, bytes(size)) for o, size in (("803d", 1), ("66c705", 2), ("c705", 4))},
+    **{f"AMD64 absolute {code}": absolute(code) for code in ("bf", "48c7c7", "8b0425", "8b80", "0fb687", "3d", "68")},
+    "AMD64 movabs": absolute("48b8", "<Q"),
+    "AMD64 movabs GOT": Form(AMD64, lambda _, to: b"\x48\xb8" + struct.pack("<q", to - GOT_VADDR), 2),
+    "ADR": Form(AARCH64_LE, adr, alignment=4),
+    "ADR big-endian": Form(AARCH64_BE, adr, alignment=4),
+    **{f"LDR literal {o:x}": literal(o << 24) for o in (0x18, 0x58, 0x98, 0x1C, 0x5C, 0x9C)},
+    "ADRP, ADD": page_and(0x91000063, 1),
+    "ADRP, ADD big-endian": page_and(0x91000063, 1, AARCH64_BE),
+    **{f"ADRP, LDR {size}": page_and(0x39400063 | size << 30, 1 << size) for size in range(4)},
+    "ADRP, LDRSW": page_and(0xB9800063, 4),
+    "MOVZ, MOVK": moves(0xD2800003, 0xF2A00003, is_low_first=True),
+    "MOVZ, MOVK of W": moves(0x72800003, 0x52A00003, is_low_first=False),
+    **{f"s390x {o}": long_relative(o) for o in ("c030", "c432", "c438", "c43d", "c43f", "c632", "c634", "c63f")},
+    **{f"address of 8, {arch.name}": data(arch, "Q") for arch in MACHINES},
+    **{f"address of 4, {arch.name}": data(arch, "I", alignment=4) for arch in MACHINES},
+    **{f"address in code, {arch.name}": data(arch, "Q", alignment=8, is_code=True) for arch in MACHINES},
+    "address of 4 in code": data(AARCH64_LE, "I", alignment=4, is_code=True),
+    "address of 4 in code of s390x": data(S390X, "I", alignment=2, is_code=True),
+    **{f"distance of 4, {arch.name}": data(arch, "i", None, 4) for arch in MACHINES},
+    **{f"distance of 8, {arch.name}": data(arch, "q", None, 4) for arch in MACHINES},
+    **{f"distance from the GOT, {arch.name}": data(arch, "q", GOT_VADDR, 4) for arch in MACHINES},
+}
+#: Where what is asked for starts: in the file, just before a border of bits of numbers, far away on either side.
+STARTS: Final = (READ_VADDR, 0x7FFFF0, 0x12345300, 0x7F000FE8, 0x123456300)
+#: Distances from the start, and whether they count: 16 bytes before it do, and so does the end.
+BORDERS: Final = dict.fromkeys((-48, -20, -18, -17, 33, 34, 36, 64), False) | dict.fromkeys((31, 32, -16, 0), True)
+
+
+def _made(form: Form, at: int, target: int) -> bytes | None:
+    try:
+        return form.make(at, target)
+    except struct.error:
+        return None
+
+
+#: A distance of 8 bytes is found if 4 bytes have it.
+CASES: Final = [
+    (name, start)
+    for name, form in FORMS.items()
+    for start in STARTS
+    if _made(form, TEXT_VADDR if form.is_code else DATA_VADDR, start)
+    and not (name.startswith("distance of 8") and start >> 32)
+]
+
+
+@pytest.mark.parametrize(("name", "start"), CASES)
+def test_each_form(name: str, start: int) -> None:
+    """In the midst of a piece and over its end, at the end of a segment."""
+    form = FORMS[name]
+    fill, vaddr = (FILL[form.arch], TEXT_VADDR) if form.is_code else (b"\1", DATA_VADDR)
+    for shift in (-6, -4, -1, 0) if start == READ_VADDR else (0,):
+        content, wanted = b"", list[Referrer]()
+        for number, (delta, is_in) in enumerate(sorted(BORDERS.items(), key=lambda each: each[0] != -16)):
+            place = (PIECE if start == READ_VADDR else 0x80) * number + shift // form.alignment * form.alignment
+            place = max(place, 0)
+            made = _made(form, vaddr + place, start + delta)
+            if made is not None and (is_in or not form.is_vague or delta in (-48, 64)):
+                content += fill * ((place - len(content)) // len(fill)) + bytes((place - len(content)) % len(fill))
+                content += made
+                wanted += [Referrer(vaddr + place + form.at, start + delta)] * is_in
+        code, numbers = (content, bytes(8)) if form.is_code else (fill, content)
+        found = referrers(load(file_of(form.arch, code, numbers, kind=form.kind)), [(start, start + SIZE)])
+        assert set(wanted) <= set(found)
+        # What may be the number of one size may be the half of another's.
+        assert {each.vaddr for each in found} == {each.vaddr for each in wanted}
+
+
+@pytest.mark.parametrize("name", [n for n, form in FORMS.items() if form.alignment in (2, 4) and "P, LDR" not in n])
+def test_what_is_not_aligned(name: str) -> None:
+    form = FORMS[name]
+    place, target = 0x80 + form.alignment // 2, READ_VADDR + 2
+    made = form.make((TEXT_VADDR if form.is_code else DATA_VADDR) + place, target) or b""
+    code, numbers = FILL[form.arch] * place, b"\1" * place + made
+    if form.is_code:
+        code, numbers = code[:place] + made + b"\1" * 4, bytes(8)
+    assert made
+    assert not referrers(load(file_of(form.arch, code, numbers, kind=form.kind)), SPANS)
+
+
+# Places with readers of their own
+
+LED_TO: Final = (c.PT_DYNAMIC, c.PT_INTERP, c.PT_NOTE, c.PT_GNU_PROPERTY, c.PT_GNU_EH_FRAME)
+
+
 @pytest.mark.parametrize(
-    ("opcode", "immediate"),
+    ("kind", "name", "tag", "is_found"),
     [
-        (b"\x48\x8d\x3d", b""),
-        (b"\x8b\x05", b""),
-        (b"\x67\x8b\x05", b""),
-        (b"\x80\x3d", b"\x07"),
-        (b"\x66\x81\x3d", b"\x01\x02"),
-        (b"\x81\x3d", b"\x01\x02\x03\x04"),
-        (b"\xc5\xfa\x6f\x05", b""),
+        (c.PT_GNU_RELRO, ".data", 0, True),
+        *((kind, ".data", 0, False) for kind in LED_TO),
+        *((c.PT_GNU_RELRO, name, 0, False) for name in (".eh_frame", ".gopclntab")),
+        *((c.PT_GNU_RELRO, ".data", tag, False) for tag in (4, c.DT_GNU_HASH, 5, 6, 7)),
+        *((c.PT_GNU_RELRO, ".data", tag, False) for tag in (c.DT_VERSYM, c.DT_VERDEF, c.DT_VERNEED)),
+        (c.PT_GNU_RELRO, ".data", c.DT_JMPREL, True),
     ],
 )
-def test_operands_relative_to_rip(opcode: bytes, immediate: bytes, target: int, *, is_in: bool) -> None:
-    code = PUSH + _amd64(opcode, target, immediate)
-    assert _found(code + NOP * 80) == ([Referrer(TEXT_VADDR + 1, target)] if is_in else [])
+def test_places_with_readers_of_their_own(kind: int, name: str, tag: int, *, is_found: bool) -> None:
+    """Headers, what they and dynamic entries lead to, and the loader's tables are not searched."""
+    table = Section(
+        ".table", struct.pack("<QQ", c.DT_GNU_HASH, READ_VADDR), flags=DATA, addr=TEXT_VADDR + 16, title=name
+    )
+    dynamic = Section(".dynamic", struct.pack("<QQ", tag, table.addr), flags=DATA, addr=TEXT_VADDR + 0x20)
+    segments = [Segment(kind, c.PF_R, (".table",)), Segment(c.PT_DYNAMIC, c.PF_R, (".dynamic",))]
+    data = bytearray(file_of(AMD64, b"\x90", kind=c.ET_EXEC, more=[table, dynamic], segments=segments))
+    # The entry point, in the file header.
+    struct.pack_into("<Q", data, 24, READ_VADDR)
+    assert referrers(load(bytes(data)), SPANS) == [Referrer(table.addr + 8, READ_VADDR)] * is_found
 
 
-#: Code of one size after another: from each byte on, it is decoded alike soon.
-ANY_CODE: Final = b"".join([PUSH, b"\x48\x89\xe5", b"\x31\xc0", b"\x48\x83\xec\x10", b"\x74\x05", b"\xff\xd0"]) * 40
+def test_what_is_asked_for_may_refer_to_itself() -> None:
+    itself = load(file_of(AMD64, b"\x90", struct.pack("<QQ", DATA_VADDR, 0), kind=c.ET_EXEC))
+    assert not referrers(itself, [(DATA_VADDR, DATA_VADDR + 8)])
+    assert referrers(itself, [(DATA_VADDR + 8, DATA_VADDR + 16)]) == [Referrer(DATA_VADDR, DATA_VADDR)]
+    assert not referrers(itself, ())
 
 
-@pytest.mark.parametrize("before", [PUSH, NOP * FUNCTION_SIZE, ANY_CODE])
-def test_a_number_in_the_midst_of_an_instruction(before: bytes) -> None:
-    """It looks like an operand, and is none: in a known function, in what fills behind it, and in unknown code."""
-    at = TEXT_VADDR + len(before)
-    inside = b"\x48\xb8" + _amd64(b"\x8b\x05", START, at=at + 2) + b"\0\0"
-    assert not _found(before + inside + NOP * 80)
-    # The distance, read as a number, is an address.
-    for relative in (b"\x48\x8d\x05", b"\x8b\x05", b"\x48\xc7\x05"):
-        code = before + relative + struct.pack("<I", START) + b"\x8b\x80" + struct.pack("<i", -START) + NOP * 80
-        assert not _found(code, kind=c.ET_EXEC)
-    # nop dword ptr [rax]
-    fill = 0x401F0F
-    for shift in range(8):
-        code = before + NOP * shift + b"\x0f\x1f\x40" + bytes(80)
-        assert not referrers(load(_file(code, kind=c.ET_EXEC)), [(fill, fill + 1)])
-    # In data, the same bytes are an address.
-    pointer = load(_file(before + NOP * 80, kind=c.ET_EXEC, data=struct.pack("<Q", fill)))
-    assert referrers(pointer, [(fill, fill + 1)]) == [Referrer(DATA_VADDR, fill)]
-    (found,) = _found(before + _amd64(b"\x48\x8d\x05", START, at=at) + NOP * 80)
-    assert found == (at, START)
+# Relocations
+
+PLACE: Final = DATA_VADDR + 8
+RELA_VADDR: Final = TEXT_VADDR + 0x100
 
 
-def _without_functions(code: bytes) -> list[Referrer]:
-    """Return what is found where no function is known."""
-    data = bytearray(_file(code))
-    struct.pack_into("<I", data, 64 + 56 * 3, c.PT_NOTE)
-    return referrers(load(bytes(data)), SPANS)
+class Table(NamedTuple):
+    """A table of relocations: what leads to it, other fields of its section header, its bytes, and those of data."""
 
+    entries: dict[int, int]
+    fields: dict[int, int]
+    content: bytes
+    data: bytes = bytes(16)
 
-@pytest.mark.parametrize("before", [ANY_CODE, bytes(0x400), ANY_CODE + bytes(0x23)])
-def test_code_without_known_functions(before: bytes) -> None:
-    """The first instruction counts, also behind zeros, and no number in its midst."""
-    at = TEXT_VADDR + len(before)
-    for opcode in (b"\x48\x8d\x05", b"\x8b\x05"):
-        code = _amd64(opcode, START, at=at)
-        assert Referrer(at, START) in _without_functions(before + code + NOP * 80)
-    assert not _without_functions(ANY_CODE + b"\x48\xb8" + _amd64(b"\x8b\x05", START, at=at + 2) + bytes(2))
-
-
-def test_the_first_bytes_of_unknown_code() -> None:
-    """Any of them may be that of an instruction."""
-    (found,) = _without_functions(b"\x48\xb8" + _amd64(b"\x8b\x05", START, at=TEXT_VADDR + 2) + bytes(2) + NOP * 80)
-    assert found.target == START
-
-
-def test_a_known_function_behind_data() -> None:
-    """Data in code leads astray, the start of a function leads back."""
-    size = 0x140
-    data = b"\x48\xb8" + _amd64(b"\x8b\x05", START, at=TEXT_VADDR + size - 10) + bytes(2) + b"\x48\xb8"
-    code = ANY_CODE[: size - len(data)] + data + _amd64(b"\x8b\x05", START, at=TEXT_VADDR + size) + NOP * 80
-    assert not _without_functions(code)
-    file = bytearray(_file(code))
-    hdr = load(bytes(file)).sections[3]
-    struct.pack_into("<i", file, hdr.file_offset + 12, TEXT_VADDR + size - HDR_VADDR)
-    assert referrers(load(bytes(file)), SPANS) == [Referrer(TEXT_VADDR + size, START)]
-
-
-def test_bytes_that_are_no_instructions() -> None:
-    """They may be one that is not known, of any size."""
-    for size in (1, 9):
-        code = PUSH + b"\x06" * size + _amd64(b"\x8b\x05", START, at=TEXT_VADDR + 1 + size)
-        assert {found.target for found in _found(code + NOP * 80)} == {START}
-    operand = PUSH + _amd64(b"\x06\x05", START)
-    following = PUSH + b"\x06" + (b"\x48\xb8" + NOP * 8) + b"\x48\xb8" + NOP
-    for code in (operand, following + _amd64(b"\x8b\x05", START, at=TEXT_VADDR + len(following))):
-        assert {found.target for found in _found(code + NOP * 80)} == {START}
-
-
-def test_stubs_of_a_plt() -> None:
-    """What ways that start wrongly meet in each stub are no instructions."""
-    stubs = (struct.pack("<2sIcIci", b"\xff\x25", 0x30CCA, b"\x68", n, b"\xe9", -16 * n) for n in range(0x60))
-    image = load(_file(NOP * 0x400 + b"".join(stubs), kind=c.ET_EXEC))
-    assert not referrers(image, [(0x406800, 0x406801)])
-
-
-def test_a_function_of_many_pieces() -> None:
-    """Code is searched and decoded in pieces: across their borders, too."""
-    for size in ((1 << 12) - 5, (1 << 18) - 6, (1 << 18) - 1):
-        code = NOP * size + _amd64(b"\x8b\x05", START, at=TEXT_VADDR + size) + NOP * 80
-        data = bytearray(_file(code))
-        image = load(bytes(data))
-        frame = image.sections[2]
-        at = data.index(struct.pack("<I", FUNCTION_SIZE), frame.file_offset)
-        struct.pack_into("<I", data, at, len(code))
-        assert referrers(load(bytes(data)), SPANS) == [Referrer(TEXT_VADDR + size, START)]
-
-
-def _adr(at: int, target: int) -> int:
-    distance = target - at & 0x1FFFFF
-    return 0x10000000 | (distance & 3) << 29 | (distance >> 2) << 5 | 3
-
-
-def _adrp(at: int, target: int, register: int = 3) -> int:
-    pages = (target >> 12) - (at >> 12) & 0x1FFFFF
-    return 0x90000000 | (pages & 3) << 29 | (pages >> 2) << 5 | register
-
-
-def _words(*words: int) -> bytes:
-    return struct.pack(f"<{len(words)}I", *words)
-
-
-#: Instructions that add a number to x3: ADD, and loads and stores of each size; what the number counts.
-ADDERS: Final = (
-    (0x91000063, 1),
-    (0x39400063, 1),
-    (0x79400063, 2),
-    (0xB9400063, 4),
-    (0xF9400063, 8),
-    (0xF9000063, 8),
-    (0x3D800063, 16),
-)
-
-
-@pytest.mark.parametrize("arch", [AARCH64_LE, AARCH64_BE])
-@pytest.mark.parametrize(("target", "is_in"), BORDERS)
-def test_aarch64(arch: Arch, target: int, *, is_in: bool) -> None:
-    """Instructions are little-endian in both byte orders."""
-    wanted = [Referrer(TEXT_VADDR + 4, target)] if is_in else []
-    at = TEXT_VADDR + 4
-    nop = 0xD503201F
-    assert _found(_words(nop, _adr(at, target), nop), arch) == wanted
-    for instruction, unit in ADDERS:
-        number = target & 0xFFF
-        if number % unit == 0:
-            pair = _words(nop, _adrp(at, target), nop, instruction | number // unit << 10)
-            assert _found(pair, arch) == wanted
-    if target % 4 == 0:
-        for load_literal in (0x18000000, 0x58000000, 0x98000000, 0x1C000000, 0x5C000000, 0x9C000000):
-            literal = load_literal | ((target - at) // 4 & 0x7FFFF) << 5
-            assert _found(_words(nop, literal, nop), arch) == wanted
-
-
-def test_aarch64_page_alone() -> None:
-    """Where no instruction adds to the address of a page, all of the page counts; where one does, what it adds."""
-    nop, other_register = 0xD503201F, 0x91000084
-    assert _found(_words(_adrp(TEXT_VADDR, START), other_register, nop), AARCH64_LE)[0].target == START
-    assert not _found(_words(_adrp(TEXT_VADDR, START), 0x91000063 | 0x900 << 10, nop), AARCH64_LE)
-    assert not _found(_words(_adrp(TEXT_VADDR, START + 0x1000), nop, nop), AARCH64_LE)
-
-
-def test_aarch64_reach() -> None:
-    """ADR reaches 1 MiB, ADRP 4 GiB: what is farther is not what the bits say."""
-    for vaddr, has_adr in (((1 << 20) + START, True), ((1 << 20) + END, False)):
-        data = bytearray(_file(_words(_adr(vaddr, START), 0xD503201F), AARCH64_LE))
-        for segment in (1,):
-            at = 64 + 56 * segment
-            struct.pack_into("<QQ", data, at + 16, vaddr, vaddr)
-        header = load(bytes(data)).header.section_headers_offset + 64 * 4
-        struct.pack_into("<Q", data, header + 16, vaddr)
-        assert [found.target for found in referrers(load(bytes(data)), SPANS)] == [START] * has_adr
-
-
-@pytest.mark.parametrize(("target", "is_in"), BORDERS)
-@pytest.mark.parametrize("opcode", ["c030", "c432", "c438", "c43d", "c43e", "c44f", "c632", "c634", "c63f"])
-def test_s390x(opcode: str, target: int, *, is_in: bool) -> None:
-    at = TEXT_VADDR + 2
-    code = b"\x07\x07" + bytes.fromhex(opcode) + struct.pack(">i", (target - at) // 2) + b"\x07\x07" * 40
-    assert _found(code, S390X) == ([Referrer(at, target)] if is_in else [])
-
-
-def test_s390x_in_the_midst_of_an_instruction() -> None:
-    at = TEXT_VADDR + 2
-    number = bytes.fromhex("c030") + struct.pack(">i", (START - at) // 2)
-    # iihf %r0, and the halfword of a number, lgfi.
-    assert not _found(b"\xc0\x08" + number[:4] + b"\xc0\x01" + number[4:] + bytes(2) + b"\x07\x07" * 40, S390X)
+    def image(self, arch: Arch) -> ElfImage:
+        order = arch.byte_order
+        section = Section(".rela.dyn", self.content, flags=c.SHF_ALLOC, addr=RELA_VADDR)
+        values = b"".join(struct.pack(order + "QQ", *each) for each in self.entries.items())
+        dynamic = Section(".dynamic", values + bytes(16), flags=c.SHF_ALLOC, addr=RELA_VADDR + 0x80)
+        segments = [Segment(c.PT_DYNAMIC, c.PF_R, (".dynamic",))]
+        file = bytearray(file_of(arch, FILL[arch] * 4, self.data, more=[section, dynamic], segments=segments))
+        header = section_header(load(bytes(file)), ".rela.dyn")
+        for field, value in self.fields.items():
+            struct.pack_into(order + ("I" if field == SH_TYPE else "Q"), file, header + field, value)
+        return load(bytes(file))
 
 
 @pytest.mark.parametrize("arch", MACHINES)
-@pytest.mark.parametrize(("target", "is_in"), BORDERS)
-def test_words_of_data(arch: Arch, target: int, *, is_in: bool) -> None:
-    """In files at fixed addresses; those of other files have relocations."""
-    for shift, is_aligned in ((8, True), (12, False)):
-        data = bytes(shift) + struct.pack(arch.byte_order + "Q", target)
-        found = [Referrer(DATA_VADDR + shift, target)] if is_in and is_aligned else []
-        code = bytes(80)
-        assert _found(code, arch, kind=c.ET_EXEC, data=data) == found
-        assert not _found(code, arch, data=data)
+@pytest.mark.parametrize("delta", BORDERS)
+def test_relocations(arch: Arch, delta: int) -> None:
+    """Tables of dynamic entries, whatever their sections are called; those of sections; packed ones."""
+    target, order = READ_VADDR + delta, arch.byte_order
+    table = struct.pack(order + "QQQ", PLACE, arch.relative_relocation, target)
+    packed, word = struct.pack(order + "QQ", DATA_VADDR, 0b11), bytes(8) + struct.pack(order + "Q", target)
+    rela = {c.DT_RELA: RELA_VADDR, 8: 24}
+    for each in (
+        Table(rela, {}, table),
+        Table({c.DT_JMPREL: RELA_VADDR, c.DT_PLTRELSZ: 24}, {}, table),
+        Table({}, {SH_TYPE: c.SHT_RELA}, table),
+        Table(rela, {SH_TYPE: c.SHT_RELA, SH_SIZE: 0}, table),
+        Table(rela, {SH_TYPE: c.SHT_RELA, SH_FLAGS: 0}, table),
+        Table({c.DT_RELR: RELA_VADDR, c.DT_RELRSZ: 16}, {}, packed, word),
+        Table({c.DT_ANDROID_RELR: RELA_VADDR, c.DT_ANDROID_RELRSZ: 16}, {}, packed, word),
+        Table({}, {SH_TYPE: c.SHT_RELR}, packed, word),
+        Table({}, {SH_TYPE: c.SHT_ANDROID_RELR}, packed, word),
+    ):
+        assert referrers(each.image(arch), SPANS) == [Referrer(PLACE, target)] * BORDERS[delta], each
+    # Other relocations write something there, or lead to a symbol.
+    stores = struct.pack(order + "QQQ", target, arch.relative_relocation + 1, 0)
+    assert referrers(Table(rela, {}, stores).image(arch), SPANS) == [Referrer(target, target)] * BORDERS[delta]
+    other = struct.pack(order + "QQQ", PLACE, arch.relative_relocation + 1, target)
+    assert not referrers(Table(rela, {}, other).image(arch), SPANS)
 
 
-@pytest.mark.parametrize(("target", "is_in"), BORDERS)
-def test_numbers_in_code(target: int, *, is_in: bool) -> None:
-    for instruction in (b"\xbf", b"\x48\xc7\xc7", b"\x8b\x04\x25", b"\x8b\x80"):
-        code = PUSH + instruction + struct.pack("<i", target) + NOP * 80
-        assert _found(code, kind=c.ET_EXEC) == ([Referrer(TEXT_VADDR + 1, target)] if is_in else [])
-        assert not _found(code)
+@pytest.mark.parametrize("fields", [{}, {SH_TYPE: c.SHT_ANDROID_RELA}])
+@pytest.mark.parametrize("entries", [{}, {c.DT_ANDROID_RELA: RELA_VADDR}])
+def test_relocations_that_are_packed_as_android_does(entries: dict[int, int], fields: dict[int, int]) -> None:
+    """They are not read, and may store anything."""
+    assert bool(referrers(Table(entries, fields, b"APS2").image(AMD64), SPANS)) == bool(entries or fields)
 
 
-def test_addresses_of_more_than_32_bits() -> None:
-    """No number of 32 bits is one of them."""
-    image = load(_file(PUSH + b"\xbf" + bytes(4) + NOP * 80, kind=c.ET_EXEC))
-    assert not referrers(image, [(1 << 32, (1 << 32) + 64)])
-    image = load(_file(PUSH + b"\x48\xbf" + struct.pack("<Q", 1 << 32) + NOP * 80, kind=c.ET_EXEC))
-    assert referrers(image, [(1 << 32, (1 << 32) + 64)]) == [Referrer(TEXT_VADDR + 1, 1 << 32)]
-
-
-def test_tables_that_name_it_on_purpose() -> None:
-    """The program headers and the dynamic section are not counted."""
-    dynamic = struct.pack("<4Q", c.DT_GNU_HASH, START, 0, 0)
-    data = bytearray(_file(NOP * 80, kind=c.ET_EXEC, data=dynamic))
-    assert [found.vaddr for found in referrers(load(bytes(data)), SPANS)] == [DATA_VADDR + 8]
-    struct.pack_into("<I", data, 64 + 56 * 2, c.PT_DYNAMIC)
-    assert not referrers(load(bytes(data)), SPANS)
-    # One that names the span, such as PT_NOTE.
-    struct.pack_into("<QQ", data, 64 + 56 * 3 + 16, START, START)
-    assert not referrers(load(bytes(data)), SPANS)
-
-
-@pytest.mark.parametrize("arch", MACHINES)
-@pytest.mark.parametrize(("target", "is_in"), BORDERS)
-def test_relocations(arch: Arch, target: int, *, is_in: bool) -> None:
-    relative, place = arch.relative_relocation, DATA_VADDR + 8
-    entry = struct.pack(arch.byte_order + "QQQ", place, relative, target)
-    rela = asm.Section(".rela.dyn", entry, c.SHT_RELA, c.SHF_ALLOC, DATA_VADDR + DATA_SIZE, align=8)
-    wanted = [Referrer(place, target)] if is_in else []
-    assert referrers(load(_file(bytes(80), arch, more=[rela])), SPANS) == wanted
-    other = struct.pack(arch.byte_order + "QQQ", place, relative + 1, target)
-    assert not referrers(load(_file(bytes(80), arch, more=[rela._replace(data=other)])), SPANS)
-    stored = struct.pack(arch.byte_order + "QQQ", target, relative + 1, 0)
-    found = referrers(load(_file(bytes(80), arch, more=[rela._replace(data=stored)])), SPANS)
-    assert found == ([Referrer(target, target)] if is_in else [])
-    packed = struct.pack(arch.byte_order + "QQ", DATA_VADDR, 0b11)
-    relr = rela._replace(name=".relr.dyn", type=c.SHT_RELR, data=packed)
-    data = bytes(8) + struct.pack(arch.byte_order + "Q", target)
-    assert referrers(load(_file(bytes(80), arch, data=data, more=[relr])), SPANS) == wanted
-
-
-#: Spans far from the code, before and after it: at the borders of what is searched for at one time, and elsewhere.
-FAR: Final = (0x12345300, 0x7FFF00, 0x3FFFF0, 0x7F000000)
-
-
-@pytest.mark.parametrize("target", FAR)
-@pytest.mark.parametrize("text_vaddr", [0x2000, 0x3FFF000, 0x41234000])
-def test_far_away(target: int, text_vaddr: int) -> None:
-    """Instructions of each machine that reach so far refer to the first and to the last bytes, and to none beside."""
-    spans = [(target, target + 0x20)]
-    nop, at = 0xD503201F, text_vaddr + 4
-    for offset, is_in in ((-2, False), (0, True), (0x1E, True), (0x20, False)):
-        wanted = target + offset
-        code = PUSH + _amd64(b"\x48\x8d\x3d", wanted, at=text_vaddr + 1) + NOP * 80
-        found = referrers(load(_file(code, text_vaddr=text_vaddr)), spans)
-        assert found == ([Referrer(text_vaddr + 1, wanted)] if is_in else [])
-        code = PUSH + b"\xbf" + struct.pack("<I", wanted) + NOP * 80
-        found = referrers(load(_file(code, kind=c.ET_EXEC, text_vaddr=text_vaddr)), spans)
-        assert found == ([Referrer(text_vaddr + 1, wanted)] if is_in else [])
-        code = _words(nop, _adrp(at, wanted), 0x91000063 | (wanted & 0xFFF) << 10, nop)
-        found = referrers(load(_file(code, AARCH64_LE, text_vaddr=text_vaddr)), spans)
-        assert found == ([Referrer(at, wanted)] if is_in else [])
-        code = b"\x07\x07\x07\x07" + b"\xc0\x30" + struct.pack(">i", (wanted - at) // 2) + b"\x07\x07" * 40
-        found = referrers(load(_file(code, S390X, text_vaddr=text_vaddr)), spans)
-        assert found == ([Referrer(at, wanted)] if is_in else [])
-
-
-@pytest.mark.parametrize("arch", MACHINES)
-@pytest.mark.parametrize("target", FAR)
-def test_the_last_word_of_data(arch: Arch, target: int) -> None:
-    for place in (0, DATA_SIZE - 8):
-        data = bytes(place) + struct.pack(arch.byte_order + "Q", target)
-        found = referrers(load(_file(bytes(80), arch, kind=c.ET_EXEC, data=data)), [(target, target + 8)])
-        assert found == [Referrer(DATA_VADDR + place, target)]
-
-
-def test_the_last_number_of_code() -> None:
-    code = PUSH * FUNCTION_SIZE + b"\xbf" + struct.pack("<I", START)
-    (found,) = _found(code, kind=c.ET_EXEC)
-    assert found.target == START
-
-
-def test_no_spans() -> None:
-    assert not referrers(load(_file(PUSH + _amd64(b"\x8b\x05", START))), ())
+@pytest.mark.parametrize("number", [0, 1, 62, 63])
+def test_compact_relocations(number: int) -> None:
+    """An address, and a bitmap of 63 words after it; each bit counts, in the segment of the word only."""
+    entries, data = {c.DT_RELR: RELA_VADDR, c.DT_RELRSZ: 16}, bytes(8 * number) + struct.pack("<QQ", READ_VADDR, 0)
+    for start, found in ((DATA_VADDR, [Referrer(DATA_VADDR + 8 * number, READ_VADDR)]), (GOT_VADDR, [])):
+        table = struct.pack("<QQ", start, 1 << number | 1)
+        assert referrers(Table(entries, {}, table, data).image(AMD64), SPANS) == found

@@ -12,7 +12,7 @@ from cfi2sframe import load
 from cfi2sframe.cli import main
 from cfi2sframe.constants.elf import PF_W, PT_GNU_SFRAME, PT_LOAD
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing import place
+from cfi2sframe.placing import blocks
 from tests.support.needs import attempt, need, run
 from tests.support.oracle.targets import TARGETS, Target, label
 from tests.support.oracle.tools import tool_version
@@ -230,6 +230,6 @@ def test_the_most_bss_of_an_interpreter(size: int, tmp_path: Path, *, may_be_one
 def test_the_re_read_knows_the_page_of_bss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A section right after .bss, whose page an interpreter's allocator takes."""
     data = _library(tmp_path, "-fuse-ld=bfd", "-Wl,-e,zeroed_cells").read_bytes()
-    monkeypatch.setattr(place, "alignment_of", lambda _file: 16)
+    monkeypatch.setattr(blocks, "alignment_of", lambda _file: 16)
     with pytest.raises(EmbedError, match="in the last page of writable data"):
         embedded(data, LARGE)

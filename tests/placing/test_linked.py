@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cfi2sframe.placing import header_room
+from cfi2sframe.placing import place
 from tests.support.needs import attempt, need
 from tests.support.placing.embedded import (
     KINDS,
@@ -29,7 +29,7 @@ AT_END = "table at end"
 def made(linker: str, kind: str, variant: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a program of a variant, or a stripped one of which nothing may move."""
     if variant == AT_END:
-        monkeypatch.setattr(header_room, "movable_sections", lambda *_words: frozenset())
+        monkeypatch.setattr(place, "movable_sections", lambda *_words: {})
     return linked_program(linker, kind, "stripped" if variant == AT_END else variant)
 
 

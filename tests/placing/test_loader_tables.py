@@ -10,7 +10,7 @@ from cfi2sframe import load
 from cfi2sframe.constants import elf as c
 from cfi2sframe.placing.loader_tables import extent_of
 from cfi2sframe.placing.pyelftools_view import FileView
-from tests.support.placing.embedded import linked_program
+from tests.support.placing.embedded import compiled, linked_program
 
 TAGS: Final = {
     ".dynstr": c.DT_STRTAB,
@@ -23,12 +23,13 @@ TAGS: Final = {
 }
 
 
-@pytest.mark.parametrize("source", ["bfd", "gold", "lld", "libc", "ls"])
+@pytest.mark.parametrize("source", ["bfd", "gold", "lld", "libc", "ls", "plain"])
 def test_extents(source: str) -> None:
     """The C library has both hash tables, and versions; of programs' symbols, relocations alone name some."""
     maps = Path("/proc/self/maps").read_text().split()
     files = {"libc": next(Path(word) for word in maps if "/libc.so" in word), "ls": Path("/bin/ls")}
-    path = files.get(source) or linked_program(source)
+    # This one defines none, so its hash table is empty.
+    path = files.get(source) or (compiled("plain.c") if source == "plain" else linked_program(source))
     data = path.read_bytes()
     view = FileView(data)
     sections = [section for section in load(data).sections if section.name in TAGS]

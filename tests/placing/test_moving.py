@@ -9,7 +9,7 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.constants.elf import PT_NOTE
 from cfi2sframe.elf.headers import ByteOrder
-from cfi2sframe.elf.notes import are_defined
+from cfi2sframe.elf.notes import are_of_tools
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.linked import plan_insertion
 from tests.support.dwarf import cfi_asm as asm
@@ -33,13 +33,13 @@ from tests.support.placing.linked_by_hand import noted_file, notes_of
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_notes_that_tools_define(order: ByteOrder) -> None:
-    """Of other owners, such as Crashpad, nobody knows who reads them; nor of bytes that are no whole note."""
-    for owner, is_defined in ((b"GNU", True), (b"FDO", True), (b"Go\0", True), (b"Go", False), (b"Crashpad", False)):
+def test_notes_of_known_owners(order: ByteOrder) -> None:
+    """Of others, such as Crashpad, nobody knows who reads them; nor of bytes that are no whole note."""
+    for owner, of_tools in ((b"GNU", True), (b"FDO", False), (b"Go\0", True), (b"Go", None), (b"Crashpad", None)):
         content = note(owner, 1, b"text", order)
-        assert are_defined(content, order, 4) is is_defined
-        assert are_defined(note(b"GNU", 1, b"", order) + content, order, 4) is is_defined
-        assert not are_defined(content[:-1], order, 4)
+        assert are_of_tools(content, order, 4) is of_tools
+        assert are_of_tools(note(b"GNU", 1, b"", order) + content, order, 4) is of_tools
+        assert are_of_tools(content[:-1], order, 4) is None
 
 
 def _noted(*notes: bytes) -> bytes:

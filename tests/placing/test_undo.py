@@ -18,7 +18,7 @@ from cfi2sframe import load
 from cfi2sframe.constants.elf import DT_GNU_HASH, PT_INTERP
 from cfi2sframe.elf.contents import Splice, overwrite, spliced
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing import header_room, linked, moving, place
+from cfi2sframe.placing import blocks, header_room, linked, moving, place
 from cfi2sframe.placing.removal import proven_original, remove
 from cfi2sframe.placing.undo import (
     NOWHERE,
@@ -43,19 +43,19 @@ from tests.support.placing.embedded import KINDS, LARGE, SMALL, converted, embed
 
 #: What another release may do differently: a name of a module of `placing`, and another value.
 OTHER_RELEASES: Final = {
-    "alignment": (place, "SECTION_ALIGNMENT", 16),
-    "small page": (place, "_PAGE_SIZE", 64),
-    "page": (place, "_PAGE_SIZE", 1 << 15),
-    "large page": (place, "_LARGEST_PAGE_SIZE", 1 << 21),
-    "zeros that end something": (place, "_END_SIZE", 64),
+    "alignment": (blocks, "SECTION_ALIGNMENT", 16),
+    "small page": (blocks, "PAGE_SIZE", 64),
+    "page": (blocks, "PAGE_SIZE", 1 << 15),
+    "large page": (blocks, "LARGEST_PAGE_SIZE", 1 << 21),
+    "zeros that end something": (header_room, "END_SIZE", 64),
     "gap": (place, "_GAP_WITH_ENTRY", 256),
-    "order of ways": (place, "_WAYS", place._WAYS[::-1]),
-    "only a new segment": (place, "_WAYS", [way for way in place._WAYS if way.make_block is place._after_last]),
+    "order of ways": (blocks, "WAYS", blocks.WAYS[::-1]),
+    "only a new segment": (blocks, "WAYS", [way for way in blocks.WAYS if way.make_block is blocks._after_last]),
     "the heap": (place, "needs_fixed_heap", lambda _file: True),
-    "interpreters": (place, "may_be_interpreter", lambda _file: True),
-    "slack": (place, "slack_end", lambda _file, load: load.file_span.end),
+    "interpreters": (blocks, "may_be_interpreter", lambda _file: True),
+    "slack": (header_room, "slack_end", lambda _file, load: load.file_span.end),
     "the repeated note": (place, "repeated_note", lambda _file: None),
-    "alignment of segments": (place, "alignment_of", lambda _file: 1 << 14),
+    "alignment of segments": (header_room, "alignment_of", lambda _file: 1 << 14),
     "tags": (moving, "TAG_OF_NAME", {".gnu.hash": DT_GNU_HASH}),
     "notes": (moving, "NAMED_NOTES", frozenset()),
     "build-id": (header_room, "BUILD_ID_NAME", ".note.ABI-tag"),
@@ -65,7 +65,7 @@ OTHER_RELEASES: Final = {
 
 def _change(patch: pytest.MonkeyPatch, module: ModuleType, name: str, value: object) -> None:
     """Change a name in its module, and in those that have imported it."""
-    for each in (module, linked, place, header_room, moving):
+    for each in (module, blocks, linked, place, header_room, moving):
         if hasattr(each, name):
             patch.setattr(each, name, value)
 
@@ -177,7 +177,9 @@ def test_files_of_earlier_commits_are_restored(name: str) -> None:
 
 def test_each_way_of_placement_is_kept() -> None:
     assert len(kept()) > 10
-    assert {name.partition("-")[0] for name in kept()} == {"amd64", "aarch64", "s390x"}
+    assert {name.partition("-")[0] for name in kept()} == {"amd64", "aarch64", "s390x", "static"}
+    # Programs that read PT_PHDR, or their ELF header before the program headers, are converted otherwise since.
+    assert {name for name in kept() if name.startswith("static")} == {"static-moved-headers", "static-no-phdr"}
 
 
 def _replaced(full: bytes, record: UndoRecord) -> bytes:

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operands of instructions that lead into a span of addresses: matched in bytes of code, in each form of an ABI.
+
+Functions take bytes, their address and the span, and yield the place of each operand or instruction, and where it
+leads. `referrers` says which forms there are.
+"""
+
+import re
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import Any, Final
+
+from cfi2sframe.elf.disassembler import AMD64_DISASSEMBLER, open_disassembler
+from cfi2sframe.elf.frame_header import frame_header
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.errors import ElfError
+from cfi2sframe.range_map import Span
+
+_WORD: Final = struct.Struct("<I")
+
+#: AMD64: ModRM bytes that say that a distance follows. It counts from the end of the instruction, which may have an
+#: immediate operand of so many bytes (Intel's manual, volume 2, 2.2.1.6).
+_MOD_RM: Final = frozenset(range(0x05, 0x40, 8))
+_IMMEDIATE_SIZES: Final = (0, 1, 2, 4)
+#: The bytes of its largest instruction, and those that are decoded before a place. After them one way is left nearly
+#: always, wherever the first instruction starts.
+_LARGEST: Final = 15
+_LEAD: Final = 64
+#: The most bytes from the start of a function on: each of many places may need them.
+_MOST_DECODED: Final = 1 << 14
+
+#: AArch64: the last bytes of ADRP, and of ADR and LDR (literal), which reach 1 MiB.
+_ADRP: Final = rb"[\x90\xb0\xd0\xf0]"
+_NEAR: Final = rb"[\x10\x30\x50\x70\x18\x1c\x58\x5c\x98\x9c]"
+_NEAR_REACH: Final = 1 << 20
+_PAGE_BITS: Final = 12
+_PAGE_SIZE: Final = 1 << _PAGE_BITS
+#: PRFM (immediate), and the bit of vector registers.
+_PRFM: Final = 0xF9800000
+_SIMD: Final = 1 << 26
+#: MOVZ and MOVK of bits 16 to 31, without register and number; how far (bytes) from that of the bits below they may be.
+_MOVES: Final = frozenset({0x52A00000, 0x72A00000, 0xD2A00000, 0xF2A00000})
+_MOVES_REACH: Final = 64
+
+#: s390x: the first byte, and the second byte's low digit, of what has a distance of 32 bits, in halfwords, to an
+#: operand: LARL; loads, stores and so on; comparisons (z/Architecture Principles of Operation, RIL formats b and c).
+_RELATIVE_LONG: Final = ((0xC0, (0,)), (0xC4, (2, *range(4, 9), *range(0xB, 0x10))), (0xC6, (0, 2, *range(4, 16))))
+#: What LLVM's offsets from a place are less than (SystemZTargetLowering::lowerGlobalAddress), in bytes.
+_ANCHOR_SIZE: Final = 1 << 12
+
+
+class Amd64Code:
+    """Code of AMD64 around a number in its bytes.
+
+    Instructions are decoded from the start of the function on that has an FDE. One that is not known may have any size
+    and any operand. Without an FDE, decoding starts at any byte some way before. `drops_ways`: of these ways, those
+    that meet such an instruction are wrong, unless all do.
+    """
+
+    def __init__(self, image: ElfImage, *, drops_ways: bool) -> None:
+        self.image = image
+        self.drops_ways = drops_ways
+
+    def operands(self, data: bytes, vaddr: int, span: Span) -> Iterator[tuple[int, int]]:
+        """Yield distances from the end of an instruction: their places, and where they lead."""
+        first = span.start - 4 - max(_IMMEDIATE_SIZES)
+        for at, number in distances(data, vaddr, Span(first, span.end), "<"):
+            for size in _IMMEDIATE_SIZES if at and data[at - 1] in _MOD_RM else ():
+                place, end = vaddr + at, vaddr + at + 4 + size
+                if span.start <= end + number < span.end:
+                    relative = rf"ip [-+] 0x{abs(number):x}\]"
+                    if any(way in (None, (end, True)) for way in self._ways(place, relative)):
+                        yield place, end + number
+
+    def is_operand(self, place: int, number: int) -> bool:
+        """Return whether an instruction over a place may have a number as its operand."""
+        return any(way is None or way[1] for way in self._ways(place, rf"(?<!ip \+ )\b0x{number:x}\b"))
+
+    def _ways(self, place: int, pattern: str) -> Iterator[tuple[int, bool] | None]:
+        """Yield what instructions may be over a place: the end of each, and whether its operands match a pattern.
+
+        None where one that is not known may be there: among data, the bytes before an instruction are none, and mislead.
+        Raises `InputError` where capstone cannot be loaded.
+        """
+        if self.image.code_range_of(place) is None:
+            if not self.drops_ways:
+                yield None
+            return
+        load = next(load for load in self.image.loads if load.vaddr <= place < load.vaddr + load.file_size)
+        number = bisect_right(self._starts, place) - 1
+        nearest = max(load.vaddr, place - _MOST_DECODED)
+        known = self._starts[number] if number >= 0 and self._starts[number] >= nearest else None
+        first = max(place - _LEAD, load.vaddr) if known is None else known
+        data = self.image.bytes_at(first, min(place + _LARGEST, load.vaddr + load.file_size) - first) or b""
+        possible = set(range(first, first + _LARGEST)) if known is None else {first}
+        is_known, seen = known is not None or not self.drops_ways, set[int]()
+        while possible and (start := min(possible)) <= place:
+            possible.remove(start)
+            seen.add(start)
+            decoded = next(
+                self._disassembler.disasm_lite(data[start - first : start - first + _LARGEST], start, 1), None
+            )
+            if decoded is not None and start + decoded[1] <= place:
+                possible.add(start + decoded[1])
+            elif decoded is not None:
+                yield start + decoded[1], re.search(pattern, decoded[3]) is not None
+            elif is_known or not possible:
+                # No way that begins here can be dropped, and none of the others: one of them may be the right one.
+                is_known = True
+                possible.update(set(range(start + 1, start + 1 + _LARGEST)) - seen)
+                if start + _LARGEST > place:
+                    yield None
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        """The starts of functions that have FDEs."""
+        try:
+            header = frame_header(self.image)
+        except ElfError:
+            header = None
+        return [] if header is None else [start for start, _ in header.table]
+
+    @cached_property
+    def _disassembler(self) -> Any:  # noqa: ANN401 - capstone has no types
+        return open_disassembler(AMD64_DISASSEMBLER, "what code refers to is found")
+
+
+def aarch64_operands(data: bytes, vaddr: int, span: Span, *, is_fixed: bool) -> Iterator[tuple[int, int]]:
+    """Yield ADR, LDR (literal), ADRP and, at fixed addresses, MOVZ and MOVK. Instructions are little-endian.
+
+    Bits 8 to 23 of the first three are bits 5 to 20 of the distance.
+    """
+    low, high = span.start - vaddr - len(data), span.end - vaddr
+    for at in _instructions(data, vaddr, max(low, -_NEAR_REACH) >> 5, min(high, _NEAR_REACH) >> 5, _NEAR):
+        word = _WORD.unpack_from(data, at)[0]
+        distance = (word >> 5 & 0x7FFFF) << 2 | (0 if word >> 24 & 8 else word >> 29 & 3)
+        target = vaddr + at + (distance ^ 0x100000) - 0x100000
+        if span.start <= target < span.end:
+            yield vaddr + at, target
+    for at in _instructions(data, vaddr, low >> _PAGE_BITS + 5, (high >> _PAGE_BITS) + 1 >> 5, _ADRP):
+        word = _WORD.unpack_from(data, at)[0]
+        pages = (word >> 5 & 0x7FFFF) << 2 | word >> 29 & 3
+        page = (vaddr + at >> _PAGE_BITS) + (pages ^ 0x100000) - 0x100000 << _PAGE_BITS
+        if page < span.end and span.start < page + _PAGE_SIZE:
+            targets = _added_to(word & 31, data[at + 4 :])
+            if targets is None:
+                yield vaddr + at, max(page, span.start)
+            else:
+                yield from ((vaddr + at, page + each) for each in targets if span.start <= page + each < span.end)
+    if is_fixed:
+        yield from _moves(data, vaddr, span)
+
+
+def _added_to(register: int, data: bytes) -> list[int] | None:
+    """Return what the next instructions add to a register that has the address of a page.
+
+    None unless one of them overwrites the register before anything else may read it: what is added may be elsewhere.
+    """
+    found = []
+    for (word,) in _WORD.iter_unpack(data[: len(data) // 4 * 4]):
+        is_branch = word >> 26 & 7 == 5
+        number, base, target = word >> 10 & 0xFFF, word >> 5 & 31, word & 31
+        is_add = word & 0x7FC00000 == 0x11000000
+        # Loads and stores with an unsigned offset, which counts units of the size; 16 bytes are an exception.
+        is_memory = word & 0x3B000000 == 0x39000000 and word & 0xFFC00000 != _PRFM
+        is_load = is_memory and not word & _SIMD and bool(word & 0xC00000)
+        fields = {base, target} if is_add or is_memory else {target, base, word >> 10 & 31, word >> 16 & 31}
+        if register not in fields and not is_branch:
+            continue
+        is_store_of_it = is_memory and target == register and not is_load and not word & _SIMD
+        if base != register or is_store_of_it or not (is_add or is_memory):
+            return None
+        found.append(number if is_add else number << (4 if word & 0xC4800000 == 0x04800000 else word >> 30))
+        if target == register and (is_add or is_load):
+            return found
+    return None
+
+
+def _moves(data: bytes, vaddr: int, span: Span) -> Iterator[tuple[int, int]]:
+    """Yield MOVZ or MOVK of the lowest 16 bits of an address that are near one of the next 16 bits."""
+    for top in {0x80 | high & 0x1F for high in range(span.start >> 11, (span.end - 1 >> 11) + 1)}:
+        for match in re.finditer(b"%b(?=[\x52\x72\xd2\xf2])" % re.escape(bytes([top])), data):
+            at = match.start() - 2
+            if at < 0 or (vaddr + at) % 4:
+                continue
+            low = _WORD.unpack_from(data, at)[0] >> 5 & 0xFFFF
+            near = data[max(at - _MOVES_REACH, at % 4) : at + _MOVES_REACH + 4]
+            for (word,) in _WORD.iter_unpack(near[: len(near) // 4 * 4]):
+                distance = ((word >> 5 & 0xFFFF) << 16 | low) - span.start & 0xFFFFFFFF
+                if word & ~0x1FFFFF in _MOVES and distance < span.end - span.start:
+                    yield vaddr + at, span.start + distance
+
+
+def s390x_operands(data: bytes, vaddr: int, span: Span) -> Iterator[tuple[int, int]]:
+    """Yield instructions with a distance of 32 bits.
+
+    LLVM reaches an odd address before an object's start by LARL of 4 KiB before that, and by an offset.
+    """
+    yield from _long_relative(data, vaddr, span)
+    before = Span(span.start - _ANCHOR_SIZE, span.end - _ANCHOR_SIZE)
+    yield from ((place, target + _ANCHOR_SIZE) for place, target in _long_relative(data, vaddr, before))
+
+
+def _long_relative(data: bytes, vaddr: int, span: Span) -> Iterator[tuple[int, int]]:
+    halves = _halves(span.start - vaddr - len(data) >> 17, span.end - vaddr >> 17)
+    for first, kinds in _RELATIVE_LONG if halves else ():
+        second = _byte_class(register << 4 | kind for register in range(16) for kind in kinds)
+        pattern = re.escape(bytes([first])) + b"(?=%b%b%b..)" % (second, *reversed(halves or ()))
+        for match in re.finditer(pattern, data, re.DOTALL):
+            place = vaddr + match.start()
+            target = place + 2 * int.from_bytes(data[match.start() + 2 : match.start() + 6], "big", signed=True)
+            if place % 2 == 0 and span.start <= target < span.end:
+                yield place, target
+
+
+# Patterns of bytes
+
+
+def distances(data: bytes, vaddr: int, span: Span, order: str) -> Iterator[tuple[int, int]]:
+    """Yield offsets and values of signed numbers of 4 bytes that lead from themselves into a span."""
+    first, last = span.start - vaddr - len(data) >> 16, span.end - vaddr >> 16
+    for high in range(max(first, -1 << 15), min(last, (1 << 15) - 1) + 1):
+        half, skipped = struct.pack(order + "h", high), 2 if order == "<" else 0
+        at = data.find(half, skipped)
+        while 0 <= at <= len(data) - 4 + skipped:
+            (number,) = struct.unpack_from(order + "i", data, at - skipped)
+            if span.start <= vaddr + at - skipped + number < span.end:
+                yield at - skipped, number
+            at = data.find(half, at + 1)
+
+
+def _byte_class(values: Iterable[int]) -> bytes:
+    return b"[%b]" % re.escape(bytes(sorted({value & 0xFF for value in values})))
+
+
+def _halves(low: int, high: int) -> tuple[bytes, bytes] | None:
+    """Return classes of the low and of the high byte of the signed numbers of 16 bits from `low` to `high`; or None."""
+    low, high = max(low, -1 << 15), min(high, (1 << 15) - 1)
+    if low > high:
+        return None
+    return _byte_class(range(low, min(low + 255, high) + 1)), _byte_class(range(low >> 8, (high >> 8) + 1))
+
+
+def _instructions(data: bytes, vaddr: int, low: int, high: int, last_byte: bytes) -> Iterator[int]:
+    """Yield where AArch64's code has such a last byte, and a number of 16 bits from `low` to `high` before it."""
+    halves = _halves(low, high)
+    if halves is not None:
+        for match in re.finditer(b"%b(?=%b%b)" % (*halves, last_byte), data, re.DOTALL):
+            at = match.start() - 1
+            if at >= 0 and (vaddr + at) % 4 == 0:
+                yield at

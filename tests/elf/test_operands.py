@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which numbers are operands of AMD64, and what AArch64's pairs of instructions lead to."""
+
+import struct
+from typing import Final
+
+import pytest
+
+from cfi2sframe import load
+from cfi2sframe.abi import AARCH64_LE, AMD64
+from cfi2sframe.constants import elf as c
+from tests.support.elf.elf_asm import Section
+from tests.support.elf.references import referrers
+from tests.support.elf.referring import CODE, MOVE, READ_VADDR, SPANS, TEXT_VADDR, adrp, file_of, words
+
+
+def is_found(code: bytes) -> bool:
+    """Return whether code of AMD64, at fixed addresses, refers to what is asked for."""
+    return bool(referrers(load(file_of(AMD64, code + b"\x90" * 20, kind=c.ET_EXEC)), SPANS))
+
+
+@pytest.mark.parametrize("before", [b"\x55" * 80, bytes.fromhex("554889e531c04883ec107405ffd0") * 9])
+def test_a_number_that_is_no_operand(before: bytes) -> None:
+    """Large programs have such by chance: a distance, the half of an immediate, the bytes of two instructions."""
+    number = struct.pack("<I", READ_VADDR)
+    for inside in (b"\x8b\x05" + number, b"\x48\xc7\x05" + number + b"\1" * 4, b"\x48\xb8" + number + b"\1" * 4):
+        assert not is_found(before + inside)
+    # nop dword ptr [rax]: 0f 1f 40 00
+    image = load(file_of(AMD64, before + b"\x0f\x1f\x40\0" + b"\x90" * 9, kind=c.ET_EXEC))
+    assert not referrers(image, [(0x401F0F, 0x401F10)])
+    assert is_found(before + b"\xbf" + number)
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        "62f5744858 97",  # vaddph zmm2, zmm1, [rdi + disp32]: AVX512-FP16
+        "62f5744858 1425",  # the same, [disp32]
+        "d5108b 0425",  # mov r16d, [disp32]: APX, with REX2
+        "d51081 c7",  # add r23d, imm32
+        "62f47c1803 87",  # add eax, eax, [rdi + disp32]: APX, with EVEX
+        "06",  # nothing, in 64-bit mode
+    ],
+)
+@pytest.mark.parametrize("size", [1, 70])
+def test_a_number_after_what_is_not_known(unknown: str, size: int) -> None:
+    """It may be an operand of that."""
+    code = b"\x90" * size + bytes.fromhex(unknown) + struct.pack("<I", READ_VADDR)
+    assert is_found(code)
+
+
+@pytest.mark.parametrize("flags", [c.SHF_ALLOC, CODE])
+@pytest.mark.parametrize("shift", range(4))
+def test_code_in_a_section_of_data(flags: int, shift: int) -> None:
+    """Segments say what can run, and flags of sections do not: what they call data may be either."""
+    number = struct.pack("<I", READ_VADDR)
+    for opcode, is_operand in ((b"\xbf", True), (b"\x8b\x05", False)):
+        code = b"\x90" * (80 + shift) + opcode + number + b"\x90" * 20
+        more = [Section(".code", code, flags=flags, addr=TEXT_VADDR + 16)]
+        found = referrers(load(file_of(AMD64, b"\x90", kind=c.ET_EXEC, more=more)), SPANS)
+        assert bool(found) == (is_operand or flags != CODE)
+
+
+ADD: Final = 0x91000063 | READ_VADDR << 10
+
+
+@pytest.mark.parametrize(
+    ("after", "is_found"),
+    [
+        ((), True),  # the segment ends
+        ((ADD,), True),
+        ((0x91000063 | 0x900 << 10,), False),  # to another datum
+        ((0x91000084, MOVE, 0x91000063 | 0x900 << 10), False),
+        ((0x91000064 | 0x900 << 10, *[MOVE] * 300, ADD), True),  # to another one first; far away
+        ((0xF9000063 | 0x120 << 10,), True),  # str x3, [x3, 0x900]: the page is in memory
+        ((0xF9000063 | 0x120 << 10, 0x91000063 | 0x900 << 10), True),
+        ((0x3D800063 | 0x90 << 10, 0x91000063 | 0x900 << 10), False),  # str q3, [x3, 0x900]
+        ((0xF9000043 | 0x120 << 10,), True),  # str x3, [x2, 0x900]
+        ((0xF9800063 | 0x120 << 10, ADD), True),  # prfm [x3, 0x900], which loads nothing
+        ((0x3DC00063 | 0x90 << 10, ADD), True),  # ldr q3, [x3, 0x900], which is another register
+        ((0xAA0303E4,), True),  # mov x4, x3
+        ((0x8B030084,), True),  # add x4, x4, x3
+        ((0x8B040063,), True),  # add x3, x3, x4
+        ((0xD61F0060,), True),  # br x3
+        ((0x14000003, 0x91000063 | 0x900 << 10), True),  # b
+        ((0x91400063, ADD), True),  # add x3, x3, 0, lsl 12
+        ((0xB9400063 | 0x240 << 10,), False),  # ldr w3, [x3, 0x900]
+        ((0xB9400063 | (READ_VADDR + 8) // 4 << 10,), True),
+        ((0x3DC00063 | READ_VADDR // 16 << 10, 0x91000063 | 0x900 << 10), True),  # ldr q3
+    ],
+)
+def test_a_page_and_what_is_added_to_it(after: tuple[int, ...], *, is_found: bool) -> None:
+    """All of the page counts unless the register is known until another value is in it."""
+    code = words(adrp(TEXT_VADDR, READ_VADDR), *after)
+    found = referrers(load(file_of(AARCH64_LE, code)), SPANS)
+    assert [each.vaddr for each in found] == [TEXT_VADDR] * is_found
+    # The page after what is asked for
+    assert not referrers(load(file_of(AARCH64_LE, words(adrp(TEXT_VADDR, 0x5000), *after))), [(0x4FF0, 0x4FFF)])
+
+
+@pytest.mark.parametrize("distance", [0, 60, 64, 68])
+@pytest.mark.parametrize("is_fixed", [True, False])
+def test_moves_that_are_near_each_other(distance: int, *, is_fixed: bool) -> None:
+    """The halves of an address, with the register or another one, and what lies between them."""
+    target = 0x12345300
+    for first, second in (
+        ((0xD2800003, target), (0xF2A00004, target >> 16)),
+        ((0xD2A00003, target >> 16), (0xF2800003, target)),
+    ):
+        code = words(
+            first[0] | (first[1] & 0xFFFF) << 5, *[MOVE] * (distance // 4), second[0] | second[1] << 5 & 0x1FFFE0
+        )
+        image = load(file_of(AARCH64_LE, words(MOVE) + code + words(MOVE), kind=c.ET_EXEC if is_fixed else c.ET_DYN))
+        assert bool(referrers(image, [(target, target + 1)])) == (is_fixed and distance < 64)
+        other = file_of(AARCH64_LE, words(first[0] | (first[1] & 0xFFFF) << 5, 0x8B000003 | second[1] << 5 & 0x1FFFE0))
+        assert not referrers(load(other), [(target, target + 1)])
+        # Nothing of a long note is left out.
+        assert bool(referrers(image, [(target - 0x1800, target + 0x1800)])) == (is_fixed and distance < 64)
