@@ -44,6 +44,11 @@ TESTS_OF: Final = {
     "errors": ("tests/test_errors.py",),
     "text": ("tests/cli/test_messages.py",),
     "range_map": ("tests/test_range_map.py",),
+    "elf/referrers": ("tests/elf/test_referrers.py", "tests/elf/test_operands.py", "tests/elf/test_readers.py"),
+    "elf/operands": ("tests/elf/test_referrers.py", "tests/elf/test_operands.py", "tests/elf/test_readers.py"),
+    "placing/observed": ("tests/placing/test_each_check.py", "tests/placing/test_observed.py"),
+    "placing/tools_view": ("tests/placing/test_each_check.py", "tests/placing/test_observed.py"),
+    "placing/loader_tables": ("tests/placing/test_each_check.py", "tests/placing/test_loader_tables.py"),
 }
 #: Seconds that one run of tests may take: a mutant that loops is seen.
 LIMIT: Final = 600
