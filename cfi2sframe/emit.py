@@ -190,16 +190,23 @@ def check_asked(emitted: Emitted, rewritten: ElfImage, asked: "Asked | None") ->
 
     with with_file_name(rewritten.name):
         emitted.check_unchanged(rewritten)
-        check_section(emitted.conversion, decode_existing(rewritten), asked)
+        check_section(emitted.conversion, decode_existing(rewritten), asked, rewritten)
 
 
-def check_section(conversion: Conversion, section: Section, asked: "Asked | None" = None) -> None:
-    """Check a section that was made, or that there is nothing to be said: raises `VerificationError`."""
+def check_section(
+    conversion: Conversion, section: Section, asked: "Asked | None" = None, rewritten: ElfImage | None = None
+) -> None:
+    """Check a section that was made for a file, or in a `rewritten` one: raises `VerificationError`."""
     from cfi2sframe.api import asked_of
     from cfi2sframe.verification.verify import verify_section
 
-    # Everything but the section is unchanged, so the CFI need not be read again.
-    found = verify_section(conversion.image, conversion.cfi.entries, section, asked or asked_of(conversion))
+    image, entries = rewritten or conversion.image, conversion.cfi.entries
+    # The CFI is unchanged, and need not be read again, unless it reaches past code that now ends elsewhere.
+    ends = [(entries.starts[fde], entries.starts[fde] + entries.sizes[fde]) for fde in entries.clipped]
+    for start, end in ends:
+        if [end] != list(image.code_ends_of([start])):
+            raise VerificationError(f"the FDE at 0x{start:x} reaches past the code, and the section moves its end")
+    found = verify_section(image, entries, section, asked or asked_of(conversion))
     wrong = (*found.differences, *found.notes)
     if wrong:
         first = wrong[0]

@@ -82,6 +82,21 @@ f{0}: .cfi_startproc
     assert run.seconds < 5
 
 
+@pytest.mark.parametrize("name", [".text", ".plt"])
+@pytest.mark.parametrize("byte", [b"\0", b"\x90", b"\xcc"], ids=["zeros", "nops", "traps"])
+def test_what_fills_costs_nothing_for_each_byte(byte: bytes, name: str, tmp_path: Path) -> None:
+    """Space that a program fills at run time, between functions or stubs: memory is in proportion to the file."""
+    jump = b"\xff\x25\0\0\0\0\x66\x90"
+    codes = (Code(data=b"\xc3" * 16), Code(TEXT_VADDR + 0x1000, 0, name, jump + byte * CODE_SIZE + jump))
+    fdes = [asm.Fde(CIE, TEXT_VADDR, 16)]
+    fdes += [asm.Fde(CIE, TEXT_VADDR + 0x1000 + at, 8) for at in (0, CODE_SIZE + 8) if name == ".text"]
+    data = linked_file(AMD64, fdes, codes=codes)
+    for arguments in VERBS:
+        done = run(data, tmp_path, *arguments)
+        assert done.status == 0, done.err
+        assert done.memory_size < 8 * CODE_SIZE
+
+
 def pushes(first: int, last: int) -> bytes:
     """Return the rows of some pushes, a byte of code each."""
     return b"".join(b"\x41\x0e" + asm.uleb128(16 + 8 * n) for n in range(first, last))

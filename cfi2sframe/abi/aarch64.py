@@ -43,7 +43,7 @@ AARCH64_LE: Final = Arch(
     instruction_alignment=4,
     prologue_step=4,
     # nop; udf 0; brk 0 and 1.
-    fill=rb"(?:\x1f\x20\x03\xd5|\x00{4}|[\x00\x20]\x00\x20\xd4)+",
+    fill=rb"(?:\x1f\x20\x03\xd5|\x00{4}|[\x00\x20]\x00\x20\xd4)++",
     skip=None,
     pc32_relocation=R_AARCH64_PREL32,
     pc64_relocation=R_AARCH64_PREL64,

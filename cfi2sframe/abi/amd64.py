@@ -50,7 +50,7 @@ AMD64: Final = Arch(
     instruction_alignment=1,
     prologue_step=2,
     # nop of 1 to 15 bytes, with prefixes of operand size and of CS; int3; zeros.
-    fill=rb"(?:[\x66\x2e]{0,13}(?:\x90|\x0f\x1f" + _NOP_OPERAND + rb")|\xcc|\x00)+",
+    fill=rb"(?:[\x66\x2e]{0,13}(?:\x90|\x0f\x1f" + _NOP_OPERAND + rb")|\xcc|\x00)++",
     skip=(b"\xe9", b"\x90"),
     pc32_relocation=R_X86_64_PC32,
     pc64_relocation=R_X86_64_PC64,

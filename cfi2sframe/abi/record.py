@@ -64,7 +64,8 @@ class Arch(NamedTuple):
     """Bytes that a row in the midst of a prologue or an epilogue is mostly in force for: those of an instruction."""
     fill: bytes
     """A regular expression: what fills the space before an aligned address, the compilers' and assemblers' nops and
-    what the linkers GNU ld, gold, lld and mold put between input sections. Each instruction can be read in one way."""
+    what the linkers GNU ld, gold, lld and mold put between input sections. Each instruction can be read in one way, so
+    the repetition is possessive: what may be undone takes 100 bytes of memory for each byte of code."""
     skip: tuple[bytes, bytes] | None
     """The opcode of the jump over the rest (a distance of 32 bits) by which gold begins long padding, and its nops."""
 

@@ -48,7 +48,7 @@ S390X: Final = Arch(
     instruction_alignment=2,
     prologue_step=6,
     # Branches that are never taken (bcr 0, bc 0, brc 0, brcl 0); zeros.
-    fill=rb"(?:\x07[\x00-\x0f]|\x47[\x00-\x0f]..|\xa7\x04..|\xc0\x04.{4}|\x00\x00)+",
+    fill=rb"(?:\x07[\x00-\x0f]|\x47[\x00-\x0f]..|\xa7\x04..|\xc0\x04.{4}|\x00\x00)++",
     skip=None,
     pc32_relocation=R_390_PC32,
     pc64_relocation=R_390_PC64,

@@ -286,8 +286,8 @@ class EntriesReader:
     def clip_at_ends_of_code(self) -> dict[int, int]:
         """Take what is past the code from FDEs that reach over its end; return how many bytes each has lost."""
         clipped: dict[int, int] = {}
-        for fde, (start, size) in enumerate(zip(self.starts, self.sizes, strict=True)):
-            end = self.image.code_end_of(start)
+        columns = self.starts, self.sizes, self.image.code_ends_of(self.starts)
+        for fde, (start, size, end) in enumerate(zip(*columns, strict=True)):
             if end is not None and start + size > end:
                 self.sizes[fde] = end - start
                 clipped[fde] = start + size - end
@@ -299,7 +299,7 @@ class EntriesReader:
         Linkers give them the addresses 0 or 1. At most one FDE there has a function: that of the size of the symbol at
         0 or, without one, the only one that ends before other FDEs start.
         """
-        if self.image.code_end_of(0) is None:
+        if self.image.code_range_of(0) is None:
             return
         low = [fde for fde, start in enumerate(self.starts) if start <= 1 and self.sizes[fde]]
         live = [fde for fde in low if self.starts[fde] == 0]

@@ -7,7 +7,7 @@ objects from linked files. `ElfImage.place` maps such an address back to a secti
 """
 
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
@@ -200,10 +200,24 @@ class ElfImage:
             return self.code_ranges[index]
         return None
 
-    def code_end_of(self, vaddr: int) -> int | None:
-        """Return where the code range of an address or, if linked, its executable segment ends; None without one."""
-        code = self.code_range_of(vaddr)
-        return None if code is None else max(code.end_vaddr, self._code_segment_end(vaddr))
+    def code_ends_of(self, vaddrs: Iterable[int]) -> Iterator[int | None]:
+        """Yield, for each address, where the last code range ends that is in its executable segment; None: no code.
+
+        Of an object, it is the address's own code range. Neighbors in one range share a look-up.
+        """
+        code: CodeRange | None = None
+        end: int | None = None
+        for vaddr in vaddrs:
+            if code is None or not code.start_vaddr <= vaddr < code.end_vaddr:
+                code = self.code_range_of(vaddr)
+                end = None if code is None else self._end_of_code_from(code)
+            yield end
+
+    def _end_of_code_from(self, code: CodeRange) -> int:
+        # Not the end of the segment, which an .sframe there moves.
+        end = self._code_segment_end(code.start_vaddr)
+        last = self.code_ranges[bisect_left(self._code_starts, end) - 1]
+        return max(code.end_vaddr, min(last.end_vaddr, end))
 
     def may_execute(self, vaddr: int) -> bool:
         """Whether an address lies in an executable section or, in a linked file, in an executable segment."""
@@ -216,10 +230,9 @@ class ElfImage:
 
     def not_code(self, starts: Iterable[int], ends: Iterable[int]) -> list[int]:
         """Return the numbers of the ranges that do not start in code, or end past it."""
-        code_ends = map(self.code_end_of, starts)
         return [
             number
-            for number, (code_end, end) in enumerate(zip(code_ends, ends, strict=True))
+            for number, (code_end, end) in enumerate(zip(self.code_ends_of(starts), ends, strict=True))
             if code_end is None or end > code_end
         ]
 

@@ -23,6 +23,10 @@ _WORD_SIZE: Final = 8
 _NO_CODE: Final = "number"
 #: Two zeros, as an instruction of AMD64.
 _ZEROS: Final = "add byte ptr [rax], al"
+#: Traps that no linker fills space with: who patches stubs writes them.
+_PATCHES: Final = ("ud0", "ud1", "ud2", "ud2b", "hlt", "int1")
+#: The alignment of all stubs.
+_ALIGNMENT: Final = 8
 #: Frames with which an instruction is reached at most: more are those of a loop that pushes.
 _MAX_FRAMES: Final = 4
 
@@ -182,17 +186,24 @@ def decoded(decoder: Decoder, vaddr: int, end: int) -> Iterator[tuple[int, StubI
 def _understood(decoder: Decoder, vaddr: int, size: int, name: str, operands: str) -> StubInstruction:
     """Return an instruction, with its effect where stubs have such a one."""
     effect = decoder.effect_of(vaddr, size, name, operands)
-    if effect is not None and not (
+    is_known = effect is not None and (
         effect.flow in (*_ENDS, Flow.NEXT) or (effect.flow is Flow.CALL and effect.target is not None)
-    ):
+    )
+    if not is_known or name in _PATCHES:
         effect = None
     return StubInstruction(size, f"{name} {operands}".strip(), effect)
 
 
 def _leaders_of(inside: dict[int, StubInstruction]) -> Iterator[int]:
-    """Yield the start of a range, and what follows the ends of the flow in it, both without what fills space."""
-    is_leader = True
+    """Yield the start of a range, and what follows the ends of the flow in it, both without what fills space.
+
+    After an instruction that stubs do not have, and after what fills space, it is aligned, or no start of a stub.
+    """
+    is_leader, is_lost = True, False
     for vaddr, found in inside.items():
-        if is_leader and not found.is_filler and found.effect is not None:
-            yield vaddr
+        if is_leader and not found.is_filler:
+            is_lost = is_lost and vaddr % _ALIGNMENT != 0
+            if not is_lost and found.effect is not None:
+                yield vaddr
         is_leader = found.ends_flow or (is_leader and found.is_filler)
+        is_lost = is_lost or found.is_filler or found.effect is None

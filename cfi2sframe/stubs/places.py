@@ -6,6 +6,7 @@ or of the first block itself. From the first block on, rows of blocks are stubs 
 slot leads that the dynamic loader fills, or to the first block.
 """
 
+import re
 import struct
 from collections.abc import Iterable, Iterator
 from itertools import product
@@ -31,6 +32,8 @@ _RELA: Final = 24
 _ALIGNMENT: Final = 16
 _UNIT: Final = 8
 _MAX_BLOCK: Final = 64
+#: No stub is around so many bytes that only fill space.
+_LONG_FILL: Final = 256
 _ADDRESS_END: Final = 1 << 64
 
 
@@ -43,7 +46,11 @@ class StubRange(NamedTuple):
 
 
 def find_stubs(image: ElfImage) -> tuple[tuple[StubRange, ...], tuple[StubSkip, ...]]:
-    """Return the ranges of stubs in ascending order without overlap, and those that cannot be read."""
+    """Return the ranges of stubs in ascending order without overlap, and those that cannot be read.
+
+    Long runs of bytes that fill space are in no range.
+    """
+    fill = re.compile(image.arch.fill, re.DOTALL)
     if not image.sections:
         return tuple(_rows(image)), ()
     ranges: list[StubRange] = []
@@ -59,8 +66,12 @@ def find_stubs(image: ElfImage) -> tuple[tuple[StubRange, ...], tuple[StubSkip, 
         if overlaps or not _is_in_file(image, section):
             reason = Reason.OVERLAP if overlaps else Reason.NOT_IN_FILE
             left_out.append(StubSkip(section.vaddr, section.size, section.name, reason, ""))
-        else:
-            ranges.append(StubRange(section.name, section.vaddr, section.end_vaddr))
+            continue
+        runs = [run.span() for run in fill.finditer(image.section_bytes(section)) if len(run[0]) >= _LONG_FILL]
+        # The last operand before a run may look like a part of it.
+        starts, ends = [0, *[end for _, end in runs]], [*[start + _ALIGNMENT for start, _ in runs], section.size]
+        bounds = zip(starts, ends, strict=True)
+        ranges += [StubRange(section.name, section.vaddr + a, section.vaddr + b) for a, b in bounds if a < b]
     return tuple(ranges), tuple(left_out)
 
 
@@ -112,8 +123,10 @@ def _slots(image: ElfImage) -> tuple[set[int], set[int]]:
 def _known(decoder: Decoder, vaddr: int) -> Iterator[tuple[int, StubInstruction]]:
     """Yield the instructions from an address on, up to one that stubs do not have."""
     span = decoder.span_of(vaddr)
+    filled = 0
     for at, found in decoded(decoder, vaddr, vaddr if span is None else span.end):
-        if found.effect is None and not found.is_filler:
+        filled = filled + found.size if found.is_filler else 0
+        if filled > _LONG_FILL or (found.effect is None and not found.is_filler):
             return
         yield at, found
 

@@ -89,7 +89,10 @@ def _shape_of(stubs: Stubs, whole: StubRange, frames: list[FrameState | Why]) ->
             continue
         if any(0 < entry < header_size for entry in entries):
             continue
-        if frames[header_size:end] == frames[header_size : header_size + block_size] * len(starts):
+        block = frames[header_size : header_size + block_size]
+        # A block that does not recur may be several stubs, one of which cannot be described.
+        is_block = len(starts) > 1 or not any(isinstance(frame, Why) for frame in block)
+        if is_block and frames[header_size:end] == block * len(starts):
             return header_size, block_size, end
     return None
 

@@ -2,29 +2,32 @@
 """What the bytes of code prove by themselves: the frames of PLT stubs, and what only fills space.
 
 Stubs are executed, instruction by instruction, from where code outside enters them. The few instructions that linkers
-publish for them are all that is known here; a range with any other proves nothing from there on.
+publish for them are all that is known here. After any other, nothing is known up to where code outside enters again.
 """
 
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from operator import itemgetter
+from operator import add, itemgetter
 from typing import Final, NamedTuple
 
 from cfi2sframe.abi import Arch
 from cfi2sframe.constants.elf import EM_AARCH64, EM_S390, EM_X86_64, SHT_NOBITS
+from cfi2sframe.constants.sframe import SFRAME_VERSION_1
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.range_map import ADDRESS_END, Span, without
 from cfi2sframe.sframe.model import FrameState, Rule, Section
 
 _PLT_NAMES: Final = (".plt", ".iplt")
-#: Of zeros, fewer fill the space up to the next function: larger alignments are rare.
-_MOST_ZEROS: Final = 64
+#: Fewer zeros fill the space up to the next function, and fewer bytes of any kind that between stubs.
+_MOST_FILL: Final = 64
 #: How often an instruction is looked at with another frame: a loop that pushes has no end.
 _MAX_FRAMES: Final = 4
 #: Registers of AArch64 that are neither FP, RA nor SP, as the lowest byte of an instruction that writes one.
 _OTHER: Final = b"[" + b"".join(re.escape(bytes((byte,))) for byte in range(256) if byte & 31 < 29) + b"]"
+#: Registers but RA, as the second byte of an STP to the stack that writes one second.
+_SECOND: Final = b"[" + b"".join(re.escape(bytes((register << 2 | 3,))) for register in range(30)) + b"]"
 
 
 class _CodeForms(NamedTuple):
@@ -34,10 +37,12 @@ class _CodeForms(NamedTuple):
     jumps to where memory says, and `back` returns; `jump` and `call` lead to a target as far away as `t` says, in units
     of `unit` bytes, from the start of the instruction or, with `counts_from_end`, its end. A number of `literal` bytes
     follows a jump. `trap` fills stubs, and may be code elsewhere, as `zeros`, of an instruction's alignment, may.
+    `other` is an instruction that is not known: where nothing tells its size, all that follows.
     """
 
     fill: bytes
     stub: bytes
+    other: bytes = b".+"
     unit: int = 1
     counts_from_end: bool = False
     literal: int = 0
@@ -61,9 +66,11 @@ _FORMS: Final = {
         # adrp, ldr, add; bti, autia1716 and autib1716
         rb"(?P<more>" + _OTHER + rb"(?:..[\x90\xb0\xd0\xf0]|.[\x40-\x7f]\xf9|..\x91)|[\x1f\x5f\x9f\xdf]\x24\x03\xd5"
         rb"|[\x9f\xdf]\x21\x03\xd5)"
-        # stp x16, x30 and stp x2, x3, [sp, #-16]!; br, braa, brab; b
-        rb"|(?P<save>\xf0\x7b\xbf\xa9)|(?P<pair>\xe2\x0f\xbf\xa9)|(?P<leave>.[\x00-\x03]\x1f\xd6|.[\x08-\x0f]\x1f\xd7)"
+        # stp, [sp, #-16]!, of a register and x30, of two others; br, braa, brab; b
+        rb"|(?P<save>[\xe0-\xfd]\x7b\xbf\xa9)|(?P<pair>[\xe0-\xfd]" + _SECOND + rb"\xbf\xa9)"
+        rb"|(?P<leave>.[\x00-\x03]\x1f\xd6|.[\x08-\x0f]\x1f\xd7)"
         rb"|(?P<jump>(?P<t>...)[\x14\x17])",
+        other=rb".{4}|.+",
         unit=4,
         trap=rb"|\x00\x7d\x20\xd4",
         zeros=rb"\x00{4}",
@@ -74,6 +81,7 @@ _FORMS: Final = {
         rb"(?P<more>\xc0[\x00\x01\x10\x11].{4}|\xe3[\x00\x10].{3}[\x04\x14\x24\x58]|\xd2\x07\xf0\x30..|\x0d[\x00\x10]|\x58\x10.."
         rb"|\xb9[\x04\x08\x09\x0b]\x00[\x00\x01\x10\x11]|\xeb[\x00\x01\x10\x11].{3}[\x0c\x0d]|\xa7[\x0b\x1b]..)"
         rb"|(?P<leave>\x07\xf1|\x0d\x01)|(?P<jump>\xc0\xf4(?P<t>.{4})|\xa7\xf4(?P<t1>..))",
+        other=rb"[\x00-\x3f].|[\x40-\xbf].{3}|[\xc0-\xff].{5}|.+",
         unit=2,
         literal=4,
         zeros=rb"\x00\x00",
@@ -101,16 +109,18 @@ class _Frame(NamedTuple):
     saves_ra: bool = False
 
 
+#: After an instruction that is not known.
+_UNKNOWN: Final = FrameState(None, mangled_ra=True)
 _PUSHES: Final = {"push": _Frame(8), "call": _Frame(8), "pair": _Frame(16), "save": _Frame(16, saves_ra=True)}
 
 
 class StubRows(NamedTuple):
-    """The state in force at `[start, end)`; `is_alike`: it is so in all of the range of stubs."""
+    """The state in force at `[start, end)`; None: nobody knows. `is_due`: rows have to be there."""
 
     start: int
     end: int
-    state: FrameState
-    is_alike: bool
+    state: FrameState | None
+    is_due: bool
 
 
 def padding_ends(image: ElfImage, ends: Sequence[int], limits: Sequence[int]) -> dict[int, int]:
@@ -119,8 +129,8 @@ def padding_ends(image: ElfImage, ends: Sequence[int], limits: Sequence[int]) ->
     An address without padding is not among them.
     """
     code = _FORMS[image.arch.elf_machine]
-    match = re.compile(b"(?:" + code.fill + b"|" + code.zeros + b")+", re.DOTALL).match
-    match_nops = re.compile(b"(?:" + code.fill + b")*", re.DOTALL).match
+    match = re.compile(b"(?:" + code.fill + b"|" + code.zeros + b")++", re.DOTALL).match
+    match_nops = re.compile(b"(?:" + code.fill + b")*+", re.DOTALL).match
     found: dict[int, int] = {}
     for each in image.code_ranges:
         first, last = bisect_left(ends, each.start_vaddr), bisect_left(ends, each.end_vaddr)
@@ -139,24 +149,25 @@ def padding_ends(image: ElfImage, ends: Sequence[int], limits: Sequence[int]) ->
             filled_end = filled.end() if filled is not None else begin
             nops_end = nops.end() if nops is not None else begin
             # Zeros may be data, or code: they only fill space where few of them do, up to what follows.
-            if nops_end < filled_end and (filled_end < stop or filled_end - nops_end >= _MOST_ZEROS):
+            if nops_end < filled_end and (filled_end < stop or filled_end - nops_end >= _MOST_FILL):
                 filled_end = nops_end
             if filled_end > begin:
                 found[end] = filled_end + each.start_vaddr
     return found
 
 
-def stub_rows(image: ElfImage, section: Section, fdes: Iterable[tuple[int, int]]) -> list[StubRows]:
+def stub_rows(image: ElfImage, section: Section, held: Iterable[tuple[int, int]]) -> list[StubRows]:
     """Return what is in force in the stubs of a linked file, ascending.
 
-    Stubs are in sections with their names. What else the SFrame section describes outside of the ranges of FDEs is one
-    if all of it is instructions of stubs.
+    Stubs are in sections with their names. What else the SFrame section describes, and no FDE or padding after one has
+    `held`, is one if all of it is instructions of stubs. Rows are due where all of a range is known; in version 1, that
+    has no block size, only where all of it has one state.
     """
     found: list[dict[int, _Instruction]] = []
-    for start, code, is_named in _places(image, section, fdes):
+    for start, code, is_named in _places(image, section, held):
         decoded = dict(_decoded(image.arch, start, code))
-        is_whole = sum(each.end - vaddr for vaddr, each in decoded.items()) == len(code)
-        if is_named or (is_whole and any(each.effect in ("leave", "call") for each in decoded.values())):
+        effects = {each.effect for each in decoded.values()}
+        if is_named or ("other" not in effects and not effects.isdisjoint(("leave", "call"))):
             found.append(decoded)
     instructions = {vaddr: each for inside in found for vaddr, each in inside.items()}
     targets = {each.target for vaddr, each in instructions.items() if each.target != vaddr}
@@ -165,12 +176,16 @@ def stub_rows(image: ElfImage, section: Section, fdes: Iterable[tuple[int, int]]
     rows: list[StubRows] = []
     for inside in found:
         runs = [list(run) for _, run in groupby(_states(image.arch, inside, frames), key=itemgetter(2))]
-        known = [(run[0][0], run[-1][1], state) for run in runs if (state := run[0][2]) is not None]
-        rows += [StubRows(*each, is_alike=len(runs) == 1) for each in known]
+        is_known = all(each.effect != "other" for each in inside.values())
+        is_due = is_known and (section.version > SFRAME_VERSION_1 or len(runs) == 1)
+        spans = [(run[0][0], run[-1][1], run[0][2]) for run in runs]
+        rows += [
+            StubRows(start, end, None if state is _UNKNOWN else state, is_due) for start, end, state in spans if state
+        ]
     return rows
 
 
-def _places(image: ElfImage, section: Section, fdes: Iterable[tuple[int, int]]) -> Iterator[tuple[int, bytes, bool]]:
+def _places(image: ElfImage, section: Section, held: Iterable[tuple[int, int]]) -> Iterator[tuple[int, bytes, bool]]:
     """Yield the addresses and bytes of ranges that may be stubs, ascending, and whether they have the name of some."""
     named = [
         Span(each.vaddr, min(each.end_vaddr, ADDRESS_END))
@@ -178,8 +193,8 @@ def _places(image: ElfImage, section: Section, fdes: Iterable[tuple[int, int]]) 
         if each.is_code and each.type != SHT_NOBITS and each.name.startswith(_PLT_NAMES)
     ]
     ordered = section.ascending
-    said = [Span(start, start + size) for start, size in zip(ordered.starts, ordered.sizes, strict=True)]
-    spans = [*named, *without(said, [*fdes, *named])]
+    said = zip(ordered.starts, map(add, ordered.starts, ordered.sizes), strict=True)
+    spans = [*named, *without(said, [*held, *named])]
     end = total = 0
     for start, following in sorted(spans):
         total += following - start
@@ -196,9 +211,8 @@ def _places(image: ElfImage, section: Section, fdes: Iterable[tuple[int, int]]) 
 def _decoded(arch: Arch, vaddr: int, code: bytes) -> Iterator[tuple[int, _Instruction]]:
     """Yield the instructions of stubs from an address on, up to bytes that are none."""
     known = _FORMS[arch.elf_machine]
-    match = re.compile(
-        b"(?P<fill>" + known.fill + b"|" + known.zeros + known.trap + b")|" + known.stub, re.DOTALL
-    ).match
+    fill = b"(?P<fill>(?:" + known.fill + b"|" + known.zeros + known.trap + b")++)|"
+    match = re.compile(fill + known.stub + b"|(?P<other>" + known.other + b")", re.DOTALL).match
     order = arch.instruction_order
     at = 0
     while (found := match(code, at)) is not None:
@@ -243,7 +257,7 @@ def _followed(instructions: dict[int, _Instruction], entries: "set[int]") -> dic
         after = _Frame(frame.depth + pushed.depth, frame.saves_ra or pushed.saves_ra)
         if each.target is not None:
             work.append((each.target, after))
-        if not each.ends_flow and each.effect != "call":
+        if not each.ends_flow and each.effect not in ("call", "other"):
             work.append((each.end, after))
     return frames
 
@@ -253,12 +267,14 @@ def _states(
 ) -> Iterator[tuple[int, int, FrameState | None]]:
     """Yield the state at each instruction of a range; None where several frames get there, or nobody knows of any.
 
-    What is never executed has that of what is before it.
+    What is never executed has that of what is before it; so much that fills space has `_UNKNOWN`.
     """
     state: FrameState | None = None
     for vaddr, each in inside.items():
         reached = frames.get(vaddr)
-        if reached is not None:
+        if each.effect == "other" or (each.effect == "fill" and each.end - vaddr >= _MOST_FILL):
+            state = _UNKNOWN
+        elif reached is not None:
             frame = next(iter(reached))
             cfa = Rule(arch.sp_register, arch.entry_cfa_offset + frame.depth, deref=False)
             has_ra = arch.fixed_ra_offset or frame.saves_ra

@@ -171,8 +171,9 @@ def _is_inside(loads: list[ProgramHeader], start: int, size: int) -> bool:
 def outside_the_code(it: Subject) -> Breaches:
     """Return functions that start outside of the code."""
     # An FDE may reach past its section into the segment, and a piece of it may start there.
-    message = "starts outside the executable sections and segments"
-    return [(start, message) for start in it.section.ascending.starts if not it.image.may_execute(start)]
+    message, starts = "starts outside the executable sections and segments", it.section.ascending.starts
+    outside = [start for start, end in zip(starts, it.image.code_ends_of(starts), strict=True) if end is None]
+    return [(start, message) for start in outside if not it.image.may_execute(start)]
 
 
 def outside_the_text(it: Subject) -> Breaches:

@@ -43,7 +43,8 @@ class Judged(NamedTuple):
     """At how many addresses a section was compared with what.
 
     `cfi`: FDEs. `go_table`: Go's table of functions. `plt_cfi`: FDEs of a PLT, evaluated at each PC. `plt_code`: its
-    instructions, executed. `none`: what this package has derived from instructions, which nothing else confirms.
+    instructions, executed. `none`: what this package has derived from instructions, of a PLT too, which nothing else
+    confirms.
     """
 
     cfi: int = 0
@@ -71,6 +72,8 @@ class Claim(NamedTuple):
 
 #: No function may be here.
 NOTHING: Final = Claim()
+#: Code of a PLT whose effect nobody knows: whatever rows it has are not judged.
+UNJUDGED: Final = Claim(evidence="none")
 
 
 def fdes_with_code(entries: CfiEntries, image: ElfImage) -> list[Fde]:
@@ -124,7 +127,15 @@ def truth_column(
         column.append(starts, claimed, padding_ends.get(end, end))
     _evaluate_at_pcs(column, claims, arch)
     for start, end, state, _ in stubs:
-        column.put([start], [claims.number_of(Claim(state=state, evidence="plt_code"))], end)
+        if state is not None:
+            column.put([start], [claims.number_of(Claim(state=state, evidence="plt_code"))], end)
+            continue
+        vaddr = start
+        while vaddr < end:
+            _, following, claim = column.range_at(vaddr)
+            if not claim:
+                column.put([vaddr], [claims.number_of(UNJUDGED)], min(following, end))
+            vaddr = following
     return column, claims.values
 
 

@@ -13,7 +13,6 @@ from operator import itemgetter
 from typing import Final, Literal, NamedTuple
 
 from cfi2sframe.abi import Arch
-from cfi2sframe.constants.sframe import SFRAME_VERSION_1
 from cfi2sframe.dwarf.fdes import CfiEntries
 from cfi2sframe.dwarf.rules import RowState
 from cfi2sframe.elf.image import ElfImage
@@ -29,7 +28,7 @@ from cfi2sframe.verification.reader_checks import Breaches
 from cfi2sframe.verification.readers import refused_functions, unmet_demands
 from cfi2sframe.verification.row_difference import attribute_difference, row_difference
 from cfi2sframe.verification.section_column import FoundState, function_ends, section_column
-from cfi2sframe.verification.truth import NOTHING, Claim, Fde, Judged, fdes_with_code, truth_column
+from cfi2sframe.verification.truth import NOTHING, UNJUDGED, Claim, Fde, Judged, fdes_with_code, truth_column
 
 Kind = Literal["wrong", "missing", "extra", "invariant", "unusual"]
 
@@ -129,8 +128,9 @@ def verify_section(image: ElfImage, entries: CfiEntries, section: Section, asked
     an FDE there. Over the padding after an FDE, a function may be absent.
     """
     fdes = fdes_with_code(entries, image)
-    stubs = [] if image.is_relocatable else stub_rows(image, section, [(start, end) for start, _, end in fdes])
     padding = _padding_after(fdes, image)
+    held = [(start, padding.get(end, end)) for start, _, end in fdes]
+    stubs = [] if image.is_relocatable else stub_rows(image, section, held)
     claimed, claims = truth_column(entries, fdes, padding, stubs, image.arch)
     found, answers = section_column(section, claimed.starts)
 
@@ -229,13 +229,15 @@ def _of_bytes(section: Section, image: ElfImage) -> tuple[list[Difference], list
 
 def _function_count(fdes: Sequence[Fde], stubs: Sequence[StubRows]) -> int:
     """Return how many FDEs describe code that is not all stubs, as all reports count functions."""
-    in_stubs = united(stub[:2] for stub in stubs)
+    in_stubs = united(stub[:2] for stub in stubs if stub.state)
     starts = [fde.start for fde in fdes]
     near = [(fdes[bisect_left(starts, span.start) : bisect_left(starts, span.end)], span.end) for span in in_stubs]
     return len(fdes) - sum(fde.end <= end for some, end in near for fde in some)
 
 
 def _problems(claim: Claim, answer: FoundState | None, arch: Arch, version: int) -> _Problems:
+    if claim is UNJUDGED:
+        return _Problems()
     if answer is None:
         return _Problems() if claim is NOTHING else _NO_FUNCTION
     if claim is NOTHING:
@@ -329,14 +331,13 @@ def _absences(
     found: Sequence[_Mismatch], fdes: Sequence[Fde], stubs: Sequence[StubRows], limits: _Limits, section: Section
 ) -> tuple[list[Difference], int]:
     """Return which stubs and FDEs should have a function and lack one, and how many FDEs rightly lack one or parts."""
-    alike = [Span(stub.start, stub.end) for stub in stubs if stub.is_alike]
+    due = [Span(stub.start, stub.end) for stub in stubs if stub.is_due]
     absent: set[Fde] = set()
     wanted: set[Fde] = set()
     bare: list[Span] = []
     for vaddr, end, claim, _, _ in found:
         if claim.state is not None:
-            # Version 1 has no block size, and not all blocks of several rows have rows without.
-            if section.version > SFRAME_VERSION_1 or holder_of(alike, Span(vaddr, vaddr + 1)) is not None:
+            if holder_of(due, Span(vaddr, vaddr + 1)) is not None:
                 bare.append(Span(vaddr, end))
             continue
         candidates = _fdes_at(vaddr, claim, fdes)

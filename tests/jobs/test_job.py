@@ -15,6 +15,7 @@ from cfi2sframe import convert, load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.api import decode_existing, verify
 from cfi2sframe.audit.compare import audit
+from cfi2sframe.constants.elf import PF_X
 from cfi2sframe.conversion.options import Options
 from cfi2sframe.errors import ChangedError
 from cfi2sframe.jobs import job as job_module
@@ -49,6 +50,37 @@ def program(tmp_path: Path) -> Path:
     (tmp_path / "program.c").write_text("int main(void) { return 7; }\n")
     subprocess.run([need("gcc"), "-o", path, tmp_path / "program.c"], check=True)
     return path
+
+
+#: An FDE of 64 KiB for a function of one byte, in the segment that the section is put into.
+PAST_THE_CODE = """
+start: ret
+    .section .eh_frame, "a", @progbits
+cie: .long 2f - 1f
+1:  .long 0
+    .byte 1; .asciz "zR"; .uleb128 1; .sleb128 -8; .byte 16; .uleb128 1; .byte 0x1b
+    .byte 0x0c, 7, 8, 0x90, 1
+    .balign 8
+2:  .long 4f - 3f
+3:  .long 3b - cie, start - ., 0x10000, 0
+    .balign 8
+4:  .long 0
+"""
+
+
+@pytest.mark.oracle
+def test_an_fde_past_the_code_is_cut_where_the_section_does_not_move_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "past.so"
+    (tmp_path / "past.S").write_text(PAST_THE_CODE)
+    options = ("-shared", "-nostdlib", "-Wl,-z,noseparate-code,--build-id")
+    subprocess.run([need("x86_64-linux-gnu-gcc"), *options, "-o", path, tmp_path / "past.S"], check=True)
+    assert convert_one(path).status == "converted"
+    image = load(path)
+    segment = image.sframe_segment
+    assert segment is not None
+    assert any(s.flags & PF_X and s.vaddr <= segment.vaddr < s.end_vaddr for s in image.loads)
+    assert verify(image).differences == ()
+    assert decode_existing(image).sizes == (1,)
 
 
 def names(folder: Path) -> set[str]:

@@ -4,10 +4,12 @@
 Sections are put together by hand: nothing of the writer is trusted. `test_columns` has differences at any addresses.
 """
 
+import struct
+
 import pytest
 
 from cfi2sframe import load
-from cfi2sframe.abi import AARCH64_LE, AMD64
+from cfi2sframe.abi import AARCH64_LE, AMD64, Arch
 from cfi2sframe.api import convert, verify
 from cfi2sframe.conversion.convert import convert_image
 from cfi2sframe.conversion.options import Options
@@ -284,6 +286,37 @@ def test_stubs(fdes: tuple[asm.Fde, ...], *, section_headers: bool) -> None:
         raw = RawSection((*[PUSH for _ in fdes[:1]], first, block))
         judged = verify_section(image, entries, read_section(raw.assemble(), raw.vaddr)).judged
         assert (judged.plt_code, judged.cfi) == (6, 3 * bool(fdes))
+
+
+#: `stp xN, x30, [sp, #-16]!` and `stp x30, x17, [sp, #-16]!`, which no linker writes.
+X5_SAVED, RA_FIRST = 0xA9BF7BE5, 0xA9BF47FE
+LOAD_SLOT = (0x90000010, 0xF9400211, 0x91000210, 0xD61F0220)
+
+
+@pytest.mark.parametrize(
+    ("arch", "code", "left_out", "judged"),
+    [
+        # The second of three stubs is a trap. After it, nobody knows where an instruction begins.
+        (AMD64, lazy_stubs(3)[:32] + b"\x0f\x0b" + lazy_stubs(3)[34:], [(0x20, 16)], (4, 2)),
+        (AARCH64_LE, struct.pack("<12I", X5_SAVED, *LOAD_SLOT, *[0xD503201F] * 3, *LOAD_SLOT), [], (3, 0)),
+        (AARCH64_LE, struct.pack("<12I", RA_FIRST, *LOAD_SLOT, *[0xD503201F] * 3, *LOAD_SLOT), [], (1, 2)),
+    ],
+    ids=["trap", "another-pair", "unknown-pair"],
+)
+def test_stubs_of_which_one_is_not_known(
+    arch: Arch, code: bytes, left_out: list[tuple[int, int]], judged: tuple[int, int]
+) -> None:
+    """That costs this one, or nobody confirms it: all others are converted and compared."""
+    codes = (Code(data=b"\xc3" * 0x1000), Code(PLT_VADDR, len(code), ".plt", code))
+    conversion = convert(load(linked_file(arch, (push_fp(arch),), codes=codes)))
+    found = verify(conversion)
+    assert found.differences == ()
+    assert [(skip.start_vaddr - PLT_VADDR, skip.size) for skip in conversion.stubs_left_out] == left_out
+    assert (found.judged.plt_code, found.judged.none) == judged
+    functions = conversion.section.starts
+    outer = conversion.section._replace(bodies=conversion.section.bodies[::-1])
+    assert len(functions) > 1
+    assert {d.kind for d in verify(conversion.image, outer).differences} == {"wrong"}
 
 
 def test_objects_are_compared_where_the_image_puts_them() -> None:
