@@ -75,7 +75,7 @@ def convert_for(image: ElfImage, options: Options, reader: str | None) -> Conver
 
 def _broken(reader: str, conversion: Conversion) -> tuple[Broken, ...]:
     """Return the rules for which the newest edition of a reader refuses a section; none if any edition reads it."""
-    verdicts = judge(conversion.image, _decode_made(conversion), reader)
+    verdicts = judge(conversion.image, decode_conversion(conversion), reader)
     return () if any(verdict.reads_it for verdict in verdicts) else verdicts[-1].broken
 
 
@@ -121,11 +121,11 @@ def decode_made(image: ElfImage, options: Options = Options(), reader: str | Non
     An object's functions start at addresses of the image's layout.
     """
     with with_file_name(image.name):
-        return _decode_made(convert_for(image, options, reader))
+        return decode_conversion(convert_for(image, options, reader))
 
 
-def _decode_made(conversion: Conversion) -> DecodedSection:
-    """Decode the section of a conversion. Raises `InputError` when it has none."""
+def decode_conversion(conversion: Conversion) -> DecodedSection:
+    """Decode the section of a conversion, so that it can be verified or judged. Raises `InputError` without one."""
     if not conversion.data:
         version = conversion.target.version
         reason = f"SFrame version {version} can describe none of the functions; there is no section"
@@ -153,14 +153,21 @@ def verify(
     raises.
     """
     if isinstance(subject, Conversion):
+        if section is None:
+            return verify_made(subject, decode_conversion(subject), reader)
         with with_file_name(subject.image.name):
-            made = _decode_made(subject) if section is None else section
-            asked = asked_of(subject, reader)._replace(over_padding=section is None)
-            return verify_section(subject.image, subject.cfi.entries, made, asked)
+            return verify_section(subject.image, subject.cfi.entries, section, asked_of(subject, reader))
     check_options(Options(source=source))
     image = _image(subject)
     with with_file_name(image.name):
         return _verify(image, decode_existing(image) if section is None else section, source, Asked(reader=reader))
+
+
+def verify_made(conversion: Conversion, section: Section, reader: str | None = None) -> Verification:
+    """Compare the section of a conversion, decoded, with the CFI that was read; `reader` as for `verify`."""
+    with with_file_name(conversion.image.name):
+        asked = asked_of(conversion, reader)._replace(over_padding=True)
+        return verify_section(conversion.image, conversion.cfi.entries, section, asked)
 
 
 def asked_of(conversion: Conversion, reader: str | None = None) -> Asked:

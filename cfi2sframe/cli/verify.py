@@ -34,6 +34,7 @@ from cfi2sframe.cli.options import (
 )
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.cli.results import Result, add_output, answers_in, each_result, printing_of
+from cfi2sframe.conversion.convert import Conversion
 from cfi2sframe.conversion.options import Options
 from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.debug_file import with_debug_file
@@ -276,16 +277,15 @@ def _check(data: FileData, name: str, wanted: _Wanted) -> Checked:
     if not has_one and existing_section(file).presence is Presence.ABSENT:
         raise UnfitError("no .sframe section; --would-be checks the one that convert would write")
     with with_debug_file(file, wanted.debug_file) as image:
-        lines, all_read_it = _verdicts(image, wanted)
-        checked = _compared(image, wanted) if all_read_it else Checked("different")
+        made = api.convert_for(image, wanted.options, wanted.reader) if wanted.is_conversion else None
+        section = _section(image, wanted) if made is None else api.decode_conversion(made)
+        lines, all_read_it = _verdicts(image, section, wanted)
+        checked = _compared(made or image, section, wanted) if all_read_it else Checked("different")
         return checked._replace(readers=lines, debug_file="" if image.debug_file is None else image.debug_file.name)
 
 
-def _verdicts(image: ElfImage, wanted: _Wanted) -> tuple[tuple[str, ...], bool]:
+def _verdicts(image: ElfImage, section: DecodedSection, wanted: _Wanted) -> tuple[tuple[str, ...], bool]:
     """Return what each reader would do with the section, and whether each of them reads it in some release."""
-    if not wanted.readers:
-        return (), True
-    section = _section(image, wanted)
     lines: list[str] = []
     all_read_it = True
     for reader in wanted.readers:
@@ -295,12 +295,13 @@ def _verdicts(image: ElfImage, wanted: _Wanted) -> tuple[tuple[str, ...], bool]:
     return tuple(lines), all_read_it
 
 
-def _compared(image: ElfImage, wanted: _Wanted) -> Checked:
-    """Compare the section with the CFI."""
-    if wanted.is_conversion:
-        result = api.verify(api.convert_for(image, wanted.options, wanted.reader), reader=wanted.reader)
+def _compared(subject: ElfImage | Conversion, section: DecodedSection, wanted: _Wanted) -> Checked:
+    """Compare the section with the CFI of a file, or with the one that a conversion has read."""
+    if isinstance(subject, Conversion):
+        image, result = subject.image, api.verify_made(subject, section, wanted.reader)
     else:
-        result = api.verify(image, _section(image, wanted), source=wanted.options.source, reader=wanted.reader)
+        image = subject
+        result = api.verify(image, section, source=wanted.options.source, reader=wanted.reader)
     differences, notes = (
         tuple({"place": image.place_text(vaddr), "kind": kind, "message": text} for kind, vaddr, text in found)
         for found in (result.differences, result.notes)
@@ -311,8 +312,6 @@ def _compared(image: ElfImage, wanted: _Wanted) -> Checked:
 
 
 def _section(image: ElfImage, wanted: _Wanted) -> DecodedSection:
-    if wanted.is_conversion:
-        return api.decode_made(image, wanted.options, wanted.reader)
     if wanted.section is not None:
         try:
             return api.decode_raw(image, wanted.section, wanted.options.section_vaddr, wanted.options)

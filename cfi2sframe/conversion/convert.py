@@ -10,14 +10,14 @@ bytes -> CIEs and FDEs -> rows                                      read_cfi
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from cfi2sframe.constants.sframe import DEFAULT_ERRATA
 from cfi2sframe.conversion.fates import Fate
-from cfi2sframe.conversion.functions import place_functions
+from cfi2sframe.conversion.functions import Placed, place_functions
 from cfi2sframe.conversion.lower import Target, check_target, lower_programs
 from cfi2sframe.conversion.options import Level, Options, check_options
 from cfi2sframe.conversion.owners import map_code
@@ -27,7 +27,7 @@ from cfi2sframe.dwarf.fdes import CfiEntry, FdeIndex
 from cfi2sframe.elf.cfi import CfiKind
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.range_map import Span
-from cfi2sframe.sframe.model import Function, Section
+from cfi2sframe.sframe.model import Section
 from cfi2sframe.sframe.write import RowStore, store_rows, write_section
 from cfi2sframe.stubs import StubSkip
 from cfi2sframe.text import counted
@@ -176,14 +176,15 @@ def place_again(conversion: Conversion, section_vaddr: int) -> Conversion:
     return conversion._replace(section_vaddr=section_vaddr, data=data)
 
 
-def _section_of(functions: list[Function], image: ElfImage, target: Target, level: Level) -> Section:
+def _section_of(functions: Sequence[Placed], image: ElfImage, target: Target, level: Level) -> Section:
     """Return the logical section, with the image's addresses."""
+    starts, sizes, bodies = zip(*functions, strict=True) if functions else ((), (), ())
     section = Section(
         target.version,
         target.arch.abi_id,
-        tuple([function.start_vaddr for function in functions]),
-        tuple([function.size for function in functions]),
-        tuple([function.body for function in functions]),
+        starts,
+        sizes,
+        bodies,
         is_sorted=not image.is_relocatable,
         start_is_pcrel=target.start_is_pcrel,
     )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Capstone, which is imported here only, when code is read."""
 
+from functools import cache
 from typing import Any, Final
 
 from cfi2sframe.errors import InputError
@@ -17,12 +18,19 @@ def open_disassembler(names: tuple[str, str, str], what: str, otherwise: str = "
     Raises `InputError` where capstone cannot be loaded: the message says `what` is done with it, and what to do
     `otherwise`.
     """
-    # Without room for it, it would fail in many ways, and print some.
-    bytes(_LIBRARY_SIZE)
     try:
-        import capstone
+        capstone = _load_capstone()
     except ImportError:
         reason = f"{what} with the Python package capstone, which cannot be loaded (Debian: python3-capstone)"
         raise InputError(f"{reason}; {otherwise}" if otherwise else reason) from None
     name, old_name, mode = names
     return capstone.Cs(getattr(capstone, name, None) or getattr(capstone, old_name), getattr(capstone, mode))
+
+
+@cache
+def _load_capstone() -> Any:  # noqa: ANN401 - no types
+    # Without room for it, it would fail in many ways, and print some. Zeros of that size take 1.7 ms.
+    bytes(_LIBRARY_SIZE)
+    import capstone
+
+    return capstone

@@ -231,11 +231,13 @@ class _Speller:
         starts, attributes = body.starts, body.attributes
         kinds = self._kinds_of(body.states, attributes)
         distances = (*map(sub, starts[1:], starts), _LAST_ROW)
+        step = self._arch.prologue_step
         letters: list[LetterIndex] = []
         firsts: list[int] = []
         first = 0
-        for end, distance in enumerate(distances, 1):
-            if distance > self._arch.prologue_step or end - first == _MAX_SEGMENT_ROWS:
+        for cut in [end for end, distance in enumerate(distances, 1) if distance > step]:
+            while first < cut:
+                end = min(cut, first + _MAX_SEGMENT_ROWS)
                 letters.append(self._letter(kinds[first:end], distances[first : end - 1]))
                 firsts.append(starts[first])
                 first = end

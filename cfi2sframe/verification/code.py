@@ -131,6 +131,8 @@ def padding_ends(image: ElfImage, ends: Sequence[int], limits: Sequence[int]) ->
     code = _FORMS[image.arch.elf_machine]
     match = re.compile(b"(?:" + code.fill + b"|" + code.zeros + b")++", re.DOTALL).match
     match_nops = re.compile(b"(?:" + code.fill + b")*+", re.DOTALL).match
+    # Most padding has the bytes of other padding.
+    known: dict[bytes, int] = {}
     found: dict[int, int] = {}
     for each in image.code_ranges:
         first, last = bisect_left(ends, each.start_vaddr), bisect_left(ends, each.end_vaddr)
@@ -140,6 +142,10 @@ def padding_ends(image: ElfImage, ends: Sequence[int], limits: Sequence[int]) ->
         last = bisect_left(ends, code_end, first, last)
         for end, limit in zip(ends[first:last], limits[first:last], strict=True):
             begin, stop = end - each.start_vaddr, min(limit, code_end) - each.start_vaddr
+            gap = content[begin : min(stop, begin + _MOST_FILL)]
+            if gap in known:
+                found[end] = end + known[gap]
+                continue
             # Gold begins with a jump over the rest.
             size = (
                 int.from_bytes(content[begin + 1 : begin + 5], "little") if content[begin : begin + 1] == b"\xe9" else 0
@@ -153,6 +159,8 @@ def padding_ends(image: ElfImage, ends: Sequence[int], limits: Sequence[int]) ->
                 filled_end = nops_end
             if filled_end > begin:
                 found[end] = filled_end + each.start_vaddr
+                if stop - begin < _MOST_FILL:
+                    known[gap] = filled_end - begin
     return found
 
 

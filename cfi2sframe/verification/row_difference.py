@@ -13,7 +13,8 @@ from cfi2sframe.constants.sframe import SFRAME_VERSION_3
 from cfi2sframe.dwarf.entries import DwarfCie
 from cfi2sframe.dwarf.expression import Expression, value_of
 from cfi2sframe.dwarf.rules import NoCfa, NoRule, RaSigning, RegisterRule, RowState, describe_cfa, describe_rule
-from cfi2sframe.sframe.model import Attributes, FrameState
+from cfi2sframe.sframe.model import FrameState
+from cfi2sframe.verification.section_column import FoundState
 
 _WORD: Final = 1 << 64
 
@@ -72,11 +73,12 @@ def row_difference(truth: RowState, state: FrameState | None, arch: Arch) -> str
     return None
 
 
-def attribute_difference(cie: DwarfCie, function: Attributes, version: int, *, signs_ra: bool) -> str | None:
+def attribute_difference(cie: DwarfCie, function: FoundState, version: int) -> str | None:
     """Return how the attributes of a function of the section differ from a CIE's; None: not at all.
 
-    `signs_ra`: a row has a signed RA. Otherwise the key has no effect, and assemblers differ in it.
+    Where a row has no signed RA, the key has no effect, and assemblers differ in it.
     """
+    signs_ra = function.state is not None and function.state.mangled_ra
     if version >= SFRAME_VERSION_3 and cie.is_signal_frame != function.is_signal_frame:
         return "a signal frame that is not marked as one" if cie.is_signal_frame else "marked as a signal frame"
     if signs_ra and cie.uses_b_key != function.uses_b_key:

@@ -17,10 +17,19 @@ _MAX_BLOCK_EDGES: Final = 1 << 20
 
 
 class FoundState(NamedTuple):
-    """What a section says: the state in force (None: no row is), and the function's attributes."""
+    """What a section says: the state in force (None: no row is), and what of the function's attributes has an effect.
 
-    attributes: Attributes
+    The form of rows has none, nor has the signing key where RA is not signed.
+    """
+
     state: FrameState | None
+    is_signal_frame: bool
+    uses_b_key: bool
+
+    @classmethod
+    def of(cls, state: FrameState | None, *, is_signal_frame: bool, uses_b_key: bool) -> "FoundState":
+        """Return what a state says in a function of these attributes."""
+        return cls(state, is_signal_frame, uses_b_key and state is not None and state.mangled_ra)
 
 
 def function_ends(section: Section) -> list[int]:
@@ -30,17 +39,19 @@ def function_ends(section: Section) -> list[int]:
     return [min(start + size, limit) for start, size, limit in zip(ordered.starts, ordered.sizes, limits, strict=False)]
 
 
-def section_column(section: Section, others: Sequence[int]) -> tuple[RangeMap[int], Sequence[FoundState | None]]:
-    """Return what a section says, as indices of answers by address, and the answers; 0 is None: it has no function.
+def section_column(section: Section, others: Sequence[int], number_of: Callable[[FoundState], int]) -> RangeMap[int]:
+    """Return what a section says at each address, as numbers of answers; 0 is none: it has no function.
 
     The column that it is compared with changes at the addresses `others`.
     """
-    column, answers = RangeMap(0), Distinct[FoundState | None](None)
+    column = RangeMap(0)
 
     # Without this memo, it takes 1.7 times as long for libz3 at -O0.
     @cache
     def answers_of(attributes: Attributes, states: tuple[FrameState | None, ...]) -> list[int]:
-        return [answers.number_of(FoundState(attributes, state)) for state in states]
+        _, is_signal_frame, uses_b_key = attributes
+        found = [FoundState.of(each, is_signal_frame=is_signal_frame, uses_b_key=uses_b_key) for each in states]
+        return list(map(number_of, found))
 
     @cache
     def rows_of(body: FunctionBody) -> tuple[list[int], bool]:
@@ -69,7 +80,7 @@ def section_column(section: Section, others: Sequence[int]) -> tuple[RangeMap[in
             if answer != last:
                 last = held[vaddr] = answer
         column.append(list(held), list(held.values()), end)
-    return column, answers.values
+    return column
 
 
 def _changes(function: Function, version: int, others: Sequence[int]) -> list[int]:
@@ -115,17 +126,14 @@ class LostRow(NamedTuple):
 
 
 def have_same_answers(one: Section, other: Section) -> bool:
-    """Whether two sections of one version give the same answer at every PC: state, signal frame and signing key.
-
-    Where RA is not signed, the key has no effect. Neither has the form of rows, nor how functions are cut.
-    """
+    """Whether two sections of one version give the same answer at every PC, however functions are cut."""
     edges = [*_block_edges(one), *_block_edges(other)]
     if len(edges) > _MAX_BLOCK_EDGES:
         return False
     points = sorted(set(edges))
-    (ours, our_answers), (theirs, their_answers) = section_column(one, points), section_column(other, points)
-    pairs = {(here, there) for _, _, here, there in walk_both(ours, theirs)}
-    return all(_effect(our_answers[here]) == _effect(their_answers[there]) for here, there in pairs)
+    number_of = Distinct[FoundState | None](None).number_of
+    columns = section_column(one, points, number_of), section_column(other, points, number_of)
+    return all(here == there for _, _, here, there in walk_both(*columns))
 
 
 def _block_edges(section: Section) -> Iterator[int]:
@@ -143,13 +151,6 @@ def _block_edges(section: Section) -> Iterator[int]:
             yield from islice((block + delta for block in blocks for delta in deltas), _MAX_BLOCK_EDGES)
 
 
-def _effect(answer: FoundState | None) -> tuple[object, ...] | None:
-    if answer is None:
-        return None
-    (_, is_signal_frame, uses_b_key), state = answer
-    return state, is_signal_frame, uses_b_key and state is not None and state.mangled_ra
-
-
 def first_lost_row(
     old: Section, new: Section, is_code: Callable[[int], bool], ends: Sequence[Span] = ()
 ) -> LostRow | None:
@@ -158,10 +159,11 @@ def first_lost_row(
     Where the row of `old` ends the walk (RA is undefined), that of `new` has to do so, too. Otherwise they may differ:
     each is compared with the CFI for itself. In `ends`, walks end, and a row of `old` that goes on is none to be kept.
     """
-    found, found_answers = section_column(new, section_column(old, ())[0].starts)
-    wanted, wanted_answers = section_column(old, found.starts)
+    answers = Distinct[FoundState | None](None)
+    found = section_column(new, section_column(old, (), answers.number_of).starts, answers.number_of)
+    wanted = section_column(old, found.starts, answers.number_of)
     for vaddr, _, here, there in walk_both(wanted, found):
-        state, other = (answer and answer.state for answer in (wanted_answers[here], found_answers[there]))
+        state, other = (answer and answer.state for answer in (answers.values[here], answers.values[there]))
         is_lost = state is not None and (other is None or (state.cfa is None and other.cfa is not None))
         if (
             state is not None

@@ -5,7 +5,7 @@ DWARF's rows are read here and nowhere else in verification.
 """
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import pairwise
 from typing import Final, Literal, NamedTuple
@@ -20,6 +20,7 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.range_map import Distinct, RangeMap, Span, holder_of, united
 from cfi2sframe.sframe.model import FrameState
 from cfi2sframe.verification.code import StubRows
+from cfi2sframe.verification.section_column import FoundState
 
 #: A row is compared with at most so many FDEs of its address. Linkers produce two or three; a hostile file may have
 #: thousands, and comparing all of them at each of their edges would be quadratic.
@@ -91,23 +92,56 @@ def fdes_with_code(entries: CfiEntries, image: ElfImage) -> list[Fde]:
     return sorted(found)
 
 
+class Numbers:
+    """Numbers of claims and answers; 0 is `NOTHING`, and no answer.
+
+    A claim with which an answer is known to agree (`answer_to`) has the answer's number, so agreement is seen without
+    looking at either. Claims that have one number agree with the same answers.
+    """
+
+    def __init__(self, answer_to: Callable[[Claim], FoundState | None]) -> None:
+        self._answer_to = answer_to
+        self._distinct = Distinct[Claim | FoundState | None](None)
+        self._of_claims: dict[Claim, int] = {}
+        #: The first claim of each number.
+        self.claims: dict[int, Claim] = {0: NOTHING}
+
+    def of_claim(self, claim: Claim) -> int:
+        """Return the number of a claim."""
+        number = self._of_claims.get(claim)
+        if number is None:
+            number = self._of_claims[claim] = self._distinct.number_of(self._answer_to(claim) or claim)
+            self.claims.setdefault(number, claim)
+        return number
+
+    def of_answer(self, answer: FoundState) -> int:
+        """Return the number of an answer."""
+        return self._distinct.number_of(answer)
+
+    def answer(self, number: int) -> FoundState | None:
+        """Return the answer that has a number, or None."""
+        found = self._distinct.values[number]
+        return found if isinstance(found, FoundState) else None
+
+
 def truth_column(
     entries: CfiEntries,
     fdes: Sequence[Fde],
     padding_ends: Mapping[int, int],
     stubs: Iterable[StubRows],
+    numbers: Numbers,
     arch: Arch,
-) -> tuple[RangeMap[int], Sequence[Claim]]:
-    """Return what FDEs and stubs claim, as indices of claims by address, and the claims; 0 is `NOTHING`.
+) -> RangeMap[int]:
+    """Return what FDEs and stubs claim at each address, as numbers.
 
     The last row of an FDE is claimed over the padding after it, too.
     """
-    column, claims = RangeMap(0), Distinct(NOTHING)
+    column = RangeMap(0)
 
     # Few lists of rows are distinct.
     @cache
     def claims_of(cie: DwarfCie, states: tuple[RowState, ...], evidence: Evidence) -> list[int]:
-        return [claims.number_of(Claim(((cie, row),), evidence=evidence)) for row in states]
+        return [numbers.of_claim(Claim(((cie, row),), evidence=evidence)) for row in states]
 
     program_of = entries.program_of
     evidence_of: dict[int, Evidence] = {
@@ -123,20 +157,20 @@ def truth_column(
             deltas, claimed = programs[program_of[entry]]
             starts = [start + delta for delta in deltas]
         else:
-            starts, claimed, end = _overlapping(claims, entries, cluster, evidence_of)
+            starts, claimed, end = _overlapping(numbers, entries, cluster, evidence_of)
         column.append(starts, claimed, padding_ends.get(end, end))
-    _evaluate_at_pcs(column, claims, arch)
+    _evaluate_at_pcs(column, numbers, arch)
     for start, end, state, _ in stubs:
         if state is not None:
-            column.put([start], [claims.number_of(Claim(state=state, evidence="plt_code"))], end)
+            column.put([start], [numbers.of_claim(Claim(state=state, evidence="plt_code"))], end)
             continue
         vaddr = start
         while vaddr < end:
             _, following, claim = column.range_at(vaddr)
             if not claim:
-                column.put([vaddr], [claims.number_of(UNJUDGED)], min(following, end))
+                column.put([vaddr], [numbers.of_claim(UNJUDGED)], min(following, end))
             vaddr = following
-    return column, claims.values
+    return column
 
 
 def _clusters(fdes: Sequence[Fde]) -> Iterator[list[Fde]]:
@@ -154,7 +188,7 @@ def _clusters(fdes: Sequence[Fde]) -> Iterator[list[Fde]]:
 
 
 def _overlapping(
-    claims: Distinct[Claim], entries: CfiEntries, fdes: Sequence[Fde], evidence_of: Mapping[int, Evidence]
+    numbers: Numbers, entries: CfiEntries, fdes: Sequence[Fde], evidence_of: Mapping[int, Evidence]
 ) -> tuple[list[int], list[int], int]:
     """Return what FDEs that overlap, sorted by start, claim: addresses, the indices of claims, and where they end.
 
@@ -186,22 +220,22 @@ def _overlapping(
                 for fde, program in zip(best, programs, strict=True)
             ]
             evidence = evidence_of.get(entries.program_of[best[0].entry], "cfi")
-            claimed.append(claims.number_of(Claim(tuple(rows), fdes=best, evidence=evidence)))
+            claimed.append(numbers.of_claim(Claim(tuple(rows), fdes=best, evidence=evidence)))
     return starts, claimed, max(fde.end for fde in fdes)
 
 
-def _evaluate_at_pcs(column: RangeMap[int], claims: Distinct[Claim], arch: Arch) -> None:
+def _evaluate_at_pcs(column: RangeMap[int], numbers: Numbers, arch: Arch) -> None:
     """Give a CFA that depends on the PC its value at each address: that of a linker's PLT."""
     known: dict[int, tuple[int, list[tuple[int, int]]]] = {}
     # Thousands of rows may have one expression.
     rules_of = cache(partial(rules_by_pc, arch=arch))
-    for index, claim in enumerate(list(claims.values)):
+    for index, claim in list(numbers.claims.items()):
         found = rules_of(claim.rows[0][1].cfa) if len(claim.rows) == 1 else None
         if found is not None:
             ((cie, row),) = claim.rows
             rows = [((cie, row._replace(cfa=rule)),) for rule in found.rules]
             evaluated = [claim._replace(rows=each, evidence="plt_cfi") for each in rows]
-            known[index] = found.size, list(zip(found.deltas, map(claims.number_of, evaluated), strict=True))
+            known[index] = found.size, list(zip(found.deltas, map(numbers.of_claim, evaluated), strict=True))
     places = [place for place, index in enumerate(column.values) if index in known] if known else ()
     for start, end, index in [column.range_at(column.starts[place]) for place in places]:
         column.put(*_repeated(start, end, 0, *known[index]), end)

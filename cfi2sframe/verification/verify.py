@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import Final, Literal, NamedTuple
 
 from cfi2sframe.abi import Arch
+from cfi2sframe.constants.sframe import SFRAME_VERSION_3
 from cfi2sframe.dwarf.fdes import CfiEntries
 from cfi2sframe.dwarf.rules import RowState
 from cfi2sframe.elf.image import ElfImage
@@ -28,7 +29,7 @@ from cfi2sframe.verification.reader_checks import Breaches
 from cfi2sframe.verification.readers import refused_functions, unmet_demands
 from cfi2sframe.verification.row_difference import attribute_difference, row_difference
 from cfi2sframe.verification.section_column import FoundState, function_ends, section_column
-from cfi2sframe.verification.truth import NOTHING, UNJUDGED, Claim, Fde, Judged, fdes_with_code, truth_column
+from cfi2sframe.verification.truth import NOTHING, UNJUDGED, Claim, Fde, Judged, Numbers, fdes_with_code, truth_column
 
 Kind = Literal["wrong", "missing", "extra", "invariant", "unusual"]
 
@@ -131,22 +132,31 @@ def verify_section(image: ElfImage, entries: CfiEntries, section: Section, asked
     padding = _padding_after(fdes, image)
     held = [(start, padding.get(end, end)) for start, _, end in fdes]
     stubs = [] if image.is_relocatable else stub_rows(image, section, held)
-    claimed, claims = truth_column(entries, fdes, padding, stubs, image.arch)
-    found, answers = section_column(section, claimed.starts)
+    errata = section.errata if asked.errata is None else asked.errata
+    limits = _Limits(image, entries, section.version, asked._replace(errata=errata))
+    numbers = Numbers(limits.answer_to)
+    claimed = truth_column(entries, fdes, padding, stubs, numbers, image.arch)
+    found = section_column(section, claimed.starts, numbers.of_answer)
 
-    counts = Counter(map(itemgetter(2, 3), walk_both(claimed, found)))
+    point_count = 0
+    unlike: list[tuple[int, int, int, int]] = []
+    for step in walk_both(claimed, found):
+        _, _, claim, answer = step
+        if claim != answer:
+            unlike.append(step)
+        elif claim:
+            point_count += 1
+    counts = Counter(map(itemgetter(2, 3), unlike))
     problems = {
         (claim, answer): problem
         for claim, answer in counts
-        if any(problem := _problems(claims[claim], answers[answer], image.arch, section.version))
+        if any(problem := limits.problems(numbers.claims[claim], numbers.answer(answer)))
     }
     mismatches = [
-        _Mismatch(start, end, claims[claim], answers[answer], problems[claim, answer])
-        for start, end, claim, answer in (walk_both(claimed, found) if problems else ())
+        _Mismatch(start, end, numbers.claims[claim], numbers.answer(answer), problems[claim, answer])
+        for start, end, claim, answer in unlike
         if (claim, answer) in problems
     ]
-    errata = section.errata if asked.errata is None else asked.errata
-    limits = _Limits(image, entries, section.version, asked._replace(errata=errata))
     gaps = [Span(*each) for each in padding.items()]
     in_gaps = {Span(*m[:2]): holder_of(gaps, Span(*m[:2])) for m in mismatches if m.answer is None}
     lacking = [m for m in mismatches if m.answer is None and in_gaps[Span(*m[:2])] is None]
@@ -161,10 +171,11 @@ def verify_section(image: ElfImage, entries: CfiEntries, section: Section, asked
     if asked.version not in (None, section.version):
         broken.append(Difference("invariant", 0, f"version {section.version}, not {asked.version}"))
     differences = _ordered([*broken, *absent, *extra, *wrong])
-    judged = Counter[str]()
+    # The claims of other evidence have numbers of their own.
+    judged = Counter[str](cfi=point_count)
     for (claim, answer), count in counts.items():
         if claim and answer:
-            judged[claims[claim].evidence] += count
+            judged[numbers.claims[claim].evidence] += count
     counted_by = Judged(**judged)
     function_count = _function_count(fdes, stubs)
     notes = _ordered(unusual)
@@ -235,26 +246,6 @@ def _function_count(fdes: Sequence[Fde], stubs: Sequence[StubRows]) -> int:
     return len(fdes) - sum(fde.end <= end for some, end in near for fde in some)
 
 
-def _problems(claim: Claim, answer: FoundState | None, arch: Arch, version: int) -> _Problems:
-    if claim is UNJUDGED:
-        return _Problems()
-    if answer is None:
-        return _Problems() if claim is NOTHING else _NO_FUNCTION
-    if claim is NOTHING:
-        return _NO_CLAIM
-    attributes, state = answer
-    if claim.state is not None:
-        if state == claim.state:
-            return _Problems()
-        texts = (_state_text(one, arch) for one in (claim.state, state))
-        return _Problems(("the stub has {}, the row has {}".format(*texts),))
-    # A key has an effect only where the RA is signed, and assemblers differ in it elsewhere.
-    signs_ra = state is not None and state.mangled_ra
-    rows = [row_difference(row, state, arch) for _, row in claim.rows]
-    functions = [attribute_difference(cie, attributes, version, signs_ra=signs_ra) for cie, _ in claim.rows]
-    return _Problems(_unless_one_agrees(rows), _unless_one_agrees(functions))
-
-
 def _unless_one_agrees(problems: Sequence[str | None]) -> tuple[str, ...]:
     return () if None in problems else tuple([problem for problem in problems if problem is not None])
 
@@ -298,6 +289,36 @@ class _Limits:
     def __init__(self, image: ElfImage, entries: CfiEntries, version: int, asked: Asked) -> None:
         self._image, self._entries, self._version, self.asked = image, entries, version, asked
         self._rows: dict[RowState, Row | None] = {}
+
+    def problems(self, claim: Claim, answer: FoundState | None) -> _Problems:
+        """Return how an answer differs from a claim."""
+        if claim is UNJUDGED:
+            return _Problems()
+        if answer is None:
+            return _Problems() if claim is NOTHING else _NO_FUNCTION
+        if claim is NOTHING:
+            return _NO_CLAIM
+        state, arch = answer.state, self._image.arch
+        if claim.state is not None:
+            if state == claim.state:
+                return _Problems()
+            texts = (_state_text(one, arch) for one in (claim.state, state))
+            return _Problems(("the stub has {}, the row has {}".format(*texts),))
+        rows = [row_difference(row, state, arch) for _, row in claim.rows]
+        functions = [attribute_difference(cie, answer, self._version) for cie, _ in claim.rows]
+        return _Problems(_unless_one_agrees(rows), _unless_one_agrees(functions))
+
+    def answer_to(self, claim: Claim) -> FoundState | None:
+        """Return the one answer that agrees with a claim of one FDE, if the version has it; None for other claims."""
+        if len(claim.rows) != 1 or claim.fdes or claim.evidence != "cfi":
+            return None
+        ((cie, row),) = claim.rows
+        made = self.row(row)
+        if made is None:
+            return None
+        is_signal_frame = cie.is_signal_frame and self._version >= SFRAME_VERSION_3
+        answer = FoundState.of(made.state, is_signal_frame=is_signal_frame, uses_b_key=cie.uses_b_key)
+        return None if any(self.problems(claim, answer)) else answer
 
     def row(self, row: RowState) -> Row | None:
         """Return the row that the version has for one of the DWARF table; None where it has none."""
