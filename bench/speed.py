@@ -2,17 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure what sections cost: to assembler and linker, by size of file, and in a tree of programs.
 
-speed.py [--rounds N] [--binutils FOLDER] [--functions N] [FILE...]
+speed.py [--rounds N] [--binutils FOLDER] [--functions N] [--before PYTHON] [--source FILE.c] [FILE...]
 
+- Share (with `--source`, as sqlite3.c): of CPU seconds to compile and link one large file of C as a library.
 - Build: what `as --gsframe` and ld's merge add to the build of a library of generated C, to what cfi2sframe takes for
   the linked library, placed and verified, with stubs; and what `cfi2sframe-as` adds to the build of its objects.
-- Files (default: some of this machine): raw with -O1 and -O2, and placed and verified.
+- Files (default: some of this machine): raw with -O1 and -O2, and placed and verified; with `--before`, the ratio to
+  the release that is installed for another interpreter.
 - Tree: copies of programs of /usr/bin, converted in place by one process and by two.
 - Again: the first run and the second, which changes nothing, also with `--check`, over two large files, over a root of
   programs and libraries, and by the trigger of dpkg there.
 
 Seconds are of CPU, user and system, except in the tree. Ways alternate, A B A B: load of other programs slows all of
-them. Figures are medians over the rounds, ratios those of each round. Python's .pyc files are warm.
+them. Figures are medians over the rounds, ratios those of each round, but for `--before` those of minima, which other
+programs disturb least. Python's .pyc files are warm.
 """
 
 from __future__ import annotations
@@ -80,6 +83,9 @@ def run(command: list[str], folder: Path) -> Cost:
     """Run a command in a folder, without its output. Ends the script when it fails."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": str(folder / "cache")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    if command[0] != sys.executable:
+        # Another interpreter has its own release.
+        environment.pop("PYTHONPATH")
     null = subprocess.DEVNULL
     begin = time.perf_counter()
     process = subprocess.Popen(command, stdin=null, stdout=null, stderr=null, cwd=folder, env=environment)
@@ -152,21 +158,43 @@ def section_size(path: Path) -> int:
     return next(int(line.split("]", 1)[1].split()[4], 16) for line in lines if " .sframe " in line)
 
 
-def measure_files(paths: list[Path], rounds: int) -> None:
-    """Print a row for each file."""
-    print("| file | FDEs | .eh_frame, MB | -O1 | -O2 | placed, verified: microseconds an FDE | s a MB | KiB an FDE |")
-    print(f"|---|{'---:|' * 7}", flush=True)
+def measure_share(source: Path, rounds: int) -> None:
+    """Print what a section costs, as a share of what compiler and linker take for the library of one source."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        build = ["cc", "-O2", "-fPIC", "-shared", "-o", "library", str(source)]
+        convert_it = [*OURS, "library", "--replace", "-o", "out"]
+        costs = [(run(build, folder).cpu, run(convert_it, folder).cpu) for _ in range(rounds)]
+        built, made = map(min, zip(*costs, strict=True))
+        share = f"a section {made:.2f}, {100 * made / built:.1f} % of it"
+        print(f"{source.name}: compiler and linker take {built:.1f} s, {share} (minima).\n", flush=True)
+
+
+def measure_files(paths: list[Path], rounds: int, before: str | None) -> None:
+    """Print a row for each file; `before` is an interpreter that has an older release."""
+    print(
+        "| file | FDEs | .eh_frame, MB | -O1 | -O2 | placed, verified: microseconds an FDE | s a MB | KiB an FDE |",
+        end="",
+    )
+    print(" to before |" if before else "")
+    print(f"|---|{'---:|' * (8 if before else 7)}", flush=True)
+    ways = [[*OURS, *way] for way in WAYS] + ([[before, *OURS[1:], *WAYS[-1]]] if before else [])
     with tempfile.TemporaryDirectory() as name:
         for path in paths:
             cfi = convert(path, level=0).cfi
             count, size = len(cfi.entries), sum(section.size for section in cfi.sections) / 1e6
-            runs = [[run([*OURS, str(path), *way], Path(name)) for way in WAYS] for _ in range(rounds + 1)][1:]
+            runs = [[run([*way, str(path)], Path(name)) for way in ways] for _ in range(rounds + 1)][1:]
+            columns = list(zip(*runs, strict=True))
             figures = " | ".join(
-                f"{1e6 * median(cost.cpu for cost in way) / count:.1f}" for way in zip(*runs, strict=True)
+                f"{1e6 * median(cost.cpu for cost in way) / count:.1f}" for way in columns[: len(WAYS)]
             )
-            jobs = [each[-1] for each in runs]
+            jobs = columns[len(WAYS) - 1]
             per_mb, peak = median(cost.cpu for cost in jobs) / size, max(cost.peak for cost in jobs) / count
-            print(f"| {path.name} | {count:,} | {size:.2f} | {figures} | {per_mb:.2f} | {peak:.1f} |", flush=True)
+            least = [min(cost.cpu for cost in way) for way in columns[len(WAYS) - 1 :]]
+            ratio = f" {least[0] / least[1]:.2f} |" if before else ""
+            print(
+                f"| {path.name} | {count:,} | {size:.2f} | {figures} | {per_mb:.2f} | {peak:.1f} |{ratio}", flush=True
+            )
 
 
 def measure_tree(rounds: int) -> None:
@@ -232,15 +260,21 @@ def main() -> int:
     parser.add_argument("files", metavar="FILE", nargs="*", type=Path)
     parser.add_argument("--rounds", type=int, default=5, help="runs of each command that count (default: 5)")
     parser.add_argument("--functions", type=int, default=16_000, help="of the generated library (default: 16000)")
+    parser.add_argument("--before", metavar="PYTHON", help="an interpreter with an older release, to compare with")
+    parser.add_argument(
+        "--source", metavar="FILE.c", type=Path, help="a large file of C, to print the share of its build"
+    )
     parser.add_argument("--binutils", type=Path, default=ROOT / "build/oracles/sid/bin", help="2.46 or newer")
     arguments = parser.parse_args()
     if not (arguments.binutils / "as").exists():
         sys.exit(f"speed: no assembler in {arguments.binutils}; get it with: make oracles")
     print(f"Python {sys.version.split()[0]} ({os.path.realpath(sys.executable)}), .pyc files warm\n", flush=True)
+    if arguments.source is not None:
+        measure_share(arguments.source.resolve(), arguments.rounds)
     if not arguments.files:
         measure_build(arguments.binutils.resolve(), arguments.functions, arguments.rounds)
     paths = [path for each in FILES for path in Path("/usr").glob(each)]
-    measure_files([path.resolve() for path in arguments.files or paths], arguments.rounds)
+    measure_files([path.resolve() for path in arguments.files or paths], arguments.rounds, arguments.before)
     if not arguments.files:
         measure_tree(arguments.rounds)
         measure_again(arguments.rounds)
