@@ -3,10 +3,15 @@
 
 import json
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
+from cfi2sframe import api
 from cfi2sframe.abi import AMD64
+from cfi2sframe.cli import main
 from tests.support.cli import PUSH, SECTION, run
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import linked_file, object_file, push_fp
@@ -34,6 +39,25 @@ def test_the_section_may_come_from_a_pipe(good: Path, raw: Path, tmp_path: Path)
     assert (status, out) == (2, b"")
     assert err[0].endswith("- after FILE is SECTION, and does not begin like an SFrame section")
     assert run("verify", "--would-be", good, "-", stdin=good.read_bytes()) == (0, b"", ())
+
+
+def test_what_a_reader_would_do_is_asked_of_the_section_that_is_compared(
+    good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made once, and decoded once by the reader's condition, once to be judged and compared."""
+    calls: list[str] = []
+
+    def counted(name: str, real: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object, **keywords: object) -> object:
+            calls.append(name)
+            return real(*arguments, **keywords)
+
+        return call
+
+    for name in ("convert_image", "read_section"):
+        monkeypatch.setattr(api, name, counted(name, getattr(api, name)))
+    assert main(["verify", "--would-be", "--for", "kernel", str(good)]) == 0
+    assert sorted(calls) == ["convert_image", "read_section", "read_section"]
 
 
 def test_what_is_unusual_is_printed_on_request(good: Path, raw: Path) -> None:
