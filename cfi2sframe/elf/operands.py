@@ -81,8 +81,8 @@ class Amd64Code:
     def _ways(self, place: int, pattern: str) -> Iterator[tuple[int, bool] | None]:
         """Yield what instructions may be over a place: the end of each, and whether its operands match a pattern.
 
-        None where one that is not known may be there: among data, the bytes before an instruction are none, and mislead.
-        Raises `InputError` where capstone cannot be loaded.
+        None where one that is not known may be there: among data, the bytes before an instruction mislead. Raises
+        `InputError` where capstone cannot be loaded.
         """
         if self.image.code_range_of(place) is None:
             if not self.drops_ways:
