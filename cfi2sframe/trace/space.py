@@ -176,6 +176,10 @@ class AddressSpace:
         vdso = [FileMapping(start, start + PAGE_SIZE, 0, _VDSO) for start in starts]
         self._mappings = sorted([*snapshot.mappings, *vdso])
         self._opened: dict[str, list[Module]] = {}
+        #: By path, the addresses at which the file's first byte would be, by each of its mappings.
+        self._distances: dict[str, set[int]] = {}
+        for mapping in self._mappings:
+            self._distances.setdefault(mapping.path, set()).add(mapping.start - mapping.file_offset)
 
     @property
     def modules(self) -> list[Module]:
@@ -230,10 +234,7 @@ class AddressSpace:
         image = file.image
         if image.arch != self.snapshot.arch:
             raise InputError(f"the file is for {image.arch.name}")
-        first = _first_load(image.segments)
-        if first is None or not 0 <= first.file_offset - mapping.file_offset < mapping.end - mapping.start:
-            raise InputError("none of its mappings is the start of the program")
-        bias = mapping.start + first.file_offset - mapping.file_offset - first.vaddr
+        bias = self._bias_of(image, mapping)
         module = Module(mapping.start, image.end_of_segments() + bias, mapping.path, file, bias)
         for segment in image.segments:
             notes = image.bytes_at(segment.vaddr, segment.file_size) if segment.type == PT_NOTE else None
@@ -242,6 +243,25 @@ class AddressSpace:
                 problem = "another build was mapped: the file's notes (build-id) are not those in memory; see --sysroot"
                 return module._replace(file=None, note=problem)
         return module
+
+    def _bias_of(self, image: ElfImage, mapping: FileMapping) -> int:
+        """Return the bias of the module that begins with a mapping. Raises `InputError`.
+
+        Profilers list executable mappings alone, and segments may share a page of the file. So of the segments that the
+        mapping may begin with, it is the one by which most segments are found where the file's mappings are; of
+        several, one with code.
+        """
+        found = self._distances[mapping.path]
+        slopes = {p.vaddr - p.file_offset for p in image.loads}
+        ranks: list[tuple[int, int, int]] = []
+        for p in image.loads:
+            page_size = max(p.alignment, PAGE_SIZE)
+            if p.file_offset // page_size * page_size <= mapping.file_offset < p.file_offset + p.file_size:
+                bias = mapping.start - mapping.file_offset - (p.vaddr - p.file_offset)
+                ranks.append((sum(slope + bias in found for slope in slopes), p.flags & PF_X, bias))
+        if not ranks:
+            raise InputError("none of its mappings holds a segment of the program")
+        return max(ranks)[2]
 
     def _is_build_of(self, image: ElfImage, start: int, bias: int) -> bool:
         """Whether the headers in memory lead to the build-id of a file, and to its code.
