@@ -44,6 +44,8 @@ AARCH64_LE: Final = Arch(
     prologue_step=4,
     # nop; udf 0; brk 0 and 1.
     fill=rb"(?:\x1f\x20\x03\xd5|\x00{4}|[\x00\x20]\x00\x20\xd4)++",
+    # bl; blr and, with authentication, blraa and others.
+    call=rb"...[\x94-\x97]|..\x3f[\xd6\xd7]",
     skip=None,
     pc32_relocation=R_AARCH64_PREL32,
     pc64_relocation=R_AARCH64_PREL64,
@@ -64,6 +66,8 @@ AARCH64_LE: Final = Arch(
     signal_words=_SAVED_WORDS,
     # mov x8, #139; svc #0. siginfo (128), the ucontext up to its mcontext (176), the fault's address.
     signal_returns=(SignalReturn(bytes.fromhex("681180d2010000d4"), 128 + 176 + 8),),
+    # enum perf_event_arm_regs
+    perf_words=_SAVED_WORDS,
     has_signal_rows=False,
 )
 AARCH64_BE: Final = AARCH64_LE._replace(name="AArch64 BE", byte_order=">", abi_id=SFRAME_ABI_AARCH64_ENDIAN_BIG)

@@ -20,6 +20,10 @@ _NOP_OPERAND: Final = (
     rb"(?:[\x00-\x03\x06\x07\xc0-\xc7]|\x04(?:[^\x05\x0d\x15\x1d\x25\x2d\x35\x3d]|[\x05\x0d\x15\x1d\x25\x2d\x35\x3d].{4})"
     rb"|\x05.{4}|[\x40-\x43\x45-\x47].|\x44..|[\x80-\x83\x85-\x87].{4}|\x84.{5})"
 )
+#: The same of `call`, whose register field is 2.
+_CALL_OPERAND: Final = (
+    rb"(?:[\x10-\x13\x16\x17]|\x14.(?:.{4})?|\x15.{4}|[\x50-\x53\x55-\x57].|\x54..|[\x90-\x93\x95-\x97].{4}|\x94.{5})"
+)
 
 
 AMD64: Final = Arch(
@@ -51,6 +55,8 @@ AMD64: Final = Arch(
     prologue_step=2,
     # nop of 1 to 15 bytes, with prefixes of operand size and of CS; int3; zeros.
     fill=rb"(?:[\x66\x2e]{0,13}(?:\x90|\x0f\x1f" + _NOP_OPERAND + rb")|\xcc|\x00)++",
+    # call rel32; call *register; call *memory; with a REX prefix.
+    call=rb"\xe8.{4}|\x41?\xff[\xd0-\xd7]|[\x40-\x43]?\xff" + _CALL_OPERAND,
     skip=(b"\xe9", b"\x90"),
     pc32_relocation=R_X86_64_PC32,
     pc64_relocation=R_X86_64_PC64,
@@ -78,5 +84,7 @@ AMD64: Final = Arch(
         SignalReturn(bytes.fromhex("48c7c00f0000000f05"), 40),  # mov $15, %rax; syscall
         SignalReturn(bytes.fromhex("b80f0000000f05"), 40),  # mov $15, %eax; syscall
     ),
+    # enum perf_event_x86_regs
+    perf_words=(0, 3, 2, 1, 4, 5, 6, 7, SAVED_PC, *(UNUSED,) * 7, *range(8, 16)),
     has_signal_rows=True,
 )

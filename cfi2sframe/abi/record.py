@@ -66,6 +66,8 @@ class Arch(NamedTuple):
     """A regular expression: what fills the space before an aligned address, the compilers' and assemblers' nops and
     what the linkers GNU ld, gold, lld and mold put between input sections. Each instruction can be read in one way, so
     the repetition is possessive: what may be undone takes 100 bytes of memory for each byte of code."""
+    call: bytes
+    """A regular expression: an instruction that calls."""
     skip: tuple[bytes, bytes] | None
     """The opcode of the jump over the rest (a distance of 32 bits) by which gold begins long padding, and its nops."""
 
@@ -96,6 +98,8 @@ class Arch(NamedTuple):
     signal_words: tuple[int, ...]
     """The same of what a signal handler returns to."""
     signal_returns: tuple[SignalReturn, ...]
+    perf_words: tuple[int, ...]
+    """The same of perf's numbers of a sample's registers (asm/perf_regs.h)."""
     has_signal_rows: bool
     """Whether rows can describe these: elsewhere they lack the RA's register, or give a wrong SP."""
 

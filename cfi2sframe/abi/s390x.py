@@ -49,6 +49,8 @@ S390X: Final = Arch(
     prologue_step=6,
     # Branches that are never taken (bcr 0, bc 0, brc 0, brcl 0); zeros.
     fill=rb"(?:\x07[\x00-\x0f]|\x47[\x00-\x0f]..|\xa7\x04..|\xc0\x04.{4}|\x00\x00)++",
+    # basr, bas, bras and brasl, whose RA goes to r14.
+    call=rb"\x0d[\xe0-\xef]|\x4d[\xe0-\xef]..|\xa7\xe5..|\xc0\xe5.{4}",
     skip=None,
     pc32_relocation=R_390_PC32,
     pc64_relocation=R_390_PC64,
@@ -76,5 +78,7 @@ S390X: Final = Arch(
         # svc 119, of a handler without SA_SIGINFO. Save area (160), old mask (8).
         SignalReturn(b"\x0a\x77", 160 + 8, is_pointer=True),
     ),
+    # enum perf_event_s390_regs
+    perf_words=(*range(16), *_FLOATS, UNUSED, SAVED_PC),
     has_signal_rows=False,
 )

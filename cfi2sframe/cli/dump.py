@@ -22,6 +22,7 @@ from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.sframe.dump import Shown, dump_json, dump_text
 from cfi2sframe.sframe.read import read_damaged
 from cfi2sframe.text import printable
+from cfi2sframe.trace.names import functions_of
 from cfi2sframe.trace.space import ModuleFile
 
 
@@ -118,8 +119,7 @@ def _shown_in(image: ElfImage | None, wanted: Sequence[str]) -> Shown:
 
     If any are `wanted`, only functions with these names, or at these addresses as they are shown.
     """
-    found = {} if image is None else image.functions()
-    functions = sorted((vaddr, symbol.size, symbol.name) for vaddr, symbol in found.items())
+    functions = [] if image is None else functions_of(image)
     names = readable_names(name for _, _, name in functions)
     spans = [(vaddr, size) for vaddr, size, each in functions if {each, names.get(each)}.intersection(wanted)]
     addresses = [address(text) for text in wanted if text[:1].isdigit()]

@@ -4,7 +4,7 @@
 import argparse
 import os
 
-from cfi2sframe.cli.messages import EXIT_SUCCESS, PROGRAM
+from cfi2sframe.cli.messages import EXIT_SUCCESS, PROGRAM, say
 from cfi2sframe.cli.options import add_option, add_source, add_version, debug_file_of, positive
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.cli.results import add_output, printing_of
@@ -77,6 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
                 traced = trace_core(data, store=store, sysroot=arguments.sysroot, **chosen)
             origin = {"file": name} if name else {"pid": pid}
             text = f"{traced}\n" if printing.format == "text" else traced.json(schema=SCHEMA_VERSION, **origin)
+    if traced.space.snapshot.warning:
+        say("warning", traced.space.snapshot.warning, name or "")
     with printing.open() as out:
         out.write(text)
     return EXIT_SUCCESS

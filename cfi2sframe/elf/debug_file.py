@@ -16,7 +16,7 @@ from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.headers import Buffer, ByteOrder
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.load import open_regular, read_open, stored_size
+from cfi2sframe.elf.load import in_root, open_regular, read_open, stored_size
 from cfi2sframe.elf.notes import parse_notes
 from cfi2sframe.errors import InputError, checked_path, reason_of
 from cfi2sframe.process.guard import part
@@ -83,10 +83,15 @@ def find_debug_file(image: ElfImage, where: str | os.PathLike[str], root: str = 
 
 def _candidates(image: ElfImage, where: str, root: str) -> Iterator[tuple[str, str]]:
     """Yield the paths at which gdb looks for the debug file of a file, each with the root that it is below."""
-    folder, top = (_SYSTEM_FOLDER, root) if where == AUTO else (where, "")
+    folder = _SYSTEM_FOLDER if where == AUTO else where
+
+    def in_folder(*names: str) -> tuple[str, str]:
+        path = os.path.join(folder, *names)
+        return (path, root) if where == AUTO else in_root(path, root)
+
     build_id = build_id_of(image).hex()
     if build_id:
-        yield os.path.join(folder, ".build-id", build_id[:2], f"{build_id[2:]}.debug"), top
+        yield in_folder(".build-id", build_id[:2], f"{build_id[2:]}.debug")
     link = _debug_link(image)
     # By its format, the name has no directories.
     if link is not None and os.sep not in link.name:
@@ -94,7 +99,7 @@ def _candidates(image: ElfImage, where: str, root: str) -> Iterator[tuple[str, s
         own = os.path.dirname(os.path.abspath(image.name) if root else os.path.realpath(image.name))
         yield os.path.join(own, link.name), root
         yield os.path.join(own, ".debug", link.name), root
-        yield os.path.join(folder, own.lstrip(os.sep), link.name), top
+        yield in_folder(own.lstrip(os.sep), link.name)
 
 
 def _open(path: str, root: str = "") -> ElfImage:

@@ -88,6 +88,12 @@ def open_regular(path: str, root: str = "") -> int:
         os.close(descriptor)
 
 
+def in_root(path: str, root: str) -> tuple[str, str]:
+    """Return path and root for `open_regular`: a path that is not below a root is opened as it is."""
+    own, whole = os.path.abspath(root).rstrip(os.sep) + os.sep, os.path.abspath(path)
+    return (os.sep + whole.removeprefix(own), root) if root and whole.startswith(own) else (path, "")
+
+
 def _open_below(root: str, path: str, flags: int) -> int:
     """Open a folder or a regular file as `open_regular` does. Raises `OSError`, `InputError`."""
     opened = [os.open(root, flags | os.O_DIRECTORY)]

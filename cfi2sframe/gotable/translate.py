@@ -75,6 +75,28 @@ def go_table_cfi(image: ElfImage, table: GoTable) -> FunctionTable:
     return _Translation(image, table).section()
 
 
+def go_functions(table: GoTable) -> dict[int, tuple[int, str]]:
+    """Return sizes in bytes and names of a table's functions by address; damaged ones are left out."""
+    found: dict[int, tuple[int, str]] = {}
+    words = struct.Struct(table.byte_order + "III")
+    record = struct.Struct(table.byte_order + "II")
+    for at in range(table.functions_offset, table.functions_offset + 8 * table.function_count, 8):
+        start, offset, end = words.unpack_from(table.data, at)
+        place = table.functions_offset + offset
+        if end > start and place + record.size <= len(table.data):
+            own_start, name = record.unpack_from(table.data, place)
+            if own_start == start:
+                found[table.text_vaddr + start] = (end - start, _name_at(table, name))
+    return found
+
+
+def _name_at(table: GoTable, offset: int) -> str:
+    """Return a name, cut where it is long."""
+    start = table.names_offset + offset
+    name = table.data[start : min(start + _MAX_NAME_SIZE, table.values_offset)].split(b"\0", 1)[0]
+    return name.decode("utf-8", "replace")
+
+
 class _Translation:
     """Makes the CFI of one table; each distinct list of depths is read once."""
 
@@ -162,11 +184,9 @@ class _Translation:
         return kind, found
 
     def _name(self, record_offset: int) -> str:
-        """Return a function's name for reports, cut where it is long."""
-        table = self.table
-        start = table.names_offset + int(struct.unpack_from(table.byte_order + "I", table.data, record_offset + 4)[0])
-        name = table.data[start : min(start + _MAX_NAME_SIZE, table.values_offset)].split(b"\0", 1)[0]
-        return name.decode("utf-8", "replace")
+        """Return the name of a function for reports."""
+        (offset,) = struct.unpack_from(self.table.byte_order + "I", self.table.data, record_offset + 4)
+        return _name_at(self.table, offset)
 
     def _read_rows(self, offset: int, *, is_top: bool) -> _DepthRows | CfiError:
         try:

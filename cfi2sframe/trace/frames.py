@@ -7,6 +7,7 @@ AArch64 no row can restore the register that may have the interrupted function's
 debuggers do, a trace relies on the kernel's record of registers, whose layout is its ABI (`abi`).
 """
 
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -24,9 +25,11 @@ ADDRESS_MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 #: user addresses have 48 bits.
 DEFAULT_PAC_MASK: Final = 0xFFFF_0000_0000_0000
 _WORD_SIZE: Final = 8
+#: The bytes of the longest call (AMD64, by a table that two registers lead to).
+_MAX_CALL_SIZE: Final = 8
 MAX_FRAMES: Final = 100_000
 #: Linux maps nothing below it (vm.mmap_min_addr), so a PC there is a call through a null pointer.
-_NULL_END: Final = 1 << 16
+NULL_END: Final = 1 << 16
 
 #: Types of notes in cores, which are also those of ptrace's register sets.
 NT_PRSTATUS: Final = 1
@@ -36,6 +39,7 @@ NT_PRFPREG: Final = 2
 EndingKind = Literal[
     "outermost",
     "no-module",
+    "no-code",
     "no-row",
     "unusable-module",
     "unknown-register",
@@ -84,7 +88,7 @@ class TraceEntry(NamedTuple):
     """A frame of a trace, and what finds its caller: a row, or at a signal trampoline the kernel's record of registers.
 
     `found` is None at trampolines, and where there is no row; `cfa` also in the last. `is_null_call`: the PC is where
-    a null pointer led to, and the caller where the call has left its return address.
+    a null or wild pointer led to, and the caller where the call has left its return address.
     """
 
     frame: Frame
@@ -143,7 +147,7 @@ def _step(
         if interrupted is not None:
             return TraceEntry(frame, is_trampoline=True), interrupted
     if isinstance(found, Ending):
-        called_from = _caller_of_null(frame, read_memory, arch)
+        called_from = _caller_of_nothing(frame, found, read_memory, arch)
         return TraceEntry(frame, is_null_call=called_from is not None), called_from or found
     caller = caller_of(frame, found, read_memory, pac_mask=pac_mask)
     if isinstance(caller, Ending):
@@ -156,15 +160,27 @@ def _step(
     return TraceEntry(frame, found, (caller.sp - arch.sp_offset_from_cfa) & ADDRESS_MASK), caller
 
 
-def _caller_of_null(frame: Frame, read_memory: ReadMemory, arch: Arch) -> Frame | None:
-    """Return the frame that has called through a null pointer; None where the PC is elsewhere."""
-    if frame.pc >= _NULL_END or frame.is_return_address:
+def _caller_of_nothing(frame: Frame, found: Ending, read_memory: ReadMemory, arch: Arch) -> Frame | None:
+    """Return the frame that has called through a null or wild pointer; None where the PC is elsewhere.
+
+    A wild one leads to where nothing can be executed ("no-code"), and a call precedes the return address.
+    """
+    is_null = frame.pc < NULL_END
+    if frame.is_return_address or not (is_null or found.kind == "no-code"):
         return None
     cfa, ra = frame.sp + arch.entry_cfa_offset, frame.ra
     if arch.fixed_ra_offset:
         data = read_memory(cfa + arch.fixed_ra_offset, _WORD_SIZE)
         ra = None if data is None else int(struct.unpack(arch.byte_order + "Q", data)[0])
-    return Frame(ra, cfa + arch.sp_offset_from_cfa, frame.fp, is_return_address=True) if ra else None
+    if not ra or not (is_null or _follows_call(ra, read_memory, arch)):
+        return None
+    return Frame(ra, cfa + arch.sp_offset_from_cfa, frame.fp, is_return_address=True)
+
+
+def _follows_call(ra: int, read_memory: ReadMemory, arch: Arch) -> bool:
+    """Return whether the instruction before an address is a call."""
+    sizes = range(arch.instruction_alignment, _MAX_CALL_SIZE + 1, arch.instruction_alignment)
+    return any(re.fullmatch(arch.call, read_memory(ra - size, size) or b"", re.DOTALL) for size in sizes)
 
 
 def caller_of(
@@ -234,7 +250,7 @@ def _value(rule: Rule, cfa: int, frame: Frame, read_memory: ReadMemory, arch: Ar
 def topmost_frame(notes: Mapping[int, bytes], arch: Arch) -> Frame | None:
     """Return a thread's frame from its sets of registers; None where that of the general ones is missing or short."""
     words = _words(notes.get(NT_PRSTATUS), arch.thread_words, arch)
-    return _frame(words | _words(notes.get(NT_PRFPREG), arch.float_words, arch), arch) if words else None
+    return frame_of(words | _words(notes.get(NT_PRFPREG), arch.float_words, arch), arch) if words else None
 
 
 def interrupted_frame(frame: Frame, read_memory: ReadMemory, arch: Arch) -> Frame | None:
@@ -248,7 +264,7 @@ def interrupted_frame(frame: Frame, read_memory: ReadMemory, arch: Arch) -> Fram
             if is_pointer:
                 (address,) = struct.unpack(arch.byte_order + "Q", read_memory(address, _WORD_SIZE) or bytes(_WORD_SIZE))
             words = _words(read_memory(address, _WORD_SIZE * len(arch.signal_words)), arch.signal_words, arch)
-            return _frame(words, arch) if words else None
+            return frame_of(words, arch) if words else None
     return None
 
 
@@ -258,7 +274,8 @@ def _words(data: bytes | None, numbers: Sequence[int], arch: Arch) -> dict[int, 
     return dict(zip(numbers, form.unpack_from(data), strict=True)) if data and len(data) >= form.size else {}
 
 
-def _frame(words: dict[int, int], arch: Arch) -> Frame:
+def frame_of(words: dict[int, int], arch: Arch) -> Frame:
+    """Return the frame of a record of the kernel: its words by DWARF number, and `SAVED_PC`."""
     registers = MappingProxyType({number: word for number, word in words.items() if number >= 0})
     ra = None if arch.fixed_ra_offset else registers[arch.ra_register]
     return Frame(words[SAVED_PC], registers[arch.sp_register], registers[arch.fp_register], ra, registers)

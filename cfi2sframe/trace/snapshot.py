@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a trace needs of a core file, or of a live process that is stopped for a moment.
+"""What a trace needs of a core file or a process, and how a live process gives it, stopped for a moment.
 
-Of a process, ptrace(2) gives the registers; its stacks are copied, and memory that it cannot write to is read when it
+Ptrace(2) gives the registers; its stacks are copied, and memory that it cannot write to is read when it
 is needed.
 """
 
@@ -15,16 +15,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
-from itertools import pairwise
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
 from cfi2sframe.abi import Arch, arch_of_elf
-from cfi2sframe.constants.elf import ET_CORE, PT_LOAD, PT_NOTE
-from cfi2sframe.elf.contents import FileData, part_of
-from cfi2sframe.elf.headers import FILE_HEADER_SIZE, FileHeader, machine_name, parse_file_header, parse_program_headers
-from cfi2sframe.elf.notes import parse_notes
+from cfi2sframe.elf.contents import FileData
+from cfi2sframe.elf.headers import FILE_HEADER_SIZE, FileHeader, machine_name, parse_file_header
 from cfi2sframe.errors import ElfError, InputError
 from cfi2sframe.range_map import Span, united
 from cfi2sframe.trace.frames import DEFAULT_PAC_MASK, NT_PRFPREG, NT_PRSTATUS, Frame, ReadMemory, topmost_frame
@@ -32,22 +29,17 @@ from cfi2sframe.trace.frames import DEFAULT_PAC_MASK, NT_PRFPREG, NT_PRSTATUS, F
 _Record = TypeVar("_Record", bound=tuple[object, ...])
 
 PAGE_SIZE: Final = 0x1000
+_BUILD_ID_SIZE: Final = 20
 
-# Types of notes of a core; those of registers are also ptrace's.
-_NT_AUXV: Final = 6
-_NT_ARM_PAC_MASK: Final = 0x406
-_NT_FILE: Final = 0x46494C45
-#: The owners of the notes that are read: of those of an ABI's own registers, the second.
-_OWNERS: Final = (b"CORE", b"LINUX")
-# struct elf_prstatus of 64-bit ABIs.
-_PID_OFFSET: Final = 32
-_REGISTERS_OFFSET: Final = 112
+#: Types of notes of cores that are also ptrace's sets of registers.
+NT_ARM_PAC_MASK: Final = 0x406
 
 _PTRACE_DETACH: Final = 17
 _PTRACE_GETREGSET: Final = 0x4204
 _PTRACE_SEIZE: Final = 0x4206
 _PTRACE_INTERRUPT: Final = 0x4207
-_WALL: Final = 0x40000000
+#: Waits for threads of any kind, but not for those that another thread of this program traces.
+_WALL: Final = 0x40000000 | 0x20000000
 _NEEDED: Final = (
     "tracing needs the user of the process, or root, a kernel.yama.ptrace_scope that allows it, and that no other "
     "process traces it"
@@ -89,13 +81,36 @@ class Memory:
 
 
 class FileMapping(NamedTuple):
-    """Addresses `[start, end)` hold a file's bytes from `file_offset` on."""
+    """Addresses `[start, end)` hold a file's bytes from `file_offset` on.
+
+    `build_id` is that of the file that was mapped, where a profiler recorded it (see `padded_build_id`).
+    """
 
     start: int
     end: int
     file_offset: int
     path: str
     is_writable: bool = False
+    build_id: bytes = b""
+
+
+class Death(NamedTuple):
+    """The signal that ended a process, 0 without one, the thread that received it, and the command line.
+
+    `code` is the signal's si_code, `address` what it was about (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP); None where
+    these are not known.
+    """
+
+    signal: int
+    code: int | None
+    address: int | None
+    thread_id: int
+    command: str
+
+
+def padded_build_id(build_id: bytes) -> bytes:
+    """Return a build-id for comparisons: profilers store 20 bytes, the first ones or with zeros at the end."""
+    return build_id[:_BUILD_ID_SIZE].ljust(_BUILD_ID_SIZE, b"\0")
 
 
 class Snapshot(NamedTuple):
@@ -104,7 +119,8 @@ class Snapshot(NamedTuple):
     `read` reads what the process's own memory holds (a core's contents, or copies); without it a file is not compared
     with what was mapped, and what has no file (the vDSO) is not known. `threads` have their topmost frames by id.
     `pac_mask` has the bits of pointer authentication codes. `no_file_hint` ends the message about an address
-    of no file.
+    of no file. `code` has the memory that can be executed, where that is known. `death` is how the process of a core
+    ended, `warning` what is wrong with the core.
     """
 
     arch: Arch
@@ -114,77 +130,25 @@ class Snapshot(NamedTuple):
     auxv: Mapping[int, int] = MappingProxyType({})
     pac_mask: int = DEFAULT_PAC_MASK
     no_file_hint: str = ""
+    code: Sequence[Span] | None = None
+    death: "Death | None" = None
+    warning: str = ""
 
 
-def parse_core(data: FileData) -> Snapshot:
-    """Return the contents of a core file. A truncated core is used as far as it reaches.
-
-    Raises `ElfError` when they are none, or of a machine that SFrame is not defined for.
-    """
-    header = parse_file_header(data)
-    if header.type != ET_CORE:
-        raise ElfError("not a core file")
-    arch = _arch_of(header)
-    segments = [
-        (p, part_of(data, p.file_offset, p.file_offset + p.file_size))
-        for p in parse_program_headers(data, header)
-        if p.type in (PT_LOAD, PT_NOTE)
-    ]
-    memory = Memory((p.vaddr, part_of(content, 0, p.memory_size)) for p, content in segments if p.type == PT_LOAD)
-    notes = [
-        note
-        for p, content in segments
-        if p.type == PT_NOTE
-        for note in parse_notes(content[:], header.byte_order, p.alignment)
-        if note.owner in _OWNERS
-    ]
-    threads: list[tuple[int, Frame]] = []
-    # Each NT_PRSTATUS starts a thread, and the notes after it belong to the same one.
-    starts = [number for number, note in enumerate(notes) if note.type == NT_PRSTATUS]
-    for start, end in pairwise([*starts, len(notes)]):
-        status = notes[start].data
-        sets = {note.type: note.data for note in reversed(notes[start + 1 : end])}
-        frame = topmost_frame(sets | {NT_PRSTATUS: status[_REGISTERS_OFFSET:]}, arch)
-        if frame is not None:
-            threads.append((struct.unpack_from(arch.byte_order + "i", status, _PID_OFFSET)[0], frame))
-    if not threads:
-        raise ElfError("no thread: the core has no usable NT_PRSTATUS note")
-    data_of = {note.type: note.data for note in reversed(notes)}
-    mappings = _listed_files(data_of.get(_NT_FILE, b""), arch)
-    no_file_hint = "" if mappings else "; the core does not list its files (NT_FILE)"
-    auxv, pac_mask = data_of.get(_NT_AUXV, b""), data_of.get(_NT_ARM_PAC_MASK, b"")
-    return Snapshot(arch, mappings, memory.read, threads, _auxv(auxv, arch), _pac_mask(pac_mask, arch), no_file_hint)
-
-
-def _arch_of(header: FileHeader) -> Arch:
+def arch_of_header(header: FileHeader) -> Arch:
+    """Return the ABI of a file. Raises `ElfError` where SFrame is not defined for it."""
     arch = arch_of_elf(header.machine, header.byte_order)
     if arch is None:
         raise ElfError(f"SFrame is not defined for {machine_name(header.machine, header.byte_order)}")
     return arch
 
 
-def _listed_files(data: bytes, arch: Arch) -> list[FileMapping]:
-    """Return the mappings of NT_FILE: count, page size, then (start, end, offset in pages) each, then the names."""
-    if len(data) < 16:
-        return []
-    count, page_size = struct.unpack_from(arch.byte_order + "QQ", data)
-    names_offset = 16 + count * 24
-    if names_offset > len(data):
-        return []
-    names = data[names_offset:].split(b"\0")
-    records = struct.iter_unpack(arch.byte_order + "QQQ", data[16:names_offset])
-    return [
-        FileMapping(start, end, offset * page_size, os.fsdecode(name))
-        for (start, end, offset), name in zip(records, names, strict=False)
-        if start < end
-    ]
-
-
-def _auxv(data: bytes, arch: Arch) -> dict[int, int]:
+def auxv_of(data: bytes, arch: Arch) -> dict[int, int]:
+    """Return the values of an auxiliary vector by type."""
     return dict(struct.iter_unpack(arch.byte_order + "QQ", data[: len(data) // 16 * 16]))
 
 
-def _pac_mask(data: bytes, arch: Arch) -> int:
+def pac_mask_of(data: bytes, arch: Arch) -> int:
     """Return the mask of code addresses, which follows that of data addresses."""
     return int(struct.unpack_from(arch.byte_order + "QQ", data)[1]) if len(data) >= 16 else DEFAULT_PAC_MASK
 
@@ -197,6 +161,7 @@ class Process:
         self.memory = Memory(())
         self._pid = pid
         self._mappings: list[FileMapping] = []
+        self._code: list[Span] = []
         self._memory_file = -1
 
     def close(self) -> None:
@@ -209,12 +174,13 @@ class Process:
 
         Raises `InputError` when there is none, when that is not permitted, or its machine is not supported.
         """
-        arch = _arch_of(parse_file_header(_bytes_of(self._pid, "exe", FILE_HEADER_SIZE)))
+        arch = arch_of_header(parse_file_header(_bytes_of(self._pid, "exe", FILE_HEADER_SIZE)))
         # To the kernel, a tracer is a thread. When it ends, the kernel detaches also what did not stop.
         with ThreadPoolExecutor(max_workers=1) as tracer:
             threads, pac_mask = tracer.submit(self._copy, arch, thread_id).result()
         files = [mapping for mapping in self._mappings if mapping.path.startswith("/")]
-        return Snapshot(arch, files, self.read, threads, _auxv(_bytes_of(self._pid, "auxv"), arch), pac_mask)
+        auxv = auxv_of(_bytes_of(self._pid, "auxv"), arch)
+        return Snapshot(arch, files, self.read, threads, auxv, pac_mask, code=self._code)
 
     def _copy(self, arch: Arch, thread_id: int | None) -> tuple[list[tuple[int, Frame]], int]:
         with stopped_threads(self._pid, thread_id) as stopped:
@@ -228,8 +194,11 @@ class Process:
                 if frame is None:
                     raise InputError(f"thread {thread}: its registers cannot be read, or it is no 64-bit program")
                 threads.append((thread, frame))
-            pac_mask = _pac_mask(_registers(stopped[0], _NT_ARM_PAC_MASK), arch)
-            self._mappings = [_mapping(line) for line in _bytes_of(self._pid, "maps").split(b"\n") if line]
+            pac_mask = pac_mask_of(_registers(stopped[0], NT_ARM_PAC_MASK), arch)
+            lines = [line for line in _bytes_of(self._pid, "maps").split(b"\n") if line]
+            self._mappings = [_mapping(line) for line in lines]
+            permissions = [line.split(None, 2)[1] for line in lines]
+            self._code = [Span(m.start, m.end) for m, p in zip(self._mappings, permissions, strict=True) if b"x" in p]
             spans = united([*(self._span(frame.sp) for _, frame in threads), *self.wanted])
             self.memory = Memory((start, self._read(start, end - start)) for start, end in spans)
         return threads, pac_mask
@@ -311,11 +280,13 @@ def stopped_threads(pid: int, only: int | None = None) -> Iterator[list[int]]:
                 break
             deadline = time.monotonic() + _STOP_SECONDS
             for thread in new:
+                failed = _ptrace(_PTRACE_SEIZE, thread) < 0
+                if failed and ctypes.get_errno() != errno.ESRCH:
+                    reason = os.strerror(ctypes.get_errno())
+                    tracer = _tracer_of(thread)
+                    raise InputError(f"{reason}: process {tracer} traces it" if tracer else f"{reason}: {_NEEDED}")
                 seized.add(thread)
-                if _ptrace(_PTRACE_SEIZE, thread) >= 0:
-                    _ptrace(_PTRACE_INTERRUPT, thread)
-                elif ctypes.get_errno() != errno.ESRCH:
-                    raise InputError(f"{os.strerror(ctypes.get_errno())}: {_NEEDED}")
+                _ptrace(_PTRACE_INTERRUPT, thread)
             for thread in new:
                 _wait(thread, deadline, stopped)
         if not stopped:
@@ -328,6 +299,14 @@ def stopped_threads(pid: int, only: int | None = None) -> Iterator[list[int]]:
                 _wait(thread, time.monotonic() + 0.1, stopped)
         for thread, signal_number in stopped.items():
             _ptrace(_PTRACE_DETACH, thread, 0, signal_number)
+
+
+def _tracer_of(thread: int) -> int:
+    """Return the id of what traces a thread; 0 without one."""
+    for line in _bytes_of(thread, "status").splitlines():
+        if line.startswith(b"TracerPid:"):
+            return int(line.split()[1])
+    return 0
 
 
 def _wait(thread: int, deadline: float, stopped: dict[int, int]) -> None:

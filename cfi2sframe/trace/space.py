@@ -19,17 +19,22 @@ from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.debug_file import AUTO, build_id_in, build_id_of, with_debug_file
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, ProgramHeader, parse_file_header, parse_program_headers
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.load import open_regular, read_open, stored_size
+from cfi2sframe.elf.load import in_root, open_regular, read_open, stored_size
 from cfi2sframe.errors import CostError, ElfError, InputError, reason_of
 from cfi2sframe.existing import Presence, existing_section
 from cfi2sframe.process.guard import part
 from cfi2sframe.sframe.model import Found, Section
 from cfi2sframe.trace.frames import ADDRESS_MASK, Ending, Frame, ReadMemory, Trace, walk
-from cfi2sframe.trace.snapshot import PAGE_SIZE, FileMapping, Snapshot, last_from
+from cfi2sframe.trace.names import functions_of
+from cfi2sframe.trace.snapshot import PAGE_SIZE, FileMapping, Snapshot, last_from, padded_build_id
 
 _AT_SYSINFO_EHDR: Final = 33
 #: The path of the vDSO, which is no file.
-_VDSO: Final = "[vdso]"
+VDSO: Final = "[vdso]"
+#: What the kernel adds to the path of a file that is no longer there, or was replaced.
+DELETED: Final = " (deleted)"
+#: How many addresses keep what was found at them.
+_MAX_KEPT: Final = 100_000
 #: The most bytes that are read of the vDSO, which has two pages.
 _MAX_VDSO_SIZE: Final = 1 << 16
 
@@ -37,13 +42,15 @@ _MAX_VDSO_SIZE: Final = 1 << 16
 class ModuleFile(NamedTuple):
     """A file, its rows or why it has none, and its functions by address: start, size (0: unknown) and name.
 
-    `source`: the rows come from the file's section or, if it has none, from its converted CFI.
+    `source`: the rows come from the file's section or, if it has none, from its converted CFI. `build_id` is empty
+    where the file has none.
     """
 
     image: ElfImage
     source: Literal["file", "converted"]
     rows: Section | str
     functions: Sequence[tuple[int, int, str]]
+    build_id: bytes = b""
 
     def symbol_at(self, vaddr: int) -> tuple[str, int] | None:
         """Return the linkage name of the function at an address, and the distance from its start.
@@ -60,12 +67,20 @@ class FileStore:
 
     CFI is converted to `version`; `source` selects the CFI of each file (see `convert`). `debug_file` is where separate
     debug files are looked for, for CFI and names of functions (see `find_debug_file`); None is nowhere. A directory may
-    have mapped files, too, by build-id.
+    have mapped files, too, by build-id. `only_sections`: no CFI is converted.
     """
 
-    def __init__(self, version: int = 3, source: CfiKind | None = None, debug_file: str | None = AUTO) -> None:
+    def __init__(
+        self,
+        version: int = 3,
+        source: CfiKind | None = None,
+        debug_file: str | None = AUTO,
+        *,
+        only_sections: bool = False,
+    ) -> None:
         # Our own look-up knows all errata, and nobody stores these rows, so they need not be few.
         self._options = Options(version, 2 if version == 2 else None, source, level=0)
+        self._only_sections = only_sections
         self._debug_file = debug_file if source in (None, "code") else None
         self._by_identity: dict[tuple[int, int, int], ModuleFile | str] = {}
 
@@ -85,12 +100,15 @@ class FileStore:
         finally:
             os.close(descriptor)
 
-    def open_build(self, build_id: bytes) -> ModuleFile | str:
-        """Return the file with a build-id below the directory of debug files that was named, where gdb looks, too."""
+    def open_build(self, build_id: bytes, root: str = "") -> ModuleFile | str:
+        """Return the file with a build-id below the directory of debug files that was named, where gdb looks, too.
+
+        `root` is the directory below which the other files are: no link in it leads out of it.
+        """
         if not build_id or self._debug_file is None or not os.path.isdir(self._debug_file):
             return "no directory of builds"
         name = build_id.hex()
-        return self.open(os.path.join(self._debug_file, ".build-id", name[:2], name[2:]))
+        return self.open(*in_root(os.path.join(self._debug_file, ".build-id", name[:2], name[2:]), root))
 
     def _read_file(self, descriptor: int, name: str, root: str) -> ModuleFile | str:
         try:
@@ -122,16 +140,17 @@ class FileStore:
         has_section = existing.presence not in (Presence.ABSENT, Presence.EMPTY)
         rows: Section | str
         try:
+            if self._only_sections and not has_section:
+                raise InputError("the file has no .sframe section")
             rows = existing.or_raise() if has_section else decode_made(image, self._options)
             if rows.arch != image.arch:
                 rows = f"the section is for {rows.arch.name}"
         except InputError as error:
             rows = error.detail
-        symbols = image.functions()
-        if image.debug_file is not None:
-            symbols = image.debug_file.functions() | symbols
-        functions = sorted((vaddr, symbol.size, symbol.name) for vaddr, symbol in symbols.items())
-        return ModuleFile(image, "file" if has_section else "converted", rows, functions)
+        build_id = b""
+        with suppress(ElfError):
+            build_id = build_id_of(image)
+        return ModuleFile(image, "file" if has_section else "converted", rows, functions_of(image), build_id)
 
 
 class Module(NamedTuple):
@@ -159,7 +178,8 @@ def _code_starts(segments: Iterable[ProgramHeader]) -> list[int]:
 class AddressSpace:
     """The rows and bytes of a process by address. A file is opened when one of its addresses is looked up first.
 
-    `store` keeps the files, for any number of processes; `open_file`, if given, finds them instead of the store.
+    `store` keeps the files, for any number of processes; `open_file`, if given, finds them instead of the store. `root`
+    is the directory below which they are: a directory of debug files in it is not left by links.
     """
 
     def __init__(
@@ -167,13 +187,16 @@ class AddressSpace:
         snapshot: Snapshot,
         store: FileStore | None = None,
         open_file: Callable[[str], ModuleFile | str] | None = None,
+        root: str = "",
     ) -> None:
         self.snapshot = snapshot
+        self._root = root
+        self._found: dict[int, Found | Ending] = {}
         self._store = store or FileStore()
         self._open_file = open_file or self._store.open
         # Where the vDSO ends, its headers tell.
         starts = [snapshot.auxv[_AT_SYSINFO_EHDR]] if _AT_SYSINFO_EHDR in snapshot.auxv else []
-        vdso = [FileMapping(start, start + PAGE_SIZE, 0, _VDSO) for start in starts]
+        vdso = [FileMapping(start, start + PAGE_SIZE, 0, VDSO) for start in starts]
         self._mappings = sorted([*snapshot.mappings, *vdso])
         self._opened: dict[str, list[Module]] = {}
         #: By path, the addresses at which the file's first byte would be, by each of its mappings.
@@ -215,7 +238,7 @@ class AddressSpace:
 
         Raises `InputError`.
         """
-        if mapping.path == _VDSO:
+        if mapping.path == VDSO:
             return self._module_with(mapping, self._vdso(mapping.start))
         module = self._module_with(mapping, self._open_file(mapping.path))
         if module.file is None:
@@ -223,8 +246,14 @@ class AddressSpace:
             segments = self._segments_at(start)
             first = _first_load(segments)
             bias = start + first.file_offset - first.vaddr if first else 0
-            build = self._store.open_build(self._build_id_at(segments, bias))
-            module = module if isinstance(build, str) else self._module_with(mapping, build)
+            build_id = mapping.build_id or self._build_id_at(segments, bias)
+            # A file that was replaced may be there again, or be the same build, converted.
+            files = [self._store.open_build(build_id, self._root)]
+            if build_id and mapping.path.endswith(DELETED):
+                files.insert(0, self._open_file(mapping.path.removesuffix(DELETED)))
+            for file in files:
+                if isinstance(file, ModuleFile) and padded_build_id(file.build_id) == padded_build_id(build_id):
+                    return self._module_with(mapping, file)
         return module
 
     def _module_with(self, mapping: FileMapping, file: ModuleFile | str) -> Module:
@@ -234,6 +263,9 @@ class AddressSpace:
         image = file.image
         if image.arch != self.snapshot.arch:
             raise InputError(f"the file is for {image.arch.name}")
+        if mapping.build_id and file.build_id and padded_build_id(mapping.build_id) != padded_build_id(file.build_id):
+            note = f"another build was mapped: build-id {mapping.build_id.hex()}; see --sysroot"
+            return Module(mapping.start, mapping.end, mapping.path, None, 0, note)
         bias = self._bias_of(image, mapping)
         module = Module(mapping.start, image.end_of_segments() + bias, mapping.path, file, bias)
         for segment in image.segments:
@@ -292,12 +324,23 @@ class AddressSpace:
         """Return the vDSO, which ends with its section headers. Raises `InputError`."""
         header = parse_file_header(self.snapshot.read(start, FILE_HEADER_SIZE) or b"")
         size = header.section_headers_offset + header.section_header_count * header.section_header_size
-        return self._store.read(self.snapshot.read(start, min(size, _MAX_VDSO_SIZE)) or b"", _VDSO)
+        return self._store.read(self.snapshot.read(start, min(size, _MAX_VDSO_SIZE)) or b"", VDSO)
 
     def find(self, address: int) -> Found | Ending:
         """Return where CFA, RA and FP are at an address, or why that is not known."""
+        found = self._found.get(address)
+        if found is None:
+            if len(self._found) >= _MAX_KEPT:
+                self._found.clear()
+            found = self._found[address] = self._find(address)
+        return found
+
+    def _find(self, address: int) -> Found | Ending:
         module = self.module_at(address)
         if module is None:
+            code = self.snapshot.code
+            if code is not None and not any(start <= address < end for start, end in code):
+                return Ending("no-code", f"nothing that can be executed is at 0x{address:x}")
             return Ending("no-module", f"no file is known at 0x{address:x}{self.snapshot.no_file_hint}")
         file, vaddr = module.file, (address - module.bias) & ADDRESS_MASK
         if file is None:

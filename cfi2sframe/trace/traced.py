@@ -3,8 +3,9 @@
 
 import json
 import os
+import signal
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -13,9 +14,10 @@ from cfi2sframe.elf.load import read_file
 from cfi2sframe.errors import ChangedError, CostError, InputError, RequestError, reason_of, with_file_name
 from cfi2sframe.process.demangle import readable_names
 from cfi2sframe.text import counted, printable
-from cfi2sframe.trace.frames import Ending, Frame, Trace, TraceEntry
-from cfi2sframe.trace.snapshot import FileMapping, Process, Snapshot, parse_core
-from cfi2sframe.trace.space import AddressSpace, FileStore, ModuleFile
+from cfi2sframe.trace.core import parse_core
+from cfi2sframe.trace.frames import ADDRESS_MASK, NULL_END, Ending, Frame, Trace, TraceEntry
+from cfi2sframe.trace.snapshot import Death, FileMapping, Process, Snapshot
+from cfi2sframe.trace.space import DELETED, AddressSpace, FileStore, ModuleFile
 
 # Types of entries of the auxiliary vector.
 _AT_PHDR: Final = 3
@@ -41,16 +43,21 @@ class Traced(NamedTuple):
         return f"<Traced: {counted(len(self.threads), 'thread')}>"
 
     def __str__(self) -> str:
-        lines: list[str] = []
+        death = self.space.snapshot.death
+        lines = ["", *_death_text(death)] if death is not None else []
         for thread, frames in self._threads():
             lines += ["", f"thread {thread.thread_id}"]
             for frame in frames:
                 line = f"#{frame['index']:<3} 0x{frame['pc']:016x}"
                 if frame["function"] is not None:
                     line += f" {printable(frame['function'])}+0x{frame['offset']:x}"
+                if frame["row"] is not None and frame["row"]["signal"]:
+                    line += " <signal handler called>"
                 if frame["module"] is not None:
                     line += f" in {printable(frame['module'])}"
-                lines.append(f"{line} ({_row_text(frame['row'])})")
+                    line += "" if frame["vaddr"] is None else f"+0x{frame['vaddr']:x}"
+                line += f" ({_row_text(frame['row'])})"
+                lines.append(f"{line} [{frame['build_id']}]" if frame["build_id"] else line)
             lines.append(f"end: {thread.ending.kind}: {printable(thread.ending.detail)}")
         return "\n".join(lines[1:])
 
@@ -65,7 +72,16 @@ class Traced(NamedTuple):
             }
             for thread, frames in self._threads()
         ]
-        return json.dumps({**origin, "machine": self.space.snapshot.arch.name, "threads": threads}) + "\n"
+        snapshot = self.space.snapshot
+        death = None if snapshot.death is None else snapshot.death._asdict()
+        said = {
+            **origin,
+            "machine": snapshot.arch.name,
+            "death": death,
+            "warning": snapshot.warning,
+            "threads": threads,
+        }
+        return json.dumps(said) + "\n"
 
     def _threads(self) -> Iterator[tuple[Trace, Iterator[dict[str, Any]]]]:
         """Yield each thread's trace, and its frames as plain data."""
@@ -82,7 +98,8 @@ class Traced(NamedTuple):
         if entry.is_trampoline:
             row = {"source": "trampoline", "version": None, "kind": None, "type": None, "signal": True}
         elif entry.is_null_call:
-            row = {"source": "null call", "version": None, "kind": None, "type": None, "signal": False}
+            source = "null call" if frame.pc < NULL_END else "wild call"
+            row = {"source": source, "version": None, "kind": None, "type": None, "signal": False}
         elif entry.found is not None:
             body = entry.found.function.body
             row = {
@@ -99,11 +116,23 @@ class Traced(NamedTuple):
             "fp": frame.fp,
             "cfa": entry.cfa,
             "module": module and module.name,
+            "build_id": (module and module.file and module.file.build_id.hex()) or None,
+            "vaddr": (frame.pc - module.bias) & ADDRESS_MASK if module and module.file else None,
             "function": name and names.get(name, name),
             "symbol": name,
             "offset": None if distance is None else distance + frame.is_return_address,
             "row": row,
         }
+
+
+def _death_text(death: Death) -> Iterator[str]:
+    if death.command:
+        yield f"command: {printable(death.command)}"
+    if death.signal:
+        known = signal.Signals(death.signal).name if death.signal in set(signal.Signals) else str(death.signal)
+        code = "" if death.code is None else f", code {death.code}"
+        address = "" if death.address is None else f", address 0x{death.address:x}"
+        yield f"signal: {known}{code}{address}, thread {death.thread_id}"
 
 
 def _row_text(row: dict[str, Any] | None) -> str:
@@ -113,6 +142,8 @@ def _row_text(row: dict[str, Any] | None) -> str:
         return "signal trampoline"
     if row["source"] == "null call":
         return "call through a null pointer"
+    if row["source"] == "wild call":
+        return "call through a wild pointer"
     words = [f"v{row['version']}", row["kind"], *["pcmask"] * (row["type"] == "pcmask"), *["signal"] * row["signal"]]
     return f"{' '.join(words)}, {row['source']}"
 
@@ -137,9 +168,9 @@ def trace_core(
         snapshot = parse_core(read_file(core) if isinstance(core, str) else core)
         open_file = partial(store.open, root=sysroot or os.sep)
         if executable is None:
-            space = AddressSpace(snapshot, store, open_file)
+            space = AddressSpace(snapshot, store, open_file, sysroot)
         else:
-            space = _space_of_program(snapshot, store, executable, open_file)
+            space = _space_of_program(snapshot, store, executable, open_file, sysroot)
         threads = [each for each in snapshot.threads if thread in (None, each[0])]
         if not threads:
             raise RequestError(f"no thread {thread}; there are {', '.join(str(each) for each, _ in snapshot.threads)}")
@@ -147,7 +178,7 @@ def trace_core(
 
 
 def _space_of_program(
-    core: Snapshot, store: FileStore, executable: str, open_file: Callable[[str], ModuleFile | str]
+    core: Snapshot, store: FileStore, executable: str, open_file: Callable[[str], ModuleFile | str], sysroot: str
 ) -> AddressSpace:
     """Return the address space of a core whose program is not at its own path. Raises `InputError`."""
     program = store.open(executable)
@@ -162,7 +193,7 @@ def _space_of_program(
         # qemu lists no files. The end may be too large; what holds addresses is decided by the program's segments.
         start = core.auxv[_AT_PHDR] - image.header.program_headers_offset
         core = core._replace(mappings=[FileMapping(start, start + image.end_of_segments(), 0, executable)])
-    return AddressSpace(core, store, lambda path: program if path in paths else open_file(path))
+    return AddressSpace(core, store, lambda path: program if path in paths else open_file(path), sysroot)
 
 
 def trace_process(pid: int, *, thread: int | None = None, store: FileStore | None = None, sysroot: str = "") -> Traced:
@@ -180,7 +211,7 @@ def trace_process(pid: int, *, thread: int | None = None, store: FileStore | Non
         while True:
             stops, wanted = stops + 1, set(process.wanted)
             snapshot = process.copy(thread)
-            traced = _trace(AddressSpace(snapshot, store, open_file), snapshot.threads)
+            traced = _trace(AddressSpace(snapshot, store, open_file, sysroot), snapshot.threads)
             if stops == _MAX_STOPS or process.wanted == wanted:
                 return traced
 
@@ -189,16 +220,33 @@ def _open_mapped(store: FileStore, pid: int, path: str) -> ModuleFile | str:
     """Open a file that a process has mapped, below the root that it has changed to, if it is there.
 
     The kernel lists paths from the top of the process's mount namespace. A link below the process's root is a link of
-    the process, and does not lead out of that root.
+    the process, and does not lead out of that root. What was deleted, replaced, or never had a path is opened by the
+    mapping itself, where that is permitted.
     """
     root = f"/proc/{pid}/root"
     try:
         own = os.readlink(root)
     except OSError as error:
         return reason_of(error)
+    if path.endswith(DELETED):
+        for link in _links_to(pid, path):
+            found = store.open(link)
+            if not isinstance(found, str):
+                return found
     if path.startswith(f"{own}/"):
         return store.open(path.removeprefix(own), root)
     return store.open(path, root + "/.." * _MAX_ROOT_DEPTH)
+
+
+def _links_to(pid: int, path: str) -> Iterator[str]:
+    """Yield the kernel's links to a file that a process has mapped: as its program, and by addresses (for root)."""
+    links = [f"/proc/{pid}/exe"]
+    with suppress(OSError):
+        links += [f"/proc/{pid}/map_files/{name}" for name in os.listdir(f"/proc/{pid}/map_files")]
+    for link in links:
+        with suppress(OSError):
+            if os.readlink(link) == path:
+                yield link
 
 
 def _trace(space: AddressSpace, threads: Iterable[tuple[int, Frame]]) -> Traced:

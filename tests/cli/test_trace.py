@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verb `trace`: text, JSON, names of functions, and requests that cannot be met."""
 
+import bz2
+import gzip
 import json
+import lzma
 import os
+import struct
 from pathlib import Path
 
 import pytest
@@ -10,8 +14,9 @@ import pytest
 from cfi2sframe.abi import AMD64
 from cfi2sframe.trace import Frame
 from tests.support.cli import run
+from tests.support.elf.elf_asm import note
 from tests.support.needs import need
-from tests.support.trace.core_files import MODELS, moved, plain_core, written_program
+from tests.support.trace.core_files import BUILD_ID, MODELS, moved, plain_core, written_program
 from tests.support.trace.stacks import make_stack
 
 
@@ -43,8 +48,8 @@ def test_what_is_printed(path: str, tmp_path: Path) -> None:
     assert (done.status, done.err) == (0, ())
     assert lines[:3] == [
         "thread 78",
-        f"#0   0x0000555500100040 first+0x40 in {path} (v3 default, file)",
-        f"#1   0x0000555500101040 second::f()+0x40 in {path} (v3 default, file)",
+        f"#0   0x0000555500100040 first+0x40 in {path}+0x100040 (v3 default, file) [{BUILD_ID.hex()}]",
+        f"#1   0x0000555500101040 second::f()+0x40 in {path}+0x101040 (v3 default, file) [{BUILD_ID.hex()}]",
     ]
     assert lines[-1] == "end: outermost: RA is undefined"
 
@@ -62,6 +67,8 @@ def test_json(path: str, tmp_path: Path) -> None:
     stack = make_stack(AMD64, 3, MODELS)
     assert [(f["pc"], f["sp"], f["fp"], f["row"]) for f in frames] == [(*moved(f)[:3], row) for f in stack.frames]
     assert [f["cfa"] for f in frames[:-1]] == [f.sp for f in stack.frames[1:]]
+    assert [f["vaddr"] for f in frames] == [f.pc for f in stack.frames]
+    assert {f["build_id"] for f in frames} == {BUILD_ID.hex()}
 
 
 def test_a_call_through_a_null_pointer(path: str, tmp_path: Path) -> None:
@@ -72,6 +79,39 @@ def test_a_call_through_a_null_pointer(path: str, tmp_path: Path) -> None:
     assert [frame["pc"] for frame in thread["frames"][:2]] == [0, moved(caller).pc]
     row = {"source": "null call", "version": None, "kind": None, "type": None, "signal": False}
     assert thread["frames"][0]["row"] == row
+
+
+def test_how_the_process_ended(path: str, tmp_path: Path) -> None:
+    """NT_SIGINFO and NT_PRPSINFO as the kernel has them; what a signal of a process says is no address."""
+    core = plain_core(AMD64, path)
+    command = note(b"CORE", 3, bytes(56) + b"prog -x\x1b".ljust(80, b"\0"))
+    for number, code, text in (
+        (11, 1, "SIGSEGV, code 1, address 0x123456789a"),
+        (11, 0, "SIGSEGV, code 0"),
+        (6, -6, "SIGABRT, code -6"),
+        (99, 0, "99, code 0"),
+    ):
+        about = struct.pack("<iiiiQ", number, 0, code, 0, 0x123456789A).ljust(128, b"\0")
+        (tmp_path / "core").write_bytes(core._replace(notes=command + note(b"CORE", 0x53494749, about)).assemble())
+        lines = run("trace", tmp_path / "core").out.decode().splitlines()
+        assert lines[:4] == ["command: prog -x\\x1b", f"signal: {text}, thread 77", "", "thread 77"]
+        death = json.loads(run("trace", tmp_path / "core", "--format", "json").out)["death"]
+        assert (death["signal"], death["code"], death["thread_id"]) == (number, code, 77)
+
+
+def test_truncated_and_compressed_cores(path: str, tmp_path: Path) -> None:
+    whole = plain_core(AMD64, path).assemble()
+    done = run("trace", "-", stdin=whole[:-1])
+    assert done.status == 0
+    assert done.err == (f"cfi2sframe: <stdin>: warning: truncated: it has {len(whole) - 1:,} of {len(whole):,} bytes",)
+    done = run("trace", "-", stdin=whole[:500])
+    assert done.status == 3
+    assert "no thread: the core is truncated: it has 500 of " in done.err[0]
+    for tool, data in (("gzip", gzip.compress(whole)), ("xz", lzma.compress(whole)), ("bzip2", bz2.compress(whole))):
+        (tmp_path / "packed").write_bytes(data)
+        message = f"error: compressed; run: {tool} -dc CORE | cfi2sframe trace -"
+        assert run("trace", tmp_path / "packed")[::2] == (3, (f"cfi2sframe: {tmp_path}/packed: {message}",))
+        assert run("trace", "-", stdin=data)[::2] == (3, (f"cfi2sframe: <stdin>: {message}",))
 
 
 def test_requests_that_cannot_be_met(path: str, tmp_path: Path) -> None:

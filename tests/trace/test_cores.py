@@ -15,7 +15,7 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.elf.debug_file import build_id_of
 from cfi2sframe.trace import FileStore, Traced, trace_core
-from cfi2sframe.trace.snapshot import parse_core
+from cfi2sframe.trace.core import parse_core
 from tests.support import cli
 from tests.support.needs import need
 from tests.support.trace.build import PROGRAMS, Program, allow_cores, compile_program, is_core_name_plain, named
@@ -59,7 +59,11 @@ def core_of(folder: Path) -> Callable[[Program], Core]:
 
 def rows_in(program: Path, traced: Traced) -> set[tuple[str, str]]:
     """Return the versions and sources of the rows that were used in a program's code."""
-    return set(re.findall(rf" in {re.escape(str(program))} \(v(\d) .*, (\w+)\)$", str(traced), re.MULTILINE))
+    return set(
+        re.findall(
+            rf" in {re.escape(str(program))}\+0x[0-9a-f]+ \(v(\d) .*, (\w+)\)(?: \[\w+\])?$", str(traced), re.MULTILINE
+        )
+    )
 
 
 @pytest.mark.sampled
@@ -137,6 +141,18 @@ def test_files_of_another_machine_are_below_its_root(tmp_path: Path) -> None:
             build.symlink_to(file)
     check(trace_core(str(core), store=FileStore(debug_file=str(builds))), judged, program)
     assert all(module.file for module in trace_core(str(core), sysroot=str(root)).space.modules)
+    # A link below the root does not lead out of it, also where it is the directory of builds.
+    inside = root / "builds"
+    builds.rename(inside)
+    shutil.move(root / str(binary).lstrip("/"), tmp_path / "outside")
+    for link in inside.rglob("*"):
+        if link.is_symlink() and link.readlink() == root / str(binary).lstrip("/"):
+            link.unlink()
+            link.symlink_to(tmp_path / "outside")
+    for sysroot, is_found in (("", True), (str(root), False)):
+        found = trace_core(str(core), store=FileStore(debug_file=str(inside)), sysroot=sysroot)
+        assert (" main+" in str(found)) == is_found
+    shutil.move(tmp_path / "outside", root / str(binary).lstrip("/"))
     result = cli.run("trace", core, "--sysroot", root)
     assert result.status == 0
     assert b"end: outermost" in result.out

@@ -65,6 +65,51 @@ def test_the_caller_of_a_null_pointer_is_where_the_call_has_left_it(arch: Arch) 
         assert walked(other) == [(other.lookup_pc, sp, False)]
 
 
+#: Calls, as assemblers write them, and what is none.
+CALLS: Final = {
+    "AMD64": (
+        "ffd0",
+        "41ffd3",
+        "ff5008",
+        "41ff542408",
+        "ff1510000000",
+        "ff14c5e8030000",
+        "e801020304",
+        "ff94c800010000",
+    ),
+    "AArch64": ("00003fd6", "ff0f3fd7", "01000094", "ffffff97"),
+    "s390x": ("0de1", "4de01000", "a7e50010", "c0e500000010"),
+}
+NO_CALLS: Final = {
+    "AMD64": ("ffe0", "c3", "9090", "ff30"),
+    "AArch64": ("00001fd6", "c0035fd6"),
+    "s390x": ("07fe", "a7f40010"),
+}
+
+
+@pytest.mark.parametrize("arch", [AMD64, AARCH64_LE, AARCH64_BE, S390X], ids=lambda arch: arch.name)
+def test_the_caller_of_a_wild_pointer_is_where_a_call_precedes_the_return_address(arch: Arch) -> None:
+    """Where nothing can be executed; code that a program has made may be at any other PC."""
+    ra, sp, pc = 0x401234, 0x7000, 0xDEADBEEF000
+    name = arch.name.split()[0]
+    for code in (*CALLS[name], *NO_CALLS[name]):
+        frame = Frame(pc, sp, 0x7100, ra=None if arch is AMD64 else ra)
+        # Padding that is no end of a call.
+        memory = {ra - n: b"\x90" for n in range(1, 16)}
+        memory |= {ra - len(code) // 2 + n: bytes([byte]) for n, byte in enumerate(bytes.fromhex(code))}
+        memory |= {sp + n: bytes([byte]) for n, byte in enumerate(struct.pack("<Q", ra))}
+
+        def read(address: int, size: int, memory: dict[int, bytes] = memory) -> bytes | None:
+            found = [memory.get(address + n, b"") for n in range(size)]
+            return b"".join(found) if all(found) else None
+
+        for ending in (Ending("no-code", ""), Ending("no-module", "")):
+            entries = walk(frame, {frame.pc: ending, ra - 1: ending}.__getitem__, read, arch).entries
+            is_called = ending.kind == "no-code" and code in CALLS[name]
+            assert [entry.is_null_call for entry in entries] == ([True, False] if is_called else [False]), code
+            assert not is_called or entries[1].frame.lookup_pc == ra - 1
+
+
 @pytest.mark.parametrize(("arch", "version"), VERSIONS_BY_ARCH)
 @given(data=st.data())
 def test_a_walk_finds_every_frame(arch: Arch, version: int, data: st.DataObject) -> None:

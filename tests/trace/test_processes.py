@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -18,7 +19,17 @@ import pytest
 
 from cfi2sframe.abi import AMD64
 from cfi2sframe.errors import InputError
-from cfi2sframe.trace import AddressSpace, Ending, FileStore, Traced, snapshot, trace_process
+from cfi2sframe.trace import (
+    AddressSpace,
+    Ending,
+    FileMapping,
+    FileStore,
+    Memory,
+    Snapshot,
+    Traced,
+    snapshot,
+    trace_process,
+)
 from cfi2sframe.trace.snapshot import Process, stopped_threads
 from cfi2sframe.trace.space import ModuleFile
 from tests.support import cli
@@ -311,6 +322,62 @@ def test_paths_below_a_root(tmp_path: Path) -> None:
     problems = dict.fromkeys(("/usr/lib/y", "/../x", "/usr/../../x", "/out"), "No such file or directory")
     problems |= dict.fromkeys(("/usr/lib", "/usr/lib/pipe"), "not a regular file, or empty")
     assert {path: FileStore().open(path, str(root)) for path in problems} == problems
+
+
+@pytest.mark.parametrize("change", ["convert", "delete", "replace"])
+def test_files_that_were_replaced_while_they_ran(tmp_path: Path, change: str) -> None:
+    """Program and library are found by the process's own links; another file at the path is not taken for them."""
+    (tmp_path / "lib.c").write_text('void through(void (*f)(void)) { f(); __asm__ volatile(""); }')
+    flags = ("-shared", "-fPIC", "-O1", "-fomit-frame-pointer")
+    run(need("gcc"), *flags, "-o", tmp_path / "lib.so", tmp_path / "lib.c")
+    source = WITHOUT_CFI.replace(WITHOUT_CFI[WITHOUT_CFI.index("__asm__") : WITHOUT_CFI.index("void through")], "")
+    program = compiled(
+        source,
+        tmp_path,
+        "-Wl,--no-as-needed",
+        str(tmp_path / "lib.so"),
+        "-Wl,--build-id=none",
+        f"-Wl,-rpath,{tmp_path}",
+    )
+    with running(program) as process:
+        before = functions_of(traced := traced_or_skip(process.pid, FileStore()), traced.threads[0])
+        for path in (program, tmp_path / "lib.so"):
+            if change == "convert":
+                assert cli.run("--in-place", path).status == 0
+            else:
+                path.unlink()
+            if change == "replace":
+                path.write_bytes(Path("/proc/self/exe").read_bytes())
+        after = traced_or_skip(process.pid, FileStore())
+    names = functions_of(after, after.threads[0])
+    # It may still have been about to wait.
+    assert names[names.index("waiting") :] == before[before.index("waiting") :]
+    assert {"through", "main"} <= set(before)
+    assert after.threads[0].ending.kind == "outermost"
+    assert f"{program} (deleted)+0x" in str(after)
+
+
+def test_a_file_at_the_path_of_a_deleted_one_needs_its_build_id(tmp_path: Path) -> None:
+    """As in cores, and in processes of which the kernel gives no links."""
+    compiled(DEEP, tmp_path, "-Wl,--build-id=0x1234")
+    data, built = (tmp_path / "program").read_bytes(), FileStore().open(str(tmp_path / "program"))
+    assert isinstance(built, ModuleFile)
+    mapping = FileMapping(0x10000, 0x10000 + 0x1000, 0, f"{tmp_path}/program (deleted)")
+    for memory, is_known in ((data, True), (data.replace(b"\x12\x34", b"\x12\x35"), False), (bytes(len(data)), False)):
+        space = AddressSpace(Snapshot(AMD64, [mapping], Memory([(0x10000, memory)]).read), FileStore())
+        module = space.module_at(0x10000)
+        assert module is not None
+        assert (module.file is not None) == is_known, module.note
+
+
+def test_two_traces_of_a_process_at_a_time(sleeper: subprocess.Popen[bytes], store: FileStore) -> None:
+    """The second one, in this process or another, says who traces, and leaves the first alone."""
+    traced_or_skip(sleeper.pid, store)
+    with ThreadPoolExecutor(1) as other, stopped_threads(sleeper.pid):
+        with pytest.raises(InputError, match=f"process {os.getpid()} traces it"):
+            other.submit(trace_process, sleeper.pid, store=store).result()
+        assert state_of(sleeper.pid) == "t"
+    assert wait_for_state(sleeper.pid, "S") == "S"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes its root, as root")

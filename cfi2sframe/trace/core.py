@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a trace needs of a core file: memory, threads, mapped files, and how the process ended."""
+
+import os
+import struct
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+from cfi2sframe.abi import Arch
+from cfi2sframe.constants.elf import ET_CORE, PF_X, PT_LOAD, PT_NOTE
+from cfi2sframe.elf.contents import FileData, part_of
+from cfi2sframe.elf.headers import parse_file_header, parse_program_headers
+from cfi2sframe.elf.notes import Note, parse_notes
+from cfi2sframe.errors import ElfError, InputError
+from cfi2sframe.range_map import Span, united
+from cfi2sframe.trace.frames import NT_PRSTATUS, Frame, topmost_frame
+from cfi2sframe.trace.snapshot import (
+    NT_ARM_PAC_MASK,
+    Death,
+    FileMapping,
+    Memory,
+    Snapshot,
+    arch_of_header,
+    auxv_of,
+    pac_mask_of,
+)
+
+# Types of notes.
+_NT_PRPSINFO: Final = 3
+_NT_AUXV: Final = 6
+_NT_FILE: Final = 0x46494C45
+_NT_SIGINFO: Final = 0x53494749
+#: The owners of the notes that are read: of those of an ABI's own registers, the second.
+_OWNERS: Final = (b"CORE", b"LINUX")
+# struct elf_prstatus of 64-bit ABIs.
+_SIGNAL_OFFSET: Final = 12
+_PID_OFFSET: Final = 32
+_REGISTERS_OFFSET: Final = 112
+#: struct elf_prpsinfo: the command line, of at most 80 bytes.
+_COMMAND_OFFSET: Final = 56
+_COMMAND_END: Final = 136
+#: Signals whose siginfo has an address: SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV.
+_WITH_ADDRESS: Final = (4, 5, 7, 8, 11)
+#: What a file begins with, in at most four bytes, and what unpacks it.
+_PACKED: Final = {
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x1f\x8b": "gzip",
+    b"\xfd7zX": "xz",
+    b"\x04\x22\x4d\x18": "lz4",
+    b"BZh": "bzip2",
+}
+
+
+def parse_core(data: FileData) -> Snapshot:
+    """Return the contents of a core file. A truncated core is used as far as it reaches.
+
+    Raises `ElfError` when they are none, or of a machine that SFrame is not defined for.
+    """
+    packer = next((tool for magic, tool in _PACKED.items() if bytes(data[: len(magic)]) == magic), None)
+    if packer is not None:
+        raise InputError(f"compressed; run: {packer} -dc CORE | cfi2sframe trace -")
+    header = parse_file_header(data)
+    if header.type != ET_CORE:
+        raise ElfError("not a core file")
+    arch = arch_of_header(header)
+    segments = [
+        (p, part_of(data, p.file_offset, p.file_offset + p.file_size))
+        for p in parse_program_headers(data, header)
+        if p.type in (PT_LOAD, PT_NOTE)
+    ]
+    memory = Memory((p.vaddr, part_of(content, 0, p.memory_size)) for p, content in segments if p.type == PT_LOAD)
+    notes = [
+        note
+        for p, content in segments
+        if p.type == PT_NOTE
+        for note in parse_notes(content[:], header.byte_order, p.alignment)
+        if note.owner in _OWNERS
+    ]
+    threads: list[tuple[int, Frame]] = []
+    # Each NT_PRSTATUS starts a thread, and the notes after it belong to the same one.
+    starts = [number for number, note in enumerate(notes) if note.type == NT_PRSTATUS]
+    for start, end in pairwise([*starts, len(notes)]):
+        status = notes[start].data
+        sets = {note.type: note.data for note in reversed(notes[start + 1 : end])}
+        frame = topmost_frame(sets | {NT_PRSTATUS: status[_REGISTERS_OFFSET:]}, arch)
+        if frame is not None:
+            threads.append((struct.unpack_from(arch.byte_order + "i", status, _PID_OFFSET)[0], frame))
+    whole_size = max((p.file_offset + p.file_size for p, _ in segments), default=0)
+    warning = f"truncated: it has {len(data):,} of {whole_size:,} bytes" if whole_size > len(data) else ""
+    if not threads:
+        raise ElfError("no thread: the core " + (f"is {warning}" if warning else "has no usable NT_PRSTATUS note"))
+    data_of = {note.type: note.data for note in reversed(notes)}
+    mappings = _listed_files(data_of.get(_NT_FILE, b""), arch)
+    no_file_hint = "" if mappings else "; the core does not list its files (NT_FILE)"
+    auxv, pac_mask = data_of.get(_NT_AUXV, b""), data_of.get(NT_ARM_PAC_MASK, b"")
+    code = united(Span(p.vaddr, p.vaddr + p.memory_size) for p, _ in segments if p.type == PT_LOAD and p.flags & PF_X)
+    known = auxv_of(auxv, arch), pac_mask_of(pac_mask, arch)
+    death = _death(notes, arch)
+    return Snapshot(arch, mappings, memory.read, threads, *known, no_file_hint, code or None, death, warning)
+
+
+def _listed_files(data: bytes, arch: Arch) -> list[FileMapping]:
+    """Return the mappings of NT_FILE: count, page size, then (start, end, offset in pages) each, then the names."""
+    if len(data) < 16:
+        return []
+    count, page_size = struct.unpack_from(arch.byte_order + "QQ", data)
+    names_offset = 16 + count * 24
+    if names_offset > len(data):
+        return []
+    names = data[names_offset:].split(b"\0")
+    records = struct.iter_unpack(arch.byte_order + "QQQ", data[16:names_offset])
+    return [
+        FileMapping(start, end, offset * page_size, os.fsdecode(name))
+        for (start, end, offset), name in zip(records, names, strict=False)
+        if start < end
+    ]
+
+
+def _death(notes: Sequence[Note], arch: Arch) -> Death | None:
+    """Return how the process of a core ended; None where no note says that."""
+    data_of = {note.type: note.data for note in reversed(notes)}
+    status, about = data_of[NT_PRSTATUS], data_of.get(_NT_SIGINFO, b"")
+    # The first thread is the one that received the signal.
+    thread = struct.unpack_from(arch.byte_order + "i", status, _PID_OFFSET)[0]
+    signal = struct.unpack_from(arch.byte_order + "h", status, _SIGNAL_OFFSET)[0]
+    code = address = None
+    if len(about) >= 24:
+        signal, _, code = struct.unpack_from(arch.byte_order + "iii", about)
+        # A positive code is the kernel's own.
+        if signal in _WITH_ADDRESS and code > 0:
+            address = struct.unpack_from(arch.byte_order + "Q", about, 16)[0]
+    command = data_of.get(_NT_PRPSINFO, b"")[_COMMAND_OFFSET:_COMMAND_END].rstrip(b"\0 ").decode("utf-8", "replace")
+    return Death(signal, code, address, thread, command) if signal or command else None
