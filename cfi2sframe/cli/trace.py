@@ -1,75 +1,108 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb `trace`: print the stacks of a core file or of a live process."""
+"""The verb `trace`: print the stacks of a core file or of a live process, or an account of those in a recording."""
 
 import argparse
+import math
 import os
+from typing import Final
 
 from cfi2sframe.cli.messages import EXIT_SUCCESS, PROGRAM, say
 from cfi2sframe.cli.options import add_option, add_source, add_version, debug_file_of, positive
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.cli.results import add_output, printing_of
-from cfi2sframe.elf.load import stored_size
+from cfi2sframe.cli.results import Printing, add_output, printing_of
+from cfi2sframe.elf.contents import FileData
+from cfi2sframe.elf.load import is_recording, stored_size
 from cfi2sframe.errors import RequestError, with_file_name
 from cfi2sframe.files.find import read_named
 from cfi2sframe.files.source import STANDARD_INPUT, named_source
 from cfi2sframe.process.guard import limited
 from cfi2sframe.report import SCHEMA_VERSION
-from cfi2sframe.trace import FileStore, trace_core, trace_process
+from cfi2sframe.trace import FileStore, Profile, Recording, Wanted, trace_core, trace_process
+from cfi2sframe.trace.profile import perf_text
 from cfi2sframe.trace.snapshot import resident_size
+
+#: A range without ends.
+_EVERY: Final = (None, None)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments to its parser."""
     describe(
         parser,
-        f"{PROGRAM} trace CORE [--executable FILE] [OPTION]...\n       {PROGRAM} trace --pid N [OPTION]...",
+        f"{PROGRAM} trace CORE [--executable FILE] [OPTION]...\n       {PROGRAM} trace --pid N [OPTION]...\n"
+        f"       {PROGRAM} trace PERF.DATA [OPTION]...",
         "Print the stacks of a core file, or of a live process, unwound by SFrame rows: those of each mapped file's\n"
         ".sframe section, or, if it has none, of its CFI converted in memory. A process is stopped only while its\n"
-        "registers and stacks are copied.",
+        "registers and stacks are copied.\n\n"
+        "Of a recording by perf record --call-graph dwarf, print how many of its stacks are whole, by rows and by\n"
+        "frame pointers, where the others end, and which files have a section.",
         "Every trace ends with the reason why it ends: outermost is the true end of the stack.\n\n"
         f"examples:\n  {PROGRAM} trace core.1234\n  {PROGRAM} trace qemu.core --executable a.out\n"
-        f"  {PROGRAM} trace --pid 1234 --thread all --format json\n\n"
-        "exit status: 0 the stacks are printed, wherever they end; 2 usage; 3 no core file, or no such process.\n",
+        f"  {PROGRAM} trace --pid 1234 --thread all --format json\n"
+        f"  {PROGRAM} trace perf.data --only-sections\n"
+        f"  {PROGRAM} trace perf.data --format folded | flamegraph.pl > stacks.svg\n\n"
+        "exit status: 0 the stacks are printed, wherever they end; 2 usage; 3 no core file or recording, or no such\n"
+        "process.\n",
     )
-    parser.add_argument("core", metavar="CORE", nargs="?", help="the core file; - is standard input")
-    add_option(parser, "--pid N", "trace a live process instead", type=positive)
+    parser.add_argument("core", metavar="CORE", nargs="?", help="core file, or recording of perf; - is standard input")
+    add_option(parser, "--pid N", "trace a live process instead; of a recording, only this process", type=positive)
     add_option(parser, "--executable FILE", "program that dumped CORE, if it is not at its own path")
     add_option(
         parser, "--sysroot DIR", "directory below which the mapped files are: those of another machine", default=""
     )
     add_option(parser, "--thread N", "id of a thread, or all (default all)", type=_thread)
+    text = "of a recording, only samples by number, from 1 on; either end may be missing"
+    add_option(parser, "--samples A..B", text, type=_range, default=_EVERY)
+    text = "of a recording, only samples by perf's time in seconds; either end may be missing"
+    add_option(parser, "--time A..B", text, type=_range, default=_EVERY)
+    add_option(parser, "--only-sections", "convert no CFI: files without a section have no rows")
     add_version(parser)
     add_source(parser, ("code",))
     text = "separate debug file, or a directory like /usr/lib/debug (default: where gdb looks)"
     add_option(parser, "--debug-file FILE", text, default="auto")
-    add_output(parser, ("text", "json"))
+    add_output(parser, ("text", "json", "folded", "perf"))
 
 
 def _thread(text: str) -> int | None:
     return None if text == "all" else positive(text)
 
 
+def _range(text: str) -> tuple[float | None, float | None]:
+    low, dots, high = text.partition("..")
+    try:
+        found = tuple(float(end) if end else None for end in (low, high if dots else low))
+    except ValueError:
+        found = ()
+    if len(found) != 2 or any(end is not None and not 0 <= end < math.inf for end in found):
+        raise argparse.ArgumentTypeError(f"not a range A..B: {text!r}")
+    return found
+
+
 def run(arguments: argparse.Namespace) -> int:
-    """Trace a core or a process; everything that can fail is done before anything is printed."""
+    """Trace a core, a process or a recording; what can fail is done before anything is printed, of --format perf."""
     core, pid = arguments.core, arguments.pid
     if core is None and pid is None:
         raise RequestError("no core file; name one, or use --pid N")
-    if core is not None and pid is not None:
-        raise RequestError("CORE and --pid are mutually exclusive")
     if core is not None and core.isdigit() and not os.path.lexists(core):
         raise RequestError(f"no core file {core}; for a process: {PROGRAM} trace --pid {core}")
-    if pid is not None and arguments.executable is not None:
+    if core is None and arguments.executable is not None:
         raise RequestError("--executable is only valid with CORE; a process knows its program")
     if arguments.sysroot and not os.path.isdir(arguments.sysroot):
         raise RequestError(f"--sysroot: {arguments.sysroot} is no directory")
     printing = printing_of(arguments, () if core is None else (named_source(core),))
-    store = FileStore(arguments.sframe_version or 3, arguments.source, debug_file_of(arguments) or "auto")
+    debug_file, only_sections = debug_file_of(arguments) or "auto", arguments.only_sections
+    store = FileStore(arguments.sframe_version or 3, arguments.source, debug_file, only_sections=only_sections)
     name = "<stdin>" if core == STANDARD_INPUT else core
     with with_file_name(name or f"process {pid}"):
         # A pipe can be read only once.
         data = None if core is None else read_named(core)
+        is_recorded = data is not None and is_recording(data)
+        _check_kind(arguments, printing.format, is_recorded=is_recorded)
         # Memory of a process that was never touched costs it nothing.
         with limited(resident_size(pid) if data is None else stored_size(data)):
+            if data is not None and is_recorded:
+                _print_recording(data, arguments, store, printing, name)
+                return EXIT_SUCCESS
             if data is None:
                 traced = trace_process(pid, store=store, thread=arguments.thread, sysroot=arguments.sysroot)
             else:
@@ -82,3 +115,39 @@ def run(arguments: argparse.Namespace) -> int:
     with printing.open() as out:
         out.write(text)
     return EXIT_SUCCESS
+
+
+def _check_kind(arguments: argparse.Namespace, form: str, *, is_recorded: bool) -> None:
+    """Raise `RequestError` where an option is for another kind of input."""
+    if is_recorded:
+        if arguments.executable is not None:
+            raise RequestError("--executable is only valid with a core file; a recording names its programs")
+        return
+    if arguments.core is not None and arguments.pid is not None:
+        raise RequestError("CORE and --pid are mutually exclusive")
+    for option in ("samples", "time"):
+        if getattr(arguments, option) != _EVERY:
+            raise RequestError(f"--{option} is only valid with a recording of perf")
+    if form in ("folded", "perf"):
+        raise RequestError(f"--format {form} is only valid with a recording of perf")
+
+
+def _print_recording(
+    data: FileData, arguments: argparse.Namespace, store: FileStore, printing: Printing, name: str
+) -> None:
+    """Print what the format asks of a recording: samples one by one, their stacks, or their account."""
+    wanted = Wanted(arguments.pid, arguments.thread, arguments.samples, arguments.time)
+    recording = Recording(data, store, arguments.sysroot, wanted)
+    if printing.format == "perf":
+        with printing.open() as out:
+            for walked in recording:
+                out.write(perf_text(walked))
+        return
+    profile = Profile(recording, keeps_stacks=printing.format != "text")
+    for walked in recording:
+        profile.add(walked)
+    with printing.open() as out:
+        if printing.format == "folded":
+            out.writelines(profile.folded())
+        else:
+            out.write(f"{profile}\n" if printing.format == "text" else profile.json(schema=SCHEMA_VERSION, file=name))

@@ -8,6 +8,7 @@ import sys
 from typing import BinaryIO, Final
 
 from cfi2sframe.constants.elf import ELF_MAGIC
+from cfi2sframe.constants.perf import PERF_MAGICS
 from cfi2sframe.constants.sframe import SFRAME_MAGIC
 from cfi2sframe.elf.contents import FileBytes, FileData, part_of
 from cfi2sframe.elf.headers import Buffer
@@ -131,12 +132,18 @@ def _refuse_irregular(status: os.stat_result) -> None:
 
 
 def read_stream(stream: BinaryIO) -> bytes:
-    """Return the bytes of a pipe or device, or only the first four where these are not those of ELF or of SFrame.
+    """Return the bytes of a pipe or device, or only the first four where these are not those of ELF, SFrame or perf.
 
     Some devices never end. Raises `OSError`.
     """
     head = stream.read(len(ELF_MAGIC))
-    return head + stream.read() if head == ELF_MAGIC or is_section(head) else head
+    is_known = head == ELF_MAGIC or is_section(head) or is_recording(head)
+    return head + stream.read() if is_known else head
+
+
+def is_recording(data: FileData) -> bool:
+    """Whether bytes begin as those of a recording of perf do, in either byte order."""
+    return any(bytes(data[:4]) == magic[:4] for magic in PERF_MAGICS)
 
 
 def is_section(data: FileData) -> bool:

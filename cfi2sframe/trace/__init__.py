@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stack traces from SFrame: of core files, of live processes, or of anything that has registers and memory.
+"""Stack traces from SFrame: of core files, live processes, perf's recordings, or any registers and memory.
 
     print(trace_process(pid))
     traced = trace_core("core", executable="program")
     for thread in traced.threads:
         for entry in thread.entries: print(hex(entry.frame.pc))
+
+    profile = Profile(recording := Recording(data))
+    for walked in recording: profile.add(walked)
+    print(profile)
 
     space = AddressSpace(Snapshot(arch, [FileMapping(start, end, file_offset, path), ...]))
     trace = space.walk(Frame(pc, sp, fp), Memory([(sp, stack)]).read)
@@ -16,12 +20,16 @@ stack that cannot be followed to its end is not an error: its trace has an `Endi
 """
 
 from cfi2sframe.trace.frames import Ending, Frame, Trace, TraceEntry, caller_of, walk
-from cfi2sframe.trace.snapshot import FileMapping, Memory, Snapshot
+from cfi2sframe.trace.perf_events import Sample
+from cfi2sframe.trace.profile import Profile
+from cfi2sframe.trace.recording import Recording, WalkedSample, Wanted
+from cfi2sframe.trace.snapshot import Death, FileMapping, Memory, Snapshot
 from cfi2sframe.trace.space import AddressSpace, FileStore, Module, ModuleFile
 from cfi2sframe.trace.traced import Traced, trace_core, trace_process
 
 __all__ = [
     "AddressSpace",
+    "Death",
     "Ending",
     "FileMapping",
     "FileStore",
@@ -29,10 +37,15 @@ __all__ = [
     "Memory",
     "Module",
     "ModuleFile",
+    "Profile",
+    "Recording",
+    "Sample",
     "Snapshot",
     "Trace",
     "TraceEntry",
     "Traced",
+    "WalkedSample",
+    "Wanted",
     "caller_of",
     "trace_core",
     "trace_process",

@@ -118,9 +118,9 @@ class Snapshot(NamedTuple):
 
     `read` reads what the process's own memory holds (a core's contents, or copies); without it a file is not compared
     with what was mapped, and what has no file (the vDSO) is not known. `threads` have their topmost frames by id.
-    `pac_mask` has the bits of pointer authentication codes. `no_file_hint` ends the message about an address
-    of no file. `code` has the memory that can be executed, where that is known. `death` is how the process of a core
-    ended, `warning` what is wrong with the core.
+    `pac_mask` has the bits of pointer authentication codes. `no_file_hint` ends the message about an address of no
+    file. `code` has the starts and ends of memory that can be executed, where that is known. `death` is how the process
+    of a core ended, `warning` what is wrong with the core.
     """
 
     arch: Arch
@@ -130,7 +130,7 @@ class Snapshot(NamedTuple):
     auxv: Mapping[int, int] = MappingProxyType({})
     pac_mask: int = DEFAULT_PAC_MASK
     no_file_hint: str = ""
-    code: Sequence[Span] | None = None
+    code: Sequence[tuple[int, int]] | None = None
     death: "Death | None" = None
     warning: str = ""
 

@@ -20,7 +20,7 @@ from tests.support.process import BASE_SECONDS, MARGIN, MIB, SECONDS_PER_MIB
 
 CORPUS: Final = Path(__file__).resolve().parents[2] / "testdata/fuzz"
 #: A module in this package each, and a folder in `CORPUS` where fuzzing has found something.
-TARGETS: Final = ("file", "cfi", "sframe", "core", "derive", "debug")
+TARGETS: Final = ("file", "cfi", "sframe", "core", "recording", "derive", "debug")
 FINDING_PREFIX: Final = "finding-"
 MAX_SIZE: Final = 1 << 16
 #: Bytes of memory: some for the program itself, and a multiple of the input.

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The account of a recording: how many stacks are whole, how deep they are, and where the others end.
+
+The same stacks are followed by frame pointers alone, as the kernel does for `perf record --call-graph fp`.
+"""
+
+import json
+import os
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from cfi2sframe.abi import S390X, Arch
+from cfi2sframe.process.demangle import readable_names
+from cfi2sframe.sframe.model import Found
+from cfi2sframe.text import counted, printable
+from cfi2sframe.trace.frames import ADDRESS_MASK, MAX_FRAMES, Ending, Frame, ReadMemory, TraceEntry
+from cfi2sframe.trace.recording import Recording, WalkedSample
+from cfi2sframe.trace.space import AddressSpace, Module
+
+#: How many places where walks end, and modules, the text has.
+_MAX_LINES: Final = 40
+
+
+class Place(NamedTuple):
+    """A frame as it can be used elsewhere: file, build-id, the file's own address, function and offset in it.
+
+    The address is inside the call of callers. What is not known is empty, or 0.
+    """
+
+    module: str
+    build_id: str
+    vaddr: int
+    symbol: str
+    offset: int
+
+
+class End(NamedTuple):
+    """Where walks end other than at the outermost frame; `detail` where it has no address of one process."""
+
+    kind: str
+    module: str
+    symbol: str
+    detail: str
+
+
+class Totals(NamedTuple):
+    """Stacks that reach the outermost frame, and the frames of all."""
+
+    outermost_count: int = 0
+    frame_count: int = 0
+
+    def with_stack(self, *, is_outermost: bool, frame_count: int) -> "Totals":
+        """Return the totals with one stack more."""
+        return Totals(self.outermost_count + is_outermost, self.frame_count + frame_count)
+
+
+class Profile:
+    """The account of the samples that are added; `keeps_stacks`: also how often each stack occurs."""
+
+    def __init__(self, recording: Recording, *, keeps_stacks: bool = False) -> None:
+        self.recording = recording
+        self.keeps_stacks = keeps_stacks
+        self.sample_count = self.without_stack_count = self.other_class_count = 0
+        self.by_rows = self.by_fp = Totals()
+        self.ends: Counter[End] = Counter()
+        self.stacks: Counter[tuple[str, bool, str, tuple[Place, ...]]] = Counter()
+        self._pids: set[int] = set()
+        self._times: tuple[int, int] | None = None
+
+    def add(self, walked: WalkedSample) -> None:
+        """Count a sample."""
+        sample, trace = walked.sample, walked.trace
+        self.sample_count += 1
+        self._pids.add(sample.pid)
+        first, last = self._times or (sample.time, sample.time)
+        self._times = min(first, sample.time), max(last, sample.time)
+        if trace is None or sample.frame is None or walked.space is None:
+            self.without_stack_count += sample.is_64_bit
+            self.other_class_count += not sample.is_64_bit
+            return
+        is_whole = trace.ending.kind == "outermost"
+        self.by_rows = self.by_rows.with_stack(is_outermost=is_whole, frame_count=len(trace.entries))
+        arch = walked.space.snapshot.arch
+        if arch is not S390X:
+            self.by_fp = self.by_fp.with_stack(**_by_frame_pointers(sample.frame, sample.read, walked.space, arch))
+        if not is_whole:
+            place = place_of(trace.entries[-1], walked.space)
+            detail = trace.ending.detail if trace.ending.kind == "unknown-register" else ""
+            if trace.ending.kind == "unreadable-memory" and sample.is_stack_cut:
+                detail = f"past the {len(sample.stack):,} bytes that were copied"
+            module = walked.space.module_at(trace.entries[-1].frame.lookup_pc)
+            if trace.ending.kind == "unusable-module" and module is not None:
+                detail = trace.ending.detail.removeprefix(f"{module.name}: ")
+            self.ends[End(trace.ending.kind, place.module, place.symbol, detail)] += 1
+        if self.keeps_stacks:
+            places = tuple(place_of(entry, walked.space) for entry in trace.entries)
+            self.stacks[walked.command, bool(sample.kernel_pcs), trace.ending.kind, places] += 1
+
+    def __str__(self) -> str:
+        first, last = self._times or (0, 0)
+        processes, seconds = len(self._pids), (last - first) / 1e9
+        lines = [
+            f"{counted(self.sample_count, 'sample')}, processes: {processes:,}, in {seconds:.3f} s",
+            *self._not_walked(),
+            "",
+            "                   reach the outermost frame  frames, mean",
+        ]
+        for name, totals in (("by frame pointers", self.by_fp), ("by SFrame rows", self.by_rows)):
+            lines.append(f"{name:<18} {self._share(totals.outermost_count):>25}  {self._mean(totals):>12}")
+        names = readable_names(end.symbol for end in self.ends)
+        if self.ends:
+            lines += ["", "the others end at"]
+        for end, number in islice(_ordered(self.ends), _MAX_LINES):
+            words = [end.kind, os.path.basename(end.module) or "?", names.get(end.symbol, end.symbol), end.detail]
+            place = printable("  ".join(word for word in words if word))
+            lines.append(f"{self._share(number):>8} {number:>8,}  {place}")
+        lines += [f"and {len(self.ends) - _MAX_LINES:,} more places"] * (len(self.ends) > _MAX_LINES)
+        lines += ["", "rows of"]
+        modules = self.recording.modules
+        lines += [f"{_source(module):<10} {printable(module.name)}" for module in modules[:_MAX_LINES]]
+        lines += [f"and {len(modules) - _MAX_LINES:,} more files"] * (len(modules) > _MAX_LINES)
+        return "\n".join(lines)
+
+    @property
+    def walked_count(self) -> int:
+        """The samples that have a stack."""
+        return self.sample_count - self.without_stack_count - self.other_class_count
+
+    def _not_walked(self) -> Iterator[str]:
+        if self.without_stack_count:
+            yield f"{self.without_stack_count:,} without a user stack (threads of the kernel)"
+        if self.other_class_count:
+            yield f"{self.other_class_count:,} of 32-bit programs, which are not walked"
+        if self.recording.lost_count:
+            yield f"{self.recording.lost_count:,} records were lost, for lack of room"
+        if self.recording.file.is_truncated:
+            yield "the recording is truncated"
+
+    def _share(self, number: int) -> str:
+        return f"{100 * number / self.walked_count:.1f} %" if self.walked_count else "-"
+
+    def _mean(self, totals: Totals) -> str:
+        return f"{totals.frame_count / self.walked_count:.1f}" if self.walked_count and totals.frame_count else "-"
+
+    def json(self, **origin: str | int) -> str:
+        """Return a JSON text. `origin` comes first: what was traced."""
+        arch, first, last = self.recording.arch, *(self._times or (0, 0))
+        symbols = {end.symbol for end in self.ends} | {p.symbol for _, _, _, stack in self.stacks for p in stack}
+        names = readable_names(sorted(symbols))
+
+        def named(symbol: str) -> dict[str, str | None]:
+            return {"function": names.get(symbol, symbol) or None, "symbol": symbol or None}
+
+        data = {
+            **origin,
+            "machine": arch and arch.name,
+            "samples": self.sample_count,
+            "processes": len(self._pids),
+            "first_time": first,
+            "last_time": last,
+            "lost": self.recording.lost_count,
+            "truncated": self.recording.file.is_truncated,
+            "without_stack": self.without_stack_count,
+            "other_class": self.other_class_count,
+            "frame_pointers": self.by_fp._asdict() if self.by_fp.frame_count else None,
+            "rows": self.by_rows._asdict(),
+            "ends": [
+                {
+                    "count": number,
+                    "ending": end.kind,
+                    "module": end.module or None,
+                    **named(end.symbol),
+                    "detail": end.detail,
+                }
+                for end, number in _ordered(self.ends)
+            ],
+            "modules": [
+                {"module": module.name, "source": _source(module), "note": _note(module)}
+                for module in self.recording.modules
+            ],
+            "stacks": [
+                {
+                    "count": number,
+                    "command": command,
+                    "kernel": in_kernel,
+                    "ending": ending,
+                    "frames": [
+                        {"module": p.module or None, "build_id": p.build_id or None, "vaddr": p.vaddr}
+                        | named(p.symbol)
+                        | {"offset": p.offset if p.symbol else None}
+                        for p in places
+                    ],
+                }
+                for (command, in_kernel, ending, places), number in _ordered(self.stacks)
+            ],
+        }
+        return json.dumps(data) + "\n"
+
+    def folded(self) -> Iterator[str]:
+        """Yield the stacks as flame graphs are made of: thread and frames, the outermost first, and how often."""
+        names = readable_names(p.symbol for _, _, _, places in self.stacks for p in places)
+        folded: Counter[str] = Counter()
+        for (command, in_kernel, _, places), number in self.stacks.items():
+            words = [command, *(_word(place, names) for place in reversed(places)), *["[kernel]"] * in_kernel]
+            folded[";".join(printable(word).replace(";", ":") for word in words)] += number
+        yield from (f"{stack} {number}\n" for stack, number in sorted(folded.items()))
+
+
+def place_of(entry: TraceEntry, space: AddressSpace) -> Place:
+    """Return the place of a frame."""
+    pc = entry.frame.lookup_pc
+    module = space.module_at(pc)
+    if module is None:
+        return Place("", "", pc, "", 0)
+    if module.file is None:
+        return Place(module.name, "", (pc - module.start) & ADDRESS_MASK, "", 0)
+    vaddr = (pc - module.bias) & ADDRESS_MASK
+    symbol, offset = module.file.symbol_at(vaddr) or ("", 0)
+    return Place(module.name, module.file.build_id.hex(), vaddr, symbol, offset)
+
+
+def perf_text(walked: WalkedSample) -> str:
+    """Return a sample as `perf script` prints it, with linkage names: what reads that, reads this."""
+    sample = walked.sample
+    event = sample.event or "samples"
+    lines = [f"{walked.command} {sample.tid:5} {sample.time / 1e9:12.6f}: {sample.period:10} {event}: "]
+    lines += [f"\t{pc:16x} [unknown] ([kernel])" for pc in sample.kernel_pcs]
+    if walked.trace is not None and walked.space is not None:
+        for place in (place_of(entry, walked.space) for entry in walked.trace.entries):
+            symbol = f"{place.symbol}+0x{place.offset:x}" if place.symbol else "[unknown]"
+            lines.append(f"\t{place.vaddr:16x} {symbol} ({place.module or '[unknown]'})")
+    return "".join(f"{line[:1]}{printable(line[1:])}\n" for line in lines) + "\n"
+
+
+def _ordered(counts: Counter[Any]) -> list[tuple[Any, int]]:
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _source(module: Module) -> str:
+    usable = module.file is not None and not isinstance(module.file.rows, str)
+    return module.file.source if usable and module.file else "none"
+
+
+def _note(module: Module) -> str:
+    return module.file.rows if module.file and isinstance(module.file.rows, str) else module.note
+
+
+def _word(place: Place, names: dict[str, str]) -> str:
+    return names.get(place.symbol, place.symbol) or f"[{os.path.basename(place.module) or 'unknown'}]"
+
+
+def _by_frame_pointers(frame: Frame, read: ReadMemory, space: AddressSpace, arch: Arch) -> dict[str, Any]:
+    """Return how far the records that frame pointers lead to go: the caller's FP, and after it the return address."""
+    fp, lookup_pc, number, least = frame.fp, frame.lookup_pc, 1, frame.sp
+    form = struct.Struct(arch.byte_order + "QQ")
+    is_outermost = False
+    while number < MAX_FRAMES:
+        data = read(fp, form.size) if fp is not None and fp >= least and not fp % 8 else None
+        if data is None:
+            break
+        least, (fp, ra) = (fp or 0) + form.size, form.unpack(data)
+        if not ra:
+            is_outermost = True
+            break
+        number, lookup_pc = number + 1, ra - 1
+    found: Found | Ending = space.find(lookup_pc)
+    is_outermost |= isinstance(found, Found) and found.is_outermost
+    return {"is_outermost": is_outermost, "frame_count": number}
