@@ -226,13 +226,13 @@ def perf_text(walked: WalkedSample) -> str:
     """Return a sample as `perf script` prints it, with linkage names: what reads that, reads this."""
     sample = walked.sample
     event = sample.event or "samples"
-    lines = [f"{walked.command} {sample.tid:5} {sample.time / 1e9:12.6f}: {sample.period:10} {event}: "]
-    lines += [f"\t{pc:16x} [unknown] ([kernel])" for pc in sample.kernel_pcs]
+    head = f"{walked.command} {sample.tid:5} {sample.time / 1e9:12.6f}: {sample.period:10} {event}: "
+    lines = [f"{pc:16x} [unknown] ([kernel])" for pc in sample.kernel_pcs]
     if walked.trace is not None and walked.space is not None:
         for place in (place_of(entry, walked.space) for entry in walked.trace.entries):
             symbol = f"{place.symbol}+0x{place.offset:x}" if place.symbol else "[unknown]"
-            lines.append(f"\t{place.vaddr:16x} {symbol} ({place.module or '[unknown]'})")
-    return "".join(f"{line[:1]}{printable(line[1:])}\n" for line in lines) + "\n"
+            lines.append(f"{place.vaddr:16x} {symbol} ({place.module or '[unknown]'})")
+    return "\n\t".join(map(printable, [head, *lines])) + "\n\n"
 
 
 def _ordered(counts: Counter[Any]) -> list[tuple[Any, int]]:
