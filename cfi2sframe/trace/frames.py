@@ -97,6 +97,16 @@ class TraceEntry(NamedTuple):
     is_trampoline: bool = False
     is_null_call: bool = False
 
+    @property
+    def is_signal(self) -> bool:
+        """Whether the frame is the return from a signal handler."""
+        return self.is_trampoline or (self.found is not None and self.found.function.body.is_signal_frame)
+
+    @property
+    def named_pc(self) -> int:
+        """The address whose function has the frame: the kernel returns to the start of that for signals."""
+        return self.frame.pc if self.is_signal else self.frame.lookup_pc
+
 
 class Trace(NamedTuple):
     """Frames from the innermost to the last one found, whose caller is not known for the reason that `ending` names.

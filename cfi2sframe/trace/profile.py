@@ -211,7 +211,7 @@ class Profile:
 
 def place_of(entry: TraceEntry, space: AddressSpace) -> Place:
     """Return the place of a frame."""
-    pc = entry.frame.lookup_pc
+    pc = entry.named_pc
     module = space.module_at(pc)
     if module is None:
         return Place("", "", pc, "", 0)
@@ -226,7 +226,8 @@ def perf_text(walked: WalkedSample) -> str:
     """Return a sample as `perf script` prints it, with linkage names: what reads that, reads this."""
     sample = walked.sample
     event = sample.event or "samples"
-    head = f"{walked.command} {sample.tid:5} {sample.time / 1e9:12.6f}: {sample.period:10} {event}: "
+    seconds = f"{sample.time // 1_000_000_000}.{sample.time // 1000 % 1_000_000:06}"
+    head = f"{walked.command} {sample.tid:5} {seconds:>12}: {sample.period:10} {event}: "
     lines = [f"{pc:16x} [unknown] ([kernel])" for pc in sample.kernel_pcs]
     if walked.trace is not None and walked.space is not None:
         for place in (place_of(entry, walked.space) for entry in walked.trace.entries):

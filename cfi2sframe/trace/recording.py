@@ -166,4 +166,4 @@ class Recording:
             self._keep(space)
 
     def _keep(self, space: AddressSpace) -> None:
-        self._modules |= {module.name: module for module in space.modules}
+        self._modules |= {module.name: module for module in space.used.values()}

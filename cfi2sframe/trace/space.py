@@ -192,6 +192,8 @@ class AddressSpace:
         self.snapshot = snapshot
         self._root = root
         self._found: dict[int, Found | Ending] = {}
+        #: The modules in which rows were looked for, by start.
+        self.used: dict[int, Module] = {}
         self._store = store or FileStore()
         self._open_file = open_file or self._store.open
         # Where the vDSO ends, its headers tell.
@@ -342,6 +344,7 @@ class AddressSpace:
             if code is not None and not any(start <= address < end for start, end in code):
                 return Ending("no-code", f"nothing that can be executed is at 0x{address:x}")
             return Ending("no-module", f"no file is known at 0x{address:x}{self.snapshot.no_file_hint}")
+        self.used[module.start] = module
         file, vaddr = module.file, (address - module.bias) & ADDRESS_MASK
         if file is None:
             return Ending("unusable-module", f"{module.name}: {module.note}")

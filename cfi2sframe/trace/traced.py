@@ -85,14 +85,14 @@ class Traced(NamedTuple):
 
     def _threads(self) -> Iterator[tuple[Trace, Iterator[dict[str, Any]]]]:
         """Yield each thread's trace, and its frames as plain data."""
-        symbols = (self.space.symbol_at(entry.frame.lookup_pc) for thread in self.threads for entry in thread.entries)
+        symbols = (self.space.symbol_at(entry.named_pc) for thread in self.threads for entry in thread.entries)
         names = readable_names(symbol[0] for symbol in symbols if symbol)
         for thread in self.threads:
             yield thread, (self._frame(index, entry, names) for index, entry in enumerate(thread.entries))
 
     def _frame(self, index: int, entry: TraceEntry, names: dict[str, str]) -> dict[str, Any]:
         frame = entry.frame
-        module, symbol = self.space.module_at(frame.lookup_pc), self.space.symbol_at(frame.lookup_pc)
+        module, symbol = self.space.module_at(frame.lookup_pc), self.space.symbol_at(entry.named_pc)
         name, distance = symbol or (None, None)
         row: dict[str, Any] | None = None
         if entry.is_trampoline:
@@ -120,7 +120,7 @@ class Traced(NamedTuple):
             "vaddr": (frame.pc - module.bias) & ADDRESS_MASK if module and module.file else None,
             "function": name and names.get(name, name),
             "symbol": name,
-            "offset": None if distance is None else distance + frame.is_return_address,
+            "offset": None if distance is None else distance + frame.pc - entry.named_pc,
             "row": row,
         }
 
