@@ -93,23 +93,22 @@ def run(arguments: argparse.Namespace) -> int:
     debug_file, only_sections = debug_file_of(arguments) or "auto", arguments.only_sections
     store = FileStore(arguments.sframe_version or 3, arguments.source, debug_file, only_sections=only_sections)
     name = "<stdin>" if core == STANDARD_INPUT else core
-    with with_file_name(name or f"process {pid}"):
-        # A pipe can be read only once.
-        data = None if core is None else read_named(core)
-        is_recorded = data is not None and is_recording(data)
-        _check_kind(arguments, printing.format, is_recorded=is_recorded)
-        # Memory of a process that was never touched costs it nothing.
-        with limited(resident_size(pid) if data is None else stored_size(data)):
-            if data is not None and is_recorded:
-                _print_recording(data, arguments, store, printing, name)
-                return EXIT_SUCCESS
-            if data is None:
-                traced = trace_process(pid, store=store, thread=arguments.thread, sysroot=arguments.sysroot)
-            else:
-                chosen = {"executable": arguments.executable, "thread": arguments.thread}
-                traced = trace_core(data, store=store, sysroot=arguments.sysroot, **chosen)
-            origin = {"file": name} if name else {"pid": pid}
-            text = f"{traced}\n" if printing.format == "text" else traced.json(schema=SCHEMA_VERSION, **origin)
+    # A pipe can be read only once.
+    data = None if core is None else read_named(core)
+    is_recorded = data is not None and is_recording(data)
+    _check_kind(arguments, printing.format, is_recorded=is_recorded)
+    # Memory of a process that was never touched costs it nothing.
+    with with_file_name(name or f"process {pid}"), limited(resident_size(pid) if data is None else stored_size(data)):
+        if data is None:
+            traced = trace_process(pid, store=store, thread=arguments.thread, sysroot=arguments.sysroot)
+        elif is_recorded:
+            _print_recording(data, arguments, store, printing, name)
+            return EXIT_SUCCESS
+        else:
+            chosen = {"executable": arguments.executable, "thread": arguments.thread}
+            traced = trace_core(data, store=store, sysroot=arguments.sysroot, **chosen)
+        origin = {"file": name} if name else {"pid": pid}
+        text = f"{traced}\n" if printing.format == "text" else traced.json(schema=SCHEMA_VERSION, **origin)
     if traced.space.snapshot.warning:
         say("warning", traced.space.snapshot.warning, name or "")
     with printing.open() as out:

@@ -14,6 +14,7 @@ from cfi2sframe.constants import elf as c
 from cfi2sframe.trace import Frame
 from tests.support.process import BoundedRun, run_within_bound
 from tests.support.sframe.raw_sframe import RawFunction
+from tests.support.trace import recordings as r
 from tests.support.trace.core_files import (
     BIAS,
     PAGE,
@@ -88,3 +89,26 @@ def test_a_hole_of_terabytes(tmp_path: Path) -> None:
             pytest.skip("the file system holds no file of 4 TiB")
     done = run_within_bound("trace", tmp_path / "core", input_size=len(core))
     assert done.is_answered()
+
+
+def test_a_recording_that_unpacks_to_gigabytes(tmp_path: Path) -> None:
+    """A few bytes of zstd for each 128 KiB of records, which no round ends."""
+    zstandard = pytest.importorskip("zstandard")
+    mapping = r.mapped(AMD64, 20, "/" + "x" * 4000)
+    packed = zstandard.ZstdCompressor().compress(mapping * 120_000)
+    pieces = [packed[at : at + 60_000] for at in range(0, len(packed), 60_000)]
+    data = r.Recording(AMD64, tuple(r.record(AMD64, r.COMPRESSED, piece) for piece in pieces)).file()
+    (tmp_path / "perf.data").write_bytes(data)
+    assert run_within_bound("trace", tmp_path / "perf.data", input_size=len(data)).is_answered(3)
+
+
+def test_processes_that_map_and_fork_again_and_again(tmp_path: Path) -> None:
+    """Mappings times processes: a child shares its parent's list."""
+    records = [r.mapped(AMD64, 20 + n, f"/{n}", start=n << 20, size=4096) for n in range(1500)]
+    forks = [r.of_time(AMD64, r.FORK, struct.pack("<4IQ", 100 + n, 77, 100 + n, 77, 0), 5000 + n) for n in range(3000)]
+    made = r.recorded(AMD64)
+    samples = [r.sample(AMD64, 9000 + n, made.frame, pid=100 + n, tid=100 + n) for n in range(3000)]
+    data = r.Recording(AMD64, (*records, *forks, *samples)).file()
+    (tmp_path / "perf.data").write_bytes(data)
+    done = run_within_bound("trace", tmp_path / "perf.data", input_size=len(data))
+    assert done.is_answered(0), done
