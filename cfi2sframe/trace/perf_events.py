@@ -34,6 +34,9 @@ _SAMPLE_FIELDS: Final = (
 )
 
 
+_USER_PART: Final = c.PERF_SAMPLE_TID | c.PERF_SAMPLE_REGS_USER | c.PERF_SAMPLE_STACK_USER
+
+
 class Mapped(NamedTuple):
     """A process has mapped a file, or memory without one. It hides what was there before."""
 
@@ -124,18 +127,18 @@ class Events:
         self.file = file
         self.arch: Arch | None = None
         self._names: dict[int, str] | None = None
-        order = file.byte_order
+        #: Whether recorded files can be told from others.
+        self.has_build_ids = False
         self._read: dict[int, Callable[[PerfRecord], Event | None]] = {
             c.PERF_RECORD_MMAP: self._mapped,
             c.PERF_RECORD_MMAP2: self._mapped,
             c.PERF_RECORD_COMM: self._named,
-            c.PERF_RECORD_FORK: lambda record: Forked(*self._fork(record)[:4]),
-            c.PERF_RECORD_EXIT: lambda record: Exited(self._fork(record)[0], self._fork(record)[2]),
+            c.PERF_RECORD_FORK: lambda record: Forked(*self._unpack("4I", record, 0)),
+            c.PERF_RECORD_EXIT: lambda record: Exited(*self._unpack("I4xI", record, 0)),
             c.PERF_RECORD_LOST: lambda record: Lost(self._unpack("QQ", record, 0)[1]),
             c.PERF_RECORD_LOST_SAMPLES: lambda record: Lost(self._unpack("Q", record, 0)[0]),
             c.PERF_RECORD_SAMPLE: self._sample,
         }
-        self._word = struct.Struct(order + "Q").unpack_from
 
     def __iter__(self) -> Iterator[Event]:
         """Yield the events. Raises `InputError` where the recording is damaged, or has no stacks."""
@@ -209,16 +212,13 @@ class Events:
             return None
         path = os.fsdecode(record.body[name_offset:].split(b"\0")[0])
         build_id = build_id or self.file.build_ids.get(path, b"")
+        self.has_build_ids |= bool(build_id)
         return Mapped(pid, FileMapping(start, start + size, offset, path, build_id=build_id), is_executable)
 
     def _named(self, record: PerfRecord) -> Named:
         pid, tid = self._unpack("II", record, 0)
         name = record.body[8:].split(b"\0")[0].decode("utf-8", "replace")
         return Named(pid, tid, name, record.misc & c.PERF_RECORD_MISC_COMM_EXEC != 0)
-
-    def _fork(self, record: PerfRecord) -> tuple[int, ...]:
-        pid, parent_pid, tid, parent_tid = self._unpack("4I", record, 0)
-        return pid, parent_pid, tid, parent_tid
 
     def _sample(self, record: PerfRecord) -> Sample:
         kind, number = self._kind_of(record)
@@ -231,8 +231,6 @@ class Events:
                 if field == c.PERF_SAMPLE_TID:
                     pid, tid = self._unpack("II", record, at)
                 at += 8
-        if not (kept & c.PERF_SAMPLE_TID and kept & c.PERF_SAMPLE_REGS_USER and kept & c.PERF_SAMPLE_STACK_USER):
-            raise InputError(f"its samples have no registers and stack of user space; {NEEDED}")
         kernel: tuple[int, ...] = ()
         if record.misc & c.PERF_RECORD_MISC_CPUMODE_MASK != c.PERF_RECORD_MISC_USER:
             kernel = (words.get(c.PERF_SAMPLE_IP, 0),)
@@ -250,33 +248,36 @@ class Events:
             (branches,) = self._unpack("Q", record, at)
             at += 8 + 8 * (kind.branch_type & c.PERF_SAMPLE_BRANCH_HW_INDEX != 0)
             at += branches * (24 + 8 * (kind.branch_type & c.PERF_SAMPLE_BRANCH_COUNTERS != 0))
-        (abi,) = self._unpack("Q", record, at)
-        frame, stack, at = None, b"", at + 8
-        if abi:
-            values = self._unpack(f"{kind.registers.bit_count()}Q", record, at)
-            at += 8 * len(values)
-            if abi == c.PERF_SAMPLE_REGS_ABI_64:
-                frame = self._frame(kind.registers, values)
-            stack = self._counted(record, at, 1)
-            if stack:
-                stack = stack[: self._unpack("Q", record, at + 8 + len(stack))[0]]
-        period, time = words.get(c.PERF_SAMPLE_PERIOD, 1), words.get(c.PERF_SAMPLE_TIME, 0)
-        if not period:
-            period = 1
-        is_cut = len(stack) >= kind.stack_size // 8 * 8
-        number = words.get(c.PERF_SAMPLE_ID, number)
+        frame, abi, stack = self._user_part(kind, record, at)
         return Sample(
-            time,
-            pid,
-            tid,
-            period,
-            self._event_name(number),
+            *(words.get(c.PERF_SAMPLE_TIME, 0), pid, tid, words.get(c.PERF_SAMPLE_PERIOD) or 1),
+            self._event_name(words.get(c.PERF_SAMPLE_ID, number)),
             frame,
             abi in (0, c.PERF_SAMPLE_REGS_ABI_64),
             stack,
-            is_cut,
+            len(stack) >= kind.stack_size // 8 * 8,
             kernel,
         )
+
+    def _user_part(self, kind: EventKind, record: PerfRecord, at: int) -> tuple[Frame | None, int, bytes]:
+        """Return the topmost frame of user space, the kernel's number of its ABI, and its stack.
+
+        Raises `InputError` where no event has these.
+        """
+        if kind.sample_type & _USER_PART != _USER_PART:
+            if all(each.sample_type & _USER_PART != _USER_PART for each in self.file.kinds.values()):
+                raise InputError(f"its samples have no registers and stack of user space; {NEEDED}")
+            return None, 0, b""
+        (abi,) = self._unpack("Q", record, at)
+        if not abi:
+            return None, 0, b""
+        values = self._unpack(f"{kind.registers.bit_count()}Q", record, at + 8)
+        frame = self._frame(kind.registers, values) if abi == c.PERF_SAMPLE_REGS_ABI_64 else None
+        at += 8 + 8 * len(values)
+        stack = self._counted(record, at, 1)
+        if stack:
+            stack = stack[: self._unpack("Q", record, at + 8 + len(stack))[0]]
+        return frame, abi, stack
 
     def _counted(self, record: PerfRecord, at: int, each_size: int) -> bytes:
         """Return the bytes of a part that begins with the number of its items. Raises `InputError`."""

@@ -101,9 +101,9 @@ class Profile:
 
     def __str__(self) -> str:
         first, last = self._times or (0, 0)
-        processes, seconds = len(self._pids), (last - first) / 1e9
+        samples, processes = counted(self.sample_count, "sample"), len(self._pids)
         lines = [
-            f"{counted(self.sample_count, 'sample')}, processes: {processes:,}, in {seconds:.3f} s",
+            f"{samples} in {(last - first) / 1e9:.3f} s, {processes:,} process{'es' * (processes != 1)}",
             *self._not_walked(),
             "",
             "                   reach the outermost frame  frames, mean",
@@ -136,6 +136,8 @@ class Profile:
             yield f"{self.other_class_count:,} of 32-bit programs, which are not walked"
         if self.recording.lost_count:
             yield f"{self.recording.lost_count:,} records were lost, for lack of room"
+        if not self.recording.has_build_ids:
+            yield "no build-ids were recorded: files are taken for those that ran"
         if self.recording.file.is_truncated:
             yield "the recording is truncated"
 

@@ -82,6 +82,11 @@ class Recording:
         return self._events.arch
 
     @property
+    def has_build_ids(self) -> bool:
+        """Whether files can be told from those that ran, by build-ids that were recorded."""
+        return self._events.has_build_ids
+
+    @property
     def modules(self) -> list[Module]:
         """The modules in which frames were found so far, by name; of several builds with one name, the last."""
         for space in self._spaces.values():

@@ -170,6 +170,19 @@ def test_fields_before_the_registers_and_several_events(path: str, store: FileSt
         walked(r.Recording(AMD64, records, unlike).file())
 
 
+def test_events_without_stacks_beside_one_that_has_them(path: str, store: FileStore) -> None:
+    """Their samples are counted, and not walked; where no event has stacks, the message says how to record them."""
+    bare = r.Event(r.IP | r.TID | r.TIME | r.PERIOD | r.IDENTIFIER, ids=(9,), name="bare")
+    full = r.Event(r.Event().sample_type | r.IDENTIFIER, ids=(8,))
+    made = r.recorded(AMD64)
+    body = struct.pack("<QQIIQQ", 9, made.frame.pc, r.PID, r.PID, 40, 1)
+    samples = (r.record(AMD64, r.SAMPLE, body, 2), r.sample(AMD64, 50, made.frame, made.data, number=8))
+    mapping = r.record(AMD64, r.MMAP2, r.mapped(AMD64, 20, path)[8:] + struct.pack("<Q", 8), 2)
+    assert endings(r.Recording(AMD64, (mapping, *samples), (bare, full)).file(), store) == ["no stack", "outermost"]
+    with pytest.raises(InputError, match="perf record --call-graph dwarf"):
+        walked(r.Recording(AMD64, samples[:1], (bare,)).file())
+
+
 def test_the_account_has_every_sample_once(path: str, store: FileStore) -> None:
     """Those of threads of the kernel and of 32-bit programs, too, and where stacks end that were cut."""
     made = r.recorded(AMD64)
