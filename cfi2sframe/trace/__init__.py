@@ -19,12 +19,14 @@
 stack that cannot be followed to its end is not an error: its trace has an `Ending`.
 """
 
+from cfi2sframe.trace.beyond import LoadedCfa
 from cfi2sframe.trace.frames import Ending, Frame, Trace, TraceEntry, caller_of, walk
 from cfi2sframe.trace.perf_events import Sample
 from cfi2sframe.trace.profile import Profile
 from cfi2sframe.trace.recording import Recording, WalkedSample, Wanted
 from cfi2sframe.trace.snapshot import Death, FileMapping, Memory, Snapshot
-from cfi2sframe.trace.space import AddressSpace, FileStore, Module, ModuleFile
+from cfi2sframe.trace.space import AddressSpace, Module
+from cfi2sframe.trace.store import FileStore, ModuleFile
 from cfi2sframe.trace.traced import Traced, trace_core, trace_process
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "FileMapping",
     "FileStore",
     "Frame",
+    "LoadedCfa",
     "Memory",
     "Module",
     "ModuleFile",

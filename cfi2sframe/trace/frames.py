@@ -16,6 +16,7 @@ from typing import Final, Literal, NamedTuple
 from cfi2sframe.abi import Arch
 from cfi2sframe.abi.record import SAVED_PC
 from cfi2sframe.sframe.model import Found, Rule
+from cfi2sframe.trace.beyond import LoadedCfa
 
 #: Reads bytes of the traced process: (address, size) -> exactly that many bytes, or None when they cannot be read.
 ReadMemory = Callable[[int, int], bytes | None]
@@ -88,7 +89,8 @@ class TraceEntry(NamedTuple):
     """A frame of a trace, and what finds its caller: a row, or at a signal trampoline the kernel's record of registers.
 
     `found` is None at trampolines, and where there is no row; `cfa` also in the last. `is_null_call`: the PC is where
-    a null or wild pointer led to, and the caller where the call has left its return address.
+    a null or wild pointer led to, and the caller where the call has left its return address. `is_beyond_rows`: the CFA
+    is a word in memory plus a constant, which no row of a section can hold; the rules of `found` count from that word.
     """
 
     frame: Frame
@@ -96,6 +98,7 @@ class TraceEntry(NamedTuple):
     cfa: int | None = None
     is_trampoline: bool = False
     is_null_call: bool = False
+    is_beyond_rows: bool = False
 
     @property
     def is_signal(self) -> bool:
@@ -121,7 +124,7 @@ class Trace(NamedTuple):
 
 def walk(
     frame: Frame,
-    find: Callable[[int], Found | Ending],
+    find: Callable[[int], Found | LoadedCfa | Ending],
     read_memory: ReadMemory,
     arch: Arch,
     *,
@@ -149,7 +152,7 @@ def walk(
 
 
 def _step(
-    frame: Frame, found: Found | Ending, read_memory: ReadMemory, arch: Arch, pac_mask: int
+    frame: Frame, found: Found | LoadedCfa | Ending, read_memory: ReadMemory, arch: Arch, pac_mask: int
 ) -> tuple[TraceEntry, Frame | Ending]:
     """Return the frame's entry, and its caller."""
     if isinstance(found, Ending) or not arch.has_signal_rows:
@@ -159,9 +162,16 @@ def _step(
     if isinstance(found, Ending):
         called_from = _caller_of_nothing(frame, found, read_memory, arch)
         return TraceEntry(frame, is_null_call=called_from is not None), called_from or found
+    beyond = found if isinstance(found, LoadedCfa) else None
+    found = found.found if isinstance(found, LoadedCfa) else found
     caller = caller_of(frame, found, read_memory, pac_mask=pac_mask)
     if isinstance(caller, Ending):
-        return TraceEntry(frame, found), caller
+        return TraceEntry(frame, found, is_beyond_rows=beyond is not None), caller
+    if beyond is not None:
+        caller = caller._replace(sp=(caller.sp + beyond.offset) & ADDRESS_MASK)
+        return TraceEntry(
+            frame, found, (caller.sp - arch.sp_offset_from_cfa) & ADDRESS_MASK, is_beyond_rows=True
+        ), caller
     if not caller.is_return_address:
         # The row gives PC, SP and FP; an interrupted prologue may need the other registers that the kernel saved.
         interrupted = interrupted_frame(frame, read_memory, arch)

@@ -16,7 +16,8 @@ from cfi2sframe.abi import S390X, Arch
 from cfi2sframe.process.demangle import readable_names
 from cfi2sframe.sframe.model import Found
 from cfi2sframe.text import counted, printable
-from cfi2sframe.trace.frames import ADDRESS_MASK, MAX_FRAMES, Ending, Frame, ReadMemory, TraceEntry
+from cfi2sframe.trace.beyond import BEYOND
+from cfi2sframe.trace.frames import ADDRESS_MASK, MAX_FRAMES, Frame, ReadMemory, TraceEntry
 from cfi2sframe.trace.recording import Recording, WalkedSample
 from cfi2sframe.trace.space import AddressSpace, Module
 
@@ -64,7 +65,7 @@ class Profile:
         self.recording = recording
         self.keeps_stacks = keeps_stacks
         self.sample_count = self.without_stack_count = self.other_class_count = 0
-        self.by_rows = self.by_fp = Totals()
+        self.by_rows = self.by_fp = self.by_cfi = Totals()
         self.ends: Counter[End] = Counter()
         self.stacks: Counter[tuple[str, bool, str, tuple[Place, ...]]] = Counter()
         self._pids: set[int] = set()
@@ -82,19 +83,26 @@ class Profile:
             self.other_class_count += not sample.is_64_bit
             return
         is_whole = trace.ending.kind == "outermost"
-        self.by_rows = self.by_rows.with_stack(is_outermost=is_whole, frame_count=len(trace.entries))
+        self.by_cfi = self.by_cfi.with_stack(is_outermost=is_whole, frame_count=len(trace.entries))
+        beyond = next((number for number, entry in enumerate(trace.entries) if entry.is_beyond_rows), None)
+        by_rows = trace.entries if beyond is None else trace.entries[: beyond + 1]
+        is_whole &= beyond is None
+        self.by_rows = self.by_rows.with_stack(is_outermost=is_whole, frame_count=len(by_rows))
         arch = walked.space.snapshot.arch
         if arch is not S390X:
             self.by_fp = self.by_fp.with_stack(**_by_frame_pointers(sample.frame, sample.read, walked.space, arch))
         if not is_whole:
-            place = place_of(trace.entries[-1], walked.space)
-            detail = trace.ending.detail if trace.ending.kind == "unknown-register" else ""
-            if trace.ending.kind == "unreadable-memory" and sample.is_stack_cut:
-                detail = f"past the {len(sample.stack):,} bytes that were copied"
-            module = walked.space.module_at(trace.entries[-1].frame.lookup_pc)
-            if trace.ending.kind == "unusable-module" and module is not None:
-                detail = trace.ending.detail.removeprefix(f"{module.name}: ")
-            self.ends[End(trace.ending.kind, place.module, place.symbol, detail)] += 1
+            place = place_of(by_rows[-1], walked.space)
+            kind, detail = trace.ending
+            if beyond is not None:
+                kind, detail = "no-row", BEYOND
+            elif kind == "unreadable-memory":
+                detail = f"past the {len(sample.stack):,} bytes that were copied" if sample.is_stack_cut else ""
+            elif kind == "unusable-module":
+                detail = detail.removeprefix(f"{place.module}: ")
+            elif kind != "unknown-register":
+                detail = ""
+            self.ends[End(kind, place.module, place.symbol, detail)] += 1
         if self.keeps_stacks:
             places = tuple(place_of(entry, walked.space) for entry in trace.entries)
             self.stacks[walked.command, bool(sample.kernel_pcs), trace.ending.kind, places] += 1
@@ -108,7 +116,9 @@ class Profile:
             "",
             "                   reach the outermost frame  frames, mean",
         ]
-        for name, totals in (("by frame pointers", self.by_fp), ("by SFrame rows", self.by_rows)):
+        by = [("by frame pointers", self.by_fp), ("by SFrame rows", self.by_rows)]
+        by += [("and by other CFI", self.by_cfi)] * (self.by_cfi != self.by_rows)
+        for name, totals in by:
             lines.append(f"{name:<18} {self._share(totals.outermost_count):>25}  {self._mean(totals):>12}")
         names = readable_names(end.symbol for end in self.ends)
         if self.ends:
@@ -169,6 +179,7 @@ class Profile:
             "other_class": self.other_class_count,
             "frame_pointers": self.by_fp._asdict() if self.by_fp.frame_count else None,
             "rows": self.by_rows._asdict(),
+            "cfi": self.by_cfi._asdict(),
             "ends": [
                 {
                     "count": number,
@@ -269,6 +280,6 @@ def _by_frame_pointers(frame: Frame, read: ReadMemory, space: AddressSpace, arch
             is_outermost = True
             break
         number, lookup_pc = number + 1, ra - 1
-    found: Found | Ending = space.find(lookup_pc)
+    found = space.find(lookup_pc)
     is_outermost |= isinstance(found, Found) and found.is_outermost
     return {"is_outermost": is_outermost, "frame_count": number}

@@ -15,7 +15,8 @@ from cfi2sframe.trace.frames import Trace
 from cfi2sframe.trace.perf_events import Events, Exited, Forked, Lost, Mapped, Named, Sample
 from cfi2sframe.trace.perf_file import PerfFile
 from cfi2sframe.trace.snapshot import FileMapping, Memory, Snapshot
-from cfi2sframe.trace.space import VDSO, AddressSpace, FileStore, Module
+from cfi2sframe.trace.space import VDSO, AddressSpace, Module
+from cfi2sframe.trace.store import FileStore
 
 _SECOND: Final = 1_000_000_000
 

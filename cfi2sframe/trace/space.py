@@ -1,32 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The address space of a traced process: its files, each read once, with their rows and functions by address.
+"""The address space of a traced process: its files, with their rows and functions by address.
 
-The vDSO, which is no file, is read from memory, and counts for the job. A file that cannot be used does not affect
-others: where the job has limits, each file has its own.
+The vDSO, which is no file, is read from memory, and counts for the job.
 """
 
-import os
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
 from itertools import chain
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
-from cfi2sframe.api import decode_made
 from cfi2sframe.constants.elf import PF_X, PT_LOAD, PT_NOTE
-from cfi2sframe.conversion.options import Options
-from cfi2sframe.elf.cfi import CfiKind
-from cfi2sframe.elf.contents import FileData
-from cfi2sframe.elf.debug_file import AUTO, build_id_in, build_id_of, with_debug_file
+from cfi2sframe.elf.debug_file import build_id_in, build_id_of
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, ProgramHeader, parse_file_header, parse_program_headers
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.load import in_root, open_regular, read_open, stored_size
 from cfi2sframe.errors import CostError, ElfError, InputError, reason_of
-from cfi2sframe.existing import Presence, existing_section
-from cfi2sframe.process.guard import part
-from cfi2sframe.sframe.model import Found, Section
+from cfi2sframe.sframe.model import Found
+from cfi2sframe.trace.beyond import BEYOND, LoadedCfa
 from cfi2sframe.trace.frames import ADDRESS_MASK, Ending, Frame, ReadMemory, Trace, walk
-from cfi2sframe.trace.names import functions_of
 from cfi2sframe.trace.snapshot import PAGE_SIZE, FileMapping, Snapshot, last_from, padded_build_id
+from cfi2sframe.trace.store import FileStore, ModuleFile
 
 _AT_SYSINFO_EHDR: Final = 33
 #: The path of the vDSO, which is no file.
@@ -37,120 +28,6 @@ DELETED: Final = " (deleted)"
 _MAX_KEPT: Final = 100_000
 #: The most bytes that are read of the vDSO, which has two pages.
 _MAX_VDSO_SIZE: Final = 1 << 16
-
-
-class ModuleFile(NamedTuple):
-    """A file, its rows or why it has none, and its functions by address: start, size (0: unknown) and name.
-
-    `source`: the rows come from the file's section or, if it has none, from its converted CFI. `build_id` is empty
-    where the file has none.
-    """
-
-    image: ElfImage
-    source: Literal["file", "converted"]
-    rows: Section | str
-    functions: Sequence[tuple[int, int, str]]
-    build_id: bytes = b""
-
-    def symbol_at(self, vaddr: int) -> tuple[str, int] | None:
-        """Return the linkage name of the function at an address, and the distance from its start.
-
-        A function of unknown size reaches to the next one or to the end of the code.
-        """
-        start, size, name = last_from(self.functions, vaddr) or (vaddr, 0, "")
-        code = None if size else self.image.code_range_of(start)
-        return (name, vaddr - start) if name and vaddr < (code.end_vaddr if code else start + size) else None
-
-
-class FileStore:
-    """Loads each file once for any number of threads, processes and samples.
-
-    CFI is converted to `version`; `source` selects the CFI of each file (see `convert`). `debug_file` is where separate
-    debug files are looked for, for CFI and names of functions (see `find_debug_file`); None is nowhere. A directory may
-    have mapped files, too, by build-id. `only_sections`: no CFI is converted.
-    """
-
-    def __init__(
-        self,
-        version: int = 3,
-        source: CfiKind | None = None,
-        debug_file: str | None = AUTO,
-        *,
-        only_sections: bool = False,
-    ) -> None:
-        # Our own look-up knows all errata, and nobody stores these rows, so they need not be few.
-        self._options = Options(version, 2 if version == 2 else None, source, level=0)
-        self._only_sections = only_sections
-        self._debug_file = debug_file if source in (None, "code") else None
-        self._by_identity: dict[tuple[int, int, int], ModuleFile | str] = {}
-
-    def open(self, path: str, root: str = "") -> ModuleFile | str:
-        """Return the file at a path, below a root directory if one is given; or why it cannot be used."""
-        try:
-            # A damaged core may name a pipe or a device.
-            descriptor = open_regular(path, root)
-        except (InputError, OSError) as error:
-            return reason_of(error)
-        try:
-            status = os.fstat(descriptor)
-            identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
-            if identity not in self._by_identity:
-                self._by_identity[identity] = self._read_file(descriptor, path, root)
-            return self._by_identity[identity]
-        finally:
-            os.close(descriptor)
-
-    def open_build(self, build_id: bytes, root: str = "") -> ModuleFile | str:
-        """Return the file with a build-id below the directory of debug files that was named, where gdb looks, too.
-
-        `root` is the directory below which the other files are: no link in it leads out of it.
-        """
-        if not build_id or self._debug_file is None or not os.path.isdir(self._debug_file):
-            return "no directory of builds"
-        name = build_id.hex()
-        return self.open(*in_root(os.path.join(self._debug_file, ".build-id", name[:2], name[2:]), root))
-
-    def _read_file(self, descriptor: int, name: str, root: str) -> ModuleFile | str:
-        try:
-            data = read_open(descriptor)
-            with part(stored_size(data)):
-                return self.read(data, name, root)
-        except Exception as error:  # noqa: BLE001 - the last handler of a file
-            return reason_of(error)
-
-    def read(self, data: FileData, name: str, root: str | None = None) -> ModuleFile:
-        """Return the file with these bytes. Raises `InputError` when they are not a linked file's.
-
-        `root` is where its debug file is looked for (see `find_debug_file`), None: nowhere.
-        """
-        image = ElfImage(data, name)
-        if image.is_relocatable:
-            raise InputError("an object, which is never mapped")
-        with ExitStack() as stack:
-            both = image
-            # A named file is that of one module; for a conversion, that it belongs to no other would be an error.
-            with suppress(InputError):
-                both = stack.enter_context(
-                    with_debug_file(image, None if root is None else self._debug_file, root or "")
-                )
-            return self._module_file(both)._replace(image=image)
-
-    def _module_file(self, image: ElfImage) -> ModuleFile:
-        existing = existing_section(image)
-        has_section = existing.presence not in (Presence.ABSENT, Presence.EMPTY)
-        rows: Section | str
-        try:
-            if self._only_sections and not has_section:
-                raise InputError("the file has no .sframe section")
-            rows = existing.or_raise() if has_section else decode_made(image, self._options)
-            if rows.arch != image.arch:
-                rows = f"the section is for {rows.arch.name}"
-        except InputError as error:
-            rows = error.detail
-        build_id = b""
-        with suppress(ElfError):
-            build_id = build_id_of(image)
-        return ModuleFile(image, "file" if has_section else "converted", rows, functions_of(image), build_id)
 
 
 class Module(NamedTuple):
@@ -191,7 +68,7 @@ class AddressSpace:
     ) -> None:
         self.snapshot = snapshot
         self._root = root
-        self._found: dict[int, Found | Ending] = {}
+        self._found: dict[int, Found | LoadedCfa | Ending] = {}
         #: The modules in which rows were looked for, by start.
         self.used: dict[int, Module] = {}
         self._store = store or FileStore()
@@ -330,6 +207,11 @@ class AddressSpace:
 
     def find(self, address: int) -> Found | Ending:
         """Return where CFA, RA and FP are at an address, or why that is not known."""
+        found = self.look_up(address)
+        return Ending("no-row", BEYOND) if isinstance(found, LoadedCfa) else found
+
+    def look_up(self, address: int) -> Found | LoadedCfa | Ending:
+        """Return the same as `find`, or a row that no section can hold. What was found is kept for the next time."""
         found = self._found.get(address)
         if found is None:
             if len(self._found) >= _MAX_KEPT:
@@ -337,7 +219,7 @@ class AddressSpace:
             found = self._found[address] = self._find(address)
         return found
 
-    def _find(self, address: int) -> Found | Ending:
+    def _find(self, address: int) -> Found | LoadedCfa | Ending:
         module = self.module_at(address)
         if module is None:
             code = self.snapshot.code
@@ -352,8 +234,11 @@ class AddressSpace:
             return Ending("unusable-module", f"{module.name}: {file.rows}")
         found = file.rows.find(vaddr)
         if found is None or found.state is None:
-            reason = f"version {file.rows.version} has no row at 0x{vaddr:x} ({file.source})"
-            return Ending("no-row", f"{module.name}: {reason}")
+            start, end, beyond = last_from(file.beyond, vaddr) or (0, 0, None)
+            if beyond is not None and start <= vaddr < end:
+                return beyond
+            version = file.rows.version
+            return Ending("no-row", f"{module.name}: version {version} has no row at 0x{vaddr:x} ({file.source})")
         return found
 
     def symbol_at(self, address: int) -> tuple[str, int] | None:
@@ -383,4 +268,4 @@ class AddressSpace:
                 # The file has been truncated since.
                 return None
 
-        return walk(frame, self.find, read, self.snapshot.arch, pac_mask=self.snapshot.pac_mask)
+        return walk(frame, self.look_up, read, self.snapshot.arch, pac_mask=self.snapshot.pac_mask)

@@ -17,7 +17,8 @@ from cfi2sframe.text import counted, printable
 from cfi2sframe.trace.core import parse_core
 from cfi2sframe.trace.frames import ADDRESS_MASK, NULL_END, Ending, Frame, Trace, TraceEntry
 from cfi2sframe.trace.snapshot import Death, FileMapping, Process, Snapshot
-from cfi2sframe.trace.space import DELETED, AddressSpace, FileStore, ModuleFile
+from cfi2sframe.trace.space import DELETED, AddressSpace
+from cfi2sframe.trace.store import FileStore, ModuleFile
 
 # Types of entries of the auxiliary vector.
 _AT_PHDR: Final = 3
@@ -103,7 +104,7 @@ class Traced(NamedTuple):
         elif entry.found is not None:
             body = entry.found.function.body
             row = {
-                "source": module and module.file and module.file.source,
+                "source": "CFI alone" if entry.is_beyond_rows else module and module.file and module.file.source,
                 "version": entry.found.version,
                 "kind": "flexible" if body.is_flexible else "default",
                 "type": "pcmask" if body.is_pcmask else "pcinc",

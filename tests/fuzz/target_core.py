@@ -11,7 +11,7 @@ from cfi2sframe.abi import AARCH64_LE, AMD64, S390X
 from cfi2sframe.errors import Cfi2SFrameError
 from cfi2sframe.trace import FileStore, trace_core
 from cfi2sframe.trace.frames import EndingKind
-from cfi2sframe.trace.space import ModuleFile
+from cfi2sframe.trace.store import ModuleFile
 from tests.fuzz.harness import expect
 from tests.support.trace.core_files import MODELS, plain_core, program
 from tests.support.trace.stacks import make_stack

@@ -18,7 +18,7 @@ from cfi2sframe.jobs import decision
 from cfi2sframe.jobs.decision import Action
 from cfi2sframe.jobs.records import Job
 from cfi2sframe.placing.undo import record_span
-from cfi2sframe.trace.space import FileStore
+from cfi2sframe.trace.store import FileStore
 from tests.support.cli import ROOT, run
 from tests.support.jobs import OBJECT, convert_one
 from tests.support.needs import attempt, need

@@ -13,9 +13,9 @@ from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.constants import elf as c
 from cfi2sframe.errors import InputError
 from cfi2sframe.sframe.model import Found
-from cfi2sframe.trace import AddressSpace, Ending, FileStore, trace_core
+from cfi2sframe.trace import AddressSpace, Ending, FileStore, LoadedCfa, trace_core
 from cfi2sframe.trace.frames import EndingKind
-from cfi2sframe.trace.space import ModuleFile
+from cfi2sframe.trace.store import ModuleFile
 from tests.support.elf.elf_asm import Section, Segment, Symbol, elf_file, note
 from tests.support.trace.core_files import (
     BIAS,
@@ -221,14 +221,14 @@ def test_an_unforeseen_error_costs_one_thread(path: str, monkeypatch: pytest.Mon
     """The thread keeps its topmost frame, and the next one is traced."""
     core = plain_core(AMD64, path)
     core = core._replace(frames=((1, core.frames[0][1]._replace(pc=0x77)), *core.frames))
-    find = AddressSpace.find
+    look_up = AddressSpace.look_up
 
-    def failing(space: AddressSpace, address: int) -> Found | Ending:
+    def failing(space: AddressSpace, address: int) -> Found | LoadedCfa | Ending:
         if address == 0x77:
             raise KeyError(address)
-        return find(space, address)
+        return look_up(space, address)
 
-    monkeypatch.setattr(AddressSpace, "find", failing)
+    monkeypatch.setattr(AddressSpace, "look_up", failing)
     traced = trace_core(core.assemble())
     assert [t.ending.kind for t in traced.threads] == ["internal-error", "outermost", "outermost"]
     assert [e.frame.pc for e in traced.threads[0].entries] == [0x77]

@@ -30,8 +30,9 @@ from cfi2sframe.trace import (
     snapshot,
     trace_process,
 )
+from cfi2sframe.trace.beyond import BEYOND
 from cfi2sframe.trace.snapshot import Process, stopped_threads
-from cfi2sframe.trace.space import ModuleFile
+from cfi2sframe.trace.store import ModuleFile
 from tests.support import cli
 from tests.support.needs import need, run
 from tests.support.trace.core_files import program
@@ -297,6 +298,30 @@ def test_a_parent_that_waits_for_its_vfork_child(
             trace_process(process.pid, store=store)
         out, _ = process.communicate(b"x", timeout=20)
         assert (out, process.returncode) == (b"on\n", 0)
+
+
+def test_a_cfa_that_no_row_can_hold_is_followed_and_marked(tmp_path: Path, store: FileStore) -> None:
+    """As in OpenSSL's assembly: the caller's SP is on the stack, and so are FP and others."""
+    cfi = (
+        ".cfi_startproc; push %rbp; .cfi_def_cfa_offset 16; .cfi_offset 6, -16; mov %rsp, %rax; mov $77, %ebp;"
+        "sub $72, %rsp; mov %rax, 40(%rsp); .cfi_escape 0x0f,5,0x77,40,0x06,0x23,16; call *%rdi;"
+        " add $72, %rsp; .cfi_def_cfa 7, 16;"
+        "pop %rbp; .cfi_def_cfa_offset 8; ret; .cfi_endproc"
+    )
+    begin, end = WITHOUT_CFI.index("push %rbx"), WITHOUT_CFI.index("; .size")
+    with running(compiled(WITHOUT_CFI[:begin] + cfi.replace("; ", '; "\n"') + WITHOUT_CFI[end:], tmp_path)) as process:
+        traced = traced_or_skip(process.pid, store)
+        alone = trace_process(process.pid, store=FileStore(only_sections=True))
+    (thread,) = traced.threads
+    names = functions_of(traced, thread)
+    assert names[names.index("waiting") :][:3] == ["waiting", "through", "main"]
+    assert thread.ending.kind == "outermost"
+    assert [entry.is_beyond_rows for entry in thread.entries] == [name == "through" for name in names]
+    place = thread.entries[names.index("through")].frame
+    assert traced.space.find(place.lookup_pc) == Ending("no-row", BEYOND)
+    (line,) = [line for line in str(traced).splitlines() if " through+" in line]
+    assert "(v3 default, CFI alone)" in line
+    assert {thread.ending.kind for thread in alone.threads} == {"unusable-module"}
 
 
 def test_only_with_rows_from_code_the_trace_goes_on(tmp_path: Path, store: FileStore) -> None:

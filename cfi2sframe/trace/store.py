@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of traced processes: each is read and converted once, for any number of processes and samples.
+
+A file that cannot be used does not affect others: where the job has limits, each file has its own.
+"""
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from typing import Literal, NamedTuple
+
+from cfi2sframe.api import convert_for, decode_conversion
+from cfi2sframe.conversion.options import Options
+from cfi2sframe.elf.cfi import CfiKind
+from cfi2sframe.elf.contents import FileData
+from cfi2sframe.elf.debug_file import AUTO, build_id_of, with_debug_file
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.elf.load import in_root, open_regular, read_open, stored_size
+from cfi2sframe.errors import ElfError, InputError, reason_of
+from cfi2sframe.existing import Presence, existing_section
+from cfi2sframe.process.guard import part
+from cfi2sframe.sframe.model import Section
+from cfi2sframe.trace.beyond import LoadedCfa, rows_beyond
+from cfi2sframe.trace.names import functions_of
+from cfi2sframe.trace.snapshot import last_from
+
+
+class ModuleFile(NamedTuple):
+    """A file, its rows or why it has none, and its functions by address: start, size (0: unknown) and name.
+
+    `source`: the rows come from the file's section or, if it has none, from its converted CFI. `build_id` is empty
+    where the file has none. `beyond` has starts and ends of rows that no section can hold.
+    """
+
+    image: ElfImage
+    source: Literal["file", "converted"]
+    rows: Section | str
+    functions: Sequence[tuple[int, int, str]]
+    build_id: bytes = b""
+    beyond: Sequence[tuple[int, int, LoadedCfa]] = ()
+
+    def symbol_at(self, vaddr: int) -> tuple[str, int] | None:
+        """Return the linkage name of the function at an address, and the distance from its start.
+
+        A function of unknown size reaches to the next one or to the end of the code.
+        """
+        start, size, name = last_from(self.functions, vaddr) or (vaddr, 0, "")
+        code = None if size else self.image.code_range_of(start)
+        return (name, vaddr - start) if name and vaddr < (code.end_vaddr if code else start + size) else None
+
+
+class FileStore:
+    """Loads each file once for any number of threads, processes and samples.
+
+    CFI is converted to `version`; `source` selects the CFI of each file (see `convert`). `debug_file` is where separate
+    debug files are looked for, for CFI and names of functions (see `find_debug_file`); None is nowhere. A directory may
+    have mapped files, too, by build-id. `only_sections`: no CFI is converted.
+    """
+
+    def __init__(
+        self,
+        version: int = 3,
+        source: CfiKind | None = None,
+        debug_file: str | None = AUTO,
+        *,
+        only_sections: bool = False,
+    ) -> None:
+        # Our own look-up knows all errata, and nobody stores these rows, so they need not be few.
+        self._options = Options(version, 2 if version == 2 else None, source, level=0)
+        self._only_sections = only_sections
+        self._debug_file = debug_file if source in (None, "code") else None
+        self._by_identity: dict[tuple[int, int, int], ModuleFile | str] = {}
+
+    def open(self, path: str, root: str = "") -> ModuleFile | str:
+        """Return the file at a path, below a root directory if one is given; or why it cannot be used."""
+        try:
+            # A damaged core may name a pipe or a device.
+            descriptor = open_regular(path, root)
+        except (InputError, OSError) as error:
+            return reason_of(error)
+        try:
+            status = os.fstat(descriptor)
+            identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
+            if identity not in self._by_identity:
+                self._by_identity[identity] = self._read_file(descriptor, path, root)
+            return self._by_identity[identity]
+        finally:
+            os.close(descriptor)
+
+    def open_build(self, build_id: bytes, root: str = "") -> ModuleFile | str:
+        """Return the file with a build-id below the directory of debug files that was named, where gdb looks, too.
+
+        `root` is the directory below which the other files are: no link in it leads out of it.
+        """
+        if not build_id or self._debug_file is None or not os.path.isdir(self._debug_file):
+            return "no directory of builds"
+        name = build_id.hex()
+        return self.open(*in_root(os.path.join(self._debug_file, ".build-id", name[:2], name[2:]), root))
+
+    def _read_file(self, descriptor: int, name: str, root: str) -> ModuleFile | str:
+        try:
+            data = read_open(descriptor)
+            with part(stored_size(data)):
+                return self.read(data, name, root)
+        except Exception as error:  # noqa: BLE001 - the last handler of a file
+            return reason_of(error)
+
+    def read(self, data: FileData, name: str, root: str | None = None) -> ModuleFile:
+        """Return the file with these bytes. Raises `InputError` when they are not a linked file's.
+
+        `root` is where its debug file is looked for (see `find_debug_file`), None: nowhere.
+        """
+        image = ElfImage(data, name)
+        if image.is_relocatable:
+            raise InputError("an object, which is never mapped")
+        with ExitStack() as stack:
+            both = image
+            # A named file is that of one module; for a conversion, that it belongs to no other would be an error.
+            with suppress(InputError):
+                both = stack.enter_context(
+                    with_debug_file(image, None if root is None else self._debug_file, root or "")
+                )
+            return self._module_file(both)._replace(image=image)
+
+    def _module_file(self, image: ElfImage) -> ModuleFile:
+        existing = existing_section(image)
+        has_section = existing.presence not in (Presence.ABSENT, Presence.EMPTY)
+        rows: Section | str
+        beyond: tuple[tuple[int, int, LoadedCfa], ...] = ()
+        try:
+            if self._only_sections and not has_section:
+                raise InputError("the file has no .sframe section")
+            if has_section:
+                rows = existing.or_raise()
+            else:
+                conversion = convert_for(image, self._options, None)
+                rows, beyond = decode_conversion(conversion), tuple(rows_beyond(conversion))
+            if rows.arch != image.arch:
+                rows = f"the section is for {rows.arch.name}"
+        except InputError as error:
+            rows = error.detail
+        build_id = b""
+        with suppress(ElfError):
+            build_id = build_id_of(image)
+        return ModuleFile(image, "file" if has_section else "converted", rows, functions_of(image), build_id, beyond)
