@@ -38,8 +38,7 @@ _PTRACE_DETACH: Final = 17
 _PTRACE_GETREGSET: Final = 0x4204
 _PTRACE_SEIZE: Final = 0x4206
 _PTRACE_INTERRUPT: Final = 0x4207
-#: Waits for threads of any kind, but not for those that another thread of this program traces.
-_WALL: Final = 0x40000000 | 0x20000000
+_WALL: Final = 0x40000000
 _NEEDED: Final = (
     "tracing needs the user of the process, or root, a kernel.yama.ptrace_scope that allows it, and that no other "
     "process traces it"

@@ -12,7 +12,7 @@ from cfi2sframe.errors import InputError
 from cfi2sframe.trace import FileStore, Profile, WalkedSample, Wanted
 from cfi2sframe.trace import Recording as Reader
 from tests.support.trace import recordings as r
-from tests.support.trace.core_files import BIAS, BUILD_ID, PAGE, TEXT_VADDR, written_program
+from tests.support.trace.core_files import BIAS, BUILD_ID, PAGE, TEXT_VADDR, moved, written_program
 
 ARCHES = (AMD64, AARCH64_LE, AARCH64_BE, S390X)
 
@@ -52,14 +52,14 @@ def test_frames_of_each_abi(arch: Arch, tmp_path: Path) -> None:
 def test_records_count_in_the_order_of_their_times(path: str, store: FileStore) -> None:
     """Within two rounds; the program of a process is the one that it had then."""
     made = r.recorded(AMD64)
-    late = [r.sample(AMD64, time, made.frame, made.data) for time in (50, 15, 65)]
+    late = [r.sample(AMD64, time, made.frame, made.data) for time in (50, 15, 65, 62)]
     ended = r.record(AMD64, r.ROUND, b"")
     exec_ = r.of_time(AMD64, r.COMM, struct.pack("<II", r.PID, r.PID) + b"other\0\0\0", 60, misc=1 << 13)
-    records = (late[0], ended, late[1], r.mapped(AMD64, 20, path), exec_, ended, late[2], ended)
+    records = (late[0], ended, late[1], r.mapped(AMD64, 20, path), exec_, late[2], ended, late[3], ended)
     samples = walked(r.Recording(AMD64, records).file(), store)
-    assert [w.sample.time for w in samples] == [15, 50, 65]
-    assert [w.trace.ending.kind for w in samples if w.trace] == ["no-module", "outermost", "no-module"]
-    assert [w.command for w in samples] == [":77", ":77", "other"]
+    assert [w.sample.time for w in samples] == [15, 50, 62, 65]
+    assert [w.trace.ending.kind for w in samples if w.trace] == ["no-module", "outermost", "no-module", "no-module"]
+    assert [w.command for w in samples] == [":77", ":77", "other", "other"]
 
 
 def test_processes_have_their_parents_mappings_until_they_have_their_own(path: str, store: FileStore) -> None:
@@ -81,6 +81,7 @@ def test_processes_have_their_parents_mappings_until_they_have_their_own(path: s
 
 def test_what_is_mapped_over_in_part_keeps_its_other_parts(path: str, store: FileStore) -> None:
     """As allocators and loaders do that patch a page of code."""
+    records = r.plain_recording(AMD64, path).records
     for start, size, kind in (
         (0x8000, PAGE, "outermost"),
         (0, PAGE, "no-module"),
@@ -88,8 +89,16 @@ def test_what_is_mapped_over_in_part_keeps_its_other_parts(path: str, store: Fil
         (0, 1 << 20, "no-module"),
     ):
         over = r.mapped(AMD64, 25, "//anon", start=BIAS + TEXT_VADDR + start, size=size)
-        records = r.plain_recording(AMD64, path).records
         assert endings(r.Recording(AMD64, (*records[:2], over, *records[2:])).file(), store) == [kind] * 2
+    # Only the part after it is left, where the caller is.
+    made, over = r.recorded(AMD64), r.mapped(AMD64, 25, "//anon", size=PAGE)
+    caller = moved(made.stack.frames[1])
+    taken = r.sample(AMD64, 30, caller, made.data[caller.sp - made.frame.sp :])
+    (found,) = walked(r.Recording(AMD64, (*records[:2], over, taken)).file(), store)
+    assert found.space is not None
+    module = found.space.module_at(caller.pc)
+    assert module is not None
+    assert (module.bias, module.start) == (BIAS, BIAS + TEXT_VADDR + PAGE)
 
 
 def test_build_ids_decide_whether_a_file_is_the_one_that_ran(path: str, tmp_path: Path, store: FileStore) -> None:
@@ -102,9 +111,9 @@ def test_build_ids_decide_whether_a_file_is_the_one_that_ran(path: str, tmp_path
     builds = tmp_path / ".build-id" / BUILD_ID.hex()[:2]
     builds.mkdir(parents=True)
     Path(path).rename(builds / BUILD_ID.hex()[2:])
-    moved = r.plain_recording(AMD64, path).file()
-    assert endings(moved, FileStore(debug_file=str(tmp_path))) == ["outermost"] * 2
-    assert endings(moved, FileStore()) == ["unusable-module"] * 2
+    without = r.plain_recording(AMD64, path).file()
+    assert endings(without, FileStore(debug_file=str(tmp_path))) == ["outermost"] * 2
+    assert endings(without, FileStore()) == ["unusable-module"] * 2
 
 
 @pytest.mark.parametrize("kind", [r.COMPRESSED, r.COMPRESSED2])
@@ -122,7 +131,9 @@ def test_compressed_records(path: str, store: FileStore, kind: int) -> None:
                 end = min(at + 700, len(data) * (number + 1) // streams)
                 piece = packer.compress(data[at:end]) + packer.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
                 packed.append(
-                    struct.pack("<Q", len(piece)) * (kind == r.COMPRESSED2) + piece + bytes(3) * (kind == r.COMPRESSED2)
+                    struct.pack("<Q", len(piece)) * (kind == r.COMPRESSED2)
+                    + piece
+                    + b"\xff" * 3 * (kind == r.COMPRESSED2)
                 )
             tail = packer.flush()
             packed.append(struct.pack("<Q", len(tail)) * (kind == r.COMPRESSED2) + tail)
