@@ -15,14 +15,14 @@ from typing import Any, Final, NamedTuple
 from cfi2sframe.abi import S390X, Arch
 from cfi2sframe.process.demangle import readable_names
 from cfi2sframe.sframe.model import Found
-from cfi2sframe.text import counted, printable
+from cfi2sframe.text import counted, printable, shown_name
 from cfi2sframe.trace.beyond import BEYOND
 from cfi2sframe.trace.frames import ADDRESS_MASK, MAX_FRAMES, Frame, ReadMemory, TraceEntry
 from cfi2sframe.trace.recording import Recording, WalkedSample
 from cfi2sframe.trace.space import AddressSpace, Module
 
-#: How many places where walks end, and modules, the text has.
-_MAX_LINES: Final = 40
+#: How many places where walks end, and how many modules, the text has.
+_MAX_LINES: Final = 30
 
 
 class Place(NamedTuple):
@@ -92,12 +92,12 @@ class Profile:
         if arch is not S390X:
             self.by_fp = self.by_fp.with_stack(**_by_frame_pointers(sample.frame, sample.read, walked.space, arch))
         if not is_whole:
-            place = place_of(by_rows[-1], walked.space)
-            kind, detail = trace.ending
+            place, (kind, detail) = place_of(by_rows[-1], walked.space), trace.ending
             if beyond is not None:
                 kind, detail = "no-row", BEYOND
-            elif kind == "unreadable-memory":
-                detail = f"past the {len(sample.stack):,} bytes that were copied" if sample.is_stack_cut else ""
+            elif kind == "unreadable-memory" and sample.is_stack_cut:
+                # Which function is there says nothing.
+                place, detail = place._replace(symbol=""), f"past the {len(sample.stack):,} bytes that were copied"
             elif kind == "unusable-module":
                 detail = detail.removeprefix(f"{place.module}: ")
             elif kind != "unknown-register":
@@ -124,7 +124,12 @@ class Profile:
         if self.ends:
             lines += ["", "the others end at"]
         for end, number in islice(_ordered(self.ends), _MAX_LINES):
-            words = [end.kind, os.path.basename(end.module) or "?", names.get(end.symbol, end.symbol), end.detail]
+            words = [
+                end.kind,
+                os.path.basename(end.module) or "?",
+                shown_name(names.get(end.symbol, end.symbol)),
+                end.detail,
+            ]
             place = printable("  ".join(word for word in words if word))
             lines.append(f"{self._share(number):>8} {number:>8,}  {place}")
         lines += [f"and {len(self.ends) - _MAX_LINES:,} more places"] * (len(self.ends) > _MAX_LINES)
