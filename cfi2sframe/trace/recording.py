@@ -109,7 +109,7 @@ class Recording:
                 if event.is_exec:
                     self._change(event.pid, ())
             elif isinstance(event, Forked):
-                self._commands.setdefault(event.tid, self._commands.get(event.parent_tid, ""))
+                self._commands[event.tid] = self._commands.get(event.parent_tid, "")
                 if event.pid != event.parent_pid:
                     self._change(event.pid, self._mappings.get(event.parent_pid, ()))
             elif isinstance(event, Exited):
