@@ -9,6 +9,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from typing import Final
 
 from cfi2sframe.constants import elf as c
@@ -175,12 +176,12 @@ def _add_static(image: ElfImage, table: ElfSection, target: ElfSection, found: s
 
 
 def dynamic_entries(image: ElfImage) -> dict[int, int]:
-    """Return the entries of the dynamic section by tag; a tag that repeats keeps its last value."""
+    """Return the entries of the dynamic section up to DT_NULL, by tag; a tag that repeats keeps its last value."""
     for segment in image.segments:
         if segment.type == c.PT_DYNAMIC:
             data = image.bytes_at(segment.vaddr, segment.file_size) or b""
             words = words_of(data, image.byte_order, 2)
-            return dict(zip(words[0::2], words[1::2], strict=True))
+            return dict(takewhile(lambda entry: entry[0] != c.DT_NULL, zip(words[0::2], words[1::2], strict=True)))
     return {}
 
 

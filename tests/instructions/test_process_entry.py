@@ -30,6 +30,8 @@ PT_LOAD, PT_DYNAMIC, PT_INTERP = 1, 2, 3
         (ET_DYN, PT_INTERP, b"/lib/ld.so\0", True),
         (ET_DYN, PT_DYNAMIC, struct.pack("<QQQQ", DT_FLAGS_1, DF_1_PIE, 0, 0), True),
         (ET_DYN, PT_DYNAMIC, struct.pack("<QQQQ", DT_FLAGS_1, 1, 0, 0), False),
+        # After DT_NULL, where the loader reads nothing.
+        (ET_DYN, PT_DYNAMIC, struct.pack("<QQQQ", 0, 0, DT_FLAGS_1, DF_1_PIE), False),
     ],
 )
 def test_entry_points(file_type: int, segment: int | None, data: bytes, is_process: bool) -> None:  # noqa: FBT001
