@@ -271,7 +271,9 @@ def _other(name: str, ops: list[str], end: int) -> Effect | None:
     if name == "imul" and len(ops) == 1:
         name = "mul"
     changed = ops[: 2 if name in _CHANGES_TWO else 0 if name in _CHANGES_NONE else 1]
-    registers = [*_IMPLICIT.get(name, ()), *(_REGISTERS[text][0] for text in changed if text in _REGISTERS)]
+    # A store of SSE2 has the name of a string instruction, whose operands are both in memory.
+    implicit = () if name == "movsd" and ops[1].startswith("xmm") else _IMPLICIT.get(name, ())
+    registers = [*implicit, *(_REGISTERS[text][0] for text in changed if text in _REGISTERS)]
     if RSP in registers:
         return None
     memories = [_memory(text, end) for text in changed if "[" in text]

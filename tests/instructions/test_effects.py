@@ -2,7 +2,9 @@
 """The effects of instructions, held to their execution by an emulator: real ones, and any others."""
 
 import random
+import re
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe import load
+from cfi2sframe.elf.disassembler import AMD64_DISASSEMBLER, open_disassembler
+from cfi2sframe.instructions import amd64
 from cfi2sframe.instructions.effects import Op, Step
 from tests.support.instructions.execution import TARGETS, Checker, examples
 from tests.support.oracle.targets import S390
@@ -133,3 +137,28 @@ def test_lists_of_vectors_store_what_they_may_hold(operands: str, size: int) -> 
     effect = TARGETS["aarch64"].abi.effect_of(0, 4, "st1", operands)
     assert effect is not None
     assert [(step.op, step.size) for step in effect.steps] == [(Op.STORE, size)]
+
+
+#: What selects one of the legacy instructions of AMD64 that have an opcode: the bytes before it.
+_PREFIXES: Final = ("", "66", "f2", "f3", "48", "f2 48")
+_MAPS: Final = ("", "0f", "0f 38", "0f 3a")
+
+
+def test_no_instruction_on_vectors_is_taken_for_another_one_of_its_name() -> None:
+    """For MOVSD and CMPSD, capstone has one name and one number each; only groups tell the two instructions apart."""
+    disassembler = open_disassembler(AMD64_DISASSEMBLER, "code is read")
+    disassembler.detail = True
+    wrong: set[str] = set()
+    kinds: dict[str, set[bool]] = {}
+    for prefix, table, opcode, operands in product(_PREFIXES, _MAPS, range(256), ("11", "d1")):
+        code = bytes.fromhex(f"{prefix} {table} {opcode:02x} {operands}").ljust(16, b"\x1f")
+        for found in disassembler.disasm(code, 0, 1):
+            groups = map(disassembler.group_name, found.groups)
+            is_vector = any(group.startswith(("mmx", "sse")) for group in groups)
+            kinds.setdefault(found.mnemonic, set()).add(is_vector)
+            effect = amd64.effect_of(0, found.size, found.mnemonic, found.op_str)
+            named = re.findall(r"[a-d]x|[ds]i", found.op_str)
+            if is_vector and (effect is None or len([n for n in range(16) if effect.changed >> n & 1]) > len(named)):
+                wrong.add(found.mnemonic)
+    assert wrong == {"pcmpestri", "pcmpistri"}, "of those on vectors, only these change a register without naming it"
+    assert {name for name, both in kinds.items() if len(both) == 2} >= {"movsd", "cmpsd"}

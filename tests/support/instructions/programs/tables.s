@@ -68,6 +68,20 @@
     distances
     other_words
 
+## a store of a double, which has the name of a string instruction
+    start
+    cmp edi, 1
+    ja .Lfirst
+    mov edi, edi
+    lea rsi, [rip+.Ltable]
+    movsd qword ptr [rsp-16], xmm0
+    movsxd rax, dword ptr [rsi+rdi*4]
+    add rax, rsi
+    jmp rax
+    cases
+    distances
+    other_words
+
 ## a limit by a comparison the other way
     start
     cmp rdi, 2
