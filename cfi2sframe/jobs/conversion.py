@@ -184,8 +184,9 @@ def _write(
     if decision.action is Action.KEEP:
         warnings = (*known.warnings, *_appended_to(image), *copy_input(job, image, file))
         return known._replace(status="unchanged", reason=decision.reason, warnings=warnings)
-    stamp = _stamp_for(known, conversion, coverage)
-    emitted = emit.emit(conversion, job.section_type, stamp.pack(), replaces=job.replaces)
+    # The next run, which may want a check, would believe the stamp of a file that nobody has checked.
+    stamp = _stamp_for(known, conversion, coverage).pack() if job.verifies else b""
+    emitted = emit.emit(conversion, job.section_type, stamp, replaces=job.replaces)
     placement, warnings = f"{emitted.where}: {emitted.placement}", (*known.warnings, *emitted.warnings)
     if decision.reason:
         placement += f"; {decision.reason}"

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stamp is for: whether a file is up to date, and what a run then says, without a look at CFI or code."""
+"""What a stamp is for: whether a file is up to date, and what a run then says, without a look at CFI or code.
+
+Anybody can forge one. So it only keeps a file as it is, and answers no condition.
+"""
 
 from typing import Final
 
@@ -9,7 +12,7 @@ from cfi2sframe.placing.stamp import stamp_of
 from cfi2sframe.placing.undo import digest_of
 
 #: To be raised with every change of rows, counts or warnings: stamps of other revisions do not count.
-REVISION: Final = 2
+REVISION: Final = 3
 
 
 def request_of(job: Job, image: ElfImage) -> bytes:
@@ -23,15 +26,13 @@ def request_of(job: Job, image: ElfImage) -> bytes:
 def up_to_date(job: Job, image: ElfImage) -> Outcome | None:
     """Return the outcome for a file that its stamp shows to be up to date; None where the conversion has to tell.
 
-    The stamp has no account, and `replaces` is for users who do not believe the file.
+    The stamp has no account, and `replaces` is for users who do not believe the file. `is_strict` and `fail_under` are
+    asked of the CFI, and a file without a section is not up to date, whatever its stamp says.
     """
-    if job.replaces or job.is_raw or job.wants_account:
+    if job.replaces or job.is_raw or job.wants_account or job.is_strict or job.fail_under is not None:
         return None
-    stamp = stamp_of(image.data, request_of(job, image))
-    if stamp is None or (job.is_strict and not stamp.is_whole):
-        return None
-    least = job.fail_under
-    if least is not None and (stamp.code_percent is None or stamp.code_percent < least):
+    stamp = stamp_of(image.data, request_of(job, image)) if image.has_sframe else None
+    if stamp is None:
         return None
     return job.outcome("unchanged")._replace(
         warnings=_readable(stamp.warnings),

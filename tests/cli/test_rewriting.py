@@ -264,7 +264,7 @@ def test_a_pipe_gets_checked_bytes(
 
     checked: list[bytes] = []
     wanted = source.with_name("out.o")
-    assert run(source, "-o", wanted).status == 0
+    assert run(source, "-o", wanted, *words).status == 0
     monkeypatch.setattr("cfi2sframe.emit.check_asked", refuse)
     verifies = "--no-verify" not in words
     path, reader = fifo

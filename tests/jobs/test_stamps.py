@@ -3,22 +3,23 @@
 
 import hashlib
 import shutil
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
 
-from cfi2sframe import load
+from cfi2sframe import emit, load
 from cfi2sframe.conversion.convert import convert_image
 from cfi2sframe.conversion.options import Options
 from cfi2sframe.elf.contents import Joined, LazyBytes
-from cfi2sframe.errors import Cfi2SFrameError
+from cfi2sframe.errors import Cfi2SFrameError, ErrorKind
 from cfi2sframe.jobs import conversion, stamps
 from cfi2sframe.jobs.conversion import convert_job
 from cfi2sframe.jobs.records import Job, Outcome
 from cfi2sframe.jobs.stamps import REVISION, request_of, up_to_date
-from cfi2sframe.placing.stamp import sealed, stamp_of
+from cfi2sframe.placing.stamp import Stamp, sealed, stamp_of
 from cfi2sframe.report.coverage import account
 from cfi2sframe.report.coverage_report import missing_sentences
 from cfi2sframe.sframe.dump import dump_text
@@ -30,6 +31,7 @@ from tests.support.jobs import OBJECT, convert_one, object_with_gap
 REVISIONS = {
     1: "ac5849a70dd21d08cd7326c2ea05de9d83ef4817d7c3378fa6531d3904a96fb2",
     2: "aa663dd9bbcc9606b82044a32c4831500c7c1ddebcde5d3aabeee23a909017f6",
+    3: "43588ff9978f76afe5a92c2266e4d4763831fcd86928a439d741b25f36e75a40",
 }
 FILES = [*sorted((ROOT / "testdata/golden").glob("*.o")), *sorted((ROOT / "testdata/converted").glob("a*"))]
 #: What the machine has, of several sizes; and of three ABIs, where `make corpus-files` was run.
@@ -48,9 +50,9 @@ def rows_of_the_repository() -> Iterator[str]:
     """Yield the rows of functions, and what is left out, for the files of the repository."""
     for path in FILES:
         image = load(path, path.name)
-        for version in (2, 3):
+        for options in (Options(2, level=0), Options(3, level=0), Options(3, level=0, source="code")):
             try:
-                made = convert_image(image, Options(version, level=0))
+                made = convert_image(image, options)
             except Cfi2SFrameError as error:
                 yield str(error)
                 continue
@@ -104,7 +106,7 @@ def test_nothing_is_converted_where_a_stamp_fits(tmp_path: Path, monkeypatch: py
     assert convert_one(path).status == "converted"
     before = path.stat().st_ino, path.read_bytes()
     monkeypatch.setattr(conversion, "convert_job", never)
-    for job in (Job(), Job(only_checks=True), Job(is_strict=True)):
+    for job in (Job(), Job(only_checks=True)):
         assert convert_one(path, job).status == "unchanged"
     assert (path.stat().st_ino, path.read_bytes()) == before
     assert run("convert", path, "-o", tmp_path / "copy").status == 0
@@ -125,6 +127,7 @@ def test_other_requests_and_other_bytes_are_compared(tmp_path: Path) -> None:
         Job(replaces=True),
         Job(wants_account=True),
         Job(fail_under=1),
+        Job(is_strict=True),
     )
     for job in others:
         assert up_to_date(job, load(path)) is None, job
@@ -147,16 +150,37 @@ def test_another_revision_is_compared(tmp_path: Path, monkeypatch: pytest.Monkey
     assert path.read_bytes() == data
 
 
-def test_conditions_of_the_user_are_seen_to(tmp_path: Path) -> None:
+def forged(data: bytes) -> bytes:
+    """Return an object with a stamp that says that its section is complete."""
+    (end,) = struct.unpack_from("<Q", data, 40)
+    stamp = Stamp(1, 1, 0, 0, is_whole=True, code_percent=100.0, warnings=()).pack()
+    start = data[:40] + struct.pack("<Q", end + len(stamp)) + data[48:end]
+    return bytes(sealed(Joined([start, stamp, data[end:]]), request_of(Job(), load(data))))
+
+
+@pytest.mark.parametrize("has_section", [False, True])
+def test_a_stamp_answers_no_condition(has_section: bool, tmp_path: Path) -> None:  # noqa: FBT001
     path = tmp_path / "file.o"
     path.write_bytes(object_with_gap())
-    assert convert_one(path).warnings
-    quick, slow = said(path, Job(fail_under=10))
-    assert quick == slow
-    assert quick is not None
+    if has_section:
+        assert convert_one(path, Job(verifies=False)).warnings
+    path.write_bytes(forged(path.read_bytes()))
+    assert stamp_of(path.read_bytes(), request_of(Job(), load(path))) is not None
+    assert convert_one(path, Job(fail_under=10, only_checks=True)).kind is None
     for job in (Job(is_strict=True), Job(fail_under=99.9)):
-        assert up_to_date(job, load(path)) is None
-        assert convert_one(path, job).status == "failed"
+        assert convert_one(path, job).kind is ErrorKind.INCOMPLETE
+    # Without a condition, the file stays; without a section, it is not what the stamp says.
+    assert convert_one(path).status == ("unchanged" if has_section else "converted")
+    assert load(path).has_sframe
+
+
+def test_what_nobody_has_checked_has_no_stamp(tmp_path: Path) -> None:
+    path, checked = tmp_path / "file.o", tmp_path / "checked.o"
+    for each, job in ((path, Job(verifies=False)), (checked, Job())):
+        each.write_bytes(OBJECT)
+        assert convert_one(each, job).status == "converted"
+    assert (up_to_date(Job(), load(path)), b"c2sstmp1" in path.read_bytes()) == (None, False)
+    assert b"c2sstmp1" in checked.read_bytes()
 
 
 def test_debug_file_is_part_of_the_request() -> None:
@@ -185,13 +209,14 @@ def test_a_forged_stamp_only_keeps_a_file(tmp_path: Path, monkeypatch: pytest.Mo
     # The forger has a section with wrong rows, and the program to seal it.
     with monkeypatch.context() as forger:
 
-        def forged(content: LazyBytes, request: bytes) -> LazyBytes:
+        def with_wrong_rows(content: LazyBytes, request: bytes) -> LazyBytes:
             data = bytes(content)
             at = data.index(b"\xe2\xde") + 40
             return sealed(Joined([data[:at], bytes([data[at] ^ 1]), data[at + 1 :]]), request)
 
-        forger.setattr(conversion, "sealed", forged)
-        convert_one(path, Job(verifies=False))
+        forger.setattr(conversion, "sealed", with_wrong_rows)
+        forger.setattr(emit, "check_asked", lambda *_, **__: None)
+        convert_one(path)
     data = path.read_bytes()
     assert data != other.read_bytes()
     assert convert_one(path).status == "unchanged"
