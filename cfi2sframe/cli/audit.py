@@ -50,6 +50,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     results = collect(arguments, sources, question)
     audits = answers_in(results)
+    has_findings = any(each.findings for each in audits)
+    # What contradicts is an error, and printed with --quiet, too.
+    printing = printing._replace(is_unasked=printing.is_unasked and not has_findings)
     report = partial(audit_report, audits, with_undecided=arguments.verbose)
     status = publish(results, report, printing, "none of these files has CFI")
-    return worst((status, EXIT_DIFFERENCE if any(each.findings for each in audits) else EXIT_SUCCESS))
+    return worst((status, EXIT_DIFFERENCE if has_findings else EXIT_SUCCESS))

@@ -131,7 +131,8 @@ def _parser_arguments(verb: str) -> dict[str, Any]:
 
 
 def _configure(parser: argparse.ArgumentParser, verb: str) -> None:
-    parser.add_argument("-q", "--quiet", action="store_true", help="print errors only")
+    text = "print no warnings" if verb in ("dump", "trace") else "print errors only"
+    parser.add_argument("-q", "--quiet", action="store_true", help=text)
     text = "color messages: auto (default; not if NO_COLOR is set), always or never"
     parser.add_argument("--color", metavar="WHEN", choices=("auto", "always", "never"), default="auto", help=text)
     parser.add_argument("-r", "--recursive", action="store_true", help=argparse.SUPPRESS)

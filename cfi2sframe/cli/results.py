@@ -61,10 +61,14 @@ _BY_SUFFIX: Final = {
 
 
 class Printing(NamedTuple):
-    """Where to print, `-` for standard output, and in what format."""
+    """Where to print, `-` for standard output, and in what format.
+
+    `is_unasked`: with `--quiet`, and neither an output nor a format; the exit status is the answer.
+    """
 
     path: str = "-"
     format: str = "text"
+    is_unasked: bool = False
 
     @contextmanager
     def open(self) -> Iterator[TextIO]:
@@ -100,7 +104,8 @@ def printing_of(arguments: argparse.Namespace, sources: Iterable[Source]) -> Pri
         from cfi2sframe.report.tables import check_format
 
         check_format(named)
-    return Printing(arguments.output, named)
+    is_unasked = arguments.quiet and arguments.output == "-" and arguments.format is None
+    return Printing(arguments.output, named, is_unasked)
 
 
 def _format_by_suffix(arguments: argparse.Namespace) -> str:
@@ -294,9 +299,9 @@ def answers_in(results: Iterable[Result[Answer]]) -> list[Answer]:
 
 
 def publish(results: Sequence[Result[Answer]], make: "Callable[[], Report]", printing: Printing, nothing: str) -> int:
-    """Make a report of the answers and write it; return the worst file's exit status. Without answers, say `nothing`.
+    """Make a report of the answers and write it, if it is asked for; return the worst file's exit status.
 
-    Raises `OutputError`.
+    Without answers, say `nothing`. Raises `OutputError`.
     """
     status = worst(result.exit_status for result in results)
     answered = [result.source for result in results if result.answer is not None]
@@ -305,6 +310,8 @@ def publish(results: Sequence[Result[Answer]], make: "Callable[[], Report]", pri
             return status
         say("error", nothing)
         return EXIT_UNUSABLE
+    if printing.is_unasked:
+        return status
     from cfi2sframe.report.tables import render
 
     try:

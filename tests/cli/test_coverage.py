@@ -133,3 +133,15 @@ def test_coverage_as_a_table(good: Path, tmp_path: Path) -> None:
 def test_the_suffix_decides(name: str, start: str, good: Path, tmp_path: Path) -> None:
     assert run("coverage", good, "-o", tmp_path / name).status == 0
     assert (tmp_path / name).read_text().startswith(start)
+
+
+@pytest.mark.parametrize("words", [("coverage", "--fail-under", "99"), ("size", "--fail-over", "1"), ("audit",)])
+def test_a_quiet_report_is_printed_where_it_is_asked_for(words: tuple[str, ...], tmp_path: Path) -> None:
+    path, report = tmp_path / "in", tmp_path / "report.json"
+    path.write_bytes(linked_file(AMD64, [push_fp(AMD64)]))
+    asked, quiet = run(*words, path), run(*words, "-q", path)
+    assert (asked.status, bool(asked.out), quiet.out) == (quiet.status, True, b"")
+    assert quiet.err == tuple(line for line in asked.err if "error:" in line)
+    assert run(*words, "-q", path, "--format", "csv").out == run(*words, path, "--format", "csv").out != b""
+    run(*words, "-q", path, "-o", report)
+    assert json.loads(report.read_text())["schema"]
