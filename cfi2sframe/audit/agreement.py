@@ -5,7 +5,6 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Final
 
-from cfi2sframe.abi.rule import Rule
 from cfi2sframe.constants import dwarf as d
 from cfi2sframe.dwarf.expression import Expression, Operation, parse_expression
 from cfi2sframe.dwarf.rules import CfaRule, NoCfa, NoRule, RaSigning, RegisterRule, RowState
@@ -45,8 +44,8 @@ def answers_of(row: RowState, state: State, abi: Abi, *, uses_b_key: bool) -> An
         return SILENT
     cfa = _cfa(row.cfa, state, abi)
     is_agreed = cfa is Answer.AGREES
-    ra = _register(row.ra, _RA, abi.arch.ra_register, state, is_cfa_right=is_agreed)
-    fp = _register(row.fp, _CALLER, abi.arch.fp_register, state, is_cfa_right=is_agreed)
+    ra = _register(row.ra, _RA, abi.arch.ra_register, state, abi, is_cfa_right=is_agreed)
+    fp = _register(row.fp, _CALLER, abi.arch.fp_register, state, abi, is_cfa_right=is_agreed)
     return cfa, ra, fp, _signing(row.signing, state, abi, uses_b_key=uses_b_key)
 
 
@@ -61,7 +60,7 @@ def _signing(signing: RaSigning, state: State, abi: Abi, *, uses_b_key: bool) ->
 
 def _cfa(rule: CfaRule, state: State, abi: Abi) -> Answer:
     if isinstance(rule, Expression):
-        return _compared(_loaded(rule.code, state), _CFA)
+        return _compared(_computed(rule.code, state, abi), _CFA)
     if isinstance(rule, NoCfa) or rule.register is None or rule.deref:
         return Answer.UNDECIDED
     value = state.get(rule.register)
@@ -78,38 +77,54 @@ def _cfa(rule: CfaRule, state: State, abi: Abi) -> Answer:
     return _compared(plus(value, rule.offset) or value, _CFA)
 
 
-def _loaded(code: bytes, state: State) -> Value | TableWord | None:
-    """Return the value of an expression that is a word of the frame plus a number; None where it is something else."""
-    match _operations_of(code):
-        case ((base, (offset,)), (d.DW_OP_deref, _), (d.DW_OP_plus_uconst, (added,))) if base in _REGISTERS:
-            address = state.get(base - d.DW_OP_breg0)
-            return None if address is None else plus(state.get((address[0], address[1] + offset)), added)
-    return None
+def _computed(code: bytes, state: State, abi: Abi, first: Value | None = None) -> Value | TableWord | None:
+    """Return what an expression makes of a first value, registers, numbers that are added, and words of the frame.
+
+    None where it has other operations, or its value is not known.
+    """
+    value: Value | TableWord | None = first
+    for opcode, operands in _operations_of(code, abi.arch.byte_order):
+        if opcode in _REGISTERS:
+            value = plus(state.get(opcode - d.DW_OP_breg0), operands[0])
+        elif opcode == d.DW_OP_plus_uconst:
+            value = plus(value, operands[0])
+        elif opcode == d.DW_OP_deref and value is not None:
+            value = state.get(value[:2])
+        else:
+            return None
+    return value
 
 
 @lru_cache(maxsize=64)
-def _operations_of(code: bytes) -> tuple[Operation, ...]:
-    """Return the operations of an expression; none where it is damaged."""
+def _operations_of(code: bytes, byte_order: str) -> tuple[Operation, ...]:
+    """Return the operations of an expression; one that nobody knows where it is damaged."""
     try:
-        return parse_expression(code, "<")
+        return parse_expression(code, byte_order)
     except CfiError:
-        return ()
+        return (Operation(0, ()),)
 
 
-def _register(rule: RegisterRule, wanted: Value, register: int, state: State, *, is_cfa_right: bool) -> Answer:
+def _register(
+    rule: RegisterRule, wanted: Value, register: int, state: State, abi: Abi, *, is_cfa_right: bool
+) -> Answer:
     """Return what a state says of the rule of a register, whose value at the entry is `wanted`."""
     if rule is NoRule.UNDEFINED:
         return Answer.SILENT
-    place: int | Value | None = None
+    value: Value | TableWord | None
     if isinstance(rule, NoRule):
-        place = register
-    elif isinstance(rule, Rule) and rule.is_register:
-        place = rule.register
-    elif isinstance(rule, Rule) and rule.is_saved_at_cfa and is_cfa_right:
-        place = CFA, rule.offset
-    if place is None:
+        value = state.get(register)
+    elif isinstance(rule, Expression):
+        value = _computed(rule.code, state, abi, _CFA if is_cfa_right else None)
+        if value is None:
+            return Answer.UNDECIDED
+        if rule.deref:
+            value = state.get(value[:2])
+    elif rule.register is not None and rule.is_register:
+        value = state.get(rule.register)
+    elif rule.is_saved_at_cfa and is_cfa_right:
+        value = state.get((CFA, rule.offset))
+    else:
         return Answer.UNDECIDED
-    value = state.get(place)
     if value is None and is_cfa_right and wanted in state.values():
         # The caller's value is in a place that is known, and this is another one.
         return Answer.CONTRADICTS

@@ -18,36 +18,75 @@ _MAX_FUNCTIONS: Final = 20
 
 def audit_report(audits: Sequence[Audit], *, with_undecided: bool) -> Report:
     """Return the report of some files; as text, with the functions that were not compared if that is wanted."""
-    columns = [Column(name) for name in ("place", "function", "rule", "CFI", "instructions say", "directive")]
-    rows: list[list[Cell]] = [
-        [
-            *(found.place, found.function, found.subject, found.cfi_rule),
-            *(found.code_rule, found.directive, found.instruction_count, result.name),
-        ]
-        for result in audits
-        for found in result.findings
-    ]
-    table = Table("", [*columns, Column("instructions", ","), Column("file")], rows)
+    tables = [_files_table(audits)] if len(audits) > 1 else []
+    tables += [_places_table(audits)] if any(result.findings for result in audits) else []
     data = {"schema": SCHEMA_VERSION, "files": [_data(result) for result in audits]}
     lines = _lines(audits, with_undecided=with_undecided)
-    return Report(_headline(audits), [table] if rows else [], [], data, lines)
+    return Report(_headline(audits), tables, [], data, lines)
+
+
+def _files_table(audits: Sequence[Audit]) -> Table:
+    """Return how much of each file was compared."""
+    numbers = [Column("instructions", ","), Column("compared", ".1f", " %")]
+    numbers += [Column("not compared", ","), Column("contradict", ",")]
+    rows: list[list[Cell]] = []
+    for each in audits:
+        counts = each.instruction_count, _percent(each), sum(each.undecided.values()), each.contradicted_count
+        rows.append([*counts, each.name])
+    return Table("Files", [*numbers, Column("file")], rows)
+
+
+def _places_table(audits: Sequence[Audit]) -> Table:
+    """Return all findings; in pages, each opens the instructions around it."""
+    names = ("place", "function", "rule", "CFI", "instructions say", "directive")
+    found = [(finding, result.name) for result in audits for finding in result.findings]
+    rows: list[list[Cell]] = [
+        [
+            *(finding.place, finding.function, finding.subject, finding.cfi_rule),
+            *(finding.code_rule, finding.directive, finding.instruction_count, name),
+        ]
+        for finding, name in found
+    ]
+
+    def around(row: int) -> Sequence[Table]:
+        shown = [[">" if each.is_first else "", each.place, each.text] for each in found[row][0].instructions]
+        return [Table("Instructions", [Column(""), Column("place"), Column("text")], shown)] if shown else []
+
+    columns = [*map(Column, names), Column("instructions", ","), Column("file")]
+    return Table("Places", columns, rows, detail=around)
+
+
+def _percent(*audits: Audit) -> float | None:
+    """Return the share of the instructions that was compared; None without instructions."""
+    total = sum(each.instruction_count for each in audits)
+    return 100 * sum(each.decided_count for each in audits) / total if total else None
 
 
 def _headline(audits: Sequence[Audit]) -> str:
     if len(audits) == 1:
         return f"{audits[0].name}: {_sum_of(audits[0])}"
-    clean_count = sum(not result.findings for result in audits)
+    silent_count = sum(not result.decided_count for result in audits)
+    clean_count = sum(not result.findings for result in audits) - silent_count
+    text = f"{counted(len(audits), 'file')}: {clean_count:,} without a contradiction"
+    if silent_count:
+        text += f", {silent_count:,} of which nothing was compared"
     places = counted(sum(len(result.findings) for result in audits), "place")
-    return f"{counted(len(audits), 'file')}: {clean_count:,} without a contradiction, {places} in the others"
+    return f"{text}, {places} in the others; {_compared(*audits)}"
+
+
+def _compared(*audits: Audit) -> str:
+    percent = _percent(*audits)
+    total = counted(sum(each.instruction_count for each in audits), "instruction")
+    return f"{total}, none compared" if percent is None else f"{total}, {percent:.1f} % compared"
 
 
 def _sum_of(result: Audit) -> str:
-    total = result.instruction_count
-    share = f"{100 * result.decided_count / total:.1f} % compared" if total else "none compared"
+    if not result.decided_count:
+        return _compared(result)
     if not result.findings:
-        return f"{counted(total, 'instruction')}, {share}, none contradicts the CFI"
+        return f"{_compared(result)}, none contradicts the CFI"
     places = counted(len(result.findings), "place")
-    return f"{counted(total, 'instruction')}, {share}, {result.contradicted_count:,} contradict the CFI, in {places}"
+    return f"{_compared(result)}, {result.contradicted_count:,} contradict the CFI, in {places}"
 
 
 def _data(result: Audit) -> dict[str, Any]:
@@ -80,7 +119,7 @@ def _data(result: Audit) -> dict[str, Any]:
 
 
 def _lines(audits: Sequence[Audit], *, with_undecided: bool) -> Iterator[str]:
-    """Yield the lines about some files, and then their sum; of several files, those without findings are only in it."""
+    """Yield the lines about some files, and their sum, where those are that were compared and have no findings."""
     for result in audits:
         for found in result.findings:
             yield f"{result.name}: {_sentence(found)}"
@@ -90,7 +129,7 @@ def _lines(audits: Sequence[Audit], *, with_undecided: bool) -> Iterator[str]:
         for place, function, reason, count in result.not_compared[:_MAX_FUNCTIONS] if with_undecided else ():
             what = f"{function}: not compared" if function else "not compared"
             yield f"{result.name}: {place}: {what}: {reason} ({counted(count, 'instruction')})"
-        if len(audits) > 1 and (result.findings or with_undecided):
+        if len(audits) > 1 and (result.findings or with_undecided or not result.decided_count):
             yield _headline([result])
     yield _headline(audits)
 

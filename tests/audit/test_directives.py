@@ -23,6 +23,13 @@ ALIGNED = (
     "lea (%rsi), %rsp; .cfi_def_cfa_register %rsp; ret"
 )
 
+#: GCC's, where FP is saved at *(rbp) and the CFA at *(rbp - 8); a directive may follow `leave`.
+REALIGNED = (
+    "lea 8(%rsp), %r10; .cfi_def_cfa %r10, 0; and $-64, %rsp; push -8(%r10); push %rbp; mov %rsp, %rbp; "
+    ".cfi_escape 0x10, 6, 2, 0x76, 0; push %r10; .cfi_escape 0x0f, 3, 0x76, 0x78, 0x06; call g; mov -8(%rbp), %r10; "
+    ".cfi_def_cfa %r10, 0; leave; {} lea -8(%r10), %rsp; .cfi_def_cfa %rsp, 8; ret"
+)
+
 #: `test_compilers` has all that compilers usually write.
 RIGHT = {
     "a push": f"{PUSH_BX}; call g; {POP_BX}; ret",
@@ -44,6 +51,10 @@ RIGHT = {
         ".cfi_def_cfa %rcx, 72; nop; .cfi_def_cfa %rsp, 8; ret"
     ),
     "a CFA that is saved": ALIGNED.format(8),
+    "a stack that is realigned": REALIGNED.format(".cfi_restore %rbp;"),
+    "FP by the value of an expression": (
+        "mov %rbp, %rbx; .cfi_escape 0x16, 6, 2, 0x73, 0; xor %ebp, %ebp; mov %rbx, %rbp; ret"
+    ),
     "a frame of many numbers": (
         "push %rbp; .cfi_def_cfa_offset 16; .cfi_offset %rbp, -16; sub $1024, %rsp; .cfi_def_cfa_offset 1040; "
         "xor %ebp, %ebp; mov $7, %eax; "
@@ -61,6 +72,10 @@ WRONG = {
     "a CFA that is saved, by another offset": (
         ALIGNED.format(16),
         [Said(16, "CFA", "breg7 24; deref; plus_uconst 16", "rax+8")],
+    ),
+    "FP from the stack that was realigned, after leave": (
+        REALIGNED.format(""),
+        [Said(29, "FP", "exp(breg6 0)", "unchanged")],
     ),
     "a wrong offset": (
         "sub $24, %rsp; .cfi_def_cfa_offset 24; call g; add $24, %rsp; .cfi_def_cfa_offset 8; ret",

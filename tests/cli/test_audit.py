@@ -2,6 +2,7 @@
 """The verb `audit`: text, JSON, exit statuses, several files."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -109,8 +110,26 @@ def test_folders(wrong: Path, tmp_path: Path) -> None:
     result = run("audit", "-j", "1", folder, assembled(RIGHT, tmp_path))
     assert result.status == 1
     lines = result.out.decode().splitlines()
-    assert lines[-1] == "2 files: 1 without a contradiction, 1 place in the others"
+    sums = "8 instructions, 100.0 % compared"
+    assert lines[-1] == f"2 files: 1 without a contradiction, 1 place in the others; {sums}"
     assert sum("CFA is" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "html"])
+def test_a_file_of_which_nothing_was_compared_is_not_called_right(form: str, wrong: Path, tmp_path: Path) -> None:
+    wrong = wrong.rename(tmp_path / "wrong.o")
+    path = assembled(function(".cfi_escape 0x0f, 3, 0x77, 0, 0x20; ret"), tmp_path)
+    assert run("audit", path).out.decode() == f"{path}: 1 instruction, 0.0 % compared\n"
+    result = run("audit", path, wrong, "--format", form)
+    out, sums = result.out.decode(), "5 instructions, 80.0 % compared"
+    headline = f"2 files: 0 without a contradiction, 1 of which nothing was compared, 1 place in the others; {sums}"
+    assert (result.status, headline in out.replace("\\", "")) == (1, True)
+    if form == "html":
+        assert re.findall(r"<caption>(\w+)</caption>", out) == ["Files", "Places", "Instructions"]
+        assert '<td data-head="text">add rsp, 8</td>' in out
+    else:
+        line = "| 1 | 0.0 % | 1 | 0 | PATH |" if form == "markdown" else "PATH: 1 instruction, 0.0 % compared"
+        assert line.replace("PATH", str(path)) in out.replace("\\", "").splitlines()
 
 
 def test_nothing_to_audit(tmp_path: Path) -> None:
