@@ -3,15 +3,16 @@
 
 from typing import Literal
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cfi2sframe import load
-from cfi2sframe.abi import ARCHES, S390X, Arch
+from cfi2sframe.abi import AMD64, ARCHES, S390X, Arch
 from cfi2sframe.constants.sframe import SFRAME_F_FRAME_POINTER
 from cfi2sframe.sframe.model import (
     NO_BLOCK_SIZE,
     OUTERMOST,
+    Found,
     FrameRow,
     FrameState,
     Function,
@@ -22,10 +23,12 @@ from cfi2sframe.sframe.model import (
 from cfi2sframe.sframe.read import DecodedSection, read_section
 from cfi2sframe.verification.readers import unmet_demands
 from tests.support.elf.samples import object_file, push_fp
+from tests.support.sframe import literal_reader
 from tests.support.sframe.bodies import body_of_rows, section_bytes, with_functions
 
 WORD_EDGES = tuple(sign * (1 << bits) + near for bits in (7, 8, 15, 16) for sign in (1, -1) for near in (-1, 0, 1))
 START_EDGES = (0xFE, 0xFF, 0x100, 0xFFFE, 0xFFFF, 0x10000, 0xFFFFFF)
+AMD64_RA = Rule(None, AMD64.fixed_ra_offset, deref=True)
 ORDERS: tuple[Literal["<", ">"], ...] = ("<", ">")
 
 
@@ -121,18 +124,20 @@ def encode(section: Section, arch: Arch, vaddr: int, *, share: bool = False) -> 
     return section_bytes(section, arch, vaddr, share=share)
 
 
+def as_stored(section: Section) -> Section:
+    """Return what a section keeps: version 1 stores no block size; the PC type is all there is."""
+    if section.version > 1:
+        return section
+    bodies = [f.body._replace(repeat_size=NO_BLOCK_SIZE) if f.body.is_pcmask else f.body for f in section]
+    return section._replace(bodies=tuple(bodies))
+
+
 @given(sections(), st.sampled_from(ORDERS))
 def test_decoding_returns_the_encoded_section(drawn: tuple[Section, Arch, int], order: Literal["<", ">"]) -> None:
     """Every field of every version is stored "in the endianness of the target system", and can be read back."""
     section, arch, vaddr = drawn
     decoded = read_section(encode(section, arch._replace(byte_order=order), vaddr), vaddr)
-    wanted = list(section)
-    if section.version == 1:
-        # Version 1 stores no block size; the PC type is all there is.
-        wanted = [
-            f._replace(body=f.body._replace(repeat_size=NO_BLOCK_SIZE)) if f.body.is_pcmask else f for f in wanted
-        ]
-    assert decoded == with_functions(section, wanted)
+    assert decoded == as_stored(section)
     header = decoded.header
     assert (header.version, header.abi_id, header.byte_order) == (section.version, arch.abi_id, order)
     assert header.start_is_pcrel == section.start_is_pcrel
@@ -253,3 +258,34 @@ def test_lookup_finds_the_row_in_force(drawn: tuple[Section, Arch, int], data: s
     assert found is not None
     assert found.function.start_vaddr == holders[0].start_vaddr
     assert found.row == naive_row(holders[0], pc, section.version)
+
+
+def told(found: Found | None) -> literal_reader.Row | str | None:
+    """Return what the model says at a PC, in the words of the literal reader."""
+    state = None if found is None else found.state
+    if state is None:
+        return None
+    if state.cfa is None:
+        return "outermost"
+    return (*state[:3], state.mangled_ra)
+
+
+def of_one_row(arch: Arch, state: FrameState) -> tuple[Section, Arch, int]:
+    body = body_of_rows((FrameRow(0, state),), is_flexible=True)
+    return with_functions(Section(3, arch.abi_id, start_is_pcrel=True), [Function(0x1000, 16, body)]), arch, 0
+
+
+# A control word 0 for an RA whose place is in the header, as in GCC's realigned functions; one with its highest bit.
+@example(of_one_row(AMD64, FrameState(Rule(10, 0, deref=False), AMD64_RA, Rule(6, 0, deref=True))))
+@example(of_one_row(S390X, FrameState(Rule(16, 160, deref=False))))
+@given(sections())
+def test_the_page_for_authors_of_readers_suffices(drawn: tuple[Section, Arch, int]) -> None:
+    """docs/writing-a-reader.md: a reader that takes it literally finds what was encoded, at the edges of every row."""
+    section, arch, vaddr = drawn
+    read = literal_reader.Section(encode(section, arch, vaddr), "little" if arch.byte_order == "<" else "big", vaddr)
+    section = as_stored(section)
+    for function in section:
+        starts = [function.start_vaddr + start for start in function.body.starts]
+        for pc in {near for start in (*starts, function.end_vaddr) for near in (start - 1, start, start + 1)}:
+            if pc >= 0:
+                assert literal_reader.find(read, pc) == told(section.find(pc)), hex(pc)
