@@ -4,8 +4,6 @@
 Addresses are virtual addresses of the file; sizes count bytes. Everything raised on purpose is a `Cfi2SFrameError`.
 """
 
-from os import PathLike
-
 from cfi2sframe.constants.sframe import ERRATA, SFRAME_VERSION_2, SFRAME_VERSION_3
 from cfi2sframe.conversion.convert import Conversion, convert_image, default_section_vaddr, place_again, read_cfi
 from cfi2sframe.conversion.lower import Target, check_target
@@ -13,9 +11,10 @@ from cfi2sframe.conversion.options import Level, Options, check_options
 from cfi2sframe.conversion.sources import Cfi, find_cfi, read_programs
 from cfi2sframe.dwarf.fdes import FdeIndex
 from cfi2sframe.elf.cfi import CfiKind
+from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.load import load
-from cfi2sframe.errors import ChangedError, InputError, ReaderError, RequestError, with_file_name
+from cfi2sframe.elf.load import File, load
+from cfi2sframe.errors import ChangedError, InputError, ReaderError, RequestError, check_type, with_file_name
 from cfi2sframe.existing import existing_section
 from cfi2sframe.range_map import touches, united
 from cfi2sframe.sframe.model import Section
@@ -26,7 +25,7 @@ from cfi2sframe.verification.verify import Asked, Verification, verify_section
 
 
 def convert(
-    file: ElfImage | bytes | str | PathLike[str],
+    file: File,
     version: int = SFRAME_VERSION_3,
     *,
     errata: int | None = None,
@@ -34,7 +33,7 @@ def convert(
     section_vaddr: int | None = None,
     level: Level | None = None,
 ) -> Conversion:
-    """Convert the CFI of a file, given by its path, its bytes or its loaded image, and write nothing.
+    """Convert the CFI of a file, given as for `load`, and write nothing.
 
     `Conversion.data` is the section. `errata`, `source`, `section_vaddr` and `level` are the options `--errata`,
     `--from`, `--section-address` and `-O`. `account` counts what became of each function, and `convert_file` writes a
@@ -43,13 +42,9 @@ def convert(
     """
     options = Options(version, errata, source, section_vaddr, level)
     check_options(options)
-    image = _image(file)
+    image = load(file)
     with with_file_name(image.name):
         return convert_image(image, options)
-
-
-def _image(file: ElfImage | bytes | str | PathLike[str]) -> ElfImage:
-    return file if isinstance(file, ElfImage) else load(file)
 
 
 def convert_for(image: ElfImage, options: Options, reader: str | None) -> Conversion:
@@ -96,21 +91,22 @@ def _refused_by(reader: str, conversion: Conversion) -> dict[FdeIndex, str]:
     return refused
 
 
-def decode(data: bytes, section_vaddr: int = 0, *, is_object: bool = False) -> DecodedSection:
+def decode(data: Buffer, section_vaddr: int = 0, *, is_object: bool = False) -> DecodedSection:
     """Decode the raw bytes of a section at `section_vaddr`. Raises `SFrameError` when they are damaged.
 
-    `is_object`: the section is an object's, with its relocations applied.
+    `is_object`: the section is an object's, with its relocations applied. Raises `RequestError` for anything but bytes.
     """
+    check_type(data, Buffer, "the bytes of a section", "decode_existing takes the file that has it")
     return read_section(data, section_vaddr, is_object=is_object)
 
 
-def decode_existing(image: ElfImage | bytes | str | PathLike[str]) -> DecodedSection:
-    """Decode the SFrame section of a file, given as for `convert`; in an object, with its relocations applied.
+def decode_existing(image: File) -> DecodedSection:
+    """Decode the SFrame section of a file, given as for `load`; in an object, with its relocations applied.
 
     An object's functions start at addresses of the image's layout (see `ElfImage.place`). Raises `InputError` when
     the file has no section or a damaged one, and what `load` raises.
     """
-    image = _image(image)
+    image = load(image)
     with with_file_name(image.name):
         return existing_section(image).or_raise()
 
@@ -137,7 +133,7 @@ def decode_conversion(conversion: Conversion) -> DecodedSection:
 
 
 def verify(
-    subject: ElfImage | Conversion | bytes | str | PathLike[str],
+    subject: File | Conversion,
     section: Section | None = None,
     *,
     source: CfiKind | None = None,
@@ -145,20 +141,23 @@ def verify(
 ) -> Verification:
     """Compare an SFrame section with the CFI of a file, at every address where rows of either start or end.
 
-    For a file, given as for `convert`, that is its own section or `section`, and `source` selects the CFI. Functions
+    For a file, given as for `load`, that is its own section or `section`, and `source` selects the CFI. Functions
     of the section in code without CFI are compared with what the instructions say; the section need not have any,
     unless `source` is "code". If the file has lost all of its CFI, and the instructions say something else than the
     section, the result is not `is_compared`. For a conversion, the section is decoded from its bytes. What `reader`,
     a name of `--for`, would refuse may be absent. Raises `InputError` when there is no section, and what `convert`
     raises.
     """
+    _check_reader(reader)
+    if section is not None:
+        check_type(section, Section, "a section", "decode and decode_existing return one")
     if isinstance(subject, Conversion):
         if section is None:
             return verify_made(subject, decode_conversion(subject), reader)
         with with_file_name(subject.image.name):
             return verify_section(subject.image, subject.cfi.entries, section, asked_of(subject, reader))
     check_options(Options(source=source))
-    image = _image(subject)
+    image = load(subject)
     with with_file_name(image.name):
         return _verify(image, decode_existing(image) if section is None else section, source, Asked(reader=reader))
 
@@ -248,16 +247,24 @@ def _places(conversion: Conversion) -> dict[tuple[int, int], list[int]]:
     return places
 
 
-def judge(image: ElfImage, section: DecodedSection, reader: str, *, is_in_file: bool = False) -> tuple[Verdict, ...]:
-    """Return what each edition of a reader, the oldest first, would do with a section for an image.
+def judge(image: File, section: DecodedSection, reader: str, *, is_in_file: bool = False) -> tuple[Verdict, ...]:
+    """Return what each edition of a reader, the oldest first, would do with a section for a file, given as for `load`.
 
     `reader` is a name of `--for`; for any other, raises `RequestError`. `is_in_file`: the file has this section, so the
     headers that lead to it are judged, too.
     """
-    from cfi2sframe.verification import READERS
     from cfi2sframe.verification.readers import verdicts_of
 
-    if reader not in READERS:
-        raise RequestError(f"reader {reader!r} is none of {', '.join(READERS)}")
+    _check_reader(reader)
+    check_type(section, DecodedSection, "a section that was read", "decode and decode_existing return one")
+    image = load(image)
     with with_file_name(image.name):
         return verdicts_of(reader, section, image, is_in_file=is_in_file)
+
+
+def _check_reader(reader: str | None) -> None:
+    """Raise `RequestError` unless a reader is None or a name of `--for`."""
+    from cfi2sframe.verification import READERS
+
+    if reader is not None and reader not in READERS:
+        raise RequestError(f"reader {reader!r} is none of {', '.join(READERS)}")

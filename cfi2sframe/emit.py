@@ -12,7 +12,8 @@ from cfi2sframe.conversion.convert import Conversion, place_again
 from cfi2sframe.elf.contents import LazyBytes
 from cfi2sframe.elf.headers import SYMBOL_SIZE
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.errors import EmbedError, SFrameError, VerificationError, with_file_name
+from cfi2sframe.elf.load import File, load
+from cfi2sframe.errors import EmbedError, SFrameError, VerificationError, check_type, with_file_name
 from cfi2sframe.sframe.model import Section
 from cfi2sframe.sframe.write import write_section
 from cfi2sframe.text import counted
@@ -73,9 +74,11 @@ def emit(
     """Insert the section into a copy of the file, in place of one that is there already.
 
     `section_type` is its sh_type, `stamp` what the next run may read (`placing.stamp`). `replaces`: also where a symbol
-    leads to another producer's section, and the new one goes elsewhere. Raises `EmbedError` when the
-    file cannot be rewritten safely, `RequestError` when a function's start does not fit its field.
+    leads to another producer's section, and the new one goes elsewhere. Raises `EmbedError` when the file cannot be
+    rewritten safely, `RequestError` when a function's start does not fit its field, or for a file that is not
+    converted.
     """
+    check_type(conversion, Conversion, "a conversion", "convert returns one for a file")
     with with_file_name(conversion.image.name):
         if conversion.image.is_relocatable:
             return _emit_object(conversion, section_type, stamp)
@@ -176,12 +179,12 @@ def reader_warnings(conversion: Conversion) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def check(emitted: Emitted, rewritten: ElfImage) -> None:
-    """Check a rewritten file, read again: nothing but the section changed, and each row is what the CFI says.
+def check(emitted: Emitted, rewritten: File) -> None:
+    """Check a rewritten file, given as for `load`: nothing but the section changed, and each row is what the CFI says.
 
     Raises `EmbedError` or `VerificationError` when that is not so, `InputError` when the file cannot be read.
     """
-    check_asked(emitted, rewritten, None)
+    check_asked(emitted, load(rewritten), None)
 
 
 def check_asked(emitted: Emitted, rewritten: ElfImage, asked: "Asked | None") -> None:
@@ -215,11 +218,12 @@ def check_section(
         )
 
 
-def remove(image: ElfImage) -> "Removal":
-    """Return a copy of a file without its SFrame section; the caller checks it with `check_removal`.
+def remove(image: File) -> "Removal":
+    """Return a copy of a file, given as for `load`, without its section; the caller checks it with `check_removal`.
 
     Raises `EmbedError` when the file has no such section, or when it cannot be removed safely.
     """
+    image = load(image)
     with with_file_name(image.name):
         if image.is_relocatable:
             from cfi2sframe.placing import objects
@@ -257,12 +261,13 @@ def _expect_sframe(image: ElfImage) -> None:
                 raise EmbedError(f"what is called .sframe is no SFrame section that is whole: {damage}")
 
 
-def check_removal(original: ElfImage, rewritten: ElfImage) -> None:
-    """Check a file that `remove` has made, read again: nothing but the section changed.
+def check_removal(original: File, rewritten: File) -> None:
+    """Check a file that `remove` has made, both given as for `load`: nothing but the section changed.
 
     Every other mapped byte is at its address, loaders find the same tables, and sections and symbols are the same.
     Raises `EmbedError` when that is not so, `InputError` when the file cannot be read.
     """
+    original, rewritten = load(original), load(rewritten)
     with with_file_name(rewritten.name):
         if original.is_relocatable:
             from cfi2sframe.placing import objects

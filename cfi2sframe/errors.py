@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
+from types import UnionType
 from typing import ClassVar, Final
 
 __all__ = [
@@ -221,6 +222,12 @@ def checked_path(path: object) -> str:
     if not isinstance(text, str) or "\0" in text:
         raise RequestError(f"not a path: {text!r}" if isinstance(text, str) else f"not a path: {type(text).__name__}")
     return text
+
+
+def check_type(value: object, kind: type | UnionType, what: str, way_out: str) -> None:
+    """Raise `RequestError`, with the way out, unless a value is of a type; `what` says what that is."""
+    if not isinstance(value, kind):
+        raise RequestError(f"not {what}: {type(value).__name__}; {way_out}")
 
 
 def kind_of(error: Exception) -> ErrorKind:

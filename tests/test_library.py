@@ -2,12 +2,14 @@
 """The library as a person meets it at a prompt: names, answers that fit a line, errors that name their file."""
 
 import inspect
+import io
 import os
 import pickle
 import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -18,7 +20,8 @@ import cfi2sframe
 from cfi2sframe import errors, trace
 from cfi2sframe.abi import AMD64, S390X
 from cfi2sframe.api import decode_raw
-from cfi2sframe.emit import emit
+from cfi2sframe.elf.contents import Joined
+from cfi2sframe.emit import check_removal, emit, remove
 from cfi2sframe.sframe.model import Found
 from cfi2sframe.sframe.read import read_section
 from tests.support.dwarf import cfi_asm as asm
@@ -321,16 +324,95 @@ def test_damage_is_found_in_a_part_of_a_file(installed: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("path", ["a\0b", b"bytes", bytearray(999), 3])
+#: What takes a file.
+TAKERS: Final[dict[str, Callable[[Any], object]]] = {
+    "load": lambda file: cfi2sframe.load(file).header,
+    "convert": lambda file: cfi2sframe.convert(file).data,
+    "verify": cfi2sframe.verify,
+    "decode_existing": cfi2sframe.decode_existing,
+    "judge": lambda file: cfi2sframe.judge(file, cfi2sframe.decode_existing(file), "kernel", is_in_file=True),
+    "find_debug_file": lambda file: cfi2sframe.find_debug_file(file, "auto"),
+    "remove": lambda file: bytes(remove(file).content),
+    "check_removal": lambda file: check_removal(file, bytes(remove(file).content)),
+}
+FORMS: Final[dict[str, Callable[[Path], Any]]] = {
+    "path": Path,
+    "bytes": Path.read_bytes,
+    "bytearray": lambda path: bytearray(path.read_bytes()),
+    "memoryview": lambda path: memoryview(path.read_bytes()),
+    "file": lambda path: path.open("rb"),
+    "file in memory": lambda path: io.BytesIO(path.read_bytes()),
+    "image": cfi2sframe.load,
+    "chunks": lambda path: Joined([path.read_bytes()]),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_file_is_taken_in_any_form(form: str, installed: Path) -> None:
+    cfi2sframe.convert_file(installed, in_place=True)
+    file = FORMS[form](installed)
+    with file if form == "file" else nullcontext():
+        for name, call in TAKERS.items():
+            assert call(file) == call(str(installed)), name
+        with pytest.raises(errors.ElfError, match=r"not a core file$"):
+            trace.trace_core(file)
+
+
+def test_what_is_read_once_may_have_been_read_before(installed: Path) -> None:
+    with installed.open("rb") as file:
+        file.read(100)
+        assert cfi2sframe.load(file).name == str(installed)
+    with pytest.raises(errors.RequestError, match=r": I/O operation on closed file\.?$"):
+        cfi2sframe.load(file)
+
+
+def test_what_is_no_file_is_refused_with_the_way_out(installed: Path) -> None:
+    conversion = cfi2sframe.convert(installed)
+    way_out = "; give a path, bytes, or a file that is open for reading bytes$"
+    with installed.open(encoding="latin-1") as text:
+        for wrong, what in ((3, "not a file: int"), (None, "not a file: NoneType"), (text, "the bytes of a file: str")):
+            for call in (*TAKERS.values(), trace.trace_core):
+                with pytest.raises(errors.RequestError, match=what + way_out):
+                    call(wrong)
+    calls: dict[Callable[[], object], str] = {
+        lambda: cfi2sframe.decode(installed): "decode_existing takes",  # type: ignore[arg-type]
+        lambda: cfi2sframe.verify(installed, conversion.data): "decode and decode_existing return",  # type: ignore[arg-type]
+        lambda: cfi2sframe.judge(installed, conversion.section, "ld"): "decode and decode_existing return",  # type: ignore[arg-type]
+        lambda: cfi2sframe.verify(installed, reader="kernle"): "'kernle' is none of ld-2.40, ",
+        lambda: cfi2sframe.verify(conversion, reader="kernle"): "'kernle' is none of ld-2.40, ",
+        lambda: cfi2sframe.account(installed): "convert returns one",  # type: ignore[arg-type]
+        lambda: emit(installed): "convert returns one",  # type: ignore[arg-type]
+    }
+    for wrong_call, text_of_error in calls.items():
+        with pytest.raises(errors.RequestError, match=text_of_error):
+            wrong_call()
+
+
+@pytest.mark.parametrize("path", ["a\0b", b"bytes", 3])
 def test_what_is_no_path(path: Any) -> None:  # noqa: ANN401 - what a caller may pass by mistake
-    calls: list[Callable[[Any], object]] = [lambda path: cfi2sframe.convert_file(path, in_place=True)]
-    if not isinstance(path, bytes):
-        calls += [cfi2sframe.convert, cfi2sframe.load, cfi2sframe.verify, cfi2sframe.decode_existing]
-    for call in calls:
+    for call in (
+        lambda: cfi2sframe.convert_file(path, in_place=True),
+        lambda: cfi2sframe.convert_file("program", "output", debug_file=path),
+        lambda: trace.trace_core(b"", sysroot=path),
+    ):
         with pytest.raises(errors.RequestError, match=r"^not a path: .{,9}$"):
-            call(path)
-    with pytest.raises(errors.RequestError, match=r"^not a path: .{,9}$"):
-        cfi2sframe.convert_file("program", "output", debug_file=path)
+            call()
+
+
+@pytest.mark.parametrize("make", [Path, lambda path: path.with_name("link")])
+def test_a_file_is_not_written_over_itself(make: Callable[[Path], Path], installed: Path) -> None:
+    output, before = make(installed), installed.read_bytes()
+    os.link(installed, installed.with_name("other"))
+    if output != installed:
+        output.symlink_to(installed)
+    with pytest.raises(errors.RequestError, match=r": the output is the input file; --in-place \(in_place=True\)"):
+        cfi2sframe.convert_file(installed, output)
+    with pytest.raises(errors.RequestError, match=r"the output is the debug file$"):
+        cfi2sframe.convert_file("/bin/true", output, debug_file=installed)
+    assert (installed.read_bytes(), installed.stat().st_nlink) == (before, 2)
+    # A hard link is another file.
+    cfi2sframe.convert_file(installed, installed.with_name("other"))
+    assert installed.read_bytes() == before
 
 
 def test_bytes_have_a_name_in_errors() -> None:

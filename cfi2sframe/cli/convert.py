@@ -138,10 +138,6 @@ def _check_target(arguments: argparse.Namespace) -> None:
     if len(arguments.inputs) > 1:
         raise RequestError("-o takes a single input; use --in-place to rewrite several files")
     refuse(arguments, ("exclude", "files-from", "jobs"), _IN_PLACE)
-    path, output = arguments.inputs[0], arguments.output
-    # Also through symbolic links; a hard link is another file.
-    if os.path.isfile(path) and os.path.isfile(output) and os.path.realpath(path) == os.path.realpath(output):
-        raise RequestError(f"-o {output} is the input file; use --in-place to rewrite it")
 
 
 def refuse(arguments: argparse.Namespace, options: Sequence[str], where: str) -> None:

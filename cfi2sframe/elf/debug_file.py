@@ -16,7 +16,7 @@ from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.headers import Buffer, ByteOrder
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.load import in_root, open_regular, read_open, stored_size
+from cfi2sframe.elf.load import File, in_root, load, open_regular, read_open, stored_size
 from cfi2sframe.elf.notes import parse_notes
 from cfi2sframe.errors import InputError, checked_path, reason_of
 from cfi2sframe.process.guard import part
@@ -52,8 +52,8 @@ def with_debug_file(image: ElfImage, where: str | None, root: str = "") -> Itera
         yield both
 
 
-def find_debug_file(image: ElfImage, where: str | os.PathLike[str], root: str = "") -> ElfImage | None:
-    """Return the separate debug file of a linked file; None where none is found.
+def find_debug_file(image: File, where: str | os.PathLike[str], root: str = "") -> ElfImage | None:
+    """Return the separate debug file of a linked file, given as for `load`; None where none is found.
 
     `where` is its path, or a directory like `/usr/lib/debug`, or "auto" for that one. In a directory it is looked for
     as gdb does: by build-id, then by the name in `.gnu_debuglink`, beside the file and in `.debug/` there, too; what
@@ -61,7 +61,7 @@ def find_debug_file(image: ElfImage, where: str | os.PathLike[str], root: str = 
     process or machine: what the caller does not name is looked for only there. Raises `InputError` when the file at a
     path cannot be used for the image, `RequestError` when `where` is no path.
     """
-    where = checked_path(where)
+    where, image = checked_path(where), load(image)
     if where != AUTO and not os.path.isdir(where):
         try:
             debug = _open(where)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Load an ELF file from a path or from bytes; read the bytes of paths, open descriptors and pipes."""
+"""Load an ELF file, however a caller names it; read the bytes of paths, open descriptors and pipes."""
 
 import errno
 import os
@@ -10,27 +10,54 @@ from typing import BinaryIO, Final
 from cfi2sframe.constants.elf import ELF_MAGIC
 from cfi2sframe.constants.perf import PERF_MAGICS
 from cfi2sframe.constants.sframe import SFRAME_MAGIC
-from cfi2sframe.elf.contents import FileBytes, FileData, part_of
+from cfi2sframe.elf.contents import FileBytes, FileData, LazyBytes, part_of
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.errors import InputError, checked_path, naming_path, with_file_name
+from cfi2sframe.errors import InputError, RequestError, check_type, checked_path, naming_path, with_file_name
+
+#: What names a file in the library: its path, its bytes, the file opened for reading bytes, or its image.
+File = str | os.PathLike[str] | bytes | bytearray | memoryview | LazyBytes | BinaryIO | ElfImage
 
 
-def load(source: str | os.PathLike[str] | bytes, name: str | None = None) -> ElfImage:
-    """Load an ELF file from a path, or from its bytes. `name` is its name in messages.
+def load(source: File, name: str | None = None) -> ElfImage:
+    """Load an ELF file from its path, its bytes or an open binary file; an image is returned as it is.
 
-    A large file is read on demand and stays open as long as the image exists; reading it raises `ChangedError` when it
-    was truncated meanwhile. Raises `OSError` when the file cannot be opened or read, `ElfError` when it is no ELF file
-    that SFrame is defined for, and `RequestError` when `source` is no path.
+    `name` is its name in messages. A large file at a path is read on demand and stays open as long as the image exists;
+    reading it raises `ChangedError` when it was truncated meanwhile. Raises `OSError` when the file cannot be opened or
+    read, `ElfError` when it is no ELF file that SFrame is defined for, and `RequestError` when `source` is no file.
     """
-    if isinstance(source, bytes):
-        shown = name or "<bytes>"
-        with with_file_name(shown):
-            return ElfImage(source, shown)
-    path = checked_path(source)
-    shown = path if name is None else name
+    if isinstance(source, ElfImage):
+        return source
+    data, shown = content_of(source, name)
+    shown = shown or "<bytes>"
     with with_file_name(shown):
-        return ElfImage(read_file(path), shown)
+        return ElfImage(data, shown)
+
+
+def content_of(source: File, name: str | None = None) -> tuple[FileData, str]:
+    """Return the bytes of a file, and its name in messages, empty for bytes. Raises `OSError`, `RequestError`."""
+    if isinstance(source, ElfImage):
+        return source.data, name or source.name
+    if isinstance(source, LazyBytes):
+        return source, name or ""
+    if isinstance(source, Buffer):
+        # The caller's own may change.
+        return bytes(source), name or ""
+    if isinstance(source, str | os.PathLike):
+        path = checked_path(source)
+        return read_file(path), path if name is None else name
+    way_out = "give a path, bytes, or a file that is open for reading bytes"
+    if not callable(getattr(source, "read", None)):
+        raise RequestError(f"not a file: {type(source).__name__}; {way_out}")
+    shown = name or str(getattr(source, "name", "<file>"))
+    try:
+        if source.seekable():
+            source.seek(0)
+        content = source.read()
+    except ValueError as error:
+        raise RequestError(str(error), file=shown) from None
+    check_type(content, bytes, "the bytes of a file", way_out)
+    return content, shown
 
 
 def stored_size(data: FileData) -> int:

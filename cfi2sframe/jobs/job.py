@@ -56,6 +56,7 @@ def run_job(job: Job) -> Outcome:
 
 
 def _run(job: Job) -> Outcome:
+    _check_output(job)
     # Signals and limits of the process belong to the caller of the library.
     limits = nullcontext if job.raises else limited
     path = job.source.targets[0] if job.output is None else job.source.path
@@ -75,6 +76,21 @@ def _run(job: Job) -> Outcome:
                 return _convert(job, both, file)
         finally:
             image.close()
+
+
+def _check_output(job: Job) -> None:
+    """Raise `RequestError` where the output is a file that the job reads, also through symbolic links.
+
+    A hard link is another file.
+    """
+    # "-" is standard output.
+    if job.output in (None, "-") or not os.path.isfile(job.output):
+        return
+    output = os.path.realpath(job.output)
+    if output in job.source.targets:
+        raise RequestError("the output is the input file; --in-place (in_place=True) rewrites that")
+    if job.debug_file is not None and output == os.path.realpath(job.debug_file):
+        raise RequestError("the output is the debug file")
 
 
 def skip_of(image: ElfImage, *, takes_objects: bool) -> tuple[SkipKind, str] | None:
@@ -154,7 +170,7 @@ def convert_file(
 
     Raises what `load` and `convert` raise; `EmbedError` when the file cannot be rewritten without risk;
     `VerificationError` when the result is wrong; `OutputError` when it cannot be written; `RequestError` unless one of
-    `output` and `in_place` is given. Nothing is written then.
+    `output` and `in_place` is given, and when the output is the file itself. Nothing is written then.
     """
     name = _named(path)
     options = Options(version, errata, source, level=level)

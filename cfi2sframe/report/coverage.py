@@ -15,6 +15,7 @@ from cfi2sframe.conversion.sources import UnreadSource
 from cfi2sframe.dwarf.fdes import FdeIndex, FunctionTable
 from cfi2sframe.elf.cfi import SOURCE_NAMES
 from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.errors import check_type
 from cfi2sframe.process.demangle import readable_names
 from cfi2sframe.report.code_bytes import DESCRIBED, Stretch, count_code
 from cfi2sframe.sframe.model import FunctionBody
@@ -159,7 +160,8 @@ def share(part: int, whole: int) -> str:
 
 
 def account(conversion: Conversion) -> Coverage:
-    """Return the account of a conversion."""
+    """Return the account of a conversion. Raises `RequestError` for anything else, such as a path."""
+    check_type(conversion, Conversion, "a conversion", "convert returns one for a file")
     image, target = conversion.image, conversion.target
     sizes, uncovered = count_code(conversion)
     of_kind = Counter[str]()

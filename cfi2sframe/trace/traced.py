@@ -5,13 +5,12 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from cfi2sframe.elf.contents import FileData
-from cfi2sframe.elf.load import read_file
-from cfi2sframe.errors import ChangedError, CostError, InputError, RequestError, reason_of, with_file_name
+from cfi2sframe.elf.load import File, content_of
+from cfi2sframe.errors import ChangedError, CostError, InputError, RequestError, checked_path, reason_of, with_file_name
 from cfi2sframe.process.demangle import readable_names
 from cfi2sframe.text import counted, printable
 from cfi2sframe.trace.core import parse_core
@@ -150,28 +149,30 @@ def _row_text(row: dict[str, Any] | None) -> str:
 
 
 def trace_core(
-    core: str | FileData,
+    core: File,
     *,
-    executable: str | None = None,
+    executable: str | os.PathLike[str] | None = None,
     thread: int | None = None,
     store: FileStore | None = None,
-    sysroot: str = "",
+    sysroot: str | os.PathLike[str] = "",
 ) -> Traced:
     """Trace the threads of a core, or one by its id.
 
-    `core` is the path of its file, or its bytes. `executable` is the program's file, where it is not at its own path.
+    `core` is its file, given as for `load`. `executable` is the program's file, where it is not at its own path.
     `store` opens the mapped files and keeps them for further calls. `sysroot` is the directory below which they are, if
     the core is of another machine; no link leads out of it. Raises `InputError` when the core or the executable cannot
     be used, `RequestError` when there is no such thread.
     """
     store = store or FileStore()
-    with with_file_name(core) if isinstance(core, str) else nullcontext():
-        snapshot = parse_core(read_file(core) if isinstance(core, str) else core)
-        open_file = partial(store.open, root=sysroot or os.sep)
+    sysroot = checked_path(sysroot)
+    open_file = partial(store.open, root=sysroot or os.sep)
+    data, name = content_of(core)
+    with with_file_name(name):
+        snapshot = parse_core(data)
         if executable is None:
             space = AddressSpace(snapshot, store, open_file, sysroot)
         else:
-            space = _space_of_program(snapshot, store, executable, open_file, sysroot)
+            space = _space_of_program(snapshot, store, checked_path(executable), open_file, sysroot)
         threads = [each for each in snapshot.threads if thread in (None, each[0])]
         if not threads:
             raise RequestError(f"no thread {thread}; there are {', '.join(str(each) for each, _ in snapshot.threads)}")
@@ -197,7 +198,9 @@ def _space_of_program(
     return AddressSpace(core, store, lambda path: program if path in paths else open_file(path), sysroot)
 
 
-def trace_process(pid: int, *, thread: int | None = None, store: FileStore | None = None, sysroot: str = "") -> Traced:
+def trace_process(
+    pid: int, *, thread: int | None = None, store: FileStore | None = None, sysroot: str | os.PathLike[str] = ""
+) -> Traced:
     """Trace the threads of a live process, or one by its id.
 
     It is stopped only while registers and stacks are copied. A frame on memory that was not copied (below an alternate
@@ -205,14 +208,14 @@ def trace_process(pid: int, *, thread: int | None = None, store: FileStore | Non
     programs one `store`: it keeps what was converted. Files are looked for below `sysroot`, or where the process sees
     them. Raises `InputError` when the process cannot be traced, or has no such thread.
     """
-    store = store or FileStore()
-    open_file = partial(store.open, root=sysroot) if sysroot else partial(_open_mapped, store, pid)
+    store, root = store or FileStore(), checked_path(sysroot)
+    open_file = partial(store.open, root=root) if root else partial(_open_mapped, store, pid)
     with with_file_name(f"process {pid}"), closing(Process(pid)) as process:
         stops = 0
         while True:
             stops, wanted = stops + 1, set(process.wanted)
             snapshot = process.copy(thread)
-            traced = _trace(AddressSpace(snapshot, store, open_file, sysroot), snapshot.threads)
+            traced = _trace(AddressSpace(snapshot, store, open_file, root), snapshot.threads)
             if stops == _MAX_STOPS or process.wanted == wanted:
                 return traced
 
