@@ -152,7 +152,8 @@ def refuse(arguments: argparse.Namespace, options: Sequence[str], where: str) ->
 
 def run_jobs(arguments: argparse.Namespace, job: Job) -> int:
     """Do a job with each file that the arguments name, and print what becomes of it; return the worst exit status."""
-    sources = sources_of(arguments) if job.output is None else [named_source(arguments.inputs[0])]
+    is_one = job.output is not None
+    sources = [named_source(arguments.inputs[0])] if is_one else sources_of(arguments, cleans=not job.only_checks)
     check_report(arguments, [] if job.output is None else [job.output], sources)
     is_single, is_verbose = is_one_file(sources), arguments.verbose
     job = job._replace(wants_account=bool(arguments.report or (is_verbose and is_single)))

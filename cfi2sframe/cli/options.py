@@ -46,8 +46,8 @@ def add_inputs(parser: argparse.ArgumentParser, text: str, *, has_processes: boo
     return group
 
 
-def sources_of(arguments: argparse.Namespace, *, with_archives: bool = False) -> list[Source]:
-    """Return the files that the arguments name.
+def sources_of(arguments: argparse.Namespace, *, with_archives: bool = False, cleans: bool = False) -> list[Source]:
+    """Return the files that the arguments name (`find_sources`).
 
     Raises `RequestError` when they name none, or a list that is none, and `OSError` when it cannot be read.
     """
@@ -56,7 +56,7 @@ def sources_of(arguments: argparse.Namespace, *, with_archives: bool = False) ->
     from cfi2sframe.files.find import find_sources, names_from
 
     listed = () if arguments.files_from is None else names_from(arguments.files_from)
-    return find_sources(arguments.inputs, arguments.exclude, listed, with_archives=with_archives)
+    return find_sources(arguments.inputs, arguments.exclude, listed, with_archives=with_archives, cleans=cleans)
 
 
 def is_one_file(sources: Sequence[Source]) -> bool:

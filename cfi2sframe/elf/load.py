@@ -77,7 +77,7 @@ PATH_ONLY: Final[int] = getattr(os, "O_PATH", 0o10000000 if sys.platform == "lin
 #: A FIFO must not block, and a terminal must not become this process's.
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 #: Where the kernel lists the open descriptors of this process.
-_DESCRIPTORS: Final = "/proc/self/fd"
+DESCRIPTORS: Final = "/proc/self/fd"
 #: As many links as Linux follows.
 _MAX_LINKS: Final = 40
 
@@ -102,7 +102,7 @@ def open_regular(path: str, root: str = "") -> int:
     Raises `OSError`, and `InputError` when it is no regular file or is empty, as those of /proc are, whose reading may
     have effects.
     """
-    looks_first = PATH_ONLY and os.path.isdir(_DESCRIPTORS)
+    looks_first = PATH_ONLY and os.path.isdir(DESCRIPTORS)
     flags = PATH_ONLY | os.O_CLOEXEC if looks_first else _READ
     if root:
         descriptor = _open_below(root, path, flags)
@@ -111,7 +111,7 @@ def open_regular(path: str, root: str = "") -> int:
         descriptor = os.open(path, flags)
     try:
         _refuse_irregular(os.fstat(descriptor))
-        return os.open(f"{_DESCRIPTORS}/{descriptor}", _READ) if looks_first else os.dup(descriptor)
+        return os.open(f"{DESCRIPTORS}/{descriptor}", _READ) if looks_first else os.dup(descriptor)
     finally:
         os.close(descriptor)
 

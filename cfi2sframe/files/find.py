@@ -15,8 +15,8 @@ from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.load import open_unfollowed, read_file, read_open, read_stream
 from cfi2sframe.errors import ChangedError, RequestError, reason_of
+from cfi2sframe.files.new_file import TEMPORARY_PREFIX, remove_leftover
 from cfi2sframe.files.source import STANDARD_INPUT, Source, named_source
-from cfi2sframe.files.write import TEMPORARY_PREFIX
 
 #: What is often taken for an ELF file: how it begins, and what to do instead.
 _CONTAINERS: Final = (
@@ -45,16 +45,19 @@ def find_sources(
     *,
     with_archives: bool = False,
     is_relative: bool = False,
+    cleans: bool = False,
 ) -> list[Source]:
     """Return the files that names stand for, each once, in the order of the names; of a directory its ELF files.
 
     These are sorted; links, and what the shell patterns `excluded` match, are left out (see `_filter_of`).
     `with_archives`: static archives are files, too. `is_relative`: a file in a directory is called by its path below
-    that, any other by its last part. What cannot be read raises nothing: it has a `fault`.
+    that, any other by its last part. `cleans`: what a killed run has left in a directory is removed. What cannot be
+    read raises nothing: it has a `fault`.
     """
     found: dict[_Identity, tuple[Source, dict[str, None], dict[str, None]]] = {}
     for path, is_listed in chain(((path, False) for path in named), ((path, True) for path in listed)):
-        for identity, each in _files_at(path, excluded, with_archives=with_archives, is_relative=is_relative):
+        shown_root = "" if is_relative else path
+        for identity, each in _files_at(path, shown_root, excluded, with_archives=with_archives, cleans=cleans):
             source, targets, names = found.setdefault(identity, (each._replace(is_listed=is_listed), {}, {}))
             targets |= dict.fromkeys(each.targets)
             names[each.name] = None
@@ -68,15 +71,15 @@ def find_sources(
 
 
 def _files_at(
-    path: str, excluded: Sequence[str], *, with_archives: bool, is_relative: bool
+    path: str, shown_root: str, excluded: Sequence[str], *, with_archives: bool, cleans: bool
 ) -> Iterator[tuple[_Identity, Source]]:
-    """Yield the file that has a name, or the files of a directory."""
+    """Yield the file that has a name, or the files of a directory, which are called by their paths below a root."""
     source = named_source(path)
     if path == STANDARD_INPUT:
         yield path, source
     elif os.path.isdir(path):
         magics = (ELF_MAGIC, ARCHIVE_MAGIC) if with_archives else (ELF_MAGIC,)
-        yield from _files_under(path, "" if is_relative else path, source.targets[0], excluded, magics)
+        yield from _files_under((path, shown_root, source.targets[0]), excluded, magics, cleans=cleans)
     else:
         identity: _Identity = source.targets[0]
         try:
@@ -88,19 +91,22 @@ def _files_at(
             source = source._replace(is_archive=is_archive)
         except OSError as error:
             source = source._replace(fault=reason_of(error))
-        yield identity, source._replace(name=os.path.basename(path) if is_relative else path)
+        yield identity, source._replace(name=shown_root or os.path.basename(path))
 
 
 def _files_under(
-    root: str, shown_root: str, resolved_root: str, excluded: Sequence[str], magics: tuple[bytes, ...]
+    roots: tuple[str, str, str], excluded: Sequence[str], magics: tuple[bytes, ...], *, cleans: bool
 ) -> Iterator[tuple[_Identity, Source]]:
-    """Yield the files under a directory that begin with one of `magics`, sorted; unreadable directories last."""
+    """Yield the files under a directory that begin with one of `magics`, sorted; unreadable directories last.
+
+    `roots`: the directory as it is opened, as it is shown, and resolved.
+    """
+    root = roots[0]
 
     def source_at(below: str) -> Source:
         path, name, target = (os.path.join(each, below) if below else each for each in roots)
         return Source(path, name or root, targets=(target,), is_found=True)
 
-    roots = root, shown_root, resolved_root
     is_taken = _filter_of(root, excluded)
     unreadable: list[Source] = []
     # `os.walk` calls itself for each level before Python 3.12.
@@ -113,6 +119,8 @@ def _files_under(
         except OSError as error:
             unreadable.append(source_at(directory)._replace(fault=reason_of(error)))
             continue
+        for path in is_directory if cleans else ():
+            remove_leftover(os.path.join(roots[2], path))
         taken = sorted(filter(is_taken, is_directory))
         for path in taken:
             if not is_directory[path]:

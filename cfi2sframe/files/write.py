@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write a whole file or none, under all of its names when it has several; or to a stream or device.
 
-A new file is made beside the old one, and renamed over it when it is complete, checked and on the disk. Directories are
-opened once, name by name and without following links, and files are looked up only in them: a user who may write to a
-directory can exchange its entries, and nothing else.
+A new file is made in the old one's directory, and renamed over it when it is complete, checked and on the disk
+(`new_file`). Directories are opened once, name by name and without following links, and files are looked up only in
+them: a user who may write to a directory can exchange its entries, and nothing else.
 """
 
 import errno
@@ -17,15 +17,19 @@ from operator import attrgetter
 from typing import BinaryIO, Final, NamedTuple
 
 from cfi2sframe.elf.contents import FileData
-from cfi2sframe.elf.load import PATH_ONLY, open_unfollowed, read_open, read_stream
+from cfi2sframe.elf.load import open_unfollowed, read_open, read_stream
 from cfi2sframe.errors import ChangedError, EmbedError, OutputError, UnfitError, naming_path, reason_of
+from cfi2sframe.files.new_file import (
+    DirectoryEntry,
+    create,
+    give_names,
+    named_if_need_be,
+    open_directory,
+    temporary_name,
+)
 
-#: PATH_ONLY: a directory on the way need not be readable.
-_DIRECTORY: Final = PATH_ONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 #: Bytes written at once.
 _BLOCK_SIZE: Final = 1 << 18
-TEMPORARY_PREFIX: Final = ".cfi2sframe-"
 #: More links than Linux follows.
 _MAX_LINKS: Final = 41
 _CHANGED: Final = "the file was changed while it was being converted"
@@ -45,13 +49,6 @@ _identity = attrgetter(
 )
 
 
-class _DirectoryEntry(NamedTuple):
-    """A name in an open directory."""
-
-    directory: int
-    name: str
-
-
 class InputFile(NamedTuple):
     """A regular file: everything used of it comes from one descriptor. `status` was taken before anything was read."""
 
@@ -63,12 +60,9 @@ class InputFile(NamedTuple):
         if _identity(os.fstat(self.descriptor)) != _identity(self.status):
             raise ChangedError(_CHANGED)
 
-    def is_at(self, entry: _DirectoryEntry) -> bool:
-        """Whether an entry is, at this moment, a name of this file."""
-        try:
-            return os.path.samestat(os.stat(entry.name, dir_fd=entry.directory, follow_symlinks=False), self.status)
-        except OSError:
-            return False
+    def is_at(self, entries: Sequence[DirectoryEntry]) -> bool:
+        """Whether entries are, at this moment, all names of this file."""
+        return all(entry.is_of(self.status) for entry in entries)
 
 
 @contextmanager
@@ -86,7 +80,7 @@ def open_input(path: str, *, in_place: bool) -> Iterator[tuple[FileData, InputFi
             if in_place:
                 directory, name = os.path.split(path)
                 with ExitStack() as directories:
-                    descriptor = open_unfollowed(name, _open_directory(directory, directories))
+                    descriptor = open_unfollowed(name, open_directory(directory, directories))
             else:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             stack.callback(os.close, descriptor)
@@ -98,22 +92,7 @@ def open_input(path: str, *, in_place: bool) -> Iterator[tuple[FileData, InputFi
         yield data, InputFile(descriptor, status) if is_regular else None
 
 
-def _open_directory(path: str, stack: ExitStack) -> int:
-    """Open a directory by an absolute resolved path, in which a user may by now have put a link. Raises `OSError`.
-
-    It is closed with the stack.
-    """
-    descriptor = os.open(os.sep, _DIRECTORY)
-    for name in filter(None, path.split(os.sep)):
-        outer = descriptor
-        try:
-            descriptor = os.open(name, _DIRECTORY, dir_fd=outer)
-        finally:
-            os.close(outer)
-    stack.callback(os.close, descriptor)
-    return descriptor
-
-
+@named_if_need_be
 def rewrite_file(
     targets: Sequence[str],
     content: FileData,
@@ -164,23 +143,21 @@ def _new_file(
     content: FileData,
     source: InputFile | None,
     check: Callable[[FileData], None] | None,
-) -> Iterator[tuple[int, _DirectoryEntry, InputFile | None]]:
-    """Write and check a temporary file beside the targets, then, after a block, rename it to each of them.
+) -> Iterator[tuple[int, DirectoryEntry, InputFile | None]]:
+    """Write and check a new file in the targets' directories, then, after a block, rename it to each of them.
 
     The block gets its descriptor, the first target, and the source if that is what all targets are names of. Raises
     `ChangedError` when the source or such a name has been changed.
     """
     with ExitStack() as stack:
-        directories = {path: _open_directory(path, stack) for path in dict.fromkeys(map(os.path.dirname, targets))}
-        entries = [
-            _DirectoryEntry(directories[os.path.dirname(target)], os.path.basename(target)) for target in targets
-        ]
-        replaced = source if source is not None and all(map(source.is_at, entries)) else None
-        # Names are noted before they exist, so that an interrupt finds them. `tempfile` would be a slow import.
-        made = [entry._replace(name=f"{TEMPORARY_PREFIX}{os.urandom(12).hex()}") for entry in entries]
+        directories = {path: open_directory(path, stack) for path in dict.fromkeys(map(os.path.dirname, targets))}
+        entries = [DirectoryEntry(directories[os.path.dirname(target)], os.path.basename(target)) for target in targets]
+        replaced = source if source is not None and source.is_at(entries) else None
+        # Names are noted before they exist, so that an interrupt finds them.
+        made = [entry._replace(name=temporary_name()) for entry in entries]
         stack.callback(_take_back, made)
         try:
-            descriptor = os.open(made[0].name, _NEW, 0o600, dir_fd=made[0].directory)
+            descriptor, is_named = create(made[0])
         except PermissionError as error:
             error.strerror = f"cannot create a file in {os.path.dirname(targets[0])}: {error.strerror}"
             raise
@@ -190,25 +167,19 @@ def _new_file(
                 check(read_open(descriptor))
             yield descriptor, entries[0], replaced
             os.fsync(descriptor)
-            for entry in made[1:]:
-                os.link(
-                    *(made[0].name, entry.name),
-                    src_dir_fd=made[0].directory,
-                    dst_dir_fd=entry.directory,
-                    follow_symlinks=False,
-                )
             new = InputFile(descriptor, os.fstat(descriptor))
             with _signals_held():
+                give_names(descriptor, made, is_named=is_named)
                 if source is not None:
                     source.check()
-                if not all(map(new.is_at, made)) or (replaced and not all(map(replaced.is_at, entries))):
+                if not new.is_at(made) or (replaced and not replaced.is_at(entries)):
                     raise ChangedError(_CHANGED)
                 for old, entry in zip(made, entries, strict=True):
                     os.replace(old.name, entry.name, src_dir_fd=old.directory, dst_dir_fd=entry.directory)
                 made.clear()
 
 
-def _take_back(made: Sequence[_DirectoryEntry]) -> None:
+def _take_back(made: Sequence[DirectoryEntry]) -> None:
     """Remove temporary names that are left; a failure to do so must not hide the first error."""
     with _signals_held():
         for entry in made:
@@ -303,7 +274,7 @@ def _attributes(descriptor: int) -> dict[str, bytes | None]:
     return found
 
 
-def _mode_instead(entry: _DirectoryEntry) -> int:
+def _mode_instead(entry: DirectoryEntry) -> int:
     """Return the mode of the file that is replaced, or what the umask leaves for a new one."""
     mode = 0
     with suppress(FileNotFoundError):
@@ -318,6 +289,7 @@ def _umask() -> int:
     return mask
 
 
+@named_if_need_be
 def write_output(
     path: str,
     content: FileData,

@@ -36,7 +36,7 @@ def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     if request.param == "no O_PATH":
         monkeypatch.setattr(load, "PATH_ONLY", 0)
     elif request.param == "no /proc":
-        monkeypatch.setattr(load, "_DESCRIPTORS", "/nosuch")
+        monkeypatch.setattr(load, "DESCRIPTORS", "/nosuch")
     return str(request.param)
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Folders, file systems and the shim; a test skips with a reason if they are not available."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -40,6 +41,16 @@ def faults(shim: Path, tmp_path: Path) -> Faults:
     place = tmp_path / "marks"
     place.mkdir()
     return Faults(shim, place)
+
+
+@pytest.fixture
+def unnamed_files(folder: Path) -> bool:
+    """Whether the file system makes files without a name."""
+    try:
+        os.close(os.open(folder, os.O_TMPFILE | os.O_RDWR))
+    except OSError:
+        return False
+    return True
 
 
 @pytest.fixture

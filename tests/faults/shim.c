@@ -9,7 +9,8 @@
      cut     truncates the file that FAULTS_FILE names to NUMBER bytes, then makes the call
      swap    renames FAULTS_FILE.other to FAULTS_FILE, then makes the call
      wait    creates the file FAULTS_MARK, waits until the file FAULTS_GO is there, then makes the call
-   Any of them creates the file that FAULTS_MARK names: a test whose fault never comes has to fail. */
+   Any of them creates the file that FAULTS_MARK names: a test whose fault never comes has to fail.
+   FAULTS_NAMED: the file system has no O_TMPFILE. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -104,7 +105,12 @@ static int is_output(int fd)
 
 static int open_file(__typeof__(openat) *real, int folder, const char *path, int flags, mode_t mode)
 {
-  if ((flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL))
+  int is_unnamed = (flags & O_TMPFILE) == O_TMPFILE;
+  if (is_unnamed && getenv("FAULTS_NAMED")) {
+    errno = EOPNOTSUPP;
+    return -1;
+  }
+  if (is_unnamed || (flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL))
     AROUND("create", int, real(folder, path, flags, mode));
   return real(folder, path, flags, mode);
 }

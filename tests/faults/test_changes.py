@@ -1,12 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that change while they are converted, and several runs at once."""
 
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.support.faults import BY_NAME, TIMEOUT_SECONDS, Faults, check_left, contents, expected, fill, run, start
+from tests.support.faults import (
+    BY_NAME,
+    TIMEOUT_SECONDS,
+    Faults,
+    check_left,
+    contents,
+    expected,
+    fill,
+    run,
+    start,
+    wait_for,
+)
 from tests.support.jobs import has_section, object_of
 
 CHANGED = "the file was changed while it was being converted"
@@ -52,13 +62,6 @@ def test_a_file_that_is_truncated_in_place_stays_so(folder: Path, faults: Faults
 
 
 # Several runs
-
-
-def wait_for(path: Path) -> None:
-    end = time.monotonic() + TIMEOUT_SECONDS
-    while not path.exists():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 @pytest.mark.parametrize("call", ["create", "write", "fchmod", "rename"])

@@ -112,7 +112,7 @@ def test_a_read_only_file_system(mount: Callable[..., Path], tmp_path: Path, for
 )
 def test_a_call_fails(folder: Path, faults: Faults, form: Form, call: str, number: int) -> None:
     fill(form, folder)
-    done = run(folder, *form.arguments, variables=faults.of(f"{call}:error:{number}"))
+    done = run(folder, *form.arguments, variables=faults.of(f"{call}:error:{number}", named=call == "create"))
     assert faults.mark.exists()
     assert done.status == 3
     (line,) = done.err.splitlines()
@@ -127,6 +127,36 @@ def test_a_call_fails(folder: Path, faults: Faults, form: Form, call: str, numbe
         # The others are converted nevertheless.
         left, after = contents(folder), expected(form)
         assert (left["a.o"], left["b.o"], left["c.o"]) == (dict(form.files)["a.o"], after["b.o"], after["c.o"])
+
+
+@ALL
+@pytest.mark.parametrize(
+    ("call", "number"),
+    [("link", errno.EPERM), ("link", errno.ENOENT), ("create", errno.EOPNOTSUPP), ("create", errno.EACCES)],
+)
+def test_a_file_that_cannot_be_without_a_name_has_one(
+    folder: Path,
+    faults: Faults,
+    unnamed_files: bool,  # noqa: FBT001
+    form: Form,
+    call: str,
+    number: int,
+) -> None:
+    """A file system, or a policy, may forbid such files, or that they get a name."""
+    fill(form, folder)
+    assert run(folder, *form.arguments, variables=faults.of(f"{call}:error:{number}")) == (0, b"", "")
+    assert faults.mark.exists() or not unnamed_files
+    assert contents(folder) == expected(form)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_directory_without_room_for_a_name(folder: Path, faults: Faults, unnamed_files: bool, number: int) -> None:  # noqa: FBT001
+    form = BY_NAME["in-place"]
+    fill(form, folder)
+    done = run(folder, *form.arguments, variables=faults.of(f"link:error:{number}"))
+    if unnamed_files:
+        assert done == (3, b"", f"cfi2sframe: in.o: error: {os.strerror(number)}\n")
+        assert untouched(form, folder)
 
 
 def test_a_device_that_is_full(folder: Path) -> None:

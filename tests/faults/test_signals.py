@@ -23,23 +23,27 @@ from tests.support.faults import (
     expected,
     fill,
     run,
+    start,
+    wait_for,
 )
 
 pytestmark = pytest.mark.sampled
 
 ALL = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 MOMENTS = [f"{call}:{when}" for call in CALLS for when in ("before", "after")]
+#: When a file that is to replace another one has a name of its own already.
+NAMED_MOMENTS = ("link:after", "rename:before")
 
 
-def interrupt(form: Form, folder: Path, faults: Faults, moment: str, number: int) -> None:
+def interrupt(form: Form, folder: Path, faults: Faults, moment: str, number: int, *, named: bool = False) -> None:
     """Send a signal at a moment, and check the files that are left."""
     for path in folder.iterdir():
         path.unlink()
     fill(form, folder)
-    done = run(folder, *form.arguments, variables=faults.of(f"{moment}:{int(number)}"))
+    done = run(folder, *form.arguments, variables=faults.of(f"{moment}:{int(number)}", named=named))
     assert faults.mark.exists(), moment
     assert done == (128 + number, b"", ""), moment
-    check_left(form, folder, was_killed=number == signal.SIGKILL)
+    check_left(form, folder, may_be_left=number == signal.SIGKILL and (named or moment in NAMED_MOMENTS))
 
 
 @ALL
@@ -59,13 +63,32 @@ def test_two_signals(folder: Path, faults: Faults, name: str) -> None:
     assert contents(folder) == dict(form.files)
 
 
+@pytest.mark.parametrize("named", [False, True])
 @ALL
-def test_a_kill(folder: Path, faults: Faults, form: Form) -> None:
+def test_a_kill(folder: Path, faults: Faults, unnamed_files: bool, form: Form, named: bool) -> None:  # noqa: FBT001
     """Whatever was there is still there, and the next run succeeds."""
-    for moment in MOMENTS:
-        interrupt(form, folder, faults, moment, signal.SIGKILL)
+    for moment in (*MOMENTS, *(() if named or not unnamed_files else ("link:before", "link:after"))):
+        interrupt(form, folder, faults, moment, signal.SIGKILL, named=named or not unnamed_files)
         assert run(folder, *form.arguments).status == 0
         assert contents(folder).items() >= {item for item in expected(form).items() if item[0] != "report"}
+
+
+def test_the_next_run_over_a_directory_removes_what_a_kill_has_left(folder: Path, faults: Faults) -> None:
+    form = BY_NAME["in-place"]
+    fill(form, folder)
+    run(folder, *form.arguments, variables=faults.of(f"fsync:before:{int(signal.SIGKILL)}", named=True))
+    (stray,) = folder.glob(".cfi2sframe-*")
+    for words in (("--check", "."), ("coverage", "."), form.arguments):
+        run(folder, *words)
+        assert stray.exists()
+    with start(folder, "in.o", "-o", "out.o", variables=faults.of("fsync:wait:0", named=True)) as writing:
+        wait_for(faults.mark)
+        assert run(folder, "--in-place", ".").status == 0
+        assert not stray.exists()
+        assert len(list(folder.glob(".cfi2sframe-*"))) == 1
+        faults.word.touch()
+        assert writing.communicate(timeout=TIMEOUT_SECONDS) == (b"", b"")
+    assert contents(folder).keys() == {"in.o", "out.o"}
 
 
 def test_a_signal_that_the_caller_ignores(folder: Path, faults: Faults) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.faults import BY_NAME, OLD, TIMEOUT_SECONDS, Faults, contents, expected, run
+from tests.support.faults import BY_NAME, OLD, TIMEOUT_SECONDS, Faults, contents, expected, run, start, wait_for
 from tests.support.jobs import object_of
 
 COPY = BY_NAME["copy"]
@@ -246,13 +246,23 @@ def test_a_copy_of_another_users_program(source: Path) -> None:
     assert not (source.parent / "none.o").exists()
 
 
-def test_others_cannot_read_it_while_it_is_written(source: Path, faults: Faults) -> None:
-    """A private file is private at every moment: the new file starts with rights for its owner only."""
-    source.chmod(0o600)
-    done = run(source.parent, "--in-place", "in.o", variables=faults.of("fchmod:after:9"))
-    assert done.status == 137
-    (stray,) = set(contents(source.parent)) - {"in.o"}
-    assert stat.S_IMODE((source.parent / stray).stat().st_mode) == 0o600
+@pytest.mark.parametrize("named", [False, True])
+def test_others_cannot_read_it_while_it_is_written(
+    source: Path,
+    faults: Faults,
+    unnamed_files: bool,  # noqa: FBT001
+    named: bool,  # noqa: FBT001
+) -> None:
+    """Until it has the mode that it is to have, also if that is one for all."""
+    source.chmod(0o644)
+    with start(source.parent, "--in-place", "in.o", variables=faults.of("fchmod:wait:0", named=named)) as writing:
+        wait_for(faults.mark)
+        opened = [path.stat() for path in Path(f"/proc/{writing.pid}/fd").iterdir() if path.exists()]
+        (new,) = [each for each in opened if stat.S_ISREG(each.st_mode) and each.st_ino != source.stat().st_ino]
+        assert (new.st_nlink, stat.S_IMODE(new.st_mode)) == (1 if named or not unnamed_files else 0, 0o600)
+        faults.word.touch()
+        assert writing.communicate(timeout=TIMEOUT_SECONDS) == (b"", b"")
+    assert stat.S_IMODE(source.stat().st_mode) == 0o644
 
 
 # Files that are open already

@@ -6,7 +6,7 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from cfi2sframe.audit.compare import audit
 from cfi2sframe.constants.elf import PF_X
 from cfi2sframe.conversion.options import Options
 from cfi2sframe.errors import ChangedError
+from cfi2sframe.files.new_file import DirectoryEntry, give_names
 from cfi2sframe.jobs import job as job_module
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.records import Job, Outcome
@@ -330,16 +331,15 @@ def test_a_temporary_name_that_now_belongs_to_another_file(
         (source.parent / "elsewhere").mkdir()
         targets.append(source.parent / "elsewhere" / "in.o")
         os.link(source, targets[1])
-    fsync = os.fsync
 
-    def exchange(descriptor: int) -> None:
-        fsync(descriptor)
+    def exchange(descriptor: int, entries: Sequence[DirectoryEntry], *, is_named: bool) -> None:
+        give_names(descriptor, entries, is_named=is_named)
         (stray,) = source.parent.glob(".cfi2sframe-*")
         stray.unlink()
         stray.write_bytes(b"somebody else's")
 
     (job,) = jobs_for(targets)
-    monkeypatch.setattr(os, "fsync", exchange)
+    monkeypatch.setattr("cfi2sframe.files.write.give_names", exchange)
     outcome = run_job(job)
     monkeypatch.undo()
     assert (outcome.status, outcome.reason) == ("failed", "the file was changed while it was being converted")

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -89,6 +90,14 @@ def start(
     return subprocess.Popen(command, cwd=folder, env=environment, stdout=stdout, stderr=subprocess.PIPE)
 
 
+def wait_for(path: Path) -> None:
+    """Wait until a file is there."""
+    end = time.monotonic() + TIMEOUT_SECONDS
+    while not path.exists():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
 def run_until(
     functions: frozenset[object], number: int, act: Callable[[], object], *words: str | Path
 ) -> tuple[cli.Result, bool]:
@@ -127,12 +136,12 @@ def expected(form: Form) -> dict[str, bytes]:
         return contents(folder)
 
 
-def check_left(form: Form, folder: Path, *, was_killed: bool = False) -> None:
-    """Every file is the old one or the new one, and there is no other; after a kill, maybe a part of a new one."""
+def check_left(form: Form, folder: Path, *, may_be_left: bool = False) -> None:
+    """Every file is the old one or the new one, and there is no other, or maybe a part of a new one."""
     before, after = dict(form.files), expected(form)
     left = contents(folder)
     strays = [name for name in left if name.startswith(".cfi2sframe-")]
-    assert len(strays) <= was_killed
+    assert len(strays) <= may_be_left
     for name in strays:
         del left[name]
     # The content of the report depends on what happened, but it is complete.
@@ -150,13 +159,15 @@ class Faults(NamedTuple):
     library: Path
     place: Path
 
-    def of(self, *faults: str, file: Path | None = None) -> dict[str, str]:
-        """Return the environment that brings the faults: `CALL:ACTION:NUMBER`."""
+    def of(self, *faults: str, file: Path | None = None, named: bool = False) -> dict[str, str]:
+        """Return the environment that brings the faults: `CALL:ACTION:NUMBER`; `named`: without O_TMPFILE."""
         self.mark.unlink(missing_ok=True)
         self.word.unlink(missing_ok=True)
         variables = {"FAULTS": ",".join(faults), "FAULTS_MARK": str(self.mark), "FAULTS_GO": str(self.word)}
         if file is not None:
             variables["FAULTS_FILE"] = str(file)
+        if named:
+            variables["FAULTS_NAMED"] = "1"
         # A path in LD_PRELOAD ends at a space; a name is looked for.
         return {"LD_PRELOAD": self.library.name, "LD_LIBRARY_PATH": str(self.library.parent), **variables}
 
