@@ -2,6 +2,7 @@
 """Each way to write a file: rewritten under its names, copied, new."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,17 @@ def test_a_copy_has_the_mode_and_a_new_file_has_not(is_copy: bool, mode: int, tm
         os.umask(umask)
     assert (output.read_bytes(), output.stat().st_mode & 0o7777) == (b"new", mode)
     assert path.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("name", ["link/file", "linked"])
+def test_no_link_is_followed_to_a_file_in_place(name: str, tmp_path: Path) -> None:
+    """The path was resolved before: whoever has put a link into it since leads the program elsewhere."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_bytes(b"data")
+    (tmp_path / "link").symlink_to("folder")
+    (tmp_path / "linked").symlink_to("folder/file")
+    path = str(tmp_path / name)
+    with open_input(path, in_place=False) as (data, _):
+        assert bytes(data) == b"data"
+    with pytest.raises(OSError, match=re.escape(path)), open_input(path, in_place=True):
+        pass

@@ -105,3 +105,12 @@ def test_nothing_is_left() -> None:
 def test_without_the_program_names_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert readable_names(("_Z1fv",)) == {}
+
+
+def test_it_runs_under_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of memory (KiB), output (blocks of 512 bytes) and CPU time, and without a core file, as a shell prints them."""
+    program = tmp_path / "c++filt"
+    program.write_text("#!/bin/sh\nsleep 0.3\nfor limit in v f t c; do ulimit -$limit; done\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert [*readable_names([f"_Z1{name}v" for name in "abcd"]).values()] == ["262144", "8192", "1", "0"]
