@@ -48,11 +48,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"       {PROGRAM} [convert] (--in-place | --check) FILE... [OPTION]...",
         "Convert the DWARF CFI of IN to an SFrame section, as raw bytes or in a copy of IN, or put it into each FILE.",
         "examples:\n"
-        f"  {PROGRAM} in.o -o out.o                      an object for the linker\n"
-        f"  {PROGRAM} --in-place program                 a program that carries its section\n"
-        f"  {PROGRAM} in.o -o out.sframe                 the section's raw bytes\n"
-        f"  {PROGRAM} --in-place -v debian/tmp           a tree; its objects only with --for ld or kernel-arm64\n"
-        f"  {PROGRAM} --check debian/tmp                 what that would do\n\n"
+        f"  {PROGRAM} in.o -o out.o              an object for the linker\n"
+        f"  {PROGRAM} --in-place program         a program that carries its section\n"
+        f"  {PROGRAM} in.o -o out.sframe         the section's raw bytes\n"
+        f"  {PROGRAM} --in-place -v debian/tmp   a tree; objects only with --for ld\n"
+        f"  {PROGRAM} --check debian/tmp         what that would do\n\n"
         "exit status: 0 success; 1 --check would change a file; 2 usage; 3 unusable file; 4 a failure condition.\n",
     )
     add_write_options(parser, "ELF output, or raw bytes if OUT is - or ends in .sframe")

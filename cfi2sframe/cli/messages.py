@@ -30,8 +30,13 @@ class MessageStyle:
     color = "auto"
 
 
+def is_dumb() -> bool:
+    """Return whether the terminal prints control sequences instead of obeying them."""
+    return os.environ.get("TERM") == "dumb"
+
+
 def _colored(kind: str) -> str:
-    is_plain = bool(os.environ.get("NO_COLOR")) or not sys.stderr.isatty()
+    is_plain = bool(os.environ.get("NO_COLOR")) or is_dumb() or not sys.stderr.isatty()
     if kind not in _COLORS or MessageStyle.color == "never" or (MessageStyle.color == "auto" and is_plain):
         return f"{kind}:"
     return f"\033[{_COLORS[kind]}m{kind}:\033[0m"

@@ -2,9 +2,11 @@
 """The grammar of the command line: one parser for each verb under that of the program."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterable
 from importlib import import_module
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from cfi2sframe.cli.messages import EXIT_USAGE, PROGRAM
@@ -51,14 +53,38 @@ Of several files the worst counts: 3, 2, 4, 1, 5, 0.
 """
 
 
+#: Columns of help: where standard output is no terminal, and at most.
+_DEFAULT_WIDTH: Final = 80
+_MAX_WIDTH: Final = 100
 _UNRECOGNIZED: Final = "unrecognized arguments: "
 
 
-class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps examples as they are. A fixed width saves the import that determines the terminal's."""
+class _HelpFormatter(argparse.HelpFormatter):
+    """Fits texts to the terminal; lines that begin with a space, such as examples, stay as they are."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=100)
+        super().__init__(prog, width=min(_columns(), _MAX_WIDTH) - 1)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        from textwrap import wrap
+
+        return wrap(text, width, break_long_words=False, break_on_hyphens=False)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        blocks = groupby(text.splitlines(), lambda line: not line or line.startswith(" "))
+        filled = (lines if is_literal else self._split_lines(" ".join(lines), width) for is_literal, lines in blocks)
+        return "\n".join(indent + line for line in chain.from_iterable(filled))
+
+
+def _columns() -> int:
+    """Return the width of the terminal. What argparse would call has an import that each run would pay for."""
+    named = os.environ.get("COLUMNS", "")
+    if named.isdecimal() and int(named):
+        return int(named)
+    try:
+        return os.get_terminal_size(1).columns or _DEFAULT_WIDTH
+    except OSError:
+        return _DEFAULT_WIDTH
 
 
 class _Parser(argparse.ArgumentParser):

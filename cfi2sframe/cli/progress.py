@@ -12,7 +12,7 @@ from operator import attrgetter
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from cfi2sframe.cli.messages import PROGRAM, MessageStyle
+from cfi2sframe.cli.messages import PROGRAM, MessageStyle, is_dumb
 from cfi2sframe.process.batch import results_of
 from cfi2sframe.text import printable
 
@@ -30,7 +30,7 @@ _VARIABLE: Final = "CFI2SFRAME_PROGRESS"
 _FIRST_SECONDS: Final = 2.0
 _INTERVAL_SECONDS: Final = 1.0
 #: Columns of tqdm's bar, with what is around it.
-_BAR_WIDTH: Final = 24
+_BAR_WIDTH: Final = 14
 #: Return to the start of a terminal's line, and erase it.
 _ERASE: Final = "\r\033[K"
 #: The share of the bytes that must be done before the time left is guessed.
@@ -59,7 +59,7 @@ class Files:
 
     def draw(self) -> None:
         """Draw the line, with the bar, in place of the one before. A signal handler calls this."""
-        text, width = f"{PROGRAM}: info: {printable(self.line())}", os.get_terminal_size(_STANDARD_ERROR).columns - 1
+        text, width = f"{PROGRAM}: {printable(self.line())}", os.get_terminal_size(_STANDARD_ERROR).columns - 1
         self._is_drawn = True
         if self._bar is not None:
             self._bar.set_description_str(text[: width - _BAR_WIDTH])
@@ -74,14 +74,18 @@ class Files:
             os.write(_STANDARD_ERROR, _ERASE.encode())
 
     def line(self) -> str:
-        """Return how far the run is, in a sentence."""
+        """Return how far the run is: what changes comes first, and the file that has been worked on longest last.
+
+        Files are counted by their bytes, since the largest come first.
+        """
         seconds = time.monotonic() - self._start
-        name = next(iter(self._left), "")
+        name = os.path.basename(next(iter(self._left), ""))
         done = self._size - sum(self._left.values())
-        text = "" if self._count < 2 else f"{self._count - len(self._left):,} of {self._count:,} files, "
+        text = "" if self._count < 2 else f"{100 * done // max(self._size, 1)} % of {self._count:,} files, "
+        text += f"{seconds:,.0f} s, "
         if self._count > 1 and self._size * _MIN_SHARE <= done < self._size:
-            text += f"about {seconds * (self._size - done) / done:,.0f} s left, "
-        return f"{text}processing {name} ({seconds:,.0f} s)"
+            text += f"{seconds * (self._size - done) / done:,.0f} s left, "
+        return f"{text}processing {name}"
 
     def __enter__(self) -> Self:
         Files.shown = self
@@ -134,7 +138,8 @@ def _bar(size: int) -> Any:  # noqa: ANN401 - tqdm has no types
 
 
 def _is_shown() -> bool:
-    return sys.stderr.isatty() and os.environ.get(_VARIABLE) != "never" and not MessageStyle.is_quiet
+    is_wanted = os.environ.get(_VARIABLE) != "never" and not MessageStyle.is_quiet
+    return is_wanted and sys.stderr.isatty() and not is_dumb()
 
 
 @contextmanager

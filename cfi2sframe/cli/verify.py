@@ -89,8 +89,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "would do with the section. In directories, files without a section are skipped.",
         "examples:\n"
         f"  {PROGRAM} verify program\n"
-        f"  {PROGRAM} verify -v -j 4 debian/tmp            every section in a tree\n"
-        f"  {PROGRAM} verify --would-be /bin/ls            the section that convert would write\n"
+        f"  {PROGRAM} verify -v -j 4 debian/tmp     every section in a tree\n"
+        f"  {PROGRAM} verify --would-be /bin/ls     the section that convert would write\n"
         f"  {PROGRAM} verify program --for kernel --for glibc\n"
         f"  {PROGRAM} program -o - | {PROGRAM} verify program -\n\n"
         "exit status: 0 no difference; 1 a difference, or no release of a reader reads the section; 2 usage; 3 no\n"

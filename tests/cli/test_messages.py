@@ -36,12 +36,13 @@ def test_colors_of_a_terminal(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     terminal, end = open_terminal()
     with os.fdopen(end, "wb") as stream:
-        for variables in ({}, {"NO_COLOR": "1"}):
-            env = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+        for variables in ({}, {"NO_COLOR": "1"}, {"TERM": "dumb"}):
+            env = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(ROOT), **variables}
             subprocess.run([sys.executable, "-m", "cfi2sframe", "dump", missing], stderr=stream, env=env, check=False)
     shown = os.read(terminal, 1 << 12).decode().splitlines()
     os.close(terminal)
-    assert tuple(shown) == red_and_plain(missing)
+    red, plain = red_and_plain(missing)
+    assert shown == [red, plain, plain]
 
 
 def test_arguments_cannot_forge_lines() -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The grammar of the command line: help, version, and options that a verb does not have."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -16,15 +17,28 @@ def test_help_and_version_take_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_help_is_a_screen_with_examples_and_statuses(verb: str) -> None:
+def test_a_help_is_a_screen_with_examples_and_statuses(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     status, out, err = run(verb, "--help")
     assert (status, err, run("help", verb).out) == (0, (), out)
     assert run("help", "help") == run("help")
     assert out.startswith(f"usage: cfi2sframe {'[convert]' if verb == 'convert' else verb} ".encode())
     lines = out.decode().splitlines()
-    assert len(lines) <= 50
+    assert len(lines) <= 54
     assert lines[lines.index("examples:") + 1].startswith("  cfi2sframe ")
     assert sum(line.startswith("exit status: 0 ") for line in lines) == 1
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "90", "", "0"])
+@pytest.mark.parametrize("verb", [*VERBS, "help"])
+def test_a_help_is_as_wide_as_the_terminal(verb: str, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples, which cannot be broken, take 80 columns."""
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((70, 24)))
+    lines = run("help", verb).out.decode().splitlines()
+    text = [line for line in lines if not line.lstrip().startswith(("cfi2sframe", "usage:"))]
+    assert max(map(len, lines)) < max(80, int(columns or 0))
+    assert max(map(len, text)) in range(int(columns or 0) - 10 or 60, int(columns or 0) or 70)
 
 
 def test_no_arguments_and_help() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
+from unittest.mock import patch
 
 from cfi2sframe.abi import AMD64, S390X, Arch
 from cfi2sframe.trace import Frame
@@ -329,7 +330,7 @@ def fill() -> None:
 def text_of_messages() -> str:
     """Return the sessions with what they print, and the files that are then others than before."""
     lines: list[str] = []
-    with TemporaryDirectory() as name:
+    with TemporaryDirectory() as name, patch.dict(os.environ, COLUMNS="80"):
         full, folder = Path(name, "full"), Path(name, "folder")
         full.mkdir()
         os.chdir(full)
