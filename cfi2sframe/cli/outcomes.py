@@ -33,10 +33,10 @@ def say_outcome(outcome: Outcome, *, is_single: bool, is_verbose: bool, only_che
     brief = [_brief(outcome, "-v" if is_single else "--report")] if outcome.warnings else []
     for warning in outcome.warnings if is_single and is_verbose else brief:
         say("warning", warning, outcome.name)
-    if only_checks:
+    if outcome.status == "failed":
+        say("error", outcome.reason, outcome.name)
+    elif only_checks:
         say_verdict(outcome)
-    elif outcome.status == "failed":
-        say("error", _failure(outcome), outcome.name)
     if is_verbose and outcome.status != "failed":
         if is_single and outcome.summary:
             say("info", outcome.summary, outcome.name)

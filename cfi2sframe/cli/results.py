@@ -27,7 +27,7 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import stored_size
 from cfi2sframe.errors import CostError, ErrorKind, RequestError, is_out_of_memory, kind_of, reason_of
 from cfi2sframe.files.archive import Member, files_named_in, is_thin, members_of, open_named
-from cfi2sframe.files.find import hint_about, open_source
+from cfi2sframe.files.find import open_source
 from cfi2sframe.files.source import Source
 from cfi2sframe.process.guard import limited, part
 from cfi2sframe.text import counted
@@ -234,9 +234,8 @@ def _read_members(
 def _failed(source: Source, error: Exception, member_count: int = 0) -> Result[Any]:
     """Return why a file cannot be used, or an archive after so many of its members."""
     kind = kind_of(error)
-    hint = hint_about(source.path) if kind is ErrorKind.NOT_ELF else ""
     after = f" (after {counted(member_count, 'member')})" if member_count else ""
-    return Result(source, reason=f"{reason_of(error)}{hint}{after}", kind=kind)
+    return Result(source, reason=f"{reason_of(error)}{after}", kind=kind)
 
 
 def _shortened(source: Source, results: list[Result[Answer]]) -> list[Result[Answer]]:

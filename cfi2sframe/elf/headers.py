@@ -23,6 +23,7 @@ from cfi2sframe.constants.elf import (
     SHT_PROGBITS,
     SHT_STRTAB,
 )
+from cfi2sframe.elf.other_files import hint_about
 from cfi2sframe.errors import ElfError, ForeignError, NotElfError
 from cfi2sframe.range_map import Span
 
@@ -208,7 +209,7 @@ def parse_file_header(data: Sliceable) -> FileHeader:
     """
     head = bytes(data[:FILE_HEADER_SIZE])
     if head[:4] != ELF_MAGIC:
-        raise NotElfError("not an ELF file")
+        raise NotElfError(f"not an ELF file{hint_about(head)}")
     if len(head) < FILE_HEADER_SIZE:
         raise ElfError(f"truncated: the ELF header needs {FILE_HEADER_SIZE} bytes, the file has {len(head)}")
     if head[4] != ELFCLASS64:

@@ -77,6 +77,8 @@ class ElfImage:
         self.header: FileHeader = parse_file_header(data)
         self.byte_order = self.header.byte_order
         self.arch = self._find_arch()
+        if self.header.type == c.ET_CORE:
+            raise ForeignError("a core dump, which has no CFI of its own; cfi2sframe trace prints its stacks")
         if self.header.type not in (c.ET_REL, c.ET_EXEC, c.ET_DYN):
             raise ForeignError(f"ELF type {self.header.type} is neither an object, an executable nor a library")
         self.is_relocatable = self.header.type == c.ET_REL

@@ -18,15 +18,8 @@ from cfi2sframe.errors import ChangedError, RequestError, reason_of
 from cfi2sframe.files.new_file import TEMPORARY_PREFIX, remove_leftover
 from cfi2sframe.files.source import STANDARD_INPUT, Source, named_source
 
-#: What is often taken for an ELF file: how it begins, and what to do instead.
-_CONTAINERS: Final = (
-    (b"!<arch>\ndebian-binary", "a package: unpack it first (dpkg-deb -x)"),
-    (b"\xed\xab\xee\xdb", "a package: unpack it first (rpm2cpio)"),
-    (b"BC\xc0\xde", "LLVM bitcode: use the linked file"),
-    (b"!<arch>\n", "a static archive: use the program linked with it, or extract the objects first (ar x)"),
-    (b"!<thin>\n", "a thin archive: use the program linked with it, or the objects that it names"),
-)
-_START_SIZE: Final = max(len(start) for start, _ in _CONTAINERS)
+#: Bytes that tell an archive from a package.
+_START_SIZE: Final = len(b"!<arch>\ndebian-binary")
 #: The largest list (bytes): more than any real one, because some devices never end.
 _MAX_LIST_SIZE: Final = 1 << 28
 _BLOCK_SIZE: Final = 1 << 20
@@ -87,6 +80,9 @@ def _files_at(
             identity = (status.st_dev, status.st_ino)
             # A pipe can be read only once.
             source = source._replace(size=status.st_size, is_stream=not stat.S_ISREG(status.st_mode))
+            # It would be waited for. What a shell substitutes for a process has no name in the file system.
+            if stat.S_ISFIFO(status.st_mode) and os.path.lexists(source.targets[0]):
+                source = source._replace(fault="a FIFO: redirect standard input from it (-)")
             is_archive = with_archives and not source.is_stream and _is_archive(_start_of(path))
             source = source._replace(is_archive=is_archive)
         except OSError as error:
@@ -155,7 +151,9 @@ def _looked_at(source: Source, magics: tuple[bytes, ...]) -> Iterator[tuple[_Ide
     """Yield a file that begins with one of `magics`, or that cannot be read; nothing for anything else."""
     try:
         # Opening a device may have an effect.
-        if not stat.S_ISREG(os.lstat(source.path).st_mode):
+        seen = os.lstat(source.path)
+        # Files of /proc have no size, and reading them may have an effect, too.
+        if not stat.S_ISREG(seen.st_mode) or not seen.st_size:
             return
         descriptor = open_unfollowed(source.path)
         try:
@@ -209,16 +207,6 @@ def _read_unfollowed(source: Source) -> FileData:
         return read_open(descriptor)
     finally:
         os.close(descriptor)
-
-
-def hint_about(path: str) -> str:
-    """Return what a file is that is no ELF file, and what to do with it, if it is an archive or a package."""
-    try:
-        # A pipe can be read only once.
-        start = _start_of(path) if stat.S_ISREG(os.stat(path).st_mode) else b""
-    except OSError:
-        return ""
-    return next((f", but {hint}" for magic, hint in _CONTAINERS if start.startswith(magic)), "")
 
 
 def names_from(path: str) -> list[str]:

@@ -21,11 +21,15 @@ SH_SIZE, SH_LINK = 32, 40
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        *((data, "not an ELF file") for data in (b"", b"\x7f", b"\x7fEL", b"#!/bin/sh\n", b"!<arch>\n", bytes(64))),
+        *((data, "not an ELF file") for data in (b"", b"\x7f", b"\x7fEL", b"text", bytes(64))),
         *((an_object()[:n], f"truncated: the ELF header needs 64 bytes, the file has {n}") for n in (4, 5, 6, 32, 63)),
         (patched(an_object(), 4, "B", 1), "not a 64-bit ELF file; SFrame is defined for 64-bit ABIs only"),
         (patched(an_object(), 5, "B", 3), "unknown byte order 3 in the ELF header"),
-        (patched(an_object(), 16, "H", 4), "ELF type 4 is neither an object, an executable nor a library"),
+        (
+            patched(an_object(), 16, "H", 4),
+            "a core dump, which has no CFI of its own; cfi2sframe trace prints its stacks",
+        ),
+        (patched(an_object(), 16, "H", 0), "ELF type 0 is neither an object, an executable nor a library"),
     ],
 )
 def test_files_that_are_refused(data: bytes, message: str) -> None:

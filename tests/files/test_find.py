@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """ELF files are found in folders; one that cannot be opened is reported, and loses no other."""
 
+import gzip
+import lzma
 import os
 import re
 import subprocess
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,9 +14,10 @@ import pytest
 from cfi2sframe.cli.results import Result, read_source
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ErrorKind, RequestError
+from cfi2sframe.files import find
 from cfi2sframe.files.find import find_sources, names_from
 from cfi2sframe.files.source import Source
-from tests.support.cli import run
+from tests.support.cli import SECTION, run
 from tests.support.jobs import OBJECT
 from tests.support.needs import need
 from tests.support.report import library
@@ -77,13 +79,16 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_pipe_is_read_once(tmp_path: Path) -> None:
-    """Opened again, a FIFO would wait for another writer, and an anonymous pipe would have lost its beginning."""
+    """Opened again, an anonymous pipe would have lost its beginning; a FIFO with a name could be waited for forever."""
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end), os.fdopen(write_end, "wb") as pipe:
+        pipe.write(ELF)
+        pipe.close()
+        assert _opened(Path(f"/dev/fd/{read_end}")) == f"/dev/fd/{read_end}"
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    writer = threading.Thread(target=fifo.write_bytes, args=(ELF,), daemon=True)
-    writer.start()
-    assert _opened(fifo) == str(fifo)
-    writer.join(60)
+    assert _opened(fifo) == "a FIFO: redirect standard input from it (-)"
+    assert run("coverage", fifo).failed(3, fifo)
 
 
 @pytest.mark.parametrize(
@@ -91,9 +96,15 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
     [
         (b"!<arch>\ndebian-binary   ", "a package: unpack it first (dpkg-deb -x)"),
         (b"\xed\xab\xee\xdb", "a package: unpack it first (rpm2cpio)"),
+        (b"#!/bin/sh\n", "a script: use the program that it starts"),
+        (gzip.compress(b"\x7fELF"), "compressed: decompress it first (gzip -d)"),
+        (lzma.compress(b"\x7fELF"), "compressed: decompress it first (xz -d)"),
+        (b"(\xb5/\xfd", "compressed: decompress it first (zstd -d)"),
+        (b"\xcf\xfa\xed\xfe", "a Mach-O file: SFrame is defined for ELF files only"),
+        (SECTION.assemble(), "the raw bytes of an SFrame section, which dump and verify read"),
     ],
 )
-def test_archives_and_packages_are_not_read(start: bytes, hint: str, tmp_path: Path) -> None:
+def test_what_is_taken_for_an_elf_file_is_not_read(start: bytes, hint: str, tmp_path: Path) -> None:
     """The message of every verb says what to do."""
     path = _write(tmp_path / "x", start + bytes(92))
     assert _opened(path) == f"not an ELF file, but {hint}"
@@ -101,6 +112,30 @@ def test_archives_and_packages_are_not_read(start: bytes, hint: str, tmp_path: P
         done = run(*words)
         assert done.failed(3, path)
         assert done.err == (f"cfi2sframe: {path}: error: not an ELF file, but {hint}",)
+
+
+def test_four_bytes_of_a_pipe_tell_what_it_is_not() -> None:
+    for start, hint in ((gzip.compress(ELF), "compressed: decompress it first (gzip -d)"), (b"#!/", "a script: use")):
+        assert (
+            run("size", "-", stdin=start).err[0].startswith(f"cfi2sframe: <stdin>: error: not an ELF file, but {hint}")
+        )
+
+
+def test_in_folders_nothing_else_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of /proc seem to be empty, and reading them may have effects."""
+    opened: list[str] = []
+
+    def open_and_note(path: str) -> int:
+        opened.append(os.path.basename(path))
+        return os.open(path, os.O_RDONLY)
+
+    monkeypatch.setattr(find, "open_unfollowed", open_and_note)
+    for name, data in (("a.so", ELF), ("empty", b""), ("text", b"text")):
+        _write(tmp_path / name, data)
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("a.so")
+    assert len(find_sources([str(tmp_path)])) == 1
+    assert opened == ["a.so", "text"]
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo"])
