@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from typing import Final, get_args
 
 from cfi2sframe.cli.messages import EXIT_DIFFERENCE, EXIT_SUCCESS, exit_status_of, say
-from cfi2sframe.errors import ErrorKind
 from cfi2sframe.jobs.records import Outcome, SkipKind, Status
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.text import counted, printable
@@ -47,7 +46,7 @@ def say_outcome(outcome: Outcome, *, is_single: bool, is_verbose: bool, only_che
 
 def say_verdict(outcome: Outcome) -> None:
     """Print what `--check` found, on standard output."""
-    verdict = {"unchanged": "up to date", "skipped": "skip", "failed": "refuse"}.get(outcome.status, outcome.status)
+    verdict = {"unchanged": "up to date", "skipped": "skip"}.get(outcome.status, outcome.status)
     if outcome.status == "unchanged" and not outcome.section_size and outcome.warnings:
         verdict = "nothing to write"
     detail = outcome.reason or outcome.placement
@@ -60,15 +59,6 @@ def _brief(outcome: Outcome, option: str) -> str:
     return f"{outcome.warnings[0]} ({more:,} more; {option} has them)" if more else outcome.warnings[0]
 
 
-def _failure(outcome: Outcome) -> str:
-    """Return why a file failed and, if it is no ELF file, what to do with it."""
-    if outcome.kind is not ErrorKind.NOT_ELF:
-        return outcome.reason
-    from cfi2sframe.files.find import hint_about
-
-    return f"{outcome.reason}{hint_about(outcome.name)}"
-
-
 # Several files
 
 
@@ -76,7 +66,7 @@ def say_in_few_lines(outcomes: Sequence[Outcome]) -> None:
     """Print what is wrong with files: a line for each or, if there are many, for each kind of problem."""
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
     warned = [(outcome.name, _brief(outcome, "-v"), outcome.warnings) for outcome in outcomes if outcome.warnings]
-    failures = [(outcome.name, text := _failure(outcome), (text,)) for outcome in failed]
+    failures = [(outcome.name, outcome.reason, (outcome.reason,)) for outcome in failed]
     for kind, found in (("warning", warned), ("error", failures)):
         for name, text in few_lines(found):
             say(kind, text, name)

@@ -24,7 +24,7 @@ from cfi2sframe.errors import (
 from cfi2sframe.existing import Existing, Presence, existing_section
 from cfi2sframe.files.write import InputFile, write_output
 from cfi2sframe.jobs.decision import Action, Decision, decide, decide_early, options_for
-from cfi2sframe.jobs.output import copy_input, failed_outcome, write_elf
+from cfi2sframe.jobs.output import check_writable, copy_input, failed_outcome, write_elf
 from cfi2sframe.jobs.records import Job, Outcome, SkipKind
 from cfi2sframe.jobs.stamps import request_of
 from cfi2sframe.placing.stamp import Stamp, sealed
@@ -195,6 +195,7 @@ def _write(
             warnings = (*warnings, f".sframe {decision.reason}")
     known = known._replace(status="would convert", placement=placement, warnings=warnings)
     if job.only_checks:
+        check_writable(job)
         return known
     content = sealed(emitted.chunks, request_of(job, image))
     warnings = (*warnings, *write_elf(job, content, file, partial(emit.check_asked, emitted, asked=asked)))

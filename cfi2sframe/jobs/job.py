@@ -19,7 +19,7 @@ from cfi2sframe.elf.load import stored_size
 from cfi2sframe.errors import ErrorKind, RequestError, checked_path, kind_of, with_file_name
 from cfi2sframe.files.source import STANDARD_INPUT, named_source
 from cfi2sframe.files.write import InputFile, open_input
-from cfi2sframe.jobs.output import copy_input, failed_outcome, write_elf
+from cfi2sframe.jobs.output import check_writable, copy_input, failed_outcome, write_elf
 from cfi2sframe.jobs.records import Job, Outcome, SkipKind
 from cfi2sframe.jobs.stamps import up_to_date
 from cfi2sframe.process.guard import limited
@@ -131,6 +131,7 @@ def _remove(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
     if job.only_checks:
         # Refuse now what the check of the written file would refuse.
         emit.check_removal(image, bare)
+        check_writable(job)
         return known
     warnings = write_elf(job, removal.content, file, partial(emit.check_removal, image))
     return known._replace(status="removed", warnings=(*lost, *warnings))

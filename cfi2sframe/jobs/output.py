@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a job leaves: a copy of its input, a rewritten file, or a failure as an outcome."""
 
+import errno
 import os
 from collections.abc import Callable
 
@@ -40,6 +41,13 @@ def copy_input(job: Job, image: ElfImage, file: InputFile | None) -> tuple[str, 
     except OSError:
         pass
     return write_output(job.output, image.data, source=file, is_copy=True, keeps_rights=job.keeps_rights)
+
+
+def check_writable(job: Job) -> None:
+    """Raise `OSError` unless each directory of a file that would be rewritten takes a new one, which replaces it."""
+    for folder in map(os.path.dirname, job.source.targets):
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, f"cannot create a file in {folder}: {os.strerror(errno.EACCES)}")
 
 
 def write_elf(

@@ -181,6 +181,12 @@ def test_never_more_than_eight_lines() -> None:
     assert lines[7] == ("", "6 more kinds of these, in 18 files (-v has them)")
 
 
+def test_check_of_a_file_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
+    """As without `--check`, also of one file."""
+    for verb in ((), ("remove",)):
+        assert run(*verb, "--check", tmp_path / "missing").failed(3, tmp_path / "missing")
+
+
 def test_check_of_several_files_names_those_that_would_change(tmp_path: Path) -> None:
     """As formatters do; of the others only the sum tells."""
     for number in range(3):

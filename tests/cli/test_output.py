@@ -97,9 +97,9 @@ def test_names_that_begin_with_a_dash(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without rights")
-@pytest.mark.parametrize("words", [("--in-place", "in.o"), ("in.o", "-o", "out.o")])
+@pytest.mark.parametrize("words", [("--in-place", "in.o"), ("in.o", "-o", "out.o"), ("--check", "in.o")])
 def test_a_directory_that_cannot_be_written_is_named(words: tuple[str, ...], request: pytest.FixtureRequest) -> None:
-    """The file itself may well be writable."""
+    """The file itself may well be writable. A check says what would happen."""
     # Directories of pytest cannot be entered by another user.
     parent = TemporaryDirectory()
     request.addfinalizer(parent.cleanup)
