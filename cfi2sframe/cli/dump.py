@@ -54,28 +54,25 @@ def run(arguments: argparse.Namespace) -> int:
     printing = printing_of(arguments, sources)
     is_json, is_list = printing.format == "json", not is_one_file(sources)
     question = partial(_dump_of, section_vaddr=arguments.section_address, wanted=arguments.function, is_json=is_json)
-    statuses, count = [EXIT_SUCCESS], 0
+    statuses, failures, count = [EXIT_SUCCESS], [], 0
     with printing.open() as out:
-        for result in each_result(sources, question, process_count(arguments.jobs)):
-            name, dump = result.source.name, result.answer
+        # Sections are written one by one: together they may not fit into memory.
+        out.write(f'{{"schema": {SCHEMA_VERSION}, "files": [' if is_json else "")
+        for found in each_result(sources, question, process_count(arguments.jobs)):
+            result, dump = found, found.answer
+            if dump is not None:
+                before = f"\nFile: {printable(result.source.name)}\n" if is_list and not is_json else ""
+                out.write(f"{',' if is_json and count else before}{dump.text}")
+                count += 1
+                if dump.error is not None:
+                    # The rest of the section is a failure.
+                    result = found._replace(reason=dump.error.detail, kind=dump.error.kind)
             statuses.append(result.exit_status)
-            if dump is None:
-                if result.has_failed:
-                    say("error", result.reason, name)
-                continue
-            before, after = "", "\n" if is_json else ""
-            if is_list and is_json:
-                before, after = f'{"," if count else "["}\n{{"file": {json.dumps(name)}, "section": ', "}"
-            elif is_list:
-                before = f"\nFile: {printable(name)}\n"
-            out.write(f"{before}{dump.text}{after}")
-            count += 1
-            if dump.error is not None:
+            if result.has_failed:
                 out.flush()
-                say("error", dump.error.detail, name)
-                statuses.append(EXIT_UNUSABLE)
-        if is_json and is_list:
-            out.write("\n]\n" if count else "[]\n")
+                say("error", result.reason, result.source.name)
+                failures.append(result.failure)
+        out.write(f'\n], "failures": {json.dumps(failures)}}}\n' if is_json else "")
         if not count and worst(statuses) == EXIT_SUCCESS:
             say("error", "none of these files has an .sframe section")
             return EXIT_UNUSABLE
@@ -110,7 +107,7 @@ def _dump_of(data: FileData, name: str, *, section_vaddr: int | None, wanted: Se
     if not any(map(shown.wants, section.starts, section.sizes)) and wanted:
         raise error or InputError(f"no function {' or '.join(wanted)} in the section")
     if is_json:
-        return _Dump("".join(dump_json(section, shown, schema=SCHEMA_VERSION)), error)
+        return _Dump("\n" + "".join(dump_json(section, shown, file=name)), error)
     return _Dump("".join(f"{line}\n" for line in dump_text(section, shown=shown)), error)
 
 

@@ -8,4 +8,4 @@ knows where it is shown.
 from typing import Final
 
 #: Raised when a key of the data of any report changes its meaning or is removed.
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4

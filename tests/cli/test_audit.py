@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cfi2sframe.report import SCHEMA_VERSION
 from tests.support.audit import function
 from tests.support.cli import run
 from tests.support.needs import run as tool
@@ -65,7 +66,7 @@ def test_json(wrong: Path, tmp_path: Path) -> None:
     result = run("audit", wrong, "--format", "json")
     assert result.status == 1
     data = json.loads(result.out)
-    assert data["schema"] == 3
+    assert data["schema"] == SCHEMA_VERSION
     (data,) = data["files"]
     assert (data["agreed_count"], data["contradicted_count"], data["undecided"]) == (2, 2, {})
     assert data["rules"]["CFA"] == {"silent": 0, "agreed": 2, "undecided": 0, "contradicted": 2}

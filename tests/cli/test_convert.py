@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cfi2sframe.abi import AMD64
+from cfi2sframe.report import SCHEMA_VERSION
 from tests.support.cli import PUSH, SECTION, run, run_process
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import TEXT_VADDR, Code, cie_of, linked_file, push_fp
@@ -109,8 +110,11 @@ def test_a_report(files: Files) -> None:
     report = files.folder / "report.json"
     assert run(path, "-o", files.out, "--report", report).status == 0
     line = json.loads(report.read_text())
-    assert (line["schema"], line["file"], line["status"]) == (3, str(path), "converted")
-    assert line["account"] == {"schema": 3, **json.loads(run("coverage", "--format", "json", path).out)["files"][0]}
+    assert (line["schema"], line["file"], line["status"]) == (SCHEMA_VERSION, str(path), "converted")
+    assert line["account"] == {
+        "schema": SCHEMA_VERSION,
+        **json.loads(run("coverage", "--format", "json", path).out)["files"][0],
+    }
 
 
 def test_a_refused_conversion_has_its_report(files: Files) -> None:

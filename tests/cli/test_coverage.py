@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cfi2sframe.abi import AMD64
+from cfi2sframe.report import SCHEMA_VERSION
 from tests.support.cli import run
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import TEXT_VADDR, cie_of, linked_file, push_fp
@@ -77,7 +78,7 @@ def test_coverage_as_json(good: Path, raw: Path) -> None:
     status, out, err = run("coverage", "--format", "json", good)
     report = json.loads(out)
     (data,) = report["files"]
-    assert (status, err, report["schema"]) == (0, (), 3)
+    assert (status, err, report["schema"]) == (0, (), SCHEMA_VERSION)
     assert data["file"] == str(good)
     assert (data["arch"], data["sframe_version"], data["errata"]) == ("AMD64", 3, None)
     assert data["function_count"] == data["described_count"] == 1

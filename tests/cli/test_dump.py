@@ -3,9 +3,10 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from cfi2sframe.abi import AMD64
-from tests.support.cli import SECTION, run
+from tests.support.cli import PUSH, SECTION, run
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import linked_file, object_file, push_fp
 from tests.support.needs import need
@@ -47,5 +48,22 @@ def test_dump_names_functions(tmp_path: Path) -> None:
         b"",
         (f"cfi2sframe: {out}: error: no function none in the section",),
     )
-    section = json.loads(run("dump", out, "--function", "first", "--format", "json").out)
+    (section,) = json.loads(run("dump", out, "--function", "first", "--format", "json").out)["files"]
     assert [(each["place"], each["function"]) for each in section["functions"]] == [(".text+0x0", "first")]
+
+
+def test_json_has_one_shape(good: Path, raw: Path, tmp_path: Path) -> None:
+    """Whatever is named, and whatever fails: a section that can be read in part is there, and has failed."""
+    missing, cut = tmp_path / "missing", tmp_path / "cut.sframe"
+    two = SECTION._replace(functions=(PUSH, PUSH._replace(start=PUSH.start + 64, row_count=9)))
+    cut.write_bytes(two.assemble())
+    data: dict[str, list[dict[str, Any]]] = {}
+    read: dict[str, list[Any]] = {}
+    for names, status in (((raw,), 0), ((tmp_path,), 3), ((missing,), 3), ((cut,), 3), ((raw, cut, good, missing), 3)):
+        done = run("dump", *names, "--format", "json")
+        data = json.loads(done.out)
+        assert (done.status, sorted(data)) == (status, ["failures", "files", "schema"])
+        assert len(done.err) == max(len(data["failures"]), not data["files"])
+        read |= {each["file"]: each["functions"] for each in data["files"]}
+    assert {name: len(functions) for name, functions in read.items()} == {str(raw): 1, str(cut): 1}
+    assert [each["file"] for each in data["failures"]] == [str(missing), str(cut), str(good)]

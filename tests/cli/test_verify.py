@@ -12,6 +12,7 @@ import pytest
 from cfi2sframe import api
 from cfi2sframe.abi import AMD64
 from cfi2sframe.cli import main
+from cfi2sframe.report import SCHEMA_VERSION
 from tests.support.cli import PUSH, SECTION, run
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import linked_file, object_file, push_fp
@@ -76,7 +77,7 @@ def test_json(good: Path, raw: Path, tmp_path: Path) -> None:
     (file,) = json.loads(out)["files"]
     assert (status, err, file["status"], file["file"]) == (1, (), "different", str(good))
     assert file["differences"]
-    assert {"schema": 3, **file} == json.loads(report.read_text())
+    assert {"schema": SCHEMA_VERSION, **file} == json.loads(report.read_text())
     (tmp_path / "damaged").write_bytes(b"\x7fELF")
     status, out, err = run("verify", "--would-be", good, tmp_path / "damaged", "-o", tmp_path / "out.json")
     found = json.loads((tmp_path / "out.json").read_text())

@@ -19,6 +19,7 @@ from cfi2sframe import Coverage, Missing, MissingSum, convert, load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.api import decode
 from cfi2sframe.errors import InputError
+from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.trace.snapshot import Process
 from tests.support.cli import run as run_cli
 from tests.support.contrib import PROJECT, ROOT, check_section, environment, has_section, run
@@ -183,7 +184,7 @@ def test_keys_of_reports(verb: str, tmp_path: Path) -> None:
     data = json.loads(run_cli(verb, "--format", "json", *files).out)
     check_keys(verb, data)
     if verb != "dump":
-        assert data["schema"] == 3
+        assert data["schema"] == SCHEMA_VERSION
         assert [failure["file"] for failure in data["failures"]] == [str(missing)]
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from cfi2sframe import account, convert, load
 from cfi2sframe.abi import AMD64
+from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.report.coverage import Coverage, share
 from cfi2sframe.report.coverage_report import add_accounts, coverage_report, headline, missing_sentences
 from cfi2sframe.report.tables import render
@@ -100,7 +101,7 @@ def test_percentages(mixed: Coverage) -> None:
 
 def test_data_repeats_the_record(mixed: Coverage) -> None:
     data = json.loads(render(coverage_report([mixed]), "json"))
-    assert data["schema"] == 3
+    assert data["schema"] == SCHEMA_VERSION
     (file,) = data["files"]
     for name, value in mixed._asdict().items():
         if isinstance(value, int | str):
