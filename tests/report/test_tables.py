@@ -207,7 +207,7 @@ def title_after(script: str, page: str, folder: Path, *words: str) -> str:
 
 @pytest.mark.parametrize("report", reports("lib/a.so"))
 def test_pages(report: Report) -> None:
-    """A page needs nothing else, runs only the script of its columns, and fits light, dark, wide and narrow screens."""
+    """A page needs nothing else, runs only its own script, and fits light, dark, wide and narrow screens."""
     text = render(report, "html")
     page = parse(text)
     names = [tag for tag, _ in page.tags]
@@ -273,14 +273,25 @@ def test_addresses_sort_as_numbers_and_a_page_fits_its_window(width: int, tmp_pa
 
 
 def test_paper_has_all_rows(tmp_path: Path) -> None:
+    """Also those that are closed on the screen."""
+    columns = (Column("n", ","), Column("what"))
     rows = [(number, f"row{number}") for number in range(200)]
-    (tmp_path / "page.html").write_text(
-        render(Report("head", [Table("", (Column("n", ","), Column("what")), rows)], [], {}), "html")
-    )
+    table = Table("", columns, rows, detail=lambda number: [Table("", columns, [(number, f"row{200 + number}")])])
+    (tmp_path / "page.html").write_text(render(Report("head", [table], [], {}), "html"))
     words = (*BROWSER, f"--user-data-dir={tmp_path}", f"--print-to-pdf={tmp_path}/page.pdf")
     attempt(need("chromium"), *words, f"file://{tmp_path}/page.html")
     text = attempt(need("pdftotext"), f"{tmp_path}/page.pdf", "-").out
-    assert set(re.findall(r"row\d+", text)) == {what for _, what in rows}
+    assert set(re.findall(r"row\d+", text)) == {f"row{number}" for number in range(400)}
+
+
+def test_a_narrow_page_has_no_headings_of_empty_cells(tmp_path: Path) -> None:
+    table = Table("", (Column("address"), Column("section"), Column("function")), [("0x10", "", "f")])
+    script = """document.title = [...document.querySelectorAll("tbody td")]
+      .map(each => getComputedStyle(each, "::before").content).join(" ")"""
+    page = render(Report("head", [table], [], {}), "html")
+    found = title_after(script, page, tmp_path, "--window-size=500,800")
+    assert found.count("none") == 2
+    assert found.startswith('"address "')
 
 
 def test_a_chart_shows_shares_of_code_and_sizes_by_file() -> None:
