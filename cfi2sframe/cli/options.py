@@ -59,6 +59,20 @@ def sources_of(arguments: argparse.Namespace, *, with_archives: bool = False, cl
     return find_sources(arguments.inputs, arguments.exclude, listed, with_archives=with_archives, cleans=cleans)
 
 
+def compared_sources(arguments: argparse.Namespace) -> list[list[Source]]:
+    """Return the files of `--compare OLD NEW`, those of trees called by their paths below them.
+
+    Raises `RequestError` when other files are named, or a file and a tree.
+    """
+    if arguments.inputs or arguments.files_from:
+        raise RequestError("--compare OLD NEW takes no other files")
+    if len({os.path.isdir(root) for root in arguments.compare if os.path.exists(root)}) > 1:
+        raise RequestError("--compare takes two files or two directories, not one of each")
+    from cfi2sframe.files.find import find_sources
+
+    return [find_sources([r], arguments.exclude, with_archives=True, is_relative=True) for r in arguments.compare]
+
+
 def is_one_file(sources: Sequence[Source]) -> bool:
     """Whether the user has named a single file, and no directory, list or archive; then messages are longer."""
     return len(sources) == 1 and not (sources[0].may_be_unfit or sources[0].is_archive)

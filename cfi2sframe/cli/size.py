@@ -12,6 +12,7 @@ from cfi2sframe.cli.options import (
     add_conversion_options,
     add_inputs,
     add_option,
+    compared_sources,
     conversion_options,
     percentage,
     sources_of,
@@ -19,8 +20,6 @@ from cfi2sframe.cli.options import (
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.cli.results import add_output, answers_in, collect, count_or_all, printing_of, publish
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.errors import RequestError
-from cfi2sframe.files.find import find_sources
 from cfi2sframe.jobs.growth import padding_size
 from cfi2sframe.report.size import FileSize, comparison_report, measure, size_report
 from cfi2sframe.report.tables import FORMATS
@@ -60,12 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure and report; a file that cannot be read does not stop the others."""
     compared: list[str] = arguments.compare or []
-    if compared:
-        if arguments.inputs or arguments.files_from:
-            raise RequestError("--compare OLD NEW takes no other files")
-        groups = [find_sources([root], arguments.exclude, with_archives=True, is_relative=True) for root in compared]
-    else:
-        groups = [sources_of(arguments, with_archives=True)]
+    groups = compared_sources(arguments) if compared else [sources_of(arguments, with_archives=True)]
     printing = printing_of(arguments, chain.from_iterable(groups))
     options, top = conversion_options(arguments), arguments.top
     if top == _BY_FORMAT:

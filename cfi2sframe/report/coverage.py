@@ -159,8 +159,11 @@ def share(part: int, whole: int) -> str:
     return f"{percent if part == whole else min(percent, 99.99):.2f} %"
 
 
-def account(conversion: Conversion) -> Coverage:
-    """Return the account of a conversion. Raises `RequestError` for anything else, such as a path."""
+def account(conversion: Conversion, named_count: int | None = NAMED_COUNT) -> Coverage:
+    """Return the account of a conversion, which names so many stretches of code without CFI; None: all.
+
+    Raises `RequestError` for anything else, such as a path.
+    """
     check_type(conversion, Conversion, "a conversion", "convert returns one for a file")
     image, target = conversion.image, conversion.target
     sizes, uncovered = count_code(conversion)
@@ -173,7 +176,7 @@ def account(conversion: Conversion) -> Coverage:
     fates = Counter(fates_of_fdes)
     dropped = {fate.value: count for fate, count in fates.items() if fate.is_dropped}
     named, without_cfi = list(_missing(conversion, fates_of_fdes)), _missing_without_cfi(image, uncovered)
-    shown = [*named, *nlargest(NAMED_COUNT, without_cfi, key=lambda each: each.size)]
+    shown = [*named, *sorted(without_cfi, key=lambda each: -each.size)[:named_count]]
     readable = readable_names(each.symbol for each in shown)
     return Coverage(
         file=image.name,
