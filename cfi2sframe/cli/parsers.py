@@ -22,6 +22,7 @@ VERBS: Final = {
     "convert": "write an .sframe section made from the file's CFI: its raw bytes, or a copy of the file with it",
     "remove": "remove the .sframe section from files",
     "dump": "print .sframe sections in the form of readelf --sframe",
+    "lookup": "print what section and CFI say of some addresses, and whether they agree",
     "verify": "compare the .sframe section of a file with its CFI at every PC",
     "audit": "list where the CFI of a file and its instructions contradict each other",
     "coverage": "report how much of the code SFrame can describe, and why not the rest",

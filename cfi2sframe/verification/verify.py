@@ -129,7 +129,7 @@ def verify_section(image: ElfImage, entries: CfiEntries, section: Section, asked
     an FDE there. Over the padding after an FDE, a function may be absent.
     """
     fdes = fdes_with_code(entries, image)
-    padding = _padding_after(fdes, image)
+    padding = padding_after(fdes, image)
     held = [(start, padding.get(end, end)) for start, _, end in fdes]
     stubs = [] if image.is_relocatable else stub_rows(image, section, held)
     errata = section.errata if asked.errata is None else asked.errata
@@ -182,7 +182,7 @@ def verify_section(image: ElfImage, entries: CfiEntries, section: Section, asked
     return Verification(function_count, sum(counted_by), left_out_count, differences, notes=notes, judged=counted_by)
 
 
-def _padding_after(fdes: Sequence[Fde], image: ElfImage) -> dict[int, int]:
+def padding_after(fdes: Sequence[Fde], image: ElfImage) -> dict[int, int]:
     """Return where the padding ends that follows FDEs, by its start: at the next FDE at the latest."""
     ends: list[int] = []
     limits: list[int] = []

@@ -112,7 +112,7 @@ def test_no_verb_that_takes_it_forgets_it(tmp_path: Path) -> None:
     words = {"convert": ("--check", path), "trace": ("--pid", "1")}
     found = {verb: run(verb, *words.get(verb, (path,)), "--debug-file", missing).err for verb in verbs}
     message = f"cfi2sframe: {missing}: error: No such file or directory"
-    assert found == dict.fromkeys(("convert", "verify", "coverage", "size", "audit", "trace"), (message,))
+    assert found == dict.fromkeys(("convert", "lookup", "verify", "coverage", "size", "audit", "trace"), (message,))
 
 
 def test_reports_name_it(tmp_path: Path) -> None:

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `lookup`: what section and CFI say of some addresses, as addr2line takes these."""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+from cfi2sframe.cli.messages import EXIT_DIFFERENCE, EXIT_SUCCESS, PROGRAM, say, worst
+from cfi2sframe.cli.options import add_debug_file, add_source, debug_file_of
+from cfi2sframe.cli.parsers import describe
+from cfi2sframe.cli.results import Result, add_output, printing_of
+from cfi2sframe.conversion.convert import read_cfi
+from cfi2sframe.elf.cfi import CfiKind
+from cfi2sframe.elf.debug_file import with_debug_file
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.elf.load import stored_size
+from cfi2sframe.errors import ElfError, ErrorKind, RequestError, UnfitError, with_file_name
+from cfi2sframe.existing import Presence, existing_section
+from cfi2sframe.files.find import open_source
+from cfi2sframe.files.source import STANDARD_INPUT, named_source
+from cfi2sframe.process.demangle import readable_names
+from cfi2sframe.process.guard import limited
+from cfi2sframe.report import SCHEMA_VERSION
+from cfi2sframe.text import counted, printable
+from cfi2sframe.trace.space import ModuleFile
+from cfi2sframe.verification.lookup import Lookup
+
+_NUMBER: Final = re.compile(r"0x[0-9a-fA-F]{1,16}|[0-9]{1,20}")
+_ADDRESS: Final = re.compile(r"(?:0[xX])?[0-9a-fA-F]{1,16}")
+_AGREES: Final = {"agree": True, "differ": False}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments to its parser."""
+    describe(
+        parser,
+        f"{PROGRAM} lookup FILE [ADDRESS | SYMBOL[+OFFSET]]... [OPTION]...",
+        "Print what the .sframe section of FILE and its CFI say of each address: the row, the function or FDE that\n"
+        "has it, and whether they agree. Without addresses, they are read from standard input, one a line.",
+        f"examples:\n  {PROGRAM} lookup program main+0x10\n  {PROGRAM} lookup program 1151 1160\n"
+        f"  {PROGRAM} lookup in.o .text.unlikely+0x8\n  nm program | {PROGRAM} lookup program\n\n"
+        "exit status: 0 no difference; 1 a difference; 2 usage; 3 FILE cannot be used, or lacks a symbol.\n",
+    )
+    group = parser.add_argument_group("what to look up")
+    group.add_argument("file", metavar="FILE", help="ELF file")
+    text = "hexadecimal, with or without 0x; a symbol of this name comes first; in an object, an offset in .text"
+    group.add_argument("addresses", metavar="ADDRESS", nargs="*", help=text)
+    add_source(group, ("eh_frame", "debug_frame", "gopclntab", "code"))
+    add_debug_file(group)
+    add_output(parser, ("text", "json"))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look all addresses up; return the worst status."""
+    if arguments.file == STANDARD_INPUT and not arguments.addresses:
+        raise RequestError("standard input cannot have both FILE and addresses")
+    source = named_source(arguments.file)
+    printing, debug_file = printing_of(arguments, [source]), debug_file_of(arguments)
+    statuses, found, failures = [EXIT_SUCCESS], [], []
+    with with_file_name(source.name), open_source(source) as data, printing.open() as out:
+        file = ElfImage(data, source.name)
+        with limited(stored_size(data)), with_debug_file(file, debug_file) as image:
+            lookup, names = _Addresses(image, arguments.source), arguments.addresses or _lines()
+            for word in names:
+                vaddrs = lookup.named(word)
+                if not vaddrs:
+                    failed = Result[None](source, reason=f"no symbol or address {word!r}", kind=ErrorKind.UNUSABLE)
+                    say("error", failed.reason, source.name)
+                    statuses.append(failed.exit_status)
+                    failures.append(failed.failure)
+                for vaddr in vaddrs:
+                    answer = lookup.at(word, vaddr)
+                    statuses.append(EXIT_DIFFERENCE if answer["agrees"] is False else EXIT_SUCCESS)
+                    if printing.format == "text":
+                        out.write(_text(answer))
+                        # A program may be waiting for it.
+                        out.flush()
+                    else:
+                        found.append(answer)
+        if printing.format == "json":
+            files = [{"file": source.name, "addresses": found}]
+            out.write(json.dumps({"schema": SCHEMA_VERSION, "files": files, "failures": failures}, indent=1) + "\n")
+    return worst(statuses)
+
+
+def _lines() -> Iterator[str]:
+    """Yield the first word of each line of standard input."""
+    return (words[0] for line in sys.stdin if (words := line.split()))
+
+
+class _Addresses:
+    """Looks the words of a user up in an image."""
+
+    def __init__(self, image: ElfImage, kind: CfiKind | None) -> None:
+        self._image = image
+        existing = existing_section(image)
+        section = None if existing.presence in (Presence.ABSENT, Presence.EMPTY) else existing.or_raise()
+        try:
+            entries = read_cfi(image, kind).entries
+        except UnfitError:
+            # It was stripped.
+            entries = None
+        self._lookup = Lookup(image, entries, section)
+        functions = sorted((vaddr, symbol.size, symbol.name) for vaddr, symbol in image.functions().items())
+        self._module = ModuleFile(image, "file", "", functions)
+        #: Local functions may share a name.
+        self._named: dict[str, dict[int, None]] = {}
+        for table in image.symbol_tables:
+            with suppress(ElfError):
+                for symbol in image.symbols(table):
+                    if symbol.vaddr is not None and symbol.name and image.may_execute(symbol.vaddr):
+                        self._named.setdefault(symbol.name, {})[symbol.vaddr] = None
+        if image.is_relocatable:
+            for code in image.sections:
+                if code.is_code:
+                    self._named.setdefault(code.name, {})[code.vaddr] = None
+
+    def named(self, word: str) -> list[int]:
+        """Return the addresses that a word stands for; none where it has no meaning."""
+        name, _, offset = word.rpartition("+")
+        for base, distance in ((word, "0"), (name, offset)):
+            if base in self._named and _NUMBER.fullmatch(distance):
+                return [vaddr + int(distance, 0) for vaddr in self._named[base]]
+        origin = self._named.get(".text", {0: None}) if self._image.is_relocatable else {0: None}
+        return [start + int(word, 16) for start in origin] if _ADDRESS.fullmatch(word) else []
+
+    def at(self, word: str, vaddr: int) -> dict[str, Any]:
+        """Return what is known of an address, as data."""
+        answer, image = self._lookup.at(vaddr), self._image
+        symbol, distance = self._module.symbol_at(vaddr) or ("", 0)
+        found = answer.found
+        section = claimed = None
+        if found is not None:
+            body, start = found.function.body, found.function.start_vaddr
+            section = {
+                "address": image.place(start).offset,
+                "size": found.function.size,
+                "start": None if found.row is None else found.row.start_delta,
+                "row": repr(found),
+                "fde_type": "flexible" if body.is_flexible else "default",
+                "pc_type": "mask" if body.is_pcmask else "inc",
+                "signal_frame": body.is_signal_frame,
+            }
+        if answer.claimed is not None:
+            source, (start, end), row_vaddr, text = answer.claimed
+            claimed = {
+                "source": source,
+                "address": image.place(start).offset,
+                "size": end - start,
+                "start": row_vaddr - start,
+                "row": text,
+            }
+        return {
+            "asked": word,
+            "place": image.place_text(vaddr),
+            "symbol": symbol,
+            "function": readable_names([symbol]).get(symbol, symbol),
+            "offset": distance if symbol else None,
+            "section": section,
+            "cfi": claimed,
+            "agrees": _AGREES.get(answer.verdict),
+            "verdict": answer.verdict,
+            "difference": answer.detail,
+        }
+
+
+def _text(answer: dict[str, Any]) -> str:
+    """Return an answer as lines: the place, what section and CFI have, and whether they agree."""
+    function = f" {answer['function']}+0x{answer['offset']:x}" if answer["function"] else ""
+    lines = [f"{answer['place']}{function}"]
+    for name, noun in (("section", "function"), ("cfi", "FDE")):
+        found = answer[name]
+        if found is not None:
+            source = found.get("source", ".sframe")
+            what = noun if source != "PLT stub" else "stub"
+            start = "no row" if found["start"] is None else f"row +0x{found['start']:x}"
+            where = f"{what} at 0x{found['address']:x}, {counted(found['size'], 'byte')}, {start}"
+            lines.append(f"  {source:<12} {found['row']:<32} {where}")
+    lines.append(f"  {answer['verdict']}{': ' if answer['difference'] else ''}{answer['difference']}")
+    return "".join(f"{printable(line)}\n" for line in lines)

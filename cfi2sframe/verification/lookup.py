@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a section and the CFI of its file say of one address, and whether they agree there, as `verify` judges it."""
+
+from bisect import bisect_right
+from operator import attrgetter
+from typing import Final, Literal, NamedTuple
+
+from cfi2sframe.abi import Arch
+from cfi2sframe.constants.sframe import SFRAME_VERSION_3
+from cfi2sframe.dwarf.fdes import CfiEntries
+from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState, describe_cfa, describe_rule
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.range_map import Span
+from cfi2sframe.sframe.model import Found, Section, state_text
+from cfi2sframe.verification.code import stub_rows
+from cfi2sframe.verification.expressible import row_for
+from cfi2sframe.verification.row_difference import attribute_difference, row_difference
+from cfi2sframe.verification.truth import NOTHING, Claim, Fde, fdes_with_code, truth_column
+from cfi2sframe.verification.verify import padding_after
+
+Verdict = Literal["agree", "differ", "cannot be expressed", "only the section", "only the CFI", "neither"]
+
+_UNCHANGED: Final = (NoRule.UNSPECIFIED, NoRule.SAME_VALUE)
+
+
+class ClaimedRow(NamedTuple):
+    """The row that has to be in force: of an FDE, over `span`, or of the instructions of a PLT stub.
+
+    `source` is the section of the FDE. `text` spells the rules as those of a section. Addresses are virtual ones.
+    """
+
+    source: str
+    span: Span
+    row_vaddr: int
+    text: str
+
+
+class LookedUp(NamedTuple):
+    """What is in force at an address by the section (`found`) and by the CFI (`claimed`); None: they have nothing.
+
+    `detail` says how they differ.
+    """
+
+    vaddr: int
+    found: Found | None
+    claimed: ClaimedRow | None
+    verdict: Verdict
+    detail: str = ""
+
+
+class Lookup:
+    """Looks addresses of an image up in a section and in CFI; None where the image has none."""
+
+    def __init__(self, image: ElfImage, entries: CfiEntries | None, section: Section | None) -> None:
+        self._image, self._section = image, section
+        self._entries = entries or CfiEntries((), (), (), (), (), (), {})
+        self._fdes = fdes_with_code(self._entries, image)
+        # Without a section, only names tell where stubs are.
+        known = Section(SFRAME_VERSION_3, image.arch.abi_id) if section is None else section
+        spans = [(fde.start, fde.end) for fde in self._fdes]
+        stubs = [] if image.is_relocatable else stub_rows(image, known, spans)
+        padding = padding_after(self._fdes, image)
+        self._claimed, self._claims = truth_column(self._entries, self._fdes, padding, stubs, image.arch)
+
+    def at(self, vaddr: int) -> LookedUp:
+        """Return what holds at a virtual address; in an object, of the image's layout."""
+        found = None if self._section is None else self._section.find(vaddr)
+        start, end, number = self._claimed.range_at(vaddr)
+        claim = self._claims[number]
+        fde = None if claim.state else self._fde_at(vaddr, claim)
+        # Functions may end before the padding after them.
+        if claim is NOTHING or (found is None and fde is not None and fde.end <= vaddr):
+            return LookedUp(vaddr, found, None, "neither" if found is None else "only the section")
+        if fde is None:
+            cfa, ra, fp = (None if rule is None else rule.text(self._image.arch) for rule in (claim.state or ())[:3])
+            claimed = ClaimedRow("PLT stub", Span(start, end), start, state_text(cfa, ra, fp, mangled_ra=False))
+        else:
+            claimed = self._row_of(fde, claim.rows[0][1], vaddr)
+        return LookedUp(vaddr, found, claimed, *self._verdict(claim, found))
+
+    def _fde_at(self, vaddr: int, claim: Claim) -> Fde | None:
+        """Return the FDE that a claim is of: where several overlap, the one that unwinders find."""
+        number = bisect_right(self._fdes, vaddr, key=attrgetter("start")) - 1
+        return next(iter(claim.fdes), self._fdes[number] if number >= 0 else None)
+
+    def _row_of(self, fde: Fde, row: RowState, vaddr: int) -> ClaimedRow:
+        table, arch = self._entries.program(fde.entry).table, self._image.arch
+        start = fde.start + table.starts[bisect_right(table.starts, vaddr - fde.start) - 1]
+        return ClaimedRow(self._entries[fde.entry].section.name, Span(fde.start, fde.end), start, _text(row, arch))
+
+    def _verdict(self, claim: Claim, found: Found | None) -> tuple[Verdict, str]:
+        """Return whether a section's answer is what the CFI claims, and how they differ."""
+        section, arch = self._section, self._image.arch
+        if section is None:
+            return "only the CFI", ""
+        if found is None:
+            rows = [row_for(row, arch, section.version, section.errata) for _, row in claim.rows]
+            return ("differ", "no function") if claim.state or all(rows) else ("cannot be expressed", "")
+        state = found.state
+        if claim.state is not None:
+            return ("agree", "") if state == claim.state else ("differ", "the instructions of the stub say otherwise")
+        signs_ra, attributes = state is not None and state.mangled_ra, found.function.body.attributes
+        for differences in (
+            [row_difference(row, state, arch) for _, row in claim.rows],
+            [attribute_difference(cie, attributes, section.version, signs_ra=signs_ra) for cie, _ in claim.rows],
+        ):
+            # Of several FDEs, any may be the truth.
+            if None not in differences:
+                return "differ", str(differences[0])
+        return "agree", ""
+
+
+def _text(row: RowState, arch: Arch) -> str:
+    """Return a row of the DWARF table as `Found` prints one of a section."""
+    if row.ra is NoRule.UNDEFINED:
+        return state_text(None, None, None, mangled_ra=False)
+    is_signed = row.signing is not RaSigning.NONE
+    return state_text(describe_cfa(row.cfa, arch), _rule(row.ra, arch), _rule(row.fp, arch), mangled_ra=is_signed)
+
+
+def _rule(rule: RegisterRule, arch: Arch) -> str | None:
+    return None if rule in _UNCHANGED else describe_rule(rule, arch)
