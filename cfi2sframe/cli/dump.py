@@ -4,7 +4,7 @@
 import argparse
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -44,6 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what to print")
     text = "print only the function with this name, or at this address (0x...); repeatable"
     add_option(group, "--function NAME", text, action="append", default=[])
+    add_option(group, "--disassemble", "print the instructions after the row that is in force there")
     add_option(group, "--section-address ADDR", "address of the raw bytes of a section (default 0)", type=address)
     add_output(parser, ("text", "json"))
 
@@ -53,7 +54,15 @@ def run(arguments: argparse.Namespace) -> int:
     sources = sources_of(arguments, with_archives=True)
     printing = printing_of(arguments, sources)
     is_json, is_list = printing.format == "json", not is_one_file(sources)
-    question = partial(_dump_of, section_vaddr=arguments.section_address, wanted=arguments.function, is_json=is_json)
+    if arguments.disassemble and is_json:
+        raise RequestError("--disassemble is only valid for text")
+    question = partial(
+        _dump_of,
+        section_vaddr=arguments.section_address,
+        wanted=arguments.function,
+        is_json=is_json,
+        disassembles=arguments.disassemble,
+    )
     statuses, failures, count = [EXIT_SUCCESS], [], 0
     with printing.open() as out:
         # Sections are written one by one: together they may not fit into memory.
@@ -86,7 +95,9 @@ class _Dump(NamedTuple):
     error: InputError | None
 
 
-def _dump_of(data: FileData, name: str, *, section_vaddr: int | None, wanted: Sequence[str], is_json: bool) -> _Dump:
+def _dump_of(
+    data: FileData, name: str, *, section_vaddr: int | None, wanted: Sequence[str], is_json: bool, disassembles: bool
+) -> _Dump:
     """Return the section of a file, or the raw bytes of one at an address, as text; only of `wanted` functions, if any.
 
     Raises `UnfitError` when there is no section, and `InputError` when nothing of it can be read, or it has none of the
@@ -104,6 +115,10 @@ def _dump_of(data: FileData, name: str, *, section_vaddr: int | None, wanted: Se
         section = existing.or_raise() if existing.section is None else existing.section
 
     shown = _shown_in(image, wanted)
+    if disassembles:
+        if image is None:
+            raise RequestError("--disassemble is only valid for an ELF file; raw bytes come without their code")
+        shown = shown._replace(code=_code_of(image))
     if not any(map(shown.wants, section.starts, section.sizes)) and wanted:
         raise error or InputError(f"no function {' or '.join(wanted)} in the section")
     if is_json:
@@ -140,3 +155,19 @@ def _shown_in(image: ElfImage | None, wanted: Sequence[str]) -> Shown:
         return ", ".join([*first, *(names.get(each, each) for _, _, each in inner)])
 
     return Shown(shown_offset, image.place_text, name, wants)
+
+
+def _code_of(image: ElfImage) -> Callable[[int, int], Iterator[str]]:
+    """Return what gives the instructions of addresses as lines in the form of objdump."""
+    from cfi2sframe.instructions.decoder import Decoder
+
+    decoder = Decoder(image, (), "--disassemble reads code")
+
+    def lines(start: int, end: int) -> Iterator[str]:
+        for vaddr, size, mnemonic, operands in decoder.disassemble(start, end):
+            stored, start = decoder.read(vaddr, vaddr + size).hex(" "), vaddr + size
+            yield f"{image.place(vaddr).offset:8x}:\t{stored:<21}\t{mnemonic:<6} {operands}".rstrip()
+        if start < end:
+            yield f"{image.place(start).offset:8x}:\t(bad)"
+
+    return lines

@@ -2,10 +2,8 @@
 """A section that was read as text, in the form of the newest `readelf --sframe`, or as JSON."""
 
 import json
-from collections.abc import (
-    Callable,
-    Iterator,
-)
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from cfi2sframe.abi import Arch
@@ -25,13 +23,15 @@ _FLAG_NAMES = (
 class Shown(NamedTuple):
     """What is shown of a virtual address: a number, in objects an offset; and a place, such as `.text+0x10`.
 
-    `name` and `wants` are asked about the start and the size of each function: its name, and whether to show it.
+    `name` and `wants` are asked about the start and the size of each function: its name, and whether to show it. `code`
+    has lines with the instructions of `[start, end)`.
     """
 
     number: Callable[[int], int] = lambda vaddr: vaddr
     place: Callable[[int], str] = hex
     name: Callable[[int, int], str] = lambda _vaddr, _size: ""
     wants: Callable[[int, int], bool] = lambda _vaddr, _size: True
+    code: Callable[[int, int], Iterable[str]] = lambda _start, _end: ()
 
 
 _AS_IT_IS: Final = Shown()
@@ -86,8 +86,12 @@ def _function_lines(index: int, function: Function, texts: dict[FrameState, str]
     yield f"{line} <{printable(label)}>" if label else line
     yield f"    {'STARTPC[m]' if body.is_pcmask else 'STARTPC':<16}{'CFA':<10}{'FP':<10}RA           "
     origin = 0 if body.is_pcmask else start
-    for start_delta, state in zip(body.starts, body.states, strict=True):
+    # The rows of a block that repeats come before all of its code.
+    edges = [0 if body.is_pcmask else delta for delta in body.starts] + [function.size]
+    yield from shown.code(function.start_vaddr, function.start_vaddr + edges[0])
+    for start_delta, state, (first, last) in zip(body.starts, body.states, pairwise(edges), strict=True):
         yield f"    {origin + start_delta:016x}  {texts[state]}"
+        yield from shown.code(function.start_vaddr + first, function.start_vaddr + last)
 
 
 def _state_text(state: FrameState, section: DecodedSection) -> str:

@@ -2,13 +2,18 @@
 """The verb `dump`: a section of a file, of raw bytes or of standard input, whole or some functions of it."""
 
 import json
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cfi2sframe.abi import AMD64
+from cfi2sframe.api import decode_existing
 from tests.support.cli import PUSH, SECTION, run
 from tests.support.dwarf import cfi_asm as asm
-from tests.support.elf.samples import linked_file, object_file, push_fp
+from tests.support.elf.samples import Code, linked_file, object_file, push_fp
 from tests.support.needs import need
 
 
@@ -67,3 +72,45 @@ def test_json_has_one_shape(good: Path, raw: Path, tmp_path: Path) -> None:
         read |= {each["file"]: each["functions"] for each in data["files"]}
     assert {name: len(functions) for name, functions in read.items()} == {str(raw): 1, str(cut): 1}
     assert [each["file"] for each in data["failures"]] == [str(missing), str(cut), str(good)]
+
+
+@pytest.mark.parametrize("function", [None, "main", "0x1020"])
+def test_instructions_are_those_of_objdump_after_their_rows(function: str | None, tmp_path: Path) -> None:
+    """At each, the row that was printed last is in force; without the instructions, it is the plain dump."""
+    need("gcc", "objdump")
+    (tmp_path / "main.c").write_text(
+        "int puts(const char *); int main(int c, char **v) { return c + puts(v[c - 1]); }\n"
+    )
+    subprocess.run(["gcc", "-O1", "-o", "program", "main.c"], cwd=tmp_path, check=True)
+    path = tmp_path / "program"
+    assert run("--in-place", path).status == 0
+    words = () if function is None else ("--function", function)
+    text = run("dump", path, "--disassemble", *words).out.decode()
+    listing = subprocess.run(["objdump", "-d", "--insn-width=16", path], capture_output=True, text=True, check=True)
+    known = dict(re.findall(r"^ *([0-9a-f]+):\t((?:[0-9a-f]{2} )+)", listing.stdout, re.MULTILINE))
+    found = re.findall(r"^ *([0-9a-f]+):\t((?:[0-9a-f]{2} )+)", text, re.MULTILINE)
+    assert found
+    assert {vaddr: stored.strip() for vaddr, stored in found} == {vaddr: known[vaddr].strip() for vaddr, _ in found}
+    plain = "".join(line for line in text.splitlines(keepends=True) if not re.match(r" *[0-9a-f]+:\t", line))
+    assert plain == run("dump", path, *words).out.decode()
+    section, printed = decode_existing(path), ""
+    for line in text.splitlines():
+        if re.match(r"    [0-9a-f]{16}  ", line):
+            printed = line.split()[1]
+        elif match := re.match(r" *([0-9a-f]+):\t", line):
+            at = section.find(int(match[1], 16))
+            assert at is not None
+            cfa = "RA" if at.is_outermost else str(at.cfa).replace("rsp", "sp").replace("rbp", "fp")
+            # The rows of a block come before all of its code.
+            assert cfa == printed or at.function.body.is_pcmask
+
+
+def test_what_cannot_be_disassembled(raw: Path, tmp_path: Path) -> None:
+    assert run("dump", raw, "--disassemble").failed(2, raw)
+    assert run("dump", raw, "--disassemble", "--format", "json").failed(2)
+    path = tmp_path / "bad"
+    sframe = asm.Section(".sframe", SECTION.assemble(), 0x6FFFFFF4, 2, SECTION.vaddr, align=8)
+    code = Code(data=b"\x55" + b"\x06" * 63)
+    path.write_bytes(linked_file(AMD64, (push_fp(AMD64),), codes=(code,), more=(sframe,)))
+    lines = run("dump", path, "--disassemble").out.decode().splitlines()
+    assert [line.split("\t")[1].strip() for line in lines if ":\t" in line] == ["55", "(bad)", "(bad)", "(bad)"]
