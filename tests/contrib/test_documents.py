@@ -2,41 +2,33 @@
 """The documents: links lead somewhere, tests exist, examples run, the JSON that is explained is written."""
 
 import doctest
-import json
 import os
 import re
-import runpy
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
-from cfi2sframe import Coverage, Missing, MissingSum, convert, load
+from cfi2sframe import convert, load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.api import decode
 from cfi2sframe.errors import InputError
-from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.trace.snapshot import Process
-from tests.support.cli import run as run_cli
 from tests.support.contrib import PROJECT, ROOT, check_section, environment, has_section, run
 from tests.support.needs import need
 
 DOCS = ROOT / "docs"
 NOTES = DOCS / "format-notes.md"
 LIBRARY = DOCS / "library.md"
-JSON_PAGE = DOCS / "reports.md"
-GOLDEN = sorted((ROOT / "testdata" / "golden").glob("*.o"))
 PAGES = sorted(
     [
         *ROOT.glob("*.md"),
         *(page for name in ("docs", "contrib", "tests", "testdata") for page in (ROOT / name).rglob("*.md")),
     ]
 )
-PROMISED: Final[dict[str, set[str]]] = runpy.run_path(str(ROOT / "tools" / "reference.py"))["read_promises"]()
 MAX_LINE = 120
 TEST_NAME = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
@@ -138,96 +130,6 @@ def test_the_library_page(tmp_path: Path) -> None:
         finally:
             process.kill()
     assert results.failed == 0, "".join(said)
-
-
-def described_keys(kind: str) -> set[str]:
-    """Return the keys that the page explains, of a verb's JSON or of `--report`."""
-    text = JSON_PAGE.read_text().split("\n## JSON\n")[1]
-    (items,) = re.findall(rf"^`{kind}`:\n\n((?:(?:- |  ).*\n)+)", text, re.MULTILINE)
-    heads = re.findall(r"^- (`.*?):", items, re.MULTILINE)
-    return {key for each in (*heads, *re.findall(r"`\w+_\w+`", items)) for key in re.findall(r"`(\w+)`", each)}
-
-
-def keys_of(data: Any) -> Iterator[str]:  # noqa: ANN401 - JSON
-    """Yield the keys of all objects in some data."""
-    if isinstance(data, dict):
-        for key, value in data.items():
-            yield key
-            yield from keys_of(value)
-    elif isinstance(data, list):
-        for item in data:
-            yield from keys_of(item)
-
-
-def check_keys(kind: str, data: Any) -> None:  # noqa: ANN401 - JSON
-    """A key that goes away breaks scripts of users, and raises the schema."""
-    assert PROMISED[f"keys of {kind}"] - set(keys_of(data)) == set()
-
-
-@pytest.mark.parametrize("kind", ["size", "audit", "dump", "trace", "--report"])
-def test_keys_that_the_page_explains_are_promised(kind: str) -> None:
-    described = described_keys(kind)
-    assert described
-    promised = PROMISED[f"keys of {kind}"] | PROMISED.get(f"keys of {kind} perf.data", set())
-    assert described - promised == set()
-
-
-def test_fields_of_coverage_are_its_keys() -> None:
-    assert {*Coverage._fields, *Missing._fields, *MissingSum._fields} <= PROMISED["keys of coverage"]
-
-
-@pytest.mark.parametrize("verb", ["coverage", "size", "audit", "dump"])
-def test_keys_of_reports(verb: str, tmp_path: Path) -> None:
-    target, missing = tmp_path / "ls.sframe", tmp_path / "missing"
-    assert run_cli("/bin/ls", "-o", target).status == 0
-    files = [target] if verb == "dump" else [*GOLDEN, "/bin/ls", missing]
-    data = json.loads(run_cli(verb, "--format", "json", *files).out)
-    check_keys(verb, data)
-    if verb != "dump":
-        assert data["schema"] == SCHEMA_VERSION
-        assert [failure["file"] for failure in data["failures"]] == [str(missing)]
-
-
-def test_keys_of_verify_and_of_comparisons(tmp_path: Path) -> None:
-    target = tmp_path / "ls"
-    assert run_cli("/bin/ls", "-o", target).status == 0
-    check_keys("verify", json.loads(run_cli("verify", "--format", "json", target, tmp_path).out))
-    compared = run_cli("size", "--compare", "/bin/ls", target, "--format", "json").out
-    check_keys("size --compare", json.loads(compared))
-
-
-def test_keys_of_trace(tmp_path: Path) -> None:
-    with subprocess.Popen([compiled(tmp_path), "600"], stdout=subprocess.DEVNULL) as process:
-        try:
-            result = run_cli("trace", "--pid", str(process.pid), "--format", "json")
-            # Before the program's first instruction, there may be no row.
-            while b'"kind"' not in result.out and not result.err:
-                result = run_cli("trace", "--pid", str(process.pid), "--format", "json")
-        finally:
-            process.kill()
-    if "permit" in " ".join(result.err):
-        pytest.skip(result.err[-1])
-    assert result.status == 0, result.err
-    data = json.loads(result.out)
-    check_keys("trace", data)
-    assert data["threads"][0]["frames"]
-
-
-def test_keys_of_recordings() -> None:
-    """And the page shows what is printed of the one that is kept."""
-    data, root = ROOT / "testdata/perf/program.data", ROOT / "testdata/perf/root"
-    check_keys("trace perf.data", json.loads(run_cli("trace", data, "--sysroot", root, "--format", "json").out))
-    shown = (DOCS / "trace.md").read_text().split("--sysroot testdata/perf/root\n")[1].split("```")[0]
-    assert shown == run_cli("trace", data, "--sysroot", root).out.decode()
-
-
-def test_keys_of_batch_reports(tmp_path: Path) -> None:
-    report = tmp_path / "report.jsonl"
-    (tmp_path / "ls").write_bytes(Path("/bin/ls").read_bytes())
-    run_cli("--in-place", tmp_path / "ls", "--report", report)
-    (line,) = map(json.loads, report.read_text().splitlines())
-    check_keys("--report", line)
-    check_keys("coverage", {"files": line["account"], "failures": []})
 
 
 def test_the_shell_of_the_wrappers(tmp_path: Path, programs: Path) -> None:
