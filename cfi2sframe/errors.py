@@ -238,9 +238,14 @@ def kind_of(error: Exception) -> ErrorKind:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an exception means that there is no more memory: Python's, the system's or capstone's."""
+    """Whether an exception means that there is no more memory: Python's, the system's or capstone's.
+
+    Where an allocation fails, Python 3.13 may have set no exception, and says that: a SystemError.
+    """
     if type(error).__name__ == "CsError":
         return getattr(error, "errno", None) == _OUT_OF_MEMORY
+    if isinstance(error, SystemError):
+        return "without exception set" in str(error) or "without setting an exception" in str(error)
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 

@@ -60,6 +60,9 @@ def test_there_is_one_root() -> None:
         (CfiError("too short", ".eh_frame", 0), ErrorKind.DAMAGED),
         (PermissionError(13, "Permission denied"), ErrorKind.SYSTEM),
         (MemoryError(), ErrorKind.SYSTEM),
+        (SystemError("error return without exception set"), ErrorKind.SYSTEM),
+        (SystemError("<built-in method read> returned NULL without setting an exception"), ErrorKind.SYSTEM),
+        (SystemError("bad argument to internal function"), ErrorKind.INTERNAL),
         (ZeroDivisionError(), ErrorKind.INTERNAL),
     ],
 )
@@ -88,7 +91,7 @@ def test_a_lack_of_memory_is_told_with_the_limit_in_force(
     limit: int, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", {resource.RLIMIT_AS: (limit, 1 << 50)}.get)
-    for error in (MemoryError(), OSError(12, "Cannot allocate memory")):
+    for error in (MemoryError(), OSError(12, "Cannot allocate memory"), SystemError("return without exception set")):
         assert reason_of(error) == f"out of memory{text}"
 
 
