@@ -20,12 +20,15 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def source_date() -> str:
-    """Return the time that the archives carry, in seconds since 1970. Raises what `subprocess.run` does without git."""
+    """Return the time that the archives carry, in seconds since 1970. Ends the program where nothing tells it."""
     given = os.environ.get("SOURCE_DATE_EPOCH")
     if given:
         return given
     command = ["git", "log", "-1", "--format=%ct"]
-    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    try:
+        return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        sys.exit(f"{Path(sys.argv[0]).name}: no git here: set SOURCE_DATE_EPOCH")
 
 
 def main(arguments: list[str]) -> int:
@@ -33,11 +36,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: dist.py DIR", file=sys.stderr)
         return 2
-    try:
-        os.environ["SOURCE_DATE_EPOCH"] = source_date()
-    except (OSError, subprocess.SubprocessError):
-        print("dist.py: no git here: set SOURCE_DATE_EPOCH", file=sys.stderr)
-        return 1
+    os.environ["SOURCE_DATE_EPOCH"] = source_date()
     from flit_core import buildapi
 
     folder = Path(arguments[0]).resolve()
