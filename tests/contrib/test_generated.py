@@ -61,6 +61,25 @@ def option_names(verb: str) -> set[str]:
     return {name for action in actions if action.help != argparse.SUPPRESS for name in action.option_strings}
 
 
+@pytest.mark.parametrize("name", [MAN_PAGE, *FILES.values()])
+def test_what_pip_installs_is_that_of_the_code(share: Path, name: str) -> None:
+    """`pip install .` generates nothing. Releases of shtab write other scripts."""
+    stored = (ROOT / "data" / "share" / name).read_text()
+    if name == MAN_PAGE:
+        assert stored == (share / name).read_text(), "make generated"
+    for verb in VERBS:
+        assert all(option.lstrip("-") in stored.replace("\\-", "-") for option in option_names(verb)), verb
+
+
+def test_fish_offers_files_of_the_verb_that_may_be_left_out(share: Path, tmp_path: Path) -> None:
+    need("fish")
+    (tmp_path / "program").touch()
+    script = 'complete -c cfi2sframe -e; source $argv[1]; complete -C "cfi2sframe $argv[2] prog"'
+    for words in ("--in-place", "", "verify", "coverage --compare old"):
+        lines = run("fish", "--no-config", "-c", script, share / FILES["fish"], words, cwd=tmp_path).out.splitlines()
+        assert lines == ["program"], words
+
+
 def test_the_man_page(share: Path) -> None:
     need("man", "mandoc")
     lint = attempt("mandoc", "-T", "lint", "-W", "warning", share / MAN_PAGE).out.splitlines()
