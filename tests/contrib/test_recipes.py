@@ -6,10 +6,10 @@ import re
 import runpy
 import shlex
 import shutil
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -184,10 +184,10 @@ def check_executor(executor: Executor, folder: Path, out: pytest.CaptureFixture[
     for number, path in enumerate(paths):
         path.write_bytes(jobs.object_of(number) if number != 2 else jobs.TRUNCATED)
     recipe = runpy.run_path(str(CONTRIB / "dask" / "convert.py"))
-    assert recipe["convert_all"](executor, map(str, paths)) == 1
+    assert recipe["convert_all"](executor, map(os.path.relpath, paths)) == 1
     lines = sorted(out.readouterr().out.splitlines())
     assert [line for line in lines if line.endswith(": converted")] == [f"{paths[n]}: converted" for n in (0, 1, 3)]
-    assert "truncated: the ELF header needs 64 bytes, the file has 40" in lines[2]
+    assert lines[2] == f"{paths[2]}: truncated: the ELF header needs 64 bytes, the file has 40"
     assert [jobs.has_section(path.read_bytes()) for path in paths] == [True, True, False, True]
 
 
@@ -195,6 +195,18 @@ def test_executors_of_python(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     with ThreadPoolExecutor(2) as threads, ProcessPoolExecutor(2, get_context("spawn")) as processes:
         check_executor(threads, tmp_path, capsys)
         check_executor(processes, tmp_path, capsys)
+
+
+def test_a_worker_that_was_killed_is_told_with_its_file(capsys: pytest.CaptureFixture[str]) -> None:
+    class Killing(Executor):
+        def submit(self, *_: object, **__: object) -> Future[Any]:
+            future = Future[Any]()
+            future.set_exception(RuntimeError("4 workers died while running convert_file-4b8b"))
+            return future
+
+    recipe = runpy.run_path(str(CONTRIB / "dask" / "convert.py"))
+    assert recipe["convert_all"](Killing(), ["file"]) == 1
+    assert capsys.readouterr().out == f"{os.path.abspath('file')}: 4 workers died while running convert_file-4b8b\n"
 
 
 def test_dask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
