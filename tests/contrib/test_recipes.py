@@ -179,6 +179,43 @@ def test_the_commands_of_the_container(tmp_path: Path, programs: Path, sampler: 
         check_pair(sampler, root / "usr" / "bin" / "words", root / "usr" / "lib" / "words" / "libwords.so")
 
 
+@pytest.mark.slow
+def test_libtool(tmp_path: Path, programs: Path) -> None:
+    """It drops -B from LDFLAGS where it links a library, and keeps what configure was told; a check sees either."""
+    need("autoreconf", "libtoolize", "make", "gcc")
+    (tmp_path / "configure.ac").write_text(
+        "AC_INIT([w],[1])\nAM_INIT_AUTOMAKE([foreign])\nLT_INIT\nAC_PROG_CC\nAC_CONFIG_FILES([Makefile])\nAC_OUTPUT\n"
+    )
+    (tmp_path / "Makefile.am").write_text("lib_LTLIBRARIES = libw.la\nlibw_la_SOURCES = w.c\n")
+    (tmp_path / "w.c").write_text("int twice(int (*f)(int), int v) { return f(f(v)); }\n")
+    directory, env = wrapper_folder(programs, tmp_path / "sframe-ld"), environment(programs)
+    run("autoreconf", "-fi", cwd=tmp_path, env=env)
+    for number, (configure, make) in enumerate([([], [f"LDFLAGS=-B{directory}"]), ([f"CC=gcc -B{directory}"], [])]):
+        build, target = tmp_path / f"build{number}", tmp_path / f"target{number}"
+        build.mkdir()
+        run("../configure", *configure, cwd=build, env=env)
+        run("make", "install", *make, f"DESTDIR={target}", cwd=build, env=env)
+        (library,) = [path for path in target.rglob("libw.so.*") if not path.is_symlink()]
+        assert has_section(library) == bool(configure)
+        assert attempt("cfi2sframe", "--check", target, env=env).status == (not configure)
+
+
+def test_ccache(tmp_path: Path, programs: Path) -> None:
+    """Its key has neither the assembler that -B leads to nor its variables: the namespace has them."""
+    need("ccache", "gcc")
+    (tmp_path / "a.c").write_text("int f(int (*g)(int)) { return g(1) + 1; }\n")
+    env = {**environment(programs), "CCACHE_DIR": str(tmp_path / "cache")}
+    compile_it = ("ccache", "gcc", f"-B{tmp_path}/bin", "-O2", "-c", "a.c", "-o", "a.o")
+    run(*compile_it, cwd=tmp_path, env=env)
+    wrapper_folder(programs, tmp_path / "bin", "as")
+    run(*compile_it, cwd=tmp_path, env=env)
+    assert not has_section(tmp_path / "a.o")
+    for flags in ("--sframe-version 1", "--sframe-version 2", "--sframe-version 1"):
+        named = {**env, "CFI2SFRAME_FLAGS": flags, "CCACHE_NAMESPACE": f"cfi2sframe 1 {flags}"}
+        run(*compile_it, cwd=tmp_path, env=named)
+        assert f"Version: SFRAME_VERSION_{flags[-1]}" in run("cfi2sframe", "dump", "a.o", cwd=tmp_path, env=env).out
+
+
 def check_executor(executor: Executor, folder: Path, out: pytest.CaptureFixture[str]) -> None:
     paths = [folder / f"{number}.o" for number in range(4)]
     for number, path in enumerate(paths):
