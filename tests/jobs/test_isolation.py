@@ -84,8 +84,8 @@ def check_others(verb: str, names: list[str], out: str) -> None:
             with open(name, "rb") as file:
                 assert has_section(file.read()) == (name in good)
     elif verb == "check":
-        assert [line.split(": ")[0] for line in out.splitlines()] == names
         assert [line.split(": ")[0] for line in out.splitlines() if "would convert" in line] == good
+        assert len(out.splitlines()) == len(good)
     else:
         report = json.loads(out)
         assert [file["file"] for file in report["files"]] == good
@@ -97,8 +97,8 @@ def check_others(verb: str, names: list[str], out: str) -> None:
 def test_an_unexpected_error(tmp_path: Path, verb: str, jobs: str, position: int) -> None:
     names = fill(tmp_path, position)
     done = run(UNFORESEEN, *VERBS[verb], *names, "-j", jobs)
-    said = f"{names[position]}: {'refuse' if verb == 'check' else 'error'}: internal error: OverflowError: too large"
-    assert f"{said} at __main__:8; please report it\n" in done.stdout + done.stderr
+    said = f"{names[position]}: error: internal error: OverflowError: too large"
+    assert f"{said} at __main__:8; please report it\n" in done.stderr
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
     check_others(verb, names, done.stdout)
@@ -137,9 +137,8 @@ def test_memory_that_there_is_not(tmp_path: Path, verb: str, jobs: str) -> None:
         names = fill(tmp_path, 2)
         done = run(OUT_OF_MEMORY, *VERBS[verb], *names, "-j", jobs, memory_limit=memory_limit)
         assert done.returncode == 3
-        place = f"{names[2]}: refuse: " if verb == "check" else f"cfi2sframe: {names[2]}: error: "
-        said = done.stdout if verb == "check" else done.stderr
-        assert [line for line in said.splitlines() if line.startswith(place)] == [place + reason]
+        place = f"cfi2sframe: {names[2]}: error: "
+        assert [line for line in done.stderr.splitlines() if line.startswith(place)] == [place + reason]
         assert "internal error" not in done.stdout + done.stderr
         check_others(verb, names, done.stdout)
 
