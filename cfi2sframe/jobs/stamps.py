@@ -26,10 +26,12 @@ def request_of(job: Job, image: ElfImage) -> bytes:
 def up_to_date(job: Job, image: ElfImage) -> Outcome | None:
     """Return the outcome for a file that its stamp shows to be up to date; None where the conversion has to tell.
 
-    The stamp has no account, and `replaces` is for users who do not believe the file. `is_strict` and `fail_under` are
-    asked of the CFI, and a file without a section is not up to date, whatever its stamp says.
+    The stamp has no account, which a report of a tree does without, and `replaces` is for users who do not believe the
+    file. `is_strict` and `fail_under` are asked of the CFI, and a file without a section is not up to date, whatever
+    its stamp says.
     """
-    if job.replaces or job.is_raw or job.wants_account or job.is_strict or job.fail_under is not None:
+    wants_account = job.wants_account and not job.source.may_be_unfit
+    if job.replaces or job.is_raw or wants_account or job.is_strict or job.fail_under is not None:
         return None
     stamp = stamp_of(image.data, request_of(job, image)) if image.has_sframe else None
     if stamp is None:

@@ -2,6 +2,7 @@
 """A file that its stamp shows to be up to date: said at once, in the words of a comparison, and no more."""
 
 import hashlib
+import json
 import shutil
 import struct
 from collections.abc import Iterator
@@ -199,6 +200,22 @@ def test_reports_and_names_change_no_byte(tmp_path: Path) -> None:
         path.write_bytes(OBJECT)
         assert run("--in-place", path, *options).status == 0
         assert path.read_bytes() == (tmp_path / "file0").read_bytes()
+
+
+def test_a_report_of_a_tree_that_is_up_to_date_reads_no_code(tmp_path: Path) -> None:
+    """It has all but the accounts; one of a file that is named has its account, too."""
+    path, report = tmp_path / "tree" / "file.o", tmp_path / "report"
+    path.parent.mkdir()
+    path.write_bytes(object_with_gap())
+    lines = []
+    for name in (path.parent, path.parent, path):
+        assert run("--in-place", "--for", "ld", "--report", report, name).status == 0
+        lines.append(json.loads(report.read_text()))
+    first, second, named = lines
+    assert (first["status"], second["status"]) == ("converted", "unchanged")
+    assert first["account"] == named["account"] != second["account"] is None
+    same = ("file", "kind", "warnings", "section_size", "described_count", "left_out_count", "in_part_count")
+    assert [first[key] for key in same] == [second[key] for key in same]
 
 
 def test_a_forged_stamp_only_keeps_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
