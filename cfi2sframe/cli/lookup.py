@@ -27,7 +27,7 @@ from cfi2sframe.process.guard import limited
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.text import counted, printable
 from cfi2sframe.trace.space import ModuleFile
-from cfi2sframe.verification.lookup import Lookup
+from cfi2sframe.verification.lookup import InForce, Lookup
 
 _NUMBER: Final = re.compile(r"0x[0-9a-fA-F]{1,16}|[0-9]{1,20}")
 _ADDRESS: Final = re.compile(r"(?:0[xX])?[0-9a-fA-F]{1,16}")
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _lines() -> Iterator[str]:
     """Yield the first word of each line of standard input."""
-    return (words[0] for line in sys.stdin if (words := line.split()))
+    return (words[0].decode(errors="replace") for line in sys.stdin.buffer if (words := line.split()))
 
 
 class _Addresses:
@@ -124,61 +124,47 @@ class _Addresses:
         name, _, offset = word.rpartition("+")
         for base, distance in ((word, "0"), (name, offset)):
             if base in self._named and _NUMBER.fullmatch(distance):
-                return [vaddr + int(distance, 0) for vaddr in self._named[base]]
+                return [vaddr + int(distance, 16 if "x" in distance else 10) for vaddr in self._named[base]]
         origin = self._named.get(".text", {0: None}) if self._image.is_relocatable else {0: None}
         return [start + int(word, 16) for start in origin] if _ADDRESS.fullmatch(word) else []
 
     def at(self, word: str, vaddr: int) -> dict[str, Any]:
         """Return what is known of an address, as data."""
-        answer, image = self._lookup.at(vaddr), self._image
-        symbol, distance = self._module.symbol_at(vaddr) or ("", 0)
-        found = answer.found
-        section = claimed = None
-        if found is not None:
-            body, start = found.function.body, found.function.start_vaddr
-            section = {
-                "address": image.place(start).offset,
-                "size": found.function.size,
-                "start": None if found.row is None else found.row.start_delta,
-                "row": repr(found),
-                "fde_type": "flexible" if body.is_flexible else "default",
-                "pc_type": "mask" if body.is_pcmask else "inc",
-                "signal_frame": body.is_signal_frame,
-            }
-        if answer.claimed is not None:
-            source, (start, end), row_vaddr, text = answer.claimed
-            claimed = {
-                "source": source,
-                "address": image.place(start).offset,
-                "size": end - start,
-                "start": row_vaddr - start,
-                "row": text,
-            }
+        answer = self._lookup.at(vaddr)
+        symbol, distance = self._module.symbol_at(vaddr) or ("", None)
         return {
             "asked": word,
-            "place": image.place_text(vaddr),
+            "place": self._image.place_text(vaddr),
             "symbol": symbol,
             "function": readable_names([symbol]).get(symbol, symbol),
-            "offset": distance if symbol else None,
-            "section": section,
-            "cfi": claimed,
+            "offset": distance,
+            "section": self._data(answer.section),
+            "cfi": self._data(answer.cfi),
             "agrees": _AGREES.get(answer.verdict),
             "verdict": answer.verdict,
-            "difference": answer.detail,
+            "difference": answer.difference,
         }
+
+    def _data(self, found: InForce | None) -> dict[str, Any] | None:
+        if found is None:
+            return None
+        start, end = found.span
+        address, row_start = (
+            self._image.place(start).offset,
+            None if found.row_vaddr is None else found.row_vaddr - start,
+        )
+        return {"source": found.source, "address": address, "size": end - start, "start": row_start, "row": found.text}
 
 
 def _text(answer: dict[str, Any]) -> str:
     """Return an answer as lines: the place, what section and CFI have, and whether they agree."""
     function = f" {answer['function']}+0x{answer['offset']:x}" if answer["function"] else ""
     lines = [f"{answer['place']}{function}"]
-    for name, noun in (("section", "function"), ("cfi", "FDE")):
-        found = answer[name]
+    for found, noun in ((answer["section"], "function"), (answer["cfi"], "FDE")):
         if found is not None:
-            source = found.get("source", ".sframe")
-            what = noun if source != "PLT stub" else "stub"
+            what = "stub" if found["source"] == "PLT stub" else noun
             start = "no row" if found["start"] is None else f"row +0x{found['start']:x}"
             where = f"{what} at 0x{found['address']:x}, {counted(found['size'], 'byte')}, {start}"
-            lines.append(f"  {source:<12} {found['row']:<32} {where}")
-    lines.append(f"  {answer['verdict']}{': ' if answer['difference'] else ''}{answer['difference']}")
+            lines.append(f"  {found['source']:<12} {found['row']:<32} {where}")
+    lines.append(f"  {': '.join(filter(None, (answer['verdict'], answer['difference'])))}")
     return "".join(f"{printable(line)}\n" for line in lines)

@@ -12,16 +12,19 @@ from typing import Final, NamedTuple
 
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.report.coverage import Coverage, Missing, share
-from cfi2sframe.report.tables import Cell, Column, Report, Table
+from cfi2sframe.report.tables import Column, Report, Table, cells_of
 from cfi2sframe.text import counted
 
-#: How much of a function is missing, for each kind.
-_RANKS: Final = {"in part": 1}
-_ALL: Final = 2
-_COLUMNS: Final = (
-    *(Column("bytes", ","), Column("before"), Column("now"), Column("why"), Column("address"), Column("function")),
-    Column("file"),
-)
+#: Columns, and the field that each shows.
+_COLUMNS: Final = {
+    Column("bytes", ","): "size",
+    Column("before"): "before",
+    Column("now"): "now",
+    Column("why"): "message",
+    Column("address", "#x"): "address",
+    Column("function"): "function",
+    Column("file"): "file",
+}
 
 
 class Covered(NamedTuple):
@@ -50,11 +53,13 @@ class Lost(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A file of both builds, or of one (no account), and what has lost its rows."""
+    """A file of both builds, or of one: bytes of code, of these described, and what has lost its rows."""
 
     file: str
-    old: Coverage | None
-    new: Coverage | None
+    old_code_size: int
+    old_described_size: int
+    new_code_size: int
+    new_described_size: int
     lost: tuple[Lost, ...]
 
 
@@ -65,13 +70,13 @@ def changes_of(
     changes = []
     for name in sorted({**old, **new}):
         before, after = old.get(name), new.get(name)
-        lost: tuple[Lost, ...] = ()
-        if after is not None:
-            lost = tuple(_lost(name, before, after))
-        elif before is not None and name in without_cfi:
-            size = before.coverage.described_size
-            lost = (Lost(name, "", "", "described", "without CFI", without_cfi[name], 0, size),)
-        changes.append(Change(name, before and before.coverage, after and after.coverage, lost))
+        sizes = [
+            (each.coverage.code_size, each.coverage.described_size) if each else (0, 0) for each in (before, after)
+        ]
+        lost = () if after is None else tuple(_lost(name, before, after))
+        if after is None and name in without_cfi:
+            lost = (Lost(name, "", "", "described", "without CFI", without_cfi[name], 0, sizes[0][1]),)
+        changes.append(Change(name, *sizes[0], *sizes[1], lost))
     return tuple(changes)
 
 
@@ -108,65 +113,32 @@ def _by_name(
     for (symbol, *_), places in groupby(missing, lambda each: (each.symbol, each.section, each.function_address)):
         if symbol:
             named[symbol].append(list(places))
-        else:
-            for place in places:
-                unnamed[place.kind, place.message].append(place)
-    for functions in named.values():
-        functions.sort(key=_rank, reverse=True)
+            named[symbol].sort(key=_rank, reverse=True)
+            continue
+        for place in places:
+            unnamed[place.kind, place.message].append(place)
     return named, unnamed
 
 
 def _rank(places: Sequence[Missing]) -> int:
-    return _RANKS.get(places[0].kind, _ALL)
+    """Return how much of a function is missing."""
+    return 1 if places[0].kind == "in part" else 2
 
 
 def coverage_comparison(changes: Sequence[Change], *, top: int | None) -> Report:
     """Return the report of changes, which names the `top` largest losses."""
     lost = sorted((each for change in changes for each in change.lost), key=lambda each: -each.size)
-    columns = _COLUMNS if len(changes) > 1 else _COLUMNS[:-1]
-    rows: list[list[Cell]] = []
-    for each in lost[:top]:
-        cells: list[Cell] = [
-            each.size,
-            each.before,
-            each.now,
-            each.message,
-            f"0x{each.address:x}",
-            each.function,
-            each.file,
-        ]
-        rows.append(cells[: len(columns)])
+    columns = {column: name for column, name in _COLUMNS.items() if name != "file" or len(changes) > 1}
+    rows = [cells_of(each, columns) for each in lost[:top]]
     notes = [f"{len(lost) - len(rows):,} more not shown; use --top all."] if len(lost) > len(rows) else []
-    data = [
-        {
-            "file": change.file,
-            **_sizes("old", change.old),
-            **_sizes("new", change.new),
-            "lost": [{key: value for key, value in each._asdict().items() if key != "file"} for each in change.lost],
-        }
-        for change in changes
-    ]
-    tables = [Table("Newly without rows", columns, rows)] if rows else []
-    return Report(_headline(changes), tables, notes, {"schema": SCHEMA_VERSION, "files": data})
+    files = [{**change._asdict(), "lost": [each._asdict() for each in change.lost]} for change in changes]
+    tables = [Table("Newly without rows", list(columns), rows)] if rows else []
+    return Report(_headline(changes, lost), tables, notes, {"schema": SCHEMA_VERSION, "files": files})
 
 
-def _headline(changes: Sequence[Change]) -> str:
-    lost = [each for change in changes for each in change.lost]
-    named = sum(bool(each.symbol) for each in lost)
-    unnamed = sum(each.size for each in lost if not each.symbol)
-    what = [f"{counted(named, 'function')}"] if named else []
-    what += [f"{counted(unnamed, 'byte')} without a name"] if unnamed else []
-    before, now = (
-        share(sum(each.described_size for each in side), sum(each.code_size for each in side))
-        for side in (
-            [change.old for change in changes if change.old is not None],
-            [change.new for change in changes if change.new is not None],
-        )
-    )
-    found = f"newly without rows: {', '.join(what) or 'nothing'}"
-    return f"{found}; described: {before or 'no code'} before, {now or 'no code'} now"
-
-
-def _sizes(side: str, coverage: Coverage | None) -> dict[str, int]:
-    sizes = (0, 0) if coverage is None else (coverage.code_size, coverage.described_size)
-    return dict(zip((f"{side}_code_size", f"{side}_described_size"), sizes, strict=True))
+def _headline(changes: Sequence[Change], lost: Sequence[Lost]) -> str:
+    named, unnamed = sum(bool(each.symbol) for each in lost), sum(each.size for each in lost if not each.symbol)
+    what = [counted(named, "function")] * bool(named) + [f"{counted(unnamed, 'byte')} without a name"] * bool(unnamed)
+    sums = [sum(sizes) for sizes in zip(*(change[1:5] for change in changes), strict=True)]
+    before, now = share(sums[1], sums[0]) or "no code", share(sums[3], sums[2]) or "no code"
+    return f"newly without rows: {', '.join(what) or 'nothing'}; described: {before} before, {now} now"

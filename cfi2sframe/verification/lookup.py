@@ -23,29 +23,26 @@ Verdict = Literal["agree", "differ", "cannot be expressed", "only the section", 
 _UNCHANGED: Final = (NoRule.UNSPECIFIED, NoRule.SAME_VALUE)
 
 
-class ClaimedRow(NamedTuple):
-    """The row that has to be in force: of an FDE, over `span`, or of the instructions of a PLT stub.
+class InForce(NamedTuple):
+    """The row in force at an address, as text, and who has it, at virtual addresses.
 
-    `source` is the section of the FDE. `text` spells the rules as those of a section. Addresses are virtual ones.
+    `source` is a section, or "PLT stub": its instructions. `span` is the function, the FDE or the part of the stub, and
+    `row_vaddr` where the row starts: None where the function's rows start later.
     """
 
     source: str
     span: Span
-    row_vaddr: int
+    row_vaddr: int | None
     text: str
 
 
 class LookedUp(NamedTuple):
-    """What is in force at an address by the section (`found`) and by the CFI (`claimed`); None: they have nothing.
+    """What holds at an address by the section, and by the CFI (None: they have nothing), and how they differ."""
 
-    `detail` says how they differ.
-    """
-
-    vaddr: int
-    found: Found | None
-    claimed: ClaimedRow | None
+    section: InForce | None
+    cfi: InForce | None
     verdict: Verdict
-    detail: str = ""
+    difference: str = ""
 
 
 class Lookup:
@@ -64,29 +61,33 @@ class Lookup:
 
     def at(self, vaddr: int) -> LookedUp:
         """Return what holds at a virtual address; in an object, of the image's layout."""
-        found = None if self._section is None else self._section.find(vaddr)
+        found, ours = None if self._section is None else self._section.find(vaddr), None
+        if found is not None:
+            # The rows of a block repeat.
+            function, row = found.function, found.row
+            row_vaddr = None if row is None else function.start_vaddr + row.start_delta
+            ours = InForce(".sframe", Span(function.start_vaddr, function.end_vaddr), row_vaddr, repr(found))
         start, end, number = self._claimed.range_at(vaddr)
         claim = self._claims[number]
-        fde = None if claim.state else self._fde_at(vaddr, claim)
+        if claim.state is not None:
+            cfa, ra, fp = (None if rule is None else rule.text(self._image.arch) for rule in claim.state[:3])
+            theirs = InForce("PLT stub", Span(start, end), start, state_text(cfa, ra, fp, mangled_ra=False))
+            return LookedUp(ours, theirs, *self._verdict(claim, found))
+        fde = self._fde_at(vaddr, claim)
         # Functions may end before the padding after them.
-        if claim is NOTHING or (found is None and fde is not None and fde.end <= vaddr):
-            return LookedUp(vaddr, found, None, "neither" if found is None else "only the section")
-        if fde is None:
-            cfa, ra, fp = (None if rule is None else rule.text(self._image.arch) for rule in (claim.state or ())[:3])
-            claimed = ClaimedRow("PLT stub", Span(start, end), start, state_text(cfa, ra, fp, mangled_ra=False))
-        else:
-            claimed = self._row_of(fde, claim.rows[0][1], vaddr)
-        return LookedUp(vaddr, found, claimed, *self._verdict(claim, found))
+        if fde is None or claim is NOTHING or (found is None and fde.end <= vaddr):
+            return LookedUp(ours, None, "neither" if found is None else "only the section")
+        return LookedUp(ours, self._row_of(fde, claim.rows[0][1], vaddr), *self._verdict(claim, found))
 
     def _fde_at(self, vaddr: int, claim: Claim) -> Fde | None:
         """Return the FDE that a claim is of: where several overlap, the one that unwinders find."""
         number = bisect_right(self._fdes, vaddr, key=attrgetter("start")) - 1
         return next(iter(claim.fdes), self._fdes[number] if number >= 0 else None)
 
-    def _row_of(self, fde: Fde, row: RowState, vaddr: int) -> ClaimedRow:
+    def _row_of(self, fde: Fde, row: RowState, vaddr: int) -> InForce:
         table, arch = self._entries.program(fde.entry).table, self._image.arch
         start = fde.start + table.starts[bisect_right(table.starts, vaddr - fde.start) - 1]
-        return ClaimedRow(self._entries[fde.entry].section.name, Span(fde.start, fde.end), start, _text(row, arch))
+        return InForce(self._entries[fde.entry].section.name, Span(fde.start, fde.end), start, _text(row, arch))
 
     def _verdict(self, claim: Claim, found: Found | None) -> tuple[Verdict, str]:
         """Return whether a section's answer is what the CFI claims, and how they differ."""
