@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a run is, on a terminal: one line, redrawn each second; tqdm, if installed, adds a bar."""
+"""How far a run is: on a terminal one line, redrawn each second, to which tqdm, if installed, adds a bar.
+
+Elsewhere, a run over several files prints a line a minute, so that a log tells which file takes so long.
+"""
 
 import math
 import os
@@ -29,6 +32,8 @@ _VARIABLE: Final = "CFI2SFRAME_PROGRESS"
 #: Seconds until the line is drawn, and until it is drawn again.
 _FIRST_SECONDS: Final = 2.0
 _INTERVAL_SECONDS: Final = 1.0
+#: Seconds between two lines where there is no terminal.
+_LOG_SECONDS: Final = 60.0
 #: Columns of tqdm's bar, with what is around it.
 _BAR_WIDTH: Final = 14
 #: Return to the start of a terminal's line, and erase it.
@@ -47,7 +52,7 @@ class Files:
         self._left = dict(sizes)
         self._count = len(sizes)
         self._size = sum(sizes.values())
-        self._start = time.monotonic()
+        self._start = self._logged = time.monotonic()
         self._bar = _bar(self._size) if self._count > 1 else None
         self._is_drawn = False
 
@@ -66,6 +71,13 @@ class Files:
         else:
             # The interrupted code may hold the lock of sys.stderr.
             os.write(_STANDARD_ERROR, f"{_ERASE}{text[:width]}".encode("utf-8", "backslashreplace"))
+
+    def log(self) -> None:
+        """Print the line if a minute has passed since the last one. A signal handler calls this."""
+        if self._count > 1 and time.monotonic() - self._logged >= _LOG_SECONDS:
+            self._logged = time.monotonic()
+            line = f"{PROGRAM}: info: {printable(self.line())}\n"
+            os.write(_STANDARD_ERROR, line.encode("utf-8", "backslashreplace"))
 
     def clear(self) -> None:
         """Remove the line, to print something else."""
@@ -126,7 +138,7 @@ def watched(
 
 def _bar(size: int) -> Any:  # noqa: ANN401 - tqdm has no types
     """Return a bar that is drawn when its text is set; None without a terminal or tqdm."""
-    if not _is_shown():
+    if not (_is_wanted() and _has_terminal()):
         return None
     try:
         from tqdm import tqdm
@@ -137,9 +149,12 @@ def _bar(size: int) -> Any:  # noqa: ANN401 - tqdm has no types
     return tqdm(total=size, bar_format=f"{{desc}} |{{bar:{_BAR_WIDTH - 4}}}|", delay=math.inf, leave=False)
 
 
-def _is_shown() -> bool:
-    is_wanted = os.environ.get(_VARIABLE) != "never" and not MessageStyle.is_quiet
-    return is_wanted and sys.stderr.isatty() and not is_dumb()
+def _is_wanted() -> bool:
+    return os.environ.get(_VARIABLE) != "never" and not MessageStyle.is_quiet
+
+
+def _has_terminal() -> bool:
+    return sys.stderr.isatty() and not is_dumb()
 
 
 @contextmanager
@@ -147,8 +162,8 @@ def ticking() -> Iterator[None]:
     """Draw how far a run is that takes long."""
 
     def tick(_number: int, _frame: FrameType | None) -> None:
-        if Files.shown is not None and _is_shown():
-            Files.shown.draw()
+        if Files.shown is not None and _is_wanted():
+            (Files.shown.draw if _has_terminal() else Files.shown.log)()
 
     try:
         previous = signal.signal(signal.SIGALRM, tick)

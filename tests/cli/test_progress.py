@@ -107,14 +107,25 @@ def test_progress_can_be_switched_off(tmp_path: Path, variable: tuple[str, str])
     assert run_slowly(path, "-o", tmp_path / "out.o", variable=variable) == ["", ""]
 
 
-def test_what_is_no_terminal_gets_no_progress(tmp_path: Path) -> None:
-    path = tmp_path / "slow.o"
-    path.write_bytes(OBJECT)
+@pytest.mark.parametrize(
+    ("seconds", "count", "is_quiet"), [(60, 2, False), (0.1, 1, False), (0.1, 2, True), (0.1, 2, False)]
+)
+def test_a_log_tells_each_minute_how_far_a_run_over_files_is(
+    tmp_path: Path, seconds: float, count: int, *, is_quiet: bool
+) -> None:
+    for number in range(count):
+        (tmp_path / f"slow{number}.o").write_bytes(object_of(number))
+    script = SLOW.format(hides_tqdm=True).replace("run()", f"progress._LOG_SECONDS = {seconds}\nrun()")
     done = subprocess.run(
-        [sys.executable, "-P", "-c", SLOW.format(hides_tqdm=True), str(path), "-o", str(tmp_path / "out.o")],
+        [sys.executable, "-P", "-c", script, *(["-q"] if is_quiet else []), "--check", *sorted(tmp_path.iterdir())],
         env={**os.environ, "PYTHONPATH": str(ROOT), "CFI2SFRAME_PROGRESS": ""},
         capture_output=True,
+        text=True,
         check=False,
         timeout=60,
     )
-    assert (done.returncode, done.stderr) == (0, b"")
+    lines = re.findall(
+        r"^cfi2sframe: info: \d+ % of 2 files, \d+ s(?:, \d+ s left)?, processing slow\d.o$", done.stderr, re.MULTILINE
+    )
+    assert (len(lines) >= 2) == (seconds < 1 and count > 1 and not is_quiet), done.stderr
+    assert done.stderr.count("\n") == len(lines) + (count > 1 and not is_quiet)
