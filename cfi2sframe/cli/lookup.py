@@ -27,7 +27,7 @@ from cfi2sframe.process.guard import limited
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.text import counted, printable
 from cfi2sframe.trace.space import ModuleFile
-from cfi2sframe.verification.lookup import InForce, Lookup
+from cfi2sframe.verification.lookup import HeldRow, Lookup
 
 _NUMBER: Final = re.compile(r"0x[0-9a-fA-F]{1,16}|[0-9]{1,20}")
 _ADDRESS: Final = re.compile(r"(?:0[xX])?[0-9a-fA-F]{1,16}")
@@ -145,7 +145,7 @@ class _Addresses:
             "difference": answer.difference,
         }
 
-    def _data(self, found: InForce | None) -> dict[str, Any] | None:
+    def _data(self, found: HeldRow | None) -> dict[str, Any] | None:
         if found is None:
             return None
         start, end = found.span

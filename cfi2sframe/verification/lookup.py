@@ -23,7 +23,7 @@ Verdict = Literal["agree", "differ", "cannot be expressed", "only the section", 
 _UNCHANGED: Final = (NoRule.UNSPECIFIED, NoRule.SAME_VALUE)
 
 
-class InForce(NamedTuple):
+class HeldRow(NamedTuple):
     """The row in force at an address, as text, and who has it, at virtual addresses.
 
     `source` is a section, or "PLT stub": its instructions. `span` is the function, the FDE or the part of the stub, and
@@ -39,8 +39,8 @@ class InForce(NamedTuple):
 class LookedUp(NamedTuple):
     """What holds at an address by the section, and by the CFI (None: they have nothing), and how they differ."""
 
-    section: InForce | None
-    cfi: InForce | None
+    section: HeldRow | None
+    cfi: HeldRow | None
     verdict: Verdict
     difference: str = ""
 
@@ -66,12 +66,12 @@ class Lookup:
             # The rows of a block repeat.
             function, row = found.function, found.row
             row_vaddr = None if row is None else function.start_vaddr + row.start_delta
-            ours = InForce(".sframe", Span(function.start_vaddr, function.end_vaddr), row_vaddr, repr(found))
+            ours = HeldRow(".sframe", Span(function.start_vaddr, function.end_vaddr), row_vaddr, repr(found))
         start, end, number = self._claimed.range_at(vaddr)
         claim = self._claims[number]
         if claim.state is not None:
             cfa, ra, fp = (None if rule is None else rule.text(self._image.arch) for rule in claim.state[:3])
-            theirs = InForce("PLT stub", Span(start, end), start, state_text(cfa, ra, fp, mangled_ra=False))
+            theirs = HeldRow("PLT stub", Span(start, end), start, state_text(cfa, ra, fp, mangled_ra=False))
             return LookedUp(ours, theirs, *self._verdict(claim, found))
         fde = self._fde_at(vaddr, claim)
         # Functions may end before the padding after them.
@@ -84,10 +84,10 @@ class Lookup:
         number = bisect_right(self._fdes, vaddr, key=attrgetter("start")) - 1
         return next(iter(claim.fdes), self._fdes[number] if number >= 0 else None)
 
-    def _row_of(self, fde: Fde, row: RowState, vaddr: int) -> InForce:
+    def _row_of(self, fde: Fde, row: RowState, vaddr: int) -> HeldRow:
         table, arch = self._entries.program(fde.entry).table, self._image.arch
         start = fde.start + table.starts[bisect_right(table.starts, vaddr - fde.start) - 1]
-        return InForce(self._entries[fde.entry].section.name, Span(fde.start, fde.end), start, _text(row, arch))
+        return HeldRow(self._entries[fde.entry].section.name, Span(fde.start, fde.end), start, _text(row, arch))
 
     def _verdict(self, claim: Claim, found: Found | None) -> tuple[Verdict, str]:
         """Return whether a section's answer is what the CFI claims, and how they differ."""
