@@ -158,9 +158,10 @@ def test_names_are_escaped(verb: str, tmp_path: Path) -> None:
     path = tmp_path / ("a" + EVIL.replace("/", ""))
     path.write_bytes(object_file(AMD64, {section: (fde, push_fp(AMD64, 64))}, symbols=symbols))
     target = ["-o", str(tmp_path / "out")] if verb in ("convert", "remove") else []
+    target += [f"{section}+1", EVIL] if verb == "lookup" else []
     result = cli.run(verb, *(["--would-be"] if verb == "verify" else []), str(path), *target)
     shown = "\n".join(result.err) + result.out.decode("utf-8", "backslashreplace")
     assert shown or verb in ("convert", "verify", "remove")
     assert not [c for c in shown if c in "\x1b\x07\x9b\u202e"]
-    if verb in ("convert", "coverage"):
+    if verb in ("convert", "coverage", "lookup"):
         assert "\\x1b]0;owned" in shown, "the name is shown, escaped"
