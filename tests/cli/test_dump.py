@@ -91,6 +91,8 @@ def test_instructions_are_those_of_objdump_after_their_rows(function: str | None
     found = re.findall(r"^ *([0-9a-f]+):\t((?:[0-9a-f]{2} )+)", text, re.MULTILINE)
     assert found
     assert {vaddr: stored.strip() for vaddr, stored in found} == {vaddr: known[vaddr].strip() for vaddr, _ in found}
+    sizes = re.findall(r"size = (\d+) bytes", text)
+    assert sum(map(int, sizes)) == sum(len(stored.split()) for _, stored in found)
     plain = "".join(line for line in text.splitlines(keepends=True) if not re.match(r" *[0-9a-f]+:\t", line))
     assert plain == run("dump", path, *words).out.decode()
     section, printed = decode_existing(path), ""

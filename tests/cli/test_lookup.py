@@ -12,7 +12,7 @@ import pytest
 from cfi2sframe.abi import AMD64
 from tests.support.cli import PUSH, SECTION, run
 from tests.support.dwarf import cfi_asm as asm
-from tests.support.elf.samples import TEXT_VADDR, cie_of, linked_file, object_file, push_fp
+from tests.support.elf.samples import TEXT_VADDR, Code, cie_of, linked_file, object_file, push_fp
 from tests.support.needs import need
 
 
@@ -78,7 +78,9 @@ def test_each_address_is_judged_as_verify_judges_it(tmp_path: Path) -> None:
     section = SECTION._replace(functions=(wrong, PUSH._replace(start=TEXT_VADDR + 0xC0)))
     sframe = asm.Section(".sframe", section.assemble(), 0x6FFFFFF4, 2, section.vaddr, align=8)
     path = tmp_path / "file"
-    path.write_bytes(linked_file(AMD64, fdes, more=(sframe,)))
+    # NOPs after each function, over which the section's do not reach; then HLT.
+    code = Code(data=b"\x90" * 0xA0 + b"\xf4" * 0x60)
+    path.write_bytes(linked_file(AMD64, fdes, codes=(code,), more=(sframe,)))
     words = [f"{TEXT_VADDR + offset:x}" for offset in range(0x100)]
     verdicts = [each["verdict"] for each in looked_up(path, *words)]
     assert verdicts[:0x20] == ["agree"] * 4 + ["differ"] * 4 + ["agree"] * 24

@@ -205,3 +205,25 @@ def test_json_in_pieces_has_the_form_of_the_whole(function_count: int, row_count
     data = json.loads(text)
     assert len(text.splitlines()) == function_count + 2
     assert [len(each["rows"]) for each in data["functions"]] == [row_count] * function_count
+
+
+@pytest.mark.parametrize(
+    ("function", "lines"),
+    [
+        # Rows from 0, 4 and 8 on, the last of them also past the end.
+        (RawFunction(0x20000, 16, b"\0\3\x08\4\3\x10\x08\3\x08", 3), ["row", "0-4", "row", "4-8", "row", "8-10"]),
+        (RawFunction(0x20000, 16, b"\4\3\x10", 1), ["0-4", "row", "4-10"]),
+        (RawFunction(0x20000, 32, b"\0\3\x08\4\3\x10", 2, 1 << 4, 0, 16), ["row", "row", "0-20"]),
+        (RawFunction(0x20000, 16, b"", 0), ["0-10"]),
+    ],
+)
+def test_code_follows_the_row_that_is_in_force(function: RawFunction, lines: list[str]) -> None:
+    """Of a block that repeats, all rows come first."""
+    raw = RawSection((function,))
+
+    def code(start: int, end: int) -> list[str]:
+        return [f"{start - 0x20000:x}-{end - 0x20000:x}"] if start < end else []
+
+    found = list(dump_text(read_section(raw.assemble(), raw.vaddr), shown=Shown(code=code)))
+    after = found[next(number for number, line in enumerate(found) if "STARTPC" in line) + 1 :]
+    assert ["row" if line.startswith("    0") else line for line in after if line] == lines
