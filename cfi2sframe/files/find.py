@@ -80,9 +80,6 @@ def _files_at(
             identity = (status.st_dev, status.st_ino)
             # A pipe can be read only once.
             source = source._replace(size=status.st_size, is_stream=not stat.S_ISREG(status.st_mode))
-            # It would be waited for. What a shell substitutes for a process has no name in the file system.
-            if stat.S_ISFIFO(status.st_mode) and os.path.lexists(source.targets[0]):
-                source = source._replace(fault="a FIFO: redirect standard input from it (-)")
             is_archive = with_archives and not source.is_stream and _is_archive(_start_of(path))
             source = source._replace(is_archive=is_archive)
         except OSError as error:

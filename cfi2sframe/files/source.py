@@ -2,6 +2,7 @@
 """A file of a run, in a module of its own: who converts a single file loads no walk over directories."""
 
 import os
+import stat
 from typing import Final, NamedTuple
 
 #: The path that stands for standard input; a file of this name is `./-`.
@@ -37,7 +38,13 @@ class Source(NamedTuple):
 
 
 def named_source(path: str) -> Source:
-    """Return a file that a user has named, unseen; links are resolved here, once."""
+    """Return a file that a user has named, unread; links are resolved here, once. A FIFO, which may not end, fails."""
     if path == STANDARD_INPUT:
         return Source(path, "<stdin>", is_stream=True)
-    return Source(path, path, targets=(os.path.realpath(path),))
+    target = os.path.realpath(path)
+    try:
+        # What a shell substitutes for a process has no name in the file system.
+        is_fifo = stat.S_ISFIFO(os.stat(target).st_mode)
+    except OSError:
+        is_fifo = False
+    return Source(path, path, targets=(target,), fault="a FIFO: redirect standard input from it (-)" if is_fifo else "")
