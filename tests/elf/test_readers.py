@@ -197,9 +197,9 @@ def test_all_options(compiler: str, read: int, tmp_path: Path) -> None:
     linkers = {"s390x": ("",), "aarch64": ("", "lld")}.get(machine, ("", "gold", "lld", "mold"))
     models = [("-DMODEL",), *((f"-mcmodel={model}",) for model in MODELS.get(machine, ("medium", "large")))]
     modes = [PIE, ("-fPIC", "-pie"), FIXED, STATIC, ("-fPIE", "-static-pie")]
-    for level, model, mode, linker in product(("-O0", "-O1", "-O2", "-O3", "-Os"), models, modes, linkers):
+    for level, model, mode, linker in product(("-O0", "-O2", "-Os"), models, modes, linkers):
         options = (level, *model, *mode, "-DFIRST=1", *([f"-fuse-ld={linker}"] if linker else []))
         if build(compiler, program, read, *options) == Result(0, TEXT, ""):
             count += 1
             assert is_read(program), options
-    assert count > len(modes) * 2
+    assert count > len(modes)

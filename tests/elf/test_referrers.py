@@ -220,8 +220,7 @@ def test_places_with_readers_of_their_own(kind: int, name: str, tag: int, *, is_
     dynamic = Section(".dynamic", struct.pack("<QQ", tag, table.addr), flags=DATA, addr=TEXT_VADDR + 0x20)
     segments = [Segment(kind, c.PF_R, (".table",)), Segment(c.PT_DYNAMIC, c.PF_R, (".dynamic",))]
     data = bytearray(file_of(AMD64, b"\x90", kind=c.ET_EXEC, more=[table, dynamic], segments=segments))
-    # The entry point, in the file header.
-    struct.pack_into("<Q", data, 24, READ_VADDR)
+    struct.pack_into("<Q", data, 24, READ_VADDR)  # e_entry
     assert referrers(load(bytes(data)), SPANS) == [Referrer(table.addr + 8, READ_VADDR)] * is_found
 
 

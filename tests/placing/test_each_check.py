@@ -47,6 +47,7 @@ from tests.support.placing.planted import (
     leads_to_old,
     moved,
     moved_table,
+    needs,
     new_load,
     other_header,
     overwrites,
@@ -89,6 +90,7 @@ FAULTS: Final = [
     Fault("PT_PHDR is missing", slack, full(fields(c.PT_PHDR, align=8))),
     Fault("PT_PHDR is missing", slack, full(fields(c.PT_PHDR, paddr=8))),
     Fault("PT_PHDR is missing", slack, full(retype(c.PT_PHDR, 0))),
+    *(Fault("PT_NOTE is missing", slack, both(needs(level))) for level in (2, 3, 4)),
     Fault("PT_INTERP is missing", headerless, full(fields(c.PT_INTERP, paddr=8))),
     Fault("PT_INTERP is missing", headerless, full(fields(c.PT_INTERP, flags=2))),
     Fault("PT_INTERP is missing", headerless, full(fields(c.PT_INTERP, memsz=1))),
@@ -233,6 +235,7 @@ ALLOWED: Final[list[tuple[Callable[[], Pair], Callable[[Pair], object]]]] = [
             fields(c.PT_LOAD, 3, align=-0x1000),
         ),
     ),
+    (slack, both(needs(1))),
     (headerless, leads_to_old(DT_OTHER)),
     (headerless, leads_to_old(0x60000010)),
     # Sizes and PF_X of PT_PHDR, which nobody reads

@@ -245,6 +245,17 @@ def remapped(pair: Pair) -> None:
         pair.full.put(new + field, 0x800)
 
 
+def needs(level: int) -> Callable[[File], None]:
+    """Return the fault of a property that asks for a processor, which glibc reads of a PT_NOTE alone."""
+
+    def plant(file: File) -> None:
+        start = file.get(file.segment(c.PT_GNU_PROPERTY) + P_OFFSET)
+        file.put(start + 16, 0xC0008002, "<I")
+        file.put(start + 24, level, "<I")
+
+    return plant
+
+
 def another_section(file: File) -> None:
     """The table of section headers, which ends the file, has one more."""
     file.extend(file[file.section(".comment") :][:64])
