@@ -27,7 +27,7 @@ _IMMEDIATE_SIZES: Final = (0, 1, 2, 4)
 #: The bytes of its largest instruction, and those that are decoded before a place. After them one way is left nearly
 #: always, wherever the first instruction starts.
 _LARGEST: Final = 15
-_LEAD: Final = 64
+_LEAD: Final = 128
 #: The most bytes from the start of a function on: each of many places may need them.
 _MOST_DECODED: Final = 1 << 14
 
@@ -55,13 +55,13 @@ class Amd64Code:
     """Code of AMD64 around a number in its bytes.
 
     Instructions are decoded from the start of the function on that has an FDE. One that is not known may have any size
-    and any operand. Without an FDE, decoding starts at any byte some way before. `drops_ways`: of these ways, those
-    that meet such an instruction are wrong, unless all do.
+    and any operand. Without an FDE, decoding starts at any byte some way before. `rare`: what looks like an operand among
+    data is one.
     """
 
-    def __init__(self, image: ElfImage, *, drops_ways: bool) -> None:
+    def __init__(self, image: ElfImage, *, rare: bool) -> None:
         self.image = image
-        self.drops_ways = drops_ways
+        self.rare = rare
 
     def operands(self, data: bytes, vaddr: int, span: Span) -> Iterator[tuple[int, int]]:
         """Yield distances from the end of an instruction: their places, and where they lead."""
@@ -85,7 +85,7 @@ class Amd64Code:
         `InputError` where capstone cannot be loaded.
         """
         if self.image.code_range_of(place) is None:
-            if not self.drops_ways:
+            if self.rare:
                 yield None
             return
         load = next(load for load in self.image.loads if load.vaddr <= place < load.vaddr + load.file_size)
@@ -95,7 +95,7 @@ class Amd64Code:
         first = max(place - _LEAD, load.vaddr) if known is None else known
         data = self.image.bytes_at(first, min(place + _LARGEST, load.vaddr + load.file_size) - first) or b""
         possible = set(range(first, first + _LARGEST)) if known is None else {first}
-        is_known, seen = known is not None or not self.drops_ways, set[int]()
+        seen = set[int]()
         while possible and (start := min(possible)) <= place:
             possible.remove(start)
             seen.add(start)
@@ -106,9 +106,8 @@ class Amd64Code:
                 possible.add(start + decoded[1])
             elif decoded is not None:
                 yield start + decoded[1], re.search(pattern, decoded[3]) is not None
-            elif is_known or not possible:
-                # No way that begins here can be dropped, and none of the others: one of them may be the right one.
-                is_known = True
+            elif known is not None or not possible or start >= place - _LEAD // 2:
+                # Of the first ways of unknown code, most are wrong, and end soon. No other way can be dropped.
                 possible.update(set(range(start + 1, start + 1 + _LARGEST)) - seen)
                 if start + _LARGEST > place:
                     yield None

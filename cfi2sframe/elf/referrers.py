@@ -127,7 +127,7 @@ class _Finder:
         self.image = image
         self.wanted = wanted
         self.rare = rare
-        self.amd64 = Amd64Code(image, drops_ways=not rare)
+        self.amd64 = Amd64Code(image, rare=rare)
         self.order = image.byte_order
         self.is_fixed = image.header.type == c.ET_EXEC
         #: Where @GOTOFF counts from: `_GLOBAL_OFFSET_TABLE_`, in one of these sections.

@@ -19,7 +19,9 @@ def is_found(code: bytes) -> bool:
     return bool(referrers(load(file_of(AMD64, code + b"\x90" * 20, kind=c.ET_EXEC)), SPANS))
 
 
-@pytest.mark.parametrize("before", [b"\x55" * 80, bytes.fromhex("554889e531c04883ec107405ffd0") * 9])
+@pytest.mark.parametrize(
+    "before", [b"\x55" * 140, bytes.fromhex("b806060606") * 30, bytes.fromhex("554889e531c04883ec107405ffd0") * 12]
+)
 def test_a_number_that_is_no_operand(before: bytes) -> None:
     """Large programs have such by chance: a distance, the half of an immediate, the bytes of two instructions."""
     number = struct.pack("<I", READ_VADDR)
@@ -55,7 +57,7 @@ def test_code_in_a_section_of_data(flags: int, shift: int) -> None:
     """Segments say what can run, and flags of sections do not: what they call data may be either."""
     number = struct.pack("<I", READ_VADDR)
     for opcode, is_operand in ((b"\xbf", True), (b"\x8b\x05", False)):
-        code = b"\x90" * (80 + shift) + opcode + number + b"\x90" * 20
+        code = b"\x90" * (140 + shift) + opcode + number + b"\x90" * 20
         more = [Section(".code", code, flags=flags, addr=TEXT_VADDR + 16)]
         found = referrers(load(file_of(AMD64, b"\x90", kind=c.ET_EXEC, more=more)), SPANS)
         assert bool(found) == (is_operand or flags != CODE)
