@@ -26,7 +26,7 @@ from cfi2sframe.process.demangle import readable_names
 from cfi2sframe.process.guard import limited
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.text import counted, printable
-from cfi2sframe.trace.space import ModuleFile
+from cfi2sframe.trace.store import ModuleFile
 from cfi2sframe.verification.lookup import HeldRow, Lookup
 
 _NUMBER: Final = re.compile(r"0x[0-9a-fA-F]{1,16}|[0-9]{1,20}")

@@ -55,8 +55,8 @@ class Amd64Code:
     """Code of AMD64 around a number in its bytes.
 
     Instructions are decoded from the start of the function on that has an FDE. One that is not known may have any size
-    and any operand. Without an FDE, decoding starts at any byte some way before. `rare`: what looks like an operand among
-    data is one.
+    and any operand. Without an FDE, decoding starts at any byte some way before. `rare`: what looks like an operand
+    among data is one.
     """
 
     def __init__(self, image: ElfImage, *, rare: bool) -> None:

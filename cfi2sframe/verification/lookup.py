@@ -15,7 +15,8 @@ from cfi2sframe.sframe.model import Found, Section, state_text
 from cfi2sframe.verification.code import stub_rows
 from cfi2sframe.verification.expressible import row_for
 from cfi2sframe.verification.row_difference import attribute_difference, row_difference
-from cfi2sframe.verification.truth import NOTHING, Claim, Fde, fdes_with_code, truth_column
+from cfi2sframe.verification.section_column import FoundState
+from cfi2sframe.verification.truth import NOTHING, UNJUDGED, Claim, Fde, Numbers, fdes_with_code, truth_column
 from cfi2sframe.verification.verify import padding_after
 
 Verdict = Literal["agree", "differ", "cannot be expressed", "only the section", "only the CFI", "neither"]
@@ -57,7 +58,9 @@ class Lookup:
         spans = [(fde.start, fde.end) for fde in self._fdes]
         stubs = [] if image.is_relocatable else stub_rows(image, known, spans)
         padding = padding_after(self._fdes, image)
-        self._claimed, self._claims = truth_column(self._entries, self._fdes, padding, stubs, image.arch)
+        # No answer is known: each claim has a number of its own.
+        self._numbers = Numbers(lambda _claim: None)
+        self._claimed = truth_column(self._entries, self._fdes, padding, stubs, self._numbers, image.arch)
 
     def at(self, vaddr: int) -> LookedUp:
         """Return what holds at a virtual address; in an object, of the image's layout."""
@@ -68,14 +71,14 @@ class Lookup:
             row_vaddr = None if row is None else function.start_vaddr + row.start_delta
             ours = HeldRow(".sframe", Span(function.start_vaddr, function.end_vaddr), row_vaddr, repr(found))
         start, end, number = self._claimed.range_at(vaddr)
-        claim = self._claims[number]
+        claim = self._numbers.claims[number]
         if claim.state is not None:
             cfa, ra, fp = (None if rule is None else rule.text(self._image.arch) for rule in claim.state[:3])
             theirs = HeldRow("PLT stub", Span(start, end), start, state_text(cfa, ra, fp, mangled_ra=False))
             return LookedUp(ours, theirs, *self._verdict(claim, found))
         fde = self._fde_at(vaddr, claim)
         # Functions may end before the padding after them.
-        if fde is None or claim is NOTHING or (found is None and fde.end <= vaddr):
+        if fde is None or claim in (NOTHING, UNJUDGED) or (found is None and fde.end <= vaddr):
             return LookedUp(ours, None, "neither" if found is None else "only the section")
         return LookedUp(ours, self._row_of(fde, claim.rows[0][1], vaddr), *self._verdict(claim, found))
 
@@ -100,10 +103,11 @@ class Lookup:
         state = found.state
         if claim.state is not None:
             return ("agree", "") if state == claim.state else ("differ", "the instructions of the stub say otherwise")
-        signs_ra, attributes = state is not None and state.mangled_ra, found.function.body.attributes
+        body = found.function.body
+        answer = FoundState.of(state, is_signal_frame=body.is_signal_frame, uses_b_key=body.uses_b_key)
         for differences in (
             [row_difference(row, state, arch) for _, row in claim.rows],
-            [attribute_difference(cie, attributes, section.version, signs_ra=signs_ra) for cie, _ in claim.rows],
+            [attribute_difference(cie, answer, section.version) for cie, _ in claim.rows],
         ):
             # Of several FDEs, any may be the truth.
             if None not in differences:

@@ -51,7 +51,7 @@ function _shtab_cfi2sframe_using
 end
 
 set -g _shtab_cfi2sframe_commands convert remove dump lookup verify audit coverage size trace
-set -g _shtab_cfi2sframe_opts_with_value --color --compare --debug-file --errata --exclude --executable --fail-over --fail-under --files-from --for --format --from --function --jobs --output --pid --report --section-address --sframe-version --sort --sysroot --thread --top -O -j -o
+set -g _shtab_cfi2sframe_opts_with_value --color --compare --debug-file --errata --exclude --executable --fail-over --fail-under --files-from --for --format --from --function --jobs --output --pid --report --samples --section-address --sframe-version --sort --sysroot --thread --time --top -O -j -o
 
 complete -c cfi2sframe -e
 complete -c cfi2sframe -f
@@ -122,7 +122,7 @@ complete -c cfi2sframe -n '_shtab_cfi2sframe_using remove' -s v -l verbose -d 'p
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using remove; and test $_shtab_cfi2sframe_npos -ge 0' -ka "(__fish_complete_path (commandline -ct))" -d 'ELF file'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using; and test $_shtab_cfi2sframe_npos -eq 0' -a dump -d 'Print the .sframe section of each ELF file, or the raw bytes of a section, in the form of readelf --sframe. Any version, either byte order. FP and RA: u unchanged, f at the ABI'"'"'s fixed offset, c+N saved at CFA+N, (base+N) loaded from there; [s] after RA: signed.'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using dump' -s h -l help -d 'show this help message and exit'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using dump' -s q -l quiet -d 'print errors only'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using dump' -s q -l quiet -d 'print no warnings'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using dump' -l color -xka "auto always never" -d 'color messages'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using dump' -l exclude -x -d 'skip files and directories by name, or by path if GLOB has a slash'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using dump' -l files-from -xka "(__fish_complete_path (commandline -ct))" -d 'also process the files in LIST, NUL-terminated'
@@ -218,16 +218,19 @@ complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l top -x -d 'list N li
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using size; and test $_shtab_cfi2sframe_npos -ge 0' -ka "(__fish_complete_path (commandline -ct))" -d 'ELF file or directory'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using; and test $_shtab_cfi2sframe_npos -eq 0' -a trace -d 'Print the stacks of a core file, or of a live process, unwound by SFrame rows: those of each mapped file'"'"'s .sframe section, or, if it has none, of its CFI converted in memory. A process is stopped only while its registers and stacks are copied.'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -s h -l help -d 'show this help message and exit'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -s q -l quiet -d 'print errors only'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -s q -l quiet -d 'print no warnings'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l color -xka "auto always never" -d 'color messages'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l pid -x -d 'trace a live process instead'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l executable -xka "(__fish_complete_path (commandline -ct))" -d 'program that dumped CORE, if it is not at its own path'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l sysroot -x -d 'directory below which the mapped files are'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l thread -x -d 'id of a thread, or all'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l samples -x -d 'of a recording, only samples by number, from 1 on'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l time -x -d 'of a recording, only samples by perf'"'"'s time in seconds'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l only-sections -d 'convert no CFI'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l sframe-version -xka "1 2 3" -d 'SFrame version'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l from -xka "code" -d code
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l debug-file -xka "(__fish_complete_path (commandline -ct))" -d 'separate debug file, or a directory like /usr/lib/debug'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the file to write'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l format -xka "text json" -d 'text or json'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace; and test $_shtab_cfi2sframe_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'the core file'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l format -xka "text json folded perf" -d 'text, json, folded or perf'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace; and test $_shtab_cfi2sframe_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'core file, or recording of perf'
 complete -c cfi2sframe -n _shtab_cfi2sframe_using -ka '(__fish_complete_path (commandline -ct))'
