@@ -84,7 +84,7 @@ ADD: Final = 0x91000063 | READ_VADDR << 10
         ((0x8B030084,), True),  # add x4, x4, x3
         ((0x8B040063,), True),  # add x3, x3, x4
         ((0xD61F0060,), True),  # br x3
-        ((0x14000003, 0x91000063 | 0x900 << 10), True),  # b
+        ((0x14000004, 0x91000063 | 0x900 << 10), True),  # b
         ((0x91400063, ADD), True),  # add x3, x3, 0, lsl 12
         ((0xB9400063 | 0x240 << 10,), False),  # ldr w3, [x3, 0x900]
         ((0xB9400063 | (READ_VADDR + 8) // 4 << 10,), True),
