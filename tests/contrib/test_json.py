@@ -173,8 +173,12 @@ def test_traces() -> None:
             process.kill()
     if "permit" in " ".join(result.err):
         pytest.skip(result.err[-1])
-    core = {"schema": SCHEMA_VERSION, "file": "core", "machine": "AMD64", "threads": []}
+    death = {"signal": 11, "code": 1, "address": 0, "thread_id": 1, "command": "program"}
+    core = {"schema": SCHEMA_VERSION, "file": "core", "machine": "AMD64", "threads": [], "warning": "", "death": death}
     check("trace", json.loads(result.out), core)
+    recording = ROOT / "testdata" / "perf"
+    result = run("trace", recording / "program.data", "--sysroot", recording / "root", "--format", "json")
+    check("trace-recording", json.loads(result.out))
 
 
 @pytest.mark.parametrize("kind", [each["$ref"].removeprefix("#/$defs/") for each in SCHEMA["anyOf"]])
