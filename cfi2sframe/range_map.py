@@ -21,6 +21,8 @@ S = TypeVar("S")
 T = TypeVar("T")
 #: Past the last address.
 ADDRESS_END: Final = 1 << 64
+#: The bits of an address: sums wrap around.
+ADDRESS_MASK: Final = ADDRESS_END - 1
 
 
 class Span(NamedTuple):

@@ -256,14 +256,11 @@ def _eh_frame_by_header(image: ElfImage) -> CfiSection | None:
     if header is None:
         return None
     start, last = header.frame_vaddr, max((fde for _, fde in header.table), default=0)
-    for segment in image.segments:
-        end = segment.vaddr + segment.file_size
-        if segment.type == c.PT_LOAD and segment.vaddr <= start < end:
-            # Without start files there may be no terminator. Gold and mold place the header after the frames.
-            end = min(end, header.vaddr) if header.vaddr > start else end
-            body = image.bytes_at(start, end - start)
-            if body is None:
-                break
-            must_find = max(last - start, 0)
-            return CfiSection(".eh_frame", "eh_frame", body, start, {}, frozenset(), None, must_find)
-    raise ElfError("PT_GNU_EH_FRAME points to an .eh_frame outside the file's segments")
+    load = image.segment_map.load_of(start)
+    end = load.stored_vaddrs.end if load else start
+    # Without start files there may be no terminator. Gold and mold place the header after the frames.
+    end = min(end, header.vaddr) if header.vaddr > start else end
+    body = image.bytes_at(start, end - start)
+    if not body:
+        raise ElfError("PT_GNU_EH_FRAME points to an .eh_frame outside the file's segments")
+    return CfiSection(".eh_frame", "eh_frame", body, start, {}, frozenset(), None, max(last - start, 0))

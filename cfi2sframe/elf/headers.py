@@ -179,13 +179,18 @@ class ProgramHeader(NamedTuple):
         """The file offsets of the segment's contents."""
         return Span(self.file_offset, self.file_offset + self.file_size)
 
-    def holds(self, vaddr: int, file_offset: int, size: int) -> bool:
-        """Whether this segment maps the `size` bytes at a file offset to a virtual address."""
-        return (
-            self.vaddr <= vaddr
-            and vaddr + size <= self.vaddr + self.file_size
-            and vaddr - self.vaddr == file_offset - self.file_offset
-        )
+    @property
+    def stored_vaddrs(self) -> Span:
+        """The addresses of the segment's contents; those after them, up to `end_vaddr`, hold zeros."""
+        return Span(self.vaddr, self.vaddr + self.file_size)
+
+    def vaddr_of(self, file_offset: int) -> int:
+        """Return the address of a file offset, by the segment's distance of the two; the segment need not hold it."""
+        return file_offset - self.file_offset + self.vaddr
+
+    def offset_of(self, vaddr: int) -> int:
+        """Return the file offset of an address, as `vaddr_of` does the reverse."""
+        return vaddr - self.vaddr + self.file_offset
 
     def pack(self, byte_order: ByteOrder) -> bytes:
         """Return the 56 bytes of the header."""

@@ -28,6 +28,7 @@ from cfi2sframe.elf.headers import (
     parse_headers,
 )
 from cfi2sframe.elf.sections import CodeRange, assigned_vaddrs, code_ranges
+from cfi2sframe.elf.segments import SegmentMap
 from cfi2sframe.errors import ElfError, ForeignError
 from cfi2sframe.text import shown_name
 
@@ -85,11 +86,8 @@ class ElfImage:
         self.headers: Headers = parse_headers(data, self.header)
         # Segments and sections are in the order of their tables.
         self.segments: tuple[ProgramHeader, ...] = self.headers.segments
-        #: The PT_LOAD entries, in address order.
-        self.loads = tuple(sorted((p for p in self.segments if p.type == c.PT_LOAD), key=lambda p: p.vaddr))
-        self._load_starts = [p.vaddr for p in self.loads]
-        self._code_loads = [p for p in self.loads if p.flags & c.PF_X]
-        self._code_load_starts = [p.vaddr for p in self._code_loads]
+        self.segment_map = SegmentMap(self.segments)
+        self._code_map = SegmentMap(p for p in self.segments if p.flags & c.PF_X)
         self.sections: tuple[ElfSection, ...] = self._read_sections()
         loaded = (s for s in self.sections if s.flags & c.SHF_ALLOC and s.size and s.vaddr)
         self._by_vaddr = sorted(loaded, key=lambda s: s.vaddr)
@@ -118,6 +116,11 @@ class ElfImage:
             return sections
         vaddrs = assigned_vaddrs(sections)
         return tuple(section._replace(vaddr=vaddrs[section.index]) for section in sections)
+
+    @property
+    def loads(self) -> tuple[ProgramHeader, ...]:
+        """The PT_LOAD entries, in address order."""
+        return self.segment_map.loads
 
     # Bytes
 
@@ -150,14 +153,9 @@ class ElfImage:
 
     def bytes_at(self, vaddr: int, size: int) -> bytes | None:
         """Return `size` bytes of a linked file at a virtual address; None when no PT_LOAD has them all in the file."""
-        index = bisect_right(self._load_starts, vaddr) - 1
-        if index < 0:
-            return None
-        segment = self.loads[index]
-        if vaddr + size > segment.vaddr + segment.file_size:
-            return None
-        data = self._file_bytes(segment.file_offset + vaddr - segment.vaddr, size)
-        return data if len(data) == size else None
+        offset = self.segment_map.offset_of(vaddr, size)
+        data = None if offset is None else self._file_bytes(offset, size)
+        return data if data is not None and len(data) == size else None
 
     def code_bytes(self, code: CodeRange, start_vaddr: int, end_vaddr: int) -> bytes:
         """Return the bytes of addresses in a code range, of an object, too; fewer where the file does not have them."""
@@ -227,8 +225,8 @@ class ElfImage:
 
     def _code_segment_end(self, vaddr: int) -> int:
         """Return the end of the last executable segment that starts at or before an address; 0 in objects."""
-        index = bisect_right(self._code_load_starts, vaddr) - 1
-        return self._code_loads[index].end_vaddr if index >= 0 and not self.is_relocatable else 0
+        load = self._code_map.last_from(vaddr)
+        return 0 if load is None or self.is_relocatable else load.end_vaddr
 
     def not_code(self, starts: Iterable[int], ends: Iterable[int]) -> list[int]:
         """Return the numbers of the ranges that do not start in code, or end past it."""

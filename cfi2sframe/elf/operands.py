@@ -84,16 +84,16 @@ class Amd64Code:
         None where one that is not known may be there: among data, the bytes before an instruction mislead. Raises
         `InputError` where capstone cannot be loaded.
         """
-        if self.image.code_range_of(place) is None:
+        load = self.image.segment_map.load_of(place)
+        if load is None or self.image.code_range_of(place) is None:
             if self.rare:
                 yield None
             return
-        load = next(load for load in self.image.loads if load.vaddr <= place < load.vaddr + load.file_size)
         number = bisect_right(self._starts, place) - 1
         nearest = max(load.vaddr, place - _MOST_DECODED)
         known = self._starts[number] if number >= 0 and self._starts[number] >= nearest else None
         first = max(place - _LEAD, load.vaddr) if known is None else known
-        data = self.image.bytes_at(first, min(place + _LARGEST, load.vaddr + load.file_size) - first) or b""
+        data = self.image.bytes_at(first, min(place + _LARGEST, load.stored_vaddrs.end) - first) or b""
         possible = set(range(first, first + _LARGEST)) if known is None else {first}
         seen = set[int]()
         while possible and (start := min(possible)) <= place:

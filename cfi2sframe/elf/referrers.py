@@ -34,7 +34,7 @@ from cfi2sframe.elf.headers import FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE, SECTIO
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.operands import Amd64Code, aarch64_operands, distances, s390x_operands
 from cfi2sframe.elf.references import dynamic_entries, dynamic_tables, has_packed_relocations, packed_words, words_of
-from cfi2sframe.range_map import Span, common, touches, united, without
+from cfi2sframe.range_map import Span, touches, united, without
 
 #: An array is also read from its end, or by an index that starts at 1 (LLVM at -O1, GCC at -Os): the bytes before what
 #: is asked for that count, and those after it.
@@ -138,7 +138,7 @@ class _Finder:
         """Yield what is found, but for what is in the addresses `apart`."""
         apart = [*apart, *self._read_otherwise()]
         for load in self.image.loads:
-            for start, end in without([Span(load.vaddr, load.vaddr + load.file_size)], apart):
+            for start, end in without([load.stored_vaddrs], apart):
                 for vaddr in range(start, end, _PIECE_SIZE):
                     data = self.image.bytes_at(vaddr, min(_PIECE_SIZE + _OVERLAP, end - vaddr)) or b""
                     yield from self._data(data, vaddr)
@@ -164,10 +164,7 @@ class _Finder:
             _span(header.program_headers_offset, PROGRAM_HEADER_SIZE * header.program_header_count),
             _span(header.section_headers_offset, SECTION_HEADER_SIZE * header.section_header_count),
         )
-        for load in self.image.loads:
-            bias = load.vaddr - load.file_offset
-            found += [Span(start + bias, end + bias) for start, end in common(headers, [load.file_span])]
-        return found
+        return [*found, *self.image.segment_map.vaddrs_of(headers)]
 
     def _data(self, data: bytes, vaddr: int) -> Iterator[Referrer]:
         """Yield numbers that are addresses, or distances from themselves or from the GOT."""

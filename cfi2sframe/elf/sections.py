@@ -7,12 +7,12 @@ from typing import NamedTuple
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.headers import ElfSection, ProgramHeader
 from cfi2sframe.errors import ElfError
+from cfi2sframe.range_map import ADDRESS_END
 
 #: The address of an object's first allocated section.
 _FIRST_VADDR = 0x10000
 #: Bytes between an object's sections: the end of one must not be the start of the next.
 _GAP_SIZE = 64
-_ADDRESS_END = 1 << 64
 
 
 class CodeRange(NamedTuple):
@@ -37,7 +37,7 @@ def assigned_vaddrs(sections: Sequence[ElfSection]) -> list[int]:
             alignment = max(1, section.alignment)
             vaddrs[section.index] = cursor = (cursor + alignment - 1) // alignment * alignment
             cursor += section.size + _GAP_SIZE
-            if cursor > _ADDRESS_END:
+            if cursor > ADDRESS_END:
                 raise ElfError("the sections need more addresses than there are")
     return vaddrs
 
@@ -52,7 +52,7 @@ def code_ranges(
     ranges = [CodeRange(s.name, s.index, s.vaddr, s.end_vaddr) for s in sections if s.is_code and s.size]
     if not ranges and not is_relocatable:
         ranges = [
-            CodeRange(f"segment {index}", 0, p.vaddr, p.vaddr + p.file_size)
+            CodeRange(f"segment {index}", 0, *p.stored_vaddrs)
             for index, p in enumerate(segments)
             if p.type == c.PT_LOAD and p.flags & c.PF_X
         ]

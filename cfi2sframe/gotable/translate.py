@@ -17,6 +17,7 @@ from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState, UnwindTable, tab
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import CfiError
 from cfi2sframe.gotable.header import GoTable
+from cfi2sframe.range_map import ADDRESS_MASK
 
 #: Flags of a function: the outermost one of its stack; it gives SP values that its depths do not tell.
 _TOP_FRAME: Final = 1
@@ -141,7 +142,7 @@ class _Translation:
                 continue
             if rows is None:
                 continue
-            vaddr = (table.text_vaddr + start) & 0xFFFFFFFFFFFFFFFF
+            vaddr = (table.text_vaddr + start) & ADDRESS_MASK
             if _Kind.WITHOUT_RULES in kind:
                 names.append((vaddr, self._name(functions + offset)))
             size = min(end - start, rows.size)

@@ -30,6 +30,7 @@ from cfi2sframe.instructions.effects import (
     number,
     words,
 )
+from cfi2sframe.range_map import ADDRESS_MASK
 
 RAX, RDX, RCX, RBX, RSI, RDI, RBP, RSP, R11 = 0, 1, 2, 3, 4, 5, 6, 7, 11
 
@@ -65,7 +66,6 @@ _NUMBERS: Final = re.compile(rb"(?=[\xb8-\xbf](.{4}))", re.DOTALL)
 _PREFIXES: Final = words("rep repe repz repne repnz lock bnd notrack xacquire xrelease data16")
 #: The size of an instruction with an operand size prefix, with which processors differ, or fewer than 8 bytes move.
 _SHORTENED: Final = {"call": (6,), "jmp": (4, 6), "ret": (2, 4), "push": (3, 4)}
-_ADDRESSES: Final = (1 << 64) - 1
 _SP_UP: Final = Step(Op.MOVE, RSP, RSP, 8)
 _SP_DOWN: Final = Step(Op.MOVE, RSP, RSP, -8)
 _RETURN: Final = (Step(Op.LOAD, JUMP, RSP), _SP_UP)
@@ -253,7 +253,7 @@ def _mov(
 def _lea(target: int, memory: Storage, text: str) -> tuple[Step, ...] | None:
     """Return the steps of LEA; a segment does not change the address that is computed, but 32-bit registers do."""
     if memory.base == memory.index == NOTHING:
-        return (Step(Op.NUMBER, target, offset=memory.offset & _ADDRESSES),) if "*" not in text else None
+        return (Step(Op.NUMBER, target, offset=memory.offset & ADDRESS_MASK),) if "*" not in text else None
     if memory.base == NOTHING or memory.scale != 1:
         return None
     if memory.index == NOTHING:

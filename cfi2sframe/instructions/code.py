@@ -16,7 +16,7 @@ from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.decoder import Decoder
 from cfi2sframe.instructions.effects import JUMP, Flow
 from cfi2sframe.instructions.states import State, TableWord, apply, word_of
-from cfi2sframe.range_map import Span
+from cfi2sframe.range_map import ADDRESS_MASK, Span
 
 #: Bytes of a stub up to its jump, at most.
 _STUB_SIZE: Final = 96
@@ -24,7 +24,6 @@ _STUB_SIZE: Final = 96
 _STUB_LENGTH: Final = 6
 #: Words of a table that are tried at most.
 _MAX_WORDS: Final = 512
-_ADDRESS_MASK: Final = (1 << 64) - 1
 
 
 class Code(Decoder):
@@ -81,7 +80,7 @@ class Code(Decoder):
     def _read_table(self, table: TableWord) -> Iterator[int]:
         """Read a table up to the next address that code loads, or to a word that leads nowhere."""
         index = bisect_right(self._loaded, table.vaddr)
-        end = self._loaded[index] if index < len(self._loaded) else _ADDRESS_MASK
+        end = self._loaded[index] if index < len(self._loaded) else ADDRESS_MASK
         order: Final = "little" if self.image.byte_order == "<" else "big"
         for place in range(table.vaddr, min(end, table.vaddr + _MAX_WORDS * table.size), table.size):
             data = self.code.data_at(place, table.size)
@@ -90,7 +89,7 @@ class Code(Decoder):
             word = int.from_bytes(data, order, signed=table.is_signed)
             if table.size == 8:
                 word = self._dynamic_words[1].get(place, word)
-            target = word * table.factor + table.added & _ADDRESS_MASK
+            target = word * table.factor + table.added & ADDRESS_MASK
             if not self.holds(target):
                 return
             yield target

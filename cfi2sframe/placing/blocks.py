@@ -11,7 +11,7 @@ from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.checks import LinkedFile, round_up
 from cfi2sframe.placing.header_room import END_SIZE, MovableGroup, alignment_of, slack_end
 from cfi2sframe.placing.kinds import finds_itself, may_be_interpreter
-from cfi2sframe.range_map import Span
+from cfi2sframe.range_map import ADDRESS_END, Span
 
 SECTION_ALIGNMENT: Final = 8
 #: Bytes of the largest page of the supported architectures (AArch64).
@@ -19,7 +19,6 @@ LARGEST_PAGE_SIZE: Final = 1 << 16
 #: Bytes of the usual page. OpenJDK's reader of core dumps expects the mapping of a segment to have as many pages as the
 #: segment's size, so a new segment begins on a page.
 PAGE_SIZE: Final = 1 << 12
-_ADDRESS_END: Final = 1 << 64
 #: The most zeros (bytes) that are written to the file in place of .bss.
 _LARGEST_PADDING: Final = 1 << 24
 _RIGHTS: Final = c.PF_R | c.PF_W | c.PF_X
@@ -58,9 +57,9 @@ class AddedBlock(NamedTuple):
 def in_place_of(old: Span, file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock | None:
     """Return a block where a section was that is now zeros; None where it is too small."""
     for load in file.loads:
-        bias = load.vaddr - load.file_offset
-        if load.file_offset <= old.start <= load.file_span.end and (old.start + bias) % SECTION_ALIGNMENT == 0:
-            block = _filled(old.start, old.start + bias, section_size, groups, load)
+        vaddr = load.vaddr_of(old.start)
+        if load.file_offset <= old.start <= load.file_span.end and vaddr % SECTION_ALIGNMENT == 0:
+            block = _filled(old.start, vaddr, section_size, groups, load)
             return block if block.end <= old.end else None
     return None
 
@@ -77,7 +76,7 @@ def _in_slack(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -
     code = [load for load in code if any(load.vaddr <= vaddr < load.end_vaddr for vaddr in tables)]
     for load in (*reversed(plain), *code):
         start = load.file_span.end + END_SIZE
-        block = _filled(start, start + load.vaddr - load.file_offset, section_size, groups, load)
+        block = _filled(start, load.vaddr_of(start), section_size, groups, load)
         if block.end <= slack_end(file, load):
             return block
     return None
@@ -118,7 +117,7 @@ def _after_bss(file: LinkedFile, section_size: int, groups: list[MovableGroup]) 
     """
     last = file.loads[-1]
     vaddr = round_up(last.end_vaddr, alignment_of(file))
-    start = vaddr - last.vaddr + last.file_offset
+    start = last.offset_of(vaddr)
     if last.file_span.end != file.loaded_end or last.flags & c.PF_X or start - file.loaded_end > most_padding(file):
         return None
     return inserted(_filled(start, vaddr, section_size, groups, last))
@@ -157,7 +156,7 @@ LAST_WAYS: Final = (
 
 def inserted(block: AddedBlock) -> AddedBlock:
     """Return a block before which nothing of the file is overwritten. Raises `EmbedError` where addresses end."""
-    if block.end_vaddr > _ADDRESS_END:
+    if block.end_vaddr > ADDRESS_END:
         raise EmbedError("no addresses are left after the last segment")
     return block._replace(is_inserted=True)
 

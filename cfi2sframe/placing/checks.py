@@ -24,6 +24,7 @@ from cfi2sframe.elf.headers import (
     ProgramHeader,
 )
 from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.elf.segments import SegmentMap
 from cfi2sframe.errors import ElfError, EmbedError, PayloadError
 from cfi2sframe.placing.undo import record_span
 from cfi2sframe.range_map import Span, touches, united
@@ -101,10 +102,8 @@ class LinkedFile(ElfImage):
     def with_load(self, old: ProgramHeader, new: ProgramHeader) -> "LinkedFile":
         """Return the file with another PT_LOAD in place of one."""
         changed = copy(self)
-        changed.segments, changed.loads = (
-            tuple(new if segment is old else segment for segment in segments)
-            for segments in (self.segments, self.loads)
-        )
+        changed.segments = tuple(new if segment is old else segment for segment in self.segments)
+        changed.segment_map = SegmentMap(changed.segments)
         return changed
 
     def indices_within(self, span: Span) -> list[int]:
@@ -206,7 +205,7 @@ def _refuse_load(segment: ProgramHeader) -> None:
         raise EmbedError(f"the segment at 0x{segment.vaddr:x} is smaller in memory than in the file")
     if segment.alignment > _MAX_LOAD_ALIGNMENT or segment.alignment.bit_count() > 1:
         raise EmbedError(f"the segment at 0x{segment.vaddr:x} is aligned to {segment.alignment} bytes")
-    is_congruent = (segment.vaddr - segment.file_offset) % max(segment.alignment, 1) == 0
+    is_congruent = segment.vaddr_of(0) % max(segment.alignment, 1) == 0
     # objcopy leaves an empty one where it has removed all sections.
     if segment.memory_size and not is_congruent:
         raise EmbedError(f"the segment at 0x{segment.vaddr:x} is not congruent to its file offset")
@@ -253,8 +252,7 @@ def _refuse_sections(file: LinkedFile) -> None:
 
 
 def _is_mapped(file: LinkedFile, section: ElfSection) -> bool:
-    number = bisect_right(file.loads, section.vaddr, key=attrgetter("vaddr")) - 1
-    is_held = number >= 0 and file.loads[number].holds(section.vaddr, section.file_offset, section.size)
+    is_held = file.segment_map.offset_of(section.vaddr, section.size) == section.file_offset
     if is_held or section.flags & c.SHF_TLS:
         return True
     # What objcopy adds has no address, and nothing loads it; nor does anybody look for a note there, as LIEF writes it.

@@ -157,7 +157,7 @@ class HeaderRoom:
         start = file.header.program_headers_offset
         self.load = next((s for s in file.loads if s.file_offset <= start and file.table_end <= s.file_span.end), None)
         #: The distance of addresses from file offsets, and the file offset up to which the segment may have bytes.
-        self.bias = self.load.vaddr - self.load.file_offset if self.load else 0
+        self.bias = self.load.vaddr_of(0) if self.load else 0
         self.end = _end_of(file, self.load) if self.load else file.table_end
         self.groups, self.limit = self._movable(self.load, may_move) if self.load else ([], file.table_end)
 
@@ -190,7 +190,7 @@ class HeaderRoom:
         yield from ((span.start, -1) for span in without(segments, sections) if span.end > end)
         values = [entry.value for entry in file.dynamic if entry.tag in _ADDRESS_TAGS]
         for vaddr in (file.header.entry_vaddr, *values):
-            start = vaddr - load.vaddr + load.file_offset
+            start = load.offset_of(vaddr)
             if start >= end and file.stored_at(start) is None:
                 yield start, -1
 

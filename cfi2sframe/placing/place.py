@@ -16,7 +16,7 @@ segment. Where nothing can move, a stripped file gets its program headers at the
 Linux starts the heap (brk) after the highest segment. A program that may rely on this address gets no section there.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from itertools import chain
 from typing import Final, NamedTuple
@@ -43,7 +43,7 @@ from cfi2sframe.placing.checks import LinkedFile, round_up, with_own_entry
 from cfi2sframe.placing.header_room import FIRST_PAGE_SIZE, HeaderRoom, Rearranged, alignment_of, repeated_note
 from cfi2sframe.placing.kinds import finds_itself, may_be_interpreter, needs_fixed_heap
 from cfi2sframe.placing.moving import FOLLOWING_TYPES, Owner, SectionPlace, movable_sections
-from cfi2sframe.range_map import Span, common, without
+from cfi2sframe.range_map import Span, without
 from cfi2sframe.text import shown_name
 
 #: Of segments that start at one file offset, llvm-objcopy regards the first as the parent of the others. This must not
@@ -215,14 +215,7 @@ def _given_up(placement: Placement, owners: Callable[[], dict[int, Owner]]) -> I
     others = without([table, *new, *moved.values()], [*of_loaders, *of_tools])
     unused = [span for span in without(others, [s.file_span for s in file.stored]) if is_zero(file.data, span)]
     for spans in (of_loaders, of_tools, without(others, unused)):
-        yield tuple(_addresses(file, spans))
-
-
-def _addresses(file: LinkedFile, spans: Iterable[Span]) -> Iterator[Span]:
-    """Yield the addresses at which some ascending file offsets are mapped."""
-    for load in file.loads:
-        bias = load.vaddr - load.file_offset
-        yield from (Span(start + bias, end + bias) for start, end in common(spans, [load.file_span]))
+        yield tuple(file.segment_map.vaddrs_of(spans))
 
 
 def _placement(room: HeaderRoom, rearranged: Rearranged, block: AddedBlock, size: int) -> Placement:
@@ -288,13 +281,13 @@ def _with_moved_table(room: HeaderRoom, size: int) -> Placement:
 
     Raises `EmbedError` where both would take too many zeros, or addresses.
     """
-    file, bias = room.file, room.file.loads[0].vaddr - room.file.loads[0].file_offset
+    file, first = room.file, room.file.loads[0]
     # After GNU strip 2.40, a start on a page of 4 KiB has been seen to crash.
     page = max(LARGEST_PAGE_SIZE, alignment_of(file))
-    start = round_up(max(*(load.end_vaddr - bias for load in file.loads), file.loaded_end), page)
+    start = round_up(max(*(first.offset_of(load.end_vaddr) for load in file.loads), file.loaded_end), page)
     padding = start - file.loaded_end
     if padding > _LARGE_PADDING:
-        near = _moved_table(room, file.loads[0], round_up(file.loaded_end, _GAP_WITH_ENTRY), size)
+        near = _moved_table(room, first, round_up(file.loaded_end, _GAP_WITH_ENTRY), size)
         if _may_grow(file, near.block):
             return near
     if padding > most_padding(file):
@@ -315,11 +308,11 @@ def _may_grow(file: LinkedFile, block: AddedBlock) -> bool:
 
 def _moved_table(room: HeaderRoom, load: ProgramHeader | None, start: int, size: int) -> Placement:
     """Return the placement of the program headers, and then the section, from a file offset on."""
-    file, bias = room.file, room.file.loads[0].vaddr - room.file.loads[0].file_offset
+    file, first = room.file, room.file.loads[0]
     table = start + (_GAP_WITH_ENTRY if any(s.type == c.PT_PHDR for s in room.kept) else 0)
     section = table + PROGRAM_HEADER_SIZE * (len(room.kept) + (1 if load else 2))
-    block = inserted(AddedBlock(start, start + bias, section, section + size, {}, load, is_inserted=True))
-    place = {"file_offset": table, "vaddr": table + bias, "paddr": table + bias}
+    block = inserted(AddedBlock(start, first.vaddr_of(start), section, section + size, {}, load, is_inserted=True))
+    place = {"file_offset": table, "vaddr": first.vaddr_of(table), "paddr": first.vaddr_of(table)}
     segments = [s._replace(**place) if s.type == c.PT_PHDR else s for s in _with_section(room.kept, file, block, size)]
     is_program = file.header.type == c.ET_EXEC or any(s.type == c.PT_INTERP for s in room.kept)
     warning = "the program headers moved to the end of what is loaded; do not strip the file again: eu-strip damages it"

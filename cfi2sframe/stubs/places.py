@@ -20,7 +20,7 @@ from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.decoder import Decoder
 from cfi2sframe.instructions.effects import JUMP
 from cfi2sframe.instructions.states import State, apply, word_of
-from cfi2sframe.range_map import Span
+from cfi2sframe.range_map import ADDRESS_END, Span
 from cfi2sframe.stubs import StubSkip
 from cfi2sframe.stubs.frames import StubInstruction, decoded
 from cfi2sframe.why import Reason
@@ -34,7 +34,6 @@ _UNIT: Final = 8
 _MAX_BLOCK: Final = 64
 #: No stub is around so many bytes that only fill space.
 _LONG_FILL: Final = 256
-_ADDRESS_END: Final = 1 << 64
 
 
 class StubRange(NamedTuple):
@@ -77,7 +76,7 @@ def find_stubs(image: ElfImage) -> tuple[tuple[StubRange, ...], tuple[StubSkip, 
 
 def _is_in_file(image: ElfImage, section: ElfSection) -> bool:
     # Nothing is at addresses past 2^64.
-    if section.type == c.SHT_NOBITS or section.end_vaddr > _ADDRESS_END:
+    if section.type == c.SHT_NOBITS or section.end_vaddr > ADDRESS_END:
         return False
     try:
         return bool(image.section_bytes(section))

@@ -15,13 +15,13 @@ from typing import Final, Literal, NamedTuple
 
 from cfi2sframe.abi import Arch
 from cfi2sframe.abi.record import SAVED_PC
+from cfi2sframe.range_map import ADDRESS_MASK
 from cfi2sframe.sframe.model import Found, Rule
 from cfi2sframe.trace.beyond import LoadedCfa
 
 #: Reads bytes of the traced process: (address, size) -> exactly that many bytes, or None when they cannot be read.
 ReadMemory = Callable[[int, int], bytes | None]
 
-ADDRESS_MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 #: The bits of a signed AArch64 address that hold its authentication code, where the process does not give the mask:
 #: user addresses have 48 bits.
 DEFAULT_PAC_MASK: Final = 0xFFFF_0000_0000_0000

@@ -16,6 +16,7 @@ from cfi2sframe.abi import ARCHES, Arch
 from cfi2sframe.abi.record import SAVED_PC
 from cfi2sframe.constants import perf as c
 from cfi2sframe.errors import InputError
+from cfi2sframe.range_map import ADDRESS_END
 from cfi2sframe.trace.frames import Frame, frame_of
 from cfi2sframe.trace.perf_file import NEEDED, EventKind, PerfFile, PerfRecord
 from cfi2sframe.trace.snapshot import FileMapping
@@ -207,7 +208,7 @@ class Events:
             is_executable, name_offset = self._unpack("I", record, 56)[0] & c.PROT_EXEC != 0, 64
             if record.misc & c.PERF_RECORD_MISC_MMAP_BUILD_ID:
                 build_id = record.body[36 : 36 + min(record.body[32], 20)]
-        if pid < 0 or not size or start + size > 1 << 64:
+        if pid < 0 or not size or start + size > ADDRESS_END:
             # The kernel's own.
             return None
         path = os.fsdecode(record.body[name_offset:].split(b"\0")[0])

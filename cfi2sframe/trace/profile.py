@@ -14,10 +14,11 @@ from typing import Any, Final, NamedTuple
 
 from cfi2sframe.abi import S390X, Arch
 from cfi2sframe.process.demangle import readable_names
+from cfi2sframe.range_map import ADDRESS_MASK
 from cfi2sframe.sframe.model import Found
 from cfi2sframe.text import counted, printable, shown_name
 from cfi2sframe.trace.beyond import BEYOND
-from cfi2sframe.trace.frames import ADDRESS_MASK, MAX_FRAMES, Frame, ReadMemory, TraceEntry
+from cfi2sframe.trace.frames import MAX_FRAMES, Frame, ReadMemory, TraceEntry
 from cfi2sframe.trace.recording import Recording, WalkedSample
 from cfi2sframe.trace.space import AddressSpace, Module
 
@@ -235,7 +236,7 @@ def place_of(entry: TraceEntry, space: AddressSpace) -> Place:
         return Place("", "", pc, "", 0)
     if module.file is None:
         return Place(module.name, "", (pc - module.start) & ADDRESS_MASK, "", 0)
-    vaddr = (pc - module.bias) & ADDRESS_MASK
+    vaddr = module.vaddr_of(pc)
     symbol, offset = module.file.symbol_at(vaddr) or ("", 0)
     return Place(module.name, module.file.build_id.hex(), vaddr, symbol, offset)
 

@@ -13,9 +13,10 @@ from cfi2sframe.elf.debug_file import build_id_in, build_id_of
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, ProgramHeader, parse_file_header, parse_program_headers
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import CostError, ElfError, InputError, reason_of
+from cfi2sframe.range_map import ADDRESS_MASK
 from cfi2sframe.sframe.model import Found
 from cfi2sframe.trace.beyond import BEYOND, LoadedCfa
-from cfi2sframe.trace.frames import ADDRESS_MASK, Ending, Frame, ReadMemory, Trace, walk
+from cfi2sframe.trace.frames import Ending, Frame, ReadMemory, Trace, walk
 from cfi2sframe.trace.snapshot import PAGE_SIZE, FileMapping, Snapshot, last_from, padded_build_id
 from cfi2sframe.trace.store import FileStore, ModuleFile
 
@@ -42,6 +43,10 @@ class Module(NamedTuple):
     file: ModuleFile | None
     bias: int
     note: str = ""
+
+    def vaddr_of(self, address: int) -> int:
+        """Return the file's own address for one of the process."""
+        return (address - self.bias) & ADDRESS_MASK
 
 
 def _first_load(segments: Iterable[ProgramHeader]) -> ProgramHeader | None:
@@ -79,9 +84,9 @@ class AddressSpace:
         self._mappings = sorted([*snapshot.mappings, *vdso])
         self._opened: dict[str, list[Module]] = {}
         #: By path, the addresses at which the file's first byte would be, by each of its mappings.
-        self._distances: dict[str, set[int]] = {}
+        self._first_bytes: dict[str, set[int]] = {}
         for mapping in self._mappings:
-            self._distances.setdefault(mapping.path, set()).add(mapping.start - mapping.file_offset)
+            self._first_bytes.setdefault(mapping.path, set()).add(mapping.start - mapping.file_offset)
 
     @property
     def modules(self) -> list[Module]:
@@ -124,7 +129,7 @@ class AddressSpace:
             start = mapping.start - mapping.file_offset
             segments = self._segments_at(start)
             first = _first_load(segments)
-            bias = start + first.file_offset - first.vaddr if first else 0
+            bias = start - first.vaddr_of(0) if first else 0
             build_id = mapping.build_id or self._build_id_at(segments, bias)
             # A file that was replaced may be there again, or be the same build, converted.
             files = [self._store.open_build(build_id, self._root)]
@@ -162,14 +167,14 @@ class AddressSpace:
         mapping may begin with, it is the one by which most segments are found where the file's mappings are; of
         several, one with code.
         """
-        found = self._distances[mapping.path]
-        slopes = {p.vaddr - p.file_offset for p in image.loads}
+        found = self._first_bytes[mapping.path]
+        starts = {p.vaddr_of(0) for p in image.loads}
         ranks: list[tuple[int, int, int]] = []
         for p in image.loads:
             page_size = max(p.alignment, PAGE_SIZE)
             if p.file_offset // page_size * page_size <= mapping.file_offset < p.file_offset + p.file_size:
-                bias = mapping.start - mapping.file_offset - (p.vaddr - p.file_offset)
-                ranks.append((sum(slope + bias in found for slope in slopes), p.flags & PF_X, bias))
+                bias = mapping.start - p.vaddr_of(mapping.file_offset)
+                ranks.append((sum(start + bias in found for start in starts), p.flags & PF_X, bias))
         if not ranks:
             raise InputError("none of its mappings holds a segment of the program")
         return max(ranks)[2]
@@ -227,7 +232,7 @@ class AddressSpace:
                 return Ending("no-code", f"nothing that can be executed is at 0x{address:x}")
             return Ending("no-module", f"no file is known at 0x{address:x}{self.snapshot.no_file_hint}")
         self.used[module.start] = module
-        file, vaddr = module.file, (address - module.bias) & ADDRESS_MASK
+        file, vaddr = module.file, module.vaddr_of(address)
         if file is None:
             return Ending("unusable-module", f"{module.name}: {module.note}")
         if isinstance(file.rows, str):
@@ -249,7 +254,7 @@ class AddressSpace:
     def _file_at(self, address: int) -> tuple[ModuleFile | None, int]:
         """Return the file at an address, if it can be used, and the file's own address."""
         module = self.module_at(address)
-        return (module.file, (address - module.bias) & ADDRESS_MASK) if module else (None, 0)
+        return (module.file, module.vaddr_of(address)) if module else (None, 0)
 
     def walk(self, frame: Frame, read_memory: ReadMemory | None = None) -> Trace:
         """Return the frames from `frame` outwards, and why there are no more.

@@ -14,7 +14,7 @@ from cfi2sframe.errors import ChangedError, CostError, InputError, RequestError,
 from cfi2sframe.process.demangle import readable_names
 from cfi2sframe.text import counted, printable
 from cfi2sframe.trace.core import parse_core
-from cfi2sframe.trace.frames import ADDRESS_MASK, NULL_END, Ending, Frame, Trace, TraceEntry
+from cfi2sframe.trace.frames import NULL_END, Ending, Frame, Trace, TraceEntry
 from cfi2sframe.trace.snapshot import Death, FileMapping, Process, Snapshot
 from cfi2sframe.trace.space import DELETED, AddressSpace
 from cfi2sframe.trace.store import FileStore, ModuleFile
@@ -117,7 +117,7 @@ class Traced(NamedTuple):
             "cfa": entry.cfa,
             "module": module and module.name,
             "build_id": (module and module.file and module.file.build_id.hex()) or None,
-            "vaddr": (frame.pc - module.bias) & ADDRESS_MASK if module and module.file else None,
+            "vaddr": module.vaddr_of(frame.pc) if module and module.file else None,
             "function": name and names.get(name, name),
             "symbol": name,
             "offset": None if distance is None else distance + frame.pc - entry.named_pc,
