@@ -36,6 +36,8 @@ PROGRAM_HEADER_SIZE = 56
 SYMBOL_SIZE = 24
 RELA_SIZE = 24
 DYNAMIC_ENTRY_SIZE = 16
+#: The offset of the end of e_type, which is at the same place in both classes.
+_TYPE_END: Final = 18
 
 SFRAME_NAME = ".sframe"
 
@@ -204,6 +206,14 @@ class Headers(NamedTuple):
     segments: tuple[ProgramHeader, ...]
     sections: tuple[ElfSection, ...]
     names_index: int
+
+
+def file_type_of(data: Sliceable) -> int | None:
+    """Return e_type of an ELF file of either class; None for any other file."""
+    head = bytes(data[:_TYPE_END])
+    if len(head) < _TYPE_END or head[:4] != ELF_MAGIC:
+        return None
+    return int.from_bytes(head[16:], "big" if head[5] == ELFDATA2MSB else "little")
 
 
 def parse_file_header(data: Sliceable) -> FileHeader:

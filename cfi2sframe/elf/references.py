@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every address that a file refers to by a symbol, as an entry point, or by a relocation; its dynamic section.
+"""Every address that a file refers to by a symbol, as an entry point, or by a relocation.
 
 What none of these names may still be reached by falling through, or by a branch whose target the assembler resolved.
-The dynamic section is found as the dynamic loader finds it (gABI, "Dynamic Section").
 """
 
 import struct
-import sys
 from array import array
-from collections.abc import Iterable, Iterator
-from itertools import takewhile
+from collections.abc import Iterator
 from typing import Final
 
 from cfi2sframe.constants import elf as c
-from cfi2sframe.elf.headers import RELA_SIZE, SYMBOL_SIZE, Buffer, ByteOrder, ElfSection
+from cfi2sframe.elf.dynamic import dynamic_entries, dynamic_tables, words_of
+from cfi2sframe.elf.headers import RELA_SIZE, SYMBOL_SIZE, ElfSection
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ElfError
 
@@ -22,15 +20,6 @@ _RELA_WORDS: Final = RELA_SIZE // 8
 _SYMBOL_WORDS: Final = SYMBOL_SIZE // 8
 #: GCC and Clang list there where each function's instructions for tracers are, which may lie before its entry.
 _PATCHABLE: Final = "__patchable_function_entries"
-#: How many words of 8 bytes the bitmap of one SHT_RELR entry describes.
-_BITMAP_WORDS: Final = 63
-#: The tables of relocations that loaders read, and their sizes. PLTs of lld and mold are in DT_JMPREL alone.
-_TABLES: Final = {
-    c.DT_RELA: c.DT_RELASZ,
-    c.DT_JMPREL: c.DT_PLTRELSZ,
-    c.DT_RELR: c.DT_RELRSZ,
-    c.DT_ANDROID_RELR: c.DT_ANDROID_RELRSZ,
-}
 _ARRAYS = (
     (c.DT_INIT_ARRAY, c.DT_INIT_ARRAYSZ),
     (c.DT_FINI_ARRAY, c.DT_FINI_ARRAYSZ),
@@ -65,18 +54,6 @@ def referred_addresses(image: ElfImage, *, with_static: bool = True) -> set[int]
                     raise ElfError("relocations without addends, or without symbols", table.name)
                 _add_static(image, table, target, found)
     return found
-
-
-def words_of(data: Buffer, byte_order: ByteOrder, count: int) -> "array[int]":
-    """Return the 64-bit words of a table, as many as whole records of `count` words have.
-
-    An array has 8 bytes for each, where a tuple would have 40: all that is loaded may be read so.
-    """
-    words = array("Q")
-    words.frombytes(data[: len(data) // (8 * count) * 8 * count])
-    if sys.byteorder != ("little" if byte_order == "<" else "big"):
-        words.byteswap()
-    return words
 
 
 def _symbol_values(image: ElfImage, dynamic: dict[int, int]) -> Iterator[int]:
@@ -120,42 +97,13 @@ def _symbol_count(image: ElfImage, dynamic: dict[int, int]) -> int:
 
 def _dynamic_targets(image: ElfImage) -> Iterator[int]:
     """Yield the addends of dynamic relocations, and the addresses in words that compact ones name."""
-    for is_compact, data in dynamic_tables(image):
-        if not is_compact:
-            yield from words_of(data, image.byte_order, _RELA_WORDS)[2::_RELA_WORDS]
-            continue
-        for start, bitmap in packed_words(words_of(data, image.byte_order, 1)):
+    for table in dynamic_tables(image):
+        yield from (addend for _, _, addend in table.records())
+        for start, bitmap in table.packed():
             for bit in range(bitmap.bit_length()):
                 word = image.bytes_at(start + 8 * bit, 8) if bitmap >> bit & 1 else None
                 if word is not None:
                     yield int.from_bytes(word, "little" if image.byte_order == "<" else "big")
-
-
-def dynamic_tables(image: ElfImage) -> list[tuple[bool, bytes]]:
-    """Return the tables of dynamic relocations, and whether they are compact ones (SHT_RELR).
-
-    They are those that dynamic entries lead to, which is where the loader looks, and, for static programs, those of
-    sections. Raises `ElfError` when a table leaves the file.
-    """
-    dynamic = dynamic_entries(image)
-    found = {}
-    for tag, size_tag in _TABLES.items():
-        if tag in dynamic and dynamic.get(size_tag, 0):
-            vaddr, is_compact = dynamic[tag], tag in (c.DT_RELR, c.DT_ANDROID_RELR)
-            data = image.bytes_at(vaddr, dynamic[size_tag])
-            if data is None:
-                raise ElfError(f"a table of the dynamic section (tag {tag}) extends past the end of the file")
-            found[is_compact, vaddr, len(data)] = data
-    for section in image.sections:
-        is_compact = section.type in (c.SHT_RELR, c.SHT_ANDROID_RELR)
-        if section.flags & c.SHF_ALLOC and (section.type == c.SHT_RELA or is_compact):
-            found.setdefault((is_compact, section.vaddr, section.size), image.section_bytes(section))
-    return [(is_compact, data) for (is_compact, _, _), data in found.items()]
-
-
-def has_packed_relocations(image: ElfImage) -> bool:
-    """Return whether a file has relocations in Android's packed form (lld --pack-dyn-relocs=android), not read here."""
-    return c.DT_ANDROID_RELA in dynamic_entries(image) or any(s.type == c.SHT_ANDROID_RELA for s in image.sections)
 
 
 def _add_static(image: ElfImage, table: ElfSection, target: ElfSection, found: set[int]) -> None:
@@ -175,31 +123,6 @@ def _add_static(image: ElfImage, table: ElfSection, target: ElfSection, found: s
             found.add(vaddr + addend - (0 if info & 0xFFFFFFFF in absolute else bias))
 
 
-def dynamic_entries(image: ElfImage) -> dict[int, int]:
-    """Return the entries of the dynamic section up to DT_NULL, by tag; a tag that repeats keeps its last value."""
-    for segment in image.segments:
-        if segment.type == c.PT_DYNAMIC:
-            data = image.bytes_at(segment.vaddr, segment.file_size) or b""
-            words = words_of(data, image.byte_order, 2)
-            return dict(takewhile(lambda entry: entry[0] != c.DT_NULL, zip(words[0::2], words[1::2], strict=True)))
-    return {}
-
-
-def packed_words(words: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield what each word of an SHT_RELR table relocates: an address, and a bit for each 8 bytes from there on.
-
-    See the gABI, "Relative Relocation Table".
-    """
-    position = 0
-    for word in words:
-        if word & 1:
-            yield position, word >> 1
-            position += 8 * _BITMAP_WORDS
-        else:
-            yield word, 1
-            position = word + 8
-
-
 def dynamic_words(image: ElfImage) -> tuple[dict[int, str], dict[int, int]]:
     """Return what the dynamic loader writes to words of a linked file, by their addresses.
 
@@ -209,23 +132,15 @@ def dynamic_words(image: ElfImage) -> tuple[dict[int, str], dict[int, int]]:
     """
     names: dict[int, str] = {}
     addends: dict[int, int] = {}
-    for table in image.sections:
-        if table.type != c.SHT_RELA or not table.flags & c.SHF_ALLOC:
-            continue
-        symbol_names = _symbol_names(image, table.link)
-        for place, info, addend in image.records(table, "QQQ"):
+    symbol_names = [s.name for table in image.symbol_tables if table.type == c.SHT_DYNSYM for s in image.symbols(table)]
+    for table in dynamic_tables(image):
+        for place, info, addend in table.records():
             index = info >> 32
             if not index:
                 addends[place] = addend
             elif index < len(symbol_names):
                 names[place] = symbol_names[index]
     return names, addends
-
-
-def _symbol_names(image: ElfImage, index: int) -> list[str]:
-    if not 0 < index < len(image.sections) or image.sections[index].type not in (c.SHT_DYNSYM, c.SHT_SYMTAB):
-        return []
-    return [symbol.name for symbol in image.symbols(image.sections[index])]
 
 
 def initializer_vaddrs(image: ElfImage) -> set[int]:

@@ -30,10 +30,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
+from cfi2sframe.elf.dynamic import dynamic_entries, dynamic_tables, has_packed_relocations, words_of
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE, SECTION_HEADER_SIZE
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.operands import Amd64Code, aarch64_operands, distances, s390x_operands
-from cfi2sframe.elf.references import dynamic_entries, dynamic_tables, has_packed_relocations, packed_words, words_of
 from cfi2sframe.range_map import Span, touches, united, without
 
 #: An array is also read from its end, or by an index that starts at 1 (LLVM at -O1, GCC at -Os): the bytes before what
@@ -83,12 +83,9 @@ def relocated(image: ElfImage, spans: Iterable[tuple[int, int]]) -> list[Referre
         return [Referrer(wanted[0].start, wanted[0].start)]
     hull = Span(wanted[0].start, wanted[-1].end) if wanted else Span(0, 0)
     found = list[Referrer]()
-    for is_compact, data in dynamic_tables(image) if wanted else ():
-        if is_compact:
-            found += _compact(image, packed_words(words_of(data, image.byte_order, 1)), hull)
-            continue
-        words = words_of(data, image.byte_order, 3)
-        for place, info, addend in zip(words[0::3], words[1::3], words[2::3], strict=True):
+    for table in dynamic_tables(image) if wanted else ():
+        found += _compact(image, table.packed(), hull)
+        for place, info, addend in table.records():
             if hull.start <= place < hull.end:
                 found.append(Referrer(place, place))
             if hull.start <= addend < hull.end and info & 0xFFFFFFFF == image.arch.relative_relocation:

@@ -11,6 +11,7 @@ import struct
 from typing import Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
+from cfi2sframe.elf.dynamic import dynamic_tables
 from cfi2sframe.elf.headers import ElfSection
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import CfiError, UnfitError
@@ -156,16 +157,8 @@ def _text_of_module(image: ElfImage, table_vaddr: int, offsets: tuple[int, ...],
 
 def _relocated(image: ElfImage, vaddr: int, value: int) -> int:
     """Return the word at an address as the loader leaves it, with the file at the address that it was linked for."""
-    wanted = struct.pack(image.byte_order + "Q", vaddr)
-    for table in image.sections:
-        if table.type != c.SHT_RELA or not table.flags & c.SHF_ALLOC:
-            continue
-        entries = image.section_bytes(table)
-        at = entries.find(wanted)
-        while at >= 0 and at % 24:
-            at = entries.find(wanted, at + 1)
-        if 0 <= at <= len(entries) - 24:
-            info, addend = struct.unpack_from(image.byte_order + "QQ", entries, at + 8)
-            if info & 0xFFFFFFFF == image.arch.relative_relocation:
-                return int(addend)
+    for table in dynamic_tables(image):
+        for place, info, addend in table.records():
+            if place == vaddr and info & 0xFFFFFFFF == image.arch.relative_relocation:
+                return addend
     return value

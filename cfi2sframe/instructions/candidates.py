@@ -10,8 +10,9 @@ from contextlib import suppress
 from typing import Final
 
 from cfi2sframe.constants import elf as c
+from cfi2sframe.elf.dynamic import dynamic_entries
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.references import dynamic_entries, initializer_vaddrs, referred_addresses
+from cfi2sframe.elf.references import initializer_vaddrs, referred_addresses
 from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.decoder import Decoder
 from cfi2sframe.instructions.effects import Effect, Flow, Op

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from cfi2sframe.constants import elf as c
+from cfi2sframe.elf.dynamic import dynamic_entries
 from cfi2sframe.elf.notes import parse_notes
-from cfi2sframe.elf.references import dynamic_entries
 from cfi2sframe.placing.checks import LinkedFile
 
 #: The most bytes of .bss of an interpreter; klibc's has 17 KB.

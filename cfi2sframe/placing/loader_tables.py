@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from cfi2sframe.constants import elf as c
-from cfi2sframe.elf.references import words_of
+from cfi2sframe.elf.dynamic import words_of
 from cfi2sframe.placing.pyelftools_view import FileView
 from cfi2sframe.range_map import Span
 
@@ -38,7 +38,8 @@ def is_pointer(tag: int) -> bool:
 
 def extent_of(view: FileView, tag: int) -> Span:
     """Return the addresses of a table. Raises `EmbedError` where it is not mapped, or does not tell how large it is."""
-    entries = dict(reversed(view.dynamic))
+    # Loaders store an entry over the one before with its tag.
+    entries = dict(view.dynamic)
     start = entries[tag]
     if tag == c.DT_STRTAB:
         size = entries.get(c.DT_STRSZ, 0)

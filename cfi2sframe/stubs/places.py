@@ -9,13 +9,14 @@ slot leads that the dynamic loader fills, or to the first block.
 import re
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import product
 from typing import Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
+from cfi2sframe.elf.dynamic import dynamic_tables
 from cfi2sframe.elf.headers import ElfSection
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.references import dynamic_entries
 from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.decoder import Decoder
 from cfi2sframe.instructions.effects import JUMP
@@ -27,7 +28,6 @@ from cfi2sframe.why import Reason
 
 #: .plt, .plt.sec, .plt.got, .plt.bnd, .iplt and the like.
 _NAME_PREFIXES: Final = (".plt", ".iplt")
-_RELA: Final = 24
 #: Linkers align each row of stubs; blocks have sizes that are multiples of `_UNIT`, up to `_MAX_BLOCK`.
 _ALIGNMENT: Final = 16
 _UNIT: Final = 8
@@ -106,16 +106,14 @@ def _rows(image: ElfImage) -> Iterator[StubRange]:
 def _slots(image: ElfImage) -> tuple[set[int], set[int]]:
     """Return the words that dynamic relocations fill, and the addresses of code in those of lazy binding."""
     slots, lazy = set[int](), set[int]()
-    dynamic = dynamic_entries(image)
-    for table, size in ((c.DT_RELA, c.DT_RELASZ), (c.DT_JMPREL, c.DT_PLTRELSZ)):
-        data = image.bytes_at(dynamic.get(table, 0), dynamic.get(size, 0)) or b""
-        usable = data[: len(data) // _RELA * _RELA]
-        for vaddr, _info, _addend in struct.iter_unpack(image.byte_order + "QQq", usable):
-            slots.add(vaddr)
-            word = image.bytes_at(vaddr, 8) if table == c.DT_JMPREL else None
-            value = 0 if word is None else struct.unpack(image.byte_order + "Q", word)[0]
-            if value and image.code_range_of(value) is not None:
-                lazy.add(value)
+    with suppress(ElfError):
+        for table in dynamic_tables(image):
+            for vaddr, _info, _addend in table.records():
+                slots.add(vaddr)
+                word = image.bytes_at(vaddr, 8) if table.tag == c.DT_JMPREL else None
+                value = 0 if word is None else struct.unpack(image.byte_order + "Q", word)[0]
+                if value and image.code_range_of(value) is not None:
+                    lazy.add(value)
     return slots, lazy
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables of the dynamic loader, read as it reads them, are as large as their sections say."""
 
+import struct
+import subprocess
 from pathlib import Path
 from typing import Final
 
@@ -8,10 +10,12 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.constants import elf as c
+from cfi2sframe.elf.dynamic import dynamic_entries
 from cfi2sframe.placing.loader_tables import extent_of
 from cfi2sframe.placing.pyelftools_view import FileView
 from tests.support.placing.embedded import compiled, linked_program
 
+DT_RELACOUNT: Final = 0x6FFFFFF9
 TAGS: Final = {
     ".dynstr": c.DT_STRTAB,
     ".dynsym": c.DT_SYMTAB,
@@ -36,3 +40,23 @@ def test_extents(source: str) -> None:
     assert len(sections) > 3
     for section in sections:
         assert extent_of(view, TAGS[section.name]) == (section.vaddr, section.end_vaddr), section.name
+
+
+@pytest.mark.parametrize("replaced", ["before", "after"])
+def test_the_last_of_repeated_entries_counts(replaced: str, tmp_path: Path) -> None:
+    """DT_INIT precedes DT_STRTAB, and DT_RELACOUNT follows it; the loader can miss both."""
+    content = bytearray(linked_program().read_bytes())
+    view = FileView(content)
+    good = dict(view.dynamic)[c.DT_STRTAB]
+    tags = [tag for tag, _ in view.dynamic]
+    number = tags.index(c.DT_INIT if replaced == "before" else DT_RELACOUNT)
+    assert (number < tags.index(c.DT_STRTAB)) == (replaced == "before")
+    # One byte further, no name of a library is whole.
+    struct.pack_into("<QQ", content, view.dynamic_span.start + 16 * number, c.DT_STRTAB, good + 1)
+    program = tmp_path / "program"
+    program.write_bytes(content)
+    program.chmod(0o755)
+    is_good = subprocess.run([program], check=False, capture_output=True).returncode == 0
+    assert is_good == (replaced == "before")
+    for found in (dynamic_entries(load(content))[c.DT_STRTAB], extent_of(FileView(content), c.DT_STRTAB).start):
+        assert found == (good if is_good else good + 1)

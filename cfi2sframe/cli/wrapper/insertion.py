@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 
 #: The variable with options of convert.
 FLAGS: Final = "CFI2SFRAME_FLAGS"
-#: The magic number of e_ident, and the offset of the end of e_type.
-_ELF_MAGIC: Final = b"\x7fELF"
-_E_TYPE_END: Final = 18
-_ELFDATA2MSB: Final = 2
 
 
 def identity_of(path: str) -> tuple[int, ...] | None:
@@ -46,15 +42,14 @@ def identity_of(path: str) -> tuple[int, ...] | None:
 
 
 def is_elf_of_type(path: str, *types: int) -> bool:
-    """Whether a file is an ELF file with one of these values of e_type."""
+    """Return whether a file is an ELF file with one of these values of e_type."""
+    from cfi2sframe.elf.headers import FILE_HEADER_SIZE, file_type_of
+
     try:
         with open(path, "rb") as file:
-            head = file.read(_E_TYPE_END)
+            return file_type_of(file.read(FILE_HEADER_SIZE)) in types
     except OSError:
         return False
-    if len(head) < _E_TYPE_END or not head.startswith(_ELF_MAGIC):
-        return False
-    return int.from_bytes(head[16:18], "big" if head[5] == _ELFDATA2MSB else "little") in types
 
 
 def insert_section(role: Role, path: str, plan: Callable[[], Sequence[str] | None]) -> int:
