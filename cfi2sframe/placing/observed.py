@@ -30,7 +30,7 @@ from cfi2sframe.elf.notes import are_of_tools, parse_notes
 from cfi2sframe.elf.referrers import referrers, relocated
 from cfi2sframe.placing.loader_tables import BY_CONTENT, extent_of, is_pointer
 from cfi2sframe.placing.pyelftools_view import FileView, expect, is_sframe, parsing, span_of
-from cfi2sframe.placing.tools_view import compare_sections
+from cfi2sframe.placing.tools_view import Elsewhere, compare_sections
 from cfi2sframe.range_map import RangeMap, Span, common, touches, united, walk_both, without
 
 #: The smallest page of the kernels of all ABIs.
@@ -57,19 +57,6 @@ class _Mapped(NamedTuple):
     flags: int
 
 
-class _Elsewhere(NamedTuple):
-    """Addresses `[start, end)` in the file without the section, and where their content starts in the other one."""
-
-    start: int
-    end: int
-    new_start: int
-
-    @property
-    def places(self) -> tuple[Span, Span]:
-        """The old and the new addresses."""
-        return Span(self.start, self.end), Span(self.new_start, self.new_start + self.end - self.start)
-
-
 def expect_equal(without_section: FileData, with_section: FileData, *, by_others: bool = False) -> Span:
     """Raise `EmbedError` unless two files are equal but for the SFrame section that one of them has.
 
@@ -81,21 +68,20 @@ def expect_equal(without_section: FileData, with_section: FileData, *, by_others
         place = _section_of(full)
         expect(not bare.sframe and not any(map(is_sframe, bare.segments)), "it has a section")
         _expect_same_header(bare, full)
-        compared = compare_sections(bare, full)
-        found = [_Elsewhere(*move.addresses) for move in compared.moves]
+        found, symbols = compare_sections(bare, full)
         found += _followed(bare, full, by_others=by_others)
         # Where the table of program headers grows.
         left = without(full.addresses_of(full.table("ph")), bare.addresses_of(bare.table("ph")))
-        left += [each.places[0] for each in found]
-        tables = _dynamic(bare, full, left, compared.symbols)
+        left += [each.old for each in found]
+        tables = _dynamic(bare, full, left, symbols)
         found += tables
-        left = united([*left, *(each.places[0] for each in tables)])
+        left = united([*left, *(each.old for each in tables)])
         for entry in bare.segments:
             leads = entry["p_type"] not in _ENCLOSING and entry in full.segments and not _is_empty(bare, entry)
             span = Span(entry["p_vaddr"], entry["p_vaddr"] + entry["p_memsz"])
             expect(not leads or not touches(left, span), f"a {entry['p_type']} leads to what is elsewhere")
-        given_up = _expect_same_memory(bare, full, place, found, compared.symbols)
-        _expect_unread(bare, given_up, [each.places[0] for each in tables])
+        given_up = _expect_same_memory(bare, full, place, found, symbols)
+        _expect_unread(bare, given_up, [each.old for each in tables])
         _expect_found_headers(bare, full, by_others=by_others)
         _expect_layout(full)
         return place
@@ -126,7 +112,7 @@ def _expect_same_header(bare: FileView, full: FileView) -> None:
 # Program headers
 
 
-def _followed(bare: FileView, full: FileView, *, by_others: bool) -> Iterator[_Elsewhere]:
+def _followed(bare: FileView, full: FileView, *, by_others: bool) -> Iterator[Elsewhere]:
     """Pair the program headers in their order; yield what those lead to that may lead elsewhere, and do."""
     news = [segment for segment in full.segments if segment["p_type"] != "PT_NULL" and not is_sframe(segment)]
     at = 0
@@ -140,7 +126,7 @@ def _followed(bare: FileView, full: FileView, *, by_others: bool) -> Iterator[_E
             new = news[at]
             at += 1
             if old["p_vaddr"] != new["p_vaddr"] and old["p_type"] in _FOLLOWED:
-                yield _Elsewhere(old["p_vaddr"], old["p_vaddr"] + old["p_filesz"], new["p_vaddr"])
+                yield Elsewhere(Span(old["p_vaddr"], old["p_vaddr"] + old["p_filesz"]), new["p_vaddr"])
         else:
             at = first
             expect(
@@ -238,7 +224,7 @@ def _holder_of_table(view: FileView) -> dict[str, Any] | None:
 # The dynamic section
 
 
-def _dynamic(bare: FileView, full: FileView, left: list[Span], symbols: Span) -> list[_Elsewhere]:
+def _dynamic(bare: FileView, full: FileView, left: list[Span], symbols: Span) -> list[Elsewhere]:
     """Compare what the dynamic entries lead to; return what is elsewhere. Others have `left` some addresses.
 
     The `symbols` have been compared.
@@ -248,14 +234,14 @@ def _dynamic(bare: FileView, full: FileView, left: list[Span], symbols: Span) ->
     for (tag, old), (_, new) in zip(bare.dynamic, full.dynamic, strict=True):
         expect(old == new or tag in BY_CONTENT, f"the dynamic entry 0x{tag:x} changed")
         if old != new:
-            found.append(_Elsewhere(*extent_of(bare, tag), new))
-    left = united([*left, *(each.places[0] for each in found)])
+            found.append(Elsewhere(extent_of(bare, tag), new))
+    left = united([*left, *(each.old for each in found)])
     for (tag, old), (_, new) in zip(bare.dynamic, full.dynamic, strict=True):
         expect(old != new or not is_pointer(tag) or not touches(left, Span(old, old + 1)), f"0x{tag:x} leads nowhere")
-    for start, end, new_start in found:
-        if symbols.start <= start and end <= symbols.end:
+    for each in found:
+        if symbols.start <= each.old.start and each.old.end <= symbols.end:
             continue
-        same = bare.memory_at(start, end) == full.memory_at(new_start, new_start + end - start)
+        same = bare.memory_at(*each.old) == full.memory_at(*each.new)
         expect(same, "a table of the dynamic loader changed")
     return found
 
@@ -278,7 +264,7 @@ def _memory(view: FileView) -> RangeMap[_Mapped | None]:
 
 
 def _expect_same_memory(
-    bare: FileView, full: FileView, place: Span, elsewhere: list[_Elsewhere], symbols: Span
+    bare: FileView, full: FileView, place: Span, elsewhere: list[Elsewhere], symbols: Span
 ) -> list[Span]:
     """Compare what is at each address, but for `symbols`; return the addresses that something has left or taken.
 
@@ -286,7 +272,7 @@ def _expect_same_memory(
     by sections.
     """
     memories = _memory(bare), _memory(full)
-    olds, news = (united(each.places[number] for each in elsewhere) for number in (0, 1))
+    olds, news = united(each.old for each in elsewhere), united(each.new for each in elsewhere)
     headers = bare.addresses_of(Span(0, bare.header.e_ehsize))
     entries = Span(bare.dynamic_span.start, bare.dynamic_span.start + 16 * len(bare.dynamic))
     section, table = full.addresses_of(place), bare.addresses_of(bare.table("ph"))

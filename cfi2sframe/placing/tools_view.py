@@ -15,44 +15,30 @@ from cfi2sframe.range_map import Span, touches, united
 _SYMBOL_TABLES = {"SHT_SYMTAB", "SHT_DYNSYM"}
 
 
-class Move(NamedTuple):
-    """A section that is elsewhere: its old and new headers."""
+class Elsewhere(NamedTuple):
+    """Addresses in the file without the section, and where the other file has their content."""
 
-    old: dict[str, Any]
-    new: dict[str, Any]
-
-    @property
-    def delta(self) -> int:
-        """How far its address has moved."""
-        return int(self.new["sh_addr"] - self.old["sh_addr"])
+    old: Span
+    new_start: int
 
     @property
-    def addresses(self) -> tuple[int, int, int]:
-        """Its old addresses `[start, end)`, and where the new ones start."""
-        start = self.old["sh_addr"]
-        return start, start + self.old["sh_size"], self.new["sh_addr"]
-
-    def held(self, vaddr: int) -> bool:
-        """Whether an address was in the section, or at its end."""
-        return bool(0 <= vaddr - self.old["sh_addr"] <= self.old["sh_size"])
+    def new(self) -> Span:
+        """The addresses in the other file."""
+        return Span(self.new_start, self.new_start + self.old.end - self.old.start)
 
 
-class Compared(NamedTuple):
-    """The sections that are elsewhere, and the addresses of symbols that were compared one by one."""
+def compare_sections(bare: FileView, full: FileView) -> tuple[list[Elsewhere], Span]:
+    """Pair the sections, and compare all but the index; read-only data may be elsewhere. Raises `EmbedError`.
 
-    moves: list[Move]
-    symbols: Span
-
-
-def compare_sections(bare: FileView, full: FileView) -> Compared:
-    """Pair the sections, and compare all but the index; read-only data may be elsewhere. Raises `EmbedError`."""
+    Return the sections that are elsewhere, and the addresses of symbols that were compared one by one.
+    """
     numbering = _paired(bare, full)
     pairs = {
         index: (bare.sections[index], full.sections[number])
         for index, number in enumerate(numbering)
         if number not in full.sframe
     }
-    moved = dict[int, Move]()
+    moved = dict[int, Elsewhere]()
     for index, (old, new) in pairs.items():
         name, is_loaded = old["name"], old["sh_flags"] & c.SHF_ALLOC
         expect(new["sh_link"] == _renumbered(old["sh_link"], numbering), f"sh_link of {name} changed")
@@ -65,7 +51,7 @@ def compare_sections(bare: FileView, full: FileView) -> Compared:
             for view, header in ((bare, old), (full, new)):
                 expect(view.maps(header["sh_addr"], header["sh_offset"], header["sh_size"]), f"{name} is not mapped")
             expect(new["sh_addr"] % max(new["sh_addralign"], 1) == 0, f"{name} is misaligned")
-            moved[index] = Move(old, new)
+            moved[index] = Elsewhere(Span(old["sh_addr"], old["sh_addr"] + old["sh_size"]), new["sh_addr"])
     is_renumbered = numbering != list(range(len(numbering)))
     lists = any(s["sh_type"] in ("SHT_SYMTAB_SHNDX", "SHT_GROUP") for s in bare.sections)
     expect(not (is_renumbered and lists), "sections were renumbered, and the file has lists of indices")
@@ -82,7 +68,7 @@ def compare_sections(bare: FileView, full: FileView) -> Compared:
             _compare_symbols(first, second, bare.order, numbering, moved)
         elif index in moved or not old["sh_flags"] & c.SHF_ALLOC:
             expect(same, f"the bytes of {old['name']} changed")
-    return Compared(list(moved.values()), symbols)
+    return list(moved.values()), symbols
 
 
 def _loaded_symbols(view: FileView, table: dict[str, Any]) -> Span:
@@ -133,7 +119,7 @@ def _renumbered(index: int, numbering: list[int]) -> int:
 
 
 def _compare_symbols(
-    first: bytes, second: bytes, order: ByteOrder, numbering: list[int], moved: dict[int, Move]
+    first: bytes, second: bytes, order: ByteOrder, numbering: list[int], moved: dict[int, Elsewhere]
 ) -> None:
     whole = len(first) // SYMBOL_SIZE * SYMBOL_SIZE
     expect(first[whole:] == second[whole:], "the end of a symbol table changed")
@@ -141,9 +127,9 @@ def _compare_symbols(
     pairs = zip(entry.iter_unpack(first[:whole]), entry.iter_unpack(second[:whole]), strict=True)
     for at, ((name, info, other, section, value, size), found) in enumerate(pairs):
         delta = 0
-        if section in moved and moved[section].held(value):
+        if section in moved and moved[section].old.start <= value <= moved[section].old.end:
             # Other modules, which are not here, may know the others.
             expect(info >> 4 == c.STB_LOCAL, f"symbol {at} is of a section that has moved")
-            delta = moved[section].delta
+            delta = moved[section].new_start - moved[section].old.start
         wanted = (name, info, other, _renumbered(section, numbering), value + delta, size)
         expect(wanted == found, f"symbol {at} changed")
