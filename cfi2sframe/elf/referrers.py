@@ -27,7 +27,7 @@ address, and what a compiler adds to an address beyond the margins below.
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.dynamic import dynamic_entries, dynamic_tables, has_packed_relocations, words_of
@@ -165,22 +165,24 @@ class _Finder:
 
     def _data(self, data: bytes, vaddr: int) -> Iterator[Referrer]:
         """Yield numbers that are addresses, or distances from themselves or from the GOT."""
+        code = self.image.code_range_of(vaddr)
+        has_rare = self.rare and not (code is not None and self.image.sections and vaddr + len(data) <= code.end_vaddr)
+        # From 8 bytes to their lower half.
+        shift = 4 if self.order == ">" else 0
         for start, end in self.wanted:
             if self.is_fixed:
-                for at in _numbers(data, start, end, self.order):
+                for at in _numbers(data, start, end, self.order, 4):
                     (number,) = struct.unpack_from(self.order + "I", data, at)
                     address = start + (number - start & 0xFFFFFFFF)
                     if self._may_be_address(data, at, vaddr + at, address):
                         yield Referrer(vaddr + at, address)
             for base in self.gots:
-                for at in _numbers(data, start - base, end - base, self.order):
-                    number = self._whole(data, at)
-                    is_possible = (vaddr + at) % 4 == 0 or self.image.may_execute(vaddr + at)
-                    if number is not None and is_possible:
-                        yield from self._wanted(vaddr + at, base + number)
+                for at in _numbers(data, start - base, end - base, self.order, 8):
+                    if (vaddr + at) % 4 == 0 or self.image.may_execute(vaddr + at):
+                        (number,) = struct.unpack_from(self.order + "q", data, at)
+                        yield Referrer(vaddr + at + shift, base + number)
             # The lower half of 8 big-endian bytes counts from the place of the upper one.
-            shift = 4 if self.order == ">" else 0
-            for at, number in distances(data, vaddr, Span(start, end + shift), self.order) if self.rare else ():
+            for at, number in distances(data, vaddr, Span(start, end + shift), self.order) if has_rare else ():
                 place = vaddr + at
                 if number and place % 4 == 0 and self._may_be_data(place):
                     yield from self._wanted(place, place + number)
@@ -229,15 +231,20 @@ def _span(start: int, size: int) -> Span:
     return Span(start, start + size)
 
 
-def _numbers(data: bytes, start: int, end: int, order: str) -> Iterator[int]:
-    """Yield the offsets of numbers of 4 bytes, wherever they start, whose value (modulo 2**32) is in `[start, end)`."""
+def _numbers(data: bytes, start: int, end: int, order: str, size: int) -> Iterator[int]:
+    """Yield the offsets of numbers, wherever they start, whose value (modulo their size) is in `[start, end)`.
+
+    They have `size` bytes: the more, the faster they are found.
+    """
+    byte_order: Literal["little", "big"] = "little" if order == "<" else "big"
+    mask = (1 << 8 * size) - 1
     for high in range(start >> 8, (end - 1 >> 8) + 1):
-        packed = struct.pack(order + "I", high << 8 & 0xFFFFFFFF)
+        packed = (high << 8 & mask).to_bytes(size, byte_order)
         # Its bytes but for the lowest one.
         rest, skipped = (packed[1:], 1) if order == "<" else (packed[:-1], 0)
         at = data.find(rest, skipped)
-        while 0 <= at <= len(data) - 4 + skipped:
-            (number,) = struct.unpack_from(order + "I", data, at - skipped)
-            if number - start & 0xFFFFFFFF < end - start:
+        while 0 <= at <= len(data) - size + skipped:
+            number = int.from_bytes(data[at - skipped : at - skipped + size], byte_order)
+            if number - start & mask < end - start:
                 yield at - skipped
             at = data.find(rest, at + 1)

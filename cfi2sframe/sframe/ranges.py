@@ -89,33 +89,34 @@ class _Words(NamedTuple):
     """The row lists that more than one range could have.
 
     `ending[N]` has the indices of those that end with segment N: the first has one segment, each other one a segment
-    more than the one before it. By index: `sizes` in bytes, with the attribute, and `counts` of the places at which
-    each ends.
+    more than the one before it. Segments with which the same longest one ends share a tuple. By index: `sizes` in
+    bytes, with the attribute, and `counts` of the places at which each ends.
     """
 
-    ending: list[list[int]]
+    ending: list[tuple[int, ...]]
     sizes: list[int]
     counts: list[int]
 
 
 def _find_words(text: Text, prices: _Prices) -> _Words:
     """Find the slices of the text that occur more than once, of `MAX_ROWS` rows and segments at most."""
-    words = _Words([[] for _ in text.letters], [], [])
+    words = _Words([()] * len(text.letters), [], [])
     ending, sizes, first_wide = words.ending, words.sizes, text.first_wide
     lasts = list(range(len(text.letters)))
     for length in range(1, MAX_ROWS + 1):
         keys = text.keys(lasts, length)
         counts = Counter(keys)
-        known: dict[bytes, int] = {}
+        ending_of: dict[bytes, tuple[int, ...]] = {}
         recurring: list[int] = []
         for last, key in zip(lasts, keys, strict=True):
             if counts[key] == 1:
                 continue
-            if key not in known:
-                known[key] = len(sizes)
+            if key not in ending_of:
+                # Equal words end with equal shorter ones.
+                ending_of[key] = (*ending[last], len(sizes))
                 sizes.append(prices.attribute + text.size(last - length + 1, last))
                 words.counts.append(counts[key])
-            ending[last].append(known[key])
+            ending[last] = ending_of[key]
             recurring.append(last)
         # A slice recurs only if it does without its first segment, and without its last one.
         lasts = [last for last in recurring if last - length >= first_wide[last] and len(ending[last - 1]) >= length]
