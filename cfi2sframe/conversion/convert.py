@@ -10,14 +10,14 @@ bytes -> CIEs and FDEs -> rows                                      read_cfi
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from cfi2sframe.constants.sframe import DEFAULT_ERRATA
 from cfi2sframe.conversion.fates import Fate
-from cfi2sframe.conversion.functions import Placed, place_functions
+from cfi2sframe.conversion.functions import Functions, place_functions
 from cfi2sframe.conversion.lower import Target, check_target, lower_programs
 from cfi2sframe.conversion.options import Level, Options, check_options
 from cfi2sframe.conversion.owners import map_code
@@ -148,7 +148,7 @@ def convert_image(
     if image.is_relocatable:
         # In a raw section all text sections start at 0.
         placed = section._replace(starts=tuple([image.place(start).offset for start in section.starts]))
-    data = write_section(placed, image.arch, rows, section_vaddr) if functions else b""
+    data = write_section(placed, image.arch, rows, section_vaddr) if functions.starts else b""
     owned = (code_map.without_code, code_map.padding, code_map.stubs.left_out)
     return Conversion(image, target, cfi, pieces, *owned, section, rows, section_vaddr, data)
 
@@ -176,15 +176,12 @@ def place_again(conversion: Conversion, section_vaddr: int) -> Conversion:
     return conversion._replace(section_vaddr=section_vaddr, data=data)
 
 
-def _section_of(functions: Sequence[Placed], image: ElfImage, target: Target, level: Level) -> Section:
+def _section_of(functions: Functions, image: ElfImage, target: Target, level: Level) -> Section:
     """Return the logical section, with the image's addresses."""
-    starts, sizes, bodies = zip(*functions, strict=True) if functions else ((), (), ())
     section = Section(
         target.version,
         target.arch.abi_id,
-        starts,
-        sizes,
-        bodies,
+        *functions,
         is_sorted=not image.is_relocatable,
         start_is_pcrel=target.start_is_pcrel,
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions of a section: the pieces with rows, over the padding after them, none larger than a record can hold."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
@@ -13,17 +13,17 @@ from cfi2sframe.sframe.model import FunctionBody
 from cfi2sframe.why import Why
 
 
-class Placed(NamedTuple):
-    """A function: its address, its bytes, its rows."""
+class Functions(NamedTuple):
+    """The functions of a section as columns: addresses, sizes in bytes, rows."""
 
-    start_vaddr: int
-    size: int
-    body: FunctionBody
+    starts: tuple[int, ...]
+    sizes: tuple[int, ...]
+    bodies: tuple[FunctionBody, ...]
 
 
 def place_functions(
     pieces: Iterable[Piece], padding: Sequence[Span], version: int, *, in_section_order: bool
-) -> list[Placed]:
+) -> Functions:
     """Return the functions of a section of a version of SFrame.
 
     They are in ascending order of their addresses; with `in_section_order`, in the order of the FDEs, as linkers expect
@@ -32,18 +32,21 @@ def place_functions(
     if in_section_order:
         pieces = sorted(pieces, key=attrgetter("origin", "start_vaddr"))
     ends = dict(padding)
-    functions = [
-        Placed(start, min(ends.get(end, end) - start, MAX_FUNCTION_SIZE), rows)
-        for start, end, _, rows in pieces
-        if not isinstance(rows, Why)
-    ]
-    if version < SFRAME_VERSION_3 or all(len(each.body.starts) <= V3_MAX_FRES for each in functions):
-        return functions
-    return [part for each in functions for part in _split(each)]
-
-
-def _split(function: Placed) -> Iterator[Placed]:
-    """Yield a function in parts that have no more rows than version 3 can count."""
-    body = function.body
-    for first, last in pairwise((*body.starts[::V3_MAX_FRES], function.size)):
-        yield Placed(function.start_vaddr + first, last - first, body.cut(first, last))
+    starts: list[int] = []
+    sizes: list[int] = []
+    bodies: list[FunctionBody] = []
+    for start, end, _, rows in pieces:
+        if isinstance(rows, Why):
+            continue
+        size = min(ends.get(end, end) - start, MAX_FUNCTION_SIZE)
+        if version >= SFRAME_VERSION_3 and len(rows.starts) > V3_MAX_FRES:
+            # More rows than version 3 can count.
+            for first, last in pairwise((*rows.starts[::V3_MAX_FRES], size)):
+                starts.append(start + first)
+                sizes.append(last - first)
+                bodies.append(rows.cut(first, last))
+            continue
+        starts.append(start)
+        sizes.append(size)
+        bodies.append(rows)
+    return Functions(tuple(starts), tuple(sizes), tuple(bodies))
