@@ -8,6 +8,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -31,16 +32,13 @@ class FileView:
 
     def __init__(self, data: FileData) -> None:
         from elftools.common.utils import struct_parse
-        from elftools.elf.structs import ELFStructs
 
         ident = bytes(data[:_FILE_HEADER_SIZE])
         expect(ident[:5] == b"\x7fELF\2" and ident[5] in (1, 2), "it is no ELF64 file")
         self.data = data
         #: The byte order as `struct` spells it.
         self.order: ByteOrder = "<" if ident[5] == 1 else ">"
-        structs = ELFStructs(little_endian=ident[5] == 1, elfclass=64)
-        structs.create_basic_structs()
-        structs.create_advanced_structs()
+        structs = _structs_of(self.order)
         self.header = struct_parse(structs.Elf_Ehdr, BytesIO(ident))
         self.segments, self.sections = (
             [dict(struct_parse(kind, BytesIO(item))) for item in self._items(table, kind.sizeof())]
@@ -134,6 +132,17 @@ class FileView:
             for load in self.loads
             for part in common(spans, [Span(load["p_vaddr"], load["p_vaddr"] + load["p_filesz"])])
         ]
+
+
+@cache
+def _structs_of(order: "ByteOrder") -> Any:  # noqa: ANN401 - pyelftools has no types
+    """Return pyelftools' structs of ELF64, which take longer to build than those of a small file to read."""
+    from elftools.elf.structs import ELFStructs
+
+    structs = ELFStructs(little_endian=order == "<", elfclass=64)
+    structs.create_basic_structs()
+    structs.create_advanced_structs()
+    return structs
 
 
 def span_of(header: dict[str, Any]) -> Span:

@@ -5,11 +5,11 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from operator import add, gt
 from typing import Final, NamedTuple
 
 from cfi2sframe.constants import sframe as s
 from cfi2sframe.constants.elf import PF_X, PT_LOAD
-from cfi2sframe.elf.headers import ProgramHeader
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.sframe.model import NO_BLOCK_SIZE, FunctionBody, Section
 from cfi2sframe.sframe.read import DecodedSection, Header
@@ -159,13 +159,11 @@ def segments(section: Section, image: ElfImage) -> Iterator[str]:
             f"functions are in {holder_count} of {len(loads)} executable segments; it registers the section for each "
             "of them by itself, and wants all functions there"
         )
-    if not all(_is_inside(loads, *each) for each in zip(section.starts, section.sizes, strict=True)):
+    # Before the first segment, no function ends.
+    vaddrs, ends = [load.vaddr for load in loads], [-1, *[load.end_vaddr for load in loads]]
+    limits = [ends[bisect_right(vaddrs, start)] for start in section.starts]
+    if any(map(gt, map(add, section.starts, section.sizes), limits)):
         yield "a function is in no executable segment, or reaches past its end"
-
-
-def _is_inside(loads: list[ProgramHeader], start: int, size: int) -> bool:
-    index = bisect_right(loads, start, key=lambda load: load.vaddr) - 1
-    return index >= 0 and start + size <= loads[index].end_vaddr
 
 
 def outside_the_code(it: Subject) -> Breaches:
