@@ -39,7 +39,7 @@ _OUT_OF_MEMORY: Final = 1
 
 
 class ErrorKind(Enum):
-    """What is wrong with a file or a request. Reports have the names in lower case."""
+    """The kind of fault in a file or a request. Reports have the names in lower case."""
 
     REQUEST = "the request contradicts itself, or asks for what does not exist"
     NOT_ELF = "no ELF file"
@@ -238,7 +238,7 @@ def kind_of(error: Exception) -> ErrorKind:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an exception means that there is no more memory: Python's, the system's or capstone's.
+    """Return whether an exception means that there is no more memory: Python's, the system's or capstone's.
 
     Where an allocation fails, Python 3.13 may have set no exception, and says that: a SystemError.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What SFrame section a file has: one answer, which every verb reads.
+"""The SFrame section that a file has: one answer, which every verb reads.
 
 In: an image. Out: an `Existing`. What a verb does with it, docs/deploying.md has as a table.
 """
@@ -17,7 +17,7 @@ from cfi2sframe.sframe.read import DecodedSection, read_damaged
 
 
 class Presence(Enum):
-    """How much of a section is there."""
+    """The extent to which a file has a section."""
 
     ABSENT = "no .sframe section"
     EMPTY = "the .sframe section is empty"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds at which addresses: values by ranges of addresses, walks over two such maps, and sets of addresses.
+"""Maps from addresses to values, by ranges; walks over two such maps; sets of addresses.
 
     starts   0          0x1000     0x1030     0x1040     0x1080
     values   nothing    A          B          nothing    A
@@ -174,6 +174,6 @@ def holder_of(spans: Sequence[Span], wanted: Span) -> Span | None:
 
 
 def touches(spans: Sequence[Span], wanted: Span) -> bool:
-    """Whether any of some ascending spans that do not touch has bytes in common with `wanted`."""
+    """Return whether any of some ascending spans that do not touch has bytes in common with `wanted`."""
     index = bisect_left(spans, Span(wanted.end, -1)) - 1
     return index >= 0 and wanted.start < min(spans[index].end, wanted.end)

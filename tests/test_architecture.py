@@ -23,6 +23,7 @@ TABLE_HEAD = "| package in `cfi2sframe/` |"
 FREE_ROWS = 3
 #: The library's face, which imports what it hands on when it is asked for that.
 FACE = "cfi2sframe"
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
 HEAVY = ("capstone", "elftools", "zstandard")
 #: What takes 0.5 ms or more to import, and no small object needs.
 NOT_FOR_OBJECTS = (
@@ -31,6 +32,11 @@ NOT_FOR_OBJECTS = (
     *("cfi2sframe.instructions.derive", "cfi2sframe.report.coverage", "cfi2sframe.report.tables"),
 )
 MAX_LINES = 400
+#: Rooms whose docstrings begin with a verb, or with the noun that the thing is.
+PLAINLY_TOLD = (
+    *("abi", "audit", "constants", "conversion", "dwarf", "gotable", "instructions", "process", "report", "sframe"),
+    *("stubs", "verification", "__init__", "api", "emit", "errors", "existing", "range_map", "text", "why"),
+)
 #: One job behind several doors: verbs, programs, ABIs, kinds of files.
 DOORS = {"configure", "run", "main", "effect_of", "insert", "remove", "check_insertion", "check_removal"}
 
@@ -347,6 +353,21 @@ def sources() -> list[Path]:
     folders = (PACKAGE, ROOT / "tests", ROOT / "tools", ROOT / "bench", ROOT / "testdata" / "src")
     suffixes = {".py", ".s", ".S", ".c", ".cc", ".cpp", ".h"}
     return sorted(p for folder in folders if folder.is_dir() for p in folder.rglob("*") if p.suffix in suffixes)
+
+
+def docstrings_of(path: Path) -> list[tuple[int, str]]:
+    """Return the docstrings of modules, classes and functions, and the strings after fields, by line."""
+    bodies = [node.body for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, DOCUMENTED)]
+    values = [node.value for body in bodies for node in body if isinstance(node, ast.Expr)]
+    texts = [(value.lineno, value.value) for value in values if isinstance(value, ast.Constant)]
+    return [(line, text) for line, text in texts if isinstance(text, str)]
+
+
+def test_docstrings_begin_with_a_verb_or_the_noun_that_it_is() -> None:
+    paths = [path for path in MODULES if path.relative_to(PACKAGE).with_suffix("").parts[0] in PLAINLY_TOLD]
+    wrong = re.compile("(What|Where|Whether|How|Of)\\b")
+    assert not [(path.name, line, text) for path in paths for line, text in docstrings_of(path) if wrong.match(text)]
+    assert {path.relative_to(PACKAGE).with_suffix("").parts[0] for path in paths} == set(PLAINLY_TOLD)
 
 
 def test_every_source_names_its_licence() -> None:

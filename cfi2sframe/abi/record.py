@@ -21,7 +21,7 @@ class SignalReturn(NamedTuple):
 
 
 class Arch(NamedTuple):
-    """What the program has to know of one ABI."""
+    """Registers, offsets and code of one ABI, as far as the program has to know them."""
 
     name: str
     module: str
@@ -82,14 +82,14 @@ class Arch(NamedTuple):
     hash_word: Literal["I", "Q"]
     """A word of DT_HASH's table, as `struct` spells it."""
     program_vaddr: int
-    """Where GNU ld places programs at fixed addresses."""
+    """The address at which GNU ld places programs at fixed addresses."""
     cfi_relocations: Mapping[int, tuple[int, bool]]
     """Those used in CFI, by type: the bytes of the field that they replace, and whether its value is relative to it."""
     branch_relocations: Mapping[int, tuple[int, int, int]]
     """Those of calls and jumps, by type: the bits of the field's lowest end that are written, the bits that the
     distance loses, the field's bytes."""
     distance_bias: int
-    """What assemblers add to the addend of a distance in code because it does not count from the field's start."""
+    """The number that assemblers add to a distance's addend in code, as it does not count from the field's start."""
 
     thread_words: tuple[int, ...]
     """The kernel's record of a stopped thread (NT_PRSTATUS) by words: DWARF register, `SAVED_PC` or `UNUSED`."""
@@ -101,7 +101,7 @@ class Arch(NamedTuple):
     perf_words: tuple[int, ...]
     """The same of perf's numbers of a sample's registers (asm/perf_regs.h)."""
     has_signal_rows: bool
-    """Whether rows can describe these: elsewhere they lack the RA's register, or give a wrong SP."""
+    """True if rows can describe these: elsewhere they lack the RA's register, or give a wrong SP."""
 
     def __hash__(self) -> int:
         return self.abi_id

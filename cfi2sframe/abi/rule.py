@@ -52,12 +52,12 @@ class Rule(NamedTuple):
 
     @property
     def is_saved_at_cfa(self) -> bool:
-        """Whether the value is in memory at a constant distance from the CFA."""
+        """True if the value is in memory at a constant distance from the CFA."""
         return self.register is None and self.deref
 
     @property
     def is_register(self) -> bool:
-        """Whether the value is that of a register."""
+        """True if the value is that of a register."""
         return self.register is not None and self.offset == 0 and not self.deref
 
     def named(self, arch: Arch) -> NamedRule:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the instructions say of a row of the CFI: of its CFA, of the RA, of FP, and of the RA's signature."""
+"""The answers of instructions to a row of the CFI: to its CFA, RA and FP, and to the RA's signature."""
 
 from enum import IntEnum
 from functools import lru_cache
@@ -19,7 +19,7 @@ _CALLER: Final = (CALLER_FP, 0)
 
 
 class Answer(IntEnum):
-    """What the instructions say of a rule, from good to bad."""
+    """An answer of the instructions to a rule, from good to bad."""
 
     SILENT = 0
     """The rule claims nothing: the caller's value is undefined."""

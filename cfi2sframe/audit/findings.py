@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an audit has found, as people read it: places, rules and directives as text, and the instructions around."""
+"""Findings of an audit, as people read them: places, rules and directives as text, and the instructions around."""
 
 import re
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ class Contradiction(NamedTuple):
 
     @property
     def error(self) -> object:
-        """What neighbours have in common that one directive corrects: the bytes that the CFA is off, or the rule."""
+        """The error that neighbours share and one directive corrects: the bytes that the CFA is off, or the rule."""
         old, new = self.cfi_rule, self.code_rule
         if self.subject == "CFA" and isinstance(old, Rule) and isinstance(new, Rule) and old.register == new.register:
             return new.offset - old.offset

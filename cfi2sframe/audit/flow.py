@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What CFI says at an address, and of the flow of control: where functions start, where calls and jumps do not lead.
+"""The CFI at an address, and what it tells of control: where functions start, where calls and jumps do not lead.
 
 The start of a cold part of a function is no entry: its CFI is not that of one, and jumps lead there. Where the CFA's
 rule changes right after a call, the call does not come back.
@@ -98,7 +98,7 @@ class CfiFlow(Code):
         return answers_of(row, state, self.abi, uses_b_key=self.cfi.program(number).cie.uses_b_key)
 
     def comes_back(self, vaddr: int, end: int) -> bool:
-        """Whether a call may come back to an address, for all that the CFI says."""
+        """Return whether a call may come back to an address, for all that the CFI says."""
         before, after = self.in_force(vaddr), self.in_force(end)
         if before.row is None or after.row is None:
             return before.row is after.row
@@ -107,7 +107,7 @@ class CfiFlow(Code):
         return before.row.cfa == after.row.cfa or self._is_early(before.row.cfa, end, after)
 
     def _is_early(self, cfa: CfaRule | None, vaddr: int, row: InForce) -> bool:
-        """Whether a row is right one instruction after its start, where the CFA was given by another rule before."""
+        """Return whether a row is right one instruction after its start, and had another rule of the CFA before it."""
         found = self.at(vaddr)
         if found is None or found.effect is None or vaddr + found.size >= row.end_vaddr or not isinstance(cfa, Rule):
             return False
@@ -117,7 +117,7 @@ class CfiFlow(Code):
         return moved != 0 and row.row is not None and row.row.cfa == cfa._replace(offset=cfa.offset - moved)
 
     def may_hold(self, entry: int, vaddr: int) -> bool:
-        """Whether an address is not in the FDE of another function."""
+        """Return whether an address is not in the FDE of another function."""
         there = self.in_force(vaddr)
         if there.number is None or there.row is None:
             return False
@@ -125,7 +125,7 @@ class CfiFlow(Code):
         return start == entry or start not in self.starts
 
     def fits(self, vaddr: int, state: State) -> bool:
-        """Whether the CFI of an address does not contradict a state."""
+        """Return whether the CFI of an address does not contradict a state."""
         found = self.in_force(vaddr)
         if found.row is None or found.number is None:
             return False

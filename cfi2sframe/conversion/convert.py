@@ -44,7 +44,7 @@ class Conversion(NamedTuple):
     target: Target
     """The ABI and version of the section."""
     cfi: Cfi
-    """What was read. Functions derived from instructions are its last entries, and no count of FDEs includes them."""
+    """The CFI read. Functions derived from instructions are its last entries, and no count of FDEs includes them."""
     pieces: tuple[Piece, ...]
     """Ascending, without overlap: what FDEs, derived functions and stubs own."""
     without_code: dict[FdeIndex, Fate]
@@ -72,7 +72,7 @@ class Conversion(NamedTuple):
 
     @property
     def fates(self) -> list[Fate]:
-        """What became of each of `cfi.entries`, which reports and conditions go by."""
+        """The fate of each of `cfi.entries`, which reports and conditions go by."""
         return fates_of(self.cfi.entries, self.pieces, self.without_code)
 
     @property
@@ -93,7 +93,7 @@ class Conversion(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether every source was read, and every FDE and stub is described from start to end."""
+        """True if every source was read, and every FDE and stub is described from start to end."""
         if self.cfi.damaged or self.cfi.unread or self.stubs_left_out:
             return False
         return not {Fate.LEFT_OUT, Fate.IN_PARTS}.intersection(self.fates)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of each FDE."""
+"""The fates of FDEs."""
 
 from enum import Enum
 
 
 class Fate(Enum):
-    """What became of an FDE, or of a function derived from instructions, once it is known who owns each address.
+    """The fate of an FDE, or of a function derived from instructions, once it is known who owns each address.
 
     The value is the text for reports.
     """
@@ -29,15 +29,15 @@ class Fate(Enum):
 
     @property
     def has_code(self) -> bool:
-        """Whether the FDE has code of its own, which the section describes or lacks."""
+        """True if the FDE has code of its own, which the section describes or lacks."""
         return self in (Fate.DESCRIBED, Fate.IN_PARTS, Fate.LEFT_OUT)
 
     @property
     def is_dropped(self) -> bool:
-        """Whether the FDE is of no use, though no stub describes its code."""
+        """True if the FDE is of no use, though no stub describes its code."""
         return self in (Fate.DISCARDED, Fate.EMPTY, Fate.DUPLICATE, Fate.SHADOWED, Fate.BETTER_SOURCE)
 
     @property
     def is_of_code(self) -> bool:
-        """Whether there is no FDE, but a function derived from instructions."""
+        """True if there is no FDE, but a function derived from instructions."""
         return self in (Fate.DERIVED, Fate.NOT_DERIVED)

@@ -32,7 +32,7 @@ from cfi2sframe.why import Reason, Why
 
 
 class Target(NamedTuple):
-    """What a section is made for: the ABI, the SFrame version, and the newest errata of version 2 that readers know."""
+    """The target of a conversion: the ABI, the SFrame version, and the newest errata of version 2 that readers know."""
 
     arch: Arch
     version: int = SFRAME_VERSION_3
@@ -40,17 +40,17 @@ class Target(NamedTuple):
 
     @property
     def has_flexible_rows(self) -> bool:
-        """Whether the version has flexible FDEs (version 3)."""
+        """True if the version has flexible FDEs (version 3)."""
         return self.version >= SFRAME_VERSION_3
 
     @property
     def has_outermost_rows(self) -> bool:
-        """Whether a row without data words means that RA is undefined (version 2 errata 2, version 3)."""
+        """True if a row without data words means that RA is undefined (version 2 errata 2, version 3)."""
         return self._has(ERRATA_OF_OUTERMOST_ROWS)
 
     @property
     def start_is_pcrel(self) -> bool:
-        """Whether a start field counts from itself, not from the section (version 2 errata 1, version 3)."""
+        """True if a start field counts from itself, not from the section (version 2 errata 1, version 3)."""
         return self._has(ERRATA_OF_PCREL_STARTS)
 
     def _has(self, errata: int) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a caller may choose, in a module of its own: a run that finds files up to date does not load the stages."""
+"""The options of a conversion, in a module of their own: a run that finds files up to date does not load the stages."""
 
 from typing import Final, Literal, NamedTuple
 
@@ -11,7 +11,7 @@ Level = Literal[0, 1, 2]
 
 
 class Options(NamedTuple):
-    """What the caller may choose.
+    """The options of a conversion.
 
     `version` is that of SFrame, 1 to 3. `errata`, of version 2 only, is the newest errata level that the section's
     readers know; None is `DEFAULT_ERRATA`. `source` is the only CFI to read; None reads all, and where several sources

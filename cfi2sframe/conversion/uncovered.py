@@ -57,7 +57,7 @@ def _derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[Span], bool] | None
     """Return the CFI with what is derived as one more source, if anything is."""
     # Where stubs are does not depend on the version.
     code_map = map_code(image, cfi.entries, SFRAME_VERSION_3)
-    # Of calls that a signal handler has faked, SP is not where calls leave it.
+    # A call that a signal handler has faked does not leave SP where calls do.
     program = cfi.entries.program
     called = frozenset([fde for fde in cfi.entries.without_rules if not program(fde).cie.is_signal_frame])
     covered, without_rules = _functions(code_map, called)

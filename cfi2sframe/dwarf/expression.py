@@ -114,7 +114,7 @@ def value_of(code: bytes, byte_order: str, *, starts_with_cfa: bool) -> Rule | i
 
 
 def is_unscaled(code: bytes, byte_order: str) -> bool:
-    """Whether an expression has at most one register and only adds, subtracts and loads."""
+    """True if the expression has at most one register and only adds, subtracts and loads."""
     try:
         opcodes = [opcode for opcode, _ in parse_expression(code, byte_order)]
     except CfiError:

@@ -78,7 +78,7 @@ def encode_sleb(value: int) -> bytes:
 
 
 class PointerBases(NamedTuple):
-    """What the pointers of a section depend on, besides their own addresses.
+    """Bases that the pointers of a section count from, besides their own addresses.
 
     `byte_order` is `<` or `>`. `table_vaddr` is the address of the global offset table (None: there is none), which
     DW_EH_PE_datarel pointers count from. `load_word(vaddr)` returns the 8-byte word at an address, for indirect
@@ -91,7 +91,7 @@ class PointerBases(NamedTuple):
 
 
 class Location(NamedTuple):
-    """What DW_CFA_set_loc needs: the addresses of the function and of the instructions, and the bases of pointers."""
+    """The addresses of a function and of its instructions, and the bases of pointers, for DW_CFA_set_loc."""
 
     pc_begin_vaddr: int
     instructions_vaddr: int

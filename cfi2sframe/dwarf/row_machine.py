@@ -272,7 +272,7 @@ class RowMachine:
         return self._known[state.remembered - 1].state
 
     def _nothing(self, state: MachineState, *_operands: int) -> MachineState:
-        # Of DW_CFA_GNU_args_size, exception handlers need the size of pushed arguments; stack traces do not.
+        # DW_CFA_GNU_args_size tells exception handlers the size of pushed arguments; stack traces do not need it.
         return state
 
     # Pointer authentication (AADWARF64, 4.4)

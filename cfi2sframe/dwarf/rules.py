@@ -46,7 +46,7 @@ RegisterRule = NoRule | Rule | Expression
 
 
 class RaSigning(IntEnum):
-    """Whether the RA carries a pointer authentication code (AArch64)."""
+    """The state of the RA's pointer authentication code (AArch64)."""
 
     __hash__ = int.__hash__
 

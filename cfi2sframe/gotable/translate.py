@@ -43,7 +43,7 @@ _WITHOUT_RULES: Final = UnwindTable((0,), (_NOTHING,))
 
 
 class _Kind(IntFlag):
-    """What the depths of a function mean."""
+    """The meaning of a function's depths."""
 
     PLAIN = 0
     INTERRUPTED = 1

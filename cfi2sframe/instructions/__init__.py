@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What instructions do to a frame.
+"""The effects of instructions on a frame.
 
 In: code, and where functions may begin. Out: rows of code without CFI (`derive`), and states at addresses for `audit`
 and `stubs`. All use one machine (`machine` explains its proofs), which has a table of effects for each ABI. Nothing

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the instructions of AArch64 do to a frame (Arm Architecture Reference Manual, ARM DDI 0487, part C).
+"""The effects of AArch64's instructions on a frame (Arm Architecture Reference Manual, ARM DDI 0487, part C).
 
 The bits of a pointer authentication code are no part of the values: what signs or authenticates the RA leaves it as it
 is, and changes RA_SIGN_STATE. An instruction that no table names changes its first operand; with an operand in memory,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the instructions of AMD64 do to a frame (Intel's manual, volume 2; AMD's, volume 3), from capstone's text.
+"""The effects of AMD64's instructions on a frame (Intel's manual, volume 2; AMD's, volume 3), from capstone's text.
 
 An instruction that no table here names changes its first operand. Only instructions of the tables change SP without
 naming it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where functions may begin in some code: what symbols, data and code say.
+"""Addresses at which functions may begin in some code, from symbols, data and code.
 
 Nothing here is certain: whatever may be an entry is one candidate more.
 """
@@ -57,8 +57,8 @@ def process_entry(image: ElfImage, decoder: Decoder) -> int | None:
 def _from_covered_code(image: ElfImage, decoder: Decoder, covered: Sequence[Span]) -> Iterator[int]:
     """Yield what covered code refers to in the code that a decoder reads.
 
-    Where instructions have several sizes, they are searched at every address, which is quick. Of what is found, little
-    leads to code without CFI; the function around it is then decoded from its start on, and only instructions count.
+    Where instructions have several sizes, they are searched at every address, which is quick. Few
+    results lead to code without CFI; the function around one is then decoded from its start: only instructions count.
     """
     if not covered:
         return

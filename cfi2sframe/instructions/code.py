@@ -47,11 +47,11 @@ class Code(Decoder):
         self._tables: dict[TableWord, tuple[int, ...]] = {}
 
     def comes_back(self, vaddr: int, end: int) -> bool:  # noqa: ARG002
-        """Whether the call at an address may come back to its end."""
+        """Return whether the call at an address may come back to its end."""
         return True
 
     def may_hold(self, entry: int, vaddr: int) -> bool:  # noqa: ARG002
-        """Whether a function may have code at an address."""
+        """Return whether a function may have code at an address."""
         return True
 
     def in_table(self, jump: int, targets: Sequence[int]) -> Iterable[int]:  # noqa: ARG002
@@ -66,7 +66,7 @@ class Code(Decoder):
         return found
 
     def never_returns(self, vaddr: int) -> bool:
-        """Whether the function at an address outside of the spans never returns, or the one that a stub jumps to."""
+        """Return whether the function at an address, or the one that a stub there jumps to, never returns."""
         found = self._never_returning.get(vaddr)
         if found is None:
             slot = self._slot_of(vaddr)
@@ -74,7 +74,7 @@ class Code(Decoder):
         return found
 
     def import_never_returns(self, vaddr: int) -> bool:
-        """Whether the function whose address the dynamic loader writes to a word never returns."""
+        """Return whether the function whose address the dynamic loader writes to a word never returns."""
         return never_returns(self._dynamic_words[0].get(vaddr, ""))
 
     def _read_table(self, table: TableWord) -> Iterator[int]:
@@ -103,14 +103,14 @@ class Code(Decoder):
 
     @cached_property
     def _dynamic_words(self) -> tuple[dict[int, str], dict[int, int]]:
-        """What the dynamic loader writes to words: names and addends. A damaged table says nothing."""
+        """Names and addends that the dynamic loader writes to words. A damaged table gives none."""
         with suppress(ElfError):
             return ({}, {}) if self.image.is_relocatable else dynamic_words(self.image)
         return {}, {}
 
     @cached_property
     def _never_returning(self) -> dict[int, bool]:
-        """Whether functions never return, by their addresses: those that have such names, and those asked for."""
+        """Functions by address, those with names and those asked about before: True if they never return."""
         found = {vaddr: never_returns(name) for vaddr, name in self.code.imports.items()}
         for table in self.image.symbol_tables:
             with suppress(ElfError):
@@ -155,5 +155,5 @@ _NEVER_RETURNING: Final = re.compile(
 
 
 def never_returns(name: str) -> bool:
-    """Whether the function that a library exports under a name never comes back to its caller."""
+    """Return whether a function that a library exports under a name never comes back to its caller."""
     return _NEVER_RETURNING.fullmatch(name) is not None

@@ -52,7 +52,7 @@ class Decoder:
         self.executed: set[int] = set()
 
     def holds(self, vaddr: int) -> bool:
-        """Whether the spans hold an address."""
+        """Return whether the spans hold an address."""
         return self._span_at[vaddr] is not None
 
     def span_of(self, vaddr: int) -> Span | None:

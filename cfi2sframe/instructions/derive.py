@@ -169,7 +169,7 @@ class _Canvas:
         return None
 
     def has_row(self, vaddr: int) -> bool:
-        """Whether an address has a row."""
+        """Return whether an address has a row."""
         first, _, marks = self._marks.range_at(vaddr)
         return marks is not None and marks[vaddr - first] >= _FIRST_ROW
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one instruction does to registers, to the stack and to the flow of control: the same words for all ABIs.
+"""The effect of an instruction on registers, stack and the flow of control, in the same words for all ABIs.
 
 Registers have their DWARF numbers. An effect names every general register whose value an instruction changes; flags,
 vectors, and memory that no register of the frame points to are left out.
@@ -59,7 +59,7 @@ class Step(NamedTuple):
 
 
 class Flow(IntEnum):
-    """Where control continues; `Effect.target` is the target of a direct jump or call."""
+    """The way that control continues; `Effect.target` is the target of a direct jump or call."""
 
     NEXT = 0
     JUMP = 1
@@ -82,7 +82,7 @@ class Flow(IntEnum):
 
 
 class Effect(NamedTuple):
-    """What an instruction does: its steps, one after the other, and where control continues then.
+    """The steps of an instruction, one after the other, and the way that control continues then.
 
     `equal`: of a branch, whether it is taken where the compared values are equal; None: something else decides.
     `is_padding`: the instruction does nothing, and may fill the space between functions.
@@ -107,7 +107,7 @@ TRAP: Final = Effect(flow=Flow.STOP, is_padding=True)
 
 
 class Abi(NamedTuple):
-    """What the machine has to know of an ABI beside its registers and offsets, which `arch` has.
+    """The instructions of an ABI, for the machine; `arch` has its registers and offsets.
 
     Calls change `clobbered` registers (bits), and the `callee_area` bytes from SP on. Handlers of signals spare the
     `red_zone` bytes below SP. `last_calls` are the numbers of Linux's system calls that do not come back, or may do so

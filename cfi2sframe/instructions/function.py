@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is found out about a function: states, what control does, and what a return proves."""
+"""Records of a function that was followed: states, what control does, and what a return proves."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Summary(NamedTuple):
-    """What calls of a function need to know: whether it is proved to return, or never does; what it changes.
+    """Facts about a function, for its calls: whether it is proved to return, or never does; what it changes.
 
     `changed` has a bit for each register, but FP is only changed where the function `spoils_fp`.
     """
@@ -36,7 +36,7 @@ class CodePiece(NamedTuple):
 
 
 class Followed:
-    """What was found from one entry.
+    """The states and ends of all paths from one entry.
 
     `states` has the state before each instruction, `proven` the addresses that reach a return of the function. `edges`
     has where control goes from an address, unless that is only the next instruction. `calls` are the addresses called,

@@ -8,9 +8,9 @@ counted from the same entry. What reaches no such return is not kept, whatever e
 
 Control is followed in pieces: the entry up to calls and jumps whose targets are not known, then what follows each call,
 and each word of a table of jumps. A piece is refused as a whole when it contains something unknown, when it disagrees
-with what is known about an address, or when it returns with another frame. Of a function whose first piece is refused
-nothing is kept, and neither if what follows a call is refused after it has met code that was accepted: that may have
-arrived there with another frame. Any other piece, such as the bytes after a call that never returns, or a word after
+with what is known about an address, or when it returns with another frame. A function whose first piece is refused
+is dropped, and so is one where the code after a call is refused once it has met accepted code, which that may have
+reached with another frame. Any other piece, such as the bytes after a call that never returns, or a word after
 the end of a table with the calls in what it leads to, only refuses itself.
 
 A proof passes back through a call, but not where SP is as at the entry: that call may be the last instruction of one
@@ -150,7 +150,7 @@ class Machine:
 
 
 class _Next(NamedTuple):
-    """Where control continues; `is_next`: it comes from the instruction before, whose comparison `compared` is."""
+    """An address where control continues; `is_next`: from the instruction before, whose comparison `compared` is."""
 
     vaddr: int
     state: State
@@ -159,7 +159,7 @@ class _Next(NamedTuple):
 
 
 class _PathEnd(Enum):
-    """How a path ends that is not refused."""
+    """The end of a path that is not refused."""
 
     KNOWN = "control gets nowhere from here, or where it has been followed"
     LEFT = "control leaves for what is not followed, which may change what calls change"
@@ -202,7 +202,7 @@ class _Walk:
         return self.found
 
     def _begins_function(self, vaddr: int) -> bool:
-        """Whether only padding is between the end of a call and something that may be an entry."""
+        """Return whether only padding is between the end of a call and something that may be an entry."""
         return any(place in self.code.entries for place in self.code.through_padding(vaddr))
 
     def _follow(self, at: _Next | _PathEnd) -> None:
@@ -250,7 +250,7 @@ class _Walk:
         machine, code, vaddr = self.machine, self.code, at.vaddr
         is_entry = vaddr in code.entries
         if machine.is_sweep:
-            # Of a branch that is never taken, the target may be whatever follows a function.
+            # The target of a branch that is never taken may be whatever follows a function.
             is_other = is_entry or vaddr < self.function.entry or (not at.is_next and code.padding_size(vaddr) > 0)
             return _PathEnd.LEFT if is_other else None
         if not is_entry:
@@ -271,7 +271,7 @@ class _Walk:
                     self.function.labels.add(value[1])
 
     def _may_be_label(self, vaddr: int) -> bool:
-        """Whether a jump may lead to an address within the function; without proof, another function is not tried."""
+        """Return whether a jump may stay in the function; without proof, no other function is tried at its target."""
         code = self.code
         if not code.holds(vaddr):
             return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the instructions of s390x do to a frame (z/Architecture Principles of Operation), from capstone's text.
+"""The effects of s390x's instructions on a frame (z/Architecture Principles of Operation), from capstone's text.
 
 The ABI (ELF ABI s390x supplement, 1.2): the caller leaves 160 bytes at SP in which the callee saves registers, and the
 CFA is SP + 160 at a function's entry; r14 is the RA, r11 the frame pointer by custom. Leaf functions may save general
@@ -86,7 +86,7 @@ _STORES: Final = sizes(
     }
 )
 _CONDITIONAL_STORE: Final = re.compile(rf"stoc(?:g|fh)?({_CONDITION})?")
-#: What changes storage and perhaps registers, and the bytes of storage. Of those with 1 the text may have more.
+#: What changes storage and perhaps registers, and the bytes of storage. Where it is 1, the text may have more.
 _CHANGES: Final = sizes(
     {
         1: "mvi mviy ni niy oi oiy xi xiy ts mvc mvn mvz mvcin mvo pack unpk tr nc oc xc zap ap sp srp ed edmk unpka"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known before an instruction, and how an instruction changes it.
+"""States of registers and stack before an instruction, and the change that an instruction makes.
 
 A state has values by registers, and by the places of memory in the frame that have them. A value is a base and an
 offset in bytes. What is not known is absent. States are shared, and never changed once an instruction has one.
@@ -183,7 +183,7 @@ def word_of(value: Value | TableWord | None) -> int | None:
 
 
 def _is_in_frame(value: Value | TableWord) -> bool:
-    """Whether a value is an address in a frame."""
+    """Return whether a value is an address in a frame."""
     return value[0] == CFA or value[0] >= 0
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run asks of the operating system.
+"""Requests of a run to the operating system.
 
     guard         one limit for the time and the memory of a job
     batch         calls a function for many items, in copies of this process

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What SFrame costs: a record of numbers for each file, sums of records, and their reports. Sizes count bytes.
+"""The cost of SFrame: a record of numbers for each file, sums of records, and their reports. Sizes count bytes.
 
 What GNU as and ld would write is an estimate from rows of our own, within 3 % of the real section except in sections of
 a few rows. It follows three rules of GNU as: no function shares rows, the size of a row's start follows the function's
@@ -116,7 +116,7 @@ class FileSize(NamedTuple):
 
     @property
     def growth_percent(self) -> float | None:
-        """What the file grows by in percent of the file."""
+        """The bytes that the file grows by, in percent of the file."""
         return 100 * self.growth_size / self.file_size if self.file_size else None
 
 
@@ -152,7 +152,7 @@ def gnu_size(conversion: Conversion) -> int:
     arch, version = conversion.image.arch, conversion.target.version
     record = s.FDE_SIZE[version] + (s.FDE_ATTRIBUTE_SIZE if version >= s.SFRAME_VERSION_3 else 0)
     entries, size = conversion.cfi.entries, s.HEADER_SIZE
-    # Of all FDEs, also those whose addresses others own.
+    # All FDEs, also those whose addresses others own.
     lowering = Lowering(conversion.target)
     #: By program, the sizes of its rows without their starts.
     tails_of: dict[int, list[int]] = {}

@@ -76,7 +76,7 @@ class Chart(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a verb has found out about some files.
+    """The result of a verb for some files.
 
     `headline` is a sentence without a full stop. `data` is for JSON; its "files", without their lists, are the rows of
     CSV. `lines`, if there are any, are all of the text. `origin` is the command that made the report, with its version

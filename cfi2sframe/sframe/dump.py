@@ -21,7 +21,7 @@ _FLAG_NAMES = (
 
 
 class Shown(NamedTuple):
-    """What is shown of a virtual address: a number, in objects an offset; and a place, such as `.text+0x10`.
+    """A virtual address as it is shown: a number, in objects an offset; and a place, such as `.text+0x10`.
 
     `name` and `wants` are asked about the start and the size of each function: its name, and whether to show it. `code`
     has lines with the instructions of `[start, end)`.

@@ -35,7 +35,7 @@ def state_text(cfa: str | None, ra: str | None, fp: str | None, *, mangled_ra: b
 
 
 class FrameState(NamedTuple):
-    """How to compute a frame's CFA, and to recover RA and the caller's FP.
+    """The rules that compute a frame's CFA, and recover RA and the caller's FP.
 
     `cfa` is None in the outermost frame, where RA is undefined and the other fields have no meaning. `ra` and `fp` are
     None where the value is still in its own register. `mangled_ra`: the RA is signed (AArch64).
@@ -96,7 +96,7 @@ class FrameRow(NamedTuple):
 
 
 class Attributes(NamedTuple):
-    """What an FDE states for all rows of its function. Only functions with equal attributes can be joined."""
+    """Flags that an FDE has for all rows of its function. Only functions with equal attributes can be joined."""
 
     is_flexible: bool
     is_signal_frame: bool
@@ -123,7 +123,7 @@ class FunctionBody(NamedTuple):
 
     @property
     def is_pcmask(self) -> bool:
-        """Whether the rows describe a block that repeats."""
+        """True if the rows describe a block that repeats."""
         return self.repeat_size != 0
 
     @property
@@ -237,7 +237,7 @@ class Function(_Container):
 
 
 class Found(NamedTuple):
-    """Where CFA, RA and FP are at a PC: the function that holds it, and the row in force there.
+    """The function that holds a PC, and the row in force there, with its places of CFA, RA and FP.
 
     `row` is None where the function's rows start later, or where it has none. `version` and `arch` are the section's.
     `cfa`, `ra` and `fp` have registers by name; `state` and `row` have them by DWARF's number. A rule that is None is
@@ -256,7 +256,7 @@ class Found(NamedTuple):
 
     @property
     def is_outermost(self) -> bool:
-        """Whether the frame has no caller: RA is undefined."""
+        """True if the frame has no caller: RA is undefined."""
         return self.state is not None and self.state.cfa is None
 
     @property
@@ -276,7 +276,7 @@ class Found(NamedTuple):
 
     @property
     def mangled_ra(self) -> bool:
-        """Whether the return address carries a pointer authentication code (AArch64)."""
+        """True if the return address carries a pointer authentication code (AArch64)."""
         return self.state is not None and self.state.mangled_ra
 
     @property

@@ -51,7 +51,7 @@ class Header(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What is stored of a function besides its start and size, and where.
+    """The stored fields of a function besides its start and size, and the offset of its rows.
 
     `fre_offset` is an offset in the FRE sub-section: of the rows, in version 3 of the attribute before them.
     `rows_offset` is that of the first row in the section. `repeat_size` is the stored block size.
@@ -71,7 +71,7 @@ class Record(NamedTuple):
 
     @property
     def fde_type(self) -> int:
-        """Which words rows have: default or flexible."""
+        """The form of its rows' data words: default or flexible."""
         return self.info2 & s.FDE_INFO2_TYPE_MASK
 
     @property
@@ -221,7 +221,7 @@ class _BodyReader:
         self.data, self.header, self.arch = data, header, arch
         self.order = header.byte_order
         self.begin, self.end = rows_offset, min(rows_offset + header.fre_size, len(data))
-        # Of all distinct lists, which never exceed this unless they overlap: the time is bound by the section's size.
+        # All distinct lists have at most so many rows unless they overlap: the section's size bounds the time.
         self.rows_left = _ROWS_READ_AGAIN + header.fre_size // _LEAST_ROW_SIZE
         # A fixed offset (from the CFA) of 0 means that there is none.
         self.fixed_ra, self.fixed_fp = (

@@ -122,8 +122,8 @@ class Text(NamedTuple):
     `spellings` are those of all bodies, `function_count` counts the functions, `groups` has all of the section.
     By segment: `letters`; `starts`, in bytes from the stretch's; `uses`, how often the stretch occurs; `items`, the
     letter and the distance from its last row to the next segment, as bytes. `narrow` and `wide` sum up the bytes of
-    rows with start fields of one byte and of two. Of the ranges that end with segment N, the longest with narrow starts
-    begins with segment `first_narrow[N]`, and the longest of all with `first_wide[N]`.
+    rows with start fields of one byte and of two. The longest range with narrow starts that
+    ends with segment N begins with segment `first_narrow[N]`, and the longest of all with `first_wide[N]`.
     """
 
     alphabet: list[Letter]

@@ -40,7 +40,7 @@ class StubInstruction(NamedTuple):
 
     @property
     def is_filler(self) -> bool:
-        """Whether it only fills space, is a trap that does so, or is the number after an s390x stub."""
+        """True if the instruction fills space, also as a trap, or is the number after an s390x stub."""
         if self.text == _ZEROS:
             return True
         if self.effect is None:
@@ -49,11 +49,11 @@ class StubInstruction(NamedTuple):
 
     @property
     def ends_flow(self) -> bool:
-        """Whether control does not get to the next instruction."""
+        """True if control does not get to the next instruction."""
         return self.effect is not None and self.effect.flow in _ENDS
 
     def is_unfilled(self, vaddr: int) -> bool:
-        """Whether it is a jump to what follows: GNU ld leaves those to PLT0 so in static programs, which have none."""
+        """Return whether it jumps to the next instruction, as GNU ld leaves jumps to PLT0 in static programs."""
         return self.effect is not None and self.effect.flow is Flow.JUMP and self.effect.target == vaddr + self.size
 
 
@@ -81,7 +81,7 @@ class Stubs:
         self.frames = self._follow(self.entries - lone)
 
     def _is_lone(self, inside: dict[int, StubInstruction]) -> bool:
-        """Whether a first block is all that there is in a range, and nothing enters it: it is left to its CFI."""
+        """Return whether a range is a first block that nothing enters, without stubs: it is left to its CFI."""
         effects = [each.effect for each in inside.values() if each.effect is not None and not each.is_filler]
         sp = self.decoder.abi.arch.sp_register
         pushes = any(step.op is Op.MOVE and step.register == sp for effect in effects for step in effect.steps)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where stubs are in a linked file: sections of certain names or, without sections, what dynamic relocations lead to.
+"""Places of stubs in a linked file: sections of certain names or, without sections, what dynamic relocations lead to.
 
 GOT slots of lazy binding hold an address among the stubs: of the second half of a stub, which jumps to the first block,
 or of the first block itself. From the first block on, rows of blocks are stubs as long as each block jumps to where a

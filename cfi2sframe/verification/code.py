@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the bytes of code prove by themselves: the frames of PLT stubs, and what only fills space.
+"""Proofs from the bytes of code alone: the frames of PLT stubs, and what only fills space.
 
 Stubs are executed, instruction by instruction, from where code outside enters them. The few instructions that linkers
 publish for them are all that is known here. After any other, nothing is known up to where code outside enters again.
@@ -98,7 +98,7 @@ class _Instruction(NamedTuple):
 
     @property
     def ends_flow(self) -> bool:
-        """Whether control does not get to what follows it."""
+        """True if control does not get to what follows it."""
         return self.effect in ("leave", "back", "jump")
 
 

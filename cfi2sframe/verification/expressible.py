@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a version of SFrame has a row for a row of the DWARF table, by the values of its CFA, RA and FP.
+"""Rows of a version of SFrame for rows of the DWARF table, by the values of their CFA, RA and FP, where it has them.
 
 The specification's rows (version 3, 2.3.2 and 2.3.3; version 2, 2.3.2): a default row has a CFA that counts from SP or
 FP, and RA and FP saved at distances from the CFA; a flexible one any register plus a number, or what is saved there.
@@ -85,7 +85,7 @@ def _signed(number: int) -> int:
 
 
 def _fits(cfa: Rule, ra: Rule | None, fp: Rule | None, arch: Arch) -> bool:
-    """Whether data words of 32 bits hold the offsets and the registers; that of the CFA is stored in units."""
+    """Return whether data words of 32 bits hold offsets and registers; the CFA's offset is stored in units."""
     units, rest = divmod(cfa.offset - arch.cfa_offset_bias, arch.cfa_offset_scale)
     numbers = [units, *[rule.offset for rule in (ra, fp) if rule is not None]]
     registers = [rule.register or 0 for rule in (cfa, ra, fp) if rule is not None]
@@ -93,7 +93,7 @@ def _fits(cfa: Rule, ra: Rule | None, fp: Rule | None, arch: Arch) -> bool:
 
 
 def _is_default(cfa: Rule, ra: Rule | None, fp: Rule | None, arch: Arch, *, has_registers: bool) -> bool:
-    """Whether a default row has these rules; with `has_registers`, its words may name registers."""
+    """Return whether a default row has these rules; with `has_registers`, its words may name registers."""
 
     def has_word(rule: Rule) -> bool:
         if rule.register is not None:

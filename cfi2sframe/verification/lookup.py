@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a section and the CFI of its file say of one address, and whether they agree there, as `verify` judges it."""
+"""Look up one address in a section and in the CFI of its file, and compare the two as `verify` does."""
 
 from bisect import bisect_right
 from operator import attrgetter
@@ -38,7 +38,7 @@ class HeldRow(NamedTuple):
 
 
 class LookedUp(NamedTuple):
-    """What holds at an address by the section, and by the CFI (None: they have nothing), and how they differ."""
+    """The answers of section and CFI for an address (None: they have nothing), and how they differ."""
 
     section: HeldRow | None
     cfi: HeldRow | None
@@ -109,7 +109,7 @@ class Lookup:
             [row_difference(row, state, arch) for _, row in claim.rows],
             [attribute_difference(cie, answer, section.version) for cie, _ in claim.rows],
         ):
-            # Of several FDEs, any may be the truth.
+            # Any of several FDEs may be the truth.
             if None not in differences:
                 return "differ", str(differences[0])
         return "agree", ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What demands on a section look at, and a check for each, whoever has it: that, the table in `readers` says."""
+"""Checks of sections, one for each demand; the table in `readers` says which reader has it."""
 
 from bisect import bisect_left, bisect_right
 from collections import Counter

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each reader of SFrame sections insists on, and what `verify` demands of every section, as one table.
+"""Demands of each reader of SFrame sections, and of `verify` on every section, as one table.
 
 `judge` says what a reader would do with a section, `unmet_demands` what `verify` has against it. Each rule was seen in
 the releases that its editions name: in the reader's source, or by running it.
@@ -49,7 +49,7 @@ class Broken(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What one edition of a reader would do with a section."""
+    """The rules of one edition of a reader that a section breaks."""
 
     reader: str
     releases: str
@@ -57,7 +57,7 @@ class Verdict(NamedTuple):
 
     @property
     def reads_it(self) -> bool:
-        """Whether no rule is broken."""
+        """True if no rule is broken."""
         return not self.broken
 
 
@@ -256,7 +256,7 @@ def _verdict(key: str, it: Subject) -> Verdict:
 
 
 class Unmet(NamedTuple):
-    """What a section breaks of the specification's demands, and what is unusual in it."""
+    """The demands of the specification that a section breaks, and what is unusual in it."""
 
     broken: Breaches
     unusual: Breaches

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a section says at each address, as a column."""
+"""The answers of a section at each address, as a column."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ _MAX_BLOCK_EDGES: Final = 1 << 20
 
 
 class FoundState(NamedTuple):
-    """What a section says: the state in force (None: no row is), and what of the function's attributes has an effect.
+    """An answer of a section: the state in force (None: no row is), and the function's attributes that have an effect.
 
     The form of rows has none, nor has the signing key where RA is not signed.
     """
@@ -126,7 +126,7 @@ class LostRow(NamedTuple):
 
 
 def have_same_answers(one: Section, other: Section) -> bool:
-    """Whether two sections of one version give the same answer at every PC, however functions are cut."""
+    """Return whether two sections of one version give the same answer at every PC, however functions are cut."""
     edges = [*_block_edges(one), *_block_edges(other)]
     if len(edges) > _MAX_BLOCK_EDGES:
         return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has to be in force at each address of a file: by the instructions of stubs, elsewhere by FDEs.
+"""The claims about each address of a file: by the instructions of stubs, elsewhere by FDEs.
 
 DWARF's rows are read here and nowhere else in verification.
 """
@@ -60,7 +60,7 @@ class Judged(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What has to be in force: one of `rows`, each with the CIE of its FDE, or, of a stub, `state`.
+    """A demand on an answer: one of `rows` is in force, each with the CIE of its FDE, or, in a stub, `state`.
 
     `fdes` are those of the rows where FDEs overlap: first the one that unwinders find.
     """
@@ -192,8 +192,8 @@ def _overlapping(
 ) -> tuple[list[int], list[int], int]:
     """Return what FDEs that overlap, sorted by start, claim: addresses, the indices of claims, and where they end.
 
-    Of the FDEs of the best source at an address, any may be the truth. The first one is that which unwinders find: the
-    FDE that starts last, and of several such the first in the section.
+    Any FDE of the best source at an address may be the truth. The first one is that which unwinders find: the FDE that
+    starts last, and of several such the first in the section.
     """
     keys = {fde: (entries.rank_of(fde.entry), -fde.start, place) for place, fde in enumerate(fdes)}
     opening, closing = list(reversed(fdes)), sorted(fdes, key=lambda fde: -fde.end)
@@ -209,7 +209,7 @@ def _overlapping(
         programs = [entries.program(fde.entry) for fde in best]
         points = {low}
         for fde, program in zip(best, programs, strict=True):
-            # Of thousands of rows, each of many ranges has few.
+            # Each of many ranges has few of thousands of rows.
             deltas = program.table.starts
             first, last = bisect_right(deltas, low - fde.start), bisect_left(deltas, high - fde.start)
             points.update([fde.start + delta for delta in deltas[first:last]])

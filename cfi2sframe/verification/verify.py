@@ -35,7 +35,7 @@ Kind = Literal["wrong", "missing", "extra", "invariant", "unusual"]
 
 
 class Asked(NamedTuple):
-    """What a section was asked to be: of a version and its errata (None: those that it has), and for which reader.
+    """A request for a section: its version and errata (None: those that it has), and the reader that it is for.
 
     Functions that this reader does not take may be absent. `in_parts`: functions that can be expressed in part have to
     be there in part, as this package writes them; other producers leave them out. `over_padding`: functions reach over
@@ -54,7 +54,7 @@ NOT_ASKED: Final = Asked()
 
 
 class Difference(NamedTuple):
-    """Where a section differs from what it should contain.
+    """A place where a section differs from what it should contain.
 
     `vaddr` is a virtual address in the code; of an `invariant`, the function's start or the section's address. `wrong`:
     a row or an attribute differs. `missing`: there is no function, though the version can express it. `extra`: neither
@@ -93,12 +93,12 @@ class Verification(NamedTuple):
 
     @property
     def is_clean(self) -> bool:
-        """Whether the section was compared and there are no differences."""
+        """True if the section was compared and there are no differences."""
         return self.is_compared and not self.differences
 
 
 class _Problems(NamedTuple):
-    """How an answer differs from a claim: in the row, and in what holds for all rows of its function."""
+    """The ways that an answer differs from a claim: in the row, and in what holds for all rows of its function."""
 
     of_row: tuple[str, ...] = ()
     of_function: tuple[str, ...] = ()
@@ -202,7 +202,7 @@ def _bare_padding(gaps: Sequence[Span], fdes: Sequence[Fde], image: ElfImage) ->
     the file leads into it. What follows the last function of an object's section is the linker's to say.
     """
     if any(section.is_stored and section.file_span.end > len(image.data) for section in image.sections):
-        # Of headers that lie, nothing is sure.
+        # Headers that lie make nothing sure.
         return
     starts = [fde.start for fde in fdes]
     ends = {code.end_vaddr for code in image.code_ranges if not image.is_relocatable}
@@ -284,7 +284,7 @@ def _extra(found: Sequence[_Mismatch], section: Section) -> Iterator[Difference]
 
 
 class _Limits:
-    """What a version, or the reader that is asked for, cannot take of a file's FDEs."""
+    """The limits that a version, or the reader that is asked for, sets to a file's FDEs."""
 
     def __init__(self, image: ElfImage, entries: CfiEntries, version: int, asked: Asked) -> None:
         self._image, self._entries, self._version, self.asked = image, entries, version, asked
@@ -331,7 +331,7 @@ class _Limits:
         return list(map(self.row, self._entries.program(fde.entry).table.states))
 
     def is_refused(self, fde: Fde) -> bool:
-        """Whether the version, or the reader, takes nothing of an FDE, whatever its rows."""
+        """Return whether the version, or the reader, takes nothing of an FDE, whatever its rows."""
         if fde.end - fde.start > _MAX_FUNCTION_SIZE:
             return True
         rows = [row for row in self.rows_of(fde) if row is not None]
@@ -344,7 +344,7 @@ class _Limits:
         return bool(refused_functions(self.asked.reader, alone, self._image))
 
     def is_partial(self, fde: Fde) -> bool:
-        """Whether the version cannot express all rows of an FDE, or the FDE reaches past the code."""
+        """Return whether the version cannot express all rows of an FDE, or the FDE reaches past the code."""
         return None in self.rows_of(fde) or fde.entry in self._entries.clipped
 
 
@@ -364,7 +364,7 @@ def _absences(
         candidates = _fdes_at(vaddr, claim, fdes)
         absent.update(candidates)
         if claim.evidence == "plt_cfi":
-            # Of a PLT whose instructions nobody knows, rows may be wrong, but none has to be there.
+            # Rows of a PLT whose instructions are unknown may be wrong, but none has to be there.
             continue
         if all(limits.row(row) for _, row in claim.rows) and not any(map(limits.is_refused, candidates)):
             wanted.update(candidates)
