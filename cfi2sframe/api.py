@@ -179,16 +179,16 @@ def _verify(image: ElfImage, section: Section, source: CfiKind | None, asked: As
     if source is not None:
         return verify_section(image, read_cfi(image, source).entries, section, asked)
     cfi = read_programs(image, *find_cfi(image, "code"))
-    found = verify_section(image, cfi.entries, section, asked)
+    verification = verify_section(image, cfi.entries, section, asked)
     # Where Go's table has a function without rules, rows are wrong by it.
     of_code = ("extra", "wrong") if cfi.entries.without_rules else ("extra",)
-    if any(difference.kind in of_code for difference in found.differences):
-        found = _compare_with_code(image, cfi, section, asked) or found
-    if not (cfi.entries or cfi.damaged or found.is_clean):
+    if any(difference.kind in of_code for difference in verification.differences):
+        verification = _compare_with_code(image, cfi, section, asked) or verification
+    if not (cfi.entries or cfi.damaged or verification.is_clean):
         # The section was made from CFI that has been stripped since, and that knew more than instructions tell.
-        broken = tuple(difference for difference in found.differences if difference.kind == "invariant")
+        broken = tuple(difference for difference in verification.differences if difference.kind == "invariant")
         return Verification(0, 0, 0, broken, is_compared=False)
-    return found
+    return verification
 
 
 def _compare_with_code(image: ElfImage, cfi: Cfi, section: Section, asked: Asked) -> Verification | None:

@@ -209,8 +209,8 @@ def check_section(
     for start, end in ends:
         if [end] != list(image.code_ends_of([start])):
             raise VerificationError(f"the FDE at 0x{start:x} reaches past the code, and the section moves its end")
-    found = verify_section(image, entries, section, asked or asked_of(conversion))
-    wrong = (*found.differences, *found.notes)
+    verification = verify_section(image, entries, section, asked or asked_of(conversion))
+    wrong = (*verification.differences, *verification.notes)
     if wrong:
         first = wrong[0]
         raise VerificationError(
@@ -246,11 +246,11 @@ def _expect_sframe(image: ElfImage) -> None:
     from cfi2sframe.elf.cfi import relocated_bytes
     from cfi2sframe.sframe.read import read_damaged
 
-    found = [(s.vaddr, relocated_bytes(image, s)) for s in image.sections if s.is_sframe and s.is_stored]
+    sections = [(s.vaddr, relocated_bytes(image, s)) for s in image.sections if s.is_sframe and s.is_stored]
     segment = image.sframe_segment
-    if not found and segment is not None:
-        found = [(segment.vaddr, image.bytes_at(segment.vaddr, segment.file_size) or b"")]
-    for vaddr, data in found:
+    if not sections and segment is not None:
+        sections = [(segment.vaddr, image.bytes_at(segment.vaddr, segment.file_size) or b"")]
+    for vaddr, data in sections:
         # Zeros are what an earlier removal left.
         if data.strip(b"\0"):
             try:

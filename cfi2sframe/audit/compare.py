@@ -149,13 +149,13 @@ class _Auditor:
         self.compared.add(function.entry)
         self.called |= function.calls & self.flow.fde_starts
         abi, states, sizes = self.flow.abi, function.states, self.sizes
-        found: InForce | None = None
+        in_force: InForce | None = None
         last: tuple[State, Answers] | None = None
         for vaddr in sorted([vaddr for vaddr in states if vaddr not in sizes]):
             state = states[vaddr]
-            if found is None or not found.start_vaddr <= vaddr < found.end_vaddr:
-                found, last = self.flow.in_force(vaddr), None
-            number, row = found.number, found.row
+            if in_force is None or not in_force.start_vaddr <= vaddr < in_force.end_vaddr:
+                in_force, last = self.flow.in_force(vaddr), None
+            number, row = in_force.number, in_force.row
             if row is None or number is None:
                 continue
             if vaddr in self.flow.fde_starts and vaddr not in self.flow.starts and not self.flow.fits(vaddr, state):
@@ -170,8 +170,8 @@ class _Auditor:
             self._count(vaddr, number, row, last[1], state)
 
     def _size_at(self, vaddr: int) -> int:
-        found = self.flow.at(vaddr)
-        return 1 if found is None else found.size
+        instruction = self.flow.at(vaddr)
+        return 1 if instruction is None else instruction.size
 
     def _count(self, vaddr: int, number: int, row: RowState, answers: Answers, state: State) -> None:
         """Count an instruction with a row of an FDE."""
@@ -201,11 +201,11 @@ class _Auditor:
             while vaddr < end:
                 size = self.sizes.get(vaddr)
                 if size is None:
-                    found = self.flow.at(vaddr)
-                    if found is None:
+                    instruction = self.flow.at(vaddr)
+                    if instruction is None:
                         break
-                    size = found.size
-                    if found.effect is None or not found.effect.is_padding:
+                    size = instruction.size
+                    if instruction.effect is None or not instruction.effect.is_padding:
                         row = self.flow.in_force(vaddr).row
                         if row is not None and row.ra is NoRule.UNDEFINED:
                             self.tallies[SILENT] += 1

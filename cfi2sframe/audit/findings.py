@@ -79,24 +79,24 @@ def findings_of(contradictions: Iterable[Contradiction], entries: CfiEntries, de
     ordered = sorted(contradictions, key=lambda each: (each.number, each.subject, each.vaddr))
     alike = groupby(ordered, lambda each: (each.number, each.subject, each.error))
     groups: list[list[list[Contradiction]]] = []
-    known: dict[tuple[object, ...], list[list[Contradiction]]] = {}
+    group_of: dict[tuple[object, ...], list[list[Contradiction]]] = {}
     for run in sorted(([*run] for _, run in alike), key=lambda run: (run[0].vaddr, run[0].subject)):
         first = run[0]
         start, size = entries.starts[first.number], entries.sizes[first.number]
         rules = first.subject, *_texts(first, image.arch)
         # Functions of one size with the same finding at the same place are clones.
         here, clone = (start, *rules), (size, first.vaddr - start, *rules)
-        group = known.get(here) or known.get(clone)
+        group = group_of.get(here) or group_of.get(clone)
         if group is None:
             groups.append(group := [])
         group.append(run)
-        known[here] = known[clone] = group
+        group_of[here] = group_of[clone] = group
     names = image.names_of([entries.starts[group[0][0].number] for group in groups])
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for group in groups:
         first = group[0][0]
         start = entries.starts[first.number]
-        found.append(
+        findings.append(
             Finding(
                 image.place_text(first.vaddr),
                 f"{names[start]}+0x{first.vaddr - start:x}" if start in names else "",
@@ -105,16 +105,16 @@ def findings_of(contradictions: Iterable[Contradiction], entries: CfiEntries, de
                 _directive(first, image.arch),
                 sum(map(len, group)),
                 tuple([image.place_text(run[0].vaddr) for run in group[1:]]),
-                _around(decoder, start, first.vaddr) if len(found) < _MAX_SHOWN else (),
+                _around(decoder, start, first.vaddr) if len(findings) < _MAX_SHOWN else (),
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
-def _texts(found: Contradiction, arch: Arch) -> tuple[str, str]:
+def _texts(contradiction: Contradiction, arch: Arch) -> tuple[str, str]:
     """Return the CFI's rule, and what the instructions say instead."""
-    code_rule = "" if found.code_rule is None else _text(found.subject, found.code_rule, arch)
-    return _text(found.subject, found.cfi_rule, arch), code_rule
+    code_rule = "" if contradiction.code_rule is None else _text(contradiction.subject, contradiction.code_rule, arch)
+    return _text(contradiction.subject, contradiction.cfi_rule, arch), code_rule
 
 
 def _text(subject: Subject, rule: CfaRule | RegisterRule | str | None, arch: Arch) -> str:

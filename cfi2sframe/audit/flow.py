@@ -70,8 +70,8 @@ class CfiFlow(Code):
         arch = self.abi.arch
         cfa = Rule(arch.sp_register, arch.entry_cfa_offset, deref=False)
         ras = UNCHANGED if not arch.fixed_ra_offset else (Rule(None, arch.fixed_ra_offset, deref=True),)
-        found = set(self.fde_starts & _exported(self.image))
-        for start in self.fde_starts - found:
+        functions = set(self.fde_starts & _exported(self.image))
+        for start in self.fde_starts - functions:
             first = self.in_force(start)
             row = first.row
             if row is None or row.cfa != cfa or row.ra not in ras:
@@ -85,12 +85,12 @@ class CfiFlow(Code):
                 # A cold part whose landing pad is first: the compiler puts a nop before a pad, which only unwinders
                 # enter, so nothing is at the start that could make the frame that its next row has.
                 continue
-            found.add(start)
-        return found
+            functions.add(start)
+        return functions
 
     def _signs(self, vaddr: int) -> bool:
-        found = self.at(vaddr)
-        steps = found.effect.steps if found is not None and found.effect is not None else ()
+        instruction = self.at(vaddr)
+        steps = instruction.effect.steps if instruction is not None and instruction.effect is not None else ()
         return any(step.register == RA_SIGN_STATE and step.offset != 0 for step in steps)
 
     def answers(self, number: int, row: RowState, state: State) -> Answers:
@@ -108,11 +108,16 @@ class CfiFlow(Code):
 
     def _is_early(self, cfa: CfaRule | None, vaddr: int, row: InForce) -> bool:
         """Return whether a row is right one instruction after its start, and had another rule of the CFA before it."""
-        found = self.at(vaddr)
-        if found is None or found.effect is None or vaddr + found.size >= row.end_vaddr or not isinstance(cfa, Rule):
+        instruction = self.at(vaddr)
+        if (
+            instruction is None
+            or instruction.effect is None
+            or vaddr + instruction.size >= row.end_vaddr
+            or not isinstance(cfa, Rule)
+        ):
             return False
         sp = self.abi.arch.sp_register
-        steps = found.effect.steps
+        steps = instruction.effect.steps
         moved = sum(step.offset for step in steps if step.op is Op.MOVE and step.register == step.source == sp)
         return moved != 0 and row.row is not None and row.row.cfa == cfa._replace(offset=cfa.offset - moved)
 
@@ -126,10 +131,10 @@ class CfiFlow(Code):
 
     def fits(self, vaddr: int, state: State) -> bool:
         """Return whether the CFI of an address does not contradict a state."""
-        found = self.in_force(vaddr)
-        if found.row is None or found.number is None:
+        in_force = self.in_force(vaddr)
+        if in_force.row is None or in_force.number is None:
             return False
-        return Answer.CONTRADICTS not in self.answers(found.number, found.row, state)
+        return Answer.CONTRADICTS not in self.answers(in_force.number, in_force.row, state)
 
     def in_table(self, jump: int, targets: Sequence[int]) -> list[int]:
         """Return the targets of a table's words to which its jump leads, for all that the CFI says.
@@ -138,25 +143,25 @@ class CfiFlow(Code):
         the frame as it is: where the CFI says otherwise, it is contradicted by a word before one that agrees.
         """
         here = self.in_force(jump)
-        found: list[int] = []
+        led_to: list[int] = []
         doubted: list[int] = []
         for target in targets:
             there = self.in_force(target)
             if here.row and there.row and here.row[:3] == there.row[:3]:
-                found += [*doubted, target]
+                led_to += [*doubted, target]
                 doubted = []
             elif there.number == here.number:
                 doubted.append(target)
-        return found
+        return led_to
 
 
 def _exported(image: ElfImage) -> set[int]:
     """Return the addresses of functions that other files may call."""
-    found: set[int] = set()
+    exported: set[int] = set()
     for table in image.symbol_tables:
         if table.type == SHT_DYNSYM or image.is_relocatable:
             with suppress(ElfError):
                 # Local symbols come first (gABI, "Symbol Table": sh_info).
                 symbols = islice(image.symbols(table), table.info, None)
-                found.update(symbol.vaddr for symbol in symbols if symbol.vaddr and symbol.type in _FUNCTIONS)
-    return found
+                exported.update(symbol.vaddr for symbol in symbols if symbol.vaddr and symbol.type in _FUNCTIONS)
+    return exported

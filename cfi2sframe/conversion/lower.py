@@ -91,14 +91,14 @@ def pieces_within(result: Lowered, first: int, last: int) -> list[tuple[int, int
     if isinstance(result, FunctionBody) and first < last:
         return [(first, last, result.cut(first, last))]
     starts, pieces = result if isinstance(result, InParts) else ((0,), (result,))
-    found: list[tuple[int, int, FunctionBody | Why]] = []
+    within: list[tuple[int, int, FunctionBody | Why]] = []
     # Other FDEs may cut a function a thousand times.
     touched = slice(bisect_right(starts, first) - 1, bisect_left(starts, last))
     for begin, following, piece in zip(starts[touched], (*starts[1:], last)[touched], pieces[touched], strict=True):
         start, end = max(begin, first), min(following, last)
         if start < end:
-            found.append((start, end, piece if isinstance(piece, Why) else piece.cut(start - begin, end - begin)))
-    return found
+            within.append((start, end, piece if isinstance(piece, Why) else piece.cut(start - begin, end - begin)))
+    return within
 
 
 class _LoweredRow(NamedTuple):

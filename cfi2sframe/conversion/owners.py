@@ -94,16 +94,16 @@ def _fates_of_losers(
     owners: RangeMap[FdeIndex | None],
 ) -> dict[FdeIndex, Fate]:
     """Return what became of the FDEs that claim code and own none of it."""
-    found: dict[FdeIndex, Fate] = {}
+    fates: dict[FdeIndex, Fate] = {}
     owning, seen = set(owners.values), set[tuple[int, int, int, int]]()
     for start, end, fde in sorted(claims, key=attrgetter("fde")):
         content = ranks[fde], start, end, programs[fde]
         if fde not in owning:
             others = [other for other in owners.within(start, end) if other is not None]
             reason = Fate.BETTER_SOURCE if all(ranks[other] < ranks[fde] for other in others) else Fate.SHADOWED
-            found[fde] = Fate.DUPLICATE if content in seen else reason
+            fates[fde] = Fate.DUPLICATE if content in seen else reason
         seen.add(content)
-    return found
+    return fates
 
 
 def _sweep(claims: Sequence[_Claim], ranks: Mapping[FdeIndex, int]) -> list[tuple[int, int, FdeIndex]]:

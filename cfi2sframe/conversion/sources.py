@@ -71,10 +71,10 @@ def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> FoundCfi:
     """
     _refuse_debug_file(image)
     if kind is not None and kind != "code":
-        found = _FINDERS[kind](image)
-        if not found:
+        sections_of_kind = _FINDERS[kind](image)
+        if not sections_of_kind:
             raise RequestError("no debug file" if kind == "debug_file" else f"no .{kind} section")
-        return FoundCfi(tuple(found))
+        return FoundCfi(tuple(sections_of_kind))
     sections: list[CfiSection | FunctionTable] = []
     unread: list[UnreadSource] = []
     unfit: list[UnfitError] = []

@@ -35,14 +35,14 @@ def with_derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[Span], bool] | 
     follow. Raises `InputError` when capstone is needed and cannot be loaded.
     """
     try:
-        found = _derived(image, cfi, is_wanted)
+        derived = _derived(image, cfi, is_wanted)
     except (ElfError, CfiError) as error:
         if not cfi.sections:
             raise
         return cfi._replace(unread=(*cfi.unread, UnreadSource.of(SOURCE_NAMES["code"], error)))
-    if not found.sections:
-        raise UnfitError(f"no call frame information, and no rows from instructions{_main_reason(found)}")
-    return found
+    if not derived.sections:
+        raise UnfitError(f"no call frame information, and no rows from instructions{_main_reason(derived)}")
+    return derived
 
 
 def _main_reason(cfi: Cfi) -> str:
@@ -115,7 +115,7 @@ def _local_symbols(image: ElfImage) -> dict[int, tuple[int, int]]:
     The section's own symbol is preferred to others, which come in the table's order. Raises `ElfError` when the table
     leaves the file.
     """
-    found: dict[int, tuple[int, int]] = {}
+    symbol_of: dict[int, tuple[int, int]] = {}
     own = set[int]()
     table = next((table for table in image.symbol_tables if table.type == SHT_SYMTAB), None)
     # The first symbols of a table are its local ones; sh_info has the index of the first of the others.
@@ -124,9 +124,9 @@ def _local_symbols(image: ElfImage) -> dict[int, tuple[int, int]]:
             continue
         if symbol.type == STT_SECTION:
             own.add(symbol.section_index)
-        if symbol.type == STT_SECTION or symbol.section_index not in found:
-            found[symbol.section_index] = index, symbol.vaddr
-    return found
+        if symbol.type == STT_SECTION or symbol.section_index not in symbol_of:
+            symbol_of[symbol.section_index] = index, symbol.vaddr
+    return symbol_of
 
 
 def _functions(code_map: CodeMap, without_rules: Container[object]) -> tuple[list[Span], list[Span]]:

@@ -169,10 +169,10 @@ class EntryWalk:
             if not entry.is_cie:
                 raise no_cie
             self._read_cie(offset, entry)
-        found = self.cies[offset]
-        if isinstance(found, CfiError):
-            raise CfiError(f"its CIE at 0x{offset:x} is damaged: {found.reason}")
-        return found
+        cie = self.cies[offset]
+        if isinstance(cie, CfiError):
+            raise CfiError(f"its CIE at 0x{offset:x} is damaged: {cie.reason}")
+        return cie
 
     def _read_cie(self, offset: int, entry: _Entry) -> None:
         """Add the CIE at an offset to `cies`, or the error where it is damaged."""

@@ -209,10 +209,10 @@ class EntriesReader:
         plain = _row_cie(self.image.arch)
         for place, function in enumerate(section.functions):
             cie = plain._replace(is_signal_frame=function.is_signal_frame, uses_b_key=function.uses_b_key)
-            known = self.known[cie]
-            program = known.get(function.table)
+            programs = self.known[cie]
+            program = programs.get(function.table)
             if program is None:
-                program = known[function.table] = self.add_program(cie, function.table)
+                program = programs[function.table] = self.add_program(cie, function.table)
             self.add(function.start_vaddr, function.size, place, program)
         for offset, reason in sorted(section.damaged):
             self.damaged.append(DamagedFde(offset, CfiError(reason, section.name, offset), section))
@@ -224,12 +224,12 @@ class EntriesReader:
         self.sections.append((len(self.starts), section))
         damaged: list[DamagedFde] = []
         cie: DwarfCie | None = None
-        known: dict[bytes | UnwindTable, ProgramIndex] = {}
+        programs: dict[bytes | UnwindTable, ProgramIndex] = {}
         for fde in walk.fdes():
             if fde.cie is not cie:
                 cie = fde.cie
-                known = self.known[cie]
-            program = known.get(fde.instructions)
+                programs = self.known[cie]
+            program = programs.get(fde.instructions)
             if program is None:
                 location = Location(fde.pc_begin_vaddr, section.vaddr + fde.instructions_offset, bases)
                 try:
@@ -240,7 +240,7 @@ class EntriesReader:
                     continue
                 program = self.add_program(fde.cie, table, fde.instructions)
                 if not table.depends_on_location:
-                    known[fde.instructions] = program
+                    programs[fde.instructions] = program
             self.add(fde.pc_begin_vaddr, fde.pc_range, fde.pc_offset, program)
         damaged += [DamagedFde(failure.offset or 0, failure, section) for failure in walk.failures]
         self.damaged += sorted(damaged, key=attrgetter("offset"))

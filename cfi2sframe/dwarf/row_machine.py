@@ -114,26 +114,26 @@ class RowMachine:
         and 1.6 times with all that is done by default. Raises `CfiError`, its offset counted from the first
         instruction, when one is unknown, truncated or out of context, or needs a `location` and has none.
         """
-        known = self._known[self._index_of(self.initial)]
-        delta, row, position = 0, known.row, 0
+        current = self._known[self._index_of(self.initial)]
+        delta, row, position = 0, current.row, 0
         starts, rows = [0], [row]
         depends_on_location = False
         for chunk in cut(instructions) or self._cut_singly(instructions):
             advance, code = self._chunks.get(chunk) or self._split(chunk)
-            after = known.get(code)
+            after = current.get(code)
             if after is not None:
-                known = self._known[after]
+                current = self._known[after]
             elif code[:1] == _SET_LOC:
                 depends_on_location = True
                 advance = self._set_loc(instructions, position, delta, location)
             else:
-                known[code] = after = self._follow(known.state, code, position + len(chunk) - len(code))
-                known = self._known[after]
+                current[code] = after = self._follow(current.state, code, position + len(chunk) - len(code))
+                current = self._known[after]
             delta += advance
             position += len(chunk)
-            if known.row is row:
+            if current.row is row:
                 continue
-            row = known.row
+            row = current.row
             if starts[-1] == delta:
                 del starts[-1], rows[-1]
             if not rows or rows[-1] is not row:
@@ -149,8 +149,8 @@ class RowMachine:
         first = next(self._read(chunk))
         is_advance = first.opcode in ADVANCES
         units, end = (first.operands[0], first.end) if is_advance else (0, 0)
-        found = self._chunks[chunk] = units * self.cie.code_alignment, chunk[end:]
-        return found
+        parts = self._chunks[chunk] = units * self.cie.code_alignment, chunk[end:]
+        return parts
 
     def _follow(self, state: MachineState, code: bytes, position: int) -> int:
         """Return the index of the state after instructions without advances, at a position in their string."""

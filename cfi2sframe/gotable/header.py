@@ -144,14 +144,14 @@ def _text_of_module(image: ElfImage, table_vaddr: int, offsets: tuple[int, ...],
         if len(data) < 8 * _MODULE_WORD_COUNT:
             continue
         words = struct.unpack(f"{image.byte_order}{_MODULE_WORD_COUNT}Q", data)
-        known = {
+        stored = {
             place: _relocated(image, section.vaddr + 8 * place, words[place])
             for place in (_MODULE_HEADER, *_MODULE_PARTS, _MODULE_TEXT)
         }
         expected = [table_vaddr, *(table_vaddr + offset for offset in offsets)]
-        found = [known[place] for place in (_MODULE_HEADER, *_MODULE_PARTS)]
-        if found == expected and words[_MODULE_FUNCTION_COUNT] == function_count + 1:
-            return known[_MODULE_TEXT]
+        pointers = [stored[place] for place in (_MODULE_HEADER, *_MODULE_PARTS)]
+        if pointers == expected and words[_MODULE_FUNCTION_COUNT] == function_count + 1:
+            return stored[_MODULE_TEXT]
     return 0
 
 

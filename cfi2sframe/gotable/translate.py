@@ -78,7 +78,7 @@ def go_table_cfi(image: ElfImage, table: GoTable) -> FunctionTable:
 
 def go_functions(table: GoTable) -> dict[int, tuple[int, str]]:
     """Return sizes in bytes and names of a table's functions by address; damaged ones are left out."""
-    found: dict[int, tuple[int, str]] = {}
+    functions: dict[int, tuple[int, str]] = {}
     words = struct.Struct(table.byte_order + "III")
     record = struct.Struct(table.byte_order + "II")
     for at in range(table.functions_offset, table.functions_offset + 8 * table.function_count, 8):
@@ -87,8 +87,8 @@ def go_functions(table: GoTable) -> dict[int, tuple[int, str]]:
         if end > start and place + record.size <= len(table.data):
             own_start, name = record.unpack_from(table.data, place)
             if own_start == start:
-                found[table.text_vaddr + start] = (end - start, _name_at(table, name))
-    return found
+                functions[table.text_vaddr + start] = (end - start, _name_at(table, name))
+    return functions
 
 
 def _name_at(table: GoTable, offset: int) -> str:

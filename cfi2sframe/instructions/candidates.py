@@ -27,19 +27,19 @@ def find_candidates(image: ElfImage, decoder: Decoder, covered: Sequence[Span]) 
 
     `covered` are the ranges that have CFI, ascending.
     """
-    found: set[int] = set()
+    addresses: set[int] = set()
     # A damaged table refers to nothing.
     with suppress(ElfError):
         # The linker's relocations also fill fields within instructions, which begin nothing.
-        found.update(referred_addresses(image, with_static=False))
+        addresses.update(referred_addresses(image, with_static=False))
     with suppress(ElfError):
-        found.update(set() if image.is_relocatable else initializer_vaddrs(image))
+        addresses.update(set() if image.is_relocatable else initializer_vaddrs(image))
     for table in image.symbol_tables:
         with suppress(ElfError):
             symbols = image.symbols(table)
-            found.update(each.vaddr for each in symbols if each.vaddr is not None and each.type in _FUNCTIONS)
-    found.update(_from_covered_code(image, decoder, covered))
-    return {vaddr for vaddr in found if decoder.holds(vaddr)} - {process_entry(image, decoder)}
+            addresses.update(each.vaddr for each in symbols if each.vaddr is not None and each.type in _FUNCTIONS)
+    addresses.update(_from_covered_code(image, decoder, covered))
+    return {vaddr for vaddr in addresses if decoder.holds(vaddr)} - {process_entry(image, decoder)}
 
 
 def process_entry(image: ElfImage, decoder: Decoder) -> int | None:

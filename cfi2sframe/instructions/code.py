@@ -60,18 +60,18 @@ class Code(Decoder):
 
     def table_targets(self, table: TableWord) -> tuple[int, ...]:
         """Return where the words of a table of jumps lead."""
-        found = self._tables.get(table)
-        if found is None:
-            found = self._tables[table] = tuple(dict.fromkeys(self._read_table(table)))
-        return found
+        targets = self._tables.get(table)
+        if targets is None:
+            targets = self._tables[table] = tuple(dict.fromkeys(self._read_table(table)))
+        return targets
 
     def never_returns(self, vaddr: int) -> bool:
         """Return whether the function at an address, or the one that a stub there jumps to, never returns."""
-        found = self._never_returning.get(vaddr)
-        if found is None:
+        answer = self._never_returning.get(vaddr)
+        if answer is None:
             slot = self._slot_of(vaddr)
-            found = self._never_returning[vaddr] = slot is not None and self.import_never_returns(slot)
-        return found
+            answer = self._never_returning[vaddr] = slot is not None and self.import_never_returns(slot)
+        return answer
 
     def import_never_returns(self, vaddr: int) -> bool:
         """Return whether the function whose address the dynamic loader writes to a word never returns."""
@@ -111,11 +111,11 @@ class Code(Decoder):
     @cached_property
     def _never_returning(self) -> dict[int, bool]:
         """Functions by address, those with names and those asked about before: True if they never return."""
-        found = {vaddr: never_returns(name) for vaddr, name in self.code.imports.items()}
+        answers = {vaddr: never_returns(name) for vaddr, name in self.code.imports.items()}
         for table in self.image.symbol_tables:
             with suppress(ElfError):
-                found |= {s.vaddr: True for s in self.image.symbols(table) if s.vaddr and never_returns(s.name)}
-        return found
+                answers |= {s.vaddr: True for s in self.image.symbols(table) if s.vaddr and never_returns(s.name)}
+        return answers
 
     def _slot_of(self, vaddr: int) -> int | None:
         """Return the address of the word whose value a stub jumps to; None where there is no stub."""

@@ -72,8 +72,10 @@ class Decoder:
 
     def padding_size(self, vaddr: int) -> int:
         """Return the size of an instruction that only fills space; 0 for any other."""
-        found = self.at(vaddr)
-        return found.size if found is not None and found.effect is not None and found.effect.is_padding else 0
+        instruction = self.at(vaddr)
+        if instruction is None or instruction.effect is None:
+            return 0
+        return instruction.size if instruction.effect.is_padding else 0
 
     def disassemble(self, start: int, end: int) -> Iterator[tuple[int, int, str, str]]:
         """Yield the instructions of a part of the code up to the first bytes that are none: address, size, text."""
@@ -81,12 +83,12 @@ class Decoder:
         while has_more and start < end:
             # Capstone takes memory for all instructions that it is given.
             stop, has_more = min(end, start + _LONG_PIECE_SIZE), False
-            for found in self._disassembler.disasm_lite(self.read(start, stop), start):
-                if has_more and stop < end and found[0] > stop - _MAX_INSTRUCTION_SIZE:
+            for decoded in self._disassembler.disasm_lite(self.read(start, stop), start):
+                if has_more and stop < end and decoded[0] > stop - _MAX_INSTRUCTION_SIZE:
                     # It may be cut short.
                     break
-                yield found
-                start, has_more = found[0] + found[1], True
+                yield decoded
+                start, has_more = decoded[0] + decoded[1], True
 
     def read(self, start: int, end: int) -> bytes:
         """Return the bytes of some addresses of code, fewer where the file does not have them."""
@@ -108,20 +110,20 @@ class Decoder:
         span = self._span_at[vaddr]
         if span is None or vaddr % self.abi.arch.instruction_alignment:
             return None
-        known, by_text = self._known, self._by_text
-        if len(known) > _MAX_KNOWN:
-            known.clear()
+        instructions, by_text = self._known, self._by_text
+        if len(instructions) > _MAX_KNOWN:
+            instructions.clear()
         end = min(span.end, vaddr + _PIECE_SIZE)
         # The last instruction of a piece may be cut short.
         last = end if end == span.end else end - _MAX_INSTRUCTION_SIZE
         for at, size, mnemonic, operands in self._disassembler.disasm_lite(self.read(vaddr, end), vaddr):
-            if at > last or at in known:
+            if at > last or at in instructions:
                 break
-            found = by_text.get((mnemonic, operands, size))
-            if found is None:
+            instruction = by_text.get((mnemonic, operands, size))
+            if instruction is None:
                 effect = self.effect_of(at, size, mnemonic, operands)
-                found = DecodedInstruction(size, effect, 0 if effect is None else effect.changed)
+                instruction = DecodedInstruction(size, effect, 0 if effect is None else effect.changed)
                 if not self.abi.depends_on_address(mnemonic, operands):
-                    by_text[mnemonic, operands, size] = found
-            known[at] = found
-        return known.get(vaddr)
+                    by_text[mnemonic, operands, size] = instruction
+            instructions[at] = instruction
+        return instructions.get(vaddr)

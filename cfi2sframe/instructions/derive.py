@@ -120,14 +120,14 @@ class _Search:
         self._waiting.update(first.calls, first.labels)
         return first
 
-    def follow(self, found: set[int]) -> None:
+    def follow(self, entries: set[int]) -> None:
         """Follow control from entries, then from those that this finds."""
-        while found:
-            self.entries.update(found)
-            for vaddr in sorted(found):
+        while entries:
+            self.entries.update(entries)
+            for vaddr in sorted(entries):
                 if vaddr not in self.machine.summaries and self.code.holds(vaddr) and not self.canvas.has_row(vaddr):
                     self.machine.follow(vaddr)
-            found = self.beginnings(self._waiting - self.entries)
+            entries = self.beginnings(self._waiting - self.entries)
             self._waiting.clear()
 
     def sweep(self) -> None:

@@ -216,22 +216,22 @@ class _Walk:
         """Give the instruction at an address its state; return what follows it."""
         machine, function, code = self.machine, self.function, self.code
         vaddr, state = at.vaddr, at.state
-        known = self.states.get(vaddr)
-        if known is None:
-            known = function.states.get(vaddr)
-            self.has_joined |= known is not None
-        if known is not None:
-            state = joined(vaddr, known, state, machine.sp)
-            if state is known:
+        state_before = self.states.get(vaddr)
+        if state_before is None:
+            state_before = function.states.get(vaddr)
+            self.has_joined |= state_before is not None
+        if state_before is not None:
+            state = joined(vaddr, state_before, state, machine.sp)
+            if state is state_before:
                 return _PathEnd.KNOWN
         elif vaddr != self.piece.vaddr and (end := self._entered(at)) is not None:
             return end
-        found = code.at(vaddr)
-        if found is None:
+        instruction = code.at(vaddr)
+        if instruction is None:
             return _PathEnd.KNOWN if code.never_returns(vaddr) else _PathEnd.LEFT
         self.states[vaddr] = state
         machine.spend()
-        size, effect, changed = found
+        size, effect, changed = instruction
         function.sizes[vaddr] = size
         if effect is None:
             raise RefusedError(Reason.UNKNOWN)

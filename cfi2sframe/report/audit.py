@@ -39,17 +39,17 @@ def _files_table(audits: Sequence[Audit]) -> Table:
 def _places_table(audits: Sequence[Audit]) -> Table:
     """Return all findings; in pages, each opens the instructions around it."""
     names = ("place", "function", "rule", "CFI", "instructions say", "directive")
-    found = [(finding, result.name) for result in audits for finding in result.findings]
+    findings = [(finding, result.name) for result in audits for finding in result.findings]
     rows: list[list[Cell]] = [
         [
             *(finding.place, finding.function, finding.subject, finding.cfi_rule),
             *(finding.code_rule, finding.directive, finding.instruction_count, name),
         ]
-        for finding, name in found
+        for finding, name in findings
     ]
 
     def around(row: int) -> Sequence[Table]:
-        shown = [[">" if each.is_first else "", each.place, each.text] for each in found[row][0].instructions]
+        shown = [[">" if each.is_first else "", each.place, each.text] for each in findings[row][0].instructions]
         return [Table("Instructions", [Column(""), Column("place"), Column("text")], shown)] if shown else []
 
     columns = [*map(Column, names), Column("instructions", ","), Column("file")]

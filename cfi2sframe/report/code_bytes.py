@@ -39,8 +39,8 @@ class Stretch(NamedTuple):
 
 def count_code(conversion: Conversion) -> tuple[Counter[tuple[str, str]], list[Stretch]]:
     """Return the executable bytes by kind and message, and the code without CFI; the rest of the code is padding."""
-    image, known = conversion.image, list(_known(conversion))
-    held = sorted([each for each in known if each.kind != "without CFI"], key=attrgetter("start"))
+    image, stretches = conversion.image, list(_known(conversion))
+    held = sorted([each for each in stretches if each.kind != "without CFI"], key=attrgetter("start"))
     sizes = Counter[tuple[str, str]]()
     for start, end, code, stretch in walk_both(code_of(image), RangeMap(None, ((*each[1:3], each) for each in held))):
         if code is not None and stretch is not None:
@@ -48,9 +48,9 @@ def count_code(conversion: Conversion) -> tuple[Counter[tuple[str, str]], list[S
     taken = [each[1:3] for each in held]
     if conversion.cfi.underived:
         # Between the functions that instructions have shown, there may be more padding.
-        gaps = gaps_outside(image, [each[1:3] for each in known])
+        gaps = gaps_outside(image, [each[1:3] for each in stretches])
         taken += [gap for code, gap in gaps if fill_size(image, code, *gap) == gap.end - gap.start]
-    reasons = [each for each in known if each.kind == "without CFI"]
+    reasons = [each for each in stretches if each.kind == "without CFI"]
     uncovered = list(_with_reasons(_without_cfi(image, taken), reasons))
     for each in uncovered:
         sizes[each.kind, each.message] += each.end - each.start
@@ -113,11 +113,11 @@ def _unnamed(image: ElfImage, code: CodeRange, start: int, end: int) -> Iterator
 
 def _with_reasons(stretches: Iterable[Stretch], reasons: Iterable[Stretch]) -> Iterator[Stretch]:
     """Yield ascending stretches with the reasons that are known, cut where these change; the first reason counts."""
-    known = RangeMap[Stretch | None](None)
+    reason_at = RangeMap[Stretch | None](None)
     for why in sorted(reasons, key=attrgetter("start"))[::-1]:
-        known.put([why.start], [why], why.end)
+        reason_at.put([why.start], [why], why.end)
     uncovered = RangeMap(None, ((*each[1:3], each) for each in stretches))
-    for start, end, stretch, reason in walk_both(uncovered, known):
+    for start, end, stretch, reason in walk_both(uncovered, reason_at):
         if stretch is not None:
             words = stretch if reason is None else reason
             yield stretch._replace(

@@ -277,20 +277,20 @@ def _missing(conversion: Conversion, fates: Sequence[Fate]) -> Iterator[Missing]
 
 
 def _missing_without_cfi(image: ElfImage, stretches: Iterable[Stretch]) -> list[Missing]:
-    found = []
+    missing = []
     for each in stretches:
         address, size = image.place(each.start).offset, each.end - each.start
         words = (each.reason, each.detail, each.name)
-        found.append(Missing("without CFI", each.section, address, size, *words, message=each.message))
-    return found
+        missing.append(Missing("without CFI", each.section, address, size, *words, message=each.message))
+    return missing
 
 
 def _sums(missing: Iterable[Missing], sizes: Mapping[tuple[str, str], int]) -> tuple[MissingSum, ...]:
     """Return the sums of places and of the bytes that are not described, the largest first."""
     places = Counter((each.kind, each.message) for each in missing)
     lost = {key: size for key, size in sizes.items() if key[0] not in DESCRIBED}
-    found = [MissingSum(*key, places[key], lost.get(key, 0)) for key in {**places, **lost}]
-    return tuple(sorted(found, key=lambda each: (-each.size, -each.place_count, each[:2])))
+    sums = [MissingSum(*key, places[key], lost.get(key, 0)) for key in {**places, **lost}]
+    return tuple(sorted(sums, key=lambda each: (-each.size, -each.place_count, each[:2])))
 
 
 def coverage_data(coverage: Coverage) -> dict[str, Any]:

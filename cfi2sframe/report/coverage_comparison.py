@@ -82,7 +82,7 @@ def changes_of(
 
 def _lost(file: str, before: Covered | None, after: Covered) -> Iterator[Lost]:
     """Yield what has lost rows: named functions by address, then code without a name by kind and reason."""
-    known = frozenset[str]() if before is None else before.symbols
+    old_symbols = frozenset[str]() if before is None else before.symbols
     old_named, old_unnamed = _by_name(() if before is None else before.coverage.missing)
     named, unnamed = _by_name(after.coverage.missing)
     for symbol, functions in named.items():
@@ -92,7 +92,7 @@ def _lost(file: str, before: Covered | None, after: Covered) -> Iterator[Lost]:
             old_rank = _rank(olds[number]) if number < len(olds) else 0
             if _rank(places) > old_rank:
                 first, size = places[0], sum(place.size for place in places)
-                state = "in part" if old_rank else "described" if symbol in known else "absent"
+                state = "in part" if old_rank else "described" if symbol in old_symbols else "absent"
                 words = (state, first.kind, first.message, first.address)
                 yield Lost(file, first.function, symbol, *words, size)
     for key, places in unnamed.items():

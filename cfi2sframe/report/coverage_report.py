@@ -73,13 +73,13 @@ def add_accounts(accounts: Sequence[Coverage]) -> Coverage:
         for kind, message, count, size in each.missing_sums:
             places[kind, message] += count
             sizes[kind, message] += size
-    found = sorted((MissingSum(*key, places[key], sizes[key]) for key in places), key=lambda item: -item.size)
+    sums = sorted((MissingSum(*key, places[key], sizes[key]) for key in places), key=lambda item: -item.size)
     return first._replace(
         file=counted(len(accounts), "file"),
         arch=first.arch if len({each.arch for each in accounts}) == 1 else "several ABIs",
         **column_sums(accounts, SUMMED),
         sources={},
-        missing_sums=tuple(found),
+        missing_sums=tuple(sums),
         missing=(),
         dropped=dropped,
         debug_file="",

@@ -188,25 +188,25 @@ def read_damaged(
     fdes = list(struct.iter_unpack(header.byte_order + _RECORD_CODES[header.version], data[table:table_end]))
     # What functions may share.
     fields = [fde[2:] for fde in fdes]
-    known: dict[tuple[int, ...], tuple[Record, FunctionBody]] = {}
+    by_fields: dict[tuple[int, ...], tuple[Record, FunctionBody]] = {}
     for index, each in enumerate(fields):
-        if each not in known:
+        if each not in by_fields:
             try:
-                known[each] = reader.read(each, table + index * record_size)
+                by_fields[each] = reader.read(each, table + index * record_size)
             except SFrameError as found_error:
                 error = error or found_error
                 del fdes[index:], fields[index:]
                 break
-    found = list(map(known.__getitem__, fields))
+    functions = list(map(by_fields.__getitem__, fields))
     base, step = (section_vaddr + table, record_size) if header.start_is_pcrel or is_object else (section_vaddr, 0)
     section = DecodedSection(
         data,
         section_vaddr,
         header,
-        tuple([record for record, _ in found]),
+        tuple([record for record, _ in functions]),
         tuple([(base + step * index + fde[0]) & _ADDRESS_MASK for index, fde in enumerate(fdes)]),
         tuple([fde[1] for fde in fdes]),
-        tuple([body for _, body in found]),
+        tuple([body for _, body in functions]),
     )
     return section, error
 
@@ -268,9 +268,9 @@ class _BodyReader:
     ) -> tuple[int, tuple[int, ...], tuple[FrameState, ...]]:
         """Return the end, the starts and the states of the `count` rows at an offset, which functions may share."""
         key = (offset, count, fre_type, fde_type)
-        found = self.lists.get(key)
-        if found is not None:
-            return found
+        rows = self.lists.get(key)
+        if rows is not None:
+            return rows
         data, start_size = self.data, s.FRE_START_SIZE[fre_type]
         starts: list[bytes] = []
         states: list[FrameState] = []
@@ -290,8 +290,8 @@ class _BodyReader:
             # Writers share whole lists or their beginnings; other overlaps would only cost time.
             raise SFrameError("the functions' row lists overlap one another over and over", _WHERE, key[0])
         codes = f"{self.order}{count}{_START_CODES[fre_type]}"
-        found = self.lists[key] = (offset, struct.unpack(codes, b"".join(starts)), States(states))
-        return found
+        rows = self.lists[key] = (offset, struct.unpack(codes, b"".join(starts)), States(states))
+        return rows
 
     def new_state(self, tail: bytes, offset: int, fde_type: int) -> FrameState:
         """Return what the info byte and the data words of the row at an offset mean (version 3, 3)."""

@@ -248,12 +248,12 @@ class _Speller:
 
     def _kinds_of(self, states: tuple[FrameState, ...], attributes: Attributes) -> tuple[KindIndex, ...]:
         # Bodies differ in their starts, and few lists of states are distinct.
-        found = self._lists.get((states, attributes))
-        if found is None:
-            found = self._lists[states, attributes] = tuple(
+        indices = self._lists.get((states, attributes))
+        if indices is None:
+            indices = self._lists[states, attributes] = tuple(
                 [self._kind_of(RowKind(each, attributes)) for each in states]
             )
-        return found
+        return indices
 
     def _kind_of(self, kind: RowKind) -> KindIndex:
         index = self._kinds.number_of(kind)
@@ -286,7 +286,7 @@ def _find_stretches(
         2 * each.row_count >= MAX_ROWS and use_counts[SpellingIndex(index)] > 1 for index, each in enumerate(spellings)
     ]
     touches = [*map(eq, map(add, starts, sizes), starts[1:]), False]
-    known: dict[bytes, int] = {}
+    stretches: dict[bytes, int] = {}
     groups: list[Group] = []
     end = 0
     while end < len(spelled):
@@ -307,7 +307,7 @@ def _find_stretches(
             end += 1
         # The size of the last function moves no row.
         key = array("I", [*members, *sizes[first : end - 1]]).tobytes()
-        groups.append(Group(first, end, known.setdefault(key, len(known))))
+        groups.append(Group(first, end, stretches.setdefault(key, len(stretches))))
     return groups
 
 

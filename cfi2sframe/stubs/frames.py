@@ -96,27 +96,27 @@ class Stubs:
         work = [(vaddr, entry, entry_frame) for vaddr in sorted(entries)]
         while work:
             vaddr, state, frame = work.pop()
-            found, known = self.instructions.get(vaddr), reached.setdefault(vaddr, {})
-            if found is None or frame is None or frame in known or len(known) > _MAX_FRAMES:
+            instruction, frames_here = self.instructions.get(vaddr), reached.setdefault(vaddr, {})
+            if instruction is None or frame is None or frame in frames_here or len(frames_here) > _MAX_FRAMES:
                 continue
-            known[frame] = -state[self.decoder.abi.arch.sp_register][1]
-            effect = found.effect
+            frames_here[frame] = -state[self.decoder.abi.arch.sp_register][1]
+            effect = instruction.effect
             new = None if effect is None else self._after(vaddr, effect, state)
             after_frame: FrameState | None = frame
             if new is not None and new != state:
                 after_frame = self._frame(new)
             if effect is None or new is None or after_frame is None:
-                frames[vaddr] = Why(Reason.UNKNOWN_INSTRUCTION, found.text)
+                frames[vaddr] = Why(Reason.UNKNOWN_INSTRUCTION, instruction.text)
                 continue
-            if effect.target is not None and not found.is_unfilled(vaddr):
+            if effect.target is not None and not instruction.is_unfilled(vaddr):
                 work.append((effect.target, new, after_frame))
             if effect.flow is Flow.NEXT:
-                work.append((vaddr + found.size, new, after_frame))
-        for vaddr, known in reached.items():
-            if len(known) == 1:
-                frames.setdefault(vaddr, *known)
+                work.append((vaddr + instruction.size, new, after_frame))
+        for vaddr, frames_here in reached.items():
+            if len(frames_here) == 1:
+                frames.setdefault(vaddr, *frames_here)
             else:
-                depths = " or ".join(map(str, sorted(known.values())))
+                depths = " or ".join(map(str, sorted(frames_here.values())))
                 frames.setdefault(vaddr, Why(Reason.DEPTH_CONFLICT, f"CFA is SP plus {depths}"))
         return frames
 
@@ -156,12 +156,12 @@ class Stubs:
         frames: list[FrameState | Why] = []
         frame: FrameState | Why = Why(Reason.ENTRY_UNKNOWN, "a first block")
         while start < end:
-            found = self.instructions[start]
+            instruction = self.instructions[start]
             frame = self.frames.get(start, frame)
-            if found.effect is None and not found.is_filler:
-                frame = Why(Reason.UNKNOWN_INSTRUCTION, found.text)
-            frames += [frame] * found.size
-            start += found.size
+            if instruction.effect is None and not instruction.is_filler:
+                frame = Why(Reason.UNKNOWN_INSTRUCTION, instruction.text)
+            frames += [frame] * instruction.size
+            start += instruction.size
         return frames
 
 
@@ -171,10 +171,10 @@ def decoded(decoder: Decoder, vaddr: int, end: int) -> Iterator[tuple[int, StubI
     while vaddr < end:
         size = decoder.abi.arch.instruction_alignment
         for at, length, name, operands in decoder.disassemble(vaddr, end):
-            found = _understood(decoder, at, length, name, operands)
-            yield at, found
-            vaddr, has_ended = at + length, found.ends_flow
-            if literal_size and found.effect is not None and found.effect.flow is Flow.JUMP:
+            instruction = _understood(decoder, at, length, name, operands)
+            yield at, instruction
+            vaddr, has_ended = at + length, instruction.ends_flow
+            if literal_size and instruction.effect is not None and instruction.effect.flow is Flow.JUMP:
                 # The number may look like an instruction.
                 size = literal_size
                 break

@@ -161,10 +161,10 @@ def _leading(decoder: Decoder, inside: dict[int, StubInstruction], slots: set[in
 
 def _block(inside: dict[int, StubInstruction], start: int, size: int) -> tuple[str, ...]:
     """Return the mnemonics of a block; none where it does not consist of whole instructions, or control never ends."""
-    found: list[StubInstruction] = []
+    block: list[StubInstruction] = []
     vaddr = start
     while vaddr < start + size and vaddr in inside:
-        found.append(inside[vaddr])
-        vaddr += found[-1].size
-    is_whole = vaddr == start + size and any(each.ends_flow for each in found)
-    return tuple([each.text.partition(" ")[0] for each in found]) if is_whole else ()
+        block.append(inside[vaddr])
+        vaddr += block[-1].size
+    is_whole = vaddr == start + size and any(each.ends_flow for each in block)
+    return tuple([each.text.partition(" ")[0] for each in block]) if is_whole else ()

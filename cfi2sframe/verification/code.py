@@ -132,8 +132,8 @@ def padding_ends(image: ElfImage, ends: Sequence[int], limits: Sequence[int]) ->
     match = re.compile(b"(?:" + code.fill + b"|" + code.zeros + b")++", re.DOTALL).match
     match_nops = re.compile(b"(?:" + code.fill + b")*+", re.DOTALL).match
     # Most padding has the bytes of other padding.
-    known: dict[bytes, int] = {}
-    found: dict[int, int] = {}
+    size_of_gap: dict[bytes, int] = {}
+    ends_by_start: dict[int, int] = {}
     for each in image.code_ranges:
         first, last = bisect_left(ends, each.start_vaddr), bisect_left(ends, each.end_vaddr)
         content = image.code_bytes(each, each.start_vaddr, each.end_vaddr) if first < last else b""
@@ -143,8 +143,8 @@ def padding_ends(image: ElfImage, ends: Sequence[int], limits: Sequence[int]) ->
         for end, limit in zip(ends[first:last], limits[first:last], strict=True):
             begin, stop = end - each.start_vaddr, min(limit, code_end) - each.start_vaddr
             gap = content[begin : min(stop, begin + _MOST_FILL)]
-            if gap in known:
-                found[end] = end + known[gap]
+            if gap in size_of_gap:
+                ends_by_start[end] = end + size_of_gap[gap]
                 continue
             # Gold begins with a jump over the rest.
             size = (
@@ -158,10 +158,10 @@ def padding_ends(image: ElfImage, ends: Sequence[int], limits: Sequence[int]) ->
             if nops_end < filled_end and (filled_end < stop or filled_end - nops_end >= _MOST_FILL):
                 filled_end = nops_end
             if filled_end > begin:
-                found[end] = filled_end + each.start_vaddr
+                ends_by_start[end] = filled_end + each.start_vaddr
                 if stop - begin < _MOST_FILL:
-                    known[gap] = filled_end - begin
-    return found
+                    size_of_gap[gap] = filled_end - begin
+    return ends_by_start
 
 
 def stub_rows(image: ElfImage, section: Section, held: Iterable[tuple[int, int]]) -> list[StubRows]:
@@ -171,18 +171,18 @@ def stub_rows(image: ElfImage, section: Section, held: Iterable[tuple[int, int]]
     `held`, is one if all of it is instructions of stubs. Rows are due where all of a range is known; in version 1, that
     has no block size, only where all of it has one state.
     """
-    found: list[dict[int, _Instruction]] = []
+    places: list[dict[int, _Instruction]] = []
     for start, code, is_named in _places(image, section, held):
         decoded = dict(_decoded(image.arch, start, code))
         effects = {each.effect for each in decoded.values()}
         if is_named or ("other" not in effects and not effects.isdisjoint(("leave", "call"))):
-            found.append(decoded)
-    instructions = {vaddr: each for inside in found for vaddr, each in inside.items()}
+            places.append(decoded)
+    instructions = {vaddr: each for inside in places for vaddr, each in inside.items()}
     targets = {each.target for vaddr, each in instructions.items() if each.target != vaddr}
-    entries = {vaddr for inside in found for vaddr in _entries(inside, targets)}
+    entries = {vaddr for inside in places for vaddr in _entries(inside, targets)}
     frames = _followed(instructions, entries - targets)
     rows: list[StubRows] = []
-    for inside in found:
+    for inside in places:
         runs = [list(run) for _, run in groupby(_states(image.arch, inside, frames), key=itemgetter(2))]
         is_known = all(each.effect != "other" for each in inside.values())
         is_due = is_known and (section.version > SFRAME_VERSION_1 or len(runs) == 1)
@@ -218,24 +218,24 @@ def _places(image: ElfImage, section: Section, held: Iterable[tuple[int, int]]) 
 
 def _decoded(arch: Arch, vaddr: int, code: bytes) -> Iterator[tuple[int, _Instruction]]:
     """Yield the instructions of stubs from an address on, up to bytes that are none."""
-    known = _FORMS[arch.elf_machine]
-    fill = b"(?P<fill>(?:" + known.fill + b"|" + known.zeros + known.trap + b")++)|"
-    match = re.compile(fill + known.stub + b"|(?P<other>" + known.other + b")", re.DOTALL).match
+    forms = _FORMS[arch.elf_machine]
+    fill = b"(?P<fill>(?:" + forms.fill + b"|" + forms.zeros + forms.trap + b")++)|"
+    match = re.compile(fill + forms.stub + b"|(?P<other>" + forms.other + b")", re.DOTALL).match
     order = arch.instruction_order
     at = 0
-    while (found := match(code, at)) is not None:
-        start, at = at, found.end()
-        effect, target = found.lastgroup or "", None
+    while (matched := match(code, at)) is not None:
+        start, at = at, matched.end()
+        effect, target = matched.lastgroup or "", None
         if effect in ("jump", "call"):
-            distance = next(text for text in found.groups()[found.lastindex or 0 :] if text is not None)
-            base = at if known.counts_from_end else start
-            target = vaddr + base + known.unit * int.from_bytes(distance, order, signed=True)
+            distance = next(text for text in matched.groups()[matched.lastindex or 0 :] if text is not None)
+            base = at if forms.counts_from_end else start
+            target = vaddr + base + forms.unit * int.from_bytes(distance, order, signed=True)
             # GNU ld leaves the jumps to PLT0 without a distance where a static program has none.
             target = None if effect == "jump" and target == vaddr + at else target
         yield vaddr + start, _Instruction(effect, vaddr + at, target)
-        if effect == "jump" and known.literal:
-            yield vaddr + at, _Instruction("fill", vaddr + at + known.literal)
-            at += known.literal
+        if effect == "jump" and forms.literal:
+            yield vaddr + at, _Instruction("fill", vaddr + at + forms.literal)
+            at += forms.literal
 
 
 def _entries(inside: dict[int, _Instruction], targets: set[int | None]) -> Iterator[int]:
@@ -257,10 +257,10 @@ def _followed(instructions: dict[int, _Instruction], entries: "set[int]") -> dic
     work = [(vaddr, _Frame(0)) for vaddr in sorted(entries)]
     while work:
         vaddr, frame = work.pop()
-        each, known = instructions.get(vaddr), frames.setdefault(vaddr, set())
-        if each is None or frame in known or len(known) > _MAX_FRAMES:
+        each, frames_here = instructions.get(vaddr), frames.setdefault(vaddr, set())
+        if each is None or frame in frames_here or len(frames_here) > _MAX_FRAMES:
             continue
-        known.add(frame)
+        frames_here.add(frame)
         pushed = _PUSHES.get(each.effect, _Frame(0))
         after = _Frame(frame.depth + pushed.depth, frame.saves_ra or pushed.saves_ra)
         if each.target is not None:

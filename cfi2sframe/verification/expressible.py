@@ -46,11 +46,11 @@ def row_for(truth: RowState, arch: Arch, version: int, errata: int) -> Row | Non
             return None
         # Only a rule that counts from the same CFA, or from one that differs by a number, counts from SFrame's.
         is_near = cfa_value == dwarf_cfa or not (cfa_value.offsets[1:] or dwarf_cfa.offsets[1:])
-        found = _relative(value, cfa_value) if is_near and _counts_from_cfa(rule, arch) else None
-        found = found or _absolute(value)
-        if found is None:
+        saved_rule = _relative(value, cfa_value) if is_near and _counts_from_cfa(rule, arch) else None
+        saved_rule = saved_rule or _absolute(value)
+        if saved_rule is None:
             return None
-        saved.append(None if found == Rule(own, 0, deref=False) else found)
+        saved.append(None if saved_rule == Rule(own, 0, deref=False) else saved_rule)
     ra, fp = saved
     if cfa is None or (ra is None and arch.fixed_ra_offset) or not _fits(cfa, ra, fp, arch):
         return None

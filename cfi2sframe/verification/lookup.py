@@ -54,9 +54,9 @@ class Lookup:
         self._entries = entries or CfiEntries((), (), (), (), (), (), {})
         self._fdes = fdes_with_code(self._entries, image)
         # Without a section, only names tell where stubs are.
-        known = Section(SFRAME_VERSION_3, image.arch.abi_id) if section is None else section
+        described = Section(SFRAME_VERSION_3, image.arch.abi_id) if section is None else section
         spans = [(fde.start, fde.end) for fde in self._fdes]
-        stubs = [] if image.is_relocatable else stub_rows(image, known, spans)
+        stubs = [] if image.is_relocatable else stub_rows(image, described, spans)
         padding = padding_after(self._fdes, image)
         # No answer is known: each claim has a number of its own.
         self._numbers = Numbers(lambda _claim: None)
@@ -64,23 +64,23 @@ class Lookup:
 
     def at(self, vaddr: int) -> LookedUp:
         """Return what holds at a virtual address; in an object, of the image's layout."""
-        found, ours = None if self._section is None else self._section.find(vaddr), None
-        if found is not None:
+        answer, ours = None if self._section is None else self._section.find(vaddr), None
+        if answer is not None:
             # The rows of a block repeat.
-            function, row = found.function, found.row
+            function, row = answer.function, answer.row
             row_vaddr = None if row is None else function.start_vaddr + row.start_delta
-            ours = HeldRow(".sframe", Span(function.start_vaddr, function.end_vaddr), row_vaddr, repr(found))
+            ours = HeldRow(".sframe", Span(function.start_vaddr, function.end_vaddr), row_vaddr, repr(answer))
         start, end, number = self._claimed.range_at(vaddr)
         claim = self._numbers.claims[number]
         if claim.state is not None:
             cfa, ra, fp = (None if rule is None else rule.text(self._image.arch) for rule in claim.state[:3])
             theirs = HeldRow("PLT stub", Span(start, end), start, state_text(cfa, ra, fp, mangled_ra=False))
-            return LookedUp(ours, theirs, *self._verdict(claim, found))
+            return LookedUp(ours, theirs, *self._verdict(claim, answer))
         fde = self._fde_at(vaddr, claim)
         # Functions may end before the padding after them.
-        if fde is None or claim in (NOTHING, UNJUDGED) or (found is None and fde.end <= vaddr):
-            return LookedUp(ours, None, "neither" if found is None else "only the section")
-        return LookedUp(ours, self._row_of(fde, claim.rows[0][1], vaddr), *self._verdict(claim, found))
+        if fde is None or claim in (NOTHING, UNJUDGED) or (answer is None and fde.end <= vaddr):
+            return LookedUp(ours, None, "neither" if answer is None else "only the section")
+        return LookedUp(ours, self._row_of(fde, claim.rows[0][1], vaddr), *self._verdict(claim, answer))
 
     def _fde_at(self, vaddr: int, claim: Claim) -> Fde | None:
         """Return the FDE that a claim is of: where several overlap, the one that unwinders find."""

@@ -64,9 +64,9 @@ def each_body(check: Callable[[FunctionBody], object]) -> Check:
     """Return a check of functions, from one that says what is wrong with rows; equal rows are looked at once."""
 
     def breaches(it: Subject) -> Breaches:
-        found = {body: message for body in it.bodies if isinstance(message := check(body), str)}
-        functions = zip(it.section.starts, it.section.bodies, strict=True) if found else ()
-        return [(start, found[body]) for start, body in functions if body in found]
+        messages = {body: message for body in it.bodies if isinstance(message := check(body), str)}
+        functions = zip(it.section.starts, it.section.bodies, strict=True) if messages else ()
+        return [(start, messages[body]) for start, body in functions if body in messages]
 
     return breaches
 
@@ -176,14 +176,14 @@ def outside_the_code(it: Subject) -> Breaches:
 
 def outside_the_text(it: Subject) -> Breaches:
     """Return functions outside the sections that are the text of a kernel or of a module for good."""
-    found: Breaches = []
+    outside: Breaches = []
     for start, size in zip(it.section.starts, it.section.sizes, strict=True):
         section = it.image.section_at(start)
         if section is None or not section.is_code or start + size > section.end_vaddr:
-            found.append((start, "it is in no executable section, or reaches past its end"))
+            outside.append((start, "it is in no executable section, or reaches past its end"))
         elif section.name.startswith(".init"):
-            found.append((start, f"it is in {section.name}, which is no part of the text"))
-    return found
+            outside.append((start, f"it is in {section.name}, which is no part of the text"))
+    return outside
 
 
 def shared_rows(it: Subject) -> Breaches:

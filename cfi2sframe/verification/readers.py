@@ -71,8 +71,8 @@ class _Rule(NamedTuple):
 
     def breaches(self, it: Subject) -> Breaches:
         """Return which functions break the rule, or that the section does."""
-        found = self.check(it)
-        return [(None, found)] if isinstance(found, str) else found if isinstance(found, list) else []
+        result = self.check(it)
+        return [(None, result)] if isinstance(result, str) else result if isinstance(result, list) else []
 
 
 class _FileRule(NamedTuple):

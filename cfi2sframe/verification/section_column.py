@@ -50,8 +50,8 @@ def section_column(section: Section, others: Sequence[int], number_of: Callable[
     @cache
     def answers_of(attributes: Attributes, states: tuple[FrameState | None, ...]) -> list[int]:
         _, is_signal_frame, uses_b_key = attributes
-        found = [FoundState.of(each, is_signal_frame=is_signal_frame, uses_b_key=uses_b_key) for each in states]
-        return list(map(number_of, found))
+        answers = [FoundState.of(each, is_signal_frame=is_signal_frame, uses_b_key=uses_b_key) for each in states]
+        return list(map(number_of, answers))
 
     @cache
     def rows_of(body: FunctionBody) -> tuple[list[int], bool]:
@@ -93,7 +93,7 @@ def _changes(function: Function, version: int, others: Sequence[int]) -> list[in
     if not body.repeat_size:
         return sorted({start, *[start + delta for delta in body.starts if delta < end - start]})
     points = [start, *others[bisect_right(others, start) : bisect_left(others, end)]]
-    found = set(points)
+    changes = set(points)
     # Later versions than 1 divide by the block size, and find no row where it is 0.
     step, period = _steps_by_bits(body) if version == SFRAME_VERSION_1 else (0, 0)
     for begin, next_point in pairwise([*points, end]):
@@ -101,11 +101,11 @@ def _changes(function: Function, version: int, others: Sequence[int]) -> list[in
             limit = min(next_point, begin + body.repeat_size)
             block = begin - (begin - start) % body.repeat_size
             rows = [block + delta for delta in body.starts if delta < body.repeat_size]
-            found.update([row for row in (*rows, *[row + body.repeat_size for row in rows]) if begin < row < limit])
+            changes.update([row for row in (*rows, *[row + body.repeat_size for row in rows]) if begin < row < limit])
         elif step:
             limit = min(next_point, begin + period)
-            found.update(range(begin + step - begin % step, limit, step))
-    return sorted(found)
+            changes.update(range(begin + step - begin % step, limit, step))
+    return sorted(changes)
 
 
 def _steps_by_bits(body: FunctionBody) -> tuple[int, int]:
@@ -160,9 +160,9 @@ def first_lost_row(
     each is compared with the CFI for itself. In `ends`, walks end, and a row of `old` that goes on is none to be kept.
     """
     answers = Distinct[FoundState | None](None)
-    found = section_column(new, section_column(old, (), answers.number_of).starts, answers.number_of)
-    wanted = section_column(old, found.starts, answers.number_of)
-    for vaddr, _, here, there in walk_both(wanted, found):
+    kept = section_column(new, section_column(old, (), answers.number_of).starts, answers.number_of)
+    wanted = section_column(old, kept.starts, answers.number_of)
+    for vaddr, _, here, there in walk_both(wanted, kept):
         state, other = (answer and answer.state for answer in (answers.values[here], answers.values[there]))
         is_lost = state is not None and (other is None or (state.cfa is None and other.cfa is not None))
         if (

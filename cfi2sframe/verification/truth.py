@@ -79,17 +79,17 @@ UNJUDGED: Final = Claim(evidence="none")
 
 def fdes_with_code(entries: CfiEntries, image: ElfImage) -> list[Fde]:
     """Return the FDEs that describe code, by start, without those whose code is all described by better sources."""
-    found: list[Fde] = []
+    accepted: list[Fde] = []
     for group in entries.precedence:
         fdes = sorted([Fde(entries.starts[n], n, entries.starts[n] + entries.sizes[n]) for n in group])
         denied = set(image.not_code([fde.start for fde in fdes], [fde.end for fde in fdes]))
         fdes = [fde for place, fde in enumerate(fdes) if place not in denied and fde.start < fde.end]
         # Nothing is better than the first source.
-        if found:
-            held = united((fde.start, fde.end) for fde in found)
+        if accepted:
+            held = united((fde.start, fde.end) for fde in accepted)
             fdes = [fde for fde in fdes if holder_of(held, Span(fde.start, fde.end)) is None]
-        found += fdes
-    return sorted(found)
+        accepted += fdes
+    return sorted(accepted)
 
 
 class Numbers:
@@ -120,8 +120,8 @@ class Numbers:
 
     def answer(self, number: int) -> FoundState | None:
         """Return the answer that has a number, or None."""
-        found = self._distinct.values[number]
-        return found if isinstance(found, FoundState) else None
+        value = self._distinct.values[number]
+        return value if isinstance(value, FoundState) else None
 
 
 def truth_column(
@@ -226,19 +226,22 @@ def _overlapping(
 
 def _evaluate_at_pcs(column: RangeMap[int], numbers: Numbers, arch: Arch) -> None:
     """Give a CFA that depends on the PC its value at each address: that of a linker's PLT."""
-    known: dict[int, tuple[int, list[tuple[int, int]]]] = {}
+    blocks_of: dict[int, tuple[int, list[tuple[int, int]]]] = {}
     # Thousands of rows may have one expression.
     rules_of = cache(partial(rules_by_pc, arch=arch))
     for index, claim in list(numbers.claims.items()):
-        found = rules_of(claim.rows[0][1].cfa) if len(claim.rows) == 1 else None
-        if found is not None:
+        evaluation = rules_of(claim.rows[0][1].cfa) if len(claim.rows) == 1 else None
+        if evaluation is not None:
             ((cie, row),) = claim.rows
-            rows = [((cie, row._replace(cfa=rule)),) for rule in found.rules]
+            rows = [((cie, row._replace(cfa=rule)),) for rule in evaluation.rules]
             evaluated = [claim._replace(rows=each, evidence="plt_cfi") for each in rows]
-            known[index] = found.size, list(zip(found.deltas, map(numbers.of_claim, evaluated), strict=True))
-    places = [place for place, index in enumerate(column.values) if index in known] if known else ()
+            blocks_of[index] = (
+                evaluation.size,
+                list(zip(evaluation.deltas, map(numbers.of_claim, evaluated), strict=True)),
+            )
+    places = [place for place, index in enumerate(column.values) if index in blocks_of] if blocks_of else ()
     for start, end, index in [column.range_at(column.starts[place]) for place in places]:
-        column.put(*_repeated(start, end, 0, *known[index]), end)
+        column.put(*_repeated(start, end, 0, *blocks_of[index]), end)
 
 
 def _repeated(
@@ -247,5 +250,5 @@ def _repeated(
     """Return the rows of blocks that repeat each `size` bytes from `origin` on, in `[start, end)`, as columns."""
     blocks = range(start - (start - origin) % size, end, size)
     in_block = list(rows)
-    found = {max(start, block + delta): row for block in blocks for delta, row in in_block if block + delta < end}
-    return list(found), list(found.values())
+    row_at = {max(start, block + delta): row for block in blocks for delta, row in in_block if block + delta < end}
+    return list(row_at), list(row_at.values())

@@ -88,8 +88,8 @@ class Verification(NamedTuple):
     judged: Judged = Judged()
 
     def __repr__(self) -> str:
-        found = counted(len(self.differences), "difference") if self.differences else "no difference"
-        return f"<Verification: {found}, {counted(self.function_count, 'FDE')} at {self.point_count:,} addresses>"
+        verdict = counted(len(self.differences), "difference") if self.differences else "no difference"
+        return f"<Verification: {verdict}, {counted(self.function_count, 'FDE')} at {self.point_count:,} addresses>"
 
     @property
     def is_clean(self) -> bool:
@@ -136,11 +136,11 @@ def verify_section(image: ElfImage, entries: CfiEntries, section: Section, asked
     limits = _Limits(image, entries, section.version, asked._replace(errata=errata))
     numbers = Numbers(limits.answer_to)
     claimed = truth_column(entries, fdes, padding, stubs, numbers, image.arch)
-    found = section_column(section, claimed.starts, numbers.of_answer)
+    answered = section_column(section, claimed.starts, numbers.of_answer)
 
     point_count = 0
     unlike: list[tuple[int, int, int, int]] = []
-    for step in walk_both(claimed, found):
+    for step in walk_both(claimed, answered):
         _, _, claim, answer = step
         if claim != answer:
             unlike.append(step)
@@ -259,9 +259,9 @@ def _state_text(state: FrameState | None, arch: Arch) -> str:
     return " ".join(f"{name}={rule.text(arch)}" for name, rule in rules if rule)
 
 
-def _wrong(found: Sequence[_Mismatch], fdes: Sequence[Fde], section: Section) -> Iterator[Difference]:
+def _wrong(mismatches: Sequence[_Mismatch], fdes: Sequence[Fde], section: Section) -> Iterator[Difference]:
     """Report rows where they differ; attributes where the part of the FDE's function starts that has them."""
-    for vaddr, _, claim, _, problems in found:
+    for vaddr, _, claim, _, problems in mismatches:
         for problem in problems.of_row:
             yield Difference("wrong", vaddr, problem)
         for problem in problems.of_function:
@@ -275,10 +275,10 @@ def _fdes_at(vaddr: int, claim: Claim, fdes: Sequence[Fde]) -> Sequence[Fde]:
     return claim.fdes or (fdes[bisect_right(fdes, vaddr, key=lambda fde: fde.start) - 1],)
 
 
-def _extra(found: Sequence[_Mismatch], section: Section) -> Iterator[Difference]:
+def _extra(mismatches: Sequence[_Mismatch], section: Section) -> Iterator[Difference]:
     """Report functions at addresses that neither CFI nor stubs describe."""
     starts = section.ascending.starts
-    for _, group in groupby(found, key=lambda mismatch: bisect_right(starts, mismatch.start)):
+    for _, group in groupby(mismatches, key=lambda mismatch: bisect_right(starts, mismatch.start)):
         for start, end in united(mismatch[:2] for mismatch in group):
             yield Difference("extra", start, f"no CFI for {end - start} bytes of a function")
 
@@ -349,14 +349,14 @@ class _Limits:
 
 
 def _absences(
-    found: Sequence[_Mismatch], fdes: Sequence[Fde], stubs: Sequence[StubRows], limits: _Limits, section: Section
+    lacking: Sequence[_Mismatch], fdes: Sequence[Fde], stubs: Sequence[StubRows], limits: _Limits, section: Section
 ) -> tuple[list[Difference], int]:
     """Return which stubs and FDEs should have a function and lack one, and how many FDEs rightly lack one or parts."""
     due = [Span(stub.start, stub.end) for stub in stubs if stub.is_due]
     absent: set[Fde] = set()
     wanted: set[Fde] = set()
     bare: list[Span] = []
-    for vaddr, end, claim, _, _ in found:
+    for vaddr, end, claim, _, _ in lacking:
         if claim.state is not None:
             if holder_of(due, Span(vaddr, vaddr + 1)) is not None:
                 bare.append(Span(vaddr, end))
