@@ -71,7 +71,7 @@ class Exited(NamedTuple):
     tid: int
 
 
-class LostRecords(NamedTuple):
+class Lost(NamedTuple):
     """The kernel had no room for records."""
 
     record_count: int
@@ -102,7 +102,7 @@ class Sample(NamedTuple):
         return self.stack[start : start + size] if 0 <= start <= len(self.stack) - size else None
 
 
-Event = Mapped | Named | Forked | Exited | LostRecords | Sample
+Event = Mapped | Named | Forked | Exited | Lost | Sample
 
 
 def arch_in(file: PerfFile, registers: int) -> Arch:
@@ -136,8 +136,8 @@ class Events:
             c.PERF_RECORD_COMM: self._named,
             c.PERF_RECORD_FORK: lambda record: Forked(*self._unpack("4I", record, 0)),
             c.PERF_RECORD_EXIT: lambda record: Exited(*self._unpack("I4xI", record, 0)),
-            c.PERF_RECORD_LOST: lambda record: LostRecords(self._unpack("QQ", record, 0)[1]),
-            c.PERF_RECORD_LOST_SAMPLES: lambda record: LostRecords(self._unpack("Q", record, 0)[0]),
+            c.PERF_RECORD_LOST: lambda record: Lost(self._unpack("QQ", record, 0)[1]),
+            c.PERF_RECORD_LOST_SAMPLES: lambda record: Lost(self._unpack("Q", record, 0)[0]),
             c.PERF_RECORD_SAMPLE: self._sample,
         }
 

@@ -12,7 +12,7 @@ from cfi2sframe.constants.perf import HEADER_OSRELEASE
 from cfi2sframe.elf.contents import FileData
 from cfi2sframe.errors import InputError
 from cfi2sframe.trace.frames import Trace
-from cfi2sframe.trace.perf_events import Events, Exited, Forked, LostRecords, Mapped, Named, Sample
+from cfi2sframe.trace.perf_events import Events, Exited, Forked, Lost, Mapped, Named, Sample
 from cfi2sframe.trace.perf_file import PerfFile
 from cfi2sframe.trace.snapshot import FileMapping, Memory, Snapshot
 from cfi2sframe.trace.space import VDSO, AddressSpace, Module
@@ -115,7 +115,7 @@ class Recording:
             elif isinstance(event, Exited):
                 if event.pid == event.tid:
                     self._change(event.pid, self._mappings.get(event.pid, ()))
-            elif isinstance(event, LostRecords):
+            elif isinstance(event, Lost):
                 self.lost_count += event.record_count
         if not number:
             raise InputError("the recording has no samples")
