@@ -50,11 +50,11 @@ PERF_SAMPLE_REGS_USER: Final = 1 << 12
 PERF_SAMPLE_STACK_USER: Final = 1 << 13
 PERF_SAMPLE_IDENTIFIER: Final = 1 << 16
 
-PERF_FORMAT_TOTAL_TIME_ENABLED: Final = 1 << 0
-PERF_FORMAT_TOTAL_TIME_RUNNING: Final = 1 << 1
-PERF_FORMAT_ID: Final = 1 << 2
+#: TOTAL_TIME_ENABLED and TOTAL_TIME_RUNNING: each adds a word to what is read.
+PERF_FORMAT_TIMES: Final = 1 << 0 | 1 << 1
+#: ID and LOST: each adds a word to each value.
+PERF_FORMAT_VALUES: Final = 1 << 2 | 1 << 4
 PERF_FORMAT_GROUP: Final = 1 << 3
-PERF_FORMAT_LOST: Final = 1 << 4
 
 PERF_SAMPLE_BRANCH_HW_INDEX: Final = 1 << 17
 PERF_SAMPLE_BRANCH_COUNTERS: Final = 1 << 19

@@ -21,7 +21,7 @@ stack that cannot be followed to its end is not an error: its trace has an `Endi
 
 from cfi2sframe.trace.beyond import LoadedCfa
 from cfi2sframe.trace.frames import Ending, Frame, Trace, TraceEntry, caller_of, walk
-from cfi2sframe.trace.perf_events import Sample
+from cfi2sframe.trace.perf_sample import Sample
 from cfi2sframe.trace.profile import Profile
 from cfi2sframe.trace.recording import Recording, WalkedSample, Wanted
 from cfi2sframe.trace.snapshot import Death, FileMapping, Memory, Snapshot

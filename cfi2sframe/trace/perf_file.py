@@ -8,7 +8,6 @@ of 16, followed by records that have what the header lacks. No more than a block
 import os
 import struct
 from collections.abc import Iterator
-from itertools import count
 from typing import Any, Final, NamedTuple
 
 from cfi2sframe.constants import perf as c
@@ -24,8 +23,33 @@ _ATTR_SIZE: Final = 92
 _SAMPLE_ID_ALL: Final = 18
 _BUILD_ID_SIZE: Final = 20
 _FEATURES: Final = (c.HEADER_ARCH, c.HEADER_OSRELEASE, c.HEADER_BUILD_ID, c.HEADER_EVENT_DESC)
+#: The advice for users whose recording has no stacks.
+NEEDED: Final = "record with: perf record --call-graph dwarf"
 #: What is decompressed at a time: 4 bytes may stand for 128 KiB.
 _PIECE_SIZE: Final = 256
+
+
+class Fields:
+    """Words that follow one another in a part of a recording."""
+
+    def __init__(self, data: bytes, byte_order: str, at: int = 0, what: str = "", offset: int = 0) -> None:
+        self._data, self._byte_order, self._at = data, byte_order, at
+        self._what, self._offset = what, offset
+
+    def take(self, form: str) -> tuple[Any, ...]:
+        """Unpack the next words. Raises `InputError` where the part is too short."""
+        form = self._byte_order + form
+        try:
+            values = struct.unpack_from(form, self._data, self._at)
+        except (struct.error, OverflowError):
+            problem = (f"{self._what} is too short", "records", self._offset)
+            raise InputError(*(problem if self._what else ("damaged, or cut", "header", self._at))) from None
+        self._at += struct.calcsize(form)
+        return values
+
+    def skip(self, size: int) -> None:
+        """Leave out bytes."""
+        self._at += size
 
 
 class PerfRecord(NamedTuple):
@@ -35,6 +59,11 @@ class PerfRecord(NamedTuple):
     misc: int
     body: bytes
     offset: int
+    byte_order: str
+
+    def fields(self, at: int = 0) -> Fields:
+        """Return the fields from an offset in the body on."""
+        return Fields(self.body, self.byte_order, at, f"a record of type {self.type}", self.offset)
 
 
 class EventKind(NamedTuple):
@@ -72,30 +101,30 @@ class PerfFile:
         self.byte_order = "<" if head[:8] == c.PERF_MAGICS[0] else ">"
         self._unpacker: Any = None
         self._unpacked = b""
-        size = self._words("Q", head, 8)[0] if len(head) >= _PIPE_HEADER_SIZE else 0
+        fields = Fields(head, self.byte_order, len(c.PERF_MAGICS[0]))
+        (size,) = fields.take("Q")
+        self._start, self._end = size, len(data)
         if size == _PIPE_HEADER_SIZE:
-            self._start, self._end = _PIPE_HEADER_SIZE, len(data)
-        elif size != _FILE_HEADER_SIZE or len(head) < size:
+            return
+        attr_size, attrs, attrs_size, self._start, data_size = fields.take("5Q")
+        # The section of event types is no longer written.
+        flags = fields.take("16x4Q")
+        if size != _FILE_HEADER_SIZE or not attr_size:
             raise InputError("damaged, or cut", "header", 8)
-        else:
-            attr_size, attrs, attrs_size, start, data_size = self._words("5Q", head, 16)
-            if not data_size:
-                raise InputError("perf record was not ended properly: the header gives the records no size")
-            self._start, self._end = start, min(start + data_size, len(data))
-            self.is_truncated = start + data_size > len(data)
-            self._read_attrs(attrs, attrs_size, attr_size)
-            self._read_features(self._words("4Q", head, 72), start + data_size)
+        if not data_size:
+            raise InputError("perf record was not ended properly: the header gives the records no size")
+        self._end = min(self._start + data_size, len(data))
+        self.is_truncated = self._start + data_size > len(data)
+        listed = self._part(attrs, attrs_size)
+        for at in range(0, attrs_size - attr_size + 1, attr_size):
+            ids, ids_size = Fields(listed, self.byte_order, max(at + attr_size - 16, 0)).take("QQ")
+            self._add_kind(listed[at : at + attr_size - 16], self._part(ids, ids_size))
+        self._read_features(flags, self._start + data_size)
 
     def text_of(self, feature: int) -> str:
         """Return a feature that is a string; empty without it."""
-        size, text = self.features.get(feature, b"")[:4], self.features.get(feature, b"")[4:]
-        return text[: self._words("I", size)[0]].split(b"\0")[0].decode("utf-8", "replace") if len(size) == 4 else ""
-
-    def _words(self, form: str, data: bytes, offset: int = 0) -> tuple[Any, ...]:
-        try:
-            return struct.unpack_from(self.byte_order + form, data, offset)
-        except struct.error:
-            raise InputError("damaged, or cut", "header", offset) from None
+        # Its size comes first.
+        return self.features.get(feature, b"")[4:].split(b"\0")[0].decode("utf-8", "replace")
 
     def _part(self, offset: int, size: int) -> bytes:
         """Return bytes of the file by what its header says. Raises `InputError`."""
@@ -103,25 +132,16 @@ class PerfFile:
             raise InputError(f"{size:,} bytes at 0x{offset:x} extend past the end", "header")
         return bytes(self._data[offset : offset + size])
 
-    def _read_attrs(self, offset: int, size: int, each_size: int) -> None:
-        if not each_size:
-            raise InputError("damaged, or cut", "header", 16)
-        attrs = self._part(offset, size)
-        for at in range(0, size - each_size + 1, each_size):
-            ids, ids_size = self._words("QQ", attrs, at + each_size - 16)
-            self._add_kind(attrs[at : at + each_size - 16], self._part(ids, ids_size))
-
     def _add_kind(self, attr: bytes, ids: bytes) -> None:
         if len(attr) < _ATTR_SIZE:
             raise InputError(f"an event of {len(attr)} bytes, without registers and stack of user space; {NEEDED}")
-        sample_type, read_format, flags = self._words("3Q", attr, 24)
-        branch_type, registers, stack_size = self._words("QQI", attr, 72)
+        fields = Fields(attr, self.byte_order, 24)
+        sample_type, read_format, flags, branch_type, registers, stack_size = fields.take("3Q24xQQI")
         # Bit fields start at the other end in the other byte order.
         bit = _SAMPLE_ID_ALL if self.byte_order == "<" else 63 - _SAMPLE_ID_ALL
-        has_ids = flags >> bit & 1 == 1
-        kind = EventKind(sample_type, read_format, branch_type, registers, stack_size, has_ids)
+        kind = EventKind(sample_type, read_format, branch_type, registers, stack_size, flags >> bit & 1 == 1)
         self._kind_count += 1
-        self.kinds |= dict.fromkeys((-self._kind_count, *self._words(f"{len(ids) // 8}Q", ids)), kind)
+        self.kinds |= dict.fromkeys((-self._kind_count, *Fields(ids, self.byte_order).take(f"{len(ids) // 8}Q")), kind)
 
     def _read_features(self, flags: tuple[int, ...], offset: int) -> None:
         """Read the sections of features, whose table follows the records; those that were cut are not known."""
@@ -145,7 +165,7 @@ class PerfFile:
         """Read struct build_id_event: process, build-id, its size where that is not 20, path."""
         build_id = record.body[4 : 4 + _BUILD_ID_SIZE]
         if record.misc & c.PERF_RECORD_MISC_BUILD_ID_SIZE:
-            build_id = build_id[: self._words("B", record.body, 4 + _BUILD_ID_SIZE)[0]]
+            build_id = build_id[: record.fields(4 + _BUILD_ID_SIZE).take("B")[0]]
         self.build_ids[os.fsdecode(record.body[28:].split(b"\0")[0])] = build_id
 
     def _whole(self, data: bytes, offset: int) -> tuple[list[PerfRecord], int]:
@@ -159,11 +179,12 @@ class PerfFile:
                 raise InputError(f"a record of {size} bytes", "records", offset + at)
             if at + size > len(data):
                 break
-            found.append(PerfRecord(kind, misc, data[at + _RECORD_HEADER_SIZE : at + size], offset + at))
+            body = data[at + _RECORD_HEADER_SIZE : at + size]
+            found.append(PerfRecord(kind, misc, body, offset + at, self.byte_order))
             at += size
             if kind == c.PERF_RECORD_AUXTRACE:
                 # Bytes that are no records follow.
-                at += self._words("Q", found[-1].body)[0]
+                at += found[-1].fields().take("Q")[0]
         return found, at
 
     def records(self) -> Iterator[PerfRecord]:
@@ -183,16 +204,16 @@ class PerfFile:
         kind, body = record.type, record.body
         if kind == c.PERF_RECORD_HEADER_ATTR:
             # The record has as many bytes as its second word says; ids follow.
-            size = self._words("I", body, 4)[0]
+            (size,) = record.fields(4).take("I")
             self._add_kind(body[:size], body[size:])
         elif kind == c.PERF_RECORD_HEADER_FEATURE:
-            self._add_feature(self._words("Q", body)[0], body[8:])
+            self._add_feature(record.fields().take("Q")[0], body[8:])
         elif kind == c.PERF_RECORD_HEADER_BUILD_ID:
             self._add_build_id(record)
         elif kind == c.PERF_RECORD_COMPRESSED:
             yield from self._decompressed(record.offset, body)
         elif kind == c.PERF_RECORD_COMPRESSED2:
-            yield from self._decompressed(record.offset, body[8 : 8 + self._words("Q", body)[0]])
+            yield from self._decompressed(record.offset, body[8 : 8 + record.fields().take("Q")[0]])
         else:
             yield record
 
@@ -202,10 +223,8 @@ class PerfFile:
             import zstandard
         except ImportError:
             raise InputError("compressed; the package zstandard is needed to read it") from None
-        for at in count(0, _PIECE_SIZE):
+        for at in range(0, len(packed), _PIECE_SIZE):
             piece = packed[at : at + _PIECE_SIZE]
-            if not piece:
-                return
             try:
                 while piece:
                     if self._unpacker is None or self._unpacker.eof:
@@ -217,7 +236,3 @@ class PerfFile:
             found, size = self._whole(self._unpacked, offset)
             self._unpacked = self._unpacked[size:]
             yield from found
-
-
-#: What to tell users whose recording has no stacks.
-NEEDED: Final = "record with: perf record --call-graph dwarf"

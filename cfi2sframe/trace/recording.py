@@ -1,19 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The samples of a recording of perf, each with the trace of its stack in the address space of that moment."""
+"""The samples of a recording of perf, each with the trace of its stack in the address space of that moment.
+
+Processors write their records independently. perf marks rounds: a record after the end of a round is not older than
+those before the end of the round before. So two rounds are in memory.
+"""
 
 import os
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from heapq import heappop, heappush
+from itertools import count
 from typing import Final, NamedTuple
 
 from cfi2sframe.abi import Arch
-from cfi2sframe.constants.perf import HEADER_OSRELEASE
+from cfi2sframe.constants import perf as c
 from cfi2sframe.elf.contents import FileData
 from cfi2sframe.errors import InputError
 from cfi2sframe.trace.frames import Trace
-from cfi2sframe.trace.perf_events import Events, Exited, Forked, Lost, Mapped, Named, Sample
-from cfi2sframe.trace.perf_file import PerfFile
+from cfi2sframe.trace.perf_file import PerfFile, PerfRecord
+from cfi2sframe.trace.perf_sample import Sample, SampleReader
 from cfi2sframe.trace.snapshot import FileMapping, Memory, Snapshot
 from cfi2sframe.trace.space import VDSO, AddressSpace, Module
 from cfi2sframe.trace.store import FileStore
@@ -71,7 +77,17 @@ class Recording:
         self._store = store or FileStore()
         self._sysroot = sysroot
         self._wanted = wanted or Wanted()
-        self._events = Events(self.file)
+        self._samples = SampleReader(self.file)
+        self._has_build_ids = False
+        self._apply = {
+            c.PERF_RECORD_MMAP: self._mmap,
+            c.PERF_RECORD_MMAP2: self._mmap,
+            c.PERF_RECORD_COMM: self._comm,
+            c.PERF_RECORD_FORK: self._fork,
+            c.PERF_RECORD_EXIT: self._exit,
+            c.PERF_RECORD_LOST: self._lost,
+            c.PERF_RECORD_LOST_SAMPLES: self._lost,
+        }
         self._mappings: dict[int, tuple[FileMapping, ...]] = {}
         self._commands: dict[int, str] = {}
         self._spaces: dict[int, AddressSpace] = {}
@@ -80,12 +96,12 @@ class Recording:
     @property
     def arch(self) -> Arch | None:
         """The ABI; None before the first sample with registers."""
-        return self._events.arch
+        return self._samples.arch
 
     @property
     def has_build_ids(self) -> bool:
         """Whether files can be told from those that ran, by build-ids that were recorded."""
-        return self._events.has_build_ids
+        return self._has_build_ids
 
     @property
     def modules(self) -> list[Module]:
@@ -97,28 +113,79 @@ class Recording:
     def __iter__(self) -> Iterator[WalkedSample]:
         """Yield the samples that are wanted, in the order of time."""
         number = 0
-        for event in self._events:
-            if isinstance(event, Sample):
-                number += 1
-                if self._wanted.has(number, event):
-                    yield self._walked(number, event)
-            elif isinstance(event, Mapped):
-                self._map(event)
-            elif isinstance(event, Named):
-                self._commands[event.tid] = event.name
-                if event.is_exec:
-                    self._change(event.pid, ())
-            elif isinstance(event, Forked):
-                self._commands[event.tid] = self._commands.get(event.parent_tid, "")
-                if event.pid != event.parent_pid:
-                    self._change(event.pid, self._mappings.get(event.parent_pid, ()))
-            elif isinstance(event, Exited):
-                if event.pid == event.tid:
-                    self._change(event.pid, self._mappings.get(event.pid, ()))
-            elif isinstance(event, Lost):
-                self.lost_count += event.record_count
+        for record in self._by_time():
+            if record.type != c.PERF_RECORD_SAMPLE:
+                self._apply[record.type](record)
+                continue
+            number, sample = number + 1, self._samples.sample(record)
+            if self._wanted.has(number, sample):
+                yield self._walked(number, sample)
         if not number:
             raise InputError("the recording has no samples")
+
+    def _by_time(self) -> Iterator[PerfRecord]:
+        """Yield the records that matter here, in the order of time."""
+        waiting: list[tuple[int, int, PerfRecord]] = []
+        numbers = count()
+        newest = flushed = 0
+        for record in self.file.records():
+            if record.type == c.PERF_RECORD_FINISHED_ROUND:
+                while waiting and waiting[0][0] <= flushed:
+                    yield heappop(waiting)[2]
+                flushed = newest
+            elif record.type in self._apply or record.type == c.PERF_RECORD_SAMPLE:
+                time = self._samples.time_of(record)
+                newest = max(newest, time)
+                heappush(waiting, (time, next(numbers), record))
+        while waiting:
+            yield heappop(waiting)[2]
+
+    def _mmap(self, record: PerfRecord) -> None:
+        """Add a mapping: of those that it hides in part, the other parts stay."""
+        pid, _, start, size, file_offset = record.fields().take("iIQQQ")
+        name_offset, build_id, end = 32, b"", start + size
+        is_executable = not record.misc & c.PERF_RECORD_MISC_MMAP_DATA
+        if record.type == c.PERF_RECORD_MMAP2:
+            name_offset, is_executable = 64, record.fields(56).take("I")[0] & c.PROT_EXEC != 0
+            if record.misc & c.PERF_RECORD_MISC_MMAP_BUILD_ID:
+                build_id = record.body[36 : 36 + min(record.body[32], 20)]
+        if pid < 0 or not size or end > 1 << 64:
+            # The kernel's own.
+            return
+        path = os.fsdecode(record.body[name_offset:].split(b"\0")[0])
+        build_id = build_id or self.file.build_ids.get(path, b"")
+        self._has_build_ids |= bool(build_id)
+        kept: list[FileMapping] = []
+        for old in self._mappings.get(pid, ()):
+            if old.start < min(start, old.end):
+                kept.append(old._replace(end=min(start, old.end)))
+            if max(end, old.start) < old.end:
+                first = max(end, old.start)
+                kept.append(old._replace(start=first, file_offset=old.file_offset + first - old.start))
+        if path and is_executable:
+            kept.append(FileMapping(start, end, file_offset, path, build_id=build_id))
+        self._change(pid, tuple(kept))
+
+    def _comm(self, record: PerfRecord) -> None:
+        pid, tid = record.fields().take("II")
+        self._commands[tid] = record.body[8:].split(b"\0")[0].decode("utf-8", "replace")
+        if record.misc & c.PERF_RECORD_MISC_COMM_EXEC:
+            # The process has started a program, and has none of the mappings of the one before.
+            self._change(pid, ())
+
+    def _fork(self, record: PerfRecord) -> None:
+        pid, parent_pid, tid, parent_tid = record.fields().take("4I")
+        self._commands[tid] = self._commands.get(parent_tid, "")
+        if pid != parent_pid:
+            self._change(pid, self._mappings.get(parent_pid, ()))
+
+    def _exit(self, record: PerfRecord) -> None:
+        pid, tid = record.fields().take("I4xI")
+        if pid == tid:
+            self._change(pid, self._mappings.get(pid, ()))
+
+    def _lost(self, record: PerfRecord) -> None:
+        self.lost_count += record.fields(8 * (record.type == c.PERF_RECORD_LOST)).take("Q")[0]
 
     def _walked(self, number: int, sample: Sample) -> WalkedSample:
         command = self._commands.get(sample.tid) or self._commands.get(sample.pid) or f":{sample.tid}"
@@ -139,7 +206,7 @@ class Recording:
 
     def _own_vdso(self, mapping: FileMapping) -> bytes:
         """Return this machine's vDSO, if the recording's kernel is the same, by its build-id or its name."""
-        if not mapping.build_id and self.file.text_of(HEADER_OSRELEASE) != os.uname().release:
+        if not mapping.build_id and self.file.text_of(c.HEADER_OSRELEASE) != os.uname().release:
             return b""
         with suppress(OSError, StopIteration), open("/proc/self/maps", "rb") as maps:
             line = next(line for line in maps if line.endswith(VDSO.encode() + b"\n"))
@@ -148,22 +215,6 @@ class Recording:
                 memory.seek(start)
                 return memory.read(end - start)
         return b""
-
-    def _map(self, event: Mapped) -> None:
-        """Add a mapping: of those that it hides in part, the other parts stay."""
-        new = event.mapping if event.is_executable else event.mapping._replace(path="")
-        kept: list[FileMapping] = []
-        for old in self._mappings.get(event.pid, ()):
-            if old.end <= new.start or new.end <= old.start:
-                kept.append(old)
-                continue
-            if old.start < new.start:
-                kept.append(old._replace(end=new.start))
-            if new.end < old.end:
-                kept.append(old._replace(start=new.end, file_offset=old.file_offset + new.end - old.start))
-        if new.path:
-            kept.append(new)
-        self._change(event.pid, tuple(kept))
 
     def _change(self, pid: int, mappings: tuple[FileMapping, ...]) -> None:
         self._mappings[pid] = mappings
