@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb `lookup`: what section and CFI say of some addresses, as addr2line takes these."""
+"""The verb `lookup`: print the rows of section and CFI at some addresses, given as addr2line takes them."""
 
 import argparse
 import json
@@ -66,30 +66,29 @@ def run(arguments: argparse.Namespace) -> int:
     with with_file_name(source.name), open_source(source) as data, printing.open() as out:
         file = ElfImage(data, source.name)
         with limited(stored_size(data)), with_debug_file(file, debug_file) as image:
-            lookup, names = _Addresses(image, arguments.source), arguments.addresses or _lines()
-            for word in names:
+            lookup = _Addresses(image, arguments.source)
+            for word in arguments.addresses or _words():
                 vaddrs = lookup.named(word)
                 if not vaddrs:
                     failed = Result[None](source, reason=f"no symbol or address {word!r}", kind=ErrorKind.UNUSABLE)
                     say("error", failed.reason, source.name)
                     statuses.append(failed.exit_status)
                     failures.append(failed.failure)
-                for vaddr in vaddrs:
-                    answer = lookup.at(word, vaddr)
+                for answer in (lookup.at(word, vaddr) for vaddr in vaddrs):
                     statuses.append(EXIT_DIFFERENCE if answer["agrees"] is False else EXIT_SUCCESS)
-                    if printing.format == "text":
-                        out.write(_text(answer))
-                        # A program may be waiting for it.
-                        out.flush()
-                    else:
+                    if printing.format == "json":
                         found.append(answer)
+                        continue
+                    out.write(_text(answer))
+                    # A program may be waiting for it.
+                    out.flush()
         if printing.format == "json":
             files = [{"file": source.name, "addresses": found}]
             out.write(json.dumps({"schema": SCHEMA_VERSION, "files": files, "failures": failures}, indent=1) + "\n")
     return worst(statuses)
 
 
-def _lines() -> Iterator[str]:
+def _words() -> Iterator[str]:
     """Yield the first word of each line of standard input."""
     return (words[0].decode(errors="replace") for line in sys.stdin.buffer if (words := line.split()))
 
@@ -101,11 +100,10 @@ class _Addresses:
         self._image = image
         existing = existing_section(image)
         section = None if existing.presence in (Presence.ABSENT, Presence.EMPTY) else existing.or_raise()
-        try:
+        entries = None
+        # Without CFI, it was stripped.
+        with suppress(UnfitError):
             entries = read_cfi(image, kind).entries
-        except UnfitError:
-            # It was stripped.
-            entries = None
         self._lookup = Lookup(image, entries, section)
         functions = sorted((vaddr, symbol.size, symbol.name) for vaddr, symbol in image.functions().items())
         self._module = ModuleFile(image, "file", "", functions)
@@ -116,10 +114,9 @@ class _Addresses:
                 for symbol in image.symbols(table):
                     if symbol.vaddr is not None and symbol.name and image.may_execute(symbol.vaddr):
                         self._named.setdefault(symbol.name, {})[symbol.vaddr] = None
-        if image.is_relocatable:
-            for code in image.sections:
-                if code.is_code:
-                    self._named.setdefault(code.name, {})[code.vaddr] = None
+        for code in image.sections if image.is_relocatable else ():
+            if code.is_code:
+                self._named.setdefault(code.name, {})[code.vaddr] = None
 
     def named(self, word: str) -> list[int]:
         """Return the addresses that a word stands for; none where it has no meaning."""
@@ -147,26 +144,22 @@ class _Addresses:
             "difference": answer.difference,
         }
 
-    def _data(self, found: HeldRow | None) -> dict[str, Any] | None:
-        if found is None:
+    def _data(self, held: HeldRow | None) -> dict[str, Any] | None:
+        if held is None:
             return None
-        start, end = found.span
-        address, row_start = (
-            self._image.place(start).offset,
-            None if found.row_vaddr is None else found.row_vaddr - start,
-        )
-        return {"source": found.source, "address": address, "size": end - start, "start": row_start, "row": found.text}
+        source, vaddr, size, start, row = held
+        return {"source": source, "address": self._image.place(vaddr).offset, "size": size, "start": start, "row": row}
 
 
 def _text(answer: dict[str, Any]) -> str:
-    """Return an answer as lines: the place, what section and CFI have, and whether they agree."""
+    """Return an answer as lines: the place, the rows of section and CFI, and whether they agree."""
     function = f" {answer['function']}+0x{answer['offset']:x}" if answer["function"] else ""
     lines = [f"{answer['place']}{function}"]
-    for found, noun in ((answer["section"], "function"), (answer["cfi"], "FDE")):
-        if found is not None:
-            what = "stub" if found["source"] == "PLT stub" else noun
-            start = "no row" if found["start"] is None else f"row +0x{found['start']:x}"
-            where = f"{what} at 0x{found['address']:x}, {counted(found['size'], 'byte')}, {start}"
-            lines.append(f"  {found['source']:<12} {found['row']:<32} {where}")
+    for held, noun in ((answer["section"], "function"), (answer["cfi"], "FDE")):
+        if held is not None:
+            owner = "stub" if held["source"] == "PLT stub" else noun
+            start = "no row" if held["start"] is None else f"row +0x{held['start']:x}"
+            place = f"{owner} at 0x{held['address']:x}, {counted(held['size'], 'byte')}, {start}"
+            lines.append(f"  {held['source']:<12} {held['row']:<32} {place}")
     lines.append(f"  {': '.join(filter(None, (answer['verdict'], answer['difference'])))}")
     return "".join(f"{printable(line)}\n" for line in lines)
