@@ -22,8 +22,7 @@ from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.sframe.dump import Shown, dump_json, dump_text
 from cfi2sframe.sframe.read import read_damaged
 from cfi2sframe.text import printable
-from cfi2sframe.trace.names import functions_of
-from cfi2sframe.trace.store import ModuleFile
+from cfi2sframe.trace.store import ModuleFile, functions_of
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

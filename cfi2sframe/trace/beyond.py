@@ -20,7 +20,7 @@ from cfi2sframe.errors import CfiError
 from cfi2sframe.sframe.model import Found, FrameRow, FrameState, Function, FunctionBody
 from cfi2sframe.why import Why
 
-#: What is said of such a row.
+#: Why a reader of sections ends at such a row.
 BEYOND: Final = "its CFA is a word in memory plus a constant, which no row can hold"
 
 
@@ -31,8 +31,12 @@ class LoadedCfa(NamedTuple):
     offset: int
 
 
-def rows_beyond(conversion: Conversion) -> Iterator[tuple[int, int, LoadedCfa]]:
-    """Yield start and end of such rows, where the section has none, in ascending order."""
+#: Start and end of such a row, and the row.
+Beyond = tuple[int, int, LoadedCfa]
+
+
+def rows_beyond(conversion: Conversion) -> Iterator[Beyond]:
+    """Yield such rows, where the section has none, in ascending order."""
     arch, version, entries = conversion.image.arch, conversion.target.version, conversion.cfi.entries
     for start, end, origin, why in conversion.pieces:
         if origin is None or not isinstance(why, Why):

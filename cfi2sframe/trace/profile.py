@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The account of a recording: how many stacks are whole, how deep they are, and where the others end.
+"""The account of a recording: the share of whole stacks, their depth, and the places where the others end.
 
 The same stacks are followed by frame pointers alone, as the kernel does for `perf record --call-graph fp`.
 """
@@ -9,7 +9,6 @@ import os
 import struct
 from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from cfi2sframe.abi import S390X, Arch
@@ -27,9 +26,9 @@ _MAX_LINES: Final = 30
 
 
 class Place(NamedTuple):
-    """A frame as it can be used elsewhere: file, build-id, the file's own address, function and offset in it.
+    """A frame by what other tools take: file, build-id, the file's own address, function and offset in it.
 
-    The address is inside the call of callers. What is not known is empty, or 0.
+    The address is inside the call of callers. Unknown fields are empty, or 0.
     """
 
     module: str
@@ -40,7 +39,7 @@ class Place(NamedTuple):
 
 
 class End(NamedTuple):
-    """Where walks end other than at the outermost frame; `detail` where it has no address of one process."""
+    """A place where walks end before the outermost frame; `detail` only where it has no address of one process."""
 
     kind: str
     module: str
@@ -54,9 +53,9 @@ class Totals(NamedTuple):
     outermost_count: int = 0
     frame_count: int = 0
 
-    def with_stack(self, *, is_outermost: bool, frame_count: int) -> "Totals":
-        """Return the totals with one stack more."""
-        return Totals(self.outermost_count + is_outermost, self.frame_count + frame_count)
+    def plus(self, outermost_count: int, frame_count: int) -> "Totals":
+        """Return the totals with another stack."""
+        return Totals(self.outermost_count + outermost_count, self.frame_count + frame_count)
 
 
 class Profile:
@@ -84,17 +83,18 @@ class Profile:
             self.other_class_count += not sample.is_64_bit
             return
         is_whole = trace.ending.kind == "outermost"
-        self.by_cfi = self.by_cfi.with_stack(is_outermost=is_whole, frame_count=len(trace.entries))
-        beyond = next((number for number, entry in enumerate(trace.entries) if entry.is_beyond_rows), None)
-        by_rows = trace.entries if beyond is None else trace.entries[: beyond + 1]
-        is_whole &= beyond is None
-        self.by_rows = self.by_rows.with_stack(is_outermost=is_whole, frame_count=len(by_rows))
+        self.by_cfi = self.by_cfi.plus(is_whole, len(trace.entries))
+        # A reader of sections ends at the first row that none can hold.
+        beyond = [number for number, entry in enumerate(trace.entries, 1) if entry.is_beyond_rows]
+        by_rows = trace.entries[: beyond[0]] if beyond else trace.entries
+        is_whole &= not beyond
+        self.by_rows = self.by_rows.plus(is_whole, len(by_rows))
         arch = walked.space.snapshot.arch
         if arch is not S390X:
-            self.by_fp = self.by_fp.with_stack(**_by_frame_pointers(sample.frame, sample.read, walked.space, arch))
+            self.by_fp = self.by_fp.plus(*_by_frame_pointers(sample.frame, sample.read, walked.space, arch))
         if not is_whole:
             place, (kind, detail) = place_of(by_rows[-1], walked.space), trace.ending
-            if beyond is not None:
+            if beyond:
                 kind, detail = "no-row", BEYOND
             elif kind == "unreadable-memory" and sample.is_stack_cut:
                 # Which function is there says nothing.
@@ -111,31 +111,33 @@ class Profile:
     def __str__(self) -> str:
         first, last = self._times or (0, 0)
         samples, processes = counted(self.sample_count, "sample"), len(self._pids)
+        notes = (
+            (self.without_stack_count, "{:,} without a user stack (threads of the kernel)"),
+            (self.other_class_count, "{:,} of 32-bit programs, which are not walked"),
+            (self.recording.lost_count, "{:,} records were lost, for lack of room"),
+            (not self.recording.has_build_ids, "no build-ids were recorded: files are taken for those that ran"),
+            (self.recording.file.is_truncated, "the recording is truncated"),
+        )
         lines = [
             f"{samples} in {(last - first) / 1e9:.3f} s, {processes:,} process{'es' * (processes != 1)}",
-            *self._not_walked(),
+            *(text.format(number) for number, text in notes if number),
             "",
             "                   reach the outermost frame  frames, mean",
         ]
         by = [("by frame pointers", self.by_fp), ("by SFrame rows", self.by_rows)]
         by += [("and by other CFI", self.by_cfi)] * (self.by_cfi != self.by_rows)
         for name, totals in by:
-            lines.append(f"{name:<18} {self._share(totals.outermost_count):>25}  {self._mean(totals):>12}")
+            mean = f"{totals.frame_count / self.walked_count:.1f}" if totals.frame_count else "-"
+            lines.append(f"{name:<18} {self._share(totals.outermost_count):>25}  {mean:>12}")
         names = readable_names(end.symbol for end in self.ends)
-        if self.ends:
-            lines += ["", "the others end at"]
-        for end, number in islice(_ordered(self.ends), _MAX_LINES):
-            words = [
-                end.kind,
-                os.path.basename(end.module) or "?",
-                shown_name(names.get(end.symbol, end.symbol)),
-                end.detail,
-            ]
-            place = printable("  ".join(word for word in words if word))
-            lines.append(f"{self._share(number):>8} {number:>8,}  {place}")
+        lines += ["", "the others end at"] * bool(self.ends)
+        for end, number in _ordered(self.ends)[:_MAX_LINES]:
+            function = shown_name(names.get(end.symbol, end.symbol))
+            words = (end.kind, os.path.basename(end.module) or "?", function, end.detail)
+            lines.append(f"{self._share(number):>8} {number:>8,}  {printable('  '.join(filter(None, words)))}")
         lines += [f"and {len(self.ends) - _MAX_LINES:,} more places"] * (len(self.ends) > _MAX_LINES)
-        lines += ["", "rows of"]
         modules = self.recording.modules
+        lines += ["", "rows of"]
         lines += [f"{_source(module):<10} {printable(module.name)}" for module in modules[:_MAX_LINES]]
         lines += [f"and {len(modules) - _MAX_LINES:,} more files"] * (len(modules) > _MAX_LINES)
         return "\n".join(lines)
@@ -145,23 +147,8 @@ class Profile:
         """The samples that have a stack."""
         return self.sample_count - self.without_stack_count - self.other_class_count
 
-    def _not_walked(self) -> Iterator[str]:
-        if self.without_stack_count:
-            yield f"{self.without_stack_count:,} without a user stack (threads of the kernel)"
-        if self.other_class_count:
-            yield f"{self.other_class_count:,} of 32-bit programs, which are not walked"
-        if self.recording.lost_count:
-            yield f"{self.recording.lost_count:,} records were lost, for lack of room"
-        if not self.recording.has_build_ids:
-            yield "no build-ids were recorded: files are taken for those that ran"
-        if self.recording.file.is_truncated:
-            yield "the recording is truncated"
-
     def _share(self, number: int) -> str:
         return f"{100 * number / self.walked_count:.1f} %" if self.walked_count else "-"
-
-    def _mean(self, totals: Totals) -> str:
-        return f"{totals.frame_count / self.walked_count:.1f}" if self.walked_count and totals.frame_count else "-"
 
     def json(self, **origin: str | int) -> str:
         """Return a JSON text. `origin` comes first: what was traced."""
@@ -171,6 +158,11 @@ class Profile:
 
         def named(symbol: str) -> dict[str, str | None]:
             return {"function": names.get(symbol, symbol) or None, "symbol": symbol or None}
+
+        def frame(place: Place) -> dict[str, str | int | None]:
+            offset = place.offset if place.symbol else None
+            where = {"module": place.module or None, "build_id": place.build_id or None, "vaddr": place.vaddr}
+            return where | named(place.symbol) | {"offset": offset}
 
         data = {
             **origin,
@@ -187,13 +179,9 @@ class Profile:
             "rows": self.by_rows._asdict(),
             "cfi": self.by_cfi._asdict(),
             "ends": [
-                {
-                    "count": number,
-                    "ending": end.kind,
-                    "module": end.module or None,
-                    **named(end.symbol),
-                    "detail": end.detail,
-                }
+                {"count": number, "ending": end.kind, "module": end.module or None}
+                | named(end.symbol)
+                | {"detail": end.detail}
                 for end, number in _ordered(self.ends)
             ],
             "modules": [
@@ -201,18 +189,8 @@ class Profile:
                 for module in self.recording.modules
             ],
             "stacks": [
-                {
-                    "count": number,
-                    "command": command,
-                    "kernel": in_kernel,
-                    "ending": ending,
-                    "frames": [
-                        {"module": p.module or None, "build_id": p.build_id or None, "vaddr": p.vaddr}
-                        | named(p.symbol)
-                        | {"offset": p.offset if p.symbol else None}
-                        for p in places
-                    ],
-                }
+                {"count": number, "command": command, "kernel": in_kernel, "ending": ending}
+                | {"frames": [frame(place) for place in places]}
                 for (command, in_kernel, ending, places), number in _ordered(self.stacks)
             ],
         }
@@ -260,8 +238,7 @@ def _ordered(counts: Counter[Any]) -> list[tuple[Any, int]]:
 
 
 def _source(module: Module) -> str:
-    usable = module.file is not None and not isinstance(module.file.rows, str)
-    return module.file.source if usable and module.file else "none"
+    return "none" if module.file is None or isinstance(module.file.rows, str) else module.file.source
 
 
 def _note(module: Module) -> str:
@@ -272,20 +249,20 @@ def _word(place: Place, names: dict[str, str]) -> str:
     return names.get(place.symbol, place.symbol) or f"[{os.path.basename(place.module) or 'unknown'}]"
 
 
-def _by_frame_pointers(frame: Frame, read: ReadMemory, space: AddressSpace, arch: Arch) -> dict[str, Any]:
-    """Return how far the records that frame pointers lead to go: the caller's FP, and after it the return address."""
+def _by_frame_pointers(frame: Frame, read: ReadMemory, space: AddressSpace, arch: Arch) -> tuple[bool, int]:
+    """Follow the records that frame pointers lead to: the caller's FP, and after it the return address.
+
+    Return whether the last frame is the outermost one, and the number of frames.
+    """
     fp, lookup_pc, number, least = frame.fp, frame.lookup_pc, 1, frame.sp
     form = struct.Struct(arch.byte_order + "QQ")
-    is_outermost = False
-    while number < MAX_FRAMES:
-        data = read(fp, form.size) if fp is not None and fp >= least and not fp % 8 else None
+    while number < MAX_FRAMES and fp is not None and fp >= least and not fp % 8:
+        data = read(fp, form.size)
         if data is None:
             break
-        least, (fp, ra) = (fp or 0) + form.size, form.unpack(data)
+        least, (fp, ra) = fp + form.size, form.unpack(data)
         if not ra:
-            is_outermost = True
-            break
+            return True, number
         number, lookup_pc = number + 1, ra - 1
     found = space.find(lookup_pc)
-    is_outermost |= isinstance(found, Found) and found.is_outermost
-    return {"is_outermost": is_outermost, "frame_count": number}
+    return isinstance(found, Found) and found.is_outermost, number

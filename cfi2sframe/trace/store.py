@@ -4,12 +4,14 @@
 A file that cannot be used does not affect others: where the job has limits, each file has its own.
 """
 
+import lzma
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from cfi2sframe.api import convert_for, decode_conversion
+from cfi2sframe.constants.elf import SHT_SYMTAB
 from cfi2sframe.conversion.options import Options
 from cfi2sframe.elf.cfi import CfiKind
 from cfi2sframe.elf.contents import FileData
@@ -18,11 +20,15 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import in_root, open_regular, read_open, stored_size
 from cfi2sframe.errors import ElfError, InputError, reason_of
 from cfi2sframe.existing import Presence, existing_section
+from cfi2sframe.gotable.header import find_table
+from cfi2sframe.gotable.translate import go_functions
 from cfi2sframe.process.guard import part
 from cfi2sframe.sframe.model import Section
-from cfi2sframe.trace.beyond import LoadedCfa, rows_beyond
-from cfi2sframe.trace.names import functions_of
+from cfi2sframe.trace.beyond import Beyond, rows_beyond
 from cfi2sframe.trace.snapshot import last_from
+
+#: Symbols of functions, as an ELF file in the format of xz ("MiniDebugInfo" in gdb's manual).
+_DEBUG_DATA: Final = ".gnu_debugdata"
 
 
 class ModuleFile(NamedTuple):
@@ -37,7 +43,7 @@ class ModuleFile(NamedTuple):
     rows: Section | str
     functions: Sequence[tuple[int, int, str]]
     build_id: bytes = b""
-    beyond: Sequence[tuple[int, int, LoadedCfa]] = ()
+    beyond: Sequence[Beyond] = ()
 
     def symbol_at(self, vaddr: int) -> tuple[str, int] | None:
         """Return the linkage name of the function at an address, and the distance from its start.
@@ -78,14 +84,17 @@ class FileStore:
             descriptor = open_regular(path, root)
         except (InputError, OSError) as error:
             return reason_of(error)
-        try:
+        with open(descriptor, "rb"):
             status = os.fstat(descriptor)
             identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
             if identity not in self._by_identity:
-                self._by_identity[identity] = self._read_file(descriptor, path, root)
-            return self._by_identity[identity]
-        finally:
-            os.close(descriptor)
+                try:
+                    data = read_open(descriptor)
+                    with part(stored_size(data)):
+                        self._by_identity[identity] = self.read(data, path, root)
+                except Exception as error:  # noqa: BLE001 - the last handler of a file
+                    self._by_identity[identity] = reason_of(error)
+        return self._by_identity[identity]
 
     def open_build(self, build_id: bytes, root: str = "") -> ModuleFile | str:
         """Return the file with a build-id below the directory of debug files that was named, where gdb looks, too.
@@ -96,14 +105,6 @@ class FileStore:
             return "no directory of builds"
         name = build_id.hex()
         return self.open(*in_root(os.path.join(self._debug_file, ".build-id", name[:2], name[2:]), root))
-
-    def _read_file(self, descriptor: int, name: str, root: str) -> ModuleFile | str:
-        try:
-            data = read_open(descriptor)
-            with part(stored_size(data)):
-                return self.read(data, name, root)
-        except Exception as error:  # noqa: BLE001 - the last handler of a file
-            return reason_of(error)
 
     def read(self, data: FileData, name: str, root: str | None = None) -> ModuleFile:
         """Return the file with these bytes. Raises `InputError` when they are not a linked file's.
@@ -117,29 +118,44 @@ class FileStore:
             both = image
             # A named file is that of one module; for a conversion, that it belongs to no other would be an error.
             with suppress(InputError):
-                both = stack.enter_context(
-                    with_debug_file(image, None if root is None else self._debug_file, root or "")
-                )
-            return self._module_file(both)._replace(image=image)
+                debug_file = None if root is None else self._debug_file
+                both = stack.enter_context(with_debug_file(image, debug_file, root or ""))
+            source, rows, beyond = self._rows_of(both)
+            build_id = b""
+            with suppress(ElfError):
+                build_id = build_id_of(both)
+            return ModuleFile(image, source, rows, functions_of(both), build_id, beyond)
 
-    def _module_file(self, image: ElfImage) -> ModuleFile:
+    def _rows_of(self, image: ElfImage) -> tuple[Literal["file", "converted"], Section | str, Sequence[Beyond]]:
+        """Return the source of a file's rows, the rows or why it has none, and those that no section can hold."""
         existing = existing_section(image)
-        has_section = existing.presence not in (Presence.ABSENT, Presence.EMPTY)
-        rows: Section | str
-        beyond: tuple[tuple[int, int, LoadedCfa], ...] = ()
+        source: Literal["file", "converted"] = "file"
+        beyond: Sequence[Beyond] = ()
         try:
-            if self._only_sections and not has_section:
-                raise InputError("the file has no .sframe section")
-            if has_section:
+            if existing.presence not in (Presence.ABSENT, Presence.EMPTY):
                 rows = existing.or_raise()
             else:
+                source = "converted"
+                if self._only_sections:
+                    return source, "the file has no .sframe section", ()
                 conversion = convert_for(image, self._options, None)
                 rows, beyond = decode_conversion(conversion), tuple(rows_beyond(conversion))
-            if rows.arch != image.arch:
-                rows = f"the section is for {rows.arch.name}"
         except InputError as error:
-            rows = error.detail
-        build_id = b""
-        with suppress(ElfError):
-            build_id = build_id_of(image)
-        return ModuleFile(image, "file" if has_section else "converted", rows, functions_of(image), build_id, beyond)
+            return source, error.detail, ()
+        return source, rows if rows.arch == image.arch else f"the section is for {rows.arch.name}", beyond
+
+
+def functions_of(image: ElfImage) -> list[tuple[int, int, str]]:
+    """Return start, size (0: unknown) and name of each function, in the order of their starts."""
+    found = {vaddr: (symbol.size, symbol.name) for vaddr, symbol in image.functions().items()}
+    if image.debug_file is not None:
+        found = {vaddr: (s.size, s.name) for vaddr, s in image.debug_file.functions().items()} | found
+    if not (image.is_relocatable or any(section.type == SHT_SYMTAB for section in image.sections)):
+        with suppress(InputError):
+            table = find_table(image)
+            found = ({} if table is None else go_functions(table)) | found
+        for section in image.sections_named(_DEBUG_DATA):
+            with suppress(InputError, lzma.LZMAError):
+                inner = ElfImage(lzma.decompress(image.section_bytes(section), lzma.FORMAT_XZ), image.name)
+                found = {vaddr: (s.size, s.name) for vaddr, s in inner.functions().items()} | found
+    return sorted((vaddr, size, name) for vaddr, (size, name) in found.items())

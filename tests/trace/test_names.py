@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from cfi2sframe import load
-from cfi2sframe.trace.names import functions_of
+from cfi2sframe.trace.store import functions_of
 from tests.support import cli
 from tests.support.gotable.go_programs import go_build
 from tests.support.needs import need, run
