@@ -10,7 +10,6 @@ from cfi2sframe.cli.messages import EXIT_SUCCESS, PROGRAM, say
 from cfi2sframe.cli.options import add_option, add_source, add_version, debug_file_of, positive
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.cli.results import Printing, add_output, printing_of
-from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.load import is_recording, stored_size
 from cfi2sframe.errors import RequestError, with_file_name
 from cfi2sframe.files.find import read_named
@@ -96,17 +95,28 @@ def run(arguments: argparse.Namespace) -> int:
     # A pipe can be read only once.
     data = None if core is None else read_named(core)
     is_recorded = data is not None and is_recording(data)
-    _check_kind(arguments, printing.format, is_recorded=is_recorded)
+    if is_recorded and arguments.executable is not None:
+        raise RequestError("--executable is only valid with a core file; a recording names its programs")
+    if core is not None and pid is not None and not is_recorded:
+        raise RequestError("CORE and --pid are mutually exclusive")
+    for option, is_given in (
+        ("--samples", arguments.samples != _EVERY),
+        ("--time", arguments.time != _EVERY),
+        (f"--format {printing.format}", printing.format in ("folded", "perf")),
+    ):
+        if is_given and not is_recorded:
+            raise RequestError(f"{option} is only valid with a recording of perf")
     # Memory of a process that was never touched costs it nothing.
     with with_file_name(name or f"process {pid}"), limited(resident_size(pid) if data is None else stored_size(data)):
-        if data is None:
-            traced = trace_process(pid, store=store, thread=arguments.thread, sysroot=arguments.sysroot)
-        elif is_recorded:
-            _print_recording(data, arguments, store, printing, name)
+        if is_recorded and data is not None:
+            wanted = Wanted(pid, arguments.thread, arguments.samples, arguments.time)
+            _print_recording(Recording(data, store, arguments.sysroot, wanted), printing, name)
             return EXIT_SUCCESS
+        chosen = {"thread": arguments.thread, "store": store, "sysroot": arguments.sysroot}
+        if data is None:
+            traced = trace_process(pid, **chosen)
         else:
-            chosen = {"executable": arguments.executable, "thread": arguments.thread}
-            traced = trace_core(data, store=store, sysroot=arguments.sysroot, **chosen)
+            traced = trace_core(data, executable=arguments.executable, **chosen)
         origin = {"file": name} if name else {"pid": pid}
         text = f"{traced}\n" if printing.format == "text" else traced.json(schema=SCHEMA_VERSION, **origin)
     if traced.space.snapshot.warning:
@@ -116,31 +126,11 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_SUCCESS
 
 
-def _check_kind(arguments: argparse.Namespace, form: str, *, is_recorded: bool) -> None:
-    """Raise `RequestError` where an option is for another kind of input."""
-    if is_recorded:
-        if arguments.executable is not None:
-            raise RequestError("--executable is only valid with a core file; a recording names its programs")
-        return
-    if arguments.core is not None and arguments.pid is not None:
-        raise RequestError("CORE and --pid are mutually exclusive")
-    for option in ("samples", "time"):
-        if getattr(arguments, option) != _EVERY:
-            raise RequestError(f"--{option} is only valid with a recording of perf")
-    if form in ("folded", "perf"):
-        raise RequestError(f"--format {form} is only valid with a recording of perf")
-
-
-def _print_recording(
-    data: FileData, arguments: argparse.Namespace, store: FileStore, printing: Printing, name: str
-) -> None:
-    """Print what the format asks of a recording: samples one by one, their stacks, or their account."""
-    wanted = Wanted(arguments.pid, arguments.thread, arguments.samples, arguments.time)
-    recording = Recording(data, store, arguments.sysroot, wanted)
+def _print_recording(recording: Recording, printing: Printing, name: str) -> None:
+    """Print samples one by one, their stacks, or their account, as the format asks."""
     if printing.format == "perf":
         with printing.open() as out:
-            for walked in recording:
-                out.write(perf_text(walked))
+            out.writelines(map(perf_text, recording))
         return
     profile = Profile(recording, keeps_stacks=printing.format != "text")
     for walked in recording:

@@ -46,42 +46,29 @@ class Traced(NamedTuple):
         death = self.space.snapshot.death
         lines = ["", *_death_text(death)] if death is not None else []
         for thread, frames in self._threads():
-            lines += ["", f"thread {thread.thread_id}"]
-            for frame in frames:
-                line = f"#{frame['index']:<3} 0x{frame['pc']:016x}"
-                if frame["function"] is not None:
-                    line += f" {printable(frame['function'])}+0x{frame['offset']:x}"
-                if frame["row"] is not None and frame["row"]["signal"]:
-                    line += " <signal handler called>"
-                if frame["module"] is not None:
-                    line += f" in {printable(frame['module'])}"
-                    line += "" if frame["vaddr"] is None else f"+0x{frame['vaddr']:x}"
-                line += f" ({_row_text(frame['row'])})"
-                lines.append(f"{line} [{frame['build_id']}]" if frame["build_id"] else line)
+            lines += ["", f"thread {thread.thread_id}", *map(_frame_text, frames)]
             lines.append(f"end: {thread.ending.kind}: {printable(thread.ending.detail)}")
         return "\n".join(lines[1:])
 
     def json(self, **origin: str | int) -> str:
         """Return a JSON text. `origin` comes first: what was traced."""
-        threads = [
-            {
-                "id": thread.thread_id,
-                "ending": thread.ending.kind,
-                "ending_detail": thread.ending.detail,
-                "frames": list(frames),
-            }
-            for thread, frames in self._threads()
-        ]
         snapshot = self.space.snapshot
-        death = None if snapshot.death is None else snapshot.death._asdict()
-        said = {
+        data = {
             **origin,
             "machine": snapshot.arch.name,
-            "death": death,
+            "death": snapshot.death and snapshot.death._asdict(),
             "warning": snapshot.warning,
-            "threads": threads,
+            "threads": [
+                {
+                    "id": thread.thread_id,
+                    "ending": thread.ending.kind,
+                    "ending_detail": thread.ending.detail,
+                    "frames": list(frames),
+                }
+                for thread, frames in self._threads()
+            ],
         }
-        return json.dumps(said) + "\n"
+        return json.dumps(data) + "\n"
 
     def _threads(self) -> Iterator[tuple[Trace, Iterator[dict[str, Any]]]]:
         """Yield each thread's trace, and its frames as plain data."""
@@ -92,23 +79,9 @@ class Traced(NamedTuple):
 
     def _frame(self, index: int, entry: TraceEntry, names: dict[str, str]) -> dict[str, Any]:
         frame = entry.frame
-        module, symbol = self.space.module_at(frame.lookup_pc), self.space.symbol_at(entry.named_pc)
-        name, distance = symbol or (None, None)
-        row: dict[str, Any] | None = None
-        if entry.is_trampoline:
-            row = {"source": "trampoline", "version": None, "kind": None, "type": None, "signal": True}
-        elif entry.is_null_call:
-            source = "null call" if frame.pc < NULL_END else "wild call"
-            row = {"source": source, "version": None, "kind": None, "type": None, "signal": False}
-        elif entry.found is not None:
-            body = entry.found.function.body
-            row = {
-                "source": "CFI alone" if entry.is_beyond_rows else module and module.file and module.file.source,
-                "version": entry.found.version,
-                "kind": "flexible" if body.is_flexible else "default",
-                "type": "pcmask" if body.is_pcmask else "pcinc",
-                "signal": body.is_signal_frame,
-            }
+        module = self.space.module_at(frame.lookup_pc)
+        file = module.file if module else None
+        name, distance = self.space.symbol_at(entry.named_pc) or (None, None)
         return {
             "index": index,
             "pc": frame.pc,
@@ -116,13 +89,60 @@ class Traced(NamedTuple):
             "fp": frame.fp,
             "cfa": entry.cfa,
             "module": module and module.name,
-            "build_id": (module and module.file and module.file.build_id.hex()) or None,
-            "vaddr": module.vaddr_of(frame.pc) if module and module.file else None,
+            "build_id": (file and file.build_id.hex()) or None,
+            "vaddr": module.vaddr_of(frame.pc) if module and file else None,
             "function": name and names.get(name, name),
             "symbol": name,
             "offset": None if distance is None else distance + frame.pc - entry.named_pc,
-            "row": row,
+            "row": _row(entry, file),
         }
+
+
+def _row(entry: TraceEntry, file: ModuleFile | None) -> dict[str, Any] | None:
+    """Return as plain data what has found a frame's caller: a row, or what takes its place."""
+    row: dict[str, Any] = {"source": None, "version": None, "kind": None, "type": None, "signal": entry.is_signal}
+    if entry.is_trampoline:
+        return row | {"source": "trampoline"}
+    if entry.is_null_call:
+        return row | {"source": "null call" if entry.frame.pc < NULL_END else "wild call"}
+    if entry.found is None:
+        return None
+    body = entry.found.function.body
+    return row | {
+        "source": "CFI alone" if entry.is_beyond_rows else file and file.source,
+        "version": entry.found.version,
+        "kind": "flexible" if body.is_flexible else "default",
+        "type": "pcmask" if body.is_pcmask else "pcinc",
+    }
+
+
+#: What takes the place of a row, as text.
+_INSTEAD: Final = {
+    "trampoline": "signal trampoline",
+    "null call": "call through a null pointer",
+    "wild call": "call through a wild pointer",
+}
+
+
+def _frame_text(frame: dict[str, Any]) -> str:
+    row, text = frame["row"], f"#{frame['index']:<3} 0x{frame['pc']:016x}"
+    if frame["function"] is not None:
+        text += f" {printable(frame['function'])}+0x{frame['offset']:x}"
+    text += " <signal handler called>" if row and row["signal"] else ""
+    if frame["module"] is not None:
+        text += f" in {printable(frame['module'])}"
+        text += "" if frame["vaddr"] is None else f"+0x{frame['vaddr']:x}"
+    if row is None or row["version"] is None:
+        text += f" ({_INSTEAD[row['source']] if row else 'no row'})"
+    else:
+        words = [
+            f"v{row['version']}",
+            row["kind"],
+            *["pcmask"] * (row["type"] == "pcmask"),
+            *["signal"] * row["signal"],
+        ]
+        text += f" ({' '.join(words)}, {row['source']})"
+    return f"{text} [{frame['build_id']}]" if frame["build_id"] else text
 
 
 def _death_text(death: Death) -> Iterator[str]:
@@ -133,19 +153,6 @@ def _death_text(death: Death) -> Iterator[str]:
         code = "" if death.code is None else f", code {death.code}"
         address = "" if death.address is None else f", address 0x{death.address:x}"
         yield f"signal: {known}{code}{address}, thread {death.thread_id}"
-
-
-def _row_text(row: dict[str, Any] | None) -> str:
-    if row is None:
-        return "no row"
-    if row["source"] == "trampoline":
-        return "signal trampoline"
-    if row["source"] == "null call":
-        return "call through a null pointer"
-    if row["source"] == "wild call":
-        return "call through a wild pointer"
-    words = [f"v{row['version']}", row["kind"], *["pcmask"] * (row["type"] == "pcmask"), *["signal"] * row["signal"]]
-    return f"{' '.join(words)}, {row['source']}"
 
 
 def trace_core(
@@ -163,39 +170,39 @@ def trace_core(
     the core is of another machine; no link leads out of it. Raises `InputError` when the core or the executable cannot
     be used, `RequestError` when there is no such thread.
     """
-    store = store or FileStore()
-    sysroot = checked_path(sysroot)
-    open_file = partial(store.open, root=sysroot or os.sep)
+    store, root = store or FileStore(), checked_path(sysroot)
     data, name = content_of(core)
     with with_file_name(name):
         snapshot = parse_core(data)
-        if executable is None:
-            space = AddressSpace(snapshot, store, open_file, sysroot)
-        else:
-            space = _space_of_program(snapshot, store, checked_path(executable), open_file, sysroot)
+        open_file: Callable[[str], ModuleFile | str] = partial(store.open, root=root or os.sep)
+        if executable is not None:
+            snapshot, open_file = _with_program(snapshot, checked_path(executable), store, open_file)
         threads = [each for each in snapshot.threads if thread in (None, each[0])]
         if not threads:
             raise RequestError(f"no thread {thread}; there are {', '.join(str(each) for each, _ in snapshot.threads)}")
-        return _trace(space, threads)
+        return _trace(AddressSpace(snapshot, store, open_file, root), threads)
 
 
-def _space_of_program(
-    core: Snapshot, store: FileStore, executable: str, open_file: Callable[[str], ModuleFile | str], sysroot: str
-) -> AddressSpace:
-    """Return the address space of a core whose program is not at its own path. Raises `InputError`."""
-    program = store.open(executable)
+def _with_program(
+    core: Snapshot, path: str, store: FileStore, open_file: Callable[[str], ModuleFile | str]
+) -> tuple[Snapshot, Callable[[str], ModuleFile | str]]:
+    """Return a core, and a function that opens its files, with a program that is not at its own path.
+
+    Raises `InputError`.
+    """
+    program = store.open(path)
     if isinstance(program, str):
-        raise InputError(program, executable)
+        raise InputError(program, path)
     image = program.image
     if image.arch != core.arch:
         raise InputError(f"the core is for {core.arch.name}, the executable for {image.arch.name}")
     starts = [core.auxv[kind] for kind in (_AT_PHDR, _AT_ENTRY) if kind in core.auxv]
-    paths = {m.path for m in core.mappings if any(m.start <= address < m.end for address in starts)} | {executable}
+    paths = {m.path for m in core.mappings if any(m.start <= address < m.end for address in starts)} | {path}
     if not core.mappings and _AT_PHDR in core.auxv:
         # qemu lists no files. The end may be too large; what holds addresses is decided by the program's segments.
         start = core.auxv[_AT_PHDR] - image.header.program_headers_offset
-        core = core._replace(mappings=[FileMapping(start, start + image.end_of_segments(), 0, executable)])
-    return AddressSpace(core, store, lambda path: program if path in paths else open_file(path), sysroot)
+        core = core._replace(mappings=[FileMapping(start, start + image.end_of_segments(), 0, path)])
+    return core, lambda name: program if name in paths else open_file(name)
 
 
 def trace_process(
@@ -232,11 +239,10 @@ def _open_mapped(store: FileStore, pid: int, path: str) -> ModuleFile | str:
         own = os.readlink(root)
     except OSError as error:
         return reason_of(error)
-    if path.endswith(DELETED):
-        for link in _links_to(pid, path):
-            found = store.open(link)
-            if not isinstance(found, str):
-                return found
+    for link in _links_to(pid, path) if path.endswith(DELETED) else ():
+        file = store.open(link)
+        if not isinstance(file, str):
+            return file
     if path.startswith(f"{own}/"):
         return store.open(path.removeprefix(own), root)
     return store.open(path, root + "/.." * _MAX_ROOT_DEPTH)
