@@ -19,7 +19,7 @@ from cfi2sframe.text import counted, printable, shown_name
 from cfi2sframe.trace.beyond import BEYOND
 from cfi2sframe.trace.frames import MAX_FRAMES, Frame, ReadMemory, TraceEntry
 from cfi2sframe.trace.recording import Recording, WalkedSample
-from cfi2sframe.trace.space import AddressSpace, Module
+from cfi2sframe.trace.space import AddressSpace
 
 #: How many places where walks end, and how many modules, the text has.
 _MAX_LINES: Final = 30
@@ -138,7 +138,7 @@ class Profile:
         lines += [f"and {len(self.ends) - _MAX_LINES:,} more places"] * (len(self.ends) > _MAX_LINES)
         modules = self.recording.modules
         lines += ["", "rows of"]
-        lines += [f"{_source(module):<10} {printable(module.name)}" for module in modules[:_MAX_LINES]]
+        lines += [f"{module.source:<10} {printable(module.name)}" for module in modules[:_MAX_LINES]]
         lines += [f"and {len(modules) - _MAX_LINES:,} more files"] * (len(modules) > _MAX_LINES)
         return "\n".join(lines)
 
@@ -185,7 +185,7 @@ class Profile:
                 for end, number in _ordered(self.ends)
             ],
             "modules": [
-                {"module": module.name, "source": _source(module), "note": _note(module)}
+                {"module": module.name, "source": module.source, "note": module.problem}
                 for module in self.recording.modules
             ],
             "stacks": [
@@ -208,15 +208,12 @@ class Profile:
 
 def place_of(entry: TraceEntry, space: AddressSpace) -> Place:
     """Return the place of a frame."""
-    pc = entry.named_pc
-    module = space.module_at(pc)
-    if module is None:
-        return Place("", "", pc, "", 0)
-    if module.file is None:
-        return Place(module.name, "", (pc - module.start) & ADDRESS_MASK, "", 0)
-    vaddr = module.vaddr_of(pc)
-    symbol, offset = module.file.symbol_at(vaddr) or ("", 0)
-    return Place(module.name, module.file.build_id.hex(), vaddr, symbol, offset)
+    module = space.module_at(entry.named_pc)
+    if module is None or module.file is None:
+        start, name = (module.start, module.name) if module else (0, "")
+        return Place(name, "", (entry.named_pc - start) & ADDRESS_MASK, "", 0)
+    vaddr = module.vaddr_of(entry.named_pc)
+    return Place(module.name, module.file.build_id.hex(), vaddr, *(module.file.symbol_at(vaddr) or ("", 0)))
 
 
 def perf_text(walked: WalkedSample) -> str:
@@ -235,14 +232,6 @@ def perf_text(walked: WalkedSample) -> str:
 
 def _ordered(counts: Counter[Any]) -> list[tuple[Any, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-
-
-def _source(module: Module) -> str:
-    return "none" if module.file is None or isinstance(module.file.rows, str) else module.file.source
-
-
-def _note(module: Module) -> str:
-    return module.file.rows if module.file and isinstance(module.file.rows, str) else module.note
 
 
 def _word(place: Place, names: dict[str, str]) -> str:

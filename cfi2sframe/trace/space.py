@@ -4,7 +4,8 @@
 The vDSO, which is no file, is read from memory, and counts for the job.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -44,13 +45,19 @@ class Module(NamedTuple):
     bias: int
     note: str = ""
 
+    @property
+    def source(self) -> str:
+        """The origin of its rows: "file", "converted", or "none"."""
+        return "none" if self.file is None or self.problem else self.file.source
+
+    @property
+    def problem(self) -> str:
+        """Why it has no rows: it cannot be used, or its file has none; empty if it has."""
+        return self.file.rows if self.file and isinstance(self.file.rows, str) else self.note
+
     def vaddr_of(self, address: int) -> int:
-        """Return the file's own address for one of the process."""
+        """Return the file's own address at an address of the process."""
         return (address - self.bias) & ADDRESS_MASK
-
-
-def _first_load(segments: Iterable[ProgramHeader]) -> ProgramHeader | None:
-    return min((p for p in segments if p.type == PT_LOAD), key=lambda p: p.vaddr, default=None)
 
 
 def _code_starts(segments: Iterable[ProgramHeader]) -> list[int]:
@@ -126,11 +133,7 @@ class AddressSpace:
             return self._module_with(mapping, self._vdso(mapping.start))
         module = self._module_with(mapping, self._open_file(mapping.path))
         if module.file is None:
-            start = mapping.start - mapping.file_offset
-            segments = self._segments_at(start)
-            first = _first_load(segments)
-            bias = start - first.vaddr_of(0) if first else 0
-            build_id = mapping.build_id or self._build_id_at(segments, bias)
+            build_id = mapping.build_id or self._build_at(mapping.start - mapping.file_offset)[1]
             # A file that was replaced may be there again, or be the same build, converted.
             files = [self._store.open_build(build_id, self._root)]
             if build_id and mapping.path.endswith(DELETED):
@@ -142,23 +145,29 @@ class AddressSpace:
 
     def _module_with(self, mapping: FileMapping, file: ModuleFile | str) -> Module:
         """Return the module of a file, or of a reason, that begins with a mapping. Raises `InputError`."""
+        module = Module(mapping.start, mapping.end, mapping.path, None, 0)
         if isinstance(file, str):
-            return Module(mapping.start, mapping.end, mapping.path, None, 0, file)
+            return module._replace(note=file)
         image = file.image
         if image.arch != self.snapshot.arch:
             raise InputError(f"the file is for {image.arch.name}")
         if mapping.build_id and file.build_id and padded_build_id(mapping.build_id) != padded_build_id(file.build_id):
-            note = f"another build was mapped: build-id {mapping.build_id.hex()}; see --sysroot"
-            return Module(mapping.start, mapping.end, mapping.path, None, 0, note)
+            return module._replace(note=f"another build was mapped: build-id {mapping.build_id.hex()}; see --sysroot")
         bias = self._bias_of(image, mapping)
-        module = Module(mapping.start, image.end_of_segments() + bias, mapping.path, file, bias)
-        for segment in image.segments:
-            notes = image.bytes_at(segment.vaddr, segment.file_size) if segment.type == PT_NOTE else None
-            is_other = notes and self.snapshot.read(segment.vaddr + bias, len(notes)) not in (None, notes)
-            if is_other and not self._is_build_of(image, mapping.start - mapping.file_offset, bias):
-                problem = "another build was mapped: the file's notes (build-id) are not those in memory; see --sysroot"
-                return module._replace(file=None, note=problem)
-        return module
+        module = module._replace(end=image.end_of_segments() + bias, file=file, bias=bias)
+        if all(self._has_notes_of(image, segment, bias) for segment in image.segments if segment.type == PT_NOTE):
+            return module
+        # If the file was converted in the meantime, or its section removed, only its notes are at other addresses.
+        code, build_id = self._build_at(mapping.start - mapping.file_offset)
+        if build_id and build_id == build_id_of(image) and code == _code_starts(image.segments):
+            return module
+        problem = "another build was mapped: the file's notes (build-id) are not those in memory; see --sysroot"
+        return module._replace(file=None, note=problem)
+
+    def _has_notes_of(self, image: ElfImage, notes: ProgramHeader, bias: int) -> bool:
+        """Return whether memory has a file's notes, as far as they and it are known."""
+        data = image.bytes_at(notes.vaddr, notes.file_size)
+        return not data or self.snapshot.read(notes.vaddr + bias, len(data)) in (None, data)
 
     def _bias_of(self, image: ElfImage, mapping: FileMapping) -> int:
         """Return the bias of the module that begins with a mapping. Raises `InputError`.
@@ -179,30 +188,21 @@ class AddressSpace:
             raise InputError("none of its mappings holds a segment of the program")
         return max(ranks)[2]
 
-    def _is_build_of(self, image: ElfImage, start: int, bias: int) -> bool:
-        """Whether the headers in memory lead to the build-id of a file, and to its code.
+    def _build_at(self, start: int) -> tuple[list[int], bytes]:
+        """Return the starts of code and the build-id that a file's headers in memory lead to, empty without any.
 
-        Its notes are at other addresses than in memory if it was converted, or its section removed, in the meantime.
+        `start` is the address of the file's first byte.
         """
-        segments = self._segments_at(start)
-        build_id = self._build_id_at(segments, bias)
-        if not build_id or build_id != build_id_of(image):
-            return False
-        return _code_starts(segments) == _code_starts(image.segments)
-
-    def _segments_at(self, start: int) -> Sequence[ProgramHeader]:
-        """Return the program headers in memory of the file whose first byte is at an address; none without any."""
         memory = self.snapshot.read(start, PAGE_SIZE) or b""
         try:
-            return parse_program_headers(memory, parse_file_header(memory))
+            segments = parse_program_headers(memory, parse_file_header(memory))
         except ElfError:
-            return ()
-
-    def _build_id_at(self, segments: Iterable[ProgramHeader], bias: int) -> bytes:
-        """Return the build-id to which program headers in memory lead; empty without one."""
+            return [], b""
+        first = min((p for p in segments if p.type == PT_LOAD), key=lambda p: p.vaddr, default=None)
+        bias = start + first.file_offset - first.vaddr if first else 0
         notes = [p for p in segments if p.type == PT_NOTE and p.file_size <= PAGE_SIZE]
         found = [(self.snapshot.read(p.vaddr + bias, p.file_size) or b"", p.alignment) for p in notes]
-        return build_id_in(found, self.snapshot.arch.byte_order)
+        return _code_starts(segments), build_id_in(found, self.snapshot.arch.byte_order)
 
     def _vdso(self, start: int) -> ModuleFile:
         """Return the vDSO, which ends with its section headers. Raises `InputError`."""
@@ -233,10 +233,8 @@ class AddressSpace:
             return Ending("no-module", f"no file is known at 0x{address:x}{self.snapshot.no_file_hint}")
         self.used[module.start] = module
         file, vaddr = module.file, module.vaddr_of(address)
-        if file is None:
-            return Ending("unusable-module", f"{module.name}: {module.note}")
-        if isinstance(file.rows, str):
-            return Ending("unusable-module", f"{module.name}: {file.rows}")
+        if file is None or isinstance(file.rows, str):
+            return Ending("unusable-module", f"{module.name}: {module.problem}")
         found = file.rows.find(vaddr)
         if found is None or found.state is None:
             start, end, beyond = last_from(file.beyond, vaddr) or (0, 0, None)
@@ -248,13 +246,8 @@ class AddressSpace:
 
     def symbol_at(self, address: int) -> tuple[str, int] | None:
         """Return the linkage name of the function at an address, and the distance from its start."""
-        file, vaddr = self._file_at(address)
-        return file and file.symbol_at(vaddr)
-
-    def _file_at(self, address: int) -> tuple[ModuleFile | None, int]:
-        """Return the file at an address, if it can be used, and the file's own address."""
         module = self.module_at(address)
-        return (module.file, module.vaddr_of(address)) if module else (None, 0)
+        return module.file.symbol_at(module.vaddr_of(address)) if module and module.file else None
 
     def walk(self, frame: Frame, read_memory: ReadMemory | None = None) -> Trace:
         """Return the frames from `frame` outwards, and why there are no more.
@@ -266,11 +259,11 @@ class AddressSpace:
 
         def read(address: int, size: int) -> bytes | None:
             data = own(address, size)
-            file, vaddr = self._file_at(address) if data is None else (None, 0)
-            try:
-                return file.image.bytes_at(vaddr, size) if file else data
-            except InputError:
-                # The file has been truncated since.
-                return None
+            module = self.module_at(address) if data is None else None
+            # The file may have been truncated since.
+            with suppress(InputError):
+                if module is not None and module.file is not None:
+                    data = module.file.image.bytes_at(module.vaddr_of(address), size)
+            return data
 
         return walk(frame, self.look_up, read, self.snapshot.arch, pac_mask=self.snapshot.pac_mask)
