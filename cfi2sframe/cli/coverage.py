@@ -26,7 +26,7 @@ from cfi2sframe.report.coverage_report import coverage_report
 from cfi2sframe.report.tables import FORMATS
 from cfi2sframe.text import counted
 
-#: How many missing places a report names by default.
+#: Missing places that a report names by default.
 _DEFAULT_TOP: Final = 10
 
 

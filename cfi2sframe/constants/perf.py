@@ -25,12 +25,12 @@ PERF_RECORD_COMPRESSED2: Final = 83
 
 PERF_RECORD_MISC_CPUMODE_MASK: Final = 7
 PERF_RECORD_MISC_USER: Final = 2
-#: Of MMAP: the mapping is not executable.
+#: MMAP: the mapping is not executable.
 PERF_RECORD_MISC_MMAP_DATA: Final = 1 << 13
-#: Of COMM.
+#: COMM: by an exec.
 PERF_RECORD_MISC_COMM_EXEC: Final = 1 << 13
 PERF_RECORD_MISC_MMAP_BUILD_ID: Final = 1 << 14
-#: Of a build-id: its size is stored.
+#: A build-id whose size is stored.
 PERF_RECORD_MISC_BUILD_ID_SIZE: Final = 1 << 15
 PROT_EXEC: Final = 4
 

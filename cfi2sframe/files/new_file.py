@@ -35,7 +35,7 @@ class DirectoryEntry(NamedTuple):
     name: str
 
     def is_of(self, status: os.stat_result) -> bool:
-        """Whether it is, at this moment, a name of the file with this status."""
+        """Return whether it is, at this moment, a name of the file with this status."""
         try:
             return os.path.samestat(os.stat(self.name, dir_fd=self.directory, follow_symlinks=False), status)
         except OSError:
@@ -63,7 +63,7 @@ class _UnlinkableError(Exception):
 
 
 class _Unnamed:
-    """Whether files can be made without a name, for all that this process has tried."""
+    """The possibility of files without a name, as far as this process has tried."""
 
     works = bool(_O_TMPFILE)
 
@@ -127,13 +127,8 @@ def give_names(descriptor: int, entries: Sequence[DirectoryEntry], *, is_named: 
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
                 raise
             raise _UnlinkableError from error
-    for entry in entries[1:]:
-        os.link(
-            *(first.name, entry.name),
-            src_dir_fd=first.directory,
-            dst_dir_fd=entry.directory,
-            follow_symlinks=False,
-        )
+    for to in entries[1:]:
+        os.link(first.name, to.name, src_dir_fd=first.directory, dst_dir_fd=to.directory, follow_symlinks=False)
 
 
 def remove_leftover(path: str) -> None:

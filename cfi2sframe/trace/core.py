@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a trace needs of a core file: memory, threads, mapped files, and how the process ended."""
+"""A core file as a snapshot: memory, threads, mapped files, and how the process ended."""
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
@@ -42,7 +42,7 @@ _COMMAND_OFFSET: Final = 56
 _COMMAND_END: Final = 136
 #: Signals whose siginfo has an address: SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV.
 _WITH_ADDRESS: Final = (4, 5, 7, 8, 11)
-#: What a file begins with, in at most four bytes, and what unpacks it.
+#: Packers by the first bytes of their files.
 _PACKED: Final = {
     b"\x28\xb5\x2f\xfd": "zstd",
     b"\x1f\x8b": "gzip",
@@ -64,19 +64,14 @@ def parse_core(data: FileData) -> Snapshot:
     if header.type != ET_CORE:
         raise ElfError("not a core file")
     arch = arch_of_header(header)
-    segments = [
-        (p, part_of(data, p.file_offset, p.file_offset + p.file_size))
-        for p in parse_program_headers(data, header)
-        if p.type in (PT_LOAD, PT_NOTE)
-    ]
-    memory = Memory((p.vaddr, part_of(content, 0, p.memory_size)) for p, content in segments if p.type == PT_LOAD)
-    notes = [
-        note
-        for p, content in segments
-        if p.type == PT_NOTE
-        for note in parse_notes(content[:], header.byte_order, p.alignment)
-        if note.owner in _OWNERS
-    ]
+    segments = [p for p in parse_program_headers(data, header) if p.type in (PT_LOAD, PT_NOTE)]
+    loads = [p for p in segments if p.type == PT_LOAD]
+    ends = ((p, p.file_offset + min(p.file_size, p.memory_size)) for p in loads)
+    memory = Memory((p.vaddr, part_of(data, p.file_offset, end)) for p, end in ends)
+    notes: list[Note] = []
+    for p in segments:
+        content = part_of(data, p.file_offset, p.file_offset + p.file_size)[:] if p.type == PT_NOTE else b""
+        notes += [note for note in parse_notes(content, header.byte_order, p.alignment) if note.owner in _OWNERS]
     threads: list[tuple[int, Frame]] = []
     # Each NT_PRSTATUS starts a thread, and the notes after it belong to the same one.
     starts = [number for number, note in enumerate(notes) if note.type == NT_PRSTATUS]
@@ -86,25 +81,23 @@ def parse_core(data: FileData) -> Snapshot:
         frame = topmost_frame(sets | {NT_PRSTATUS: status[_REGISTERS_OFFSET:]}, arch)
         if frame is not None:
             threads.append((struct.unpack_from(arch.byte_order + "i", status, _PID_OFFSET)[0], frame))
-    whole_size = max((p.file_offset + p.file_size for p, _ in segments), default=0)
+    whole_size = max((p.file_offset + p.file_size for p in segments), default=0)
     warning = f"truncated: it has {len(data):,} of {whole_size:,} bytes" if whole_size > len(data) else ""
     if not threads:
         raise ElfError("no thread: the core " + (f"is {warning}" if warning else "has no usable NT_PRSTATUS note"))
     data_of = {note.type: note.data for note in reversed(notes)}
     mappings = _listed_files(data_of.get(_NT_FILE, b""), arch)
     no_file_hint = "" if mappings else "; the core does not list its files (NT_FILE)"
-    auxv, pac_mask = data_of.get(_NT_AUXV, b""), data_of.get(NT_ARM_PAC_MASK, b"")
-    code = united(Span(p.vaddr, p.vaddr + p.memory_size) for p, _ in segments if p.type == PT_LOAD and p.flags & PF_X)
-    known = auxv_of(auxv, arch), pac_mask_of(pac_mask, arch)
-    death = _death(notes, arch)
-    return Snapshot(arch, mappings, memory.read, threads, *known, no_file_hint, code or None, death, warning)
+    auxv = auxv_of(data_of.get(_NT_AUXV, b""), arch)
+    pac_mask = pac_mask_of(data_of.get(NT_ARM_PAC_MASK, b""), arch)
+    code = united(Span(p.vaddr, p.vaddr + p.memory_size) for p in loads if p.flags & PF_X) or None
+    death = _death(data_of, arch)
+    return Snapshot(arch, mappings, memory.read, threads, auxv, pac_mask, no_file_hint, code, death, warning)
 
 
 def _listed_files(data: bytes, arch: Arch) -> list[FileMapping]:
     """Return the mappings of NT_FILE: count, page size, then (start, end, offset in pages) each, then the names."""
-    if len(data) < 16:
-        return []
-    count, page_size = struct.unpack_from(arch.byte_order + "QQ", data)
+    count, page_size = struct.unpack_from(arch.byte_order + "QQ", data.ljust(16, b"\0"))
     names_offset = 16 + count * 24
     if names_offset > len(data):
         return []
@@ -117,18 +110,17 @@ def _listed_files(data: bytes, arch: Arch) -> list[FileMapping]:
     ]
 
 
-def _death(notes: Sequence[Note], arch: Arch) -> Death | None:
-    """Return how the process of a core ended; None where no note says that."""
-    data_of = {note.type: note.data for note in reversed(notes)}
+def _death(data_of: Mapping[int, bytes], arch: Arch) -> Death | None:
+    """Return how the process of a core ended, by its first notes of each type; None where no note says that."""
     status, about = data_of[NT_PRSTATUS], data_of.get(_NT_SIGINFO, b"")
     # The first thread is the one that received the signal.
-    thread = struct.unpack_from(arch.byte_order + "i", status, _PID_OFFSET)[0]
-    signal = struct.unpack_from(arch.byte_order + "h", status, _SIGNAL_OFFSET)[0]
+    (thread,) = struct.unpack_from(arch.byte_order + "i", status, _PID_OFFSET)
+    (signal,) = struct.unpack_from(arch.byte_order + "h", status, _SIGNAL_OFFSET)
     code = address = None
     if len(about) >= 24:
         signal, _, code = struct.unpack_from(arch.byte_order + "iii", about)
         # A positive code is the kernel's own.
         if signal in _WITH_ADDRESS and code > 0:
-            address = struct.unpack_from(arch.byte_order + "Q", about, 16)[0]
+            (address,) = struct.unpack_from(arch.byte_order + "Q", about, 16)
     command = data_of.get(_NT_PRPSINFO, b"")[_COMMAND_OFFSET:_COMMAND_END].rstrip(b"\0 ").decode("utf-8", "replace")
     return Death(signal, code, address, thread, command) if signal or command else None

@@ -36,7 +36,7 @@ NULL_END: Final = 1 << 16
 NT_PRSTATUS: Final = 1
 NT_PRFPREG: Final = 2
 
-#: Why a trace ends; docs/trace.md explains those whose detail does not.
+#: Reasons why a trace ends; docs/trace.md explains those whose detail does not.
 EndingKind = Literal[
     "outermost",
     "no-module",
@@ -79,7 +79,7 @@ class Frame(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """Why a trace ends, and the details for a message."""
+    """The reason why a trace ends, and the details for a message."""
 
     kind: EndingKind
     detail: str
@@ -102,7 +102,7 @@ class TraceEntry(NamedTuple):
 
     @property
     def is_signal(self) -> bool:
-        """Whether the frame is the return from a signal handler."""
+        """True if the frame is the return from a signal handler."""
         return self.is_trampoline or (self.found is not None and self.found.function.body.is_signal_frame)
 
     @property
@@ -162,22 +162,17 @@ def _step(
     if isinstance(found, Ending):
         called_from = _caller_of_nothing(frame, found, read_memory, arch)
         return TraceEntry(frame, is_null_call=called_from is not None), called_from or found
-    beyond = found if isinstance(found, LoadedCfa) else None
-    found = found.found if isinstance(found, LoadedCfa) else found
-    caller = caller_of(frame, found, read_memory, pac_mask=pac_mask)
+    row, added, is_beyond_rows = (*found, True) if isinstance(found, LoadedCfa) else (found, 0, False)
+    entry = TraceEntry(frame, row, is_beyond_rows=is_beyond_rows)
+    caller = caller_of(frame, row, read_memory, pac_mask=pac_mask)
     if isinstance(caller, Ending):
-        return TraceEntry(frame, found, is_beyond_rows=beyond is not None), caller
-    if beyond is not None:
-        caller = caller._replace(sp=(caller.sp + beyond.offset) & ADDRESS_MASK)
-        return TraceEntry(
-            frame, found, (caller.sp - arch.sp_offset_from_cfa) & ADDRESS_MASK, is_beyond_rows=True
-        ), caller
-    if not caller.is_return_address:
-        # The row gives PC, SP and FP; an interrupted prologue may need the other registers that the kernel saved.
-        interrupted = interrupted_frame(frame, read_memory, arch)
-        if interrupted is not None and interrupted[:3] == caller[:3]:
-            caller = interrupted
-    return TraceEntry(frame, found, (caller.sp - arch.sp_offset_from_cfa) & ADDRESS_MASK), caller
+        return entry, caller
+    caller = caller._replace(sp=(caller.sp + added) & ADDRESS_MASK)
+    # The row gives PC, SP and FP; an interrupted prologue may need the other registers that the kernel saved.
+    interrupted = None if caller.is_return_address else interrupted_frame(frame, read_memory, arch)
+    if interrupted is not None and interrupted[:3] == caller[:3]:
+        caller = interrupted
+    return entry._replace(cfa=(caller.sp - arch.sp_offset_from_cfa) & ADDRESS_MASK), caller
 
 
 def _caller_of_nothing(frame: Frame, found: Ending, read_memory: ReadMemory, arch: Arch) -> Frame | None:

@@ -25,7 +25,7 @@ _BUILD_ID_SIZE: Final = 20
 _FEATURES: Final = (c.HEADER_ARCH, c.HEADER_OSRELEASE, c.HEADER_BUILD_ID, c.HEADER_EVENT_DESC)
 #: The advice for users whose recording has no stacks.
 NEEDED: Final = "record with: perf record --call-graph dwarf"
-#: What is decompressed at a time: 4 bytes may stand for 128 KiB.
+#: Bytes that are decompressed at a time: 4 of them may stand for 128 KiB.
 _PIECE_SIZE: Final = 256
 
 
@@ -67,9 +67,9 @@ class PerfRecord(NamedTuple):
 
 
 class EventKind(NamedTuple):
-    """What decides the layout of an event's samples: fields of struct perf_event_attr.
+    """The fields of struct perf_event_attr that decide the layout of an event's records.
 
-    `registers` and `stack_size` are those of user space; `has_ids`: other records have TID, TIME, ... at their end.
+    `registers` and `stack_size` are those of user space; `has_ids`: records other than samples end with TID, TIME, ...
     """
 
     sample_type: int
@@ -92,7 +92,7 @@ class PerfFile:
         self.features: dict[int, bytes] = {}
         #: The build-ids of files by path.
         self.build_ids: dict[str, bytes] = {}
-        #: Whether the data ends before its header, or its last record, says so.
+        #: True if the data end before the end that the header, or the last record, gives them.
         self.is_truncated = False
         self._data = data
         head = bytes(data[:_FILE_HEADER_SIZE])

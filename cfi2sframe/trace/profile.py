@@ -21,7 +21,7 @@ from cfi2sframe.trace.frames import MAX_FRAMES, Frame, ReadMemory, TraceEntry
 from cfi2sframe.trace.recording import Recording, WalkedSample
 from cfi2sframe.trace.space import AddressSpace
 
-#: How many places where walks end, and how many modules, the text has.
+#: The most places where walks end, and the most modules, in the text.
 _MAX_LINES: Final = 30
 
 

@@ -28,9 +28,9 @@ _SECOND: Final = 1_000_000_000
 
 
 class Wanted(NamedTuple):
-    """Which samples are walked: those of a process, of a thread, by number from 1 on, or by time.
+    """A choice of samples: of a process, of a thread, by number from 1 on, by seconds on the recording's clock.
 
-    Numbers and seconds on the recording's clock are ranges with both ends; None is no limit.
+    Ranges include both ends; None is no limit.
     """
 
     pid: int | None = None
@@ -72,7 +72,7 @@ class Recording:
         self, data: FileData, store: FileStore | None = None, sysroot: str = "", wanted: Wanted | None = None
     ) -> None:
         self.file = PerfFile(data)
-        #: How many records the kernel had no room for; known at the end.
+        #: Records that the kernel had no room for; known at the end.
         self.lost_count = 0
         self._store = store or FileStore()
         self._sysroot = sysroot
@@ -100,7 +100,7 @@ class Recording:
 
     @property
     def has_build_ids(self) -> bool:
-        """Whether files can be told from those that ran, by build-ids that were recorded."""
+        """True if build-ids were recorded, by which files can be told from those that ran."""
         return self._has_build_ids
 
     @property

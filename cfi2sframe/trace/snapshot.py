@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a trace needs of a core file or a process, and how a live process gives it, stopped for a moment.
+"""The snapshot of a process or a core that a trace needs, and the copy of a live process, stopped for a moment.
 
-Ptrace(2) gives the registers; its stacks are copied, and memory that it cannot write to is read when it
-is needed.
+Ptrace(2) gives the registers. Stacks are copied; memory that the process cannot write to is read when it is needed.
 """
 
 import ctypes
@@ -46,7 +45,7 @@ _NEEDED: Final = (
 #: The longest wait for a thread to stop. One that waits for a device, or for its vfork child, does not stop.
 _STOP_SECONDS: Final = 5.0
 _MAX_REGSET_SIZE: Final = 4096
-#: How often new threads are looked for, which may appear while others are being seized.
+#: The most looks for new threads, which may appear while others are being seized.
 _MAX_ROUNDS: Final = 100
 #: The most bytes that are copied of one stack at a time; the next copy has what was missing of a deeper one.
 _MAX_COPY_SIZE: Final = 8 << 20
@@ -113,7 +112,7 @@ def padded_build_id(build_id: bytes) -> bytes:
 
 
 class Snapshot(NamedTuple):
-    """What is known of a core or a process. `auxv` has the values of the auxiliary vector by type.
+    """A core or a process. `auxv` has the values of the auxiliary vector by type.
 
     `read` reads what the process's own memory holds (a core's contents, or copies); without it a file is not compared
     with what was mapped, and what has no file (the vDSO) is not known. `threads` have their topmost frames by id.
@@ -130,7 +129,7 @@ class Snapshot(NamedTuple):
     pac_mask: int = DEFAULT_PAC_MASK
     no_file_hint: str = ""
     code: Sequence[tuple[int, int]] | None = None
-    death: "Death | None" = None
+    death: Death | None = None
     warning: str = ""
 
 

@@ -24,9 +24,9 @@ from cfi2sframe.trace.store import FileStore, ModuleFile
 _AT_SYSINFO_EHDR: Final = 33
 #: The path of the vDSO, which is no file.
 VDSO: Final = "[vdso]"
-#: What the kernel adds to the path of a file that is no longer there, or was replaced.
+#: The kernel's addition to the path of a file that is no longer there, or was replaced.
 DELETED: Final = " (deleted)"
-#: How many addresses keep what was found at them.
+#: The most addresses whose rows are kept.
 _MAX_KEPT: Final = 100_000
 #: The most bytes that are read of the vDSO, which has two pages.
 _MAX_VDSO_SIZE: Final = 1 << 16
@@ -52,7 +52,7 @@ class Module(NamedTuple):
 
     @property
     def problem(self) -> str:
-        """Why it has no rows: it cannot be used, or its file has none; empty if it has."""
+        """The reason why it has no rows: it cannot be used, or its file has none; empty if it has."""
         return self.file.rows if self.file and isinstance(self.file.rows, str) else self.note
 
     def vaddr_of(self, address: int) -> int:

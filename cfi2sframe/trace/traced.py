@@ -23,8 +23,8 @@ from cfi2sframe.trace.store import FileStore, ModuleFile
 _AT_PHDR: Final = 3
 _AT_ENTRY: Final = 9
 
-#: How often a process is stopped at most, to copy memory of frames that was missing in the copy before (alternate
-#: signal stacks, stacks of many megabytes).
+#: The most stops of a process. Each copies memory of frames that the copy before had not (alternate signal stacks,
+#: stacks of many megabytes).
 _MAX_STOPS: Final = 5
 #: The deepest root directory of a process, in folders.
 _MAX_ROOT_DEPTH: Final = 64
@@ -99,7 +99,7 @@ class Traced(NamedTuple):
 
 
 def _row(entry: TraceEntry, file: ModuleFile | None) -> dict[str, Any] | None:
-    """Return as plain data what has found a frame's caller: a row, or what takes its place."""
+    """Return the row that has found a frame's caller, or what has found it without one, as plain data."""
     row: dict[str, Any] = {"source": None, "version": None, "kind": None, "type": None, "signal": entry.is_signal}
     if entry.is_trampoline:
         return row | {"source": "trampoline"}
@@ -116,7 +116,7 @@ def _row(entry: TraceEntry, file: ModuleFile | None) -> dict[str, Any] | None:
     }
 
 
-#: What takes the place of a row, as text.
+#: The text for a caller that was found without a row, by its source.
 _INSTEAD: Final = {
     "trampoline": "signal trampoline",
     "null call": "call through a null pointer",
