@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Dump(NamedTuple):
-    """The text of a section, as far as it can be read, and what is wrong after that."""
+    """The text of a section, as far as it can be read, and the error after that."""
 
     text: str
     error: InputError | None
@@ -110,15 +110,13 @@ def _dump_of(
         raise RequestError("--section-address is only valid for raw bytes; an ELF file has its section's address")
     else:
         existing = existing_section(image)
-        error = existing.error
-        section = existing.or_raise() if existing.section is None else existing.section
-
+        section, error = existing.or_raise() if existing.section is None else existing.section, existing.error
+    if image is None and disassembles:
+        raise RequestError("--disassemble is only valid for an ELF file; raw bytes come without their code")
     shown = _shown_in(image, wanted)
-    if disassembles:
-        if image is None:
-            raise RequestError("--disassemble is only valid for an ELF file; raw bytes come without their code")
+    if image is not None and disassembles:
         shown = shown._replace(code=_code_of(image))
-    if not any(map(shown.wants, section.starts, section.sizes)) and wanted:
+    if wanted and not any(map(shown.wants, section.starts, section.sizes)):
         raise error or InputError(f"no function {' or '.join(wanted)} in the section")
     if is_json:
         return _Dump("\n" + "".join(dump_json(section, shown, file=name)), error)
@@ -157,7 +155,7 @@ def _shown_in(image: ElfImage | None, wanted: Sequence[str]) -> Shown:
 
 
 def _code_of(image: ElfImage) -> Callable[[int, int], Iterator[str]]:
-    """Return what gives the instructions of addresses as lines in the form of objdump."""
+    """Return a function that disassembles addresses to lines in the form of objdump."""
     from cfi2sframe.instructions.decoder import Decoder
 
     decoder = Decoder(image, (), "--disassemble reads code")

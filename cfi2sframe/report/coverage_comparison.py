@@ -7,7 +7,7 @@ without a name, of a stripped file, is compared by its bytes for each reason.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import Final, NamedTuple
 
 from cfi2sframe.report import SCHEMA_VERSION
@@ -70,9 +70,8 @@ def changes_of(
     changes = []
     for name in sorted({**old, **new}):
         before, after = old.get(name), new.get(name)
-        sizes = [
-            (each.coverage.code_size, each.coverage.described_size) if each else (0, 0) for each in (before, after)
-        ]
+        accounts = [each and each.coverage for each in (before, after)]
+        sizes = [(account.code_size, account.described_size) if account else (0, 0) for account in accounts]
         lost = () if after is None else tuple(_lost(name, before, after))
         if after is None and name in without_cfi:
             lost = (Lost(name, "", "", "described", "without CFI", without_cfi[name], 0, sizes[0][1]),)
@@ -82,19 +81,17 @@ def changes_of(
 
 def _lost(file: str, before: Covered | None, after: Covered) -> Iterator[Lost]:
     """Yield what has lost rows: named functions by address, then code without a name by kind and reason."""
-    old_symbols = frozenset[str]() if before is None else before.symbols
-    old_named, old_unnamed = _by_name(() if before is None else before.coverage.missing)
+    missing, symbols = (before.coverage.missing, before.symbols) if before else ((), frozenset[str]())
+    old_named, old_unnamed = _by_name(missing)
     named, unnamed = _by_name(after.coverage.missing)
     for symbol, functions in named.items():
-        olds = old_named.get(symbol, [])
         # A name may be that of several functions: those that are missing most are compared first.
-        for number, places in enumerate(functions):
-            old_rank = _rank(olds[number]) if number < len(olds) else 0
-            if _rank(places) > old_rank:
+        olds = old_named.get(symbol, [])[: len(functions)]
+        for places, old_places in zip_longest(functions, olds, fillvalue=list[Missing]()):
+            if _rank(places) > _rank(old_places):
                 first, size = places[0], sum(place.size for place in places)
-                state = "in part" if old_rank else "described" if symbol in old_symbols else "absent"
-                words = (state, first.kind, first.message, first.address)
-                yield Lost(file, first.function, symbol, *words, size)
+                state = "in part" if old_places else "described" if symbol in symbols else "absent"
+                yield Lost(file, first.function, symbol, state, first.kind, first.message, first.address, size)
     for key, places in unnamed.items():
         # Damaged FDEs have no size.
         old_size, size = (sum(place.size or 1 for place in some) for some in (old_unnamed.get(key, ()), places))
@@ -114,15 +111,15 @@ def _by_name(
         if symbol:
             named[symbol].append(list(places))
             named[symbol].sort(key=_rank, reverse=True)
-            continue
-        for place in places:
-            unnamed[place.kind, place.message].append(place)
+        else:
+            for place in places:
+                unnamed[place.kind, place.message].append(place)
     return named, unnamed
 
 
 def _rank(places: Sequence[Missing]) -> int:
-    """Return how much of a function is missing."""
-    return 1 if places[0].kind == "in part" else 2
+    """Return how much of a function is missing: nothing, a part, or all."""
+    return 0 if not places else 1 if places[0].kind == "in part" else 2
 
 
 def coverage_comparison(changes: Sequence[Change], *, top: int | None) -> Report:
