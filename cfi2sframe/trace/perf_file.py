@@ -29,41 +29,31 @@ NEEDED: Final = "record with: perf record --call-graph dwarf"
 _PIECE_SIZE: Final = 256
 
 
-class Fields:
-    """Words that follow one another in a part of a recording."""
+class PerfRecord:
+    """A record without its header, or another part of a file (type 0). Fields are taken one after the other.
 
-    def __init__(self, data: bytes, byte_order: str, at: int = 0, what: str = "", offset: int = 0) -> None:
-        self._data, self._byte_order, self._at = data, byte_order, at
-        self._what, self._offset = what, offset
+    `offset` counts from the start of the file, or of what a pipe gave.
+    """
 
-    def take(self, form: str) -> tuple[Any, ...]:
-        """Unpack the next words. Raises `InputError` where the part is too short."""
-        form = self._byte_order + form
+    def __init__(self, data: bytes, byte_order: str, kind: int = 0, misc: int = 0, offset: int = 0) -> None:
+        self.body, self.byte_order, self.type, self.misc, self.offset = data, byte_order, kind, misc, offset
+        self._at = 0
+
+    def take(self, form: str, at: int | None = None) -> tuple[Any, ...]:
+        """Unpack the next fields, or those at an offset. Raises `InputError` where the record is too short."""
+        self._at, form = self._at if at is None else at, self.byte_order + form
         try:
-            values = struct.unpack_from(form, self._data, self._at)
+            values = struct.unpack_from(form, self.body, self._at)
         except (struct.error, OverflowError):
-            problem = (f"{self._what} is too short", "records", self._offset)
-            raise InputError(*(problem if self._what else ("damaged, or cut", "header", self._at))) from None
+            if self.type:
+                raise InputError(f"a record of type {self.type} is too short", "records", self.offset) from None
+            raise InputError("damaged, or cut", "header", self._at) from None
         self._at += struct.calcsize(form)
         return values
 
     def skip(self, size: int) -> None:
         """Leave out bytes."""
         self._at += size
-
-
-class PerfRecord(NamedTuple):
-    """A record without its header. `offset` counts from the start of the file, or of what a pipe gave."""
-
-    type: int
-    misc: int
-    body: bytes
-    offset: int
-    byte_order: str
-
-    def fields(self, at: int = 0) -> Fields:
-        """Return the fields from an offset in the body on."""
-        return Fields(self.body, self.byte_order, at, f"a record of type {self.type}", self.offset)
 
 
 class EventKind(NamedTuple):
@@ -101,14 +91,14 @@ class PerfFile:
         self.byte_order = "<" if head[:8] == c.PERF_MAGICS[0] else ">"
         self._unpacker: Any = None
         self._unpacked = b""
-        fields = Fields(head, self.byte_order, len(c.PERF_MAGICS[0]))
-        (size,) = fields.take("Q")
+        header = PerfRecord(head, self.byte_order)
+        (size,) = header.take("8xQ")
         self._start, self._end = size, len(data)
         if size == _PIPE_HEADER_SIZE:
             return
-        attr_size, attrs, attrs_size, self._start, data_size = fields.take("5Q")
+        attr_size, attrs, attrs_size, self._start, data_size = header.take("5Q")
         # The section of event types is no longer written.
-        flags = fields.take("16x4Q")
+        flags = header.take("16x4Q")
         if size != _FILE_HEADER_SIZE or not attr_size:
             raise InputError("damaged, or cut", "header", 8)
         if not data_size:
@@ -117,7 +107,7 @@ class PerfFile:
         self.is_truncated = self._start + data_size > len(data)
         listed = self._part(attrs, attrs_size)
         for at in range(0, attrs_size - attr_size + 1, attr_size):
-            ids, ids_size = Fields(listed, self.byte_order, max(at + attr_size - 16, 0)).take("QQ")
+            ids, ids_size = PerfRecord(listed, self.byte_order).take("QQ", at + attr_size - 16)
             self._add_kind(listed[at : at + attr_size - 16], self._part(ids, ids_size))
         self._read_features(flags, self._start + data_size)
 
@@ -135,13 +125,15 @@ class PerfFile:
     def _add_kind(self, attr: bytes, ids: bytes) -> None:
         if len(attr) < _ATTR_SIZE:
             raise InputError(f"an event of {len(attr)} bytes, without registers and stack of user space; {NEEDED}")
-        fields = Fields(attr, self.byte_order, 24)
-        sample_type, read_format, flags, branch_type, registers, stack_size = fields.take("3Q24xQQI")
+        fields = PerfRecord(attr, self.byte_order).take("24x3Q24xQQI")
+        sample_type, read_format, flags, branch_type, registers, stack_size = fields
         # Bit fields start at the other end in the other byte order.
         bit = _SAMPLE_ID_ALL if self.byte_order == "<" else 63 - _SAMPLE_ID_ALL
         kind = EventKind(sample_type, read_format, branch_type, registers, stack_size, flags >> bit & 1 == 1)
         self._kind_count += 1
-        self.kinds |= dict.fromkeys((-self._kind_count, *Fields(ids, self.byte_order).take(f"{len(ids) // 8}Q")), kind)
+        self.kinds |= dict.fromkeys(
+            (-self._kind_count, *PerfRecord(ids, self.byte_order).take(f"{len(ids) // 8}Q")), kind
+        )
 
     def _read_features(self, flags: tuple[int, ...], offset: int) -> None:
         """Read the sections of features, whose table follows the records; those that were cut are not known."""
@@ -165,7 +157,7 @@ class PerfFile:
         """Read struct build_id_event: process, build-id, its size where that is not 20, path."""
         build_id = record.body[4 : 4 + _BUILD_ID_SIZE]
         if record.misc & c.PERF_RECORD_MISC_BUILD_ID_SIZE:
-            build_id = build_id[: record.fields(4 + _BUILD_ID_SIZE).take("B")[0]]
+            build_id = build_id[: record.take("B", 4 + _BUILD_ID_SIZE)[0]]
         self.build_ids[os.fsdecode(record.body[28:].split(b"\0")[0])] = build_id
 
     def _whole(self, data: bytes, offset: int) -> tuple[list[PerfRecord], int]:
@@ -180,11 +172,11 @@ class PerfFile:
             if at + size > len(data):
                 break
             body = data[at + _RECORD_HEADER_SIZE : at + size]
-            found.append(PerfRecord(kind, misc, body, offset + at, self.byte_order))
+            found.append(PerfRecord(body, self.byte_order, kind, misc, offset + at))
             at += size
             if kind == c.PERF_RECORD_AUXTRACE:
                 # Bytes that are no records follow.
-                at += found[-1].fields().take("Q")[0]
+                at += found[-1].take("Q")[0]
         return found, at
 
     def records(self) -> Iterator[PerfRecord]:
@@ -204,16 +196,16 @@ class PerfFile:
         kind, body = record.type, record.body
         if kind == c.PERF_RECORD_HEADER_ATTR:
             # The record has as many bytes as its second word says; ids follow.
-            (size,) = record.fields(4).take("I")
+            (size,) = record.take("I", 4)
             self._add_kind(body[:size], body[size:])
         elif kind == c.PERF_RECORD_HEADER_FEATURE:
-            self._add_feature(record.fields().take("Q")[0], body[8:])
+            self._add_feature(record.take("Q")[0], body[8:])
         elif kind == c.PERF_RECORD_HEADER_BUILD_ID:
             self._add_build_id(record)
         elif kind == c.PERF_RECORD_COMPRESSED:
             yield from self._decompressed(record.offset, body)
         elif kind == c.PERF_RECORD_COMPRESSED2:
-            yield from self._decompressed(record.offset, body[8 : 8 + record.fields().take("Q")[0]])
+            yield from self._decompressed(record.offset, body[8 : 8 + record.take("Q")[0]])
         else:
             yield record
 

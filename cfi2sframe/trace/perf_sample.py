@@ -8,7 +8,7 @@ from cfi2sframe.abi.record import SAVED_PC
 from cfi2sframe.constants import perf as c
 from cfi2sframe.errors import InputError
 from cfi2sframe.trace.frames import Frame, frame_of
-from cfi2sframe.trace.perf_file import NEEDED, EventKind, Fields, PerfFile, PerfRecord
+from cfi2sframe.trace.perf_file import NEEDED, EventKind, PerfFile, PerfRecord
 
 #: The machines as uname(2) calls them, by the names of ABIs. Kernels of either byte order may have the same name.
 _MACHINES: Final = {"x86_64": "AMD64", "aarch64": "AArch64", "aarch64_be": "AArch64", "s390x": "s390x"}
@@ -63,7 +63,10 @@ class SampleReader:
         return self._words(record)[1].get(c.PERF_SAMPLE_TIME, 0)
 
     def _words(self, record: PerfRecord) -> tuple[EventKind, dict[int, int]]:
-        """Return the kind of a record's event, and the words that all records may have, by field."""
+        """Return the kind of a record's event, and the words that all records may have, by field.
+
+        In a sample, the other fields follow.
+        """
         kinds, is_sample = self._file.kinds, record.type == c.PERF_RECORD_SAMPLE
         if not kinds:
             raise InputError("the recording describes no event", "records", record.offset)
@@ -71,39 +74,39 @@ class SampleReader:
         if kind.sample_type & c.PERF_SAMPLE_IDENTIFIER:
             if is_sample or kind.has_ids:
                 # The first word of a sample, the last of others. What perf adds itself has the id 0.
-                (number,) = record.fields(0 if is_sample else max(len(record.body) - 8, 0)).take("Q")
+                (number,) = record.take("Q", 0 if is_sample else len(record.body) - 8)
                 kind = kinds.get(number, kind)
         elif any(each != kind for each in kinds.values()):
             raise InputError("its events have different fields and no identifiers; record one event, or a newer perf")
         names = [f for f in (_SAMPLE_FIELDS if is_sample else _ID_FIELDS) if f & kind.sample_type]
         if not (is_sample or kind.has_ids):
             return kind, {}
-        words = record.fields(0 if is_sample else max(len(record.body) - 8 * len(names), 0)).take(f"{len(names)}Q")
+        words = record.take(f"{len(names)}Q", 0 if is_sample else len(record.body) - 8 * len(names))
         return kind, dict(zip(names, words, strict=True))
 
     def sample(self, record: PerfRecord) -> Sample:
         """Return the sample that a record has. Raises `InputError`."""
         kind, words = self._words(record)
-        fields, kept = record.fields(8 * len(words)), kind.sample_type
+        kept = kind.sample_type
         # Two words of 32 bits, the process first.
         halves = divmod(words.get(c.PERF_SAMPLE_TID, 0), 1 << 32)
         pid, tid = halves if record.byte_order == ">" else halves[::-1]
         if kept & c.PERF_SAMPLE_READ:
             form = kind.read_format
             times, each = (form & c.PERF_FORMAT_TIMES).bit_count(), 1 + (form & c.PERF_FORMAT_VALUES).bit_count()
-            fields.skip(8 * (times + each * (fields.take("Q")[0] if form & c.PERF_FORMAT_GROUP else 1)))
+            record.skip(8 * (times + each * (record.take("Q")[0] if form & c.PERF_FORMAT_GROUP else 1)))
         in_kernel: tuple[int, ...] = (words.get(c.PERF_SAMPLE_IP, 0),)
         if kept & c.PERF_SAMPLE_CALLCHAIN:
-            pcs = fields.take(f"{fields.take('Q')[0]}Q")
+            pcs = record.take(f"{record.take('Q')[0]}Q")
             pcs = pcs[: pcs.index(c.PERF_CONTEXT_USER)] if c.PERF_CONTEXT_USER in pcs else pcs
             in_kernel = tuple(pc for pc in pcs if pc < c.PERF_CONTEXT_MAX)
         if kept & c.PERF_SAMPLE_RAW:
-            fields.skip(fields.take("I")[0])
+            record.skip(record.take("I")[0])
         if kept & c.PERF_SAMPLE_BRANCH_STACK:
-            (branches,) = fields.take("Q")
+            (branches,) = record.take("Q")
             each = 24 + 8 * (kind.branch_type & c.PERF_SAMPLE_BRANCH_COUNTERS != 0)
-            fields.skip(8 * (kind.branch_type & c.PERF_SAMPLE_BRANCH_HW_INDEX != 0) + branches * each)
-        frame, abi, stack = self._user_part(kind, fields)
+            record.skip(8 * (kind.branch_type & c.PERF_SAMPLE_BRANCH_HW_INDEX != 0) + branches * each)
+        frame, abi, stack = self._user_part(kind, record)
         is_in_kernel = record.misc & c.PERF_RECORD_MISC_CPUMODE_MASK != c.PERF_RECORD_MISC_USER
         event = words.get(c.PERF_SAMPLE_ID, words.get(c.PERF_SAMPLE_IDENTIFIER, -1))
         return Sample(
@@ -116,7 +119,7 @@ class SampleReader:
             in_kernel if is_in_kernel else (),
         )
 
-    def _user_part(self, kind: EventKind, fields: Fields) -> tuple[Frame | None, int, bytes]:
+    def _user_part(self, kind: EventKind, record: PerfRecord) -> tuple[Frame | None, int, bytes]:
         """Return the topmost frame of user space, the kernel's number of its ABI, and its stack.
 
         Raises `InputError` where no event has these.
@@ -125,14 +128,14 @@ class SampleReader:
             if all(each.sample_type & _USER_PART != _USER_PART for each in self._file.kinds.values()):
                 raise InputError(f"its samples have no registers and stack of user space; {NEEDED}")
             return None, 0, b""
-        (abi,) = fields.take("Q")
+        (abi,) = record.take("Q")
         if not abi:
             return None, 0, b""
-        values = fields.take(f"{kind.registers.bit_count()}Q")
+        values = record.take(f"{kind.registers.bit_count()}Q")
         frame = self._frame(kind.registers, values) if abi == c.PERF_SAMPLE_REGS_ABI_64 else None
-        (stack,) = fields.take(f"{fields.take('Q')[0]}s")
+        (stack,) = record.take(f"{record.take('Q')[0]}s")
         # The kernel copies less than the room where the stack ends.
-        return frame, abi, stack[: fields.take("Q")[0]] if stack else b""
+        return frame, abi, stack[: record.take("Q")[0]] if stack else b""
 
     def _frame(self, registers: int, values: tuple[int, ...]) -> Frame:
         """Return a frame from the registers whose bits are set. Raises `InputError` where needed ones are missing."""
@@ -149,7 +152,7 @@ class SampleReader:
         """Return the name of an event by its id; without the id, that of the first event."""
         if self._names is None:
             self._names = {}
-            listed = Fields(self._file.features.get(c.HEADER_EVENT_DESC, b""), self._file.byte_order)
+            listed = PerfRecord(self._file.features.get(c.HEADER_EVENT_DESC, b""), self._file.byte_order)
             try:
                 count, attr_size = listed.take("II")
                 for _ in range(count):

@@ -142,11 +142,11 @@ class Recording:
 
     def _mmap(self, record: PerfRecord) -> None:
         """Add a mapping: of those that it hides in part, the other parts stay."""
-        pid, _, start, size, file_offset = record.fields().take("iIQQQ")
+        pid, _, start, size, file_offset = record.take("iIQQQ", 0)
         name_offset, build_id, end = 32, b"", start + size
         is_executable = not record.misc & c.PERF_RECORD_MISC_MMAP_DATA
         if record.type == c.PERF_RECORD_MMAP2:
-            name_offset, is_executable = 64, record.fields(56).take("I")[0] & c.PROT_EXEC != 0
+            name_offset, is_executable = 64, record.take("I", 56)[0] & c.PROT_EXEC != 0
             if record.misc & c.PERF_RECORD_MISC_MMAP_BUILD_ID:
                 build_id = record.body[36 : 36 + min(record.body[32], 20)]
         if pid < 0 or not size or end > 1 << 64:
@@ -167,25 +167,25 @@ class Recording:
         self._change(pid, tuple(kept))
 
     def _comm(self, record: PerfRecord) -> None:
-        pid, tid = record.fields().take("II")
+        pid, tid = record.take("II", 0)
         self._commands[tid] = record.body[8:].split(b"\0")[0].decode("utf-8", "replace")
         if record.misc & c.PERF_RECORD_MISC_COMM_EXEC:
             # The process has started a program, and has none of the mappings of the one before.
             self._change(pid, ())
 
     def _fork(self, record: PerfRecord) -> None:
-        pid, parent_pid, tid, parent_tid = record.fields().take("4I")
+        pid, parent_pid, tid, parent_tid = record.take("4I", 0)
         self._commands[tid] = self._commands.get(parent_tid, "")
         if pid != parent_pid:
             self._change(pid, self._mappings.get(parent_pid, ()))
 
     def _exit(self, record: PerfRecord) -> None:
-        pid, tid = record.fields().take("I4xI")
+        pid, tid = record.take("I4xI", 0)
         if pid == tid:
             self._change(pid, self._mappings.get(pid, ()))
 
     def _lost(self, record: PerfRecord) -> None:
-        self.lost_count += record.fields(8 * (record.type == c.PERF_RECORD_LOST)).take("Q")[0]
+        self.lost_count += record.take("Q", 8 * (record.type == c.PERF_RECORD_LOST))[0]
 
     def _walked(self, number: int, sample: Sample) -> WalkedSample:
         command = self._commands.get(sample.tid) or self._commands.get(sample.pid) or f":{sample.tid}"
