@@ -155,7 +155,8 @@ def verify(
         if section is None:
             return verify_made(subject, decode_conversion(subject), reader)
         with with_file_name(subject.image.name):
-            return verify_section(subject.image, subject.cfi.entries, section, asked_of(subject, reader))
+            asked = asked_of(subject, reader)._replace(over_padding=False)
+            return verify_section(subject.image, subject.cfi.entries, section, asked)
     check_options(Options(source=source))
     image = load(subject)
     with with_file_name(image.name):
@@ -165,13 +166,12 @@ def verify(
 def verify_made(conversion: Conversion, section: Section, reader: str | None = None) -> Verification:
     """Compare the section of a conversion, decoded, with the CFI that was read; `reader` as for `verify`."""
     with with_file_name(conversion.image.name):
-        asked = asked_of(conversion, reader)._replace(over_padding=True)
-        return verify_section(conversion.image, conversion.cfi.entries, section, asked)
+        return verify_section(conversion.image, conversion.cfi.entries, section, asked_of(conversion, reader))
 
 
 def asked_of(conversion: Conversion, reader: str | None = None) -> Asked:
-    """Return what the section of a conversion is for."""
-    return Asked(conversion.target.version, conversion.target.errata, reader, in_parts=True)
+    """Return what the section of a conversion has to be."""
+    return Asked(conversion.target.version, conversion.target.errata, reader, in_parts=True, over_padding=True)
 
 
 def _verify(image: ElfImage, section: Section, source: CfiKind | None, asked: Asked) -> Verification:

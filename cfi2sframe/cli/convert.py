@@ -152,9 +152,9 @@ def refuse(arguments: argparse.Namespace, options: Sequence[str], where: str) ->
 
 def run_jobs(arguments: argparse.Namespace, job: Job) -> int:
     """Do a job with each file that the arguments name, and print what becomes of it; return the worst exit status."""
-    is_one = job.output is not None
-    sources = [named_source(arguments.inputs[0])] if is_one else sources_of(arguments, cleans=not job.only_checks)
-    check_report(arguments, [] if job.output is None else [job.output], sources)
+    output, only_checks = arguments.output, arguments.check
+    sources = sources_of(arguments, cleans=not only_checks) if output is None else [named_source(arguments.inputs[0])]
+    check_report(arguments, [] if output is None else [output], sources)
     is_single, is_verbose = is_one_file(sources), arguments.verbose
     job = job._replace(wants_account=bool(arguments.report or (is_verbose and is_single)))
     started = time.monotonic()
@@ -165,8 +165,8 @@ def run_jobs(arguments: argparse.Namespace, job: Job) -> int:
             for outcome in results:
                 outcomes.append(outcome)
                 if is_single or is_verbose:
-                    say_outcome(outcome, is_single=is_single, is_verbose=is_verbose, only_checks=job.only_checks)
-                elif job.only_checks and exit_status(outcome) == EXIT_DIFFERENCE:
+                    say_outcome(outcome, is_single=is_single, is_verbose=is_verbose, only_checks=only_checks)
+                elif only_checks and exit_status(outcome) == EXIT_DIFFERENCE:
                     say_verdict(outcome)
     except (SystemExit, KeyboardInterrupt):
         if not is_single:

@@ -170,8 +170,6 @@ def read_source(source: Source, question: Question[Answer]) -> list[Result[Answe
     Raises only interrupts: a failure is a result. An archive is one input, whatever is in it: what exceeds its limits
     ends the work on it. What a thin archive names is an input of its own.
     """
-    if source.fault:
-        return [Result(source, reason=source.fault, kind=ErrorKind.SYSTEM)]
     results: list[Result[Answer]] = []
     try:
         with open_source(source) as data, limited(stored_size(data), has_parts=not source.is_archive or is_thin(data)):
@@ -192,9 +190,6 @@ def read_source(source: Source, question: Question[Answer]) -> list[Result[Answe
 def _read_files(archive: Source, data: FileData, question: Question[Answer], results: list[Result[Answer]]) -> None:
     """Add the results of the files that a thin archive names."""
     for source, members in files_named_in(data, archive):
-        if source.fault:
-            results.append(Result(source, reason=source.fault, kind=ErrorKind.SYSTEM))
-            continue
         try:
             with open_named(source) as content, part(stored_size(content), has_parts=len(members) == 1):
                 _read_members(archive, content, members, question, results)

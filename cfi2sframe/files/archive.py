@@ -104,6 +104,7 @@ def files_named_in(data: FileData, archive: Source) -> Iterator[tuple[Source, li
 
 def open_named(source: Source) -> AbstractContextManager[FileData]:
     """Give the bytes of a file that a thin archive names, if it is a regular one. Raises `InputError`, `OSError`."""
+    source.raise_fault()
     descriptor = open_regular(source.path)
     try:
         return closed_after(read_open(descriptor))

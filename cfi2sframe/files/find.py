@@ -192,6 +192,7 @@ def closed_after(data: FileData) -> Iterator[FileData]:
 
 def open_source(source: Source) -> AbstractContextManager[FileData]:
     """Give the bytes of a file; leaving the context closes it. Raises `InputError`, `OSError`."""
+    source.raise_fault()
     return closed_after(_read_unfollowed(source) if source.is_found else read_named(source.path))
 
 

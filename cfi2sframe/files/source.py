@@ -36,6 +36,11 @@ class Source(NamedTuple):
         """Whether it is no failure when the file has nothing that is asked for, since nobody has named it."""
         return self.is_found or self.is_listed
 
+    def raise_fault(self) -> None:
+        """Raise `OSError` if the file is known to be unreadable."""
+        if self.fault:
+            raise OSError(self.fault)
+
 
 def named_source(path: str) -> Source:
     """Return a file that a user has named, unread; links are resolved here, once. A FIFO, which may not end, fails."""

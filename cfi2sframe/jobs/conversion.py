@@ -1,31 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convert the file of a job, compare the result with the section that the file has, and write it.
+"""Convert the file of a job, and compare the result with the section that the file has.
 
-A file that would not change stays as it is, or with an output is copied.
+A file that would not change stays as it is.
 """
 
+from collections.abc import Callable
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe import emit
-from cfi2sframe.conversion.convert import Conversion, convert_image
+from cfi2sframe.api import asked_of, convert_for
+from cfi2sframe.conversion.convert import Conversion
 from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import (
     Cfi2SFrameError,
     CfiError,
-    ChangedError,
     EmbedError,
     IncompleteError,
     InputError,
     PayloadError,
 )
 from cfi2sframe.existing import Existing, Presence, existing_section
-from cfi2sframe.files.write import InputFile, write_output
-from cfi2sframe.jobs.decision import Action, Decision, decide, decide_early, options_for
-from cfi2sframe.jobs.output import check_writable, copy_input, failed_outcome, write_elf
-from cfi2sframe.jobs.records import Job, Outcome, SkipKind
+from cfi2sframe.jobs.decision import Action, check_replaceable, decide, options_for
+from cfi2sframe.jobs.records import Job, Outcome, Product, SectionError, Status
 from cfi2sframe.jobs.stamps import request_of
 from cfi2sframe.placing.stamp import Stamp, sealed
 from cfi2sframe.report import SCHEMA_VERSION
@@ -38,15 +37,17 @@ if TYPE_CHECKING:
 _MAX_WARNINGS: Final = 10
 
 
-def convert_job(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
-    """Convert a file and write what the job asks for; return the outcome. Raises what concerns the file as a whole."""
+def convert_job(job: Job, image: ElfImage, note: Callable[[Outcome], None]) -> Product:
+    """Convert a file, and return what the job asks for, unless the file has it already.
+
+    `note` gets the outcome that counts if something is raised later. Raises `CfiError` or `IncompleteError` by the
+    user's conditions, `SectionError` where the old section stays, and what `convert_for` and `emit` raise.
+    """
     options = job.options
     existing = Existing(Presence.ABSENT)
     if not job.is_raw:
         existing = existing_section(image)
-        early = decide_early(image, existing)
-        if early is not None:
-            return _refused(job, job.outcome("failed"), early)
+        check_replaceable(image, existing)
         if existing.presence is not Presence.READABLE:
             # A file that is up to date is not rewritten.
             try:
@@ -56,12 +57,7 @@ def convert_job(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
                 find_cfi(image, options.source)
                 raise
         options = options_for(existing, options)
-    if job.reader is None:
-        conversion = convert_image(image, options)
-    else:
-        from cfi2sframe.api import convert_for
-
-        conversion = convert_for(image, options, job.reader)
+    conversion = convert_for(image, options, job.reader)
     coverage = None
     # The account costs an import, and says nothing new if nothing is missing.
     if not conversion.is_whole or job.wants_account or job.fail_under is not None:
@@ -69,19 +65,15 @@ def convert_job(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
 
         coverage = account(conversion)
     known = _known_of(job, conversion, coverage)
-    try:
-        refusal = refusal_of(conversion, coverage, is_strict=job.is_strict, fail_under=job.fail_under)
-        if refusal is not None:
-            raise refusal
-        return _write(job, conversion, existing, file, known, coverage)
-    except (ChangedError, BrokenPipeError):
-        raise
-    except (Cfi2SFrameError, OSError) as error:
-        return failed_outcome(job, error, known)
+    note(known)
+    refusal = refusal_of(conversion, coverage, is_strict=job.is_strict, fail_under=job.fail_under)
+    if refusal is not None:
+        raise refusal
+    return _product(job, conversion, existing, coverage, known)
 
 
 def _known_of(job: Job, conversion: Conversion, coverage: "Coverage | None") -> Outcome:
-    """Return the outcome so far: failed, unless something is written."""
+    """Return the outcome if nothing is written: failed, with what the conversion tells."""
     summary = account = ""
     if coverage is not None and job.wants_account:
         import json
@@ -147,43 +139,35 @@ def refusal_of(
     return None
 
 
-def _write(
-    job: Job,
-    conversion: Conversion,
-    existing: Existing,
-    file: InputFile | None,
-    known: Outcome,
-    coverage: "Coverage | None",
-) -> Outcome:
-    """Write what the job asks for, unless the file has it already."""
-    from cfi2sframe.verification.verify import Asked
-
+def _product(
+    job: Job, conversion: Conversion, existing: Existing, coverage: "Coverage | None", known: Outcome
+) -> Product:
+    """Return what becomes of a file by its conversion and the section that it has."""
     image = conversion.image
-    wanted = job.options.version, conversion.target.errata, job.reader
-    asked = Asked(*wanted, in_parts=True, over_padding=True)
+    # What the user has named, so that a conversion for another version is noticed.
+    asked = asked_of(conversion, job.reader)._replace(version=job.options.version)
     if not conversion.data:
         if job.verifies:
             emit.check_section(conversion, conversion.section._replace(starts=(), sizes=(), bodies=()), asked)
         nothing = f"SFrame version {conversion.target.version} can describe none of the functions"
         if job.is_raw:
             raise InputError(f"{nothing}; there is no section")
-        copy_input(job, image, file)
         warnings = (*known.warnings, f"{nothing}; the file gets no .sframe section")
-        return known._replace(status="unchanged", warnings=warnings)
-    if job.is_raw and job.output is not None:
-        warnings = (*emit.reader_warnings(conversion), *write_output(job.output, conversion.data, source=file))
+        return Product(known._replace(status="unchanged", warnings=warnings))
+    if job.is_raw:
         placement = f"offsets assume .sframe is loaded at 0x{conversion.section_vaddr:x}"
-        return known._replace(
+        outcome = known._replace(
             status="converted",
             placement="" if image.is_relocatable else placement,
-            warnings=(*known.warnings, *warnings),
+            warnings=(*known.warnings, *emit.reader_warnings(conversion)),
         )
+        return Product(outcome, conversion.data)
     decision = decide(conversion, existing, job)
     if decision.action is Action.REFUSE:
-        return _refused(job, known, decision)
+        raise SectionError(decision.reason)
     if decision.action is Action.KEEP:
-        warnings = (*known.warnings, *_appended_to(image), *copy_input(job, image, file))
-        return known._replace(status="unchanged", reason=decision.reason, warnings=warnings)
+        warnings = (*known.warnings, *_appended_to(image))
+        return Product(known._replace(status="unchanged", reason=decision.reason, warnings=warnings))
     # The next run, which may want a check, would believe the stamp of a file that nobody has checked.
     stamp = _stamp_for(known, conversion, coverage).pack() if job.verifies else b""
     emitted = emit.emit(conversion, job.section_type, stamp, replaces=job.replaces)
@@ -193,13 +177,10 @@ def _write(
         # For files in directories, only the report has what loses nothing.
         if decision.is_loss or not job.source.is_found:
             warnings = (*warnings, f".sframe {decision.reason}")
-    known = known._replace(status="would convert", placement=placement, warnings=warnings)
-    if job.only_checks:
-        check_writable(job)
-        return known
-    content = sealed(emitted.chunks, request_of(job, image))
-    warnings = (*warnings, *write_elf(job, content, file, partial(emit.check_asked, emitted, asked=asked)))
-    return known._replace(status="converted", warnings=warnings)
+    status: Status = "would convert" if job.only_checks else "converted"
+    content = emitted.chunks if job.only_checks else sealed(emitted.chunks, request_of(job, image))
+    outcome = known._replace(status=status, placement=placement, warnings=warnings)
+    return Product(outcome, content, partial(emit.check_asked, emitted, asked=asked))
 
 
 def _appended_to(image: ElfImage) -> tuple[str, ...]:
@@ -231,13 +212,3 @@ def _stamp_for(known: Outcome, conversion: Conversion, coverage: "Coverage | Non
         None if coverage is None or conversion.is_whole else coverage.code_percent,
         warnings_of(plain),
     )
-
-
-def _refused(job: Job, known: Outcome, decision: Decision) -> Outcome:
-    """Return the outcome for a file whose section stays: a failure, unless the file was found in a directory.
-
-    Raises `EmbedError` if the job asks for that.
-    """
-    if job.source.is_found:
-        return known._replace(status="skipped", reason=decision.reason, skip_kind=SkipKind.SECTION)
-    return failed_outcome(job, EmbedError(decision.reason), known)

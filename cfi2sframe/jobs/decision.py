@@ -15,7 +15,7 @@ from cfi2sframe.conversion.convert import Conversion
 from cfi2sframe.conversion.options import Options
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.existing import Existing, Presence
-from cfi2sframe.jobs.records import Job
+from cfi2sframe.jobs.records import Job, SectionError
 from cfi2sframe.range_map import Span, touches, united
 from cfi2sframe.text import counted
 from cfi2sframe.why import Reason, Why
@@ -50,18 +50,17 @@ def options_for(existing: Existing, options: Options) -> Options:
 # Before the file is converted
 
 
-def decide_early(image: ElfImage, existing: Existing) -> Decision | None:
-    """Return that a file is refused, where that is known before it is converted; otherwise None."""
+def check_replaceable(image: ElfImage, existing: Existing) -> None:
+    """Raise `SectionError` where no new section can replace the one that the file has."""
     presence = existing.presence
     if presence is Presence.WITHOUT_BYTES:
-        return Decision(Action.REFUSE, presence.value)
+        raise SectionError(presence.value)
     if presence is Presence.SEVERAL:
         hint = " (cfi2sframe remove removes all of them)" if image.is_relocatable else ""
-        return Decision(Action.REFUSE, f"{presence.value}{hint}")
+        raise SectionError(f"{presence.value}{hint}")
     if presence is Presence.DAMAGED and not _is_own(image):
         # It may be anything, and no record would bring it back.
-        return Decision(Action.REFUSE, f"{existing.error}; objcopy -R .sframe removes what has the name")
-    return None
+        raise SectionError(f"{existing.error}; objcopy -R .sframe removes what has the name")
 
 
 # After it

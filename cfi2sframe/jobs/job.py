@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a job: load the file, and convert it unless its stamp says that it is up to date.
+"""Run a job: open the file, make its new bytes unless its stamp says that it is up to date, and write them.
 
-Removing a section is the same flow with other bytes to write.
+Converting a file and removing its section differ in the bytes that are made.
 """
 
+import errno
 import gc
 import os
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from typing import Final
 
@@ -16,11 +18,24 @@ from cfi2sframe.conversion.options import Level, Options, check_options
 from cfi2sframe.elf.cfi import CfiKind
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import stored_size
-from cfi2sframe.errors import ErrorKind, RequestError, checked_path, kind_of, with_file_name
+from cfi2sframe.errors import (
+    ChangedError,
+    ErrorKind,
+    ForeignError,
+    NotElfError,
+    OutputError,
+    PayloadError,
+    ReaderError,
+    RequestError,
+    UnfitError,
+    checked_path,
+    kind_of,
+    reason_of,
+    with_file_name,
+)
 from cfi2sframe.files.source import STANDARD_INPUT, named_source
-from cfi2sframe.files.write import InputFile, open_input
-from cfi2sframe.jobs.output import check_writable, copy_input, failed_outcome, write_elf
-from cfi2sframe.jobs.records import Job, Outcome, SkipKind
+from cfi2sframe.files.write import InputFile, open_input, rewrite_file, write_output
+from cfi2sframe.jobs.records import Job, Outcome, Product, SectionError, SkipKind
 from cfi2sframe.jobs.stamps import up_to_date
 from cfi2sframe.process.guard import limited
 
@@ -30,52 +45,68 @@ _ATTEMPT_COUNT: Final = 3
 _MODULE_SECTIONS: Final = frozenset({".modinfo", ".gnu.linkonce.this_module"})
 #: From here on, addresses are the kernel's on all machines that SFrame is defined for.
 _KERNEL_VADDR: Final = 1 << 63
+#: What a file that nobody has named is skipped for; the first that holds counts.
+_SKIP_KINDS: Final = {
+    NotElfError: SkipKind.NOT_ELF,
+    ReaderError: SkipKind.READER,
+    ForeignError: SkipKind.FOREIGN,
+    UnfitError: SkipKind.NO_CFI,
+    PayloadError: SkipKind.PAYLOAD,
+    SectionError: SkipKind.SECTION,
+}
 
 
-def run_job(job: Job) -> Outcome:
+def run_job(job: Job, *, raises: bool = False) -> Outcome:
     """Convert one file, or take its section out.
 
-    A failure is an outcome, and is raised only if the job asks for that. Interrupts are raised, and `BrokenPipeError`
-    when the reader of the output has closed it.
+    A failure is an outcome; with `raises` it is raised, and no limits are set, which belong to the caller. Interrupts
+    are raised, and `BrokenPipeError` when the reader of the output has closed it.
     """
-    if job.source.fault:
-        return job.outcome("failed", job.source.fault, ErrorKind.SYSTEM)
     attempts_left = _ATTEMPT_COUNT if job.output is None else 1
     while True:
         attempts_left -= 1
+        notes = [job.outcome("failed")]
         try:
-            return _run(job)
-        except BrokenPipeError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever was raised, it concerns this file only
+            with _opened(job, is_limited=not raises) as (image, file):
+                product = _product_without_cfi(job, image)
+                if product is None:
+                    from cfi2sframe.jobs.conversion import convert_job
+
+                    product = convert_job(job, image, notes.append)
+                return _written(job, image, file, product)
+        except Exception as error:
             # Another run may be converting the same file.
-            if not attempts_left or kind_of(error) is not ErrorKind.CHANGED:
-                # Free the memory for the next file.
-                gc.collect()
-                return failed_outcome(job, error, job.outcome("failed"))
+            if attempts_left and isinstance(error, ChangedError):
+                continue
+            if raises or isinstance(error, BrokenPipeError):
+                raise
+            # Free the memory for the next file.
+            gc.collect()
+            return _failed(job, error, notes[-1])
 
 
-def _run(job: Job) -> Outcome:
+@contextmanager
+def _opened(job: Job, *, is_limited: bool) -> Iterator[tuple[ElfImage, InputFile | None]]:
+    """Give the image of a job's file, with its debug file if one is to be read, and the file if it is a regular one.
+
+    Raises what `_check_output`, `open_input` and `find_debug_file` raise.
+    """
+    job.source.raise_fault()
     _check_output(job)
-    # Signals and limits of the process belong to the caller of the library.
-    limits = nullcontext if job.raises else limited
+    limits = limited if is_limited else nullcontext
     path = job.source.targets[0] if job.output is None else job.source.path
-    with open_input(path, in_place=job.output is None) as (data, file), limits(stored_size(data)):
-        image = ElfImage(data, job.source.name)
-        try:
-            skip = skip_of(image, takes_objects=job.takes_objects) if job.source.is_found else None
-            if skip is not None:
-                return job.outcome("skipped", skip[1], skip_kind=skip[0])
-            if job.removes:
-                return _remove(job, image, file)
-            if job.debug_file is None:
-                return _convert(job, image, file)
-            from cfi2sframe.elf.debug_file import with_debug_file
+    with (
+        open_input(path, in_place=job.output is None) as (data, file),
+        limits(stored_size(data)),
+        closing(ElfImage(data, job.source.name)) as image,
+    ):
+        if job.debug_file is None or skip_of(job, image) is not None:
+            yield image, file
+            return
+        from cfi2sframe.elf.debug_file import with_debug_file
 
-            with with_debug_file(image, job.debug_file) as both:
-                return _convert(job, both, file)
-        finally:
-            image.close()
+        with with_debug_file(image, job.debug_file) as both:
+            yield both, file
 
 
 def _check_output(job: Job) -> None:
@@ -93,17 +124,30 @@ def _check_output(job: Job) -> None:
         raise RequestError("the output is the debug file")
 
 
-def skip_of(image: ElfImage, *, takes_objects: bool) -> tuple[SkipKind, str] | None:
+def _product_without_cfi(job: Job, image: ElfImage) -> Product | None:
+    """Return the product where no CFI has to be read: of a file that is skipped, up to date, or loses its section."""
+    skip = skip_of(job, image)
+    if skip is not None:
+        return Product(job.outcome("skipped", skip[1], skip_kind=skip[0]))
+    if job.removes:
+        return _removal(job, image)
+    unchanged = up_to_date(job, image)
+    return None if unchanged is None else Product(unchanged)
+
+
+def skip_of(job: Job, image: ElfImage) -> tuple[SkipKind, str] | None:
     """Return why a file of a directory is left alone: linkers or kernels read it, or its code is in another file.
 
-    `takes_objects`: relocatable objects and kernel modules are not left alone. Linkers read the sections of objects,
-    and those before binutils 2.46 fail on version 3.
+    Linkers read the sections of relocatable objects, and those before binutils 2.46 fail on version 3: a job takes
+    objects and kernel modules only for some readers.
     """
+    if not job.source.is_found:
+        return None
     if image.is_relocatable:
         is_module = any(section.name in _MODULE_SECTIONS for section in image.sections)
         kind = SkipKind.MODULE if is_module else SkipKind.OBJECT
         what = f"a {kind.value}; --for ld or kernel-arm64 takes those in directories, too"
-        return None if takes_objects else (kind, what)
+        return None if job.takes_objects else (kind, what)
     if image.is_debug_file:
         return SkipKind.DEBUG_FILE, "a separate debug file: its code is in another file"
     if any(segment.type == PT_LOAD and segment.vaddr >= _KERNEL_VADDR for segment in image.segments):
@@ -111,14 +155,13 @@ def skip_of(image: ElfImage, *, takes_objects: bool) -> tuple[SkipKind, str] | N
     return None
 
 
-def _remove(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
-    """Write the file without its section, or as it is if it has none."""
+def _removal(job: Job, image: ElfImage) -> Product:
+    """Return the file without its section, or as it is if it has none."""
     from cfi2sframe import emit
     from cfi2sframe.existing import Presence, existing_section
 
     if not image.has_sframe:
-        warnings = copy_input(job, image, file)
-        return job.outcome("unchanged", Presence.ABSENT.value)._replace(warnings=warnings)
+        return Product(job.outcome("unchanged", Presence.ABSENT.value))
     section, segment = image.sframe_section, image.sframe_segment
     size = section.size if section is not None else segment.file_size if segment is not None else 0
     removal = emit.remove(image)
@@ -126,25 +169,69 @@ def _remove(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
     lost = (removal.lost,) if removal.lost else ()
     if existing_section(bare).presence not in (Presence.ABSENT, Presence.EMPTY):
         lost = (*lost, "the .sframe section that the conversion had replaced is restored")
-    known = job.outcome("would remove")
-    known = known._replace(section_size=size, placement=f".sframe of {size:,} bytes", warnings=lost)
     if job.only_checks:
         # Refuse now what the check of the written file would refuse.
         emit.check_removal(image, bare)
-        check_writable(job)
-        return known
-    warnings = write_elf(job, removal.content, file, partial(emit.check_removal, image))
-    return known._replace(status="removed", warnings=(*lost, *warnings))
+    outcome = job.outcome("would remove" if job.only_checks else "removed")
+    outcome = outcome._replace(section_size=size, placement=f".sframe of {size:,} bytes", warnings=lost)
+    return Product(outcome, removal.content, partial(emit.check_removal, image))
 
 
-def _convert(job: Job, image: ElfImage, file: InputFile | None) -> Outcome:
-    """Write the file with its section, unless it has that already."""
-    unchanged = up_to_date(job, image)
-    if unchanged is not None:
-        return unchanged._replace(warnings=(*unchanged.warnings, *copy_input(job, image, file)))
-    from cfi2sframe.jobs.conversion import convert_job
+# The end
 
-    return convert_job(job, image, file)
+
+def _written(job: Job, image: ElfImage, file: InputFile | None, product: Product) -> Outcome:
+    """Write a product to the output, or in place under all names that were given, and add warnings to its outcome."""
+    outcome, content, check = product
+    warnings: tuple[str, ...] = ()
+    kept, targets = job.keeps_rights, job.source.targets
+    wanted = None if check is None or not job.verifies else lambda data: check(ElfImage(data, job.source.name))
+    if content is None:
+        if job.output is not None and not _is_at(job.output, file):
+            warnings = write_output(job.output, image.data, source=file, is_copy=True, keeps_rights=kept)
+    elif job.output is not None:
+        is_copy = not job.is_raw
+        warnings = write_output(job.output, content, source=file, is_copy=is_copy, keeps_rights=kept, check=wanted)
+    elif job.only_checks:
+        _check_writable(targets)
+    else:
+        warnings = rewrite_file(targets, content, file, keeps_rights=kept, check=wanted)
+        count = 0 if file is None else file.status.st_nlink - len(targets)
+        if count > 0:
+            names = "1 other hard link keeps" if count == 1 else f"{count:,} other hard links keep"
+            warnings = (*warnings, f"{names} the old file")
+    return outcome._replace(warnings=(*outcome.warnings, *warnings))
+
+
+def _is_at(output: str, file: InputFile | None) -> bool:
+    """Return whether the output is the file that was read, under another name."""
+    try:
+        return file is not None and os.path.samestat(os.stat(output), file.status)
+    except OSError:
+        return False
+
+
+def _check_writable(targets: Iterable[str]) -> None:
+    """Raise `OSError` unless each directory of a file that would be rewritten takes a new one, which replaces it."""
+    for folder in map(os.path.dirname, targets):
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, f"cannot create a file in {folder}: {os.strerror(errno.EACCES)}")
+
+
+def _failed(job: Job, error: Exception, known: Outcome) -> Outcome:
+    """Return the outcome of a job that raised something: the file has failed, or is skipped as unfit."""
+    kind, reason = kind_of(error), reason_of(error)
+    skip_kind = next((skip_kind for unfit, skip_kind in _SKIP_KINDS.items() if isinstance(error, unfit)), None)
+    if skip_kind is not None and (job.source.is_found if skip_kind is SkipKind.SECTION else job.source.may_be_unfit):
+        return known._replace(status="skipped", reason=reason, skip_kind=skip_kind)
+    if kind is ErrorKind.CHANGED:
+        # What is known is of a file that is gone.
+        known = job.outcome("failed")
+    if isinstance(error, IsADirectoryError):
+        reason += " (--in-place and --check process the ELF files in it)"
+    if isinstance(error, OutputError):
+        return known._replace(name=error.where, other_names=(), kind=kind, reason=error.reason)
+    return known._replace(kind=kind, reason=reason)
 
 
 # One file, for the library
@@ -184,10 +271,9 @@ def convert_file(
         output=None if output is None else _named(output),
         debug_file=None if debug_file is None else checked_path(debug_file),
         replaces=replace,
-        raises=True,
     )
     with with_file_name(name):
-        return run_job(job)
+        return run_job(job, raises=True)
 
 
 def _named(path: str | os.PathLike[str]) -> str:

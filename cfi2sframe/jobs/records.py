@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to do to a file, and what became of it: immutable records that can be pickled."""
+"""Records of what to do with a file, what its new bytes are, and what became of it."""
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Literal, NamedTuple
 
 from cfi2sframe.constants.elf import SHT_GNU_SFRAME
 from cfi2sframe.constants.sframe import SFRAME_VERSION_3
 from cfi2sframe.conversion.options import Options
-from cfi2sframe.errors import ErrorKind
+from cfi2sframe.elf.contents import FileData
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.errors import EmbedError, ErrorKind
 from cfi2sframe.files.source import Source
 from cfi2sframe.text import counted
 from cfi2sframe.verification import READERS
 
 Status = Literal["converted", "would convert", "removed", "would remove", "unchanged", "skipped", "failed"]
+
+
+class SectionError(EmbedError):
+    """The file has a section that nobody may replace unasked."""
 
 
 class SkipKind(Enum):
@@ -42,8 +49,7 @@ class Job(NamedTuple):
     output is the section alone, not a copy of the input. `replaces`: a different section is replaced. `verifies`: the
     file is read back before the rename. `keeps_rights`: refuse a file whose owner, set-ID bits or attributes cannot be
     kept. `is_strict` and `fail_under` (percent of the bytes of code) make functions that are left out a failure.
-    `only_checks`: write nothing. `wants_account`: the outcome has the account. `raises`: a failure is raised instead of
-    being an outcome.
+    `only_checks`: write nothing. `wants_account`: the outcome has the account.
     """
 
     options: Options = Options()
@@ -60,7 +66,6 @@ class Job(NamedTuple):
     fail_under: float | None = None
     only_checks: bool = False
     wants_account: bool = False
-    raises: bool = False
 
     @property
     def section_type(self) -> int:
@@ -115,3 +120,15 @@ class Outcome(NamedTuple):
         if self.status == "converted":
             words += [counted(self.described_count, "function"), counted(self.section_size, "byte")]
         return f"<Outcome of {self.name}: {', '.join(words)}>"
+
+
+class Product(NamedTuple):
+    """The new content of a file, and the outcome once that is written.
+
+    `content` None: the file stays as it is, or is copied to the output. `check` raises where the file as written is not
+    what was asked for; None: the content is raw bytes, which nothing checks.
+    """
+
+    outcome: Outcome
+    content: FileData | None = None
+    check: Callable[[ElfImage], None] | None = None

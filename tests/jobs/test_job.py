@@ -19,9 +19,9 @@ from cfi2sframe.constants.elf import PF_X
 from cfi2sframe.conversion.options import Options
 from cfi2sframe.errors import ChangedError
 from cfi2sframe.files.new_file import DirectoryEntry, give_names
-from cfi2sframe.jobs import job as job_module
+from cfi2sframe.files.write import InputFile
 from cfi2sframe.jobs.job import run_job
-from cfi2sframe.jobs.records import Job, Outcome
+from cfi2sframe.jobs.records import Job
 from tests.support.cli import ROOT
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import TEXT_VADDR, Code, cie_of, linked_file, push_fp
@@ -131,14 +131,14 @@ def test_a_file_that_changes_is_tried_three_times(
     source: Path, change_count: int, status: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other writer is done by then, or the file stays as that one left it."""
-    changes, run_once = iter(range(change_count)), job_module._run
+    changes, check = iter(range(change_count)), InputFile.check
 
-    def run(job: Job) -> Outcome:
+    def check_changed(file: InputFile) -> None:
         for _ in changes:
             raise ChangedError("changed")
-        return run_once(job)
+        check(file)
 
-    monkeypatch.setattr(job_module, "_run", run)
+    monkeypatch.setattr(InputFile, "check", check_changed)
     assert convert_one(source).status == status
     assert has_section(source.read_bytes()) is (status == "converted")
 

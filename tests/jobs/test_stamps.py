@@ -70,7 +70,7 @@ def copied(source: Path, folder: Path) -> Path:
 def said(path: Path, job: Job) -> tuple[Outcome | None, Outcome]:
     """Return what the stamp says of a file, and what a comparison does."""
     image = load(path)
-    return up_to_date(job, image), convert_job(job, image, None)
+    return up_to_date(job, image), convert_job(job, image, lambda _: None).outcome
 
 
 def priced(path: Path) -> Path | ParameterSet:
