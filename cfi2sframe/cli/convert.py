@@ -151,7 +151,7 @@ def refuse(arguments: argparse.Namespace, options: Sequence[str], where: str) ->
 
 
 def run_jobs(arguments: argparse.Namespace, job: Job) -> int:
-    """Do a job with each file that the arguments name, and print what becomes of it; return the worst exit status."""
+    """Do a job with each file that the arguments name, and print the outcomes; return the worst exit status."""
     output, only_checks = arguments.output, arguments.check
     sources = sources_of(arguments, cleans=not only_checks) if output is None else [named_source(arguments.inputs[0])]
     check_report(arguments, [] if output is None else [output], sources)
@@ -189,7 +189,7 @@ def run_jobs(arguments: argparse.Namespace, job: Job) -> int:
 def _outcomes_of(
     job: Job, sources: Sequence[Source], process_limit: int | None, done: list[Outcome]
 ) -> Generator[Outcome, None, None]:
-    """Yield what becomes of each file, in their order; add it to `done` at once."""
+    """Yield the outcome of each file, in their order; add it to `done` at once."""
 
     def work(source: Source) -> Outcome:
         return run_job(job._replace(source=source))

@@ -24,7 +24,7 @@ _EXIT_ORDER: Final = (EXIT_SUCCESS, EXIT_UNCOMPARED, EXIT_DIFFERENCE, EXIT_INCOM
 
 
 class MessageStyle:
-    """How this process prints messages: only errors (`--quiet`); with `color` auto, always or never."""
+    """The style of this process's messages: only errors (`--quiet`); with `color` auto, always or never."""
 
     is_quiet = False
     color = "auto"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a run is: on a terminal one line, redrawn each second, to which tqdm, if installed, adds a bar.
+"""Show the progress of a run: on a terminal one line, redrawn each second, to which tqdm, if installed, adds a bar.
 
 Elsewhere, a run over several files prints a line a minute, so that a log tells which file takes so long.
 """
@@ -86,7 +86,7 @@ class Files:
             os.write(_STANDARD_ERROR, _ERASE.encode())
 
     def line(self) -> str:
-        """Return how far the run is: what changes comes first, and the file that has been worked on longest last.
+        """Return the text of the line: what changes comes first, and the file that has been worked on longest last.
 
         Files are counted by their bytes, since the largest come first.
         """
@@ -159,7 +159,7 @@ def _has_terminal() -> bool:
 
 @contextmanager
 def ticking() -> Iterator[None]:
-    """Draw how far a run is that takes long."""
+    """Draw the progress of a run that takes long."""
 
     def tick(_number: int, _frame: FrameType | None) -> None:
         if Files.shown is not None and _is_wanted():

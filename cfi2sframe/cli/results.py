@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cfi2sframe.report.tables import Report
 
 Answer = TypeVar("Answer")
-#: What is asked of the bytes of a file, and its name.
+#: A question about the bytes of a file and its name.
 Question = Callable[[FileData, str], Answer]
 
 #: The most members of an archive whose failure is reported by name.
@@ -61,7 +61,7 @@ _BY_SUFFIX: Final = {
 
 
 class Printing(NamedTuple):
-    """Where to print, `-` for standard output, and in what format.
+    """The file to print to, `-` for standard output, and the format.
 
     `is_unasked`: with `--quiet`, and neither an output nor a format; the exit status is the answer.
     """
@@ -132,9 +132,9 @@ def count_or_all(text: str) -> int | None:
 
 
 class Result(NamedTuple, Generic[Answer]):
-    """What became of a file, with the size that was read: an answer, or why there is none.
+    """The answer about a file, with the size that was read, or the reason why there is none.
 
-    `kind` says that to programs. `file_count`: so many members of an archive, which are not named.
+    `kind` is the reason for programs. `file_count`: the number of an archive's members that share it, unnamed.
     """
 
     source: Source
@@ -145,12 +145,12 @@ class Result(NamedTuple, Generic[Answer]):
 
     @property
     def is_skipped(self) -> bool:
-        """Whether it is no failure: the file has nothing that was asked for, and was found or listed, not named."""
+        """True if a file without what was asked for is no failure, since it was found or listed, not named."""
         return self.kind in (ErrorKind.UNFIT, ErrorKind.NOT_ELF) and self.source.may_be_unfit
 
     @property
     def has_failed(self) -> bool:
-        """Whether the file cannot be used."""
+        """True if the file cannot be used."""
         return self.kind is not None and not self.is_skipped
 
     @property
@@ -160,7 +160,7 @@ class Result(NamedTuple, Generic[Answer]):
 
     @property
     def failure(self) -> dict[str, str]:
-        """What reports have of a file that has failed."""
+        """The object that reports have for a file that has failed."""
         return {"file": self.source.name, "kind": self.kind.name.lower() if self.kind else "", "reason": self.reason}
 
 
@@ -227,7 +227,7 @@ def _read_members(
 
 
 def _failed(source: Source, error: Exception, member_count: int = 0) -> Result[Any]:
-    """Return why a file cannot be used, or an archive after so many of its members."""
+    """Return the result for a file that cannot be used, or for an archive after so many of its members."""
     kind = kind_of(error)
     after = f" (after {counted(member_count, 'member')})" if member_count else ""
     return Result(source, reason=f"{reason_of(error)}{after}", kind=kind)

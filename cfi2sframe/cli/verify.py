@@ -59,7 +59,7 @@ _STATUSES: Final = {"clean": EXIT_SUCCESS, "different": EXIT_DIFFERENCE, "uncomp
 
 
 class _Wanted(NamedTuple):
-    """What to check of each file: its section, the bytes of another, or with `is_conversion` what convert would make.
+    """The section to check: the file's, the bytes of another, or with `is_conversion` what convert would make.
 
     `section_name` is the name of the file with the bytes. The section has to meet the demands of `readers`; it was made
     for the first one (`convert --for`).
@@ -134,7 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _status(result: "Result[Checked]") -> str:
-    """Return what became of a file: a key of `_STATUSES`, skipped or failed."""
+    """Return the status of a file: a key of `_STATUSES`, skipped or failed."""
     if result.answer is not None:
         return result.answer.status
     return "skipped" if result.is_skipped else "failed"
@@ -152,7 +152,7 @@ def _data_of(result: "Result[Checked]") -> dict[str, Any]:
 
 
 def _print(name: str, checked: "Checked", out: TextIO, *, is_single: bool, is_verbose: bool) -> None:
-    """Print what differs in a file, and with -v what is unusual."""
+    """Print the differences of a file, and with -v what is unusual."""
     lines = (*checked.lines, *(checked.note_lines if is_verbose else ()))
     out.writelines(f"{printable(f'{name}: {line}')}\n" for line in lines)
     if is_verbose and is_single and (checked.function_count or not checked.readers):
@@ -238,7 +238,7 @@ def _sum_of(checks: "Sequence[Checked]") -> Judged:
 
 
 class Checked(NamedTuple):
-    """What a report has of a file: a key of `_STATUSES`, how much was compared, what differs, what readers would do.
+    """The entry of a report for a file: a key of `_STATUSES`, counts, differences, and what readers would do.
 
     `judged` has the addresses by what they were compared with. `debug_file` is the separate debug file whose CFI
     counted.
@@ -257,13 +257,13 @@ class Checked(NamedTuple):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What is printed after the file's name."""
+        """The lines printed after the file's name."""
         differences = [": ".join(each.values()) for each in self.differences]
         return (*self.readers, *differences, *([self.reason] if self.reason else []))
 
     @property
     def note_lines(self) -> tuple[str, ...]:
-        """What -v prints, too: what the specification allows and some readers do not take."""
+        """The lines that -v adds: what the specification allows and some readers reject."""
         return tuple([": ".join(each.values()) for each in self.notes])
 
 

@@ -44,7 +44,7 @@ class Member(NamedTuple):
 
 
 def is_thin(data: FileData) -> bool:
-    """Whether an archive names files instead of having them."""
+    """Return whether an archive names files instead of having them."""
     return bytes(data[: len(THIN_MAGIC)]) == THIN_MAGIC
 
 

@@ -27,7 +27,7 @@ _BLOCK_SIZE: Final = 1 << 20
 ARCHIVE_MAGIC: Final = b"!<arch>\n"
 THIN_MAGIC: Final = b"!<thin>\n"
 
-#: What tells that two names are of one file: device and inode or, if it cannot be looked at, the resolved path.
+#: Equal for two names of one file: device and inode or, if stat fails, the resolved path.
 _Identity = tuple[int, int] | str
 
 
@@ -123,7 +123,7 @@ def _files_under(
 
 
 def _filter_of(root: str, excluded: Iterable[str]) -> Callable[[str], bool]:
-    """Return what tells whether a path below a directory is taken: no shell pattern excludes it, nor is it ours.
+    """Return a predicate for paths below a directory: no shell pattern excludes the path, nor is it ours.
 
     A pattern without a slash is matched against the name, one with a slash against the path below the directory, one
     that begins with a slash against the absolute path, by the given name of the directory or its resolved one. `*`

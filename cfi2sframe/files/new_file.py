@@ -63,7 +63,7 @@ class _UnlinkableError(Exception):
 
 
 class _Unnamed:
-    """The possibility of files without a name, as far as this process has tried."""
+    """State of this process: files can be made without a name, unless an attempt has failed."""
 
     works = bool(_O_TMPFILE)
 

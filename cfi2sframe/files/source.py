@@ -33,7 +33,7 @@ class Source(NamedTuple):
 
     @property
     def may_be_unfit(self) -> bool:
-        """Whether it is no failure when the file has nothing that is asked for, since nobody has named it."""
+        """True if nobody has named the file, so that it is no failure when it has nothing that is asked for."""
         return self.is_found or self.is_listed
 
     def raise_fault(self) -> None:

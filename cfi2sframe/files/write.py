@@ -37,7 +37,7 @@ _ACCESS_LIST: Final = "system.posix_acl_access"
 _SET_ID: Final = "set-ID bits"
 _CAPABILITY: Final = "security.capability"
 _UNKNOWN: Final = "extended attributes that cannot be listed"
-#: What grants rights: a warning names those of these that a copy with another owner loses.
+#: Attributes that grant rights: a warning names those that a copy with another owner loses.
 _RIGHTS: Final = (_SET_ID, _CAPABILITY, _ACCESS_LIST, _UNKNOWN)
 #: Errors that say that there is no such attribute. After any other it is not known whether there is.
 _ABSENT: Final = (errno.ENODATA, errno.ENOTSUP, errno.ENOSYS)
@@ -61,7 +61,7 @@ class InputFile(NamedTuple):
             raise ChangedError(_CHANGED)
 
     def is_at(self, entries: Sequence[DirectoryEntry]) -> bool:
-        """Whether entries are, at this moment, all names of this file."""
+        """Return whether all of the entries are, at this moment, names of this file."""
         return all(entry.is_of(self.status) for entry in entries)
 
 

@@ -142,7 +142,7 @@ def refusal_of(
 def _product(
     job: Job, conversion: Conversion, existing: Existing, coverage: "Coverage | None", known: Outcome
 ) -> Product:
-    """Return what becomes of a file by its conversion and the section that it has."""
+    """Return the product of a conversion, given the section that the file has."""
     image = conversion.image
     # What the user has named, so that a conversion for another version is noticed.
     asked = asked_of(conversion, job.reader)._replace(version=job.options.version)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What convert does with a file that has a section: one decision, which `--check` prints and a run carries out.
+"""Decide whether convert replaces the section of a file: `--check` prints the decision, and a run carries it out.
 
-The tables here are that of docs/deploying.md. Bytes decide nothing: other tools and other releases write other bytes
+The table here is that of docs/deploying.md. Bytes decide nothing: other tools and other releases write other bytes
 with the same meaning.
 """
 
@@ -22,7 +22,7 @@ from cfi2sframe.why import Reason, Why
 
 
 class Action(Enum):
-    """What becomes of the file's section."""
+    """The fate of the file's section."""
 
     WRITE = "the new section is written, in place of the old one if there is one"
     KEEP = "the file stays as it is"
@@ -30,7 +30,7 @@ class Action(Enum):
 
 
 class Decision(NamedTuple):
-    """An action and, if a message is needed, its reason; `is_loss`: rows are lost, which nobody may overlook."""
+    """An action and, for a message, its reason; `is_loss`: rows are lost, and a warning says so."""
 
     action: Action
     reason: str = ""
@@ -67,7 +67,7 @@ def check_replaceable(image: ElfImage, existing: Existing) -> None:
 
 
 class _Sections:
-    """The section of a file, and the new one that may take its place. What is costly is found when it is asked for."""
+    """The section of a file, and the new one that may replace it; costly properties are computed on demand."""
 
     def __init__(self, conversion: Conversion, existing: Existing, job: Job) -> None:
         self.conversion, self.existing, self.job = conversion, existing, job
@@ -75,7 +75,7 @@ class _Sections:
 
     @cached_property
     def is_fit(self) -> bool:
-        """Whether readers are led to the old section, in the version that is wanted, and it breaks no rule of that."""
+        """True if headers lead to the old section, and it has the wanted version and breaks no rule of that."""
         from cfi2sframe.verification.readers import unmet_demands
 
         is_found = self.existing.is_loaded
@@ -87,24 +87,24 @@ class _Sections:
 
     @property
     def is_of_same_version(self) -> bool:
-        """Whether both sections are of one version and errata level."""
+        """True if both sections are of one version and errata level."""
         return (self.old.version, self.old.errata) == (self.new.version, self.new.errata)
 
     @property
     def is_same(self) -> bool:
-        """Whether the new section would tell nothing else at any PC."""
+        """True if old and new section give the same answer at every PC."""
         from cfi2sframe.verification.section_column import have_same_answers
 
         return self.is_fit and have_same_answers(self.old, self.new)
 
     @cached_property
     def is_own(self) -> bool:
-        """Whether this program inserted the old section."""
+        """True if this program inserted the old section."""
         return _is_own(self.image)
 
     @property
     def is_right(self) -> bool:
-        """Whether the old section says all that the new one does, and the wanted reader reads it."""
+        """True if the old section agrees with the CFI as the new one does, and the wanted reader reads it."""
         from cfi2sframe.api import judge, verify
 
         reader = self.job.reader
@@ -125,7 +125,7 @@ class _Sections:
 
     @property
     def is_lost_by_request(self) -> bool:
-        """Whether all that is lost is what the version or reader that the user names cannot have."""
+        """True if the version or reader that the user names cannot have any of the rows that are lost."""
         unsaid = united(piece[:2] for piece in self.conversion.pieces if isinstance(piece.said, Why))
 
         def may_be_said(vaddr: int) -> bool:
@@ -150,17 +150,17 @@ class _Sections:
 
     @property
     def replacing(self) -> str:
-        """What a message says of the section of another producer that is replaced."""
+        """The clause of a message about the section of another producer that is replaced."""
         return f"replaces a section of version {self.old.version} with {counted(len(self.old.starts), 'function')}"
 
     @property
     def place(self) -> str:
-        """Where the first row is that would be lost."""
+        """The place of the first row that would be lost."""
         return "" if self.lost is None else self.image.place_text(self.lost)
 
 
 class _Case(NamedTuple):
-    """What a section is, in the words of docs/deploying.md, and what becomes of it."""
+    """A kind of section, in the words of docs/deploying.md, and its fate."""
 
     section: str
     holds: Callable[[_Sections], bool]
@@ -215,7 +215,7 @@ CASES: Final = (
 
 
 def decide(conversion: Conversion, existing: Existing, job: Job) -> Decision:
-    """Return whether the new section is written."""
+    """Return whether the new section is written, by the first of `CASES` that holds."""
     if existing.presence is not Presence.READABLE:
         return Decision(Action.WRITE)
     sections = _Sections(conversion, existing, job)
@@ -224,7 +224,7 @@ def decide(conversion: Conversion, existing: Existing, job: Job) -> Decision:
 
 
 def _is_own(image: ElfImage) -> bool:
-    """Whether this program inserted the section, as the record for removal tells."""
+    """Return whether this program inserted the section, by the record for removal."""
     from cfi2sframe.placing.undo import Original, original_of
 
     return isinstance(original_of(image.data), Original)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a file grows by beside the section."""
+"""The padding that a file gets beside the section."""
 
 from cfi2sframe.conversion.convert import Conversion
 from cfi2sframe.errors import EmbedError

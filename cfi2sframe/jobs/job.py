@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a job: open the file, make its new bytes unless its stamp says that it is up to date, and write them.
+"""Run a job: open the file, make its new bytes unless a stamp shows that it is up to date, and write them.
 
-Converting a file and removing its section differ in the bytes that are made.
+Conversion and removal differ only in how the bytes are made.
 """
 
 import errno
@@ -45,7 +45,7 @@ _ATTEMPT_COUNT: Final = 3
 _MODULE_SECTIONS: Final = frozenset({".modinfo", ".gnu.linkonce.this_module"})
 #: From here on, addresses are the kernel's on all machines that SFrame is defined for.
 _KERNEL_VADDR: Final = 1 << 63
-#: What a file that nobody has named is skipped for; the first that holds counts.
+#: Errors for which a file that nobody named is skipped; the first match counts.
 _SKIP_KINDS: Final = {
     NotElfError: SkipKind.NOT_ELF,
     ReaderError: SkipKind.READER,
@@ -125,7 +125,7 @@ def _check_output(job: Job) -> None:
 
 
 def _product_without_cfi(job: Job, image: ElfImage) -> Product | None:
-    """Return the product where no CFI has to be read: of a file that is skipped, up to date, or loses its section."""
+    """Return the product for which no CFI is read: a file that is skipped or up to date, or a removal; else None."""
     skip = skip_of(job, image)
     if skip is not None:
         return Product(job.outcome("skipped", skip[1], skip_kind=skip[0]))
@@ -136,7 +136,7 @@ def _product_without_cfi(job: Job, image: ElfImage) -> Product | None:
 
 
 def skip_of(job: Job, image: ElfImage) -> tuple[SkipKind, str] | None:
-    """Return why a file of a directory is left alone: linkers or kernels read it, or its code is in another file.
+    """Return why a file of a directory is skipped: linkers or kernels read it, or its code is in another file.
 
     Linkers read the sections of relocatable objects, and those before binutils 2.46 fail on version 3: a job takes
     objects and kernel modules only for some readers.
@@ -181,21 +181,21 @@ def _removal(job: Job, image: ElfImage) -> Product:
 
 
 def _written(job: Job, image: ElfImage, file: InputFile | None, product: Product) -> Outcome:
-    """Write a product to the output, or in place under all names that were given, and add warnings to its outcome."""
-    outcome, content, check = product
+    """Write a product to the output, or in place under all given names; return its outcome with further warnings."""
+    outcome, content, check_file = product
     warnings: tuple[str, ...] = ()
     kept, targets = job.keeps_rights, job.source.targets
-    wanted = None if check is None or not job.verifies else lambda data: check(ElfImage(data, job.source.name))
+    check = None if check_file is None or not job.verifies else lambda data: check_file(ElfImage(data, job.source.name))
     if content is None:
         if job.output is not None and not _is_at(job.output, file):
             warnings = write_output(job.output, image.data, source=file, is_copy=True, keeps_rights=kept)
     elif job.output is not None:
         is_copy = not job.is_raw
-        warnings = write_output(job.output, content, source=file, is_copy=is_copy, keeps_rights=kept, check=wanted)
+        warnings = write_output(job.output, content, source=file, is_copy=is_copy, keeps_rights=kept, check=check)
     elif job.only_checks:
         _check_writable(targets)
     else:
-        warnings = rewrite_file(targets, content, file, keeps_rights=kept, check=wanted)
+        warnings = rewrite_file(targets, content, file, keeps_rights=kept, check=check)
         count = 0 if file is None else file.status.st_nlink - len(targets)
         if count > 0:
             names = "1 other hard link keeps" if count == 1 else f"{count:,} other hard links keep"
@@ -219,13 +219,13 @@ def _check_writable(targets: Iterable[str]) -> None:
 
 
 def _failed(job: Job, error: Exception, known: Outcome) -> Outcome:
-    """Return the outcome of a job that raised something: the file has failed, or is skipped as unfit."""
+    """Return the outcome of a job that raised an error: the file has failed, or nobody named it and it is skipped."""
     kind, reason = kind_of(error), reason_of(error)
     skip_kind = next((skip_kind for unfit, skip_kind in _SKIP_KINDS.items() if isinstance(error, unfit)), None)
     if skip_kind is not None and (job.source.is_found if skip_kind is SkipKind.SECTION else job.source.may_be_unfit):
         return known._replace(status="skipped", reason=reason, skip_kind=skip_kind)
     if kind is ErrorKind.CHANGED:
-        # What is known is of a file that is gone.
+        # The counts belong to a file that is gone.
         known = job.outcome("failed")
     if isinstance(error, IsADirectoryError):
         reason += " (--in-place and --check process the ELF files in it)"

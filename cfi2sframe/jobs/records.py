@@ -19,11 +19,11 @@ Status = Literal["converted", "would convert", "removed", "would remove", "uncha
 
 
 class SectionError(EmbedError):
-    """The file has a section that nobody may replace unasked."""
+    """The file has a section that is not replaced unless the user asks for that."""
 
 
 class SkipKind(Enum):
-    """Why a file of a directory is left alone. The values are what reports have."""
+    """A reason why a file of a directory is skipped; the value is its name in reports."""
 
     NOT_ELF = "no ELF file"
     FOREIGN = "other machine"
@@ -38,18 +38,17 @@ class SkipKind(Enum):
 
 
 class Job(NamedTuple):
-    """What to do with which file: convert it or, with `removes`, take the section out; then only some of these count.
+    """A file and what to do with it. A job without a source is for each of many files.
 
-    `source` is rewritten in place or, with an `output`, read: that is a path, or `-` for standard output. In place, the
-    first of its targets is read, and each is a name of the new file afterwards. A job without a source is what to do
-    with each of many.
+    `source` is rewritten in place or, with an `output`, read: a path, or `-` for standard output. In place, the first
+    of its targets is read, and each is a name of the new file afterwards. `verifies`: the file is read back before the
+    rename. `keeps_rights`: refuse a file whose owner, set-ID bits or attributes cannot be kept. `only_checks`: write
+    nothing. `removes`: take the section out; the other fields are then ignored.
 
-    `options` say what to make, `reader` who reads it: functions that it would refuse are left out. `debug_file` is
-    where to look for the file's separate debug file (`elf.debug_file.find_debug_file`); None: nowhere. `is_raw`: the
-    output is the section alone, not a copy of the input. `replaces`: a different section is replaced. `verifies`: the
-    file is read back before the rename. `keeps_rights`: refuse a file whose owner, set-ID bits or attributes cannot be
-    kept. `is_strict` and `fail_under` (percent of the bytes of code) make functions that are left out a failure.
-    `only_checks`: write nothing. `wants_account`: the outcome has the account.
+    `options` determine the section; functions that `reader` would refuse are left out. `debug_file` is the place of the
+    separate debug file (`elf.debug_file.find_debug_file`); None: none is read. `is_raw`: the output is the section
+    alone, not a copy of the input. `replaces`: a different section is replaced. `is_strict` and `fail_under` (percent
+    of the bytes of code) make functions that are left out a failure. `wants_account`: the outcome has the account.
     """
 
     options: Options = Options()
@@ -74,12 +73,12 @@ class Job(NamedTuple):
 
     @property
     def names_version(self) -> bool:
-        """Whether the user has asked for a version, errata or reader, and not for what describes most."""
+        """True if the user has asked for a version, errata or reader, and not for what describes most."""
         return self.reader is not None or self.options.version != SFRAME_VERSION_3 or self.options.errata is not None
 
     @property
     def takes_objects(self) -> bool:
-        """Whether relocatable objects in directories are converted."""
+        """True if relocatable objects in directories are processed, too."""
         return self.removes or (self.reader is not None and READERS[self.reader].reads_objects)
 
     def outcome(
@@ -90,7 +89,7 @@ class Job(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a file, or with `only_checks` would become of it.
+    """The result of a job or, with `only_checks`, its forecast.
 
     `reason` says why it failed, was skipped or stays as it is; `kind` is the kind of a failure, `skip_kind` that of a
     skipped file. `section_size` (bytes) is that of the section written or removed. `described_count` FDEs are described

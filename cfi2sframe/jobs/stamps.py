@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stamp is for: whether a file is up to date, and what a run then says, without a look at CFI or code.
+"""Read stamps: they show that a file is up to date, and with which counts and warnings, without a look at CFI or code.
 
-Anybody can forge one. So it only keeps a file as it is, and answers no condition.
+Anybody can forge one. So it only keeps a file as it is, and satisfies no condition.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ REVISION: Final = 3
 
 
 def request_of(job: Job, image: ElfImage) -> bytes:
-    """Return what decides about rows and warnings, beside the file: revision, options, reader, and the debug file."""
+    """Return all that rows and warnings depend on beside the file: revision, options, reader, and debug file."""
     evidence = "not wanted" if job.debug_file is None else "none"
     if image.debug_file is not None:
         evidence = digest_of(image.debug_file.data).hex()

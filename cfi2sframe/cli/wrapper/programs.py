@@ -146,7 +146,7 @@ def printed_by(command: list[str]) -> str:
 
 
 def is_set(variable: str) -> bool:
-    """Whether a variable is neither empty nor 0."""
+    """Return whether a variable is neither empty nor 0."""
     return os.environ.get(variable, "0") not in ("", "0")
 
 

@@ -26,7 +26,7 @@ _PART: Final = re.compile(
 
 
 def must_write(words: Sequence[str]) -> bool:
-    """Whether a linker with these words writes something: it has an input, and is not only asked to print."""
+    """Return whether a linker with these words writes a file: it has an input, and is not only asked to print."""
     expanded = list(expand_response_files(words))
     # A word may be the value of an option; only files that exist count as inputs.
     has_input = any(word.startswith("-l") or os.path.isfile(word) for word in expanded)
@@ -68,7 +68,7 @@ def output_of(words: Iterable[str]) -> str:
 
 
 def is_for_driver(words: Sequence[str]) -> bool:
-    """Whether the words are for a compiler driver: it alone knows `-Wl,`, which rustc, CMake and others pass."""
+    """Return whether the words are for a compiler driver: it alone knows `-Wl,`, which rustc, CMake and others pass."""
     return any(word.startswith("-Wl,") for word in expand_response_files(words))
 
 
