@@ -255,6 +255,13 @@ def test_a_file_in_place(installed: Path) -> None:
     assert cfi2sframe.decode_existing(installed).version == 2
 
 
+def test_a_fifo_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    with pytest.raises(OSError, match=r"^a FIFO: redirect standard input from it \(-\)$"):
+        cfi2sframe.convert_file(path, in_place=True)
+
+
 @pytest.mark.parametrize("in_place", [False, True])
 def test_it_is_said_what_to_write(installed: Path, in_place: bool) -> None:  # noqa: FBT001
     output = installed.with_name("new") if in_place else None
