@@ -111,13 +111,13 @@ def decode_existing(image: File) -> DecodedSection:
         return existing_section(image).or_raise()
 
 
-def decode_made(image: ElfImage, options: Options = Options(), reader: str | None = None) -> DecodedSection:
+def decode_made(image: ElfImage, options: Options = Options()) -> DecodedSection:
     """Decode the section that `convert_for` makes, so that it can be verified or judged. Raises what that raises.
 
     An object's functions start at addresses of the image's layout.
     """
     with with_file_name(image.name):
-        return decode_conversion(convert_for(image, options, reader))
+        return decode_conversion(convert_for(image, options, None))
 
 
 def decode_conversion(conversion: Conversion) -> DecodedSection:
