@@ -193,7 +193,7 @@ def spliced(data: FileData, splices: Iterable[Splice]) -> Joined:
 
 
 def is_equal(one: FileData, other: FileData) -> bool:
-    """Whether the bytes of two files are equal."""
+    """Return whether the bytes of two files are equal."""
     return len(one) == len(other) and have_same(one, other, Span(0, len(one)))
 
 
@@ -211,6 +211,6 @@ def have_same(first: FileData, second: FileData, span: Span, second_start: int |
 
 
 def is_zero(data: FileData, span: Span) -> bool:
-    """Whether a span has no byte but zeros."""
+    """Return whether a span has no byte but zeros."""
     blocks = (bytes(data[at : min(at + _BLOCK_SIZE, span.end)]) for at in range(*span, _BLOCK_SIZE))
     return not any(block.strip(b"\0") for block in blocks)

@@ -133,17 +133,17 @@ class ElfSection(NamedTuple):
 
     @property
     def is_stored(self) -> bool:
-        """Whether the section occupies bytes of the file."""
+        """True if the section occupies bytes of the file."""
         return self.type not in (SHT_NULL, SHT_NOBITS) and self.size > 0
 
     @property
     def is_code(self) -> bool:
-        """Whether the section holds instructions that are loaded."""
+        """True if the section holds instructions that are loaded."""
         return (self.flags & (SHF_ALLOC | SHF_EXECINSTR)) == SHF_ALLOC | SHF_EXECINSTR
 
     @property
     def is_sframe(self) -> bool:
-        """Whether this is an SFrame section.
+        """True if this is an SFrame section.
 
         Tools before binutils 2.45 give it the type SHT_PROGBITS and find it by its name. A section of that name with
         any other type, such as SHT_NOTE, is not one.

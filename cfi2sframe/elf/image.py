@@ -185,12 +185,12 @@ class ElfImage:
 
     @property
     def is_debug_file(self) -> bool:
-        """Whether this is a separate debug file, in which code has no bytes."""
+        """True if this is a separate debug file, in which code has no bytes."""
         return any(section.is_code and section.type == c.SHT_NOBITS for section in self.sections)
 
     @property
     def has_sframe(self) -> bool:
-        """Whether there is an SFrame section, or a program header for one."""
+        """True if there is an SFrame section, or a program header for one."""
         return self.sframe_section is not None or self.sframe_segment is not None
 
     def code_range_of(self, vaddr: int) -> CodeRange | None:
@@ -220,7 +220,7 @@ class ElfImage:
         return max(code.end_vaddr, min(last.end_vaddr, end))
 
     def may_execute(self, vaddr: int) -> bool:
-        """Whether an address lies in an executable section or, in a linked file, in an executable segment."""
+        """Return whether an address lies in an executable section or, in a linked file, in an executable segment."""
         return self.code_range_of(vaddr) is not None or vaddr < self._code_segment_end(vaddr)
 
     def _code_segment_end(self, vaddr: int) -> int:

@@ -169,12 +169,12 @@ def read_stream(stream: BinaryIO) -> bytes:
 
 
 def is_recording(data: FileData) -> bool:
-    """Whether bytes begin as those of a recording of perf do, in either byte order."""
+    """Return whether bytes begin as those of a recording of perf do, in either byte order."""
     return any(bytes(data[:4]) == magic[:4] for magic in PERF_MAGICS)
 
 
 def is_section(data: FileData) -> bool:
-    """Whether bytes begin as those of an SFrame section do, in either byte order."""
+    """Return whether bytes begin as those of an SFrame section do, in either byte order."""
     return bytes(data[:2]) in _SFRAME_MAGICS
 
 

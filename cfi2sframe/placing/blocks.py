@@ -129,12 +129,12 @@ def most_padding(file: LinkedFile) -> int:
 
 
 def has_symbols(file: LinkedFile) -> bool:
-    """Whether strip may still come, which would damage a file whose program headers are at its end."""
+    """Return whether strip may still come, which would damage a file whose program headers are at its end."""
     return any(section.type == c.SHT_SYMTAB for section in file.sections)
 
 
 class Way(NamedTuple):
-    """Where the section may go in the files `allowed`, and how many program headers it needs there."""
+    """A place for the section in the files `allowed`, and how many program headers it needs there."""
 
     make_block: Callable[[LinkedFile, int, list[MovableGroup]], AddedBlock | None]
     added_headers: int

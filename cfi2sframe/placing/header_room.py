@@ -99,7 +99,7 @@ def alignment_of(file: LinkedFile) -> int:
 
 
 def _is_empty(file: LinkedFile, segment: ProgramHeader) -> bool:
-    """Whether a PT_GNU_PROPERTY has no note: patchelf leaves it where it writes its program headers."""
+    """Return whether a PT_GNU_PROPERTY has no note: patchelf leaves it where it writes its program headers."""
     name = bytes(file.data[segment.file_offset + 12 : segment.file_offset + 16])
     return segment.type == c.PT_GNU_PROPERTY and name != b"GNU\0"
 
@@ -143,7 +143,7 @@ def _group_of(group: Sequence[ElfSection], following: Sequence[ProgramHeader]) -
 
 
 class HeaderRoom:
-    """What follows the program headers in their segment and in unused zeros after it, up to what does not move.
+    """The bytes after the program headers in their segment and in unused zeros after it, up to what does not move.
 
     Bytes there that no section, program header or dynamic entry has are free, whatever fills them: patchelf leaves
     zeros, X or Z where a section was. `may_move` are the indices of sections. Without `repeated`, a program header,

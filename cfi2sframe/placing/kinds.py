@@ -14,7 +14,7 @@ _LARGEST_BSS: Final = 1 << 20
 
 
 def may_be_interpreter(file: LinkedFile) -> bool:
-    """Whether a file with .bss may be a program interpreter: it has an entry, and needs no other file.
+    """Return whether a file with .bss may be a program interpreter: it has an entry, and needs no other file.
 
     Of programs, as which klibc's or nix-ld looks, these are left out: one with thread-local storage finds that by
     AT_PHDR, by which an interpreter gets another file's headers; one where linkers place programs, whose addresses an
@@ -53,7 +53,7 @@ def finds_itself(file: LinkedFile) -> bool:
 
 
 def needs_fixed_heap(file: LinkedFile) -> bool:
-    """Whether a program may rely on the address of its heap, which Linux starts after the highest segment.
+    """Return whether a program may rely on the address of its heap, which Linux starts after the highest segment.
 
     Without address randomization, which `personality` turns off, `sbrk` and `brk` find the heap there. Images that were
     saved with their heap (GCL's, those of older Emacs) go on at that address, and are not position-independent.

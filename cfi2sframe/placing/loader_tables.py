@@ -31,7 +31,7 @@ _VERSION_COUNTS: Final = {c.DT_VERDEF: c.DT_VERDEFNUM, c.DT_VERNEED: c.DT_VERNEE
 
 
 def is_pointer(tag: int) -> bool:
-    """Whether the value of a dynamic entry is an address."""
+    """Return whether the value of a dynamic entry is an address."""
     is_even = _ENCODING <= tag < _OS_RANGE and tag % 2 == 0
     return tag in _POINTERS or tag in BY_CONTENT or is_even or tag in _ADDRESS_RANGE
 

@@ -140,7 +140,7 @@ def _followed(bare: FileView, full: FileView, *, by_others: bool) -> Iterator[El
 
 
 def _is_same(bare: FileView, full: FileView, old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Whether a program header says the same to its readers."""
+    """Return whether a program header says the same to its readers."""
     kind = old["p_type"]
     if kind != new["p_type"]:
         return False
@@ -165,12 +165,12 @@ def _is_same(bare: FileView, full: FileView, old: dict[str, Any], new: dict[str,
 
 
 def _is_empty(view: FileView, entry: dict[str, Any]) -> bool:
-    """Whether a PT_GNU_PROPERTY has no note: patchelf leaves it over its own program headers."""
+    """Return whether a PT_GNU_PROPERTY has no note: patchelf leaves it over its own program headers."""
     return entry["p_type"] == "PT_GNU_PROPERTY" and view.bytes_of(span_of(entry))[12:16] != b"GNU\0"
 
 
 def _is_paddr_kept(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Whether the physical address is the virtual one, or nothing, as it was."""
+    """Return whether the physical address is the virtual one, or nothing, as it was."""
     return (old["p_paddr"], new["p_paddr"]) in ((0, 0), (old["p_vaddr"], new["p_vaddr"]))
 
 
@@ -207,7 +207,7 @@ def _expect_found_headers(bare: FileView, full: FileView, *, by_others: bool) ->
 
 
 def _old_at_phdr(view: FileView) -> bool:
-    """Whether those before 5.18 do: they take the headers to be as far from the first segment as in the file."""
+    """Return whether those before 5.18 do: they take the headers to be as far from the first segment as in the file."""
     holder = _holder_of_table(view)
     is_program = view.header.e_type == "ET_EXEC" or any(s["p_type"] == "PT_INTERP" for s in view.segments)
     if holder is None or not is_program:
@@ -328,7 +328,7 @@ def _expect_unread(bare: FileView, given_up: list[Span], tables: Iterable[Span])
 
 
 def _have_same(bare: FileView, ours: _Mapped, full: FileView, theirs: _Mapped, span: Span) -> bool:
-    """Whether a span of addresses has the same bytes."""
+    """Return whether a span of addresses has the same bytes."""
     olds, news = (
         None if bias is None else Span(span.start + bias, span.end + bias) for bias in (ours.bias, theirs.bias)
     )

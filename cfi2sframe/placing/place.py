@@ -58,7 +58,7 @@ _MOST_SEGMENTS: Final = PAGE_SIZE // PROGRAM_HEADER_SIZE
 
 
 class Placement(NamedTuple):
-    """Where the section will be: in `block` of `file`, which has no SFrame section.
+    """The place of the section: in `block` of `file`, which has no SFrame section.
 
     `segments` are the new program headers, at `table_file_offset` where they do not stay; `places` are the new places
     of other sections, by their indices. `moved_size` counts the bytes of those that leave the head of the file.

@@ -83,7 +83,7 @@ class FileView:
 
     @property
     def has_symbols(self) -> bool:
-        """Whether the dynamic loader finds symbols."""
+        """True if the dynamic loader finds symbols."""
         return any(tag == c.DT_SYMTAB for tag, _ in self.dynamic)
 
     def outside_sections(self, spans: Iterable[Span]) -> list[Span]:
@@ -91,7 +91,7 @@ class FileView:
         return without(spans, map(span_of, self.sections)) if self.sections else []
 
     def is_inactive(self, number: int) -> bool:
-        """Whether a section header is unused."""
+        """Return whether a section header is unused."""
         return bool(self.sections[number]["sh_type"] == "SHT_NULL")
 
     def offset_of(self, vaddr: int) -> int | None:
@@ -111,7 +111,7 @@ class FileView:
         return self.bytes_of(Span(offset, offset + end - start))
 
     def maps(self, vaddr: int, offset: int, size: int) -> bool:
-        """Whether a PT_LOAD maps these bytes there."""
+        """Return whether a PT_LOAD maps these bytes there."""
         number = bisect_right(self._by_vaddr, vaddr, key=lambda load: load["p_vaddr"]) - 1
         load = self._by_vaddr[max(number, 0)]
         is_inside = load["p_vaddr"] <= vaddr and vaddr + size <= load["p_vaddr"] + load["p_filesz"]
@@ -154,7 +154,7 @@ def span_of(header: dict[str, Any]) -> Span:
 
 
 def is_sframe(header: dict[str, Any]) -> bool:
-    """Whether a header is that of an SFrame section or of its segment."""
+    """Return whether a header is that of an SFrame section or of its segment."""
     kind = header.get("p_type") or header["sh_type"]
     return kind in SFRAME_TYPES or (kind == "SHT_PROGBITS" and header["name"] == ".sframe")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tools see of a rewritten file: its sections and symbols, which are equal but for those of the section."""
+"""The view that tools have of a rewritten file: sections and symbols, equal but for those of the SFrame section."""
 
 import struct
 from collections import defaultdict

@@ -82,7 +82,7 @@ class Original(NamedTuple):
 
     @property
     def is_exact(self) -> bool:
-        """Whether these are the original's bytes; not so if somebody has changed any that no patch replaces."""
+        """True if these are the original's bytes; not so if somebody has changed any that no patch replaces."""
         return digest_of(self.content) == self.digest
 
     def removal(self) -> "Removal":
