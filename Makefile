@@ -161,7 +161,7 @@ same-bytes: venv corpus-files ## run all verbs on real files (every ONE_OFth) wi
 ROOM ?= placing
 N    ?= 50
 
-mutants: venv ## plant N small faults in ROOM, one at a time, and list those that no test sees
+mutants: venv ## plant N small faults in ROOM, one at a time, and list those that no test sees -> build/mutants
 	$(BIN)/python tools/mutants.py --count $(N) $(ROOM)
 
 FILES ?= /bin/bash

@@ -6,14 +6,17 @@
 
 Each fault is alone in a copy of the project: a comparison, an operator, a constant, a condition, a call or a returned
 value is another one. First come the tests of the room (tests/ROOM), then, if those see nothing, the outer ones (WIDER).
-A mutant that no test sees is printed as a change of a line; what it shows is a hole in the tests, or a line that makes
-no difference. Rooms of one module (`emit`, `api`) are named without `.py`.
+A mutant that no test sees is open: it shows a hole in the tests, or a line that makes no difference.
+build/mutants/ROOM.txt has the open ones, each as a change of its line, and then those that are seen, and by which
+tests: with the same seed, a run after a change of tests tells what they no longer see. Rooms of one module (`emit`,
+`api`) are named without `.py`.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import difflib
 import os
 import random
 import shutil
@@ -25,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 #: Tests that run the whole program, in the order of what they cost.
@@ -73,6 +76,12 @@ class Mutant(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.old}  ->  {self.new}"
+
+    def difference(self) -> str:
+        """Return the lines that the fault changes, and one more on either side."""
+        before, after = (ROOT / self.path).read_text().splitlines(), self.source.splitlines()
+        _, _, *lines = difflib.unified_diff(before, after, lineterm="", n=1)
+        return "\n".join(lines)
 
 
 def changes(node: ast.AST) -> Iterator[ast.AST]:
@@ -147,6 +156,45 @@ def sees(copy: Path, tests: list[str]) -> bool:
             return True
 
 
+class Results(NamedTuple):
+    """The mutants that were tried, by what sees them: the tests of the room, the outer ones, none."""
+
+    own: list[Mutant]
+    others: list[Mutant]
+    open: list[Mutant]
+
+    def text(self, title: str) -> str:
+        """Return what a reader goes through: the open mutants with their lines, then a line for each other one."""
+        parts = [title, f"# Open: {len(self.open)}", *(f"{mutant}\n{mutant.difference()}" for mutant in self.open)]
+        for who, found in (("the tests of the room", self.own), ("other tests", self.others)):
+            parts.append("\n".join([f"# Seen by {who}: {len(found)}", *map(str, found)]))
+        return "\n\n".join(parts) + "\n"
+
+
+def try_all(chosen: Sequence[Mutant], own: list[str], report: Path, title: str) -> Results:
+    """Plant each mutant in a copy of the project, run the tests, and keep the report up to date."""
+    results = Results([], [], [])
+    report.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, "project")
+        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns("build", ".venv", ".git", "dist", "__pycache__"))
+        (copy / "build").symlink_to(ROOT / "build")
+        if sees(copy, own) or sees(copy, list(WIDER)):
+            sys.exit("mutants: the tests fail without a mutant")
+        for mutant in chosen:
+            (copy / mutant.path).write_text(mutant.source)
+            if sees(copy, own):
+                results.own.append(mutant)
+            elif sees(copy, list(WIDER)):
+                results.others.append(mutant)
+            else:
+                results.open.append(mutant)
+                print(mutant, flush=True)
+            shutil.copy(ROOT / mutant.path, copy / mutant.path)
+            report.write_text(results.text(title))
+    return results
+
+
 def main() -> int:
     """Try some mutants of a room; the exit status is 1 where one survives."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -159,27 +207,13 @@ def main() -> int:
     known = [mutant for module in modules for mutant in mutants_of(module)]
     chosen = random.Random(arguments.seed).sample(known, min(arguments.count, len(known)))  # noqa: S311 - a sample
     own = list(TESTS_OF.get(arguments.room, (f"tests/{arguments.room}",)))
-    print(f"{arguments.room}: {len(chosen)} of {len(known)} mutants, seed {arguments.seed}")
-    print(f"tests: {' '.join(own)}; then {' '.join(WIDER)}", flush=True)
-    killed, later, survivors = 0, 0, list[Mutant]()
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder, "project")
-        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns("build", ".venv", ".git", "dist", "__pycache__"))
-        (copy / "build").symlink_to(ROOT / "build")
-        if sees(copy, own) or sees(copy, list(WIDER)):
-            sys.exit("mutants: the tests fail without a mutant")
-        for mutant in chosen:
-            (copy / mutant.path).write_text(mutant.source)
-            if sees(copy, own):
-                killed += 1
-            elif sees(copy, list(WIDER)):
-                later += 1
-            else:
-                survivors.append(mutant)
-                print(mutant, flush=True)
-            shutil.copy(ROOT / mutant.path, copy / mutant.path)
-    print(f"{arguments.room}: {killed} seen by its own tests, {later} by others, {len(survivors)} survive")
-    return 1 if survivors else 0
+    report = ROOT / "build/mutants" / f"{arguments.room}.txt"
+    title = f"{arguments.room}: {len(chosen)} of {len(known)} mutants, seed {arguments.seed}"
+    print(f"{title}\ntests: {' '.join(own)}; then {' '.join(WIDER)}", flush=True)
+    results = try_all(chosen, own, report, title)
+    seen = f"{len(results.own)} seen by its own tests, {len(results.others)} by others"
+    print(f"{arguments.room}: {seen}, {len(results.open)} open: {report.relative_to(ROOT)}")
+    return 1 if results.open else 0
 
 
 if __name__ == "__main__":
