@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from cfi2sframe.abi import AMD64
-from cfi2sframe.report import SCHEMA_VERSION
-from tests.support.cli import PUSH, SECTION, run, run_process
+from tests.support.cli import PUSH, SECTION, run
 from tests.support.dwarf import cfi_asm as asm
-from tests.support.elf.samples import TEXT_VADDR, Code, cie_of, linked_file, push_fp
+from tests.support.elf.samples import TEXT_VADDR, cie_of, linked_file, push_fp
 from tests.support.sframe.raw_sframe import RawFunction, RawSection
 
 
@@ -92,39 +91,6 @@ def test_the_source(files: Files) -> None:
     assert files.out.read_bytes() == SECTION.assemble()
 
 
-@pytest.mark.parametrize(("percent", "status"), [("75", 0), ("75.00000000000001", 4)])
-def test_fail_under(files: Files, percent: str, status: int) -> None:
-    """All functions with CFI are described, and these have 96 of 128 bytes of code."""
-    path = files.folder / "in"
-    path.write_bytes(linked_file(AMD64, (push_fp(AMD64, size=96),), codes=(Code(size=128),)))
-    result = run(path, "-o", files.out, "--fail-under", percent)
-    assert result.status == status
-    assert files.out.exists() == (status == 0)
-    if status:
-        assert result.failed(4, path)
-        assert "75.00 % of the bytes" in result.err[0]
-
-
-def test_a_report(files: Files) -> None:
-    path = files.add("in", push_fp(AMD64), unsayable(0x40))
-    report = files.folder / "report.json"
-    assert run(path, "-o", files.out, "--report", report).status == 0
-    line = json.loads(report.read_text())
-    assert (line["schema"], line["file"], line["status"]) == (SCHEMA_VERSION, str(path), "converted")
-    assert line["account"] == {
-        "schema": SCHEMA_VERSION,
-        **json.loads(run("coverage", "--format", "json", path).out)["files"][0],
-    }
-
-
-def test_a_refused_conversion_has_its_report(files: Files) -> None:
-    path = files.add("in", push_fp(AMD64), unsayable(0x40))
-    report = files.folder / "report.json"
-    assert run(path, "-o", files.out, "--strict", "--report", report).status == 4
-    assert json.loads(report.read_text())["account"]["left_out_count"] == 1
-    assert files.names() == {"in", "report.json"}
-
-
 def test_a_damaged_cie(files: Files) -> None:
     bad = asm.Fde(cie_of(AMD64)._replace(version=7), TEXT_VADDR + 0x40, 16)
     path = files.add("in", push_fp(AMD64), bad)
@@ -156,12 +122,3 @@ def test_damage_is_told_in_the_order_of_the_section(files: Files) -> None:
         (message,) = run(files.add("bad", *order), "-o", files.out).err
         expected = "unknown call" if order[0] is fdes[0] else "its CIE at 0x0"
         assert f"no usable FDE; the first is damaged: {expected}" in message
-
-
-def test_as_a_process(files: Files, good: Path) -> None:
-    done = run_process(good, "-o", files.out)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert files.out.read_bytes() == SECTION.assemble()
-    done = run_process(files.folder / "missing", "-o", files.out)
-    assert done.returncode == 3
-    assert done.stderr == f"cfi2sframe: {files.folder / 'missing'}: error: No such file or directory\n"

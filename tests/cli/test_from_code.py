@@ -98,8 +98,3 @@ def test_a_section_larger_than_any_file(files: Path, name: str, status: int, siz
     struct.pack_into("<Q", data, headers_offset + 64 * number + 32, size)
     path.write_bytes(data)
     assert run("verify", "--would-be", "--from", "code", path).status == status
-
-
-def test_what_cannot_be_combined(files: Path) -> None:
-    done = run("coverage", "--from", "instructions", files / "with")
-    assert done.status == 2

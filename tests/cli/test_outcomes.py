@@ -77,16 +77,6 @@ def test_a_named_file_has_no_sums(words: str, tmp_path: Path) -> None:
         assert any(re.match(r"cfi2sframe: info: \d files?: ", line) for line in said) is has_sums, more
 
 
-def test_a_single_file_has_a_summary_on_request(tmp_path: Path) -> None:
-    file, out = tmp_path / "file", tmp_path / "out"
-    file.write_bytes(OBJECT)
-    assert run(file, "-o", out).err == ()
-    first, second = run(file, "-o", out, "-v").err
-    assert first.startswith(f"cfi2sframe: {file}: info: SFrame version 3 describes 12.50 %")
-    assert second.startswith(f"cfi2sframe: {file}: info: converted: ")
-    assert not any("describes" in line for line in run("--in-place", file, out, "-v").err)
-
-
 def test_a_named_file_is_no_list_of_files(tmp_path: Path) -> None:
     """`dump` names the files of a list, or of a folder, and not the one that it was given."""
     folder, names, archive = tmp_path / "folder", tmp_path / "names", tmp_path / "lib.a"
@@ -201,15 +191,3 @@ def test_check_of_several_files_names_those_that_would_change(tmp_path: Path) ->
     ]
     assert run("--in-place", *words).status == 0
     assert run("--check", *words).out == b""
-
-
-def test_failures_have_a_kind_in_reports(tmp_path: Path) -> None:
-    """Also those of verbs that only read; the reason is for people."""
-    path = tmp_path / "cut"
-    path.write_bytes(OBJECT[:40])
-    for words in (("--in-place",), ("verify",), ("remove", "--check")):
-        report = json.loads(run(*words, path, "--report", "-").out.splitlines()[-1])
-        assert (report["schema"], report["status"], report["kind"]) == (SCHEMA_VERSION, "failed", "damaged")
-    (tmp_path / "good.o").write_bytes(OBJECT)
-    report = json.loads(run("coverage", "--format", "json", tmp_path).out)
-    assert [failure["kind"] for failure in report["failures"]] == ["damaged"]
