@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why code has no rows: one table of reasons for CFI, PLT stubs and instructions."""
+"""The reasons why code has no rows: one table of reasons for CFI, PLT stubs and instructions."""
 
 from enum import Enum
 from typing import NamedTuple
 
 
 class Reason(Enum):
-    """Why something has no rows. Reports print the value, and JSON also has the name; neither changes its meaning."""
+    """A kind of reason. Reports print the value, and JSON also has the name; neither changes its meaning."""
 
     # CFI that an SFrame version, mostly, cannot express
     CFA_EXPRESSION = "CFA is an expression"
@@ -50,7 +50,7 @@ class Reason(Enum):
 
 
 class Why(NamedTuple):
-    """Why a function, a part of it or a stub has no rows: the reason, and the rule or instruction in readable form.
+    """The reason why a function, a part of it or a stub has no rows, and the rule or instruction in readable form.
 
     `start_delta` is where that comes into force, in bytes from the function's start.
     """

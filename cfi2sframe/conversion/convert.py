@@ -48,7 +48,7 @@ class Conversion(NamedTuple):
     pieces: tuple[Piece, ...]
     """Ascending, without overlap: what FDEs, derived functions and stubs own."""
     without_code: dict[FdeIndex, Fate]
-    """Why an FDE owns nothing."""
+    """The reason why an FDE owns nothing."""
     padding: tuple[Span, ...]
     """It follows FDEs, whose functions reach over it."""
     stubs_left_out: tuple[StubSkip, ...]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who owns an address: one FDE or one PLT stub at most; and the padding after functions.
+"""The owner of each address, one FDE or one PLT stub at most; and the padding after functions.
 
 Readers accept no empty, discarded, repeated or overlapping range. So an address in several FDEs belongs to the best
 source and, within that, to the FDE that starts last, as in the search table of `.eh_frame_hdr`; if several do, to the

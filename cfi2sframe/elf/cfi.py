@@ -67,7 +67,7 @@ class CfiSection(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many bytes of CFI the section has."""
+        """The bytes of CFI that the section has."""
         return len(self.data)
 
 

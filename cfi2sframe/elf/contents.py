@@ -198,7 +198,7 @@ def is_equal(one: FileData, other: FileData) -> bool:
 
 
 def have_same(first: FileData, second: FileData, span: Span, second_start: int | None = None) -> bool:
-    """Whether two files have the same bytes in a span; in the second it starts at `second_start` (None: there, too).
+    """Compare a span of two files; in the second it starts at `second_start` (None: there, too).
 
     Spans past a file's end differ.
     """

@@ -23,7 +23,7 @@ _MAX_ALIGNMENT: Final = 64
 
 
 def is_fill(arch: Arch, data: bytes) -> bool:
-    """Whether bytes are one or more whole instructions that only fill space, or a jump over those that follow it."""
+    """Tell whole instructions that only fill space, or a jump over those that follow it, from other bytes."""
     if arch.skip is not None and data.startswith(arch.skip[0]):
         opcode, nop = arch.skip
         end = len(opcode) + 4

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a linked file may be of which more has to stay: an interpreter, a saved image, a program that finds itself."""
+"""Kinds of linked files of which more has to stay: interpreters, saved images, programs that find themselves."""
 
 from collections.abc import Iterable
 from typing import Final

@@ -57,7 +57,7 @@ ENCLOSING_TYPES: Final = frozenset({c.PT_LOAD, c.PT_PHDR, c.PT_GNU_RELRO})
 
 
 class Owner(IntEnum):
-    """Who reads a section, in the order in which sections are given up to make room.
+    """The readers of a section, in the order in which sections are given up to make room.
 
     A loader follows headers and dynamic entries, nothing else. Notes are for tools, which follow headers; but a program
     may read its own, and programs do read those of their package.
@@ -76,7 +76,10 @@ class SectionPlace(NamedTuple):
 
 
 def _is_inside(section: ElfSection, value: int) -> bool:
-    """Whether a symbol of a section is in it, or at its end. GNU ld gives `__ehdr_start` the first section's index."""
+    """Return whether a symbol of a section is in it, or at its end.
+
+    GNU ld gives `__ehdr_start` the index of the first section.
+    """
     return section.vaddr <= value <= section.end_vaddr
 
 
@@ -137,7 +140,10 @@ def _owner_of(
 
 
 def _is_whole(file: LinkedFile, section: ElfSection) -> bool:
-    """Whether only filling follows a table: a damaged section header may tell of less than readers of the table use."""
+    """Return whether only filling follows a table.
+
+    A damaged section header may tell of less than readers of the table use.
+    """
     end = section.file_span.end
     load_end = max(load.file_span.end for load in file.loads if load.file_offset <= section.file_offset)
     return not bytes(file.data[end : min(file.next_described(end), load_end)]).strip(_FILLING)

@@ -51,7 +51,7 @@ _ISA_BASELINE: Final = 1
 
 
 class _Mapped(NamedTuple):
-    """How addresses are mapped: by their distance to file offsets (None: zeros), with the rights `flags`."""
+    """A mapping of addresses: their distance to file offsets (None: zeros), and the rights `flags`."""
 
     bias: int | None
     flags: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the section goes in a linked file, and where its program headers get room.
+"""The place of the section in a linked file, and the room for its program headers.
 
 The section goes over unused zeros after a read-only segment, or after everything that is loaded: there the last segment
 grows, if it is read-only, or a new one follows. The program headers grow where they are: kernels before 5.18, and
@@ -89,14 +89,14 @@ class Placement(NamedTuple):
 
     @property
     def padding_size(self) -> int:
-        """How many zeros (bytes) the file gets in place of .bss."""
+        """The zeros (bytes) that the file gets in place of .bss."""
         load, has_moved_table = self.block.load, self.table_file_offset is not None
         is_after_bss = has_moved_table if load is None else bool(load.flags & c.PF_W)
         return self.block.file_offset - self.file.loaded_end if is_after_bss else 0
 
     @property
     def description(self) -> str:
-        """How the section is inserted, for messages."""
+        """The way in which the section is inserted, for messages."""
         block = self.block
         if block.file_offset in (span.start for span in self.cleared):
             text = "in the place of the old one"
@@ -300,7 +300,7 @@ def _with_moved_table(room: HeaderRoom, size: int) -> Placement:
 
 
 def _may_grow(file: LinkedFile, block: AddedBlock) -> bool:
-    """Whether the first segment can grow up to the end of a block; what follows it in the file is then in it, too."""
+    """Return whether the first segment can grow up to the end of a block; it then holds what follows it in the file."""
     first, page = file.loads[0], alignment_of(file)
     is_read_only = not first.flags & c.PF_W and first.file_size == first.memory_size
     return is_read_only and len(file.loads) > 1 and block.end_vaddr <= file.loads[1].vaddr // page * page

@@ -25,7 +25,7 @@ _MAX_SIZE: Final = 1 << 16
 
 
 class Stamp(NamedTuple):
-    """What the outcome of a conversion was: `section_size` in bytes, numbers of functions, and the warnings.
+    """The outcome of a conversion: `section_size` in bytes, numbers of functions, and the warnings.
 
     `is_whole`: nothing is left out or unread. `code_percent` is the share of the code's bytes that is described, None
     where nobody has counted.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rewritten file keeps of its original, in a form that does not depend on how a section gets its place.
+"""The record that a rewritten file keeps of its original. It does not depend on how a section gets its place.
 
 The record is the last of the file's bytes. It restores the original in three steps, which a later release can do
 whatever it does differently when it inserts a section:
@@ -48,7 +48,7 @@ class Extract(NamedTuple):
 
 
 class UndoRecord(NamedTuple):
-    """What restores an original of `original_size` bytes from a file of `rewritten_size` bytes, itself not counted.
+    """The way back to an original of `original_size` bytes from a file of `rewritten_size` bytes, itself not counted.
 
     `tables` are the places of symbol tables in the original. Section `n` of the rewritten file is section `indices[n]`
     of the original; where `indices` is empty, each has the index that it had.
@@ -91,7 +91,7 @@ class Original(NamedTuple):
 
 
 class NoOriginal(Enum):
-    """Why a file has no original: there is no record, or it cannot be used."""
+    """The reason why a file has no original: there is no record, or it cannot be used."""
 
     NO_RECORD = "the file has no record of its conversion"
     OTHER_FORM = "the record of the conversion has a form that this release does not know"
@@ -199,7 +199,7 @@ def _unpacked(data: bytes) -> UndoRecord | None:
 
 
 def _is_for(record: UndoRecord, size: int) -> bool:
-    """Whether a record is for a file of this size, all of its parts are inside, and zeros are no more than the file."""
+    """Return whether a record is for a file of this size, has its parts inside, and no more zeros than the file."""
     end = record.original_size
     return (
         record.rewritten_size == size
