@@ -13,7 +13,7 @@ from cfi2sframe.elf.contents import LazyBytes
 from cfi2sframe.elf.headers import SYMBOL_SIZE
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import File, load
-from cfi2sframe.errors import EmbedError, SFrameError, VerificationError, check_type, with_file_name
+from cfi2sframe.errors import EmbedError, SectionError, SFrameError, VerificationError, check_type, with_file_name
 from cfi2sframe.sframe.model import Section
 from cfi2sframe.sframe.write import write_section
 from cfi2sframe.text import counted
@@ -239,7 +239,7 @@ def remove(image: File) -> "Removal":
 
 
 def _expect_sframe(image: ElfImage) -> None:
-    """Raise `EmbedError` unless what headers call an SFrame section is one, from its first to its last byte.
+    """Raise `SectionError` unless what headers call an SFrame section is one, from its first to its last byte.
 
     A name is no proof: a program may have given it to bytes of its own, which nothing would bring back.
     """
@@ -258,7 +258,7 @@ def _expect_sframe(image: ElfImage) -> None:
             except SFrameError as error:
                 damage = error
             if damage is not None:
-                raise EmbedError(f"what is called .sframe is no SFrame section that is whole: {damage}")
+                raise SectionError(f"what is called .sframe is no SFrame section that is whole: {damage}")
 
 
 def check_removal(original: File, rewritten: File) -> None:

@@ -192,6 +192,10 @@ class PayloadError(EmbedError):
     """A linked file has data after all that its headers describe: an archive, a saved image, a signature."""
 
 
+class SectionError(EmbedError):
+    """The section that the file has stays: it may be something else, or the user has not asked to lose its rows."""
+
+
 class VerificationError(Cfi2SFrameError):
     """The output contradicts the CFI; nothing is written."""
 

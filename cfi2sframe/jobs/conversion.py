@@ -21,10 +21,11 @@ from cfi2sframe.errors import (
     IncompleteError,
     InputError,
     PayloadError,
+    SectionError,
 )
 from cfi2sframe.existing import Existing, Presence, existing_section
 from cfi2sframe.jobs.decision import Action, check_replaceable, decide, options_for
-from cfi2sframe.jobs.records import Job, Outcome, Product, SectionError, Status
+from cfi2sframe.jobs.records import Job, Outcome, Product, Status
 from cfi2sframe.jobs.stamps import request_of
 from cfi2sframe.placing.stamp import Stamp, sealed
 from cfi2sframe.report import SCHEMA_VERSION

@@ -14,8 +14,9 @@ from cfi2sframe.constants.sframe import DEFAULT_ERRATA, SFRAME_VERSION_2
 from cfi2sframe.conversion.convert import Conversion
 from cfi2sframe.conversion.options import Options
 from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.errors import SectionError
 from cfi2sframe.existing import Existing, Presence
-from cfi2sframe.jobs.records import Job, SectionError
+from cfi2sframe.jobs.records import Job
 from cfi2sframe.range_map import Span, touches, united
 from cfi2sframe.text import counted
 from cfi2sframe.why import Reason, Why
@@ -60,7 +61,7 @@ def check_replaceable(image: ElfImage, existing: Existing) -> None:
         raise SectionError(f"{presence.value}{hint}")
     if presence is Presence.DAMAGED and not _is_own(image):
         # It may be anything, and no record would bring it back.
-        raise SectionError(f"{existing.error}; objcopy -R .sframe removes what has the name")
+        raise SectionError(f"{existing.error}")
 
 
 # After it

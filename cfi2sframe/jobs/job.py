@@ -27,6 +27,7 @@ from cfi2sframe.errors import (
     PayloadError,
     ReaderError,
     RequestError,
+    SectionError,
     UnfitError,
     checked_path,
     kind_of,
@@ -35,7 +36,7 @@ from cfi2sframe.errors import (
 )
 from cfi2sframe.files.source import STANDARD_INPUT, named_source
 from cfi2sframe.files.write import InputFile, open_input, rewrite_file, write_output
-from cfi2sframe.jobs.records import Job, Outcome, Product, SectionError, SkipKind
+from cfi2sframe.jobs.records import Job, Outcome, Product, SkipKind
 from cfi2sframe.jobs.stamps import up_to_date
 from cfi2sframe.process.guard import limited
 

@@ -10,16 +10,12 @@ from cfi2sframe.constants.sframe import SFRAME_VERSION_3
 from cfi2sframe.conversion.options import Options
 from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.errors import EmbedError, ErrorKind
+from cfi2sframe.errors import ErrorKind
 from cfi2sframe.files.source import Source
 from cfi2sframe.text import counted
 from cfi2sframe.verification import READERS
 
 Status = Literal["converted", "would convert", "removed", "would remove", "unchanged", "skipped", "failed"]
-
-
-class SectionError(EmbedError):
-    """The file has a section that is not replaced unless the user asks for that."""
 
 
 class SkipKind(Enum):

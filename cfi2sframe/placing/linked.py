@@ -20,7 +20,7 @@ from typing import NamedTuple
 from cfi2sframe.constants.elf import PF_R, PT_GNU_SFRAME, SHF_ALLOC, SHT_GNU_SFRAME, STT_SECTION
 from cfi2sframe.elf.contents import FileData, Joined, Splice, is_equal, is_zero, overwrite, spliced
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, INACTIVE, SECTION_HEADER_SIZE, SFRAME_NAME, Buffer, ProgramHeader
-from cfi2sframe.errors import EmbedError
+from cfi2sframe.errors import EmbedError, SectionError
 from cfi2sframe.placing.blocks import SECTION_ALIGNMENT
 from cfi2sframe.placing.checks import LinkedFile, open_linked, round_up
 from cfi2sframe.placing.moving import NewIndex, changed_contents, numbering_with, renumbered_header
@@ -55,7 +55,7 @@ def plan_insertion(data: FileData, section_size: int, *, replaces: bool = False)
     old = file.sframe_section or file.sframe_segment
     plan = place_section(bare, section_size, old and old.file_span)._replace(original=original, cleared=cleared)
     if not replaces and old is not None and plan.section_vaddr != old.vaddr and _is_named(file, old.vaddr):
-        raise EmbedError(
+        raise SectionError(
             "a symbol leads to its .sframe section, which the program may read; the new one does not fit there (use "
             "--replace)"
         )

@@ -10,8 +10,9 @@ from typing import Final
 
 from cfi2sframe.constants.elf import PF_W, PT_GNU_RELRO, PT_GNU_SFRAME, PT_GNU_STACK, PT_LOAD, PT_NULL
 from cfi2sframe.elf.contents import FileData, Splice, is_equal, is_zero, overwrite, spliced
+from cfi2sframe.elf.dynamic import dynamic_entries
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, INACTIVE, SECTION_HEADER_SIZE, ElfSection, ProgramHeader
-from cfi2sframe.errors import EmbedError
+from cfi2sframe.errors import EmbedError, SectionError
 from cfi2sframe.placing.checks import LinkedFile, open_linked, with_own_entry
 from cfi2sframe.placing.loader_tables import is_pointer
 from cfi2sframe.placing.observed import expect_equal
@@ -112,7 +113,7 @@ def zeroing_splices(file: LinkedFile) -> list[Splice]:
 
 
 def _refuse_others(file: LinkedFile, header: ElfSection | ProgramHeader) -> None:
-    """Raise `EmbedError` where the bytes of an SFrame section are also those of something else.
+    """Raise `SectionError` where the bytes of an SFrame section are also those of something else.
 
     That is another section, the entry point, or what another header or a dynamic entry leads to.
     """
@@ -120,10 +121,10 @@ def _refuse_others(file: LinkedFile, header: ElfSection | ProgramHeader) -> None
     others = [section.file_span for section in file.stored if not section.is_sframe]
     others += [segment.file_span for segment in file.segments if segment.type not in _AROUND]
     others += [Span(0, FILE_HEADER_SIZE), Span(file.header.program_headers_offset, file.table_end)]
-    pointers = [entry.value for entry in file.dynamic if is_pointer(entry.tag)]
+    pointers = [value for tag, value in dynamic_entries(file).items() if is_pointer(tag)]
     is_led_to = any(header.vaddr <= vaddr < header.end_vaddr for vaddr in (file.header.entry_vaddr, *pointers))
     if is_led_to or touches(united(others), place):
-        raise EmbedError("what is called .sframe is also something else, and is left as it is")
+        raise SectionError("what is called .sframe is also something else, and is left as it is")
 
 
 def _without_end(segment: ProgramHeader, place: Span) -> ProgramHeader:
