@@ -64,11 +64,11 @@ def completion(shell: str) -> str:
             values = action.metavar if isinstance(action.metavar, tuple) else (action.metavar,)
             if not action.choices and _FILES.intersection(value for value in values if value):
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
-    text: str = shtab.complete(parser, shell)
+    script: str = shtab.complete(parser, shell)
     if shell == "fish":
         # The files of the verb that may be left out.
-        text += f"complete -c {PROGRAM} -n _shtab_{PROGRAM}_using -ka '(__fish_complete_path (commandline -ct))'\n"
-    return text
+        script += f"complete -c {PROGRAM} -n _shtab_{PROGRAM}_using -ka '(__fish_complete_path (commandline -ct))'\n"
+    return script
 
 
 def man_page() -> str:

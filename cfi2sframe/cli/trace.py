@@ -94,7 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
     name = "<stdin>" if core == STANDARD_INPUT else core
     # A pipe can be read only once.
     data = None if core is None else read_named(core)
-    is_recorded = data is not None and is_recording(data)
+    with with_file_name(name or ""):
+        is_recorded = data is not None and is_recording(data)
     if is_recorded and arguments.executable is not None:
         raise RequestError("--executable is only valid with a core file; a recording names its programs")
     if core is not None and pid is not None and not is_recorded:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing import place
 from tests.support.needs import attempt, need
 from tests.support.placing.embedded import (
@@ -41,6 +42,11 @@ def test_runs_as_before_and_finds_the_section(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, linker: str, kind: str, variant: str, size: int
 ) -> None:
     original = made(linker, kind, variant, monkeypatch)
+    if variant == AT_END and linker in ("lld", "mold") and kind.startswith("static"):
+        # They have PT_PHDR, and may look for the ELF header before it, as Zig's do.
+        with pytest.raises(EmbedError, match="may look for its ELF header"):
+            check_program(original, tmp_path, size)
+        return
     plan = check_program(original, tmp_path, size)
     if kind == "static" and size == LARGE and linker == "gold" and variant not in ("stripped", AT_END):
         # Before they are stripped, these have room for one program header, and not for two.

@@ -122,6 +122,7 @@ def test_a_damaged_record_is_not_followed(edit: Edit, bit: int) -> None:
     assert span is not None
     found = Counter[int]()
     sizes = segment_header(load(edit.bare), PT_PHDR) + P_FILESZ
+    rights = segment_header(load(edit.bare), PT_PHDR) + P_FLAGS
     for place in range(*span, 14):
         data = bytearray(edit.full)
         data[place] ^= 1 << bit
@@ -132,6 +133,9 @@ def test_a_damaged_record_is_not_followed(edit: Edit, bit: int) -> None:
         # Nobody reads the sizes of PT_PHDR.
         if len(bare) == len(edit.bare) and bare[sizes : sizes + 16] != edit.bare[sizes : sizes + 16]:
             bare = bare[:sizes] + edit.bare[sizes : sizes + 16] + bare[sizes + 16 :]
+        # Nor PF_X of it.
+        if bare and bare[rights] == edit.bare[rights] | PF_X:
+            bare = bare[:rights] + edit.bare[rights : rights + 1] + bare[rights + 1 :]
         # Of the indices, symbols need some only; of the digests, one has no effect on what is restored.
         assert bare == edit.bare or len(bare) in (0, span.start)
         found[len(bare)] += 1

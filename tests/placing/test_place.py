@@ -63,7 +63,7 @@ def test_a_new_segment_begins_on_a_page(tmp_path: Path, linker: str, kind: str) 
     before, after = (
         [s for s in load(str(p)).segments if s.type == PT_LOAD] for p in (original, tmp_path / "converted")
     )
-    if (linker, kind) == ("lld", "static"):
+    if linker in ("lld", "mold") and kind == "static":
         # It may look for its headers at the start of the file: they have to stay, and have room for one more.
         assert len(after) == len(before)
         return
