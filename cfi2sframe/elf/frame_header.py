@@ -15,7 +15,7 @@ _TABLE: Final = (0x03, 0x3B)
 
 
 class FrameHeader(NamedTuple):
-    """The addresses of the header and of `.eh_frame`, and of each function's start and FDE, in ascending order."""
+    """The addresses of the header and of `.eh_frame`, and of each function's start and FDE, as the table has them."""
 
     vaddr: int
     frame_vaddr: int

@@ -114,12 +114,12 @@ class Amd64Code:
 
     @cached_property
     def _starts(self) -> list[int]:
-        """The starts of functions that have FDEs."""
+        """The starts of functions that have FDEs, ascending, which a damaged table need not be."""
         try:
             header = frame_header(self.image)
         except ElfError:
             header = None
-        return [] if header is None else [start for start, _ in header.table]
+        return [] if header is None else sorted([start for start, _ in header.table])
 
     @cached_property
     def _disassembler(self) -> Any:  # noqa: ANN401 - capstone has no types
