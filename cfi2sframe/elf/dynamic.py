@@ -36,10 +36,14 @@ class DynamicTable(NamedTuple):
     tag: int
     words: "array[int]"
 
-    def records(self) -> Iterator[tuple[int, int, int]]:
-        """Iterate over r_offset, r_info and r_addend, all unsigned, of an Elf64_Rela table; none of a compact one."""
+    def columns(self) -> "tuple[array[int], array[int], array[int]]":
+        """Return all r_offset, r_info and r_addend, unsigned, of an Elf64_Rela table; nothing of a compact one."""
         words = self.words[:0] if self.tag in _RELR_TAGS else self.words
-        return zip(words[0::3], words[1::3], words[2::3], strict=True)
+        return words[0::3], words[1::3], words[2::3]
+
+    def records(self) -> Iterator[tuple[int, int, int]]:
+        """Iterate over r_offset, r_info and r_addend of each entry, as `columns` has them."""
+        return zip(*self.columns(), strict=True)
 
     def packed(self) -> Iterator[tuple[int, int]]:
         """Yield what each word of a compact table (SHT_RELR) relocates; nothing of an Elf64_Rela table.

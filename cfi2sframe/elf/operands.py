@@ -16,7 +16,7 @@ from cfi2sframe.elf.disassembler import AMD64_DISASSEMBLER, open_disassembler
 from cfi2sframe.elf.frame_header import frame_header
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ElfError
-from cfi2sframe.range_map import Span
+from cfi2sframe.range_map import Span, touches
 
 _WORD: Final = struct.Struct("<I")
 
@@ -65,6 +65,9 @@ class Amd64Code:
 
     def operands(self, data: bytes, vaddr: int, span: Span) -> Iterator[tuple[int, int]]:
         """Yield distances from the end of an instruction: their places, and where they lead."""
+        if not self.rare and not touches(self._code, Span(vaddr, vaddr + len(data))):
+            # All of libLLVM is one executable segment, half of it code.
+            return
         first = span.start - 4 - max(_IMMEDIATE_SIZES)
         for at, number in distances(data, vaddr, Span(first, span.end), "<"):
             for size in _IMMEDIATE_SIZES if at and data[at - 1] in _MOD_RM else ():
@@ -111,6 +114,10 @@ class Amd64Code:
                 possible.update(set(range(start + 1, start + 1 + _LARGEST)) - seen)
                 if start + _LARGEST > place:
                     yield None
+
+    @cached_property
+    def _code(self) -> list[Span]:
+        return [Span(code.start_vaddr, code.end_vaddr) for code in self.image.code_ranges]
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -222,12 +229,15 @@ def distances(data: bytes, vaddr: int, span: Span, order: str) -> Iterator[tuple
     first, last = span.start - vaddr - len(data) >> 16, span.end - vaddr >> 16
     for high in range(max(first, -1 << 15), min(last, (1 << 15) - 1) + 1):
         half, skipped = struct.pack(order + "h", high), 2 if order == "<" else 0
-        at = data.find(half, skipped)
-        while 0 <= at <= len(data) - 4 + skipped:
+        # From these offsets, numbers with this upper half lead into the span.
+        begin = max(span.start - vaddr - (high << 16) - 0xFFFF, 0) + skipped
+        end = min(span.end - vaddr - (high << 16), len(data) - 3) + skipped + 1
+        at = data.find(half, begin, end)
+        while at >= 0:
             (number,) = struct.unpack_from(order + "i", data, at - skipped)
             if span.start <= vaddr + at - skipped + number < span.end:
                 yield at - skipped, number
-            at = data.find(half, at + 1)
+            at = data.find(half, at + 1, end)
 
 
 def _byte_class(values: Iterable[int]) -> bytes:

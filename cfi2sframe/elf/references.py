@@ -98,7 +98,7 @@ def _symbol_count(image: ElfImage, dynamic: dict[int, int]) -> int:
 def _dynamic_targets(image: ElfImage) -> Iterator[int]:
     """Yield the addends of dynamic relocations, and the addresses in words that compact ones name."""
     for table in dynamic_tables(image):
-        yield from (addend for _, _, addend in table.records())
+        yield from table.columns()[2]
         for start, bitmap in table.packed():
             for bit in range(bitmap.bit_length()):
                 word = image.bytes_at(start + 8 * bit, 8) if bitmap >> bit & 1 else None

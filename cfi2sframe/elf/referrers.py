@@ -85,11 +85,14 @@ def relocated(image: ElfImage, spans: Iterable[tuple[int, int]]) -> list[Referre
     found = list[Referrer]()
     for table in dynamic_tables(image) if wanted else ():
         found += _compact(image, table.packed(), hull)
-        for place, info, addend in table.records():
-            if hull.start <= place < hull.end:
-                found.append(Referrer(place, place))
-            if hull.start <= addend < hull.end and info & 0xFFFFFFFF == image.arch.relative_relocation:
-                found.append(Referrer(place, addend))
+        places, infos, addends = table.columns()
+        found += [Referrer(place, place) for place in places if hull.start <= place < hull.end]
+        leading = [n for n, addend in enumerate(addends) if hull.start <= addend < hull.end]
+        found += [
+            Referrer(places[n], addends[n])
+            for n in leading
+            if infos[n] & 0xFFFFFFFF == image.arch.relative_relocation
+        ]
     return [each for each in found if _is_in(wanted, each.target)]
 
 

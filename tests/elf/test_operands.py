@@ -5,10 +5,14 @@ import struct
 from typing import Final
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_LE, AMD64
 from cfi2sframe.constants import elf as c
+from cfi2sframe.elf.operands import distances
+from cfi2sframe.range_map import Span
 from tests.support.elf.elf_asm import Section
 from tests.support.elf.references import referrers
 from tests.support.elf.referring import CODE, MOVE, READ_VADDR, SPANS, TEXT_VADDR, adrp, file_of, words
@@ -118,3 +122,13 @@ def test_moves_that_are_near_each_other(distance: int, *, is_fixed: bool) -> Non
         assert not referrers(load(other), [(target, target + 1)])
         # Nothing of a long note is left out.
         assert bool(referrers(image, [(target - 0x1800, target + 0x1800)])) == (is_fixed and distance < 64)
+
+
+@given(st.binary(max_size=40), st.integers(-(1 << 17), 1 << 17), st.integers(1, 9), st.sampled_from("<>"))
+def test_distances_at_every_offset(tail: bytes, away: int, size: int, order: str) -> None:
+    """The search by upper halves finds what reading a number at each offset does, near and far."""
+    data = struct.pack(f"{order}6i", *range(away - 12, away + 12, 4)) + tail
+    span = Span(0x40000 + away, 0x40000 + away + size)
+    numbers = [struct.unpack_from(f"{order}i", data, at)[0] for at in range(len(data) - 3)]
+    leading = [(at, number) for at, number in enumerate(numbers) if span.start <= 0x40000 + at + number < span.end]
+    assert sorted(distances(data, 0x40000, span, order)) == leading
