@@ -140,14 +140,17 @@ def walk_both(first: RangeMap[S], second: RangeMap[T]) -> Iterator[tuple[int, in
 def united(spans: Iterable[tuple[int, int]]) -> list[Span]:
     """Return the bytes that are in any of the spans, as ascending spans that do not touch."""
     result: list[Span] = []
+    # Before all spans, of which some start a little before 0.
+    begin = reached = -ADDRESS_END
     for start, end in sorted(spans):
         if start >= end:
             continue
-        if result and start <= result[-1].end:
-            result[-1] = Span(result[-1].start, max(end, result[-1].end))
-        else:
-            result.append(Span(start, end))
-    return result
+        if start > reached:
+            if begin < reached:
+                result.append(Span(begin, reached))
+            begin = start
+        reached = max(reached, end)
+    return [*result, Span(begin, reached)] if begin < reached else result
 
 
 def without(spans: Iterable[tuple[int, int]], taken: Iterable[tuple[int, int]]) -> list[Span]:

@@ -16,7 +16,7 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.references import referred_addresses
 from cfi2sframe.elf.sections import CodeRange
 from cfi2sframe.errors import ElfError
-from cfi2sframe.range_map import RangeMap, Span, bytes_of, walk_both
+from cfi2sframe.range_map import RangeMap, Span, bytes_of, holder_of, walk_both
 
 #: Padding has fewer bytes than this, the largest alignment that compilers ask for by default.
 _MAX_ALIGNMENT: Final = 64
@@ -82,8 +82,10 @@ def find_padding(image: ElfImage, functions: Sequence[tuple[int, int]]) -> tuple
                         found.append(Span(start, end))
         if not found:
             return ()
-        gaps = RangeMap(None, ((*gap, gap) for gap in found))
-        referred = {gaps[vaddr] for vaddr in referred_addresses(image).difference(starts)}
+        # Most references are to data, and to functions.
+        first, last = found[0].start, found[-1].end
+        inside = [vaddr for vaddr in referred_addresses(image).difference(starts) if first <= vaddr < last]
+        referred = {holder_of(found, Span(vaddr, vaddr + 1)) for vaddr in inside}
         return tuple([gap for gap in found if gap not in referred])
     except ElfError:
         # With a damaged table, nobody knows what refers to padding.

@@ -89,9 +89,7 @@ def relocated(image: ElfImage, spans: Iterable[tuple[int, int]]) -> list[Referre
         found += [Referrer(place, place) for place in places if hull.start <= place < hull.end]
         leading = [n for n, addend in enumerate(addends) if hull.start <= addend < hull.end]
         found += [
-            Referrer(places[n], addends[n])
-            for n in leading
-            if infos[n] & 0xFFFFFFFF == image.arch.relative_relocation
+            Referrer(places[n], addends[n]) for n in leading if infos[n] & 0xFFFFFFFF == image.arch.relative_relocation
         ]
     return [each for each in found if _is_in(wanted, each.target)]
 
