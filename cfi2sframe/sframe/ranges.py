@@ -35,7 +35,6 @@ as the functions, so the output is bound, too. At worst, where rows of two or th
 takes 7 us for each byte of CFI.
 """
 
-from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import count
@@ -191,7 +190,7 @@ def _trace_back(firsts: Sequence[int], chosen: Sequence[int | None]) -> Iterator
         end = firsts[end - 1]
 
 
-def _shared(sizes: Sequence[int], uses: Sequence[int]) -> "array[int]":
+def _shared(sizes: Sequence[int], uses: Sequence[int]) -> list[int]:
     """Return the cost of sizes in bytes for each of some uses."""
     return list(map(floordiv, map(_BYTE.__mul__, sizes), uses))
 

@@ -108,8 +108,8 @@ class Sums(NamedTuple):
     its first row. `ends` are the sums of what segments add, `begins` these without the whole segment.
     """
 
-    begins: "array[int]"
-    ends: "array[int]"
+    begins: Sequence[int]
+    ends: Sequence[int]
 
     def over(self, first: int, last: int) -> int:
         """Return the sum over the segments `[first, last]`."""
