@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage, SectionOffset
     from cfi2sframe.elf.load import load
     from cfi2sframe.errors import Cfi2SFrameError
-    from cfi2sframe.jobs.job import convert_file
+    from cfi2sframe.jobs.products import convert_file
     from cfi2sframe.jobs.records import Outcome, SkipKind
     from cfi2sframe.placing.undo import Removal
     from cfi2sframe.process import guard
@@ -115,7 +115,7 @@ _HOMES = {
     "Verification": "verification.verify",
     "account": "report.coverage",
     "convert": "api",
-    "convert_file": "jobs.job",
+    "convert_file": "jobs.products",
     "decode": "api",
     "decode_existing": "api",
     "find_debug_file": "elf.debug_file",

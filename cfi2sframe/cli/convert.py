@@ -8,7 +8,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Final
 
@@ -31,13 +31,13 @@ from cfi2sframe.cli.parsers import describe
 from cfi2sframe.cli.progress import watched
 from cfi2sframe.errors import ErrorKind, OutputError, RequestError
 from cfi2sframe.files.source import Source, named_source
-from cfi2sframe.jobs.job import run_job
-from cfi2sframe.jobs.records import Job, Outcome
+from cfi2sframe.jobs.job import Job, run_job
+from cfi2sframe.jobs.products import conversion_job
+from cfi2sframe.jobs.records import Outcome, Request
 from cfi2sframe.text import counted
 
 #: Runs with fewer bytes of input use one process.
 POOL_SIZE: Final = 1 << 20
-_IN_PLACE: Final = "with --in-place or --check"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -66,26 +66,32 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Convert what the arguments name; return the worst file's exit status."""
-    return run_jobs(arguments, job_of(arguments))
+    request = request_of(arguments)
+    sources = sources_to_write(arguments)
+    wants_account = bool(arguments.report or (arguments.verbose and is_one_file(sources)))
+    return run_jobs(arguments, conversion_job(request._replace(wants_account=wants_account)), sources)
 
 
-def job_of(arguments: argparse.Namespace) -> Job:
-    """Return what to do with each file. Raises `RequestError` when arguments contradict one another, and `OSError`."""
-    options = conversion_options(arguments)
-    job = Job(
+def request_of(arguments: argparse.Namespace) -> Request:
+    """Return what is asked of each file. Raises `RequestError` when arguments contradict one another, and `OSError`."""
+    options, debug_file, output = conversion_options(arguments), debug_file_of(arguments), arguments.output
+    check_outputs(arguments)
+    is_raw = output is not None and (output == "-" or output.endswith(".sframe"))
+    if is_raw:
+        _refuse(arguments, ("replace", "keep-rights"), "for ELF output")
+    elif options.section_vaddr is not None:
+        raise RequestError("--section-address is only valid for raw output; an ELF file determines the address itself")
+    return Request(
         options,
         arguments.reader,
-        debug_file=debug_file_of(arguments),
+        debug_file,
+        is_raw=is_raw,
         replaces=arguments.replace,
+        verifies=not arguments.no_verify,
+        only_checks=arguments.check,
         is_strict=arguments.strict,
         fail_under=arguments.fail_under,
     )
-    job = with_output(arguments, job)
-    if job.is_raw:
-        refuse(arguments, ("replace", "keep-rights"), "for ELF output")
-    elif options.section_vaddr is not None:
-        raise RequestError("--section-address is only valid for raw output; an ELF file determines the address itself")
-    return job
 
 
 # What remove shares
@@ -104,22 +110,7 @@ def add_write_options(parser: argparse.ArgumentParser, text: str) -> None:
     add_option(group, "-v, --verbose", "print a summary on standard error")
 
 
-def with_output(arguments: argparse.Namespace, job: Job) -> Job:
-    """Return a job of either verb with its output. Raises `RequestError` when arguments contradict, and `OSError`."""
-    _check_target(arguments)
-    output = arguments.output
-    if arguments.report == output == "-":
-        raise RequestError("-o - and --report - would both write to standard output")
-    return job._replace(
-        output=output,
-        is_raw=output is not None and (output == "-" or output.endswith(".sframe")),
-        verifies=not arguments.no_verify,
-        keeps_rights=arguments.keep_rights,
-        only_checks=arguments.check,
-    )
-
-
-def _check_target(arguments: argparse.Namespace) -> None:
+def check_outputs(arguments: argparse.Namespace) -> None:
     """Raise `RequestError` unless the options name files to rewrite, or one input and its output."""
     if not arguments.inputs and arguments.files_from is None:
         raise RequestError("no input file")
@@ -137,10 +128,12 @@ def _check_target(arguments: argparse.Namespace) -> None:
         raise RequestError("a terminal cannot show raw bytes; redirect standard output, or name a file")
     if len(arguments.inputs) > 1:
         raise RequestError("-o takes a single input; use --in-place to rewrite several files")
-    refuse(arguments, ("exclude", "files-from", "jobs"), _IN_PLACE)
+    _refuse(arguments, ("exclude", "files-from", "jobs"), "with --in-place or --check")
+    if arguments.report == arguments.output == "-":
+        raise RequestError("-o - and --report - would both write to standard output")
 
 
-def refuse(arguments: argparse.Namespace, options: Sequence[str], where: str) -> None:
+def _refuse(arguments: argparse.Namespace, options: Sequence[str], where: str) -> None:
     """Raise `RequestError` if any of these options is given: they are only valid elsewhere."""
     for option in options:
         if getattr(arguments, option.replace("-", "_")):
@@ -150,18 +143,35 @@ def refuse(arguments: argparse.Namespace, options: Sequence[str], where: str) ->
 # The run
 
 
-def run_jobs(arguments: argparse.Namespace, job: Job) -> int:
-    """Do a job with each file that the arguments name, and print the outcomes; return the worst exit status."""
-    output, only_checks = arguments.output, arguments.check
-    sources = sources_of(arguments, cleans=not only_checks) if output is None else [named_source(arguments.inputs[0])]
+def sources_to_write(arguments: argparse.Namespace) -> list[Source]:
+    """Return the files to rewrite, or the input of an output. Raises `RequestError` and `OSError`."""
+    output = arguments.output
+    if output is None:
+        sources = sources_of(arguments, cleans=not arguments.check)
+    else:
+        sources = [named_source(arguments.inputs[0])]
     check_report(arguments, [] if output is None else [output], sources)
-    is_single, is_verbose = is_one_file(sources), arguments.verbose
-    job = job._replace(wants_account=bool(arguments.report or (is_verbose and is_single)))
+    return sources
+
+
+def run_jobs(arguments: argparse.Namespace, job: Job, sources: Sequence[Source], *, removes: bool = False) -> int:
+    """Do a job of either verb with each file, and print the outcomes; return the worst exit status."""
+    only_checks, is_single, is_verbose = arguments.check, is_one_file(sources), arguments.verbose
+    job = job._replace(output=arguments.output, keeps_rights=arguments.keep_rights)
     started = time.monotonic()
     outcomes: list[Outcome] = []
     done: list[Outcome] = []
+
+    def work(source: Source) -> Outcome:
+        return run_job(job._replace(source=source))
+
+    def lost(source: Source, reason: str) -> Outcome:
+        detail = "" if only_checks else "; the file may or may not have been converted"
+        return Outcome(source.name, source.other_names, "failed", ErrorKind.SYSTEM, f"{reason}{detail}")
+
+    count = 1 if sum(source.size for source in sources) < POOL_SIZE else process_count(arguments.jobs)
     try:
-        with closing(_outcomes_of(job, sources, arguments.jobs, done)) as results:
+        with closing(watched(work, sources, lost, count=count, on_done=done.append)) as results:
             for outcome in results:
                 outcomes.append(outcome)
                 if is_single or is_verbose:
@@ -181,22 +191,6 @@ def run_jobs(arguments: argparse.Namespace, job: Job) -> int:
     if not is_single:
         if not is_verbose:
             say_in_few_lines(outcomes)
-        say("info", sums(outcomes, removes=job.removes, seconds=time.monotonic() - started))
+        say("info", sums(outcomes, removes=removes, seconds=time.monotonic() - started))
     write_report(arguments.report, map(json_line, outcomes))
     return worst(map(exit_status, outcomes))
-
-
-def _outcomes_of(
-    job: Job, sources: Sequence[Source], process_limit: int | None, done: list[Outcome]
-) -> Generator[Outcome, None, None]:
-    """Yield the outcome of each file, in their order; add it to `done` at once."""
-
-    def work(source: Source) -> Outcome:
-        return run_job(job._replace(source=source))
-
-    def lost(source: Source, reason: str) -> Outcome:
-        detail = "" if job.only_checks else "; the file may or may not have been converted"
-        return job._replace(source=source).outcome("failed", f"{reason}{detail}", kind=ErrorKind.SYSTEM)
-
-    count = 1 if sum(source.size for source in sources) < POOL_SIZE else process_count(process_limit)
-    return watched(work, sources, lost, count=count, on_done=done.append)

@@ -3,10 +3,10 @@
 
 import argparse
 
-from cfi2sframe.cli.convert import add_write_options, run_jobs, with_output
+from cfi2sframe.cli.convert import add_write_options, check_outputs, run_jobs, sources_to_write
 from cfi2sframe.cli.messages import PROGRAM
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.jobs.records import Job
+from cfi2sframe.jobs.products import removal_job
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,4 +28,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Remove the sections of what the arguments name; return the worst file's exit status."""
-    return run_jobs(arguments, with_output(arguments, Job(removes=True)))
+    check_outputs(arguments)
+    job = removal_job(verifies=not arguments.no_verify, only_checks=arguments.check)
+    return run_jobs(arguments, job, sources_to_write(arguments), removes=True)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convert the file of a job, and compare the result with the section that the file has.
+"""Convert an image, and compare the result with the section that it has.
 
 A file that would not change stays as it is.
 """
 
-from collections.abc import Callable
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
@@ -13,6 +12,7 @@ from cfi2sframe import emit
 from cfi2sframe.api import asked_of, convert_for
 from cfi2sframe.conversion.convert import Conversion
 from cfi2sframe.conversion.sources import find_cfi
+from cfi2sframe.elf.cfi import CfiKind
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import (
     Cfi2SFrameError,
@@ -24,12 +24,14 @@ from cfi2sframe.errors import (
     SectionError,
 )
 from cfi2sframe.existing import Existing, Presence, existing_section
+from cfi2sframe.files.source import Source
 from cfi2sframe.jobs.decision import Action, check_replaceable, decide, options_for
-from cfi2sframe.jobs.records import Job, Outcome, Product, Status
-from cfi2sframe.jobs.stamps import request_of
+from cfi2sframe.jobs.records import Note, Outcome, Product, Request
+from cfi2sframe.jobs.stamps import key_of
 from cfi2sframe.placing.stamp import Stamp, sealed
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.text import counted
+from cfi2sframe.verification.verify import Asked
 from cfi2sframe.why import Reason
 
 if TYPE_CHECKING:
@@ -38,55 +40,82 @@ if TYPE_CHECKING:
 _MAX_WARNINGS: Final = 10
 
 
-def convert_job(job: Job, image: ElfImage, note: Callable[[Outcome], None]) -> Product:
-    """Convert a file, and return what the job asks for, unless the file has it already.
+def convert_anew(request: Request, image: ElfImage, source: Source, note: Note) -> Product:
+    """Convert a file, and return what is asked for, unless the file has it already.
 
     `note` gets the outcome that counts if something is raised later. Raises `CfiError` or `IncompleteError` by the
     user's conditions, `SectionError` where the old section stays, and what `convert_for` and `emit` raise.
     """
-    options = job.options
-    existing = Existing(Presence.ABSENT)
-    if not job.is_raw:
-        existing = existing_section(image)
-        check_replaceable(image, existing)
-        if existing.presence is not Presence.READABLE:
-            # A file that is up to date is not rewritten.
-            try:
-                emit.check_placeable(image)
-            except EmbedError:
-                # That a file has no CFI is the better message.
-                find_cfi(image, options.source)
-                raise
-        options = options_for(existing, options)
-    conversion = convert_for(image, options, job.reader)
+    existing = Existing(Presence.ABSENT) if request.is_raw else _replaceable(image, request.options.source)
+    conversion = convert_for(image, options_for(existing, request.options), request.reader)
     coverage = None
     # The account costs an import, and says nothing new if nothing is missing.
-    if not conversion.is_whole or job.wants_account or job.fail_under is not None:
+    if not conversion.is_whole or request.wants_account or request.fail_under is not None:
         from cfi2sframe.report.coverage import account
 
         coverage = account(conversion)
-    known = _known_of(job, conversion, coverage)
+    known = _known_of(request, conversion, coverage)
     note(known)
-    refusal = refusal_of(conversion, coverage, is_strict=job.is_strict, fail_under=job.fail_under)
+    refusal = refusal_of(conversion, coverage, is_strict=request.is_strict, fail_under=request.fail_under)
     if refusal is not None:
         raise refusal
-    return _product(job, conversion, existing, coverage, known)
+    # What the user has named, so that a conversion for another version is noticed.
+    asked = asked_of(conversion, request.reader)._replace(version=request.options.version)
+    if not conversion.data:
+        return _nothing(request, conversion, known, asked)
+    if request.is_raw:
+        return _raw(conversion, known)
+    decision = decide(conversion, existing, request)
+    if decision.action is Action.REFUSE:
+        raise SectionError(decision.reason)
+    if decision.action is Action.KEEP:
+        warnings = (*known.warnings, *_appended_to(image))
+        return Product(known._replace(status="unchanged", reason=decision.reason, warnings=warnings))
+    # The next run, which may want a check, would believe the stamp of a file that nobody has checked.
+    stamp = _stamp_for(known, conversion, coverage).pack() if request.verifies else b""
+    emitted = emit.emit(conversion, request.section_type, stamp, replaces=request.replaces)
+    placement, warnings = f"{emitted.where}: {emitted.placement}", (*known.warnings, *emitted.warnings)
+    if decision.reason:
+        placement += f"; {decision.reason}"
+        # For files in directories, only the report has what loses nothing.
+        if decision.is_loss or not source.is_found:
+            warnings = (*warnings, f".sframe {decision.reason}")
+    outcome = known._replace(status="converted", placement=placement, warnings=warnings)
+    if request.only_checks:
+        return Product(outcome._replace(status="would convert"))
+    check = partial(emit.check_asked, emitted, asked=asked) if request.verifies else None
+    return Product(outcome, sealed(emitted.chunks, key_of(request, image)), check)
 
 
-def _known_of(job: Job, conversion: Conversion, coverage: "Coverage | None") -> Outcome:
+def _replaceable(image: ElfImage, source: CfiKind | None) -> Existing:
+    """Return the section that a file has. Raises where neither that nor any other could be in the new file."""
+    existing = existing_section(image)
+    check_replaceable(image, existing)
+    if existing.presence is not Presence.READABLE:
+        # A file that is up to date is not rewritten.
+        try:
+            emit.check_placeable(image)
+        except EmbedError:
+            # That a file has no CFI is the better message.
+            find_cfi(image, source)
+            raise
+    return existing
+
+
+def _known_of(request: Request, conversion: Conversion, coverage: "Coverage | None") -> Outcome:
     """Return the outcome if nothing is written: failed, with what the conversion tells."""
     summary = account = ""
-    if coverage is not None and job.wants_account:
+    if coverage is not None and request.wants_account:
         import json
 
         from cfi2sframe.report.coverage import coverage_data
         from cfi2sframe.report.coverage_report import headline
 
         summary = f"{headline(coverage)}; {counted(coverage.sframe_size, 'byte')} of .sframe"
-        if job.debug_file is not None:
+        if request.debug_file is not None:
             summary += f"; debug file: {coverage.debug_file or 'none found'}"
         account = json.dumps({"schema": SCHEMA_VERSION, **coverage_data(coverage)})
-    return job.outcome("failed")._replace(
+    return Outcome(
         warnings=warnings_of(coverage),
         section_size=len(conversion.data),
         described_count=conversion.described_count,
@@ -140,48 +169,26 @@ def refusal_of(
     return None
 
 
-def _product(
-    job: Job, conversion: Conversion, existing: Existing, coverage: "Coverage | None", known: Outcome
-) -> Product:
-    """Return the product of a conversion, given the section that the file has."""
-    image = conversion.image
-    # What the user has named, so that a conversion for another version is noticed.
-    asked = asked_of(conversion, job.reader)._replace(version=job.options.version)
-    if not conversion.data:
-        if job.verifies:
-            emit.check_section(conversion, conversion.section._replace(starts=(), sizes=(), bodies=()), asked)
-        nothing = f"SFrame version {conversion.target.version} can describe none of the functions"
-        if job.is_raw:
-            raise InputError(f"{nothing}; there is no section")
-        warnings = (*known.warnings, f"{nothing}; the file gets no .sframe section")
-        return Product(known._replace(status="unchanged", warnings=warnings))
-    if job.is_raw:
-        placement = f"offsets assume .sframe is loaded at 0x{conversion.section_vaddr:x}"
-        outcome = known._replace(
-            status="converted",
-            placement="" if image.is_relocatable else placement,
-            warnings=(*known.warnings, *emit.reader_warnings(conversion)),
-        )
-        return Product(outcome, conversion.data)
-    decision = decide(conversion, existing, job)
-    if decision.action is Action.REFUSE:
-        raise SectionError(decision.reason)
-    if decision.action is Action.KEEP:
-        warnings = (*known.warnings, *_appended_to(image))
-        return Product(known._replace(status="unchanged", reason=decision.reason, warnings=warnings))
-    # The next run, which may want a check, would believe the stamp of a file that nobody has checked.
-    stamp = _stamp_for(known, conversion, coverage).pack() if job.verifies else b""
-    emitted = emit.emit(conversion, job.section_type, stamp, replaces=job.replaces)
-    placement, warnings = f"{emitted.where}: {emitted.placement}", (*known.warnings, *emitted.warnings)
-    if decision.reason:
-        placement += f"; {decision.reason}"
-        # For files in directories, only the report has what loses nothing.
-        if decision.is_loss or not job.source.is_found:
-            warnings = (*warnings, f".sframe {decision.reason}")
-    status: Status = "would convert" if job.only_checks else "converted"
-    content = emitted.chunks if job.only_checks else sealed(emitted.chunks, request_of(job, image))
-    outcome = known._replace(status=status, placement=placement, warnings=warnings)
-    return Product(outcome, content, partial(emit.check_asked, emitted, asked=asked))
+def _nothing(request: Request, conversion: Conversion, known: Outcome, asked: Asked) -> Product:
+    """Return the product for a section without functions: none is written."""
+    if request.verifies:
+        emit.check_section(conversion, conversion.section._replace(starts=(), sizes=(), bodies=()), asked)
+    nothing = f"SFrame version {conversion.target.version} can describe none of the functions"
+    if request.is_raw:
+        raise InputError(f"{nothing}; there is no section")
+    warnings = (*known.warnings, f"{nothing}; the file gets no .sframe section")
+    return Product(known._replace(status="unchanged", warnings=warnings))
+
+
+def _raw(conversion: Conversion, known: Outcome) -> Product:
+    """Return the bytes of the section alone."""
+    placement = f"offsets assume .sframe is loaded at 0x{conversion.section_vaddr:x}"
+    outcome = known._replace(
+        status="converted",
+        placement="" if conversion.image.is_relocatable else placement,
+        warnings=(*known.warnings, *emit.reader_warnings(conversion)),
+    )
+    return Product(outcome, conversion.data, is_copy=False)
 
 
 def _appended_to(image: ElfImage) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from cfi2sframe.conversion.options import Options
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import SectionError
 from cfi2sframe.existing import Existing, Presence
-from cfi2sframe.jobs.records import Job
+from cfi2sframe.jobs.records import Request
 from cfi2sframe.range_map import Span, touches, united
 from cfi2sframe.text import counted
 from cfi2sframe.why import Reason, Why
@@ -70,8 +70,8 @@ def check_replaceable(image: ElfImage, existing: Existing) -> None:
 class _Sections:
     """The section of a file, and the new one that may replace it; costly properties are computed on demand."""
 
-    def __init__(self, conversion: Conversion, existing: Existing, job: Job) -> None:
-        self.conversion, self.existing, self.job = conversion, existing, job
+    def __init__(self, conversion: Conversion, existing: Existing, request: Request) -> None:
+        self.conversion, self.existing, self.request = conversion, existing, request
         self.image, self.old, self.new = conversion.image, existing.or_raise(), conversion.section
 
     @cached_property
@@ -83,7 +83,7 @@ class _Sections:
         if self.image.is_relocatable:
             # Linkers tell the sections of objects by their type, too.
             header = self.image.sframe_section
-            is_found = header is not None and header.type == self.job.section_type
+            is_found = header is not None and header.type == self.request.section_type
         return is_found and self.is_of_same_version and not any(unmet_demands(self.old, self.image))
 
     @property
@@ -108,7 +108,7 @@ class _Sections:
         """True if the old section agrees with the CFI as the new one does, and the wanted reader reads it."""
         from cfi2sframe.api import judge, verify
 
-        reader = self.job.reader
+        reader = self.request.reader
         if not self.is_fit or not verify(self.conversion, self.old, reader=reader).is_clean:
             return False
         verdicts = judge(self.image, self.old, reader, is_in_file=True) if reader else ()
@@ -132,7 +132,7 @@ class _Sections:
         def may_be_said(vaddr: int) -> bool:
             return self.image.may_execute(vaddr) and not touches(unsaid, Span(vaddr, vaddr + 1))
 
-        return self.job.names_version and self._first_lost(may_be_said, self._stack_ends) is None
+        return self.request.names_version and self._first_lost(may_be_said, self._stack_ends) is None
 
     @property
     def _stack_ends(self) -> list[Span]:
@@ -181,7 +181,7 @@ _UNCOVERED: Final = "another producer's, with a row where the new one has none"
 #: The first one that holds decides.
 CASES: Final = (
     _Case(_SAME, lambda it: it.is_same, Action.KEEP),
-    _Case("any, with --replace", lambda it: it.job.replaces, Action.WRITE),
+    _Case("any, with --replace", lambda it: it.request.replaces, Action.WRITE),
     _Case(_OWN, lambda it: it.is_own and it.lost is None, Action.WRITE),
     _Case(
         _OWN,
@@ -215,11 +215,11 @@ CASES: Final = (
 )
 
 
-def decide(conversion: Conversion, existing: Existing, job: Job) -> Decision:
+def decide(conversion: Conversion, existing: Existing, request: Request) -> Decision:
     """Return whether the new section is written, by the first of `CASES` that holds."""
     if existing.presence is not Presence.READABLE:
         return Decision(Action.WRITE)
-    sections = _Sections(conversion, existing, job)
+    sections = _Sections(conversion, existing, request)
     case = next(case for case in CASES if case.holds(sections))
     return Decision(case.action, case.reason(sections), case.is_loss)
 

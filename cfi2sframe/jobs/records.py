@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of what to do with a file, what its new bytes are, and what became of it."""
+"""Records of a request to convert, of the new bytes of a file, and of what became of it."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -11,7 +11,6 @@ from cfi2sframe.conversion.options import Options
 from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ErrorKind
-from cfi2sframe.files.source import Source
 from cfi2sframe.text import counted
 from cfi2sframe.verification import READERS
 
@@ -33,33 +32,25 @@ class SkipKind(Enum):
     PAYLOAD = "data after the ELF file"
 
 
-class Job(NamedTuple):
-    """A file and what to do with it. A job without a source is for each of many files.
+class Request(NamedTuple):
+    """A request to convert, whatever the file.
 
-    `source` is rewritten in place or, with an `output`, read: a path, or `-` for standard output. In place, the first
-    of its targets is read, and each is a name of the new file afterwards. `verifies`: the file is read back before the
-    rename. `keeps_rights`: refuse a file whose owner, set-ID bits or attributes cannot be kept. `only_checks`: write
-    nothing. `removes`: take the section out; the other fields are then ignored.
-
-    `options` determine the section; functions that `reader` would refuse are left out. `debug_file` is the place of the
-    separate debug file (`elf.debug_file.find_debug_file`); None: none is read. `is_raw`: the output is the section
-    alone, not a copy of the input. `replaces`: a different section is replaced. `is_strict` and `fail_under` (percent
-    of the bytes of code) make functions that are left out a failure. `wants_account`: the outcome has the account.
+    `options` determine the section; functions that `reader` would refuse are left out. `debug_file` is the place of
+    the separate debug file (`elf.debug_file.find_debug_file`); None: none is read. `is_raw`: the section alone is made,
+    not a copy of the file with it. `replaces`: a different section is replaced. `verifies`: the new file is read back
+    before it gets its name. `only_checks`: only a forecast is made. `is_strict` and `fail_under` (percent of the bytes
+    of code) make functions that are left out a failure. `wants_account`: the outcome has the account.
     """
 
     options: Options = Options()
     reader: str | None = None
-    source: Source = Source("", "")
-    output: str | None = None
     debug_file: str | None = None
     is_raw: bool = False
-    removes: bool = False
     replaces: bool = False
     verifies: bool = True
-    keeps_rights: bool = False
+    only_checks: bool = False
     is_strict: bool = False
     fail_under: float | None = None
-    only_checks: bool = False
     wants_account: bool = False
 
     @property
@@ -72,20 +63,9 @@ class Job(NamedTuple):
         """True if the user has asked for a version, errata or reader, and not for what describes most."""
         return self.reader is not None or self.options.version != SFRAME_VERSION_3 or self.options.errata is not None
 
-    @property
-    def takes_objects(self) -> bool:
-        """True if relocatable objects in directories are processed, too."""
-        return self.removes or (self.reader is not None and READERS[self.reader].reads_objects)
-
-    def outcome(
-        self, status: Status, reason: str = "", kind: ErrorKind | None = None, skip_kind: SkipKind | None = None
-    ) -> "Outcome":
-        """Return an outcome of this job."""
-        return Outcome(self.source.name, self.source.other_names, status, kind, reason, skip_kind=skip_kind)
-
 
 class Outcome(NamedTuple):
-    """The result of a job or, with `only_checks`, its forecast.
+    """The result of a job, or its forecast.
 
     `reason` says why it failed, was skipped or stays as it is; `kind` is the kind of a failure, `skip_kind` that of a
     skipped file. `section_size` (bytes) is that of the section written or removed. `described_count` FDEs are described
@@ -93,9 +73,9 @@ class Outcome(NamedTuple):
     is. `account` is the JSON text of `coverage --format json`, `summary` a sentence; both only if asked for.
     """
 
-    name: str
-    other_names: tuple[str, ...]
-    status: Status
+    name: str = ""
+    other_names: tuple[str, ...] = ()
+    status: Status = "failed"
     kind: ErrorKind | None = None
     reason: str = ""
     warnings: tuple[str, ...] = ()
@@ -118,12 +98,17 @@ class Outcome(NamedTuple):
 
 
 class Product(NamedTuple):
-    """The new content of a file, and the outcome once that is written.
+    """The new content of a file, and the outcome once that is written; the job adds the names.
 
     `content` None: the file stays as it is, or is copied to the output. `check` raises where the file as written is not
-    what was asked for; None: the content is raw bytes, which nothing checks.
+    what was asked for; None: nothing checks it. `is_copy`: the output has the rights of the file.
     """
 
     outcome: Outcome
     content: FileData | None = None
     check: Callable[[ElfImage], None] | None = None
+    is_copy: bool = True
+
+
+#: Told what is known of a file before the work on it is done: the outcome, if that fails.
+Note = Callable[[Outcome], None]

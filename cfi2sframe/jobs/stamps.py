@@ -7,7 +7,8 @@ Anybody can forge one. So it only keeps a file as it is, and satisfies no condit
 from typing import Final
 
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.jobs.records import Job, Outcome
+from cfi2sframe.files.source import Source
+from cfi2sframe.jobs.records import Outcome, Request
 from cfi2sframe.placing.stamp import stamp_of
 from cfi2sframe.placing.undo import digest_of
 
@@ -15,28 +16,29 @@ from cfi2sframe.placing.undo import digest_of
 REVISION: Final = 3
 
 
-def request_of(job: Job, image: ElfImage) -> bytes:
+def key_of(request: Request, image: ElfImage) -> bytes:
     """Return all that rows and warnings depend on beside the file: revision, options, reader, and debug file."""
-    evidence = "not wanted" if job.debug_file is None else "none"
+    evidence = "not wanted" if request.debug_file is None else "none"
     if image.debug_file is not None:
         evidence = digest_of(image.debug_file.data).hex()
-    return repr((REVISION, tuple(job.options), job.reader, evidence)).encode()
+    return repr((REVISION, tuple(request.options), request.reader, evidence)).encode()
 
 
-def up_to_date(job: Job, image: ElfImage) -> Outcome | None:
+def up_to_date(request: Request, image: ElfImage, source: Source) -> Outcome | None:
     """Return the outcome for a file that its stamp shows to be up to date; None where the conversion has to tell.
 
     The stamp has no account, which a report of a tree does without, and `replaces` is for users who do not believe the
     file. `is_strict` and `fail_under` are asked of the CFI, and a file without a section is not up to date, whatever
     its stamp says.
     """
-    wants_account = job.wants_account and not job.source.may_be_unfit
-    if job.replaces or job.is_raw or wants_account or job.is_strict or job.fail_under is not None:
+    wants_account = request.wants_account and not source.may_be_unfit
+    if request.replaces or request.is_raw or wants_account or request.is_strict or request.fail_under is not None:
         return None
-    stamp = stamp_of(image.data, request_of(job, image)) if image.has_sframe else None
+    stamp = stamp_of(image.data, key_of(request, image)) if image.has_sframe else None
     if stamp is None:
         return None
-    return job.outcome("unchanged")._replace(
+    return Outcome(
+        status="unchanged",
         warnings=_readable(stamp.warnings),
         section_size=stamp.section_size,
         described_count=stamp.function_count,

@@ -11,7 +11,7 @@ import pytest
 from cfi2sframe.errors import ErrorKind
 from cfi2sframe.files.find import find_sources
 from cfi2sframe.jobs.job import run_job
-from cfi2sframe.jobs.records import Job
+from cfi2sframe.jobs.records import Request
 from tests.support.jobs import OBJECT, convert_one, jobs_for
 
 
@@ -152,8 +152,7 @@ def test_what_is_not_there_is_a_job_that_fails(tmp_path: Path) -> None:
 
 def test_jobs_and_outcomes_can_be_sent(tmp_path: Path) -> None:
     (path,) = fill(tmp_path, "one.o")
-    (job,) = jobs_for([path], Job(wants_account=True))
-    assert pickle.loads(pickle.dumps(job)) == job  # noqa: S301 - our own bytes
-    outcome = run_job(job)
+    (job,) = jobs_for([path], Request(wants_account=True))
+    outcome = run_job(pickle.loads(pickle.dumps(job)))  # noqa: S301 - our own bytes
     assert outcome.status == "converted"
     assert pickle.loads(pickle.dumps(outcome)) == outcome  # noqa: S301 - our own bytes

@@ -16,11 +16,11 @@ from cfi2sframe.errors import InputError, SFrameError, UnfitError
 from cfi2sframe.existing import Presence, existing_section
 from cfi2sframe.jobs import decision
 from cfi2sframe.jobs.decision import Action
-from cfi2sframe.jobs.records import Job
+from cfi2sframe.jobs.records import Request
 from cfi2sframe.placing.undo import record_span
 from cfi2sframe.trace.store import FileStore
 from tests.support.cli import ROOT, run
-from tests.support.jobs import OBJECT, convert_one
+from tests.support.jobs import OBJECT, convert_one, remove_one
 from tests.support.needs import attempt, need
 from tests.support.oracle.gas import assembled
 from tests.support.oracle.tools import find_binutils
@@ -155,17 +155,15 @@ def converting(data: bytes, *, in_folder: bool = False, replaces: bool = False) 
     path = Path("tree/file")
     path.write_bytes(data)
     reader = "ld" if load(data).is_relocatable else None
-    job = Job(reader=reader, replaces=replaces)
-    if in_folder:
-        job = job._replace(source=job.source._replace(is_found=True))
-    told = convert_one(path, job._replace(only_checks=True))
+    request = Request(reader=reader, replaces=replaces)
+    told = convert_one(path, request._replace(only_checks=True), is_found=in_folder)
     assert path.read_bytes() == data
-    done = convert_one(path, job)
+    done = convert_one(path, request, is_found=in_folder)
     assert (done.status, done.reason) == (told.status.replace("would convert", "converted"), told.reason)
     assert (path.read_bytes() == data) == (done.status != "converted")
     if done.status == "converted":
-        assert convert_one(path, job).status == "unchanged"
-        assert convert_one(path, Job(removes=True)).status == "removed"
+        assert convert_one(path, request, is_found=in_folder).status == "unchanged"
+        assert remove_one(path).status == "removed"
         # A section of this program is not brought back.
         known = record_span(data) is not None
         assert path.read_bytes() == data or (known and not load(path).has_sframe)
@@ -283,7 +281,7 @@ def test_what_follows_an_up_to_date_file_is_in_nobodys_way(tail: bytes) -> None:
         "unchanged",
         [[f"{len(tail)}", "bytes"]],
     )
-    refused = convert_one(path, Job(Options(2)))
+    refused = convert_one(path, Request(Options(2)))
     assert refused.status == "failed"
     assert "appended after the ELF data" in refused.reason
 

@@ -21,7 +21,7 @@ from cfi2sframe.errors import ChangedError
 from cfi2sframe.files.new_file import DirectoryEntry, give_names
 from cfi2sframe.files.write import InputFile
 from cfi2sframe.jobs.job import run_job
-from cfi2sframe.jobs.records import Job
+from cfi2sframe.jobs.records import Request
 from tests.support.cli import ROOT
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import TEXT_VADDR, Code, cie_of, linked_file, push_fp
@@ -33,6 +33,7 @@ from tests.support.jobs import (
     jobs_for,
     object_of,
     object_with_gap,
+    remove_one,
     snapshot,
 )
 from tests.support.needs import need
@@ -91,7 +92,7 @@ def names(folder: Path) -> set[str]:
 @pytest.mark.parametrize(
     "use",
     [
-        lambda program: [convert_one(program, Job(replaces=True, options=Options(version=v))) for v in (3, 2)],
+        lambda program: [convert_one(program, Request(replaces=True, options=Options(version=v))) for v in (3, 2)],
         lambda program: convert(program, source="code"),
         lambda program: audit(load(program)),
     ],
@@ -144,26 +145,26 @@ def test_a_file_that_changes_is_tried_three_times(
 
 
 @pytest.mark.parametrize("data", [OBJECT, BIG_ENDIAN_OBJECT, object_of(5), object_with_gap()])
-@pytest.mark.parametrize("job", [Job(), Job(replaces=True), Job(options=Options(version=2))])
-def test_the_second_run_touches_nothing(tmp_path: Path, data: bytes, job: Job) -> None:
+@pytest.mark.parametrize("asked", [Request(), Request(replaces=True), Request(options=Options(version=2))])
+def test_the_second_run_touches_nothing(tmp_path: Path, data: bytes, asked: Request) -> None:
     path = tmp_path / "in.o"
     path.write_bytes(data)
-    first = convert_one(path, job)
+    first = convert_one(path, asked)
     assert (first.status, first.kind, first.section_size > 0) == ("converted", None, True)
     before = snapshot(path)
-    assert verify(load(str(path)), decode_existing(load(str(path))), source=job.options.source).is_clean
-    second = convert_one(path, job)
+    assert verify(load(str(path)), decode_existing(load(str(path))), source=asked.options.source).is_clean
+    second = convert_one(path, asked)
     assert snapshot(path) == before
     assert second == first._replace(status="unchanged", placement="")
 
 
-@pytest.mark.parametrize("job", [Job(), Job(replaces=True)])
+@pytest.mark.parametrize("asked", [Request(), Request(replaces=True)])
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_the_second_run_touches_no_program(program: Path, version: int, job: Job) -> None:
-    job = job._replace(options=Options(version=version))
-    assert convert_one(program, job).status == "converted"
+def test_the_second_run_touches_no_program(program: Path, version: int, asked: Request) -> None:
+    asked = asked._replace(options=Options(version=version))
+    assert convert_one(program, asked).status == "converted"
     before = snapshot(program)
-    assert convert_one(program, job).status == "unchanged"
+    assert convert_one(program, asked).status == "unchanged"
     assert snapshot(program) == before
     assert subprocess.run([program], check=False).returncode == 7
 
@@ -171,12 +172,12 @@ def test_the_second_run_touches_no_program(program: Path, version: int, job: Job
 @pytest.mark.parametrize(
     "other",
     [
-        Job(options=Options(version=2)),
-        Job(options=Options(version=2, errata=0)),
+        Request(options=Options(version=2)),
+        Request(options=Options(version=2, errata=0)),
     ],
 )
 @pytest.mark.parametrize("is_program", [True, False])
-def test_an_own_section_is_brought_up_to_date(source: Path, program: Path, other: Job, *, is_program: bool) -> None:
+def test_an_own_section_is_brought_up_to_date(source: Path, program: Path, other: Request, *, is_program: bool) -> None:
     path = program if is_program else source
     original = path.read_bytes()
     assert convert_one(path).status == "converted"
@@ -184,19 +185,19 @@ def test_an_own_section_is_brought_up_to_date(source: Path, program: Path, other
     path.write_bytes(original)
     assert convert_one(path, other).status == "converted"
     assert path.read_bytes() != wanted
-    assert convert_one(path, Job(only_checks=True)).status == "would convert"
+    assert convert_one(path, Request(only_checks=True)).status == "would convert"
     assert convert_one(path).status == "converted"
     assert path.read_bytes() == wanted
-    assert convert_one(path, Job(removes=True)).status == "removed"
+    assert remove_one(path).status == "removed"
     assert path.read_bytes() == original
 
 
 def test_a_section_of_another_type_is_different(source: Path) -> None:
     """The older linkers want the same bytes as PROGBITS."""
     options = Options(version=2, errata=0)
-    assert convert_one(source, Job(options, reader="ld-2.41")).status == "converted"
+    assert convert_one(source, Request(options, reader="ld-2.41")).status == "converted"
     before = source.read_bytes()
-    assert convert_one(source, Job(options)).status == "converted"
+    assert convert_one(source, Request(options)).status == "converted"
     assert source.read_bytes() != before
 
 
@@ -284,7 +285,7 @@ def test_a_folder_that_has_become_a_link_leads_nowhere(tmp_path: Path, *, recurs
     for folder in (tree / "d", outside):
         folder.mkdir(parents=True)
         (folder / "in.o").write_bytes(OBJECT)
-    (job,) = jobs_for([tree if recurse else tree / "d" / "in.o"], Job(reader="ld"))
+    (job,) = jobs_for([tree if recurse else tree / "d" / "in.o"], Request(reader="ld"))
     (tree / "d").rename(tree / "moved")
     (tree / "d").symlink_to(outside)
     outcome = run_job(job)

@@ -16,10 +16,11 @@ from cfi2sframe.conversion.convert import convert_image
 from cfi2sframe.conversion.options import Options
 from cfi2sframe.elf.contents import Joined, LazyBytes
 from cfi2sframe.errors import Cfi2SFrameError, ErrorKind
+from cfi2sframe.files.source import Source
 from cfi2sframe.jobs import conversion, stamps
-from cfi2sframe.jobs.conversion import convert_job
-from cfi2sframe.jobs.records import Job, Outcome
-from cfi2sframe.jobs.stamps import REVISION, request_of, up_to_date
+from cfi2sframe.jobs.conversion import convert_anew
+from cfi2sframe.jobs.records import Outcome, Request
+from cfi2sframe.jobs.stamps import REVISION, key_of, up_to_date
 from cfi2sframe.placing.stamp import Stamp, sealed, stamp_of
 from cfi2sframe.report.coverage import account
 from cfi2sframe.report.coverage_report import missing_sentences
@@ -38,12 +39,13 @@ FILES = [*sorted((ROOT / "testdata/golden").glob("*.o")), *sorted((ROOT / "testd
 #: What the machine has, of several sizes; and of three ABIs, where `make corpus-files` was run.
 MACHINE = [path for name in ("ls", "git", "gdb", "perl", "c++filt") if (path := Path("/usr/bin", name)).exists()]
 CORPUS = [path for path in sorted((ROOT / "build/corpus").rglob("*")) if path.is_file() and not path.is_symlink()]
+NAMED = Source("file", "file")
 SETTINGS = {
-    "default": Job(),
-    "version 2": Job(Options(2)),
-    "errata 0": Job(Options(2, errata=0)),
-    "kernel": Job(reader="kernel"),
-    "from code": Job(Options(source="code")),
+    "default": Request(),
+    "version 2": Request(Options(2)),
+    "errata 0": Request(Options(2, errata=0)),
+    "kernel": Request(reader="kernel"),
+    "from code": Request(Options(source="code")),
 }
 
 
@@ -67,10 +69,10 @@ def copied(source: Path, folder: Path) -> Path:
     return path
 
 
-def said(path: Path, job: Job) -> tuple[Outcome | None, Outcome]:
+def said(path: Path, asked: Request) -> tuple[Outcome | None, Outcome]:
     """Return what the stamp says of a file, and what a comparison does."""
     image = load(path)
-    return up_to_date(job, image), convert_job(job, image, lambda _: None).outcome
+    return up_to_date(asked, image, NAMED), convert_anew(asked, image, NAMED, lambda _: None).outcome
 
 
 def priced(path: Path) -> Path | ParameterSet:
@@ -88,16 +90,16 @@ def test_a_change_of_rows_raises_the_revision() -> None:
     assert digest == REVISIONS[REVISION], "raise REVISION in jobs/stamps.py, and add its digest here"
 
 
-@pytest.mark.parametrize("job", SETTINGS.values(), ids=SETTINGS.keys())
+@pytest.mark.parametrize("asked", SETTINGS.values(), ids=SETTINGS.keys())
 @pytest.mark.parametrize("source", [*FILES, *map(priced, [*MACHINE, *CORPUS[::60]])], ids=lambda path: path.name)
-def test_a_stamp_says_what_a_comparison_says(source: Path, job: Job, tmp_path: Path) -> None:
+def test_a_stamp_says_what_a_comparison_says(source: Path, asked: Request, tmp_path: Path) -> None:
     path = copied(source, tmp_path)
-    if convert_one(path, job).status != "converted":
+    if convert_one(path, asked).status != "converted":
         return
     if not load(path).sections:
-        assert up_to_date(job, load(path)) is None
+        assert up_to_date(asked, load(path), NAMED) is None
         return
-    quick, slow = said(path, job)
+    quick, slow = said(path, asked)
     assert quick == slow
 
 
@@ -106,9 +108,9 @@ def test_nothing_is_converted_where_a_stamp_fits(tmp_path: Path, monkeypatch: py
     path.write_bytes(OBJECT)
     assert convert_one(path).status == "converted"
     before = path.stat().st_ino, path.read_bytes()
-    monkeypatch.setattr(conversion, "convert_job", never)
-    for job in (Job(), Job(only_checks=True)):
-        assert convert_one(path, job).status == "unchanged"
+    monkeypatch.setattr(conversion, "convert_anew", never)
+    for asked in (Request(), Request(only_checks=True)):
+        assert convert_one(path, asked).status == "unchanged"
     assert (path.stat().st_ino, path.read_bytes()) == before
     assert run("convert", path, "-o", tmp_path / "copy").status == 0
     assert (tmp_path / "copy").read_bytes() == before[1]
@@ -118,26 +120,26 @@ def test_other_requests_and_other_bytes_are_compared(tmp_path: Path) -> None:
     path = tmp_path / "file.o"
     path.write_bytes(OBJECT)
     convert_one(path)
-    assert up_to_date(Job(), load(path)) is not None
+    assert up_to_date(Request(), load(path), NAMED) is not None
     others = (
-        Job(Options(2)),
-        Job(Options(level=1)),
-        Job(Options(source="eh_frame")),
-        Job(reader="ld"),
-        Job(debug_file="auto"),
-        Job(replaces=True),
-        Job(wants_account=True),
-        Job(fail_under=1),
-        Job(is_strict=True),
+        Request(Options(2)),
+        Request(Options(level=1)),
+        Request(Options(source="eh_frame")),
+        Request(reader="ld"),
+        Request(debug_file="auto"),
+        Request(replaces=True),
+        Request(wants_account=True),
+        Request(fail_under=1),
+        Request(is_strict=True),
     )
-    for job in others:
-        assert up_to_date(job, load(path)) is None, job
+    for asked in others:
+        assert up_to_date(asked, load(path), NAMED) is None, asked
     data = path.read_bytes()
     for at in range(64, len(data)):
         changed = bytearray(data)
         changed[at] ^= 1
         image = load(bytes(changed[:at] + changed[at:]))
-        assert stamp_of(image.data, request_of(Job(), image)) is None, at
+        assert stamp_of(image.data, key_of(Request(), image)) is None, at
 
 
 def test_another_revision_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +148,7 @@ def test_another_revision_is_compared(tmp_path: Path, monkeypatch: pytest.Monkey
     convert_one(path)
     data = path.read_bytes()
     monkeypatch.setattr(stamps, "REVISION", REVISION + 1)
-    assert up_to_date(Job(), load(path)) is None
+    assert up_to_date(Request(), load(path), NAMED) is None
     assert convert_one(path).status == "unchanged"
     assert path.read_bytes() == data
 
@@ -156,7 +158,7 @@ def forged(data: bytes) -> bytes:
     (end,) = struct.unpack_from("<Q", data, 40)
     stamp = Stamp(1, 1, 0, 0, is_whole=True, code_percent=100.0, warnings=()).pack()
     start = data[:40] + struct.pack("<Q", end + len(stamp)) + data[48:end]
-    return bytes(sealed(Joined([start, stamp, data[end:]]), request_of(Job(), load(data))))
+    return bytes(sealed(Joined([start, stamp, data[end:]]), key_of(Request(), load(data))))
 
 
 @pytest.mark.parametrize("has_section", [False, True])
@@ -164,12 +166,12 @@ def test_a_stamp_answers_no_condition(has_section: bool, tmp_path: Path) -> None
     path = tmp_path / "file.o"
     path.write_bytes(object_with_gap())
     if has_section:
-        assert convert_one(path, Job(verifies=False)).warnings
+        assert convert_one(path, Request(verifies=False)).warnings
     path.write_bytes(forged(path.read_bytes()))
-    assert stamp_of(path.read_bytes(), request_of(Job(), load(path))) is not None
-    assert convert_one(path, Job(fail_under=10, only_checks=True)).kind is None
-    for job in (Job(is_strict=True), Job(fail_under=99.9)):
-        assert convert_one(path, job).kind is ErrorKind.INCOMPLETE
+    assert stamp_of(path.read_bytes(), key_of(Request(), load(path))) is not None
+    assert convert_one(path, Request(fail_under=10, only_checks=True)).kind is None
+    for asked in (Request(is_strict=True), Request(fail_under=99.9)):
+        assert convert_one(path, asked).kind is ErrorKind.INCOMPLETE
     # Without a condition, the file stays; without a section, it is not what the stamp says.
     assert convert_one(path).status == ("unchanged" if has_section else "converted")
     assert load(path).has_sframe
@@ -177,18 +179,18 @@ def test_a_stamp_answers_no_condition(has_section: bool, tmp_path: Path) -> None
 
 def test_what_nobody_has_checked_has_no_stamp(tmp_path: Path) -> None:
     path, checked = tmp_path / "file.o", tmp_path / "checked.o"
-    for each, job in ((path, Job(verifies=False)), (checked, Job())):
+    for each, asked in ((path, Request(verifies=False)), (checked, Request())):
         each.write_bytes(OBJECT)
-        assert convert_one(each, job).status == "converted"
-    assert (up_to_date(Job(), load(path)), b"c2sstmp1" in path.read_bytes()) == (None, False)
+        assert convert_one(each, asked).status == "converted"
+    assert (up_to_date(Request(), load(path), NAMED), b"c2sstmp1" in path.read_bytes()) == (None, False)
     assert b"c2sstmp1" in checked.read_bytes()
 
 
 def test_debug_file_is_part_of_the_request() -> None:
     image, found = load(OBJECT), set[bytes]()
-    for job, debug_file in ((Job(), None), *((Job(debug_file="auto"), f) for f in (None, OBJECT, b""))):
+    for asked, debug_file in ((Request(), None), *((Request(debug_file="auto"), f) for f in (None, OBJECT, b""))):
         image.debug_file = None if debug_file is None else load(debug_file or object_with_gap())
-        found.add(request_of(job, image))
+        found.add(key_of(asked, image))
     assert len(found) == 4
 
 
@@ -239,16 +241,16 @@ def test_a_forged_stamp_only_keeps_a_file(tmp_path: Path, monkeypatch: pytest.Mo
     assert convert_one(path).status == "unchanged"
     assert path.read_bytes() == data
     assert run("verify", path).status != 0
-    assert convert_one(path, Job(replaces=True)).status == "converted"
+    assert convert_one(path, Request(replaces=True)).status == "converted"
     assert path.read_bytes() == other.read_bytes()
 
 
 def test_a_file_of_an_earlier_release_is_stamped_when_it_is_written(tmp_path: Path) -> None:
     path = copied(ROOT / "testdata/converted/amd64-object.o", tmp_path)
     assert convert_one(path).status == "unchanged"
-    assert up_to_date(Job(), load(path)) is None
-    assert convert_one(path, Job(Options(2))).status == "converted"
-    assert up_to_date(Job(Options(2)), load(path)) is not None
+    assert up_to_date(Request(), load(path), NAMED) is None
+    assert convert_one(path, Request(Options(2))).status == "converted"
+    assert up_to_date(Request(Options(2)), load(path), NAMED) is not None
 
 
 def test_damaged_stamps_are_no_error(tmp_path: Path) -> None:
@@ -259,4 +261,4 @@ def test_damaged_stamps_are_no_error(tmp_path: Path) -> None:
     end = data.index(b"c2sstmp1")
     for size in (0, 1, 8, end, end + 1, 1 << 40, (1 << 64) - 1):
         changed = data[: end - 8] + size.to_bytes(8, "little") + data[end:]
-        assert stamp_of(changed, request_of(Job(), load(path))) is None
+        assert stamp_of(changed, key_of(Request(), load(path))) is None

@@ -9,7 +9,7 @@ import pytest
 from cfi2sframe.abi import AMD64
 from cfi2sframe.errors import ErrorKind
 from cfi2sframe.jobs.job import run_job
-from cfi2sframe.jobs.records import Job, Outcome, SkipKind
+from cfi2sframe.jobs.records import Outcome, Request, SkipKind
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import TEXT_VADDR, linked_file, object_file, push_fp
 from tests.support.jobs import OBJECT, OF_32_BITS, TRUNCATED, WITHOUT_CFI, convert_one, jobs_for
@@ -97,10 +97,10 @@ CASES = {
 }
 
 
-def in_folder(folder: Path, data: bytes, job: Job = Job()) -> Outcome:
+def in_folder(folder: Path, data: bytes, request: Request = Request()) -> Outcome:
     path = folder / "file"
     path.write_bytes(data)
-    (job,) = jobs_for([folder], job)
+    (job,) = jobs_for([folder], request)
     outcome = run_job(job)
     assert (path.read_bytes() == data) == (outcome.status in ("skipped", "unchanged", "failed"))
     return outcome
@@ -126,13 +126,13 @@ def test_not_skipped_when_named(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["object", "module"])
 def test_objects_are_taken_on_request(tmp_path: Path, name: str) -> None:
-    outcome = in_folder(tmp_path, CASES[name].data, Job(reader="ld"))
+    outcome = in_folder(tmp_path, CASES[name].data, Request(reader="ld"))
     assert outcome.status == "converted"
 
 
 @pytest.mark.parametrize("takes_objects", [True, False])
 def test_an_object_without_cfi_is_an_object_first(tmp_path: Path, *, takes_objects: bool) -> None:
-    outcome = in_folder(tmp_path, WITHOUT_CFI, Job(reader="ld" if takes_objects else None))
+    outcome = in_folder(tmp_path, WITHOUT_CFI, Request(reader="ld" if takes_objects else None))
     assert outcome.skip_kind is (SkipKind.NO_CFI if takes_objects else SkipKind.OBJECT)
 
 

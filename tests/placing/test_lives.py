@@ -14,11 +14,11 @@ import pytest
 from cfi2sframe import convert, load
 from cfi2sframe.api import decode_existing, verify
 from cfi2sframe.conversion.options import Options
-from cfi2sframe.jobs.records import Job
+from cfi2sframe.jobs.records import Request
 from cfi2sframe.placing.undo import original_of
 from cfi2sframe.verification import READERS
 from tests.support.cli import run
-from tests.support.jobs import convert_one
+from tests.support.jobs import convert_one, remove_one
 from tests.support.needs import attempt, need
 from tests.support.oracle.gas import assembled
 from tests.support.placing.embedded import KINDS, emitted, linked_program, without_section_headers, write
@@ -190,35 +190,35 @@ def live(life: Life, command: str) -> None:
     if load(data).is_relocatable and "strip" in command and "-g" not in command:
         pytest.skip("strip without -g takes the relocations out of an object, so nothing is at an address")
     reader = READER_OF[life.version] if load(data).is_relocatable else None
-    same = Job(Options(life.version), reader)
+    same = Request(Options(life.version), reader)
     # A second conversion: nothing to do for what this program wrote; --check and the run agree.
-    for wanted in (same, Job(Options(3 if life.version < 3 else 2))):
-        job = wanted
+    for wanted in (same, Request(Options(3 if life.version < 3 else 2))):
+        request = wanted
         path.write_bytes(data)
-        told, done = (convert_one(path, job._replace(only_checks=checks)) for checks in (True, False))
+        told, done = (convert_one(path, request._replace(only_checks=checks)) for checks in (True, False))
         assert told.status.replace("would convert", "converted") == done.status, (told, done)
         if "use --replace" in done.reason:
             # After the tool, nothing tells that it is this program's; version 2 cannot say all that version 3 can.
             assert not (is_known and life.original is not None)
-            job = job._replace(replaces=True)
-            done = convert_one(path, job)
+            request = request._replace(replaces=True)
+            done = convert_one(path, request)
         if "strip the file first" in done.reason:
             assert path.read_bytes() == data
             continue
         assert done.status in ("converted", "unchanged"), done
         if wanted is same and life.original is not None and command != PATCHELF:
             assert done.status == "unchanged", done
-        assert convert_one(path, job).status == "unchanged"
+        assert convert_one(path, request).status == "unchanged"
         assert verify(path).is_clean
         if runs is not None:
             assert attempt(path).status == 0 or not runs
     # What was there can be read, and removed: a second removal does nothing.
     path.write_bytes(data)
     assert run("dump", path, "-o", path.with_suffix(".txt")).status == 0
-    assert convert_one(path, Job(removes=True)).status == "removed"
+    assert remove_one(path).status == "removed"
     assert not load(path).has_sframe
     bare = path.read_bytes()
-    assert convert_one(path, Job(removes=True)).status == "unchanged"
+    assert remove_one(path).status == "unchanged"
     assert path.read_bytes() == bare
     if runs:
         assert attempt(path).status == 0

@@ -7,10 +7,9 @@ import pytest
 
 from cfi2sframe import convert, load
 from cfi2sframe.api import decode_existing
-from cfi2sframe.jobs.records import Job
 from cfi2sframe.placing.removal import remove
 from cfi2sframe.placing.undo import record_span
-from tests.support.jobs import OBJECT, convert_one
+from tests.support.jobs import OBJECT, remove_one
 from tests.support.needs import attempt, need
 from tests.support.placing.embedded import (
     HEADER_SIZE,
@@ -110,7 +109,7 @@ def test_the_section_of_another_producer_is_back_after_a_change(tmp_path: Path) 
     text = next(section for section in load(bytes(full)).sections if section.name == ".text")
     full[text.file_offset] ^= 1
     path = write(tmp_path / "program", bytes(full))
-    outcome = convert_one(path, Job(removes=True))
+    outcome = remove_one(path)
     assert "changes are kept" in outcome.warnings[0]
     assert "is restored" in outcome.warnings[1]
     assert decode_existing(path).version == 2
@@ -120,7 +119,7 @@ def test_the_section_of_another_producer_is_back_after_a_change(tmp_path: Path) 
 def test_of_an_empty_section_that_is_back_nothing_is_said(tmp_path: Path) -> None:
     other = without_record(embedded(linked_program().read_bytes(), HEADER_SIZE)[1])
     path = write(tmp_path / "program", emitted(convert(load(other))))
-    outcome = convert_one(path, Job(removes=True))
+    outcome = remove_one(path)
     assert (outcome.status, outcome.warnings) == ("removed", ())
     assert path.read_bytes() == other
 

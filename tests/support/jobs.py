@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 from cfi2sframe.abi import AMD64, S390X
 from cfi2sframe.files.find import find_sources
-from cfi2sframe.jobs.job import run_job
-from cfi2sframe.jobs.records import Job, Outcome
+from cfi2sframe.files.source import Source
+from cfi2sframe.jobs.job import Job, run_job
+from cfi2sframe.jobs.products import conversion_job, removal_job
+from cfi2sframe.jobs.records import Outcome, Request
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import cie_of, object_file, push_fp
 
@@ -52,15 +54,24 @@ def tree(root: Path) -> dict[str, Snapshot]:
     return {str(path.relative_to(root)): snapshot(path) for path in sorted(root.rglob("*")) if path.is_file()}
 
 
-def jobs_for(paths: Iterable[str | Path], job: Job = Job(), excluded: Sequence[str] = ()) -> list[Job]:
+def jobs_for(paths: Iterable[str | Path], request: Request = Request(), excluded: Sequence[str] = ()) -> list[Job]:
     """Return a job for each file that paths name."""
+    job = conversion_job(request)
     return [job._replace(source=source) for source in find_sources(map(str, paths), excluded)]
 
 
-def convert_one(path: Path, job: Job = Job()) -> Outcome:
-    """Do a job with a file, as a run that names it does; the job may say that it was found instead."""
-    source = job.source._replace(path=str(path), name=str(path), targets=(str(path.resolve()),))
-    return run_job(job._replace(source=source))
+def convert_one(path: Path, request: Request = Request(), *, is_found: bool = False) -> Outcome:
+    """Convert a file, as a run does that names it, or finds it in a directory."""
+    return _run(conversion_job(request), path, is_found=is_found)
+
+
+def remove_one(path: Path) -> Outcome:
+    """Remove the section of a file, as a run does that names it."""
+    return _run(removal_job(), path)
+
+
+def _run(job: Job, path: Path, *, is_found: bool = False) -> Outcome:
+    return run_job(job._replace(source=Source(str(path), str(path), targets=(str(path.resolve()),), is_found=is_found)))
 
 
 def has_section(data: bytes) -> bool:

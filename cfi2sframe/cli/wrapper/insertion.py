@@ -24,7 +24,9 @@ from cfi2sframe.cli.wrapper.programs import (
 from cfi2sframe.errors import Cfi2SFrameError, RequestError, reason_of
 
 if TYPE_CHECKING:
-    from cfi2sframe.jobs.records import Job
+    import argparse
+
+    from cfi2sframe.jobs.records import Request
 
 #: The variable with options of convert.
 FLAGS: Final = "CFI2SFRAME_FLAGS"
@@ -80,10 +82,14 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
     from cfi2sframe.cli.verbs import status_of
     from cfi2sframe.files.source import named_source
     from cfi2sframe.jobs.job import run_job
+    from cfi2sframe.jobs.products import conversion_job
 
-    def convert(job: "Job") -> int:
-        outcome = run_job(job)
-        say_outcome(outcome, is_single=True, is_verbose=job.wants_account, only_checks=False)
+    def convert(arguments: "argparse.Namespace", request: "Request") -> int:
+        # Nothing is wrong with a file of another machine.
+        source = named_source(path)._replace(is_listed=True)
+        job = conversion_job(request._replace(wants_account=arguments.verbose))
+        outcome = run_job(job._replace(source=source, keeps_rights=arguments.keep_rights))
+        say_outcome(outcome, is_single=True, is_verbose=arguments.verbose, only_checks=False)
         return exit_status(outcome)
 
     said = io.StringIO()
@@ -93,10 +99,8 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
             if options is None:
                 return EXIT_SUCCESS
             has_log = bool(os.environ.get("CFI2SFRAME_LOG"))
-            job = _job_of(path, [*["--verbose"] * has_log, *options])
-            # Nothing is wrong with a file of another machine.
-            source = named_source(path)._replace(is_listed=True)
-            status = status_of(lambda: convert(job._replace(source=source)))
+            asked = _asked(path, [*["--verbose"] * has_log, *options])
+            status = status_of(lambda: convert(*asked))
         except (Cfi2SFrameError, OSError) as error:
             status = EXIT_UNUSABLE
             said.write(message(role, "error", reason_of(error), path))
@@ -107,12 +111,12 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
     return status
 
 
-def _job_of(path: str, options: Sequence[str]) -> "Job":
-    """Return what convert does with a file; -v asks for an account.
+def _asked(path: str, options: Sequence[str]) -> "tuple[argparse.Namespace, Request]":
+    """Return the options for `convert` with the user's flags, and what they ask of a file.
 
     Raises `RequestError` where the user's flags ask for more than a section.
     """
-    from cfi2sframe.cli.convert import job_of
+    from cfi2sframe.cli.convert import request_of
     from cfi2sframe.cli.parsers import verb_parser
     from cfi2sframe.cli.verbs import parse
 
@@ -122,7 +126,7 @@ def _job_of(path: str, options: Sequence[str]) -> "Job":
         words = [*shlex.split(flags), *options, "--in-place", path]
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
             arguments = parse(verb_parser("convert"), words)
-            job = job_of(arguments)
+            request = request_of(arguments)
     except (ValueError, Cfi2SFrameError, OSError) as error:
         raise RequestError(f"{FLAGS}: {error}") from None
     except SystemExit:
@@ -131,14 +135,14 @@ def _job_of(path: str, options: Sequence[str]) -> "Job":
         raise RequestError(f"{FLAGS}: not valid convert options: {why or flags}") from None
     if arguments.inputs != [path] or arguments.files_from or arguments.report or arguments.check:
         raise RequestError(f"{FLAGS}: {flags}: only options that determine the section are possible")
-    return job._replace(wants_account=arguments.verbose)
+    return arguments, request
 
 
 def fault_of_flags() -> str:
     """Return what is wrong with the user's flags; nothing if they are options of convert, or there are none."""
     try:
         if os.environ.get(FLAGS):
-            _job_of("", ())
+            _asked("", ())
     except RequestError as error:
         return error.reason
     return ""
