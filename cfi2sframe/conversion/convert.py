@@ -47,8 +47,8 @@ class Conversion(NamedTuple):
     """The CFI read. Functions derived from instructions are its last entries, and no count of FDEs includes them."""
     pieces: tuple[Piece, ...]
     """Ascending, without overlap: what FDEs, derived functions and stubs own."""
-    without_code: dict[FdeIndex, Fate]
-    """The reason why an FDE owns nothing."""
+    fates: tuple[Fate, ...]
+    """The fate of each of `cfi.entries`, which reports and conditions go by."""
     padding: tuple[Span, ...]
     """It follows FDEs, whose functions reach over it."""
     stubs_left_out: tuple[StubSkip, ...]
@@ -69,11 +69,6 @@ class Conversion(NamedTuple):
             if count
         ]
         return f"<Conversion of {self.image.name}: version {self.target.version}, {', '.join([made, *left])}>"
-
-    @property
-    def fates(self) -> list[Fate]:
-        """The fate of each of `cfi.entries`, which reports and conditions go by."""
-        return fates_of(self.cfi.entries, self.pieces, self.without_code)
 
     @property
     def skips(self) -> tuple[tuple[CfiEntry, Why], ...]:
@@ -149,8 +144,9 @@ def convert_image(
         # In a raw section all text sections start at 0.
         placed = section._replace(starts=tuple([image.place(start).offset for start in section.starts]))
     data = write_section(placed, image.arch, rows, section_vaddr) if functions.starts else b""
-    owned = (code_map.without_code, code_map.padding, code_map.stubs.left_out)
-    return Conversion(image, target, cfi, pieces, *owned, section, rows, section_vaddr, data)
+    fates = fates_of(cfi.entries, pieces, code_map.without_code)
+    owned = (pieces, fates, code_map.padding, code_map.stubs.left_out)
+    return Conversion(image, target, cfi, *owned, section, rows, section_vaddr, data)
 
 
 def read_cfi(image: ElfImage, kind: CfiKind | None) -> Cfi:

@@ -70,7 +70,7 @@ def pieces_of(entries: CfiEntries, results: Sequence[Lowered], code_map: CodeMap
     return tuple(pieces)
 
 
-def fates_of(entries: CfiEntries, pieces: Sequence[Piece], without_code: Mapping[FdeIndex, Fate]) -> list[Fate]:
+def fates_of(entries: CfiEntries, pieces: Sequence[Piece], without_code: Mapping[FdeIndex, Fate]) -> tuple[Fate, ...]:
     """Return what became of each FDE, and of each function derived from instructions.
 
     `without_code` has those that own no address. One that lacks less than its range is described in part, by its own
@@ -91,4 +91,4 @@ def fates_of(entries: CfiEntries, pieces: Sequence[Piece], without_code: Mapping
     for derived in entries.sources.get("code", ()):
         is_described = fates[derived] in (Fate.DESCRIBED, Fate.IN_PARTS)
         fates[derived] = Fate.DERIVED if is_described else Fate.NOT_DERIVED
-    return fates
+    return tuple(fates)

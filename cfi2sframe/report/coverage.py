@@ -5,7 +5,7 @@ Every FDE and every executable byte is counted exactly once.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import nlargest
 from typing import Any, Final, NamedTuple
 
@@ -172,10 +172,9 @@ def account(conversion: Conversion, named_count: int | None = NAMED_COUNT) -> Co
         of_kind[kind] += size
     described_size = sum(of_kind[kind] for kind in DESCRIBED)
     code_size = sizes.total()
-    fates_of_fdes = conversion.fates
-    fates = Counter(fates_of_fdes)
+    fates = Counter(conversion.fates)
     dropped = {fate.value: count for fate, count in fates.items() if fate.is_dropped}
-    named, without_cfi = list(_missing(conversion, fates_of_fdes)), _missing_without_cfi(image, uncovered)
+    named, without_cfi = list(_missing(conversion)), _missing_without_cfi(image, uncovered)
     shown = [*named, *sorted(without_cfi, key=lambda each: -each.size)[:named_count]]
     readable = readable_names(each.symbol for each in shown)
     return Coverage(
@@ -192,11 +191,11 @@ def account(conversion: Conversion, named_count: int | None = NAMED_COUNT) -> Co
         without_cfi_size=of_kind["without CFI"],
         other_padding_size=sum(code.end_vaddr - code.start_vaddr for code in image.code_ranges) - code_size,
         described_count=fates[Fate.DESCRIBED],
-        flexible_count=_flexible_count(conversion, fates_of_fdes),
+        flexible_count=_flexible_count(conversion),
         damaged_count=len(conversion.cfi.damaged),
         stub_fde_count=fates[Fate.STUBS],
         dropped_count=sum(dropped.values()),
-        sources=_sources(conversion, fates_of_fdes),
+        sources=_sources(conversion),
         missing_sums=_sums([*named, *without_cfi], sizes),
         missing=tuple(each._replace(function=readable.get(each.symbol, each.symbol)) for each in shown),
         dropped=dict(sorted(dropped.items())),
@@ -220,24 +219,24 @@ def figures(conversion: Conversion, fates: Counter[Fate]) -> dict[str, int]:
     }
 
 
-def _flexible_count(conversion: Conversion, fates: Sequence[Fate]) -> int:
+def _flexible_count(conversion: Conversion) -> int:
     bodies = ((each.origin, each.said) for each in conversion.pieces)
     flexible = {fde for fde, rows in bodies if isinstance(rows, FunctionBody) and rows.is_flexible}
-    return sum(fde is not None and fates[fde] is Fate.DESCRIBED for fde in flexible)
+    return sum(fde is not None and conversion.fates[fde] is Fate.DESCRIBED for fde in flexible)
 
 
-def _sources(conversion: Conversion, fates: Sequence[Fate]) -> dict[str, int]:
+def _sources(conversion: Conversion) -> dict[str, int]:
     """Return `Coverage.sources`."""
     sources = dict[str, int]()
     for kind, fdes in conversion.cfi.entries.sources.items():
-        counts = Counter(fates[fdes.start : fdes.stop])
+        counts = Counter(conversion.fates[fdes.start : fdes.stop])
         sources[SOURCE_NAMES[kind]] = counts[Fate.DESCRIBED] + counts[Fate.IN_PARTS] + counts[Fate.DERIVED]
     return sources
 
 
-def _missing(conversion: Conversion, fates: Sequence[Fate]) -> Iterator[Missing]:
+def _missing(conversion: Conversion) -> Iterator[Missing]:
     """Yield functions that are left out, holes of those described in part, stubs, and damaged FDEs."""
-    image, entries = conversion.image, conversion.cfi.entries
+    image, entries, fates = conversion.image, conversion.cfi.entries, conversion.fates
     holes: dict[FdeIndex, list[tuple[int, int, Why]]] = {}
     for start, end, origin, why in conversion.pieces:
         if origin is not None and isinstance(why, Why) and fates[origin].has_code:
