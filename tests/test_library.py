@@ -258,8 +258,9 @@ def test_a_file_in_place(installed: Path) -> None:
 def test_a_fifo_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "fifo"
     os.mkfifo(path)
-    with pytest.raises(OSError, match=r"^a FIFO: redirect standard input from it \(-\)$"):
+    with pytest.raises(OSError, match="a FIFO: redirect standard input from it") as caught:
         cfi2sframe.convert_file(path, in_place=True)
+    assert caught.value.filename == str(path)
 
 
 @pytest.mark.parametrize("in_place", [False, True])

@@ -18,7 +18,7 @@ from cfi2sframe.elf.cfi import CfiKind
 from cfi2sframe.elf.debug_file import with_debug_file
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import stored_size
-from cfi2sframe.errors import ElfError, ErrorKind, InputError, RequestError, UnfitError, with_file_name
+from cfi2sframe.errors import ElfError, ErrorKind, RequestError, UnfitError, with_file_name
 from cfi2sframe.existing import Presence, existing_section
 from cfi2sframe.files.find import open_source
 from cfi2sframe.files.source import STANDARD_INPUT, named_source
@@ -59,8 +59,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.file == STANDARD_INPUT and not arguments.addresses:
         raise RequestError("standard input cannot have both FILE and addresses")
     source = named_source(arguments.file)
-    if source.fault:
-        raise InputError(source.fault, file=source.name)
     printing, debug_file = printing_of(arguments, [source]), debug_file_of(arguments)
     statuses, found, failures = [EXIT_SUCCESS], [], []
     with with_file_name(source.name), open_source(source) as data, printing.open() as out:

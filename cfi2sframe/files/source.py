@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A file of a run, in a module of its own: who converts a single file loads no walk over directories."""
 
+import errno
 import os
 import stat
 from typing import Final, NamedTuple
@@ -39,7 +40,7 @@ class Source(NamedTuple):
     def raise_fault(self) -> None:
         """Raise `OSError` if the file is known to be unreadable."""
         if self.fault:
-            raise OSError(self.fault)
+            raise OSError(errno.EINVAL, self.fault, self.name)
 
 
 def named_source(path: str) -> Source:

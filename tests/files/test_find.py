@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from cfi2sframe.cli import lookup
+from cfi2sframe.cli.parsers import verb_parser
 from cfi2sframe.cli.results import Result, read_source
+from cfi2sframe.cli.verbs import parse
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ErrorKind, RequestError
 from cfi2sframe.files import find
@@ -95,6 +98,9 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
         ("remove", "--check", fifo),
     ):
         assert run(*words).failed(3, fifo)
+    # As for the other verbs, it is the system's error.
+    with pytest.raises(OSError, match="a FIFO"):
+        lookup.run(parse(verb_parser("lookup"), [str(fifo), "0"]))
 
 
 @pytest.mark.parametrize(
