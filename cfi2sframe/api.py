@@ -169,9 +169,10 @@ def verify_made(conversion: Conversion, section: Section, reader: str | None = N
         return verify_section(conversion.image, conversion.cfi.entries, section, asked_of(conversion, reader))
 
 
-def asked_of(conversion: Conversion, reader: str | None = None) -> Asked:
-    """Return what the section of a conversion has to be."""
-    return Asked(conversion.target.version, conversion.target.errata, reader, in_parts=True, over_padding=True)
+def asked_of(conversion: Conversion, reader: str | None = None, version: int | None = None) -> Asked:
+    """Return what the section of a conversion has to be; `version` is the one that the user has named."""
+    target = conversion.target
+    return Asked(version or target.version, target.errata, reader, in_parts=True, over_padding=True)
 
 
 def _verify(image: ElfImage, section: Section, source: CfiKind | None, asked: Asked) -> Verification:

@@ -184,11 +184,13 @@ def check(emitted: Emitted, rewritten: File) -> None:
 
     Raises `EmbedError` or `VerificationError` when that is not so, `InputError` when the file cannot be read.
     """
-    check_asked(emitted, load(rewritten), None)
+    from cfi2sframe.api import asked_of
+
+    check_asked(emitted, load(rewritten), asked_of(emitted.conversion))
 
 
-def check_asked(emitted: Emitted, rewritten: ElfImage, asked: "Asked | None") -> None:
-    """Do the same for a section that was asked to be something else than its conversion says."""
+def check_asked(emitted: Emitted, rewritten: ElfImage, asked: "Asked") -> None:
+    """Do the same for what was asked for, which may be something else than the conversion says."""
     from cfi2sframe.api import decode_existing
 
     with with_file_name(rewritten.name):
@@ -196,11 +198,8 @@ def check_asked(emitted: Emitted, rewritten: ElfImage, asked: "Asked | None") ->
         check_section(emitted.conversion, decode_existing(rewritten), asked, rewritten)
 
 
-def check_section(
-    conversion: Conversion, section: Section, asked: "Asked | None" = None, rewritten: ElfImage | None = None
-) -> None:
+def check_section(conversion: Conversion, section: Section, asked: "Asked", rewritten: ElfImage | None = None) -> None:
     """Check a section that was made for a file, or in a `rewritten` one: raises `VerificationError`."""
-    from cfi2sframe.api import asked_of
     from cfi2sframe.verification.verify import verify_section
 
     image, entries = rewritten or conversion.image, conversion.cfi.entries
@@ -209,7 +208,7 @@ def check_section(
     for start, end in ends:
         if [end] != list(image.code_ends_of([start])):
             raise VerificationError(f"the FDE at 0x{start:x} reaches past the code, and the section moves its end")
-    verification = verify_section(image, entries, section, asked or asked_of(conversion))
+    verification = verify_section(image, entries, section, asked)
     wrong = (*verification.differences, *verification.notes)
     if wrong:
         first = wrong[0]

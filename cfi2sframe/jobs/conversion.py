@@ -59,8 +59,8 @@ def convert_anew(request: Request, image: ElfImage, source: Source, note: Note) 
     refusal = refusal_of(conversion, coverage, is_strict=request.is_strict, fail_under=request.fail_under)
     if refusal is not None:
         raise refusal
-    # What the user has named, so that a conversion for another version is noticed.
-    asked = asked_of(conversion, request.reader)._replace(version=request.options.version)
+    # So that a conversion for another version than the user's is noticed.
+    asked = asked_of(conversion, request.reader, request.options.version)
     if not conversion.data:
         return _nothing(request, conversion, known, asked)
     if request.is_raw:
