@@ -4,6 +4,7 @@
 A file that would not change stays as it is.
 """
 
+from collections import Counter
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe import emit
 from cfi2sframe.api import asked_of, convert_for
 from cfi2sframe.conversion.convert import Conversion
+from cfi2sframe.conversion.fates import Fate
 from cfi2sframe.conversion.sources import find_cfi
 from cfi2sframe.elf.cfi import CfiKind
 from cfi2sframe.elf.image import ElfImage
@@ -72,7 +74,7 @@ def convert_anew(request: Request, image: ElfImage, source: Source, note: Note) 
         warnings = (*known.warnings, *_appended_to(image))
         return Product(known._replace(status="unchanged", reason=decision.reason, warnings=warnings))
     # The next run, which may want a check, would believe the stamp of a file that nobody has checked.
-    stamp = _stamp_for(known, conversion, coverage).pack() if request.verifies else b""
+    stamp = _stamp_for(known, coverage).pack() if request.verifies else b""
     emitted = emit.emit(conversion, request.section_type, stamp, replaces=request.replaces)
     placement, warnings = f"{emitted.where}: {emitted.placement}", (*known.warnings, *emitted.warnings)
     if decision.reason:
@@ -115,12 +117,13 @@ def _known_of(request: Request, conversion: Conversion, coverage: "Coverage | No
         if request.debug_file is not None:
             summary += f"; debug file: {coverage.debug_file or 'none found'}"
         account = json.dumps({"schema": SCHEMA_VERSION, **coverage_data(coverage)})
+    fates = Counter(conversion.fates)
     return Outcome(
         warnings=warnings_of(coverage),
         section_size=len(conversion.data),
-        described_count=conversion.described_count,
-        left_out_count=0 if conversion.is_whole else len(conversion.skips) + len(conversion.cfi.damaged),
-        in_part_count=0 if conversion.is_whole else len(conversion.in_parts),
+        described_count=fates[Fate.DESCRIBED],
+        left_out_count=fates[Fate.LEFT_OUT] + len(conversion.cfi.damaged),
+        in_part_count=fates[Fate.IN_PARTS],
         summary=summary,
         account=account,
     )
@@ -195,14 +198,12 @@ def _appended_to(image: ElfImage) -> tuple[str, ...]:
     """Return a warning where something was appended to an up-to-date file, which makes it one that nobody rewrites."""
     try:
         emit.check_placeable(image)
-    except PayloadError as error:
-        return (error.reason,)
-    except EmbedError:
-        pass
+    except EmbedError as error:
+        return (error.reason,) if isinstance(error, PayloadError) else ()
     return ()
 
 
-def _stamp_for(known: Outcome, conversion: Conversion, coverage: "Coverage | None") -> Stamp:
+def _stamp_for(known: Outcome, coverage: "Coverage | None") -> Stamp:
     """Return the stamp for a file that is to be written.
 
     Names are as the file has them, since not every machine has a demangler. An account that only a report or a
@@ -211,12 +212,5 @@ def _stamp_for(known: Outcome, conversion: Conversion, coverage: "Coverage | Non
     plain = coverage
     if coverage is not None:
         plain = coverage._replace(missing=tuple([each._replace(function=each.symbol) for each in coverage.missing]))
-    return Stamp(
-        known.section_size,
-        known.described_count,
-        known.left_out_count,
-        known.in_part_count,
-        conversion.is_whole,
-        None if coverage is None or conversion.is_whole else coverage.code_percent,
-        warnings_of(plain),
-    )
+    counts = known.described_count, known.left_out_count, known.in_part_count
+    return Stamp(known.section_size, *counts, warnings_of(plain))

@@ -37,14 +37,7 @@ def up_to_date(request: Request, image: ElfImage, source: Source) -> Outcome | N
     stamp = stamp_of(image.data, key_of(request, image)) if image.has_sframe else None
     if stamp is None:
         return None
-    return Outcome(
-        status="unchanged",
-        warnings=_readable(stamp.warnings),
-        section_size=stamp.section_size,
-        described_count=stamp.function_count,
-        left_out_count=stamp.left_out_count,
-        in_part_count=stamp.in_parts_count,
-    )
+    return Outcome(status="unchanged", **stamp._replace(warnings=_readable(stamp.warnings))._asdict())
 
 
 def _readable(warnings: tuple[str, ...]) -> tuple[str, ...]:

@@ -12,31 +12,23 @@ from typing import Final, NamedTuple
 from cfi2sframe.elf.contents import FileData, LazyBytes, overwrite, part_of, spliced
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, parse_file_header
 
-_MAGIC: Final = b"c2sstmp1"
+_MAGIC: Final = b"c2sstmp2"
 _DIGEST_SIZE: Final = 32
-#: After the text: section size, counts of functions (described, left out, in part), whether nothing is missing, percent
-#: of the code (a negative one is unknown), the digest, the size of all of this, the magic number.
-_FIXED: Final = struct.Struct(f"<QQQQ?7xd{_DIGEST_SIZE}sQ8s")
+#: After the text: the numbers of a `Stamp`, the digest, the size of all of this, the magic number.
+_FIXED: Final = struct.Struct(f"<QQQQ{_DIGEST_SIZE}sQ8s")
 #: From the end of the stamp to the start and the end of the digest.
 _DIGEST_START, _DIGEST_END = _DIGEST_SIZE + 16, 16
-_UNKNOWN: Final = -1.0
 #: Eleven sentences have less.
 _MAX_SIZE: Final = 1 << 16
 
 
 class Stamp(NamedTuple):
-    """The outcome of a conversion: `section_size` in bytes, numbers of functions, and the warnings.
-
-    `is_whole`: nothing is left out or unread. `code_percent` is the share of the code's bytes that is described, None
-    where nobody has counted.
-    """
+    """The outcome of a conversion: `section_size` in bytes, numbers of functions, and the warnings."""
 
     section_size: int
-    function_count: int
+    described_count: int
     left_out_count: int
-    in_parts_count: int
-    is_whole: bool
-    code_percent: float | None
+    in_part_count: int
     warnings: tuple[str, ...]
 
     def pack(self) -> bytes:
@@ -44,8 +36,7 @@ class Stamp(NamedTuple):
         text = "\0".join(self.warnings).encode("utf-8", "surrogateescape")
         text = text.rjust(-(-len(text) // 8) * 8, b"\0")
         size = len(text) + _FIXED.size
-        percent = _UNKNOWN if self.code_percent is None else self.code_percent
-        fixed = _FIXED.pack(*self[:5], percent, bytes(_DIGEST_SIZE), size, _MAGIC)
+        fixed = _FIXED.pack(*self[:-1], bytes(_DIGEST_SIZE), size, _MAGIC)
         return text + fixed if size <= _MAX_SIZE else b""
 
 
@@ -65,14 +56,12 @@ def stamp_of(data: FileData, request: bytes) -> Stamp | None:
     end = _end_of(data)
     if end is None:
         return None
-    section_size, whole, left_out, in_parts, is_whole, percent, digest, size, _ = _FIXED.unpack(
-        data[end - _FIXED.size : end]
-    )
+    section_size, described, left_out, in_part, digest, size, _ = _FIXED.unpack(data[end - _FIXED.size : end])
     if not _FIXED.size <= size <= min(end, _MAX_SIZE) or digest != _digest(data, end, request):
         return None
     text = bytes(data[end - size : end - _FIXED.size]).decode("utf-8", "surrogateescape")
     warnings = tuple(text.lstrip("\0").split("\0")) if text else ()
-    return Stamp(section_size, whole, left_out, in_parts, is_whole, None if percent < 0 else percent, warnings)
+    return Stamp(section_size, described, left_out, in_part, warnings)
 
 
 def _end_of(data: FileData) -> int | None:

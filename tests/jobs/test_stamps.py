@@ -156,7 +156,7 @@ def test_another_revision_is_compared(tmp_path: Path, monkeypatch: pytest.Monkey
 def forged(data: bytes) -> bytes:
     """Return an object with a stamp that says that its section is complete."""
     (end,) = struct.unpack_from("<Q", data, 40)
-    stamp = Stamp(1, 1, 0, 0, is_whole=True, code_percent=100.0, warnings=()).pack()
+    stamp = Stamp(1, 1, 0, 0, warnings=()).pack()
     start = data[:40] + struct.pack("<Q", end + len(stamp)) + data[48:end]
     return bytes(sealed(Joined([start, stamp, data[end:]]), key_of(Request(), load(data))))
 
@@ -182,8 +182,8 @@ def test_what_nobody_has_checked_has_no_stamp(tmp_path: Path) -> None:
     for each, asked in ((path, Request(verifies=False)), (checked, Request())):
         each.write_bytes(OBJECT)
         assert convert_one(each, asked).status == "converted"
-    assert (up_to_date(Request(), load(path), NAMED), b"c2sstmp1" in path.read_bytes()) == (None, False)
-    assert b"c2sstmp1" in checked.read_bytes()
+    assert (up_to_date(Request(), load(path), NAMED), b"c2sstmp2" in path.read_bytes()) == (None, False)
+    assert b"c2sstmp2" in checked.read_bytes()
 
 
 def test_debug_file_is_part_of_the_request() -> None:
@@ -258,7 +258,7 @@ def test_damaged_stamps_are_no_error(tmp_path: Path) -> None:
     path.write_bytes(OBJECT)
     convert_one(path)
     data = path.read_bytes()
-    end = data.index(b"c2sstmp1")
+    end = data.index(b"c2sstmp2")
     for size in (0, 1, 8, end, end + 1, 1 << 40, (1 << 64) - 1):
         changed = data[: end - 8] + size.to_bytes(8, "little") + data[end:]
         assert stamp_of(changed, key_of(Request(), load(path))) is None
