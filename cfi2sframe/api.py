@@ -111,15 +111,6 @@ def decode_existing(image: File) -> DecodedSection:
         return existing_section(image).or_raise()
 
 
-def decode_made(image: ElfImage, options: Options = Options()) -> DecodedSection:
-    """Decode the section that `convert_for` makes, so that it can be verified or judged. Raises what that raises.
-
-    An object's functions start at addresses of the image's layout.
-    """
-    with with_file_name(image.name):
-        return decode_conversion(convert_for(image, options, None))
-
-
 def decode_conversion(conversion: Conversion) -> DecodedSection:
     """Decode the section of a conversion, so that it can be verified or judged. Raises `InputError` without one."""
     if not conversion.data:

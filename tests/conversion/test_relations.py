@@ -8,11 +8,12 @@ from typing import Final
 import pytest
 
 from cfi2sframe import load
-from cfi2sframe.api import decode_existing, decode_made
+from cfi2sframe.api import decode_existing
 from cfi2sframe.constants.elf import STT_FUNC
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.sframe.model import FrameState
 from tests.support import cli
+from tests.support.conversion.variants import decode_made
 from tests.support.needs import need, run
 from tests.support.placing.project import Unit, units
 from tests.support.placing.rewriting import tool

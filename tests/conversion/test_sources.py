@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cfi2sframe import account, load
 from cfi2sframe.abi import AMD64, Arch
-from cfi2sframe.api import convert, decode_made, verify
+from cfi2sframe.api import convert, verify
 from cfi2sframe.constants.elf import EM_X86_64
 from cfi2sframe.conversion.convert import convert_image
 from cfi2sframe.conversion.fates import Fate
@@ -26,6 +26,7 @@ from cfi2sframe.report.coverage_report import coverage_report
 from cfi2sframe.sframe.read import read_section
 from cfi2sframe.why import Reason
 from tests.support.conversion.sums import check_sums, convert_checked
+from tests.support.conversion.variants import decode_made
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import CODE, TEXT_VADDR, Code, cie_of, linked_file
 from tests.support.needs import need

@@ -10,7 +10,7 @@ import pytest
 
 from cfi2sframe import account, load
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
-from cfi2sframe.api import convert, decode_made, verify
+from cfi2sframe.api import convert, verify
 from cfi2sframe.constants.elf import STT_FUNC
 from cfi2sframe.conversion.convert import convert_image
 from cfi2sframe.conversion.options import Options
@@ -32,6 +32,7 @@ from cfi2sframe.report.coverage import coverage_data
 from cfi2sframe.report.coverage_report import coverage_report
 from cfi2sframe.why import Reason
 from tests.support.conversion.sums import check_sums, convert_checked
+from tests.support.conversion.variants import decode_made
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.dwarf.rules import at_cfa, is_expression, register_offset
 from tests.support.elf.samples import CODE, TEXT_VADDR, Code, cie_of, linked_file

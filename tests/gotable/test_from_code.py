@@ -10,12 +10,13 @@ import pytest
 from cfi2sframe import account, load
 from cfi2sframe.abi import AARCH64_LE, AMD64, Arch
 from cfi2sframe.abi.rule import Rule
-from cfi2sframe.api import convert, decode_made, verify
+from cfi2sframe.api import convert, verify
 from cfi2sframe.conversion.options import Options
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import emit
 from cfi2sframe.why import Reason
 from tests.support.conversion.sums import convert_checked
+from tests.support.conversion.variants import decode_made
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, cie_of
 from tests.support.gotable.go_programs import go_build

@@ -8,12 +8,13 @@ import pytest
 
 from cfi2sframe import convert, load
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
-from cfi2sframe.api import decode_made, judge
+from cfi2sframe.api import judge
 from cfi2sframe.conversion.options import Level, Options
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import reader_warnings
 from cfi2sframe.errors import Cfi2SFrameError
 from tests.fuzz import seeds
+from tests.support.conversion.variants import decode_made
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import TEXT_VADDR, Code, cie_of, linked_file
 

@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sections that lack what ours have beyond the CFI, as those of other producers: padding, and stubs' own rows."""
+"""Sections as this package makes them, and without what other producers do not have: padding, and stubs' own rows."""
 
 from unittest.mock import patch
 
 from cfi2sframe import convert
-from cfi2sframe.conversion.convert import Conversion
+from cfi2sframe.api import decode_conversion
+from cfi2sframe.conversion.convert import Conversion, convert_image
 from cfi2sframe.conversion.options import Options
 from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.sframe.read import DecodedSection
 from cfi2sframe.sframe.write import write_section
 from cfi2sframe.stubs import StubScan
 from cfi2sframe.stubs import scan as scan_stubs
+
+
+def decode_made(image: ElfImage, options: Options = Options()) -> DecodedSection:
+    """Convert a file, and decode the section; an object's functions start at addresses of the image's layout."""
+    return decode_conversion(convert_image(image, options))
 
 
 def convert_unpadded(image: ElfImage, options: Options) -> Conversion:
