@@ -23,11 +23,10 @@ from cfi2sframe.errors import (
     IncompleteError,
     InputError,
     PayloadError,
-    SectionError,
 )
-from cfi2sframe.existing import Existing, Presence, existing_section
+from cfi2sframe.existing import Existing, Presence
 from cfi2sframe.files.source import Source
-from cfi2sframe.jobs.decision import Action, check_replaceable, decide, options_for
+from cfi2sframe.jobs.decision import decide, options_for, replaceable_section
 from cfi2sframe.jobs.records import Note, Outcome, Product, Request
 from cfi2sframe.jobs.stamps import key_of
 from cfi2sframe.placing.stamp import Stamp, sealed
@@ -68,9 +67,7 @@ def convert_anew(request: Request, image: ElfImage, source: Source, note: Note) 
     if request.is_raw:
         return _raw(conversion, known)
     decision = decide(conversion, existing, request)
-    if decision.action is Action.REFUSE:
-        raise SectionError(decision.reason)
-    if decision.action is Action.KEEP:
+    if not decision.is_written:
         warnings = (*known.warnings, *_appended_to(image))
         return Product(known._replace(status="unchanged", reason=decision.reason, warnings=warnings))
     # The next run, which may want a check, would believe the stamp of a file that nobody has checked.
@@ -91,8 +88,7 @@ def convert_anew(request: Request, image: ElfImage, source: Source, note: Note) 
 
 def _replaceable(image: ElfImage, source: CfiKind | None) -> Existing:
     """Return the section that a file has. Raises where neither that nor any other could be in the new file."""
-    existing = existing_section(image)
-    check_replaceable(image, existing)
+    existing = replaceable_section(image)
     if existing.presence is not Presence.READABLE:
         # A file that is up to date is not rewritten.
         try:

@@ -6,7 +6,6 @@ from enum import Enum
 from typing import Literal, NamedTuple
 
 from cfi2sframe.constants.elf import SHT_GNU_SFRAME
-from cfi2sframe.constants.sframe import SFRAME_VERSION_3
 from cfi2sframe.conversion.options import Options
 from cfi2sframe.elf.contents import FileData
 from cfi2sframe.elf.image import ElfImage
@@ -57,11 +56,6 @@ class Request(NamedTuple):
     def section_type(self) -> int:
         """The sh_type that the reader expects."""
         return SHT_GNU_SFRAME if self.reader is None else READERS[self.reader].section_type
-
-    @property
-    def names_version(self) -> bool:
-        """True if the user has asked for a version, errata or reader, and not for what describes most."""
-        return self.reader is not None or self.options.version != SFRAME_VERSION_3 or self.options.errata is not None
 
 
 class Outcome(NamedTuple):

@@ -14,8 +14,6 @@ from cfi2sframe.constants.elf import SHF_ALLOC, SHT_GNU_SFRAME
 from cfi2sframe.conversion.options import Options
 from cfi2sframe.errors import InputError, SFrameError, UnfitError
 from cfi2sframe.existing import Presence, existing_section
-from cfi2sframe.jobs import decision
-from cfi2sframe.jobs.decision import Action
 from cfi2sframe.jobs.records import Request
 from cfi2sframe.placing.undo import record_span
 from cfi2sframe.trace.store import FileStore
@@ -135,18 +133,6 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_table_has_all_kinds() -> None:
     assert list(rows_of_the_table()) == list(KINDS)
-
-
-def test_the_table_of_the_program_is_that_of_the_page() -> None:
-    """In its order, and with the same outcomes but for what a user asks to be replaced or lost."""
-    table, cases = rows_of_the_table(), dict[str, Action]()
-    for case in decision.CASES:
-        if case.section in table:
-            cases[case.section] = case.action
-    assert list(cases) == [row for row in table if row in cases]
-    outcomes = {Action.WRITE: "written", Action.KEEP: "unchanged", Action.REFUSE: "error"}
-    assert {row: outcomes[action] for row, action in cases.items()} == {row: table[row][0] for row in cases}
-    assert [case.section for case in decision.CASES if case.section not in table] == ["any, with --replace"]
 
 
 def converting(data: bytes, *, in_folder: bool = False, replaces: bool = False) -> str:
