@@ -17,14 +17,17 @@ from tests.support.placing.embedded import LARGE, SMALL, embedded, linked_progra
 
 
 def test_the_original_comes_back(tmp_path: Path) -> None:
-    """To a file, to standard output and in place; `--check` tells beforehand, and a second time nothing is to do."""
+    """To a file, whatever its name, to standard output and in place; a second time nothing is to do."""
     file = tmp_path / "in.o"
     file.write_bytes(OBJECT)
     assert run("--in-place", file) == (0, b"", ())
     assert file.read_bytes() != OBJECT
     assert run("remove", "--check", file).status == 1
-    assert run("remove", file, "-o", tmp_path / "out") == (0, b"", ())
-    assert (tmp_path / "out").read_bytes() == run("remove", file, "-o", "-").out == OBJECT
+    file.chmod(0o750)
+    out = tmp_path / "out.sframe"
+    assert run("remove", file, "-o", out) == (0, b"", ())
+    assert out.stat().st_mode & 0o777 == 0o750
+    assert out.read_bytes() == run("remove", file, "-o", "-").out == OBJECT
     for _ in range(2):
         assert run("remove", "--in-place", file) == (0, b"", ())
         assert file.read_bytes() == OBJECT
