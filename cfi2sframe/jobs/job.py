@@ -56,8 +56,8 @@ class Job(NamedTuple):
     `make` gets the image, the source, and whom to tell what is known if it fails. `source` is rewritten in place or,
     with an `output`, read: a path, or `-` for standard output. In place, the first of its targets is read, and each is
     a name of the new file afterwards. A job without a source is for each of many files. `debug_file` is where to look
-    for the separate debug file; None: none is read. `takes_objects`: relocatable objects
-    in directories are not skipped. `keeps_rights`: refuse a file whose owner, set-ID bits or attributes cannot be kept.
+    for the separate debug file; None: none is read. `takes_objects`: relocatable objects in directories are not
+    skipped. `keeps_rights`: refuse a file whose owner, set-ID bits or attributes cannot be kept.
     """
 
     make: Callable[[ElfImage, Source, Note], Product]
@@ -75,7 +75,7 @@ def run_job(job: Job) -> Outcome:
     """
     known: list[Outcome] = []
     try:
-        return do(job, known.append, limited)
+        return run_attempts(job, known.append, limited)
     except BrokenPipeError:
         raise
     except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
@@ -84,15 +84,15 @@ def run_job(job: Job) -> Outcome:
         return _failed(job, error, known[-1])
 
 
-def do(job: Job, note: Note, limits: Callable[[int], AbstractContextManager[object]]) -> Outcome:
-    """Do a job within `limits`, again if another run converts the same file. Raises what ends it."""
+def run_attempts(job: Job, note: Note, limits: Callable[[int], AbstractContextManager[object]]) -> Outcome:
+    """Do a job within `limits`, again if another run has changed the file meanwhile. Raises what ends it."""
     for _ in range(_RETRY_COUNT if job.output is None else 0):
         with suppress(ChangedError):
-            return _done(job, note, limits)
-    return _done(job, note, limits)
+            return _attempt(job, note, limits)
+    return _attempt(job, note, limits)
 
 
-def _done(job: Job, note: Note, limits: Callable[[int], AbstractContextManager[object]]) -> Outcome:
+def _attempt(job: Job, note: Note, limits: Callable[[int], AbstractContextManager[object]]) -> Outcome:
     """Open the file of a job, make what is asked for, and write it."""
     # An attempt before this one has told of other bytes.
     note(Outcome())

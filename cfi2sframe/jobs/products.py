@@ -14,7 +14,7 @@ from cfi2sframe.elf.cfi import CfiKind
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import RequestError, checked_path, with_file_name
 from cfi2sframe.files.source import STANDARD_INPUT, Source, named_source
-from cfi2sframe.jobs.job import Job, do
+from cfi2sframe.jobs.job import Job, run_attempts
 from cfi2sframe.jobs.records import Note, Outcome, Product, Request
 from cfi2sframe.jobs.stamps import up_to_date
 from cfi2sframe.verification import READERS
@@ -96,7 +96,7 @@ def convert_file(
     job = job._replace(source=named_source(name), output=None if output is None else _named(output))
     with with_file_name(name):
         # Limits belong to the caller.
-        return do(job, lambda _: None, nullcontext)
+        return run_attempts(job, lambda _: None, nullcontext)
 
 
 def _named(path: str | os.PathLike[str]) -> str:
