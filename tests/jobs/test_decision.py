@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cfi2sframe import convert, load, verify
-from cfi2sframe.constants.elf import SHF_ALLOC, SHT_GNU_SFRAME
+from cfi2sframe.constants.elf import PT_GNU_SFRAME, SHF_ALLOC, SHT_GNU_SFRAME
 from cfi2sframe.conversion.options import Options
 from cfi2sframe.errors import InputError, SFrameError, UnfitError
 from cfi2sframe.existing import Presence, existing_section
@@ -66,6 +66,15 @@ def with_more_rows(data: bytes) -> bytes:
     return without_record(emitted(convert(load(data), source="code")))
 
 
+def without_segment(data: bytes) -> bytes:
+    """Take away the program header by which readers find the section: nobody loses its rows."""
+    changed, kind = bytearray(data), struct.pack("<I", PT_GNU_SFRAME)
+    start, count = load(data).header.program_headers_offset, load(data).header.program_header_count
+    (place,) = (at for at in range(start, start + 56 * count, 56) if changed[at : at + 4] == kind)
+    changed[place : place + 4] = bytes(4)
+    return bytes(changed)
+
+
 def damaged(data: bytes) -> bytes:
     image = load(converted(data))
     (section,) = (section for section in image.sections if section.is_sframe)
@@ -99,6 +108,7 @@ KINDS: dict[str, tuple[Callable[[bytes], bytes], ...]] = {
     "another producer's, of another version or wrong; the new section has a row at every PC where the old one has": (
         lambda data: without_record(converted(data, 2)),
         lambda _: of_gas(WRONG),
+        lambda data: without_segment(with_more_rows(data)),
     ),
     "another producer's, with a row where the new one has none": (with_more_rows,),
     "damaged, or of a version that is not known": (damaged, lambda _: with_sections(b"\xe2\xde\x04\0")),
