@@ -17,8 +17,8 @@ from cfi2sframe.files.source import STANDARD_INPUT, named_source
 from cfi2sframe.process.guard import limited
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.trace import FileStore, Profile, Recording, Wanted, trace_core, trace_process
+from cfi2sframe.trace.live import resident_size
 from cfi2sframe.trace.profile import perf_text
-from cfi2sframe.trace.snapshot import resident_size
 
 #: A range without ends.
 _EVERY: Final = (None, None)

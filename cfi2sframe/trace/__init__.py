@@ -20,14 +20,16 @@ stack that cannot be followed to its end is not an error: its trace has an `Endi
 """
 
 from cfi2sframe.trace.beyond import LoadedCfa
+from cfi2sframe.trace.core import trace_core
 from cfi2sframe.trace.frames import Ending, Frame, Trace, TraceEntry, caller_of, walk
+from cfi2sframe.trace.live import trace_process
 from cfi2sframe.trace.perf_sample import Sample
 from cfi2sframe.trace.profile import Profile
 from cfi2sframe.trace.recording import Recording, WalkedSample, Wanted
 from cfi2sframe.trace.snapshot import Death, FileMapping, Memory, Snapshot
 from cfi2sframe.trace.space import AddressSpace, Module
 from cfi2sframe.trace.store import FileStore, ModuleFile
-from cfi2sframe.trace.traced import Traced, trace_core, trace_process
+from cfi2sframe.trace.traced import Traced
 
 __all__ = [
     "AddressSpace",

@@ -6,6 +6,7 @@ is loaded takes the place of the CFA, the other rules count from there, and the 
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from cfi2sframe.abi import Arch
@@ -25,7 +26,7 @@ BEYOND: Final = "its CFA is a word in memory plus a constant, which no row can h
 
 
 class LoadedCfa(NamedTuple):
-    """A row whose CFA is what `found` says plus `offset`; its other rules count from the former."""
+    """A row whose CFA is that of `found` plus `offset`; its other rules count from the CFA of `found`."""
 
     found: Found
     offset: int
@@ -46,31 +47,30 @@ def rows_beyond(conversion: Conversion) -> Iterator[Beyond]:
         ends = (*table.starts[1:], entry.size)
         for delta, end_delta, row in zip(table.starts, ends, table.states, strict=True):
             first, last = max(start, entry.start_vaddr + delta), min(end, entry.start_vaddr + end_delta)
-            state, offset = _loaded(row, arch) if first < last else (None, 0)
-            if state is not None:
-                body = FunctionBody((0,), (state,))
-                function = Function(first, last - first, body)
+            loaded = _loaded(row, arch) if first < last else None
+            if loaded is not None:
+                state, offset = loaded
+                function = Function(first, last - first, FunctionBody((0,), (state,)))
                 yield first, last, LoadedCfa(Found(function, FrameRow(0, state), version, arch), offset)
 
 
-def _loaded(row: RowState, arch: Arch) -> tuple[FrameState | None, int]:
-    """Return the rules that count from what is loaded, and the constant; None for any other row."""
+def _loaded(row: RowState, arch: Arch) -> tuple[FrameState, int] | None:
+    """Return the rules that count from the loaded word, and the constant; None for any other row."""
     if not isinstance(row.cfa, Expression) or not isinstance(row.sp, NoRule):
-        return None, 0
+        return None
     code = row.cfa.code
     for at in range(len(code) - 2, 0, -1):
-        try:
-            offset, end = read_uleb(code, at + 1)
-        except CfiError:
+        if code[at] != DW_OP_plus_uconst:
             continue
-        cfa = value_of(code[:at], arch.byte_order, starts_with_cfa=False) if code[at] == DW_OP_plus_uconst else None
-        if end == len(code) and isinstance(cfa, Rule) and cfa.deref:
-            ra, fp = (
-                rule._replace(offset=rule.offset + offset) if isinstance(rule, Rule) and rule.register is None else rule
-                for rule in (row.ra, row.fp)
-            )
-            try:
+        with suppress(CfiError, InexpressibleError):
+            offset, end = read_uleb(code, at + 1)
+            cfa = value_of(code[:at], arch.byte_order, starts_with_cfa=False)
+            if end == len(code) and isinstance(cfa, Rule) and cfa.deref:
+                ra, fp = (
+                    rule._replace(offset=rule.offset + offset)
+                    if isinstance(rule, Rule) and rule.register is None
+                    else rule
+                    for rule in (row.ra, row.fp)
+                )
                 return reduce_state(row._replace(cfa=cfa, ra=ra, fp=fp), arch)[0], offset
-            except InexpressibleError:
-                return None, 0
-    return None, 0
+    return None

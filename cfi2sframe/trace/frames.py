@@ -69,8 +69,8 @@ class Frame(NamedTuple):
     is_return_address: bool = False
 
     def __repr__(self) -> str:
-        known = {"pc": self.pc, "sp": self.sp, "fp": self.fp, "ra": self.ra}
-        return " ".join(f"{name}=0x{value:x}" for name, value in known.items() if value is not None)
+        values = zip(self._fields, self[:4], strict=False)
+        return " ".join(f"{name}=0x{value:x}" for name, value in values if value is not None)
 
     @property
     def lookup_pc(self) -> int:
@@ -152,22 +152,22 @@ def walk(
 
 
 def _step(
-    frame: Frame, found: Found | LoadedCfa | Ending, read_memory: ReadMemory, arch: Arch, pac_mask: int
+    frame: Frame, row: Found | LoadedCfa | Ending, read_memory: ReadMemory, arch: Arch, pac_mask: int
 ) -> tuple[TraceEntry, Frame | Ending]:
-    """Return the frame's entry, and its caller."""
-    if isinstance(found, Ending) or not arch.has_signal_rows:
+    """Return the frame's entry, and its caller, by its row or the reason why it has none."""
+    if isinstance(row, Ending) or not arch.has_signal_rows:
         interrupted = interrupted_frame(frame, read_memory, arch)
         if interrupted is not None:
             return TraceEntry(frame, is_trampoline=True), interrupted
-    if isinstance(found, Ending):
-        called_from = _caller_of_nothing(frame, found, read_memory, arch)
-        return TraceEntry(frame, is_null_call=called_from is not None), called_from or found
-    row, added, is_beyond_rows = (*found, True) if isinstance(found, LoadedCfa) else (found, 0, False)
-    entry = TraceEntry(frame, row, is_beyond_rows=is_beyond_rows)
-    caller = caller_of(frame, row, read_memory, pac_mask=pac_mask)
+    if isinstance(row, Ending):
+        called_from = _caller_of_nothing(frame, row, read_memory, arch)
+        return TraceEntry(frame, is_null_call=called_from is not None), called_from or row
+    where, offset = row if isinstance(row, LoadedCfa) else (row, 0)
+    entry = TraceEntry(frame, where, is_beyond_rows=isinstance(row, LoadedCfa))
+    caller = caller_of(frame, where, read_memory, pac_mask=pac_mask)
     if isinstance(caller, Ending):
         return entry, caller
-    caller = caller._replace(sp=(caller.sp + added) & ADDRESS_MASK)
+    caller = caller._replace(sp=(caller.sp + offset) & ADDRESS_MASK)
     # The row gives PC, SP and FP; an interrupted prologue may need the other registers that the kernel saved.
     interrupted = None if caller.is_return_address else interrupted_frame(frame, read_memory, arch)
     if interrupted is not None and interrupted[:3] == caller[:3]:
@@ -175,18 +175,16 @@ def _step(
     return entry._replace(cfa=(caller.sp - arch.sp_offset_from_cfa) & ADDRESS_MASK), caller
 
 
-def _caller_of_nothing(frame: Frame, found: Ending, read_memory: ReadMemory, arch: Arch) -> Frame | None:
+def _caller_of_nothing(frame: Frame, ending: Ending, read_memory: ReadMemory, arch: Arch) -> Frame | None:
     """Return the frame that has called through a null or wild pointer; None where the PC is elsewhere.
 
     A wild one leads to where nothing can be executed ("no-code"), and a call precedes the return address.
     """
     is_null = frame.pc < NULL_END
-    if frame.is_return_address or not (is_null or found.kind == "no-code"):
+    if frame.is_return_address or not (is_null or ending.kind == "no-code"):
         return None
-    cfa, ra = frame.sp + arch.entry_cfa_offset, frame.ra
-    if arch.fixed_ra_offset:
-        data = read_memory(cfa + arch.fixed_ra_offset, _WORD_SIZE)
-        ra = None if data is None else int(struct.unpack(arch.byte_order + "Q", data)[0])
+    cfa = frame.sp + arch.entry_cfa_offset
+    ra = _word_at(cfa + arch.fixed_ra_offset, read_memory, arch) if arch.fixed_ra_offset else frame.ra
     if not ra or not (is_null or _follows_call(ra, read_memory, arch)):
         return None
     return Frame(ra, cfa + arch.sp_offset_from_cfa, frame.fp, is_return_address=True)
@@ -203,7 +201,7 @@ def caller_of(
 ) -> Frame | Ending:
     """Return the caller of a frame, or why it cannot be known.
 
-    `where` is what `Section.find` has found at `frame.lookup_pc`. The caller's `pc` is the frame's RA, without the bits
+    `where` is the result of `Section.find` for `frame.lookup_pc`. The caller's `pc` is the frame's RA, without the bits
     of `pac_mask` where the row says that it is signed; its `sp` follows from the CFA. The caller of a signal frame was
     interrupted: its PC is no return address, and its SP may be on another stack.
     """
@@ -248,18 +246,24 @@ def _value(rule: Rule, cfa: int, frame: Frame, read_memory: ReadMemory, arch: Ar
     base: int | None = cfa
     if rule.register is not None:
         # AMD64's column 16 is no register but the return address itself; no row can be based on it.
-        known = {arch.sp_register: frame.sp, arch.fp_register: frame.fp, arch.ra_register: frame.ra}
-        base = {**frame.registers, **known}.get(rule.register)
+        values = {arch.sp_register: frame.sp, arch.fp_register: frame.fp, arch.ra_register: frame.ra}
+        base = {**frame.registers, **values}.get(rule.register)
     if base is None:
         name = arch.register_name(rule.register or 0)
         return Ending("unknown-register", f"{what} needs {name}, whose value in this frame is not known")
     address = (base + rule.offset) & ADDRESS_MASK
     if not rule.deref:
         return address
-    data = read_memory(address, _WORD_SIZE)
-    if data is None:
+    value = _word_at(address, read_memory, arch)
+    if value is None:
         return Ending("unreadable-memory", f"{what} is saved at 0x{address:x}, which cannot be read")
-    return int(struct.unpack(arch.byte_order + "Q", data)[0])
+    return value
+
+
+def _word_at(address: int, read_memory: ReadMemory, arch: Arch) -> int | None:
+    """Return the word at an address; None where it cannot be read."""
+    data = read_memory(address, _WORD_SIZE)
+    return None if data is None else int(struct.unpack(arch.byte_order + "Q", data)[0])
 
 
 def topmost_frame(notes: Mapping[int, bytes], arch: Arch) -> Frame | None:
@@ -277,7 +281,7 @@ def interrupted_frame(frame: Frame, read_memory: ReadMemory, arch: Arch) -> Fram
         if read_memory(frame.pc, len(code)) == code:
             address = frame.sp + distance
             if is_pointer:
-                (address,) = struct.unpack(arch.byte_order + "Q", read_memory(address, _WORD_SIZE) or bytes(_WORD_SIZE))
+                address = _word_at(address, read_memory, arch) or 0
             words = _words(read_memory(address, _WORD_SIZE * len(arch.signal_words)), arch.signal_words, arch)
             return frame_of(words, arch) if words else None
     return None

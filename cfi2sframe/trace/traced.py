@@ -2,32 +2,17 @@
 """The traces of a core file or a process, of all of its threads or one, as text and as JSON."""
 
 import json
-import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, suppress
-from functools import partial
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from cfi2sframe.elf.load import File, content_of
-from cfi2sframe.errors import ChangedError, CostError, InputError, RequestError, checked_path, reason_of, with_file_name
+from cfi2sframe.errors import ChangedError, CostError, reason_of
 from cfi2sframe.process.demangle import readable_names
 from cfi2sframe.text import counted, printable
-from cfi2sframe.trace.core import parse_core
 from cfi2sframe.trace.frames import NULL_END, Ending, Frame, Trace, TraceEntry
-from cfi2sframe.trace.snapshot import Death, FileMapping, Process, Snapshot
-from cfi2sframe.trace.space import DELETED, AddressSpace
-from cfi2sframe.trace.store import FileStore, ModuleFile
-
-# Types of entries of the auxiliary vector.
-_AT_PHDR: Final = 3
-_AT_ENTRY: Final = 9
-
-#: The most stops of a process. Each copies memory of frames that the copy before had not (alternate signal stacks,
-#: stacks of many megabytes).
-_MAX_STOPS: Final = 5
-#: The deepest root directory of a process, in folders.
-_MAX_ROOT_DEPTH: Final = 64
+from cfi2sframe.trace.snapshot import Death
+from cfi2sframe.trace.space import AddressSpace
+from cfi2sframe.trace.store import ModuleFile
 
 
 class Traced(NamedTuple):
@@ -149,117 +134,14 @@ def _death_text(death: Death) -> Iterator[str]:
     if death.command:
         yield f"command: {printable(death.command)}"
     if death.signal:
-        known = signal.Signals(death.signal).name if death.signal in set(signal.Signals) else str(death.signal)
+        name = signal.Signals(death.signal).name if death.signal in set(signal.Signals) else str(death.signal)
         code = "" if death.code is None else f", code {death.code}"
         address = "" if death.address is None else f", address 0x{death.address:x}"
-        yield f"signal: {known}{code}{address}, thread {death.thread_id}"
+        yield f"signal: {name}{code}{address}, thread {death.thread_id}"
 
 
-def trace_core(
-    core: File,
-    *,
-    executable: str | os.PathLike[str] | None = None,
-    thread: int | None = None,
-    store: FileStore | None = None,
-    sysroot: str | os.PathLike[str] = "",
-) -> Traced:
-    """Trace the threads of a core, or one by its id.
-
-    `core` is its file, given as for `load`. `executable` is the program's file, where it is not at its own path.
-    `store` opens the mapped files and keeps them for further calls. `sysroot` is the directory below which they are, if
-    the core is of another machine; no link leads out of it. Raises `InputError` when the core or the executable cannot
-    be used, `RequestError` when there is no such thread.
-    """
-    store, root = store or FileStore(), checked_path(sysroot)
-    data, name = content_of(core)
-    with with_file_name(name):
-        snapshot = parse_core(data)
-        open_file: Callable[[str], ModuleFile | str] = partial(store.open, root=root or os.sep)
-        if executable is not None:
-            snapshot, open_file = _with_program(snapshot, checked_path(executable), store, open_file)
-        threads = [each for each in snapshot.threads if thread in (None, each[0])]
-        if not threads:
-            raise RequestError(f"no thread {thread}; there are {', '.join(str(each) for each, _ in snapshot.threads)}")
-        return _trace(AddressSpace(snapshot, store, open_file, root), threads)
-
-
-def _with_program(
-    core: Snapshot, path: str, store: FileStore, open_file: Callable[[str], ModuleFile | str]
-) -> tuple[Snapshot, Callable[[str], ModuleFile | str]]:
-    """Return a core, and a function that opens its files, with a program that is not at its own path.
-
-    Raises `InputError`.
-    """
-    program = store.open(path)
-    if isinstance(program, str):
-        raise InputError(program, path)
-    image = program.image
-    if image.arch != core.arch:
-        raise InputError(f"the core is for {core.arch.name}, the executable for {image.arch.name}")
-    starts = [core.auxv[kind] for kind in (_AT_PHDR, _AT_ENTRY) if kind in core.auxv]
-    paths = {m.path for m in core.mappings if any(m.start <= address < m.end for address in starts)} | {path}
-    if not core.mappings and _AT_PHDR in core.auxv:
-        # qemu lists no files. The end may be too large; what holds addresses is decided by the program's segments.
-        start = core.auxv[_AT_PHDR] - image.header.program_headers_offset
-        core = core._replace(mappings=[FileMapping(start, start + image.end_of_segments(), 0, path)])
-    return core, lambda name: program if name in paths else open_file(name)
-
-
-def trace_process(
-    pid: int, *, thread: int | None = None, store: FileStore | None = None, sysroot: str | os.PathLike[str] = ""
-) -> Traced:
-    """Trace the threads of a live process, or one by its id.
-
-    It is stopped only while registers and stacks are copied. A frame on memory that was not copied (below an alternate
-    signal stack, for one) makes it stop again, with that memory in the next copy. Give several samples of the same
-    programs one `store`: it keeps what was converted. Files are looked for below `sysroot`, or where the process sees
-    them. Raises `InputError` when the process cannot be traced, or has no such thread.
-    """
-    store, root = store or FileStore(), checked_path(sysroot)
-    open_file = partial(store.open, root=root) if root else partial(_open_mapped, store, pid)
-    with with_file_name(f"process {pid}"), closing(Process(pid)) as process:
-        stops = 0
-        while True:
-            stops, wanted = stops + 1, set(process.wanted)
-            snapshot = process.copy(thread)
-            traced = _trace(AddressSpace(snapshot, store, open_file, root), snapshot.threads)
-            if stops == _MAX_STOPS or process.wanted == wanted:
-                return traced
-
-
-def _open_mapped(store: FileStore, pid: int, path: str) -> ModuleFile | str:
-    """Open a file that a process has mapped, below the root that it has changed to, if it is there.
-
-    The kernel lists paths from the top of the process's mount namespace. A link below the process's root is a link of
-    the process, and does not lead out of that root. What was deleted, replaced, or never had a path is opened by the
-    mapping itself, where that is permitted.
-    """
-    root = f"/proc/{pid}/root"
-    try:
-        own = os.readlink(root)
-    except OSError as error:
-        return reason_of(error)
-    for link in _links_to(pid, path) if path.endswith(DELETED) else ():
-        file = store.open(link)
-        if not isinstance(file, str):
-            return file
-    if path.startswith(f"{own}/"):
-        return store.open(path.removeprefix(own), root)
-    return store.open(path, root + "/.." * _MAX_ROOT_DEPTH)
-
-
-def _links_to(pid: int, path: str) -> Iterator[str]:
-    """Yield the kernel's links to a file that a process has mapped: as its program, and by addresses (for root)."""
-    links = [f"/proc/{pid}/exe"]
-    with suppress(OSError):
-        links += [f"/proc/{pid}/map_files/{name}" for name in os.listdir(f"/proc/{pid}/map_files")]
-    for link in links:
-        with suppress(OSError):
-            if os.readlink(link) == path:
-                yield link
-
-
-def _trace(space: AddressSpace, threads: Iterable[tuple[int, Frame]]) -> Traced:
+def trace_threads(space: AddressSpace, threads: Iterable[tuple[int, Frame]]) -> Traced:
+    """Trace threads, given by id and topmost frame. An unforeseen error costs one thread."""
     traces: list[Trace] = []
     for thread_id, frame in threads:
         try:

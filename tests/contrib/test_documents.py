@@ -16,7 +16,7 @@ from cfi2sframe import convert, load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.api import decode
 from cfi2sframe.errors import InputError
-from cfi2sframe.trace.snapshot import Process
+from cfi2sframe.trace.live import Process
 from tests.support.contrib import PROJECT, ROOT, check_section, environment, has_section, run
 from tests.support.needs import need
 

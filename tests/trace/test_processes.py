@@ -27,11 +27,11 @@ from cfi2sframe.trace import (
     Memory,
     Snapshot,
     Traced,
-    snapshot,
+    live,
     trace_process,
 )
 from cfi2sframe.trace.beyond import BEYOND
-from cfi2sframe.trace.snapshot import Process, stopped_threads
+from cfi2sframe.trace.live import Process, stopped_threads
 from cfi2sframe.trace.store import ModuleFile
 from tests.support import cli
 from tests.support.needs import need, run
@@ -232,7 +232,7 @@ def test_processes_that_cannot_be_traced(sleeper: subprocess.Popen[bytes], store
     traced_or_skip(sleeper.pid, store)
     # ptrace belongs to the thread that has seized, so the tracer is another process.
     script = (
-        f"import sys\nsys.path.insert(0, {str(cli.ROOT)!r})\nfrom cfi2sframe.trace.snapshot import stopped_threads\n"
+        f"import sys\nsys.path.insert(0, {str(cli.ROOT)!r})\nfrom cfi2sframe.trace.live import stopped_threads\n"
         f"with stopped_threads({sleeper.pid}):\n    print('ready', flush=True)\n    sys.stdin.read()\n"
     )
     with running(sys.executable, "-c", script):
@@ -271,7 +271,7 @@ def test_registers_of_another_kind(
 ) -> None:
     """The kernel gives fewer bytes for a program of 32 bits."""
     traced_or_skip(sleeper.pid, store)
-    monkeypatch.setattr(snapshot, "_registers", lambda _thread, _kind: bytes(68))
+    monkeypatch.setattr(live, "_registers", lambda _thread, _kind: bytes(68))
     with pytest.raises(InputError, match=f"thread {sleeper.pid}: its registers cannot be read, or it is no 64-bit"):
         trace_process(sleeper.pid, store=store)
     assert wait_for_state(sleeper.pid, "S") == "S"
@@ -281,7 +281,7 @@ def test_a_parent_that_waits_for_its_vfork_child(
     tmp_path: Path, store: FileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It cannot be stopped: an error, soon, and the process goes on as before."""
-    monkeypatch.setattr(snapshot, "_STOP_SECONDS", 0.5)
+    monkeypatch.setattr(live, "_STOP_SECONDS", 0.5)
     source = """
     #include <stdio.h>
     #include <unistd.h>
