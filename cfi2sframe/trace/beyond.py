@@ -59,18 +59,15 @@ def _loaded(row: RowState, arch: Arch) -> tuple[FrameState, int] | None:
     if not isinstance(row.cfa, Expression) or not isinstance(row.sp, NoRule):
         return None
     code = row.cfa.code
-    for at in range(len(code) - 2, 0, -1):
-        if code[at] != DW_OP_plus_uconst:
-            continue
-        with suppress(CfiError, InexpressibleError):
-            offset, end = read_uleb(code, at + 1)
-            cfa = value_of(code[:at], arch.byte_order, starts_with_cfa=False)
-            if end == len(code) and isinstance(cfa, Rule) and cfa.deref:
-                ra, fp = (
-                    rule._replace(offset=rule.offset + offset)
-                    if isinstance(rule, Rule) and rule.register is None
-                    else rule
-                    for rule in (row.ra, row.fp)
-                )
-                return reduce_state(row._replace(cfa=cfa, ra=ra, fp=fp), arch)[0], offset
+    # Of the bytes of the last operand, all but the last have bit 7 set.
+    at = next((at for at in range(len(code) - 2, 0, -1) if code[at] < 0x80), 0)
+    with suppress(CfiError, InexpressibleError):
+        offset, _ = read_uleb(code, at + 1)
+        cfa = value_of(code[:at], arch.byte_order, starts_with_cfa=False)
+        if code[at] == DW_OP_plus_uconst and isinstance(cfa, Rule) and cfa.deref:
+            ra, fp = (
+                rule._replace(offset=rule.offset + offset) if isinstance(rule, Rule) and rule.register is None else rule
+                for rule in (row.ra, row.fp)
+            )
+            return reduce_state(row._replace(cfa=cfa, ra=ra, fp=fp), arch)[0], offset
     return None

@@ -71,7 +71,7 @@ def trace_process(
     them. Raises `InputError` when the process cannot be traced, or has no such thread.
     """
     store, root = store or FileStore(), checked_path(sysroot)
-    open_file = partial(store.open, root=root) if root else partial(_open_mapped, store, pid)
+    open_file = None if root else partial(_open_mapped, store, pid)
     with with_file_name(f"process {pid}"), closing(Process(pid)) as process:
         stop_count = 0
         while True:

@@ -5,10 +5,10 @@ Processors write their records independently. perf marks rounds: a record after 
 those before the end of the round before. So two rounds are in memory.
 """
 
+import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from typing import Final, NamedTuple
@@ -18,6 +18,7 @@ from cfi2sframe.constants import perf as c
 from cfi2sframe.elf.contents import FileData
 from cfi2sframe.errors import InputError
 from cfi2sframe.trace.frames import Trace
+from cfi2sframe.trace.live import listed_mappings
 from cfi2sframe.trace.perf_file import PerfFile, PerfRecord
 from cfi2sframe.trace.perf_sample import Sample, SampleReader
 from cfi2sframe.trace.snapshot import FileMapping, Memory, Snapshot
@@ -44,7 +45,7 @@ class Wanted(NamedTuple):
         return (
             self.pid in (None, sample.pid)
             and self.thread in (None, sample.tid)
-            and all((low is None or low <= it) and (high is None or it <= high) for it, (low, high) in ranges)
+            and all((low is None or low <= at) and (high is None or at <= high) for at, (low, high) in ranges)
         )
 
 
@@ -80,13 +81,11 @@ class Recording:
         self._samples = SampleReader(self.file)
         self._has_build_ids = False
         self._apply = {
-            c.PERF_RECORD_MMAP: self._mmap,
-            c.PERF_RECORD_MMAP2: self._mmap,
+            **dict.fromkeys((c.PERF_RECORD_MMAP, c.PERF_RECORD_MMAP2), self._mmap),
             c.PERF_RECORD_COMM: self._comm,
             c.PERF_RECORD_FORK: self._fork,
             c.PERF_RECORD_EXIT: self._exit,
-            c.PERF_RECORD_LOST: self._lost,
-            c.PERF_RECORD_LOST_SAMPLES: self._lost,
+            **dict.fromkeys((c.PERF_RECORD_LOST, c.PERF_RECORD_LOST_SAMPLES), self._lost),
         }
         self._mappings: dict[int, tuple[FileMapping, ...]] = {}
         self._commands: dict[int, str] = {}
@@ -198,22 +197,18 @@ class Recording:
 
     def _space(self, pid: int, arch: Arch) -> AddressSpace:
         # Memory without a file has names, too: //anon, [heap].
-        named = (m for m in self._mappings.get(pid, ()) if m.path.startswith("/") or m.path == VDSO)
-        files = [m for m in named if not m.path.startswith("//")]
-        vdso = [(m.start, data) for m in files if m.path == VDSO for data in [self._own_vdso(m)] if data]
-        open_file = partial(self._store.open, root=self._sysroot)
-        return AddressSpace(Snapshot(arch, files, Memory(vdso).read), self._store, open_file, self._sysroot)
+        mappings = self._mappings.get(pid, ())
+        files = [m for m in mappings if m.path == VDSO or (m.path[:1] == "/" and m.path[:2] != "//")]
+        memory = Memory((m.start, self._own_vdso(m)) for m in files if m.path == VDSO)
+        return AddressSpace(Snapshot(arch, files, memory.read), self._store, root=self._sysroot)
 
     def _own_vdso(self, mapping: FileMapping) -> bytes:
         """Return this machine's vDSO, if the recording's kernel is the same, by its build-id or its name."""
         if not mapping.build_id and self.file.text_of(c.HEADER_OSRELEASE) != os.uname().release:
             return b""
-        with suppress(OSError, StopIteration), open("/proc/self/maps", "rb") as maps:
-            line = next(line for line in maps if line.endswith(VDSO.encode() + b"\n"))
-            start, end = (int(word, 16) for word in line.split()[0].split(b"-"))
-            with open("/proc/self/mem", "rb", buffering=0) as memory:
-                memory.seek(start)
-                return memory.read(end - start)
+        with suppress(InputError, StopIteration):
+            own = next(m for m, _ in listed_mappings(os.getpid()) if m.path == VDSO)
+            return ctypes.string_at(own.start, own.end - own.start)
         return b""
 
     def _change(self, pid: int, mappings: tuple[FileMapping, ...]) -> None:

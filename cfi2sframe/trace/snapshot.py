@@ -36,15 +36,15 @@ class Memory:
 
     def read(self, address: int, size: int) -> bytes | None:
         """Return exactly `size` bytes at an address, or None where some are missing; they may span pieces."""
-        found = b""
-        while len(found) < size:
-            start, data = last_from(self.pieces, address + len(found)) or (0, b"")
-            skipped = address + len(found) - start
-            part = bytes(data[skipped : skipped + size - len(found)])
+        content = b""
+        while len(content) < size:
+            start, data = last_from(self.pieces, address + len(content)) or (0, b"")
+            skipped = address + len(content) - start
+            part = bytes(data[skipped : skipped + size - len(content)])
             if not part:
                 return None
-            found += part
-        return found
+            content += part
+        return content
 
 
 class FileMapping(NamedTuple):

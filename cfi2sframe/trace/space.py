@@ -4,8 +4,10 @@
 The vDSO, which is no file, is read from memory, and counts for the job.
 """
 
+from bisect import insort
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -67,8 +69,8 @@ def _code_starts(segments: Iterable[ProgramHeader]) -> list[int]:
 class AddressSpace:
     """The rows and bytes of a process by address. A file is opened when one of its addresses is looked up first.
 
-    `store` keeps the files, for any number of processes; `open_file`, if given, finds them instead of the store. `root`
-    is the directory below which they are: a directory of debug files in it is not left by links.
+    `store` keeps the files, for any number of processes; `open_file`, if given, opens them instead of the store. `root`
+    is the directory below which they are: no link leads out of it.
     """
 
     def __init__(
@@ -80,15 +82,16 @@ class AddressSpace:
     ) -> None:
         self.snapshot = snapshot
         self._root = root
-        self._found: dict[int, Found | LoadedCfa | Ending] = {}
+        self._rows: dict[int, Found | LoadedCfa | Ending] = {}
         #: The modules in which rows were looked for, by start.
         self.used: dict[int, Module] = {}
         self._store = store or FileStore()
-        self._open_file = open_file or self._store.open
-        # Where the vDSO ends, its headers tell.
-        starts = [snapshot.auxv[_AT_SYSINFO_EHDR]] if _AT_SYSINFO_EHDR in snapshot.auxv else []
-        vdso = [FileMapping(start, start + PAGE_SIZE, 0, VDSO) for start in starts]
-        self._mappings = sorted([*snapshot.mappings, *vdso])
+        self._open_file = open_file or partial(self._store.open, root=root)
+        self._mappings = sorted(snapshot.mappings)
+        start = snapshot.auxv.get(_AT_SYSINFO_EHDR)
+        if start is not None:
+            # Its headers tell where the vDSO ends.
+            insort(self._mappings, FileMapping(start, start + PAGE_SIZE, 0, VDSO))
         self._opened: dict[str, list[Module]] = {}
         #: By path, the addresses at which the file's first byte would be, by each of its mappings.
         self._first_bytes: dict[str, set[int]] = {}
@@ -155,7 +158,9 @@ class AddressSpace:
             return module._replace(note=f"another build was mapped: build-id {mapping.build_id.hex()}; see --sysroot")
         bias = self._bias_of(image, mapping)
         module = module._replace(end=image.end_of_segments() + bias, file=file, bias=bias)
-        if all(self._has_notes_of(image, segment, bias) for segment in image.segments if segment.type == PT_NOTE):
+        notes = ((p.vaddr + bias, image.bytes_at(p.vaddr, p.file_size)) for p in image.segments if p.type == PT_NOTE)
+        # As far as the file and memory are known.
+        if all(not data or self.snapshot.read(start, len(data)) in (None, data) for start, data in notes):
             return module
         # If the file was converted in the meantime, or its section removed, only its notes are at other addresses.
         code, build_id = self._build_at(mapping.start - mapping.file_offset)
@@ -164,26 +169,21 @@ class AddressSpace:
         problem = "another build was mapped: the file's notes (build-id) are not those in memory; see --sysroot"
         return module._replace(file=None, note=problem)
 
-    def _has_notes_of(self, image: ElfImage, notes: ProgramHeader, bias: int) -> bool:
-        """Return whether memory has a file's notes, as far as they and it are known."""
-        data = image.bytes_at(notes.vaddr, notes.file_size)
-        return not data or self.snapshot.read(notes.vaddr + bias, len(data)) in (None, data)
-
     def _bias_of(self, image: ElfImage, mapping: FileMapping) -> int:
         """Return the bias of the module that begins with a mapping. Raises `InputError`.
 
-        Profilers list executable mappings alone, and segments may share a page of the file. So of the segments that the
-        mapping may begin with, it is the one by which most segments are found where the file's mappings are; of
-        several, one with code.
+        Profilers list executable mappings alone, and segments may share a page of the file. So each segment that the
+        mapping may begin with gives a bias; the one counts by which most segments are where the file is mapped, and of
+        several, one of code.
         """
-        found = self._first_bytes[mapping.path]
+        mapped_starts = self._first_bytes[mapping.path]
         starts = {p.vaddr_of(0) for p in image.loads}
         ranks: list[tuple[int, int, int]] = []
         for p in image.loads:
             page_size = max(p.alignment, PAGE_SIZE)
             if p.file_offset // page_size * page_size <= mapping.file_offset < p.file_offset + p.file_size:
                 bias = mapping.start - p.vaddr_of(mapping.file_offset)
-                ranks.append((sum(start + bias in found for start in starts), p.flags & PF_X, bias))
+                ranks.append((sum(start + bias in mapped_starts for start in starts), p.flags & PF_X, bias))
         if not ranks:
             raise InputError("none of its mappings holds a segment of the program")
         return max(ranks)[2]
@@ -200,9 +200,12 @@ class AddressSpace:
             return [], b""
         first = min((p for p in segments if p.type == PT_LOAD), key=lambda p: p.vaddr, default=None)
         bias = start + first.file_offset - first.vaddr if first else 0
-        notes = [p for p in segments if p.type == PT_NOTE and p.file_size <= PAGE_SIZE]
-        found = [(self.snapshot.read(p.vaddr + bias, p.file_size) or b"", p.alignment) for p in notes]
-        return _code_starts(segments), build_id_in(found, self.snapshot.arch.byte_order)
+        notes = [
+            (self.snapshot.read(p.vaddr + bias, p.file_size) or b"", p.alignment)
+            for p in segments
+            if p.type == PT_NOTE and p.file_size <= PAGE_SIZE
+        ]
+        return _code_starts(segments), build_id_in(notes, self.snapshot.arch.byte_order)
 
     def _vdso(self, start: int) -> ModuleFile:
         """Return the vDSO, which ends with its section headers. Raises `InputError`."""
@@ -212,17 +215,17 @@ class AddressSpace:
 
     def find(self, address: int) -> Found | Ending:
         """Return where CFA, RA and FP are at an address, or why that is not known."""
-        found = self.look_up(address)
-        return Ending("no-row", BEYOND) if isinstance(found, LoadedCfa) else found
+        row = self.look_up(address)
+        return Ending("no-row", BEYOND) if isinstance(row, LoadedCfa) else row
 
     def look_up(self, address: int) -> Found | LoadedCfa | Ending:
-        """Return the same as `find`, or a row that no section can hold. What was found is kept for the next time."""
-        found = self._found.get(address)
-        if found is None:
-            if len(self._found) >= _MAX_KEPT:
-                self._found.clear()
-            found = self._found[address] = self._find(address)
-        return found
+        """Return the same as `find`, or a row that no section can hold. Results are kept for the next time."""
+        row = self._rows.get(address)
+        if row is None:
+            if len(self._rows) >= _MAX_KEPT:
+                self._rows.clear()
+            row = self._rows[address] = self._find(address)
+        return row
 
     def _find(self, address: int) -> Found | LoadedCfa | Ending:
         module = self.module_at(address)
@@ -235,14 +238,14 @@ class AddressSpace:
         file, vaddr = module.file, module.vaddr_of(address)
         if file is None or isinstance(file.rows, str):
             return Ending("unusable-module", f"{module.name}: {module.problem}")
-        found = file.rows.find(vaddr)
-        if found is None or found.state is None:
-            start, end, beyond = last_from(file.beyond, vaddr) or (0, 0, None)
-            if beyond is not None and start <= vaddr < end:
-                return beyond
-            version = file.rows.version
-            return Ending("no-row", f"{module.name}: version {version} has no row at 0x{vaddr:x} ({file.source})")
-        return found
+        row = file.rows.find(vaddr)
+        if row is not None and row.state is not None:
+            return row
+        _, end, beyond = last_from(file.beyond, vaddr) or (0, 0, None)
+        if beyond is not None and vaddr < end:
+            return beyond
+        version = file.rows.version
+        return Ending("no-row", f"{module.name}: version {version} has no row at 0x{vaddr:x} ({file.source})")
 
     def symbol_at(self, address: int) -> tuple[str, int] | None:
         """Return the linkage name of the function at an address, and the distance from its start."""

@@ -116,7 +116,7 @@ class FileStore:
             raise InputError("an object, which is never mapped")
         with ExitStack() as stack:
             both = image
-            # A named file is that of one module; for a conversion, that it belongs to no other would be an error.
+            # A debug file that the user names is that of one module: for the others, it is no error.
             with suppress(InputError):
                 debug_file = None if root is None else self._debug_file
                 both = stack.enter_context(with_debug_file(image, debug_file, root or ""))
@@ -130,32 +130,37 @@ class FileStore:
         """Return the source of a file's rows, the rows or why it has none, and those that no section can hold."""
         existing = existing_section(image)
         source: Literal["file", "converted"] = "file"
-        beyond: Sequence[Beyond] = ()
         try:
             if existing.presence not in (Presence.ABSENT, Presence.EMPTY):
-                rows = existing.or_raise()
-            else:
-                source = "converted"
-                if self._only_sections:
-                    return source, "the file has no .sframe section", ()
-                conversion = convert_for(image, self._options, None)
-                rows, beyond = decode_conversion(conversion), tuple(rows_beyond(conversion))
+                section = existing.or_raise()
+                rows = section if section.arch == image.arch else f"the section is for {section.arch.name}"
+                return source, rows, ()
+            source = "converted"
+            if self._only_sections:
+                return source, "the file has no .sframe section", ()
+            conversion = convert_for(image, self._options, None)
+            return source, decode_conversion(conversion), tuple(rows_beyond(conversion))
         except InputError as error:
             return source, error.detail, ()
-        return source, rows if rows.arch == image.arch else f"the section is for {rows.arch.name}", beyond
 
 
 def functions_of(image: ElfImage) -> list[tuple[int, int, str]]:
     """Return start, size (0: unknown) and name of each function, in the order of their starts."""
-    found = {vaddr: (symbol.size, symbol.name) for vaddr, symbol in image.functions().items()}
+    # Of several names at an address, that of the first of these tables counts.
+    tables = [_symbols_of(image)]
     if image.debug_file is not None:
-        found = {vaddr: (s.size, s.name) for vaddr, s in image.debug_file.functions().items()} | found
+        tables.append(_symbols_of(image.debug_file))
     if not (image.is_relocatable or any(section.type == SHT_SYMTAB for section in image.sections)):
         with suppress(InputError):
-            table = find_table(image)
-            found = ({} if table is None else go_functions(table)) | found
+            go_table = find_table(image)
+            tables.append({} if go_table is None else go_functions(go_table))
         for section in image.sections_named(_DEBUG_DATA):
             with suppress(InputError, lzma.LZMAError):
-                inner = ElfImage(lzma.decompress(image.section_bytes(section), lzma.FORMAT_XZ), image.name)
-                found = {vaddr: (s.size, s.name) for vaddr, s in inner.functions().items()} | found
-    return sorted((vaddr, size, name) for vaddr, (size, name) in found.items())
+                content = lzma.decompress(image.section_bytes(section), lzma.FORMAT_XZ)
+                tables.append(_symbols_of(ElfImage(content, image.name)))
+    functions = {vaddr: function for table in reversed(tables) for vaddr, function in table.items()}
+    return sorted((vaddr, size, name) for vaddr, (size, name) in functions.items())
+
+
+def _symbols_of(image: ElfImage) -> dict[int, tuple[int, str]]:
+    return {vaddr: (symbol.size, symbol.name) for vaddr, symbol in image.functions().items()}
