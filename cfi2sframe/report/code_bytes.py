@@ -3,7 +3,7 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -39,25 +39,29 @@ class Stretch(NamedTuple):
 
 def count_code(conversion: Conversion) -> tuple[Counter[tuple[str, str]], list[Stretch]]:
     """Return the executable bytes by kind and message, and the code without CFI; the rest of the code is padding."""
-    image, stretches = conversion.image, list(_known(conversion))
-    held = sorted([each for each in stretches if each.kind != "without CFI"], key=attrgetter("start"))
+    image, stretches = conversion.image, sorted(_accounted(conversion), key=attrgetter("start"))
+    held = [stretch for stretch in stretches if stretch.kind != "without CFI"]
+    reasons = [stretch for stretch in stretches if stretch.kind == "without CFI"]
     sizes = Counter[tuple[str, str]]()
-    for start, end, code, stretch in walk_both(code_of(image), RangeMap(None, ((*each[1:3], each) for each in held))):
+    for start, end, code, stretch in walk_both(code_of(image), _map_of(held)):
         if code is not None and stretch is not None:
             sizes[stretch.kind, stretch.message] += end - start
-    taken = [each[1:3] for each in held]
+    taken = [stretch[1:3] for stretch in held]
     if conversion.cfi.underived:
-        # Between the functions that instructions have shown, there may be more padding.
-        gaps = gaps_outside(image, [each[1:3] for each in stretches])
+        # There may be more padding between the functions that instructions have shown.
+        gaps = gaps_outside(image, [stretch[1:3] for stretch in stretches])
         taken += [gap for code, gap in gaps if fill_size(image, code, *gap) == gap.end - gap.start]
-    reasons = [each for each in stretches if each.kind == "without CFI"]
     uncovered = list(_with_reasons(_without_cfi(image, taken), reasons))
-    for each in uncovered:
-        sizes[each.kind, each.message] += each.end - each.start
+    for stretch in uncovered:
+        sizes[stretch.kind, stretch.message] += stretch.end - stretch.start
     return sizes, uncovered
 
 
-def _known(conversion: Conversion) -> Iterator[Stretch]:
+def _map_of(stretches: Iterable[Stretch]) -> RangeMap[Stretch | None]:
+    return RangeMap(None, ((stretch.start, stretch.end, stretch) for stretch in stretches))
+
+
+def _accounted(conversion: Conversion) -> Iterator[Stretch]:
     """Yield what CFI, stubs and instructions account for, and as "without CFI" why they have no rows for some code."""
     for start, end, why in conversion.cfi.underived or ():
         yield Stretch("without CFI", start, end, why.name, why.value)
@@ -111,15 +115,14 @@ def _unnamed(image: ElfImage, code: CodeRange, start: int, end: int) -> Iterator
         yield Stretch("without CFI", start, end, section=code.name)
 
 
-def _with_reasons(stretches: Iterable[Stretch], reasons: Iterable[Stretch]) -> Iterator[Stretch]:
-    """Yield ascending stretches with the reasons that are known, cut where these change; the first reason counts."""
+def _with_reasons(stretches: Iterable[Stretch], reasons: Sequence[Stretch]) -> Iterator[Stretch]:
+    """Yield ascending stretches with their reasons, which also ascend, cut where these change; the first one counts."""
     reason_at = RangeMap[Stretch | None](None)
-    for why in sorted(reasons, key=attrgetter("start"))[::-1]:
+    for why in reversed(reasons):
         reason_at.put([why.start], [why], why.end)
-    uncovered = RangeMap(None, ((*each[1:3], each) for each in stretches))
-    for start, end, stretch, reason in walk_both(uncovered, reason_at):
+    for start, end, stretch, reason in walk_both(_map_of(stretches), reason_at):
         if stretch is not None:
-            words = stretch if reason is None else reason
+            words = reason or stretch
             yield stretch._replace(
                 start=start, end=end, reason=words.reason, message=words.message, detail=words.detail
             )

@@ -138,11 +138,11 @@ class Coverage(NamedTuple):
 
     def of_kind(self, kind: str) -> list[Missing]:
         """Return the missing places of one kind."""
-        return [each for each in self.missing if each.kind == kind]
+        return [place for place in self.missing if place.kind == kind]
 
     def largest(self, count: int) -> tuple[Missing, ...]:
         """Return the largest places that are missing."""
-        return tuple(nlargest(count, self.missing, key=lambda each: each.size))
+        return tuple(nlargest(count, self.missing, key=lambda place: place.size))
 
 
 #: The fields that are added up: all numbers about the code, the functions and the section.
@@ -175,8 +175,8 @@ def account(conversion: Conversion, named_count: int | None = NAMED_COUNT) -> Co
     fates = Counter(conversion.fates)
     dropped = {fate.value: count for fate, count in fates.items() if fate.is_dropped}
     named, without_cfi = list(_missing(conversion)), _missing_without_cfi(image, uncovered)
-    shown = [*named, *sorted(without_cfi, key=lambda each: -each.size)[:named_count]]
-    readable = readable_names(each.symbol for each in shown)
+    shown = [*named, *sorted(without_cfi, key=lambda place: -place.size)[:named_count]]
+    readable = readable_names(place.symbol for place in shown)
     return Coverage(
         file=image.name,
         arch=target.arch.name,
@@ -197,7 +197,7 @@ def account(conversion: Conversion, named_count: int | None = NAMED_COUNT) -> Co
         dropped_count=sum(dropped.values()),
         sources=_sources(conversion),
         missing_sums=_sums([*named, *without_cfi], sizes),
-        missing=tuple(each._replace(function=readable.get(each.symbol, each.symbol)) for each in shown),
+        missing=tuple(place._replace(function=readable.get(place.symbol, place.symbol)) for place in shown),
         dropped=dict(sorted(dropped.items())),
         unread=conversion.cfi.unread,
         debug_file="" if image.debug_file is None else image.debug_file.name,
@@ -220,8 +220,7 @@ def figures(conversion: Conversion, fates: Counter[Fate]) -> dict[str, int]:
 
 
 def _flexible_count(conversion: Conversion) -> int:
-    bodies = ((each.origin, each.said) for each in conversion.pieces)
-    flexible = {fde for fde, rows in bodies if isinstance(rows, FunctionBody) and rows.is_flexible}
+    flexible = {fde for _, _, fde, rows in conversion.pieces if isinstance(rows, FunctionBody) and rows.is_flexible}
     return sum(fde is not None and conversion.fates[fde] is Fate.DESCRIBED for fde in flexible)
 
 
@@ -270,26 +269,28 @@ def _missing(conversion: Conversion) -> Iterator[Missing]:
     for stub in conversion.stubs_left_out:
         where = stub.section_name, stub.start_vaddr, stub.size
         yield Missing("PLT stubs", *where, stub.reason.name, stub.detail, message=stub.reason.value)
-    for item in conversion.cfi.damaged:
-        section = item.section.name
-        yield Missing("damaged", section, item.offset, 0, source=section, message=item.error.reason)
+    for damaged in conversion.cfi.damaged:
+        section = damaged.section.name
+        yield Missing("damaged", section, damaged.offset, 0, source=section, message=damaged.error.reason)
 
 
 def _missing_without_cfi(image: ElfImage, stretches: Iterable[Stretch]) -> list[Missing]:
-    missing = []
-    for each in stretches:
-        address, size = image.place(each.start).offset, each.end - each.start
-        words = (each.reason, each.detail, each.name)
-        missing.append(Missing("without CFI", each.section, address, size, *words, message=each.message))
-    return missing
+    return [
+        Missing(
+            *("without CFI", code.section, image.place(code.start).offset, code.end - code.start),
+            *(code.reason, code.detail, code.name),
+            message=code.message,
+        )
+        for code in stretches
+    ]
 
 
 def _sums(missing: Iterable[Missing], sizes: Mapping[tuple[str, str], int]) -> tuple[MissingSum, ...]:
     """Return the sums of places and of the bytes that are not described, the largest first."""
-    places = Counter((each.kind, each.message) for each in missing)
+    places = Counter((place.kind, place.message) for place in missing)
     lost = {key: size for key, size in sizes.items() if key[0] not in DESCRIBED}
     sums = [MissingSum(*key, places[key], lost.get(key, 0)) for key in {**places, **lost}]
-    return tuple(sorted(sums, key=lambda each: (-each.size, -each.place_count, each[:2])))
+    return tuple(sorted(sums, key=lambda total: (-total.size, -total.place_count, total[:2])))
 
 
 def coverage_data(coverage: Coverage) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def changes_of(
     changes = []
     for name in sorted({**old, **new}):
         before, after = old.get(name), new.get(name)
-        accounts = [each and each.coverage for each in (before, after)]
+        accounts = [covered and covered.coverage for covered in (before, after)]
         sizes = [(account.code_size, account.described_size) if account else (0, 0) for account in accounts]
         lost = () if after is None else tuple(_lost(name, before, after))
         if after is None and name in without_cfi:
@@ -107,7 +107,7 @@ def _by_name(
     named: dict[str, list[list[Missing]]] = defaultdict(list)
     unnamed: dict[tuple[str, str], list[Missing]] = defaultdict(list)
     # The holes of a function are neighbours.
-    for (symbol, *_), places in groupby(missing, lambda each: (each.symbol, each.section, each.function_address)):
+    for (symbol, *_), places in groupby(missing, lambda place: (place.symbol, place.section, place.function_address)):
         if symbol:
             named[symbol].append(list(places))
             named[symbol].sort(key=_rank, reverse=True)
@@ -124,17 +124,17 @@ def _rank(places: Sequence[Missing]) -> int:
 
 def coverage_comparison(changes: Sequence[Change], *, top: int | None) -> Report:
     """Return the report of changes, which names the `top` largest losses."""
-    lost = sorted((each for change in changes for each in change.lost), key=lambda each: -each.size)
+    lost = sorted((loss for change in changes for loss in change.lost), key=lambda loss: -loss.size)
     columns = {column: name for column, name in _COLUMNS.items() if name != "file" or len(changes) > 1}
-    rows = [cells_of(each, columns) for each in lost[:top]]
+    rows = [cells_of(loss, columns) for loss in lost[:top]]
     notes = [f"{len(lost) - len(rows):,} more not shown; use --top all."] if len(lost) > len(rows) else []
-    files = [{**change._asdict(), "lost": [each._asdict() for each in change.lost]} for change in changes]
+    files = [{**change._asdict(), "lost": [loss._asdict() for loss in change.lost]} for change in changes]
     tables = [Table("Newly without rows", list(columns), rows)] if rows else []
     return Report(_headline(changes, lost), tables, notes, {"schema": SCHEMA_VERSION, "files": files})
 
 
 def _headline(changes: Sequence[Change], lost: Sequence[Lost]) -> str:
-    named, unnamed = sum(bool(each.symbol) for each in lost), sum(each.size for each in lost if not each.symbol)
+    named, unnamed = sum(bool(loss.symbol) for loss in lost), sum(loss.size for loss in lost if not loss.symbol)
     what = [counted(named, "function")] * bool(named) + [f"{counted(unnamed, 'byte')} without a name"] * bool(unnamed)
     sums = [sum(sizes) for sizes in zip(*(change[1:5] for change in changes), strict=True)]
     before, now = share(sums[1], sums[0]) or "no code", share(sums[3], sums[2]) or "no code"

@@ -19,6 +19,7 @@ from cfi2sframe.report.tables import (
     cells_of,
     column_sums,
     common_directory,
+    file_column,
 )
 from cfi2sframe.text import counted, printable
 
@@ -50,17 +51,16 @@ def coverage_report(accounts: Sequence[Coverage], *, top: int | None = None) -> 
     places = _places_table(accounts, top)
     if places.rows:
         tables.append(places)
-    notes = list(_notes(total, sum(each.place_count for each in total.missing_sums) - len(places.rows)))
-    files = [coverage_data(each) for each in accounts]
+    notes = list(_notes(total, sum(part.place_count for part in total.missing_sums) - len(places.rows)))
+    files = [coverage_data(account) for account in accounts]
     data = {"schema": SCHEMA_VERSION, "files": files}
     return Report(f"{total.file}: {headline(total)}", tables, notes, data, chart=_chart(accounts))
 
 
 def _chart(accounts: Sequence[Coverage]) -> Chart:
     """Return what describes the code of each file; of many, the files with the most code."""
-    largest = sorted(accounts, key=lambda each: -each.code_size)[:MAX_BARS]
-    sizes = [[getattr(each, name) for name, _ in _BYTES] for each in largest]
-    bars = [Bar(each.file, each.described_share, parts) for each, parts in zip(largest, sizes, strict=True)]
+    largest = sorted(accounts, key=lambda account: -account.code_size)[:MAX_BARS]
+    bars = [Bar(file.file, file.described_share, [getattr(file, name) for name, _ in _BYTES]) for file in largest]
     return Chart([text for _, text in _BYTES], bars)
 
 
@@ -68,22 +68,22 @@ def add_accounts(accounts: Sequence[Coverage]) -> Coverage:
     """Return the sums of several accounts, without what is missing."""
     first = accounts[0]
     places, sizes, dropped = Counter[tuple[str, str]](), Counter[tuple[str, str]](), Counter[str]()
-    for each in accounts:
-        dropped.update(each.dropped)
-        for kind, message, count, size in each.missing_sums:
+    for account in accounts:
+        dropped.update(account.dropped)
+        for kind, message, count, size in account.missing_sums:
             places[kind, message] += count
             sizes[kind, message] += size
-    sums = sorted((MissingSum(*key, places[key], sizes[key]) for key in places), key=lambda item: -item.size)
+    sums = sorted((MissingSum(*key, places[key], sizes[key]) for key in places), key=lambda part: -part.size)
     return first._replace(
         file=counted(len(accounts), "file"),
-        arch=first.arch if len({each.arch for each in accounts}) == 1 else "several ABIs",
+        arch=first.arch if len({account.arch for account in accounts}) == 1 else "several ABIs",
         **column_sums(accounts, SUMMED),
         sources={},
         missing_sums=tuple(sums),
         missing=(),
         dropped=dropped,
         debug_file="",
-        unread=tuple(dict.fromkeys(item for each in accounts for item in each.unread)),
+        unread=tuple(dict.fromkeys(source for account in accounts for source in account.unread)),
     )
 
 
@@ -126,15 +126,14 @@ def _parts_table(title: str, noun: str, parts: Sequence[tuple[int, str]], whole:
 
 
 def _table_of_several(accounts: Sequence[Coverage], total: Coverage) -> Table:
-    directory = common_directory([each.file for each in accounts])
+    directory = common_directory([account.file for account in accounts])
     columns = {**_FILE_COLUMNS, **({Column("from code", ","): "from_code_size"} if total.from_code_size else {})}
-    rows = [[*cells_of(each, columns), each.file.removeprefix(directory)] for each in accounts]
-    name = Column(f"file, in {directory}" if directory else "file")
+    rows = [[*cells_of(account, columns), account.file.removeprefix(directory)] for account in accounts]
 
     def detail(row: int) -> list[Table]:
         return [*_tables_of_one(accounts[row]), *_why_tables(accounts[row])]
 
-    return Table("", (*columns, name), rows, [*cells_of(total, columns), "total"], detail)
+    return Table("", (*columns, file_column(directory)), rows, [*cells_of(total, columns), "total"], detail)
 
 
 def _why_tables(coverage: Coverage) -> list[Table]:
@@ -145,27 +144,23 @@ def _why_tables(coverage: Coverage) -> list[Table]:
 
 
 def _places_table(accounts: Sequence[Coverage], top: int | None) -> Table:
-    every = [(each, account.file) for account in accounts for each in account.missing]
-    columns = (
-        Column("bytes", ","),
-        *map(Column, ("address", "section", "what", "why", "function", "file")),
-    )
+    places = [(place, account.file) for account in accounts for place in account.missing]
+    names = ("address", "section", "what", "why", "function", *["file"] * (len(accounts) > 1))
+    columns = (Column("bytes", ","), *map(Column, names))
     rows: list[list[Cell]] = [
-        [each.size, f"0x{each.address:x}", each.section, each.kind, _why(each), each.function, file]
-        for each, file in sorted(every, key=lambda pair: -pair[0].size)[:top]
+        [place.size, f"0x{place.address:x}", place.section, place.kind, _why(place), place.function, file]
+        for place, file in sorted(places, key=lambda pair: -pair[0].size)[:top]
     ]
-    if len(accounts) == 1:
-        columns = columns[:-1]
     shown = [number for number in range(len(columns)) if any(row[number] for row in rows)]
     return Table("Largest gaps", [columns[n] for n in shown], [[row[n] for n in shown] for row in rows])
 
 
-def _why(item: Missing) -> str:
-    return _reason(item, f" at 0x{item.row_address:x}" if item.row_address not in (0, item.address) else "")
+def _why(place: Missing) -> str:
+    return _reason(place, f" at 0x{place.row_address:x}" if place.row_address not in (0, place.address) else "")
 
 
-def _reason(item: Missing, where: str = "") -> str:
-    return f"{item.message}{where} ({item.detail})" if item.detail else f"{item.message}{where}"
+def _reason(place: Missing, where: str = "") -> str:
+    return f"{place.message}{where} ({place.detail})" if place.detail else f"{place.message}{where}"
 
 
 def _notes(total: Coverage, rest_count: int) -> Iterator[str]:
@@ -185,28 +180,28 @@ def _notes(total: Coverage, rest_count: int) -> Iterator[str]:
     if total.stub_fde_count:
         yield f"{counted(total.stub_fde_count, 'FDE')} of PLT stubs, which are described from their instructions."
     yield from (f"{counted(count, 'FDE')} dropped: {reason}." for reason, count in total.dropped.items())
-    yield from (f"{item.name} is not used: {item.reason}." for item in total.unread)
+    yield from (f"{source.name} is not used: {source.reason}." for source in total.unread)
 
 
 def missing_sentences(coverage: Coverage) -> Iterator[str]:
     """Yield a sentence for each damaged FDE, each function that is left out or described in part, and stubs."""
-    for item in coverage.of_kind("damaged"):
-        yield f"{item.section}+0x{item.address:x}: {item.message}; the FDE is left out"
-    for item in coverage.of_kind("left out"):
-        yield f"{_function(item, coverage)} left out: {_reason(item)}"
-    for _, group in groupby(coverage.of_kind("in part"), lambda item: (item.section, item.function_address)):
+    for fde in coverage.of_kind("damaged"):
+        yield f"{fde.section}+0x{fde.address:x}: {fde.message}; the FDE is left out"
+    for function in coverage.of_kind("left out"):
+        yield f"{_function(function, coverage)} left out: {_reason(function)}"
+    for _, group in groupby(coverage.of_kind("in part"), lambda hole: (hole.section, hole.function_address)):
         first, *more = holes = list(group)
         size = sum(hole.size for hole in holes)
         what = f"{size:,} of {first.function_size:,} bytes left out: {_reason(first)} at 0x{first.address:x}"
         yield f"{_function(first, coverage)}: {what}{f', and {len(more):,} more' if more else ''}"
-    for item in coverage.of_kind("PLT stubs"):
-        place = f"{printable(item.section)} (0x{item.address:x})"
-        yield f"PLT stubs in {place} left out, {item.size:,} bytes: {_reason(item)}"
+    for stubs in coverage.of_kind("PLT stubs"):
+        where = f"{printable(stubs.section)} (0x{stubs.address:x})"
+        yield f"PLT stubs in {where} left out, {stubs.size:,} bytes: {_reason(stubs)}"
 
 
-def _function(item: Missing, coverage: Coverage) -> str:
+def _function(place: Missing, coverage: Coverage) -> str:
     """Return a function's name, in readable form, and its place."""
-    place = f"0x{item.function_address:x}"
-    if coverage.is_object and item.section != ".text":
-        place = f"{printable(item.section)}+{place}"
-    return f"{printable(item.function)} ({place})" if item.symbol else f"function at {place}"
+    where = f"0x{place.function_address:x}"
+    if coverage.is_object and place.section != ".text":
+        where = f"{printable(place.section)}+{where}"
+    return f"{printable(place.function)} ({where})" if place.symbol else f"function at {where}"

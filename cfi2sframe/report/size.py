@@ -1,27 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cost of SFrame: a record of numbers for each file, sums of records, and their reports. Sizes count bytes.
-
-What GNU as and ld would write is an estimate from rows of our own, within 3 % of the real section except in sections of
-a few rows. It follows three rules of GNU as: no function shares rows, the size of a row's start follows the function's
-size, and an advance with any directive on CFA, RA or FP after it begins a row, also one that repeats the last. A
-function with a hole is dropped.
-"""
+"""The cost of SFrame: a record of numbers for each file, sums of records, and their reports. Sizes count bytes."""
 
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from cfi2sframe.abi import Arch
-from cfi2sframe.constants import dwarf as d
-from cfi2sframe.constants import sframe as s
 from cfi2sframe.conversion.convert import Conversion
-from cfi2sframe.conversion.fates import Fate
-from cfi2sframe.conversion.lower import Lowering
-from cfi2sframe.dwarf.entries import DwarfCie
-from cfi2sframe.dwarf.instructions import ADVANCES, read_instructions
-from cfi2sframe.dwarf.numbers import fixed_size
 from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.report.coverage import figures
+from cfi2sframe.report.gnu_size import gnu_size
 from cfi2sframe.report.tables import (
     MAX_BARS,
     Bar,
@@ -33,22 +20,10 @@ from cfi2sframe.report.tables import (
     cells_of,
     column_sums,
     common_directory,
+    file_column,
 )
-from cfi2sframe.sframe.model import FunctionBody
-from cfi2sframe.sframe.write import row_tail
 from cfi2sframe.text import counted
-from cfi2sframe.why import Why
 
-#: FDEs of stubs, of code that ld discarded, or that a better source describes, and rows from instructions: the
-#: assembler saw no directives for these.
-_NOT_ASSEMBLED: Final = (Fate.STUBS, Fate.DISCARDED, Fate.BETTER_SOURCE, Fate.DERIVED, Fate.NOT_DERIVED)
-#: Instructions on CFA, RA or FP whatever their operands are.
-_ROW_OPCODES: Final = frozenset((
-    *(d.DW_CFA_def_cfa, d.DW_CFA_def_cfa_sf, d.DW_CFA_def_cfa_register, d.DW_CFA_def_cfa_expression),
-    *(d.DW_CFA_def_cfa_offset, d.DW_CFA_def_cfa_offset_sf, d.DW_CFA_restore_state, d.DW_CFA_AARCH64_negate_ra_state),
-))  # fmt: skip
-#: The bytes of DW_OP_breg6, a small offset and DW_OP_deref: before version 3, GNU as drops functions of any expression.
-_SHORT_EXPRESSION: Final = 3
 _NOTE: Final = "ratio: .sframe to the CFI and .eh_frame_hdr; GNU as+ld: an estimate within 3 %."
 #: Columns, and the field that each shows.
 _COLUMNS: Final = {
@@ -147,97 +122,33 @@ def add_sizes(files: Sequence[FileSize], name: str) -> FileSize:
     return FileSize(name, arch, files[0].sframe_version, **column_sums(files, SUMMED))
 
 
-def gnu_size(conversion: Conversion) -> int:
-    """Return the estimate in bytes, for the version of a conversion."""
-    arch, version = conversion.image.arch, conversion.target.version
-    record = s.FDE_SIZE[version] + (s.FDE_ATTRIBUTE_SIZE if version >= s.SFRAME_VERSION_3 else 0)
-    entries, size = conversion.cfi.entries, s.HEADER_SIZE
-    # All FDEs, also those whose addresses others own.
-    lowering = Lowering(conversion.target)
-    #: By program, the sizes of its rows without their starts.
-    tails_of: dict[int, list[int]] = {}
-    for fde_number, fate in enumerate(conversion.fates):
-        if fate in _NOT_ASSEMBLED:
-            continue
-        program = entries.program_of[fde_number]
-        if program not in tails_of:
-            tails = tails_of[program] = []
-            cie, table, instructions = entries.programs[program]
-            body = lowering.lower(table, cie)
-            if isinstance(body, FunctionBody) and instructions is not None:
-                row_count = _row_count(instructions, cie, arch, version)
-                if row_count:
-                    tails += _tail_sizes(body, arch)
-                    tails += [max(tails, default=0)] * (row_count - len(tails))
-        if tails_of[program]:
-            size += record + _rows_size(tails_of[program], entries.sizes[fde_number])
-    if (arch.fixed_ra_offset or arch.pads_ra) and any(conversion.image.sections_named(".dynamic")):
-        # ld describes its stubs as this program does, except for AArch64 and for the IFUNCs of static programs.
-        for start, end, origin, rows in conversion.pieces:
-            if origin is None and not isinstance(rows, Why):
-                size += record + _rows_size(_tail_sizes(rows, arch), end - start)
-    return size
-
-
-def _rows_size(tails: list[int], function_size: int) -> int:
-    start_width = 1 if function_size < 1 << 8 else 2 if function_size < 1 << 16 else 4
-    return len(tails) * start_width + sum(tails)
-
-
-def _tail_sizes(body: FunctionBody, arch: Arch) -> list[int]:
-    """Return the bytes of each row without its start."""
-    return [len(row_tail(state, arch, is_flexible=body.is_flexible)) for state in body.states]
-
-
-def _row_count(instructions: bytes, cie: DwarfCie, arch: Arch, version: int) -> int:
-    """Return the rows that the assembler makes of a program, at least; 0 where an expression makes it drop it."""
-    registers = (arch.fp_register,) if arch.fixed_ra_offset else (arch.fp_register, arch.ra_register)
-    longest = _SHORT_EXPRESSION if version >= s.SFRAME_VERSION_3 else -1
-    row_count, is_changed = 1, True
-    for each in read_instructions(instructions, arch.byte_order, fixed_size(cie.fde_encoding)):
-        if any(isinstance(operand, bytes) and len(operand) > longest for operand in each.operands):
-            return 0
-        if each.opcode in ADVANCES:
-            row_count += is_changed
-            is_changed = False
-        elif each.opcode in _ROW_OPCODES or (each.operands and each.operands[0] in registers):
-            is_changed = True
-    return row_count
-
-
-# Reports
-
-
 def size_report(
     files: Sequence[FileSize], *, level: int | None = None, order: str | None = "sframe_size", top: int | None = None
 ) -> Report:
     """Return the report of files. Lines descend by the field `order`, and then ascend by name."""
     total = add_sizes(files, counted(len(files), "file"))
     lines = sorted(files, key=lambda file: (-(getattr(file, order) or 0) if order else 0, file.file))
-    shown, rest = lines[:top], lines[len(lines[:top]) :]
+    shown = lines[:top]
+    rest = lines[len(shown) :]
     sums = [add_sizes(rest, f"{counted(len(rest), 'more file')} (--top all)")] if rest else []
     directory = common_directory([file.file for file in shown])
     rows = [[*cells_of(file, _COLUMNS), file.file.removeprefix(directory)] for file in (*shown, *sums, total)]
-    columns = (*_COLUMNS, Column(f"file, in {directory}" if directory else "file"))
 
     def detail(row: int) -> list[Table]:
         fields = [(getattr(shown[row], name), text) for name, text in _DETAILS.items()] if row < len(shown) else []
         return [Table("Details", (Column("count", ","), Column("what")), fields)] if fields else []
 
-    table = Table("", columns, rows[:-1], None if len(shown) == len(rows) - 1 == 1 else rows[-1], detail)
-    data = {
-        "schema": SCHEMA_VERSION,
-        "totals": [total._asdict()],
-        "files": [file._asdict() for file in files],
-    }
+    columns = (*_COLUMNS, file_column(directory))
+    table = Table("", columns, rows[:-1], None if len(shown) == len(files) == 1 else rows[-1], detail)
+    data = {"schema": SCHEMA_VERSION, "totals": [total._asdict()], "files": [file._asdict() for file in files]}
     return Report(_headline(total, level), [table], _notes(total), data, chart=_chart(shown))
 
 
 def _chart(files: Sequence[FileSize]) -> Chart:
     """Return the sizes of the first files, and by how much the sections of GNU as and ld would be larger."""
     bars = [
-        Bar(each.file, human(each.sframe_size), (each.sframe_size, max(each.gnu_size - each.sframe_size, 0)))
-        for each in files[:MAX_BARS]
+        Bar(file.file, human(file.sframe_size), (file.sframe_size, max(file.gnu_size - file.sframe_size, 0)))
+        for file in files[:MAX_BARS]
     ]
     return Chart((".sframe", "more by GNU as and ld"), bars, max((sum(bar.sizes) for bar in bars), default=0))
 
@@ -295,17 +206,17 @@ def comparison_report(old: Sequence[FileSize], new: Sequence[FileSize], *, top: 
     none = FileSize("", "", version)
     pairs = [_Change(name, before.get(name, none), after.get(name, none)) for name in sorted({**before, **after})]
     changed = sorted((pair for pair in pairs if pair.growth), key=lambda pair: (-abs(pair.growth), pair.name))
-    shown, rest = changed[:top], changed[len(changed[:top]) :]
+    shown = changed[:top]
     directory = common_directory([pair.name for pair in shown])
     lines = [pair._replace(name=pair.name.removeprefix(directory)) for pair in shown]
     same = [pair for pair in pairs if not pair.growth]
-    others = ((rest, "more changed file"), (same, "unchanged file"))
-    lines += [_sum_of(each, what) for each, what in others if each]
+    others = ((changed[len(shown) :], "more changed file"), (same, "unchanged file"))
     total = _sum_of(pairs, "file")
-    rows = [each.cells() for each in (*lines, total)]
+    sums = [_sum_of(some, noun) for some, noun in others if some]
+    rows = [line.cells() for line in (*lines, *sums, total)]
     columns = (
         *(Column("change", "+,"), Column("in %", "+.1f"), Column("old", ","), Column("new", ",")),
-        *(Column("CFI + hdr", "+,"), Column(f"file, in {directory}" if directory else "file")),
+        *(Column("CFI + hdr", "+,"), file_column(directory)),
     )
     data = [
         {

@@ -99,7 +99,7 @@ def cells_of(record: object, columns: Mapping[Column, str]) -> list[Cell]:
 
 def column_sums(records: Sequence[object], names: Iterable[str]) -> dict[str, Any]:
     """Return the sums of some fields of records."""
-    return {name: sum(getattr(each, name) for each in records) for name in names}
+    return {name: sum(getattr(record, name) for record in records) for name in names}
 
 
 def common_directory(names: Sequence[str]) -> str:
@@ -107,6 +107,11 @@ def common_directory(names: Sequence[str]) -> str:
     common = os.path.commonprefix(names) if len(names) > 1 else ""  # noqa: RUF071 - cut at a slash
     directory = common[: common.rfind("/") + 1]
     return "" if directory == "/" else directory
+
+
+def file_column(directory: str) -> Column:
+    """Return the column of files' names, from which the directory that they share is removed."""
+    return Column(f"file, in {directory}" if directory else "file")
 
 
 def check_format(format_name: str) -> None:
@@ -197,10 +202,8 @@ def _html(report: Report) -> str:
     from jinja2 import Environment
 
     source = (files(__package__) / "page.html").read_text("utf-8")
-    page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True).from_string(
-        source
-    )
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     # The policy of the page allows this script alone.
     script = source.partition("<script>")[2].partition("</script>")[0]
     script_hash = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return page.render(report=report, script_hash=script_hash, printable=printable)
+    return environment.from_string(source).render(report=report, script_hash=script_hash, printable=printable)

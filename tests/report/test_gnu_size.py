@@ -12,7 +12,7 @@ from cfi2sframe import load
 from cfi2sframe.conversion.convert import convert_image
 from cfi2sframe.conversion.options import Options
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.report.size import gnu_size
+from cfi2sframe.report.gnu_size import gnu_size
 from tests.support.needs import need, run
 from tests.support.oracle.tools import Binutils, BinutilsVersion, Target, find_binutils
 
