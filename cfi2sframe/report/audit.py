@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from cfi2sframe.audit.compare import Audit
 from cfi2sframe.audit.findings import Finding
-from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.report.tables import Column, Report, Table, cells_of
 from cfi2sframe.text import counted
 
@@ -30,9 +29,8 @@ def audit_report(audits: Sequence[Audit], *, with_undecided: bool) -> Report:
     """Return the report of some files; as text, with the functions that were not compared if that is wanted."""
     tables = [_files_table(audits)] if len(audits) > 1 else []
     tables += [_places_table(audits)] if any(audit.findings for audit in audits) else []
-    data = {"schema": SCHEMA_VERSION, "files": [_data(audit) for audit in audits]}
-    lines = _lines(audits, with_undecided=with_undecided)
-    return Report(_headline(audits), tables, [], data, lines)
+    data = {"files": [_data(audit) for audit in audits]}
+    return Report(_headline(audits), tables, [], data, _lines(audits, with_undecided=with_undecided))
 
 
 def _files_table(audits: Sequence[Audit]) -> Table:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, zip_longest
 from typing import Final, NamedTuple
 
-from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.report.coverage import Coverage, Missing, share
 from cfi2sframe.report.tables import Column, Report, Table, cells_of
 from cfi2sframe.text import counted
@@ -130,7 +129,7 @@ def coverage_comparison(changes: Sequence[Change], *, top: int | None) -> Report
     notes = [f"{len(lost) - len(rows):,} more not shown; use --top all."] if len(lost) > len(rows) else []
     files = [{**change._asdict(), "lost": [loss._asdict() for loss in change.lost]} for change in changes]
     tables = [Table("Newly without rows", list(columns), rows)] if rows else []
-    return Report(_headline(changes, lost), tables, notes, {"schema": SCHEMA_VERSION, "files": files})
+    return Report(_headline(changes, lost), tables, notes, {"files": files})
 
 
 def _headline(changes: Sequence[Change], lost: Sequence[Lost]) -> str:

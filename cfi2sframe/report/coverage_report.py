@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
-from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.report.coverage import SUMMED, Coverage, Missing, MissingSum, coverage_data, share
 from cfi2sframe.report.tables import (
     MAX_BARS,
@@ -52,8 +51,7 @@ def coverage_report(accounts: Sequence[Coverage], *, top: int | None = None) -> 
     if places.rows:
         tables.append(places)
     notes = list(_notes(total, sum(part.place_count for part in total.missing_sums) - len(places.rows)))
-    files = [coverage_data(account) for account in accounts]
-    data = {"schema": SCHEMA_VERSION, "files": files}
+    data = {"files": [coverage_data(account) for account in accounts]}
     return Report(f"{total.file}: {headline(total)}", tables, notes, data, chart=_chart(accounts))
 
 

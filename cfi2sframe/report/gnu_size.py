@@ -76,7 +76,7 @@ def _tail_sizes(body: FunctionBody, arch: Arch) -> list[int]:
 
 
 def _row_count(instructions: bytes, cie: DwarfCie, arch: Arch, version: int) -> int:
-    """Return at least how many rows the assembler makes of a program; 0 where an expression makes it drop the function."""
+    """Return the least rows that the assembler makes of a program; 0 where an expression makes it drop the function."""
     registers = (arch.fp_register,) if arch.fixed_ra_offset else (arch.fp_register, arch.ra_register)
     longest = _SHORT_EXPRESSION if version >= s.SFRAME_VERSION_3 else -1
     row_count, is_changed = 1, True

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from cfi2sframe.conversion.convert import Conversion
-from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.report.coverage import figures
 from cfi2sframe.report.gnu_size import gnu_size
 from cfi2sframe.report.tables import (
@@ -140,7 +139,7 @@ def size_report(
 
     columns = (*_COLUMNS, file_column(directory))
     table = Table("", columns, rows[:-1], None if len(shown) == len(files) == 1 else rows[-1], detail)
-    data = {"schema": SCHEMA_VERSION, "totals": [total._asdict()], "files": [file._asdict() for file in files]}
+    data = {"totals": [total._asdict()], "files": [file._asdict() for file in files]}
     return Report(_headline(total, level), [table], _notes(total), data, chart=_chart(shown))
 
 
@@ -228,7 +227,7 @@ def comparison_report(old: Sequence[FileSize], new: Sequence[FileSize], *, top: 
         for pair in pairs
     ]
     table = Table("", columns, rows[:-1], rows[-1])
-    return Report(_change_headline(total), [table], [], {"schema": SCHEMA_VERSION, "files": data})
+    return Report(_change_headline(total), [table], [], {"files": data})
 
 
 def _sum_of(pairs: Sequence[_Change], noun: str) -> _Change:

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
 from cfi2sframe.errors import RequestError
+from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.text import printable
 
 Cell = int | float | str | None
@@ -78,8 +79,8 @@ class Chart(NamedTuple):
 class Report(NamedTuple):
     """The result of a verb for some files.
 
-    `headline` is a sentence without a full stop. `data` is for JSON; its "files", without their lists, are the rows of
-    CSV. `lines`, if there are any, are all of the text. `origin` is the command that made the report, with its version
+    `headline` is a sentence without a full stop. `data` is for JSON, after the schema's version; its "files", without
+    their lists, are the rows of CSV. `lines`, if there are any, are all of the text. `origin` is the command that made the report, with its version
     and the date, for pages.
     """
 
@@ -126,7 +127,7 @@ def render(report: Report, format_name: str) -> str:
         case "json":
             import json
 
-            return json.dumps(report.data, indent=1) + "\n"
+            return json.dumps({"schema": SCHEMA_VERSION, **report.data}, indent=1) + "\n"
         case "csv":
             return _csv(report)
         case "html":
