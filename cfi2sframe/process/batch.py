@@ -38,7 +38,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class _Lost(NamedTuple):
-    """In place of the result of an item whose process died, or could not send it: why."""
+    """The reason why an item has no result: its process died, or could not send it."""
 
     reason: str
 
@@ -78,9 +78,9 @@ def results_of(
             done = stack.enter_context(closing(_in_processes(work, largest_first, count)))
         waiting: dict[int, Result] = {}
         position = 0
-        for index, found in done:
+        for index, answer in done:
             item = items[index]
-            waiting[index] = result = lost(item, found.reason) if isinstance(found, _Lost) else found
+            waiting[index] = result = lost(item, answer.reason) if isinstance(answer, _Lost) else answer
             on_done(item, result)
             while position in waiting:
                 yield waiting.pop(position)
@@ -223,7 +223,7 @@ def _serve(
         # Loaded modules stay; collections need not traverse them.
         gc.freeze()
         # Signals that the caller has chosen to ignore stay ignored.
-        ending = [each for each in _ENDING if signal.getsignal(each) != signal.SIG_IGN]
+        ending = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
         handle(signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         pipe.send(None)

@@ -16,7 +16,7 @@ from cfi2sframe.elf.sections import CodeRange
 from cfi2sframe.range_map import RangeMap, bytes_of, walk_both
 from cfi2sframe.why import Why
 
-#: What describes code: a type of row; the rows of PLT stubs; those of the function before padding; instructions.
+#: Kinds of described code: by a type of row; PLT stubs; padding, by the function before it; by instructions.
 DESCRIBED: Final = ("default", "flexible", "stub", "padding", "from_code")
 
 

@@ -56,7 +56,7 @@ def coverage_report(accounts: Sequence[Coverage], *, top: int | None = None) -> 
 
 
 def _chart(accounts: Sequence[Coverage]) -> Chart:
-    """Return what describes the code of each file; of many, the files with the most code."""
+    """Return the chart of what describes each file's code; of many files, those with the most code."""
     largest = sorted(accounts, key=lambda account: -account.code_size)[:MAX_BARS]
     bars = [Bar(file.file, file.described_share, [getattr(file, name) for name, _ in _BYTES]) for file in largest]
     return Chart([text for _, text in _BYTES], bars)

@@ -31,7 +31,7 @@ _COLUMNS: Final = {
     Column("of file", ".2f", " %"): "growth_percent",
     Column("GNU as+ld", ","): "gnu_size",
 }
-#: What a page has of a file when its row is opened.
+#: The fields that a page shows of a file when its row is opened.
 _DETAILS: Final = {
     "file_size": "bytes of the file",
     "cfi_size": "bytes of CFI",
@@ -99,7 +99,7 @@ SUMMED: Final = FileSize._fields[FileSize._fields.index("file_count") :]
 
 
 def measure(conversion: Conversion, padding_size: int = 0) -> FileSize:
-    """Return the sizes of a converted file, which gets so many zeros with its section."""
+    """Return the sizes of a converted file, which gets `padding_size` zeros with its section."""
     image = conversion.image
     return FileSize(
         file=image.name,

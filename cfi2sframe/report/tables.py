@@ -21,7 +21,7 @@ MAX_BARS: Final = 12
 FORMATS: Final = ("text", "markdown", "csv", "json", "html")
 #: The width of notes in text.
 _WIDTH: Final = 80
-#: What makes a spreadsheet take a cell for a formula, in half and full width.
+#: A cell that begins with one of these is a formula to a spreadsheet, also in full width.
 _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
@@ -56,7 +56,7 @@ class Table(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A bar of a chart: what it is about, what is written beside it, and the size of each of its parts."""
+    """A bar of a chart: its name, the text beside it, and the size of each of its parts."""
 
     name: str
     text: str
@@ -64,7 +64,7 @@ class Bar(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """Bars, for pages; `parts` says what the parts of each are. A bar of `whole` has the full width; 0: each has."""
+    """Bars, for pages; `parts` names the parts of each. A bar of `whole` has the full width; 0: each has."""
 
     parts: Sequence[str]
     bars: Sequence[Bar]
@@ -80,8 +80,8 @@ class Report(NamedTuple):
     """The result of a verb for some files.
 
     `headline` is a sentence without a full stop. `data` is for JSON, after the schema's version; its "files", without
-    their lists, are the rows of CSV. `lines`, if there are any, are all of the text. `origin` is the command that made the report, with its version
-    and the date, for pages.
+    their lists, are the rows of CSV. `lines`, if there are any, are all of the text. `origin` is for pages: the command
+    that made the report, with its version and the date.
     """
 
     headline: str

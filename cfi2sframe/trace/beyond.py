@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of CFI that no section can hold, but a trace can follow: the CFA is a word in memory plus a constant.
 
-OpenSSL's assembly keeps the caller's SP on the stack: CFA = *(rsp+152)+8. A rule of SFrame ends with the load. So what
-is loaded takes the place of the CFA, the other rules count from there, and the constant is added to the caller's SP.
+OpenSSL's assembly keeps the caller's SP on the stack: CFA = *(rsp+152)+8. A rule of SFrame ends with the load. So the
+loaded word stands in for the CFA: the other rules count from it, and the constant is added to the caller's SP.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from cfi2sframe.errors import CfiError
 from cfi2sframe.sframe.model import Found, FrameRow, FrameState, Function, FunctionBody
 from cfi2sframe.why import Why
 
-#: Why a reader of sections ends at such a row.
+#: The reason why a walk by sections alone ends at such a row.
 BEYOND: Final = "its CFA is a word in memory plus a constant, which no row can hold"
 
 

@@ -36,7 +36,7 @@ _NT_PRPSINFO: Final = 3
 _NT_AUXV: Final = 6
 _NT_FILE: Final = 0x46494C45
 _NT_SIGINFO: Final = 0x53494749
-#: The owners of the notes that are read: of those of an ABI's own registers, the second.
+#: The owners of the notes that are read; an ABI's own registers have the second.
 _OWNERS: Final = (b"CORE", b"LINUX")
 # struct elf_prstatus of 64-bit ABIs.
 _SIGNAL_OFFSET: Final = 12
@@ -61,9 +61,9 @@ _PACKED: Final = {
 
 
 def parse_core(data: FileData) -> Snapshot:
-    """Return the contents of a core file. A truncated core is used as far as it reaches.
+    """Return the snapshot that a core file is; of a truncated one, as far as it reaches.
 
-    Raises `ElfError` when they are none, or of a machine that SFrame is not defined for.
+    Raises `InputError` when it is no core, has no thread, or SFrame is not defined for its machine.
     """
     packer = next((tool for magic, tool in _PACKED.items() if bytes(data[: len(magic)]) == magic), None)
     if packer is not None:
@@ -121,7 +121,7 @@ def _listed_files(data: bytes, arch: Arch) -> list[FileMapping]:
 
 
 def _death(data_of: Mapping[int, bytes], arch: Arch) -> Death | None:
-    """Return how the process of a core ended, by its first notes of each type; None where no note says that."""
+    """Return how the process of a core ended, by its first note of each type; None where no note tells."""
     status, about = data_of[NT_PRSTATUS], data_of.get(_NT_SIGINFO, b"")
     # The first thread is the one that received the signal.
     (thread,) = struct.unpack_from(arch.byte_order + "i", status, _PID_OFFSET)

@@ -88,9 +88,10 @@ class Ending(NamedTuple):
 class TraceEntry(NamedTuple):
     """A frame of a trace, and what finds its caller: a row, or at a signal trampoline the kernel's record of registers.
 
-    `found` is None at trampolines, and where there is no row; `cfa` also in the last. `is_null_call`: the PC is where
-    a null or wild pointer led to, and the caller where the call has left its return address. `is_beyond_rows`: the CFA
-    is a word in memory plus a constant, which no row of a section can hold; the rules of `found` count from that word.
+    `found` is None at trampolines, and where there is no row; `cfa` also in the last. `is_null_call`: a call through a
+    null or wild pointer led to the PC, and the caller is at the return address that the call has left. `is_beyond_rows`:
+    the CFA is a word in memory plus a constant, which no row of a section can hold; the rules of `found` count from
+    that word.
     """
 
     frame: Frame
@@ -107,7 +108,7 @@ class TraceEntry(NamedTuple):
 
     @property
     def named_pc(self) -> int:
-        """The address whose function has the frame: the kernel returns to the start of that for signals."""
+        """The address whose function has the frame. A handler returns to the first byte of a function for that."""
         return self.frame.pc if self.is_signal else self.frame.lookup_pc
 
 

@@ -47,14 +47,14 @@ _NEEDED: Final = (
 #: The longest wait for a thread to stop. One that waits for a device, or for its vfork child, does not stop.
 _STOP_SECONDS: Final = 5.0
 _MAX_REGSET_SIZE: Final = 4096
-#: The most looks for new threads, which may appear while others are being seized.
+#: The most searches for new threads, which may appear while others are being seized.
 _MAX_ROUNDS: Final = 100
 #: The most bytes that are copied of one stack at a time; the next copy has what was missing of a deeper one.
 _MAX_COPY_SIZE: Final = 8 << 20
 #: Bytes below SP that a function may use on some ABIs.
 _RED_ZONE_SIZE: Final = 128
-#: The most stops of a process. Each copies memory of frames that the copy before had not (alternate signal stacks,
-#: stacks of many megabytes).
+#: The most stops of a process. Each copies the memory of frames that the copy before it lacked (alternate signal
+#: stacks, stacks of many megabytes).
 _MAX_STOPS: Final = 5
 #: The deepest root directory of a process, in folders.
 _MAX_ROOT_DEPTH: Final = 64
@@ -135,7 +135,7 @@ class Process:
         Raises `InputError` when there is none, when that is not permitted, or its machine is not supported.
         """
         arch = arch_of_header(parse_file_header(_bytes_of(self._pid, "exe", FILE_HEADER_SIZE)))
-        # To the kernel, a tracer is a thread. When it ends, the kernel detaches also what did not stop.
+        # To the kernel, the tracer is a thread. When it ends, the kernel also detaches from threads that did not stop.
         with ThreadPoolExecutor(max_workers=1) as tracer:
             return tracer.submit(self._copy, arch, thread_id).result()
 
@@ -195,7 +195,7 @@ class Process:
 
 
 def _bytes_of(pid: int, name: str, size: int = -1) -> bytes:
-    """Return what the kernel says of a process. Raises `InputError`."""
+    """Return the contents of a file in the directory of a process in /proc. Raises `InputError`."""
     try:
         with open(f"/proc/{pid}/{name}", "rb") as file:
             return file.read(size)
@@ -262,7 +262,7 @@ def stopped_threads(pid: int, only: int | None = None) -> Iterator[list[int]]:
 
 
 def _tracer_of(thread: int) -> int:
-    """Return the id of what traces a thread; 0 without one."""
+    """Return the id of the tracer of a thread; 0 without one."""
     tracer = re.search(rb"^TracerPid:\s*(\d+)", _bytes_of(thread, "status"), re.MULTILINE)
     return int(tracer[1]) if tracer else 0
 

@@ -73,7 +73,7 @@ class EventKind(NamedTuple):
 class PerfFile:
     """A recording. `kinds` has the kinds of its events by id, and by -1, -2, ...; `features` those of its header.
 
-    Raises `InputError` when the bytes are none. Those of a pipe learn kinds and features as records are read.
+    Raises `InputError` when the data are none. One from a pipe gets its kinds and features as records are read.
     """
 
     def __init__(self, data: FileData) -> None:
@@ -136,7 +136,7 @@ class PerfFile:
         )
 
     def _read_features(self, flags: tuple[int, ...], offset: int) -> None:
-        """Read the sections of features, whose table follows the records; those that were cut are not known."""
+        """Read the sections of features, whose table follows the records; those that were cut off are skipped."""
         numbers = [64 * index + bit for index, word in enumerate(flags) for bit in range(64) if word >> bit & 1]
         table = bytes(self._data[offset : offset + 16 * len(numbers)])
         places = struct.iter_unpack(self.byte_order + "QQ", table[: len(table) // 16 * 16])
@@ -162,7 +162,7 @@ class PerfFile:
 
     def _whole(self, data: bytes, offset: int) -> tuple[list[PerfRecord], int]:
         """Return the whole records at the start of bytes that are at an offset, and their size. Raises `InputError`."""
-        found: list[PerfRecord] = []
+        records: list[PerfRecord] = []
         at = 0
         unpack = struct.Struct(self.byte_order + "IHH").unpack_from
         while at + _RECORD_HEADER_SIZE <= len(data):
@@ -172,20 +172,20 @@ class PerfFile:
             if at + size > len(data):
                 break
             body = data[at + _RECORD_HEADER_SIZE : at + size]
-            found.append(PerfRecord(body, self.byte_order, kind, misc, offset + at))
+            records.append(PerfRecord(body, self.byte_order, kind, misc, offset + at))
             at += size
             if kind == c.PERF_RECORD_AUXTRACE:
                 # Bytes that are no records follow.
-                at += found[-1].take("Q")[0]
-        return found, at
+                at += records[-1].take("Q")[0]
+        return records, at
 
     def records(self) -> Iterator[PerfRecord]:
         """Yield the records that are not the container's, in the file's order. Raises `InputError`."""
         at = self._start
         while at < self._end:
             block = bytes(self._data[at : min(at + _BLOCK_SIZE, self._end)])
-            found, size = self._whole(block, at)
-            for record in found:
+            records, size = self._whole(block, at)
+            for record in records:
                 yield from self._record(record)
             if not size:
                 self.is_truncated = True
@@ -225,6 +225,6 @@ class PerfFile:
                     piece = self._unpacker.unused_data
             except zstandard.ZstdError as error:
                 raise InputError(f"cannot be decompressed: {error}", "records", offset) from None
-            found, size = self._whole(self._unpacked, offset)
+            records, size = self._whole(self._unpacked, offset)
             self._unpacked = self._unpacked[size:]
-            yield from found
+            yield from records

@@ -17,7 +17,7 @@ _ID_FIELDS: Final = (
     *(c.PERF_SAMPLE_TID, c.PERF_SAMPLE_TIME, c.PERF_SAMPLE_ID, c.PERF_SAMPLE_STREAM_ID, c.PERF_SAMPLE_CPU),
     c.PERF_SAMPLE_IDENTIFIER,
 )
-#: The words at the start of a sample, in this order; IP is that of the kernel, if it was there.
+#: The words at the start of a sample, in this order; IP is in the kernel, if that was running.
 _SAMPLE_FIELDS: Final = (
     *(c.PERF_SAMPLE_IDENTIFIER, c.PERF_SAMPLE_IP, c.PERF_SAMPLE_TID, c.PERF_SAMPLE_TIME, c.PERF_SAMPLE_ADDR),
     *(c.PERF_SAMPLE_ID, c.PERF_SAMPLE_STREAM_ID, c.PERF_SAMPLE_CPU, c.PERF_SAMPLE_PERIOD),
@@ -76,7 +76,7 @@ class SampleReader:
                 # The first word of a sample, the last of others. What perf adds itself has the id 0.
                 (number,) = record.take("Q", 0 if is_sample else len(record.body) - 8)
                 kind = kinds.get(number, kind)
-        elif any(each != kind for each in kinds.values()):
+        elif any(other != kind for other in kinds.values()):
             raise InputError("its events have different fields and no identifiers; record one event, or a newer perf")
         names = [f for f in (_SAMPLE_FIELDS if is_sample else _ID_FIELDS) if f & kind.sample_type]
         if not (is_sample or kind.has_ids):
@@ -93,8 +93,9 @@ class SampleReader:
         pid, tid = halves if record.byte_order == ">" else halves[::-1]
         if kept & c.PERF_SAMPLE_READ:
             form = kind.read_format
-            times, each = (form & c.PERF_FORMAT_TIMES).bit_count(), 1 + (form & c.PERF_FORMAT_VALUES).bit_count()
-            record.skip(8 * (times + each * (record.take("Q")[0] if form & c.PERF_FORMAT_GROUP else 1)))
+            count = record.take("Q")[0] if form & c.PERF_FORMAT_GROUP else 1
+            value_size = 8 + 8 * (form & c.PERF_FORMAT_VALUES).bit_count()
+            record.skip(8 * (form & c.PERF_FORMAT_TIMES).bit_count() + count * value_size)
         in_kernel: tuple[int, ...] = (words.get(c.PERF_SAMPLE_IP, 0),)
         if kept & c.PERF_SAMPLE_CALLCHAIN:
             pcs = record.take(f"{record.take('Q')[0]}Q")
@@ -103,9 +104,9 @@ class SampleReader:
         if kept & c.PERF_SAMPLE_RAW:
             record.skip(record.take("I")[0])
         if kept & c.PERF_SAMPLE_BRANCH_STACK:
-            (branches,) = record.take("Q")
-            each = 24 + 8 * (kind.branch_type & c.PERF_SAMPLE_BRANCH_COUNTERS != 0)
-            record.skip(8 * (kind.branch_type & c.PERF_SAMPLE_BRANCH_HW_INDEX != 0) + branches * each)
+            (count,) = record.take("Q")
+            branch_size = 24 + 8 * (kind.branch_type & c.PERF_SAMPLE_BRANCH_COUNTERS != 0)
+            record.skip(8 * (kind.branch_type & c.PERF_SAMPLE_BRANCH_HW_INDEX != 0) + count * branch_size)
         frame, abi, stack = self._user_part(kind, record)
         is_in_kernel = record.misc & c.PERF_RECORD_MISC_CPUMODE_MASK != c.PERF_RECORD_MISC_USER
         event = words.get(c.PERF_SAMPLE_ID, words.get(c.PERF_SAMPLE_IDENTIFIER, -1))
@@ -125,7 +126,7 @@ class SampleReader:
         Raises `InputError` where no event has these.
         """
         if kind.sample_type & _USER_PART != _USER_PART:
-            if all(each.sample_type & _USER_PART != _USER_PART for each in self._file.kinds.values()):
+            if all(other.sample_type & _USER_PART != _USER_PART for other in self._file.kinds.values()):
                 raise InputError(f"its samples have no registers and stack of user space; {NEEDED}")
             return None, 0, b""
         (abi,) = record.take("Q")

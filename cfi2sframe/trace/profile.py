@@ -26,7 +26,7 @@ _MAX_LINES: Final = 30
 
 
 class Place(NamedTuple):
-    """A frame by what other tools take: file, build-id, the file's own address, function and offset in it.
+    """A frame as other tools know it: file, build-id, the file's own address, function and offset in it.
 
     The address is inside the call of callers. Unknown fields are empty, or 0.
     """
@@ -85,19 +85,19 @@ class Profile:
         is_whole = trace.ending.kind == "outermost"
         self.by_cfi = self.by_cfi.plus(is_whole, len(trace.entries))
         # A reader of sections ends at the first row that none can hold.
-        beyond = [number for number, entry in enumerate(trace.entries, 1) if entry.is_beyond_rows]
-        by_rows = trace.entries[: beyond[0]] if beyond else trace.entries
-        is_whole &= not beyond
+        cut = next((number for number, entry in enumerate(trace.entries, 1) if entry.is_beyond_rows), None)
+        by_rows = trace.entries[:cut]
+        is_whole &= cut is None
         self.by_rows = self.by_rows.plus(is_whole, len(by_rows))
         arch = walked.space.snapshot.arch
         if arch is not S390X:
             self.by_fp = self.by_fp.plus(*_by_frame_pointers(sample.frame, sample.read, walked.space, arch))
         if not is_whole:
             place, (kind, detail) = place_of(by_rows[-1], walked.space), trace.ending
-            if beyond:
+            if cut is not None:
                 kind, detail = "no-row", BEYOND
             elif kind == "unreadable-memory" and sample.is_stack_cut:
-                # Which function is there says nothing.
+                # The copy ends there, whatever the function is.
                 place, detail = place._replace(symbol=""), f"past the {len(sample.stack):,} bytes that were copied"
             elif kind == "unusable-module":
                 detail = detail.removeprefix(f"{place.module}: ")
@@ -253,5 +253,5 @@ def _by_frame_pointers(frame: Frame, read: ReadMemory, space: AddressSpace, arch
         if not ra:
             return True, number
         number, lookup_pc = number + 1, ra - 1
-    found = space.find(lookup_pc)
-    return isinstance(found, Found) and found.is_outermost, number
+    row = space.find(lookup_pc)
+    return isinstance(row, Found) and row.is_outermost, number

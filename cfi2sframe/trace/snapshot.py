@@ -64,8 +64,8 @@ class FileMapping(NamedTuple):
 class Death(NamedTuple):
     """The signal that ended a process, 0 without one, the thread that received it, and the command line.
 
-    `code` is the signal's si_code, `address` what it was about (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP); None where
-    these are not known.
+    `code` is the signal's si_code, `address` its si_addr (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP); None where these
+    are not known.
     """
 
     signal: int

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The address space of a traced process: its files, with their rows and functions by address.
 
-The vDSO, which is no file, is read from memory, and counts for the job.
+The vDSO, which is no file, is read from memory, within the limits of the job.
 """
 
 from bisect import insort

@@ -71,7 +71,7 @@ class FileStore:
         *,
         only_sections: bool = False,
     ) -> None:
-        # Our own look-up knows all errata, and nobody stores these rows, so they need not be few.
+        # The look-up of this package knows all errata, and these rows are not stored, so their size does not matter.
         self._options = Options(version, 2 if version == 2 else None, source, level=0)
         self._only_sections = only_sections
         self._debug_file = debug_file if source in (None, "code") else None

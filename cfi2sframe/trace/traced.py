@@ -84,7 +84,7 @@ class Traced(NamedTuple):
 
 
 def _row(entry: TraceEntry, file: ModuleFile | None) -> dict[str, Any] | None:
-    """Return the row that has found a frame's caller, or what has found it without one, as plain data."""
+    """Return as plain data the row by which a frame's caller was found, or what was in place of a row."""
     row: dict[str, Any] = {"source": None, "version": None, "kind": None, "type": None, "signal": entry.is_signal}
     if entry.is_trampoline:
         return row | {"source": "trampoline"}
@@ -101,7 +101,7 @@ def _row(entry: TraceEntry, file: ModuleFile | None) -> dict[str, Any] | None:
     }
 
 
-#: The text for a caller that was found without a row, by its source.
+#: The texts for callers that were found without a row, by their sources.
 _INSTEAD: Final = {
     "trampoline": "signal trampoline",
     "null call": "call through a null pointer",
