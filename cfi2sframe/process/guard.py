@@ -15,7 +15,7 @@ import math
 import resource
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 from typing import Final, NoReturn
 
@@ -40,8 +40,8 @@ _MIN_OWED: Final = 0.1
 _NO_LIMIT_FROM: Final = 1 << 62
 
 
-class _Expired:
-    """The handler of the timer's signal. While it is installed, the job has limits.
+class _Limits:
+    """The limits of a job, and the handler of its timer's signal, which is installed while they hold.
 
     `code_size` bytes may still be granted time as code that is followed. `has_parts`: `part` has limits of its own.
     """
@@ -57,8 +57,10 @@ class _Expired:
         raise CostError(f"takes more CPU time than a file of this size accounts for ({self.seconds:,.1f} s)")
 
 
-def _is_limited() -> bool:
-    return isinstance(signal.getsignal(signal.SIGPROF), _Expired)
+def _running_job() -> _Limits | None:
+    """Return the limits of the running job, if it has any."""
+    handler = signal.getsignal(signal.SIGPROF)
+    return handler if isinstance(handler, _Limits) else None
 
 
 @contextmanager
@@ -75,9 +77,9 @@ def limited(input_size: int, *, has_parts: bool = True) -> Iterator[None]:
     mapped = mapped_size()
     outer, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = _NO_LIMIT_FROM if mapped is None else mapped + memory
-    is_part = _is_limited()
+    is_part = _running_job() is not None
     is_ours = limit < _NO_LIMIT_FROM and (is_part or outer == resource.RLIM_INFINITY or limit < outer)
-    handler = signal.signal(signal.SIGPROF, _Expired(seconds, input_size, has_parts=has_parts))
+    handler = signal.signal(signal.SIGPROF, _Limits(seconds, input_size, has_parts=has_parts))
     left = signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN)
     is_exhausted = False
     try:
@@ -106,18 +108,13 @@ def _limit_memory(size: int, hard: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (size, hard))
 
 
-@contextmanager
-def part(input_size: int, *, has_parts: bool = True) -> Iterator[None]:
+def part(input_size: int, *, has_parts: bool = True) -> AbstractContextManager[None]:
     """Give a block that reads another file limits of its own (see `limited`), if the job has any, and parts.
 
     Meanwhile the clock of the job stands still, and what the part keeps in memory is not charged to it.
     """
-    job = signal.getsignal(signal.SIGPROF)
-    if isinstance(job, _Expired) and job.has_parts:
-        with limited(input_size, has_parts=has_parts):
-            yield
-    else:
-        yield
+    job = _running_job()
+    return limited(input_size, has_parts=has_parts) if job is not None and job.has_parts else nullcontext()
 
 
 def grant_for_code(size: int) -> None:
@@ -125,8 +122,8 @@ def grant_for_code(size: int) -> None:
 
     Code is part of the input: files in an archive, and passes over the same code, get no more than that accounts for.
     """
-    job = signal.getsignal(signal.SIGPROF)
-    if isinstance(job, _Expired):
+    job = _running_job()
+    if job is not None:
         size = min(size, job.code_size)
         job.code_size -= size
         seconds = _SECONDS_PER_MIB_OF_CODE * size / _MIB
@@ -137,14 +134,14 @@ def grant_for_code(size: int) -> None:
 
 def seconds_left() -> float:
     """Return the CPU seconds that the running job has left; without limits there is no end to them."""
-    job = signal.getsignal(signal.SIGPROF)
-    return signal.getitimer(signal.ITIMER_PROF)[0] - job.owed if isinstance(job, _Expired) else math.inf
+    job = _running_job()
+    return math.inf if job is None else signal.getitimer(signal.ITIMER_PROF)[0] - job.owed
 
 
 def charge(seconds: float) -> None:
     """Take the CPU seconds that another process has used for the running job from its time, if it has limits."""
-    job = signal.getsignal(signal.SIGPROF)
-    if isinstance(job, _Expired):
+    job = _running_job()
+    if job is not None:
         job.owed += seconds
         # Linux adds a tick of its clock to whatever a timer is set to.
         if job.owed >= _MIN_OWED:

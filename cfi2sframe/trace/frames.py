@@ -89,9 +89,8 @@ class TraceEntry(NamedTuple):
     """A frame of a trace, and what finds its caller: a row, or at a signal trampoline the kernel's record of registers.
 
     `found` is None at trampolines, and where there is no row; `cfa` also in the last. `is_null_call`: a call through a
-    null or wild pointer led to the PC, and the caller is at the return address that the call has left. `is_beyond_rows`:
-    the CFA is a word in memory plus a constant, which no row of a section can hold; the rules of `found` count from
-    that word.
+    null or wild pointer led to the PC, and the caller is where the call has left its return address. `is_beyond_rows`:
+    the CFA is a word in memory plus a constant, which no row of a section holds; the rules of `found` count from there.
     """
 
     frame: Frame
@@ -108,7 +107,7 @@ class TraceEntry(NamedTuple):
 
     @property
     def named_pc(self) -> int:
-        """The address whose function has the frame. A handler returns to the first byte of a function for that."""
+        """The address that names the frame's function: at a trampoline the PC, as handlers return to its start."""
         return self.frame.pc if self.is_signal else self.frame.lookup_pc
 
 

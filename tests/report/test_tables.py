@@ -17,6 +17,7 @@ import pytest
 from cfi2sframe import account, convert, load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.errors import RequestError
+from cfi2sframe.report import SCHEMA_VERSION
 from cfi2sframe.report.coverage import Coverage
 from cfi2sframe.report.coverage_report import coverage_report
 from cfi2sframe.report.size import comparison_report, size_report
@@ -57,7 +58,7 @@ def test_all_formats_have_the_same_cells(report: Report) -> None:
     for table in report.tables:
         for texts in table.texts:
             assert all(cell in text and cell in plain and cell in words for cell in texts)
-    assert json.loads(render(report, "json")) == json.loads(json.dumps(report.data))
+    assert json.loads(render(report, "json")) == json.loads(json.dumps({"schema": SCHEMA_VERSION, **report.data}))
     rows = list(csv.DictReader(io.StringIO(render(report, "csv"))))
     assert len(rows) == len(report.data["files"])
     for row, file in zip(rows, report.data["files"], strict=True):
