@@ -90,6 +90,7 @@ class Recording:
         self._mappings: dict[int, tuple[FileMapping, ...]] = {}
         self._commands: dict[int, str] = {}
         self._spaces: dict[int, AddressSpace] = {}
+        #: Shared by all address spaces.
         self._modules: dict[str, Module] = {}
 
     @property
@@ -105,8 +106,6 @@ class Recording:
     @property
     def modules(self) -> list[Module]:
         """The modules in which frames were found so far, by name; of several builds with one name, the last."""
-        for space in self._spaces.values():
-            self._keep(space)
         return sorted(self._modules.values(), key=lambda module: module.name)
 
     def __iter__(self) -> Iterator[WalkedSample]:
@@ -181,7 +180,7 @@ class Recording:
     def _exit(self, record: PerfRecord) -> None:
         pid, tid = record.take("I4xI", 0)
         if pid == tid:
-            self._change(pid, self._mappings.get(pid, ()))
+            self._spaces.pop(pid, None)
 
     def _lost(self, record: PerfRecord) -> None:
         self.lost_count += record.take("Q", 8 * (record.type == c.PERF_RECORD_LOST))[0]
@@ -190,17 +189,17 @@ class Recording:
         command = self._commands.get(sample.tid) or self._commands.get(sample.pid) or f":{sample.tid}"
         if sample.frame is None or self.arch is None:
             return WalkedSample(number, sample, command, None, None)
-        space = self._spaces.get(sample.pid)
-        if space is None:
-            space = self._spaces[sample.pid] = self._space(sample.pid, self.arch)
+        space = self._spaces.get(sample.pid) or self._new_space(sample.pid, self.arch)
         return WalkedSample(number, sample, command, space, space.walk(sample.frame, sample.read))
 
-    def _space(self, pid: int, arch: Arch) -> AddressSpace:
+    def _new_space(self, pid: int, arch: Arch) -> AddressSpace:
         # Memory without a file has names, too: //anon, [heap].
         mappings = self._mappings.get(pid, ())
         files = [m for m in mappings if m.path == VDSO or (m.path[:1] == "/" and m.path[:2] != "//")]
         memory = Memory((m.start, self._own_vdso(m)) for m in files if m.path == VDSO)
-        return AddressSpace(Snapshot(arch, files, memory.read), self._store, root=self._sysroot)
+        space = self._spaces[pid] = AddressSpace(Snapshot(arch, files, memory.read), self._store, root=self._sysroot)
+        space.used = self._modules
+        return space
 
     def _own_vdso(self, mapping: FileMapping) -> bytes:
         """Return this machine's vDSO, if the recording's kernel is the same, by its build-id or its name."""
@@ -213,9 +212,4 @@ class Recording:
 
     def _change(self, pid: int, mappings: tuple[FileMapping, ...]) -> None:
         self._mappings[pid] = mappings
-        space = self._spaces.pop(pid, None)
-        if space is not None:
-            self._keep(space)
-
-    def _keep(self, space: AddressSpace) -> None:
-        self._modules |= {module.name: module for module in space.used.values()}
+        self._spaces.pop(pid, None)

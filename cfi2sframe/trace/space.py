@@ -83,8 +83,8 @@ class AddressSpace:
         self.snapshot = snapshot
         self._root = root
         self._rows: dict[int, Found | LoadedCfa | Ending] = {}
-        #: The modules in which rows were looked for, by start.
-        self.used: dict[int, Module] = {}
+        #: The modules in which rows were looked for, by name.
+        self.used: dict[str, Module] = {}
         self._store = store or FileStore()
         self._open_file = open_file or partial(self._store.open, root=root)
         self._mappings = sorted(snapshot.mappings)
@@ -234,7 +234,7 @@ class AddressSpace:
             if code is not None and not any(start <= address < end for start, end in code):
                 return Ending("no-code", f"nothing that can be executed is at 0x{address:x}")
             return Ending("no-module", f"no file is known at 0x{address:x}{self.snapshot.no_file_hint}")
-        self.used[module.start] = module
+        self.used[module.name] = module
         file, vaddr = module.file, module.vaddr_of(address)
         if file is None or isinstance(file.rows, str):
             return Ending("unusable-module", f"{module.name}: {module.problem}")
