@@ -5,7 +5,6 @@ Processors write their records independently. perf marks rounds: a record after 
 those before the end of the round before. So two rounds are in memory.
 """
 
-import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -205,9 +204,9 @@ class Recording:
         """Return this machine's vDSO, if the recording's kernel is the same, by its build-id or its name."""
         if not mapping.build_id and self.file.text_of(c.HEADER_OSRELEASE) != os.uname().release:
             return b""
-        with suppress(InputError, StopIteration):
+        with suppress(InputError, OSError, StopIteration), open("/proc/self/mem", "rb", buffering=0) as memory:
             own = next(m for m, _ in listed_mappings(os.getpid()) if m.path == VDSO)
-            return ctypes.string_at(own.start, own.end - own.start)
+            return os.pread(memory.fileno(), own.end - own.start, own.start)
         return b""
 
     def _change(self, pid: int, mappings: tuple[FileMapping, ...]) -> None:

@@ -18,7 +18,7 @@ FORBIDDEN = {
 #: `ctypes` is how a live process is held still, and how a copy of this process asks not to survive it;
 #: `subprocess` starts c++filt and asks a driver what it would run; `multiprocessing` makes the copies.
 ALLOWED = {
-    ("trace/snapshot.py", "ctypes"),
+    ("trace/live.py", "ctypes"),
     ("process/demangle.py", "subprocess"),
     ("cli/wrapper/programs.py", "subprocess"),
     ("process/batch.py", "ctypes"),
