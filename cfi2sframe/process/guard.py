@@ -40,7 +40,7 @@ _MIN_OWED: Final = 0.1
 _NO_LIMIT_FROM: Final = 1 << 62
 
 
-class _Limits:
+class _JobLimits:
     """The limits of a job, and the handler of its timer's signal, which is installed while they hold.
 
     `code_size` bytes may still be granted time as code that is followed. `has_parts`: `part` has limits of its own.
@@ -57,10 +57,10 @@ class _Limits:
         raise CostError(f"takes more CPU time than a file of this size accounts for ({self.seconds:,.1f} s)")
 
 
-def _running_job() -> _Limits | None:
+def _running_job() -> _JobLimits | None:
     """Return the limits of the running job, if it has any."""
     handler = signal.getsignal(signal.SIGPROF)
-    return handler if isinstance(handler, _Limits) else None
+    return handler if isinstance(handler, _JobLimits) else None
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def limited(input_size: int, *, has_parts: bool = True) -> Iterator[None]:
     limit = _NO_LIMIT_FROM if mapped is None else mapped + memory
     is_part = _running_job() is not None
     is_ours = limit < _NO_LIMIT_FROM and (is_part or outer == resource.RLIM_INFINITY or limit < outer)
-    handler = signal.signal(signal.SIGPROF, _Limits(seconds, input_size, has_parts=has_parts))
+    handler = signal.signal(signal.SIGPROF, _JobLimits(seconds, input_size, has_parts=has_parts))
     left = signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN)
     is_exhausted = False
     try:
