@@ -16,7 +16,7 @@ from cfi2sframe.elf.sections import CodeRange
 from cfi2sframe.range_map import RangeMap, bytes_of, walk_both
 from cfi2sframe.why import Why
 
-#: Kinds of described code: by a type of row; PLT stubs; padding, by the function before it; by instructions.
+#: The kinds of described code: by type of row, PLT stubs, padding after a described function, from instructions.
 DESCRIBED: Final = ("default", "flexible", "stub", "padding", "from_code")
 
 

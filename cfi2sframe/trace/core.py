@@ -61,7 +61,7 @@ _PACKED: Final = {
 
 
 def parse_core(data: FileData) -> Snapshot:
-    """Return the snapshot that a core file is; of a truncated one, as far as it reaches.
+    """Return a snapshot of a core file. A truncated core is used as far as it reaches.
 
     Raises `InputError` when it is no core, has no thread, or SFrame is not defined for its machine.
     """

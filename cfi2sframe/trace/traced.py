@@ -84,7 +84,7 @@ class Traced(NamedTuple):
 
 
 def _row(entry: TraceEntry, file: ModuleFile | None) -> dict[str, Any] | None:
-    """Return as plain data the row by which a frame's caller was found, or what was in place of a row."""
+    """Return as plain data the row that gave a frame's caller, or what stood in for a row."""
     row: dict[str, Any] = {"source": None, "version": None, "kind": None, "type": None, "signal": entry.is_signal}
     if entry.is_trampoline:
         return row | {"source": "trampoline"}
