@@ -7,7 +7,7 @@ has no dynamic section. The judge of rewritten files has a reader of its own (`p
 
 import sys
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import Final, NamedTuple
 
@@ -34,7 +34,7 @@ class DynamicTable(NamedTuple):
     """A table of dynamic relocations: `tag` is that of its entry, or of one for such a section; its 64-bit words."""
 
     tag: int
-    words: "array[int]"
+    words: Sequence[int]
 
     def columns(self) -> "tuple[array[int], array[int], array[int]]":
         """Return all r_offset, r_info and r_addend, unsigned, of an Elf64_Rela table; nothing of a compact one."""

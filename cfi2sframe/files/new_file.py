@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, ParamSpec, TypeVar
 from cfi2sframe.elf.load import DESCRIPTORS, PATH_ONLY, open_unfollowed
 
 TEMPORARY_PREFIX: Final = ".cfi2sframe-"
-_TEMPORARY_NAME: Final = re.compile(re.escape(TEMPORARY_PREFIX) + r"[0-9a-f]{24}\.new")
+_TEMPORARY_NAME: Final = re.escape(TEMPORARY_PREFIX) + r"[0-9a-f]{24}\.new"
 #: PATH_ONLY: a directory on the way need not be readable.
 _DIRECTORY: Final = PATH_ONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAMED: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -137,7 +137,7 @@ def remove_leftover(path: str) -> None:
     `path` is absolute and resolved. What cannot be shown to be such a file stays.
     """
     directory, name = os.path.split(path)
-    if _TEMPORARY_NAME.fullmatch(name) is None:
+    if re.fullmatch(_TEMPORARY_NAME, name) is None:
         return
     with suppress(OSError), ExitStack() as stack:
         entry = DirectoryEntry(open_directory(directory, stack), name)

@@ -11,7 +11,6 @@ with guard.limited(os.path.getsize(path)):
     conversion = cfi2sframe.convert(path)
 """
 
-import math
 import resource
 import signal
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from cfi2sframe.errors import CostError, is_out_of_memory
 
 __all__ = ["limited"]
 
+_FOREVER: Final = float("inf")
 _MIB: Final = 1 << 20
 #: The promise of SECURITY.md: CPU seconds, and bytes of address space on top of what the process has mapped before.
 _SECONDS: Final = 2.0
@@ -135,7 +135,7 @@ def grant_for_code(size: int) -> None:
 def seconds_left() -> float:
     """Return the CPU seconds that the running job has left; without limits there is no end to them."""
     job = _running_job()
-    return math.inf if job is None else signal.getitimer(signal.ITIMER_PROF)[0] - job.owed
+    return _FOREVER if job is None else signal.getitimer(signal.ITIMER_PROF)[0] - job.owed
 
 
 def charge(seconds: float) -> None:
