@@ -5,8 +5,8 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from operator import add, gt
-from typing import Final, NamedTuple
+from operator import add, ge, gt
+from typing import Final, NamedTuple, cast
 
 from cfi2sframe.constants import sframe as s
 from cfi2sframe.constants.elf import PF_X, PT_LOAD
@@ -34,13 +34,16 @@ class Edition(NamedTuple):
 class Subject(NamedTuple):
     """A section that was read, the file it describes, and who looks.
 
-    `bodies` are the distinct ones of the section. `is_in_file`: it is the one that the file has.
+    `bodies` are the distinct ones of the section. `late_rows`: the functions whose last row starts at their end, or the
+    end of their block, or past it; their starts, that of the row, and the end. `is_in_file`: the section is the one
+    that the file has.
     """
 
     edition: Edition
     section: DecodedSection
     image: ElfImage
     bodies: tuple[FunctionBody, ...]
+    late_rows: list[tuple[int, int, int]]
     is_in_file: bool = False
 
     @property
@@ -58,6 +61,22 @@ class Subject(NamedTuple):
 Breaches = list[tuple[int | None, str]]
 #: Returns what is wrong with the section as a whole, or breaches; anything else: nothing is.
 Check = Callable[[Subject], object]
+
+
+def subject_of(section: Section, image: ElfImage, *, is_in_file: bool = False) -> Callable[[Edition], Subject]:
+    """Return a function that gives the subject for an edition; what all editions ask of functions is found once.
+
+    Of a section that was not read, no rule about bytes may be checked.
+    """
+    bodies = tuple(dict.fromkeys(section.bodies))
+    functions = zip(section.starts, section.sizes, section.bodies, strict=True)
+    late_rows = [
+        (start, body.starts[-1], end)
+        for start, size, body in functions
+        if body.starts and body.starts[-1] >= (end := body.repeat_size if body.repeat_size > 0 else size)
+    ]
+    fixed = (cast("DecodedSection", section), image, bodies, late_rows, is_in_file)
+    return lambda edition: Subject(edition, *fixed)
 
 
 def each_body(check: Callable[[FunctionBody], object]) -> Check:
@@ -81,32 +100,26 @@ def large_register(body: FunctionBody) -> str | None:
 def rows_outside(it: Subject) -> Breaches:
     """Return functions whose last row starts past their end, or past the end of their block."""
     message = "the last row starts at {}, past the end at {}"
-    return [(start, message.format(last, limit)) for start, last, limit in _last_rows(it.section) if last > limit]
+    return [(start, message.format(last, end)) for start, last, end in it.late_rows if last > end]
 
 
 def rows_at_end(it: Subject) -> Breaches:
     """Return functions whose last row starts at their end, or at the end of their block: it is never in force."""
     message = "the last row starts at the end, {}"
-    return [(start, message.format(limit)) for start, last, limit in _last_rows(it.section) if last == limit]
-
-
-def _last_rows(section: Section) -> Iterator[tuple[int, int, int]]:
-    """Yield by function its start, the start of its last row (-1: there is none), and its size or that of its block."""
-    for start, size, body in zip(section.starts, section.sizes, section.bodies, strict=True):
-        yield start, body.starts[-1] if body.starts else -1, body.repeat_size if body.repeat_size > 0 else size
+    return [(start, message.format(end)) for start, last, end in it.late_rows if last == end]
 
 
 def empty_functions(it: Subject) -> Breaches:
     """Return functions that have rows and no size."""
     functions = zip(it.section.starts, it.section.sizes, it.section.bodies, strict=True)
-    return [(start, "no size") for start, size, body in functions if not size and body.starts]
+    has_any = 0 in it.section.sizes
+    return [(start, "no size") for start, size, body in functions if not size and body.starts] if has_any else []
 
 
 def missing_block_sizes(it: Subject) -> Breaches:
     """Return PCMASK functions without the size of their block, which version 1 does not store."""
-    if it.section.version == s.SFRAME_VERSION_1:
-        return []
-    functions = zip(it.section.starts, it.section.bodies, strict=True)
+    has_any = it.section.version > s.SFRAME_VERSION_1 and any(body.repeat_size == NO_BLOCK_SIZE for body in it.bodies)
+    functions = zip(it.section.starts, it.section.bodies, strict=True) if has_any else ()
     message = "block size 0 of a PCMASK function"
     return [(start, message) for start, body in functions if body.repeat_size == NO_BLOCK_SIZE]
 
@@ -120,13 +133,16 @@ def needless_block_sizes(it: Subject) -> Breaches:
 
 def descents(it: Subject) -> Breaches:
     """Return functions that start at or before the one before them, in a section that claims to be sorted."""
-    pairs = pairwise(it.section.starts if it.section.is_sorted else ())
-    return [(start, "starts do not ascend") for start_before, start in pairs if start <= start_before]
+    starts = it.section.starts if it.section.is_sorted else ()
+    has_any = any(map(ge, starts, starts[1:]))
+    return [(after, "starts do not ascend") for start, after in pairwise(starts) if after <= start] if has_any else []
 
 
 def overlaps(it: Subject) -> Breaches:
     """Return functions that start inside the one before them, in a section that claims to be sorted."""
-    pairs = pairwise(zip(it.section.starts, it.section.sizes, strict=True) if it.section.is_sorted else ())
+    starts, sizes = (it.section.starts, it.section.sizes) if it.section.is_sorted else ((), ())
+    has_any = any(map(gt, map(add, starts, sizes), starts[1:]))
+    pairs = pairwise(zip(starts, sizes, strict=True)) if has_any else ()
     message = "overlaps the function before it"
     return [(start, message) for (before, size), (start, _) in pairs if before < start < before + size]
 

@@ -22,7 +22,7 @@ the releases that its editions name: in the reader's source, or by running it.
 
 from collections.abc import Callable
 from operator import lt
-from typing import Final, Literal, NamedTuple, cast
+from typing import Final, Literal, NamedTuple
 
 from cfi2sframe.constants.elf import EM_AARCH64, EM_S390, EM_X86_64, SHT_GNU_SFRAME
 from cfi2sframe.constants.sframe import FLAGS_BY_VERSION, HEADER_SIZE
@@ -33,7 +33,7 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.sframe.model import Section
 from cfi2sframe.sframe.read import DecodedSection
 from cfi2sframe.verification import reader_checks as c
-from cfi2sframe.verification.reader_checks import Breaches, Check, Edition, Subject, each_body
+from cfi2sframe.verification.reader_checks import Breaches, Check, Edition, Subject, each_body, subject_of
 
 #: What becomes of a section that breaks a rule.
 Consequence = Literal["refuses it", "does not find it", "reads it wrongly", "leaves traces to DWARF", "crashes"]
@@ -215,12 +215,8 @@ def verdicts_of(
     `is_in_file`: the section is the one that the file has, so that headers which lead to it count too. There is no
     verdict for a name that `cfi2sframe.verification` does not have.
     """
-    bodies = tuple(dict.fromkeys(section.bodies))
-    return tuple(
-        _verdict(key, Subject(edition, section, image, bodies, is_in_file))
-        for key, edition in _EDITIONS.items()
-        if edition.reader == name
-    )
+    subject = subject_of(section, image, is_in_file=is_in_file)
+    return tuple(_verdict(key, subject(edition)) for key, edition in _EDITIONS.items() if edition.reader == name)
 
 
 def refusal_of_file(name: str, image: ElfImage) -> Broken | None:
@@ -237,9 +233,7 @@ def refused_functions(name: str, section: Section, image: ElfImage) -> set[int]:
     """Return the starts of the functions that the newest edition of the reader called `name` does not take."""
     key, edition = next((key, edition) for key, edition in reversed(_EDITIONS.items()) if edition.reader == name)
     rules = [rule for rule in _RULES if key in rule.editions and rule.name in _OF_FUNCTIONS]
-    bodies = tuple(dict.fromkeys(section.bodies))
-    # These rules look at no bytes.
-    it = Subject(edition, cast("DecodedSection", section), image, bodies)
+    it = subject_of(section, image)(edition)
     return {start for rule in rules for start, _ in rule.breaches(it) if start is not None}
 
 
@@ -267,10 +261,10 @@ def unmet_demands(section: DecodedSection, image: ElfImage) -> Unmet:
 
     The start is None for the section as a whole.
     """
-    bodies = tuple(dict.fromkeys(section.bodies))
+    subject = subject_of(section, image)
 
     def breaches(key: str) -> Breaches:
-        it = Subject(_EDITIONS[key], section, image, bodies)
+        it = subject(_EDITIONS[key])
         return [breach for rule in _RULES if key in rule.editions for breach in rule.breaches(it)]
 
     return Unmet(breaches("verify"), breaches("unusual"))
