@@ -69,13 +69,12 @@ class Code(Decoder):
         """Return whether the function at an address, or the one that a stub there jumps to, never returns."""
         answer = self._never_returning.get(vaddr)
         if answer is None:
-            slot = self._slot_of(vaddr)
-            answer = self._never_returning[vaddr] = slot is not None and self.import_never_returns(slot)
+            answer = self._never_returning[vaddr] = self.import_never_returns(self._slot_of(vaddr))
         return answer
 
-    def import_never_returns(self, vaddr: int) -> bool:
-        """Return whether the function whose address the dynamic loader writes to a word never returns."""
-        return never_returns(self._dynamic_words[0].get(vaddr, ""))
+    def import_never_returns(self, slot: int | None) -> bool:
+        """Return whether the function never returns whose address the dynamic loader writes to a word, if to any."""
+        return slot is not None and never_returns(self._dynamic_words[0].get(slot, ""))
 
     def _read_table(self, table: TableWord) -> Iterator[int]:
         """Read a table up to the next address that code loads, or to a word that leads nowhere."""

@@ -1,39 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """Follow instructions from an entry, and keep what a return proves: entries are candidates, exits prove.
 
-Anything that may be an entry is tried as if it were one: SP, the RA and FP are assumed to be those that a call leaves.
-From there each instruction gets one state, the join of those with which control reaches it. A way out proves it: where
-a return finds SP, the RA and FP as the caller had them, all distances on the ways to it were right, because they were
-counted from the same entry. What reaches no such return is not kept, whatever else speaks for it.
+Whatever may be an entry is tried as one: SP, the RA and FP are assumed to be as a call leaves them. From there, each
+instruction gets one state, the join of the states in which control reaches it. An exit proves it: where a return finds
+SP, the RA and FP as the caller had them, every distance on the paths to it was right, because all were counted from the
+same entry. What reaches no such return is dropped, whatever else speaks for it.
 
-Control is followed in pieces: the entry up to calls and jumps whose targets are not known, then what follows each call,
-and each word of a table of jumps. A piece is refused as a whole when it contains something unknown, when it disagrees
-with what is known about an address, or when it returns with another frame. A function whose first piece is refused
-is dropped, and so is one where the code after a call is refused once it has met accepted code, which that may have
-reached with another frame. Any other piece, such as the bytes after a call that never returns, or a word after
-the end of a table with the calls in what it leads to, only refuses itself.
+Control is followed in pieces: the entry up to calls and jumps with unknown targets, then the code after each call, and
+at each word of a jump table. A piece is refused as a whole if it contains something unknown, contradicts the state of
+an address that is accepted, or returns with another frame. A function whose first piece is refused is dropped. So is
+one in which the code after a call meets accepted code and is refused then: it may have got there with another frame.
+Any other piece, such as the bytes after a call that never returns, or a word past the end of a table and the code after
+calls to which it leads, only refuses itself.
 
-A proof passes back through a call, but not where SP is as at the entry: that call may be the last instruction of one
-function, and what follows it the next one. There, and for a jump to another entry, the other function has to be
-proved. Nothing passes back through a jump whose target is not known.
+A proof passes back through a call unless SP is as at the entry: that call may be the last instruction of one function,
+and the code after it the next one. There, and at a jump to another entry, the other function has to be proved. Nothing
+passes back through a jump with an unknown target.
 
-What is left after all candidates is swept: each instruction with which unknown code begins is a candidate, too, though
-most are in the midst of a function. There only a return proves, which control reaches without leaving the code that
-follows: not a jump back, nor one to another entry or by a table. A function proved by that is then followed as others.
+Code that no candidate reaches is swept: each instruction at which such code begins is tried, too, though most are in
+the middle of a function. There, a return proves only if control reaches it without a jump back, to another entry or
+through a table. A function that is proved in this way is followed like any other.
 
-What is assumed of code:
+Assumptions about code:
 
-- A return pops what the call pushed, and the registers that the ABI has a function keep are kept by what is called. Of
-  FP, this is checked where the function that is called is followed, too.
-- Stores through other pointers than copies of SP and FP do not change what the frame has saved.
-- What is below SP and its red zone belongs to nobody: it is forgotten, but for what is `kept`.
-- Where SP gets a value that is not known, and FP has the CFA, what the frame has saved is not below SP, or SP is on
-  another stack.
+- A return pops what the call pushed, and functions preserve the registers that the ABI has them preserve. For FP, this
+  is checked where the function that is called is followed, too.
+- Stores through pointers other than copies of SP and FP do not change what the frame has saved.
+- Nobody owns the memory below SP and its red zone: it is forgotten, except for the `kept` bytes.
+- Where SP gets an unknown value and FP has the CFA, what the frame has saved is not below SP, or SP is on another
+  stack.
 """
 
 from collections import deque
 from collections.abc import Callable
-from enum import Enum
 from typing import Final, NamedTuple
 
 from cfi2sframe.instructions.code import Code
@@ -45,15 +44,16 @@ from cfi2sframe.instructions.states import (
     NO_CALLER,
     NUMBER,
     RETURN_ADDRESS,
-    WORD,
     RefusedError,
     State,
     TableWord,
     Value,
     after,
+    after_call,
     entry_state,
     joined,
     without_numbers,
+    word_of,
 )
 from cfi2sframe.why import Reason
 
@@ -62,14 +62,14 @@ _STEPS_PER_BYTE: Final = 40
 #: In a sweep: real programs need less than one.
 _SWEEP_STEPS_PER_BYTE: Final = 4
 _LEAST_STEPS: Final = 100_000
-#: Functions whose callees are looked at first, each by the one before.
+#: Functions on the way from one to its callees, which are followed first.
 _MAX_NESTING: Final = 20
 _CALLER: Final = (CALLER_FP, 0)
 _RA: Final = (RETURN_ADDRESS, 0)
 
 
 class Machine:
-    """Follows functions of one image; `summaries` has what is known of those that were followed.
+    """Follows functions of one image; `summaries` has those of the functions that were followed.
 
     `take` is given each function that was followed. `kept` bytes below SP are remembered when it moves up. `is_sweep`:
     nothing says that functions begin where they are tried.
@@ -83,16 +83,15 @@ class Machine:
         self.abi, arch = code.abi, code.abi.arch
         self.sp = arch.sp_register
         self.summaries: dict[int, Summary] = {}
-        self.home: Value = (CFA, -arch.entry_cfa_offset)
         self.entry_state = entry_state(arch)
+        self.entry_sp = self.entry_state[self.sp]
         self._steps_left = (_SWEEP_STEPS_PER_BYTE if is_sweep else _STEPS_PER_BYTE) * code.size + _LEAST_STEPS
         self._active: set[int] = set()
 
     def summary_of(self, entry: int) -> Summary | None:
-        """Return what is known of a function, which is followed first where that is possible."""
-        if entry not in self.summaries and entry not in self._active and len(self._active) < _MAX_NESTING:
-            if not self.code.holds(entry):
-                return None
+        """Return the summary of a function, which is followed first where that is possible."""
+        is_new = entry not in self.summaries and entry not in self._active
+        if is_new and len(self._active) < _MAX_NESTING and self.code.holds(entry):
             self.follow(entry)
         return self.summaries.get(entry)
 
@@ -101,7 +100,6 @@ class Machine:
         function = Followed(entry)
         self._active.add(entry)
         waiting = deque([CodePiece(entry, state or self.entry_state, None)])
-        is_first = True
         while waiting:
             piece = waiting.popleft()
             walk = _Walk(self, function, piece)
@@ -109,12 +107,11 @@ class Machine:
                 waiting += walk.run()
             except RefusedError as refused:
                 function.leave(self.abi.clobbered)
-                if is_first or (piece.is_after_call and walk.has_joined and not piece.is_guess):
+                # The first piece, or one that may have reached accepted code with another frame.
+                if not piece.is_guess and (walk.has_joined or not piece.is_after_call):
                     function.refusal = refused.reason
                     break
                 continue
-            finally:
-                is_first = False
             if piece.origin is not None:
                 function.edges[piece.origin] = (*function.edges.get(piece.origin, ()), piece.vaddr)
         if function.refusal is None and self.code.needs_proof:
@@ -132,22 +129,6 @@ class Machine:
         if self._steps_left < 0:
             raise RefusedError(Reason.UNKNOWN)
 
-    def after_call(self, state: State, summary: Summary | None) -> State:
-        """Return the state after a call comes back; `summary` is that of the function called, None: it is not known."""
-        abi = self.abi
-        changed = abi.clobbered if summary is None else summary.changed & abi.clobbered
-        if not abi.arch.fixed_ra_offset:
-            changed |= 1 << abi.arch.ra_register
-        if summary is not None and summary.spoils_fp:
-            changed |= 1 << abi.arch.fp_register
-        base, offset = state[self.sp][:2]
-        lowest = offset + abi.callee_area
-        return {
-            key: value
-            for key, value in state.items()
-            if (not changed >> key & 1 if isinstance(key, int) else key[0] != base or key[1] >= lowest)
-        }
-
 
 class _Next(NamedTuple):
     """An address where control continues; `is_next`: from the instruction before, whose comparison `compared` is."""
@@ -158,15 +139,11 @@ class _Next(NamedTuple):
     compared: Step | None = None
 
 
-class _PathEnd(Enum):
-    """The end of a path that is not refused."""
-
-    KNOWN = "control gets nowhere from here, or where it has been followed"
-    LEFT = "control leaves for what is not followed, which may change what calls change"
-
-
 class _Walk:
-    """One piece: its own states and edges, which are the function's once the piece is accepted."""
+    """The walk through one piece: its own states and edges, which are the function's once the piece is accepted.
+
+    Its methods follow a path from one instruction to the next; where the path ends, they return None.
+    """
 
     def __init__(self, machine: Machine, function: Followed, piece: CodePiece) -> None:
         self.machine = machine
@@ -177,43 +154,42 @@ class _Walk:
         self.edges: dict[int, tuple[int, ...]] = {}
         self.exits: set[int] = set()
         self.has_joined = False
-        self.found: list[CodePiece] = []
-        self.work: list[_Next | _PathEnd] = [_Next(piece.vaddr, piece.state)]
+        self.next_pieces: list[CodePiece] = []
+        self.work = [_Next(piece.vaddr, piece.state)]
 
     def run(self) -> list[CodePiece]:
-        """Follow the piece; return what it leads to. Raises `RefusedError`."""
+        """Follow the piece; return those to which it leads. Raises `RefusedError`."""
         function, piece = self.function, self.piece
         if piece.is_after_call and self._begins_function(piece.vaddr):
             return []
         while self.work:
+            at: _Next | None = self.work.pop()
             try:
-                self._follow(self.work.pop())
+                while at is not None:
+                    at = self._step(at)
             except RefusedError as refused:
                 if self.code.needs_proof:
                     function.refused.update(dict.fromkeys(self.states, refused.reason))
                     raise
-                # Without proof, only what follows is not known.
-                self._follow(_PathEnd.LEFT)
+                # Without proof, only the rest of this path is unknown.
+                self._leave()
         function.states.update(self.states)
         for vaddr, targets in self.edges.items():
-            # What other pieces have added stays.
+            # Other pieces may have added edges.
             function.edges[vaddr] = tuple(dict.fromkeys((*function.edges.get(vaddr, ()), *targets)))
         function.exits |= self.exits
-        return self.found
+        return self.next_pieces
+
+    def _leave(self) -> None:
+        """Note that control leaves for code that is not followed."""
+        self.function.leave(self.machine.abi.clobbered)
 
     def _begins_function(self, vaddr: int) -> bool:
         """Return whether only padding is between the end of a call and something that may be an entry."""
         return any(place in self.code.entries for place in self.code.through_padding(vaddr))
 
-    def _follow(self, at: _Next | _PathEnd) -> None:
-        """Follow a path to its end. Raises `RefusedError` where it is refused."""
-        while isinstance(at, _Next):
-            at = self._pass(at)
-        if at is _PathEnd.LEFT:
-            self.function.leave(self.machine.abi.clobbered)
-
-    def _pass(self, at: _Next) -> _Next | _PathEnd:
-        """Give the instruction at an address its state; return what follows it."""
+    def _step(self, at: _Next) -> _Next | None:
+        """Give the instruction at an address its state; return where control continues."""
         machine, function, code = self.machine, self.function, self.code
         vaddr, state = at.vaddr, at.state
         state_before = self.states.get(vaddr)
@@ -223,12 +199,14 @@ class _Walk:
         if state_before is not None:
             state = joined(vaddr, state_before, state, machine.sp)
             if state is state_before:
-                return _PathEnd.KNOWN
-        elif vaddr != self.piece.vaddr and (end := self._entered(at)) is not None:
-            return end
+                return None
+        elif vaddr != self.piece.vaddr and self._ends_at_entry(at):
+            return None
         instruction = code.at(vaddr)
         if instruction is None:
-            return _PathEnd.KNOWN if code.never_returns(vaddr) else _PathEnd.LEFT
+            if not code.never_returns(vaddr):
+                self._leave()
+            return None
         self.states[vaddr] = state
         machine.spend()
         size, effect, changed = instruction
@@ -245,21 +223,46 @@ class _Walk:
             self._note_labels(steps, state)
         return _Next(vaddr + size, state, True, steps[-1] if steps and steps[-1].op is Op.COMPARE else None)
 
-    def _entered(self, at: _Next) -> _PathEnd | None:
-        """Return how a path ends that enters another function; None where it stays in this one."""
+    def _ends_at_entry(self, at: _Next) -> bool:
+        """Return whether a path ends at an address because another function begins there."""
         machine, code, vaddr = self.machine, self.code, at.vaddr
         is_entry = vaddr in code.entries
         if machine.is_sweep:
             # The target of a branch that is never taken may be whatever follows a function.
             is_other = is_entry or vaddr < self.function.entry or (not at.is_next and code.padding_size(vaddr) > 0)
-            return _PathEnd.LEFT if is_other else None
+            if is_other:
+                self._leave()
+            return is_other
         if not is_entry:
-            return None
-        # What follows a call that does not come back leads into the next function.
+            return False
+        # The code after a call that does not return leads into the next function.
         falls_out = at.is_next and (self.piece.is_after_call or not code.needs_proof)
-        if falls_out and at.state[machine.sp] != machine.home:
-            return _PathEnd.KNOWN
-        return self._called(vaddr, at.state)
+        if falls_out and at.state[machine.sp] != machine.entry_sp:
+            return True
+        return self._ends_in_tail_call(vaddr, at.state)
+
+    def _ends_in_tail_call(self, vaddr: int, state: State) -> bool:
+        """Return whether a path ends at an entry because it arrives as a call would: that function's summary decides.
+
+        It goes on where no return is proved there, but where more is known than at a call, such as the address to which
+        the function jumps in the end: following it with that state may prove more.
+        """
+        machine, function = self.machine, self.function
+        if not machine.entry_state.items() <= state.items():
+            return False
+        summary = machine.summary_of(vaddr)
+        if summary is not None and summary.returns:
+            self.states[vaddr] = state
+            self.exits.add(vaddr)
+            function.changed |= summary.changed
+            function.spoils_fp |= summary.spoils_fp
+            self.edges[vaddr] = ()
+            return True
+        if len(state) != len(machine.entry_state):
+            return False
+        if summary is None or not summary.never_returns:
+            self._leave()
+        return True
 
     def _note_labels(self, steps: tuple[Step, ...], state: State) -> None:
         """Note the addresses of code that an instruction loads, in one step or as a page and an offset."""
@@ -277,29 +280,8 @@ class _Walk:
             return False
         return code.needs_proof or (vaddr not in code.entries and code.may_hold(self.function.entry, vaddr))
 
-    def _called(self, vaddr: int, state: State) -> _PathEnd | None:
-        """Return how a path ends at an entry where it arrives as a call would: what is known of that function decides.
-
-        None where it is not a call, or where nothing is known of the function, but more than a call tells of other
-        registers, such as the address that the function jumps to in the end: that may tell more.
-        """
-        machine = self.machine
-        if not machine.entry_state.items() <= state.items():
-            return None
-        summary = machine.summary_of(vaddr)
-        if summary is None or not summary.returns:
-            if len(state) != len(machine.entry_state):
-                return None
-            return _PathEnd.KNOWN if summary is not None and summary.never_returns else _PathEnd.LEFT
-        self.states[vaddr] = state
-        self.exits.add(vaddr)
-        self.function.changed |= summary.changed
-        self.function.spoils_fp |= summary.spoils_fp
-        self.edges[vaddr] = ()
-        return _PathEnd.KNOWN
-
-    def _branch(self, vaddr: int, end: int, effect: Effect, state: State, compared: Step | None) -> _Next | _PathEnd:
-        """Return what follows an instruction, up to `end`, that control may not just pass. Other ways are left as work.
+    def _branch(self, vaddr: int, end: int, effect: Effect, state: State, compared: Step | None) -> _Next | None:
+        """Follow an instruction that ends at `end` and does more than to pass control on. Other paths become work.
 
         Raises `RefusedError` for a return with another frame.
         """
@@ -318,19 +300,20 @@ class _Walk:
                 self.edges[vaddr] = (target, end)
                 if not self.code.needs_proof:
                     state = without_numbers(state)
-                taken, other = self._compared(compared, effect.equal, state)
+                taken, not_taken = self._compared(compared, effect.equal, state)
                 self.work.append(_Next(target, taken))
-                return _Next(end, other, is_next=True)
+                return _Next(end, not_taken, is_next=True)
             case Flow.BRANCH_INDIRECT:
                 self.edges[vaddr] = (end,)
-                self.work.append(self._jump(vaddr, value, state, is_return=False))
+                elsewhere = self._jump(vaddr, value, state, is_return=False)
+                self.work += [] if elsewhere is None else [elsewhere]
                 return following
         self.edges[vaddr] = ()
         is_jump = flow in (Flow.JUMP_INDIRECT, Flow.RETURN)
-        return self._jump(vaddr, value, state, is_return=flow is Flow.RETURN) if is_jump else _PathEnd.KNOWN
+        return self._jump(vaddr, value, state, is_return=flow is Flow.RETURN) if is_jump else None
 
     def _compared(self, compared: Step | None, equal: bool | None, state: State) -> tuple[State, State]:  # noqa: FBT001
-        """Return the states where a branch is taken and where it is not: of equal values, one may tell SP."""
+        """Return the states where a branch is taken and where it is not: equality with another register may tell SP."""
         sp = self.machine.sp
         if compared is None or equal is None or sp not in (compared.register, compared.source):
             return state, state
@@ -342,8 +325,8 @@ class _Walk:
 
     def _call(
         self, vaddr: int, end: int, target: int | None, value: Value | TableWord | None, state: State
-    ) -> _Next | _PathEnd:
-        """Follow a call of a function, or of the one at a value."""
+    ) -> _Next | None:
+        """Follow a call of the function at `target`, or at an address that is a value."""
         machine, function, code = self.machine, self.function, self.code
         function.call_sites.add(vaddr)
         self.edges.setdefault(vaddr, ())
@@ -356,27 +339,25 @@ class _Walk:
         elif target is not None:
             never_returns = not code.holds(target) and code.never_returns(target)
         else:
-            never_returns = self._is_import_of_no_return(value)
+            never_returns = code.import_never_returns(word_of(value))
         if never_returns or not code.comes_back(vaddr, end):
-            return _PathEnd.KNOWN
-        back = machine.after_call(state, summary)
-        function.changed |= machine.abi.clobbered if summary is None else summary.changed
+            return None
+        changed = machine.abi.clobbered if summary is None else summary.changed
+        function.changed |= changed
+        back = after_call(state, machine.abi, changed, spoils_fp=summary is not None and summary.spoils_fp)
         if not code.needs_proof:
-            return _PathEnd.KNOWN if self._begins_function(end) else _Next(end, back, is_next=True)
-        is_proof = state[machine.sp] != machine.home or (summary is not None and summary.returns)
+            return None if self._begins_function(end) else _Next(end, back, is_next=True)
+        is_proof = state[machine.sp] != machine.entry_sp or (summary is not None and summary.returns)
         origin = vaddr if is_proof else None
-        self.found.append(CodePiece(end, back, origin, is_after_call=True, is_guess=self.piece.is_guess))
-        return _PathEnd.KNOWN
+        self.next_pieces.append(CodePiece(end, back, origin, is_after_call=True, is_guess=self.piece.is_guess))
+        return None
 
-    def _is_import_of_no_return(self, value: Value | TableWord | None) -> bool:
-        return value is not None and value[0] == WORD and self.code.import_never_returns(value[1])
-
-    def _jump(self, vaddr: int, value: Value | TableWord | None, state: State, *, is_return: bool) -> _Next | _PathEnd:
+    def _jump(self, vaddr: int, value: Value | TableWord | None, state: State, *, is_return: bool) -> _Next | None:
         """Follow a jump to the address that a value is. Raises `RefusedError` where that returns with another frame."""
         machine, function, code = self.machine, self.function, self.code
         arch = machine.abi.arch
         if value is not None and value[0] == NO_CALLER:
-            return _PathEnd.KNOWN
+            return None
         if value == _RA or (is_return and (value is None or value[0] != NUMBER)):
             if code.needs_proof:
                 is_signed = not arch.fixed_ra_offset and state.get(RA_SIGN_STATE) != (NUMBER, 0)
@@ -386,14 +367,18 @@ class _Walk:
                     function.spoils_fp = True
                     raise RefusedError(Reason.NOT_PROVEN)
             self.exits.add(vaddr)
-            return _PathEnd.KNOWN
+            return None
         if isinstance(value, TableWord) and not machine.is_sweep:
             labels = [target for target in code.table_targets(value) if self._may_be_label(target)]
-            words = code.in_table(vaddr, labels)
-            self.found += [CodePiece(target, state, vaddr, is_guess=True) for target in words]
+            targets = code.in_table(vaddr, labels)
+            self.next_pieces += [CodePiece(target, state, vaddr, is_guess=True) for target in targets]
             # Without labels, it is a table of functions.
-            return _PathEnd.KNOWN if labels else _PathEnd.LEFT
-        if value is not None and value[0] == NUMBER and code.holds(value[1]):
+            leaves = not labels
+        elif value is not None and value[0] == NUMBER and code.holds(value[1]):
             self.edges[vaddr] = (*self.edges[vaddr], value[1])
             return _Next(value[1], state)
-        return _PathEnd.KNOWN if self._is_import_of_no_return(value) else _PathEnd.LEFT
+        else:
+            leaves = not code.import_never_returns(word_of(value))
+        if leaves:
+            self._leave()
+        return None

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from cfi2sframe.abi import Arch
-from cfi2sframe.instructions.effects import BETWEEN, NOTHING, RA_SIGN_STATE, Op, Step
+from cfi2sframe.instructions.effects import BETWEEN, NOTHING, RA_SIGN_STATE, Abi, Op, Step
 from cfi2sframe.why import Reason
 
 #: Bases of values: the CFA; the caller's FP and the return address; none (a number); no caller (a process's entry).
@@ -98,6 +98,23 @@ def after(state: State, steps: tuple[Step, ...], vaddr: int, arch: Arch, kept: i
             _assign(new, step, vaddr, arch, kept)
     new.pop(BETWEEN, None)
     return new
+
+
+def after_call(state: State, abi: Abi, changed: int, *, spoils_fp: bool) -> State:
+    """Return the state after a call returns from a function that has `changed` registers (bits)."""
+    arch = abi.arch
+    changed &= abi.clobbered
+    if not arch.fixed_ra_offset:
+        changed |= 1 << arch.ra_register
+    if spoils_fp:
+        changed |= 1 << arch.fp_register
+    base, offset = state[arch.sp_register][:2]
+    lowest = offset + abi.callee_area
+    return {
+        key: value
+        for key, value in state.items()
+        if (not changed >> key & 1 if isinstance(key, int) else key[0] != base or key[1] >= lowest)
+    }
 
 
 def _assign(state: State, step: Step, vaddr: int, arch: Arch, kept: int) -> None:
