@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Addresses at which functions may begin in some code, from symbols, data and code.
 
-Nothing here is certain: whatever may be an entry is one candidate more.
+None of them is certain: whatever may be an entry is a candidate.
 """
 
 from bisect import bisect_right
@@ -23,7 +23,7 @@ _FUNCTIONS: Final = (c.STT_FUNC, c.STT_GNU_IFUNC, c.STT_NOTYPE)
 
 
 def find_candidates(image: ElfImage, decoder: Decoder, covered: Sequence[Span]) -> set[int]:
-    """Return the addresses that may be entries of functions, without that of the process, in a decoder's code.
+    """Return the addresses in a decoder's code that may be entries of functions, without the entry of the process.
 
     `covered` are the ranges that have CFI, ascending.
     """
@@ -33,19 +33,18 @@ def find_candidates(image: ElfImage, decoder: Decoder, covered: Sequence[Span]) 
         # The linker's relocations also fill fields within instructions, which begin nothing.
         addresses.update(referred_addresses(image, with_static=False))
     with suppress(ElfError):
-        addresses.update(set() if image.is_relocatable else initializer_vaddrs(image))
+        addresses.update(() if image.is_relocatable else initializer_vaddrs(image))
     for table in image.symbol_tables:
         with suppress(ElfError):
-            symbols = image.symbols(table)
-            addresses.update(each.vaddr for each in symbols if each.vaddr is not None and each.type in _FUNCTIONS)
+            addresses.update(s.vaddr for s in image.symbols(table) if s.vaddr is not None and s.type in _FUNCTIONS)
     addresses.update(_from_covered_code(image, decoder, covered))
     return {vaddr for vaddr in addresses if decoder.holds(vaddr)} - {process_entry(image, decoder)}
 
 
 def process_entry(image: ElfImage, decoder: Decoder) -> int | None:
-    """Return where a process begins, which nothing has called; None where that is not in a decoder's code.
+    """Return the entry of the process, which nothing calls; None where it is not in a decoder's code.
 
-    Linkers have given libraries an entry point, too: the first function of their code.
+    Linkers have given libraries an entry point, too, the first function of their code: it is none.
     """
     entry = image.header.entry_vaddr
     if not entry or not decoder.holds(entry):
@@ -55,15 +54,15 @@ def process_entry(image: ElfImage, decoder: Decoder) -> int | None:
 
 
 def _from_covered_code(image: ElfImage, decoder: Decoder, covered: Sequence[Span]) -> Iterator[int]:
-    """Yield what covered code refers to in the code that a decoder reads.
+    """Yield the addresses in a decoder's code to which covered code refers.
 
-    Where instructions have several sizes, they are searched at every address, which is quick. Few
-    results lead to code without CFI; the function around one is then decoded from its start: only instructions count.
+    Where instructions have several sizes, references are searched at every address, which is quick. Few lead to code
+    without CFI; the function around one is then decoded from its start, and only instructions count.
     """
     if not covered:
         return
     starts = [span.start for span in covered]
-    by_function: dict[int, dict[int, int]] = {}
+    targets_by_function: dict[int, dict[int, int]] = {}
     is_fixed = image.header.type == c.ET_EXEC
     for code in image.code_ranges:
         data = decoder.read(code.start_vaddr, code.end_vaddr)
@@ -77,16 +76,16 @@ def _from_covered_code(image: ElfImage, decoder: Decoder, covered: Sequence[Span
                 # Every instruction has this size.
                 yield target
             else:
-                by_function.setdefault(index, {})[vaddr] = target
-    for index, found in by_function.items():
-        end = min(covered[index].end, max(found) + _MAX_INSTRUCTION_SIZE)
+                targets_by_function.setdefault(index, {})[vaddr] = target
+    for index, targets in targets_by_function.items():
+        end = min(covered[index].end, max(targets) + _MAX_INSTRUCTION_SIZE)
         for at, size, mnemonic, operands in decoder.disassemble(covered[index].start, end):
-            effect = decoder.effect_of(at, size, mnemonic, operands) if at in found else None
-            if effect is not None and found[at] in _targets(effect):
-                yield found[at]
+            effect = decoder.effect_of(at, size, mnemonic, operands) if at in targets else None
+            if effect is not None and targets[at] in _referred(effect):
+                yield targets[at]
 
 
-def _targets(effect: Effect) -> list[int | None]:
-    """Return what an instruction calls, jumps to or loads."""
+def _referred(effect: Effect) -> list[int | None]:
+    """Return the addresses that an instruction calls, jumps to or loads."""
     loaded = [step.offset & (1 << 64) - 1 for step in effect.steps if step.op is Op.NUMBER]
     return [*loaded, effect.target if effect.flow in (Flow.CALL, Flow.JUMP) else None]

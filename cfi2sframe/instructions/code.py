@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The code that a machine follows, and what tables and names around it say of the flow of control."""
+"""The code that a machine follows: targets of jumps through tables, and functions that never return."""
 
 import re
 from bisect import bisect_right
@@ -22,15 +22,15 @@ from cfi2sframe.range_map import ADDRESS_MASK, Span
 _STUB_SIZE: Final = 96
 #: Instructions of a stub up to its jump.
 _STUB_LENGTH: Final = 6
-#: Words of a table that are tried at most.
+#: Words of a table that are tried, at most.
 _MAX_WORDS: Final = 512
 
 
 class Code(Decoder):
-    """Some spans of an image's code, whose `entries` are all addresses that may be those of functions.
+    """Some spans of an image's code; `entries` are all addresses at which functions may begin.
 
-    What CFI says may narrow the flow: that is what other classes than this one know. Unless the code `needs_proof`,
-    what returns with another frame is not refused, and before something unknown, states stay.
+    A class whose code has CFI overrides `comes_back`, `may_hold` and `in_table` to narrow the flow. Unless the code
+    `needs_proof`, a return with another frame is not refused, and states before something unknown stay.
     """
 
     needs_proof = True
@@ -42,7 +42,7 @@ class Code(Decoder):
         self.entries = entries
         self.is_fixed = image.header.type == c.ET_EXEC
         self.size = sum(end - start for start, end in spans)
-        #: Of `size`, the bytes that the file has at most: headers may claim more.
+        #: Bytes of `size` that the file can have: headers may claim more.
         self.stored_size = min(self.size, stored_size(image.data))
         self._tables: dict[TableWord, tuple[int, ...]] = {}
 
@@ -59,25 +59,23 @@ class Code(Decoder):
         return targets
 
     def table_targets(self, table: TableWord) -> tuple[int, ...]:
-        """Return where the words of a table of jumps lead."""
-        targets = self._tables.get(table)
-        if targets is None:
-            targets = self._tables[table] = tuple(dict.fromkeys(self._read_table(table)))
-        return targets
+        """Return the targets of the words of a jump table."""
+        if table not in self._tables:
+            self._tables[table] = tuple(dict.fromkeys(self._read_table(table)))
+        return self._tables[table]
 
     def never_returns(self, vaddr: int) -> bool:
         """Return whether the function at an address, or the one that a stub there jumps to, never returns."""
-        answer = self._never_returning.get(vaddr)
-        if answer is None:
-            answer = self._never_returning[vaddr] = self.import_never_returns(self._slot_of(vaddr))
-        return answer
+        if vaddr not in self._never_returning:
+            self._never_returning[vaddr] = self.import_never_returns(self._slot_of(vaddr))
+        return self._never_returning[vaddr]
 
     def import_never_returns(self, slot: int | None) -> bool:
-        """Return whether the function never returns whose address the dynamic loader writes to a word, if to any."""
+        """Return whether a slot is given to which the dynamic loader writes a function that never returns."""
         return slot is not None and never_returns(self._dynamic_words[0].get(slot, ""))
 
     def _read_table(self, table: TableWord) -> Iterator[int]:
-        """Read a table up to the next address that code loads, or to a word that leads nowhere."""
+        """Yield the targets in a table, up to the next address that code loads, or to a word that leads nowhere."""
         index = bisect_right(self._loaded, table.vaddr)
         end = self._loaded[index] if index < len(self._loaded) else ADDRESS_MASK
         order: Final = "little" if self.image.byte_order == "<" else "big"
@@ -96,20 +94,19 @@ class Code(Decoder):
     @cached_property
     def _loaded(self) -> list[int]:
         """The addresses that the code may refer to, ascending."""
-        spans = self.spans
-        pairs = (self.abi.references(self.read(start, end), start, self.is_fixed) for start, end in spans)
-        return sorted({target for found in pairs for _, target in found})
+        references = (self.abi.references(self.read(*span), span.start, self.is_fixed) for span in self.spans)
+        return sorted({target for in_span in references for _, target in in_span})
 
     @cached_property
     def _dynamic_words(self) -> tuple[dict[int, str], dict[int, int]]:
-        """Names and addends that the dynamic loader writes to words. A damaged table gives none."""
+        """The names and the addends by which the dynamic loader fills words. A damaged table gives none."""
         with suppress(ElfError):
             return ({}, {}) if self.image.is_relocatable else dynamic_words(self.image)
         return {}, {}
 
     @cached_property
     def _never_returning(self) -> dict[int, bool]:
-        """Functions by address, those with names and those asked about before: True if they never return."""
+        """Answers of `never_returns`, by address: at first those of imports, and of symbols that never return."""
         answers = {vaddr: never_returns(name) for vaddr, name in self.code.imports.items()}
         for table in self.image.symbol_tables:
             with suppress(ElfError):
@@ -117,10 +114,10 @@ class Code(Decoder):
         return answers
 
     def _slot_of(self, vaddr: int) -> int | None:
-        """Return the address of the word whose value a stub jumps to; None where there is no stub."""
+        """Return the address of the word whose value the stub at an address jumps to; None without a stub."""
         state: State = {}
-        for count, found in enumerate(self.disassemble(vaddr, vaddr + _STUB_SIZE)):
-            effect = self.effect_of(*found)
+        for count, text in enumerate(self.disassemble(vaddr, vaddr + _STUB_SIZE)):
+            effect = self.effect_of(*text)
             if count == _STUB_LENGTH or effect is None or effect.flow not in (Flow.NEXT, Flow.JUMP_INDIRECT):
                 return None
             if any(step.register == self.abi.arch.sp_register for step in effect.steps):
@@ -131,9 +128,9 @@ class Code(Decoder):
         return None
 
 
-#: Functions that never come back to their caller, by the names that libraries export them under. Each is declared so by
-#: its library (`noreturn`, `No_Return`), or ends with a call of such a function. Most assertions of GLib come back
-#: where a test has asked for that.
+#: Functions that never return, by the names under which libraries export them. Each is declared so by its library
+#: (`noreturn`, `No_Return`), or ends with a call of such a function. Most assertions of GLib return where a test has
+#: asked for that.
 _NEVER_RETURNING: Final = re.compile(
     # C
     r"abort|_?exit|_Exit|quick_exit|__exit_thread|pthread_exit|thrd_exit|(_|sig)?longjmp|__longjmp_chk"
@@ -146,7 +143,7 @@ _NEVER_RETURNING: Final = re.compile(
     r"|rust_begin_unwind|rust_panic|_gfortran_((error_)?stop_|runtime_error|os_error|exit_|abort)\w*"
     # Perl
     r"|Perl_(croak|die|vcroak|my_exit|my_failure_exit|noperl_die|abort_execution)\w*"
-    # Ada: such a function for each check of the language and each exception
+    # Ada: one for each check of the language and each exception
     r"|__gnat_(rcheck_|raise_|reraise|last_chance_handler)\w*"
     # GLib
     r"|g_assertion_message_expr|g_abort|g_thread_exit"
@@ -154,5 +151,5 @@ _NEVER_RETURNING: Final = re.compile(
 
 
 def never_returns(name: str) -> bool:
-    """Return whether a function that a library exports under a name never comes back to its caller."""
+    """Return whether a function that a library exports under a name never returns."""
     return _NEVER_RETURNING.fullmatch(name) is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The instructions at the addresses of some code, each with its effect, by capstone."""
+"""Decode the instructions of some code with capstone, and look up their effects."""
 
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -12,16 +12,16 @@ from cfi2sframe.elf.object_code import RelocatedCode
 from cfi2sframe.instructions.effects import Abi, Effect, Flow
 from cfi2sframe.range_map import RangeMap, Span
 
-#: Bytes that are decoded at one time from an address on: most of what follows is needed, too.
+#: Bytes that are decoded at a time from an address on: most of what follows is needed, too.
 _PIECE_SIZE: Final = 256
 _LONG_PIECE_SIZE: Final = 1 << 12
 _MAX_INSTRUCTION_SIZE: Final = 16
 #: Instructions that are remembered. Functions are followed in the order of their addresses.
-_MAX_KNOWN: Final = 1 << 18
+_MAX_DECODED: Final = 1 << 18
 
 
 class DecodedInstruction(NamedTuple):
-    """The size of an instruction, its effect, None where that is not known, and a bit for each register it changes."""
+    """The size of an instruction, its effect (None: unknown), and a bit for each register that it changes."""
 
     size: int
     effect: Effect | None
@@ -37,7 +37,8 @@ def abi_of(arch: Arch) -> Abi:
 class Decoder:
     """Decodes the instructions in some ascending spans of an image's code, where control reaches them.
 
-    `executed` are the instructions that others execute elsewhere. Raises `InputError` where capstone cannot be loaded.
+    `executed` are addresses of instructions that others execute elsewhere. Raises `InputError` where capstone cannot be
+    loaded.
     """
 
     def __init__(self, image: ElfImage, spans: Sequence[Span], what: str, otherwise: str = "") -> None:
@@ -48,7 +49,7 @@ class Decoder:
         self._disassembler = open_disassembler(self.abi.disassembler, what, otherwise)
         self._span_at = RangeMap(None, ((*span, span) for span in spans))
         self._by_text: dict[tuple[str, str, int], DecodedInstruction] = {}
-        self._known: dict[int, DecodedInstruction] = {}
+        self._decoded: dict[int, DecodedInstruction] = {}
         self.executed: set[int] = set()
 
     def holds(self, vaddr: int) -> bool:
@@ -61,10 +62,10 @@ class Decoder:
 
     def at(self, vaddr: int) -> DecodedInstruction | None:
         """Return the instruction at an address; None where the spans have none."""
-        return self._known.get(vaddr) or self._decode(vaddr)
+        return self._decoded.get(vaddr) or self._decode(vaddr)
 
     def through_padding(self, vaddr: int) -> Iterator[int]:
-        """Yield an address and, while padding is there, the one after each of its instructions."""
+        """Yield an address and, while padding is there, the address after its instruction."""
         yield vaddr
         while (size := self.padding_size(vaddr)) > 0:
             vaddr += size
@@ -73,25 +74,24 @@ class Decoder:
     def padding_size(self, vaddr: int) -> int:
         """Return the size of an instruction that only fills space; 0 for any other."""
         instruction = self.at(vaddr)
-        if instruction is None or instruction.effect is None:
-            return 0
-        return instruction.size if instruction.effect.is_padding else 0
+        is_padding = instruction is not None and instruction.effect is not None and instruction.effect.is_padding
+        return instruction.size if instruction is not None and is_padding else 0
 
     def disassemble(self, start: int, end: int) -> Iterator[tuple[int, int, str, str]]:
-        """Yield the instructions of a part of the code up to the first bytes that are none: address, size, text."""
+        """Yield address, size, mnemonic and operands of the instructions in a range, up to bytes that are none."""
         has_more = True
         while has_more and start < end:
-            # Capstone takes memory for all instructions that it is given.
+            # In parts, as capstone needs memory for all instructions that it is given.
             stop, has_more = min(end, start + _LONG_PIECE_SIZE), False
-            for decoded in self._disassembler.disasm_lite(self.read(start, stop), start):
-                if has_more and stop < end and decoded[0] > stop - _MAX_INSTRUCTION_SIZE:
-                    # It may be cut short.
+            for text in self._disassembler.disasm_lite(self.read(start, stop), start):
+                if has_more and stop < end and text[0] > stop - _MAX_INSTRUCTION_SIZE:
+                    # The end of the part may cut this one.
                     break
-                yield decoded
-                start, has_more = decoded[0] + decoded[1], True
+                yield text
+                start, has_more = text[0] + text[1], True
 
     def read(self, start: int, end: int) -> bytes:
-        """Return the bytes of some addresses of code, fewer where the file does not have them."""
+        """Return the bytes of a range of code, fewer where the file does not have them."""
         code = self.image.code_range_of(start)
         return b"" if code is None else self.code.read(code, start, min(end, code.end_vaddr))
 
@@ -106,15 +106,15 @@ class Decoder:
         return effect
 
     def _decode(self, vaddr: int) -> DecodedInstruction | None:
-        """Decode from an address on, up to what is known."""
+        """Decode from an address on, up to what is decoded already; return the instruction there."""
         span = self._span_at[vaddr]
         if span is None or vaddr % self.abi.arch.instruction_alignment:
             return None
-        instructions, by_text = self._known, self._by_text
-        if len(instructions) > _MAX_KNOWN:
+        instructions, by_text = self._decoded, self._by_text
+        if len(instructions) > _MAX_DECODED:
             instructions.clear()
         end = min(span.end, vaddr + _PIECE_SIZE)
-        # The last instruction of a piece may be cut short.
+        # The end of a piece may cut its last instruction.
         last = end if end == span.end else end - _MAX_INSTRUCTION_SIZE
         for at, size, mnemonic, operands in self._disassembler.disasm_lite(self.read(vaddr, end), vaddr):
             if at > last or at in instructions:

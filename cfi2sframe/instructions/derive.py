@@ -23,16 +23,7 @@ from cfi2sframe.process.guard import grant_for_code
 from cfi2sframe.range_map import ADDRESS_END, Distinct, RangeMap, Span, bytes_of
 from cfi2sframe.why import Reason
 
-_REASONS: Final = (
-    Reason.NOT_REACHED,
-    Reason.NOT_PROVEN,
-    Reason.UNKNOWN,
-    Reason.PATHS_DISAGREE,
-)
-#: The lowest mark that is that of a row.
-_FIRST_ROW: Final = len(_REASONS)
-_UNKNOWN: Final = _REASONS.index(Reason.UNKNOWN)
-#: Bytes of code, of which each has a mark; sections without contents may claim 2^64.
+#: Bytes of code, as each has a mark; sections without contents may claim 2^64.
 _MAX_SIZE: Final = 1 << 32
 #: Bytes below SP in which functions of Go save FP.
 _GO_SLOT: Final = 8
@@ -41,14 +32,14 @@ _MAX_FILL: Final = 64
 
 
 class Derived(NamedTuple):
-    """The functions derived and the code left out, both ascending; together they hold all code that was asked for."""
+    """Derived functions and the code left out, both ascending; together they hold all code that was asked for."""
 
     functions: tuple[RowFunction, ...] = ()
     left_out: tuple[Underived, ...] = ()
 
 
 class _Row(NamedTuple):
-    """A row, whether the RA is signed with the B key, and whether a signal has interrupted the caller."""
+    """A row, and properties of the function that it is for: its key for the RA, and whether it is a signal frame."""
 
     state: RowState
     uses_b_key: bool = False
@@ -58,7 +49,7 @@ class _Row(NamedTuple):
 def derive(image: ElfImage, covered: Sequence[Span], functions: Sequence[Span] = ()) -> Derived:
     """Derive rows for the executable code outside of `covered`, the ascending ranges of what other sources describe.
 
-    `functions` are ranges outside of these, ascending, that are known to be entered at their starts only.
+    `functions` are ranges outside of these, ascending, that control enters only at their starts.
     Raises `InputError` where capstone cannot be loaded, `ElfError` when headers claim more code than any file has.
     """
     spans = [gap for _, gap in code_outside(image, covered)]
@@ -76,17 +67,17 @@ def derive(image: ElfImage, covered: Sequence[Span], functions: Sequence[Span] =
     first = search.follow_process(process_entry(image, code))
     search.follow(set(entries))
     search.sweep()
-    starts = search.beginnings({vaddr for vaddr, found in search.machine.summaries.items() if found.returns})
+    starts = search.beginnings({vaddr for vaddr, summary in search.machine.summaries.items() if summary.returns})
     if first is not None:
         canvas.paint_outermost(first)
         starts.add(first.entry)
-    for found in signal_code(code, sorted(entries)):
-        canvas.paint_signal_return(found)
+    for signal_return in signal_code(code, sorted(entries)):
+        canvas.paint_signal_return(signal_return)
     return canvas.derived(sorted(starts))
 
 
 class _Search:
-    """Tries candidates, and what the functions refer to that are proved by that."""
+    """Tries candidates, and addresses to which the proved functions refer."""
 
     def __init__(self, code: Code, canvas: "_Canvas", entries: set[int], functions: Sequence[Span]) -> None:
         self.code = code
@@ -95,7 +86,7 @@ class _Search:
         self._inside = inside = bytes_of((start + 1, end) for start, end in functions)
         self._waiting = waiting = set[int]()
 
-        # No method, with which search and machine would refer to each other.
+        # No method, as search and machine would refer to each other.
         def take(function: Followed) -> None:
             if function.entry in inside:
                 return
@@ -108,11 +99,11 @@ class _Search:
         self.machine = Machine(code, take, kept)
 
     def beginnings(self, vaddrs: set[int]) -> set[int]:
-        """Return the addresses that are not inside of functions whose starts are known."""
+        """Return the addresses that are not inside of the functions that control enters only at their starts."""
         return {vaddr for vaddr in vaddrs if vaddr not in self._inside}
 
     def follow_process(self, entry: int | None) -> Followed | None:
-        """Follow control from where a process begins: nothing has called it, so what it calls needs no proof of it."""
+        """Follow control from where a process begins. Nothing calls that, so functions called there need no proof."""
         if entry is None:
             return None
         place = ra_place(self.code.image.arch)
@@ -121,7 +112,7 @@ class _Search:
         return first
 
     def follow(self, entries: set[int]) -> None:
-        """Follow control from entries, then from those that this finds."""
+        """Follow control from entries, then from those to which they lead."""
         while entries:
             self.entries.update(entries)
             for vaddr in sorted(entries):
@@ -131,7 +122,7 @@ class _Search:
             self._waiting.clear()
 
     def sweep(self) -> None:
-        """Try what nothing has led to, from the first instruction on, and follow what is proved to be a function."""
+        """Try each address to which nothing has led, ascending; follow what is proved to be a function."""
         sweeper = Machine(self.code, lambda _function: None, is_sweep=True)
         vaddr = self.canvas.unreached(0)
         while vaddr is not None:
@@ -147,16 +138,16 @@ class _Search:
 
 
 class _Canvas:
-    """A mark for each byte of code: the number of a row, or of the reason why there is none."""
+    """A mark for each byte of code: the number of its row, or of the reason why it has none; 0: nothing leads there."""
 
     def __init__(self, image: ElfImage, spans: Sequence[Span], abi: Abi) -> None:
         self.image = image
         self.abi = abi
         self._marks = RangeMap(None, ((start, end, array("I", bytes(4 * (end - start)))) for start, end in spans))
-        self._rows = Distinct[_Row]()
+        self._meanings = Distinct[_Row | Reason](Reason.NOT_REACHED)
 
     def unreached(self, vaddr: int) -> int | None:
-        """Return the first address from one on which nothing has led to, and which no padding is at."""
+        """Return the first address from one on to which nothing has led, and at which no padding is."""
         while vaddr < ADDRESS_END:
             first, end, marks = self._marks.range_at(vaddr)
             while marks is not None and vaddr < end:
@@ -171,47 +162,44 @@ class _Canvas:
     def has_row(self, vaddr: int) -> bool:
         """Return whether an address has a row."""
         first, _, marks = self._marks.range_at(vaddr)
-        return marks is not None and marks[vaddr - first] >= _FIRST_ROW
+        return marks is not None and self._is_row(marks[vaddr - first])
 
     def paint(self, function: Followed) -> None:
-        """Mark what a function has proved with its rows, and what it has not with the reason."""
+        """Mark the proved addresses of a function with their rows, and others with the reason."""
         states, sizes = function.states, function.sizes
         last: State | None = None
-        mark = 0
+        meaning: _Row | Reason = Reason.NOT_PROVEN
         for vaddr in sorted(function.proven):
             state, is_site = states[vaddr], vaddr in function.call_sites
             if state is not last or is_site:
                 row = row_of(state, self.abi, at_call=is_site)
-                mark = _UNKNOWN if row is None else self._mark_of(_Row(row, state.get(RA_SIGN_STATE) == (NUMBER, 2)))
+                meaning = Reason.UNKNOWN if row is None else _Row(row, state.get(RA_SIGN_STATE) == (NUMBER, 2))
                 last = None if is_site else state
-            self._mark(vaddr, vaddr + sizes.get(vaddr, 0), mark)
+            self._mark(vaddr, vaddr + sizes.get(vaddr, 0), meaning)
         reasons = dict.fromkeys(states, function.refusal or Reason.NOT_PROVEN) | function.refused
         for vaddr, reason in reasons.items():
             if vaddr not in function.proven:
-                self._mark(vaddr, vaddr + sizes.get(vaddr, 0), _REASONS.index(reason))
+                self._mark(vaddr, vaddr + sizes.get(vaddr, 0), reason)
 
     def paint_outermost(self, function: Followed) -> None:
-        """Mark what a process begins with, where no function has it: that needs no proof, as it has no CFA."""
+        """Mark the code with which a process begins, where no function has rows: without a CFA, it needs no proof."""
         for vaddr, state in function.states.items():
             row = row_of(state, self.abi)
             if row is not None and not self.has_row(vaddr):
-                self._mark(vaddr, vaddr + function.sizes.get(vaddr, 0), self._mark_of(_Row(row)))
+                self._mark(vaddr, vaddr + function.sizes.get(vaddr, 0), _Row(row))
 
-    def paint_signal_return(self, found: SignalCode) -> None:
-        """Mark code that returns from a signal handler, where no function has it."""
-        mark = self._mark_of(_Row(found.state, is_signal_frame=True))
-        for vaddr in range(found.start, found.end):
+    def paint_signal_return(self, code: SignalCode) -> None:
+        """Mark code that returns from a signal handler, where no function has rows."""
+        for vaddr in range(code.start, code.end):
             if not self.has_row(vaddr):
-                self._mark(vaddr, vaddr + 1, mark)
+                self._mark(vaddr, vaddr + 1, _Row(code.state, is_signal_frame=True))
 
-    def _mark_of(self, row: _Row) -> int:
-        return _FIRST_ROW + self._rows.number_of(row)
+    def _is_row(self, mark: int) -> bool:
+        return isinstance(self._meanings.values[mark], _Row)
 
-    def _row_of(self, mark: int) -> _Row:
-        return self._rows.values[mark - _FIRST_ROW]
-
-    def _mark(self, start: int, end: int, mark: int) -> None:
+    def _mark(self, start: int, end: int, meaning: _Row | Reason) -> None:
         """Mark some addresses: a row replaces a reason, and where two rows differ, what they have in common stays."""
+        mark = self._meanings.number_of(meaning)
         first, last, marks = self._marks.range_at(start)
         if start >= end or marks is None:
             return
@@ -220,21 +208,16 @@ class _Canvas:
             marks[start:end] = array("I", [mark]) * (end - start)
             return
         for place in range(start, end):
-            old = marks[place]
-            if old < _FIRST_ROW:
-                marks[place] = mark if mark >= _FIRST_ROW else old or mark
-            elif mark >= _FIRST_ROW and mark != old:
-                marks[place] = self._common(old, mark)
-
-    def _common(self, old: int, new: int) -> int:
-        """Return the mark of what two rows for one address have in common."""
-        first, second = self._row_of(old), self._row_of(new)
-        row = first._replace(state=first.state._replace(fp=NoRule.UNDEFINED))
-        same = second._replace(state=second.state._replace(fp=NoRule.UNDEFINED)) == row
-        return self._mark_of(row) if same else _REASONS.index(Reason.PATHS_DISAGREE)
+            old = self._meanings.values[marks[place]]
+            if not isinstance(old, _Row):
+                marks[place] = mark if isinstance(meaning, _Row) else marks[place] or mark
+            elif isinstance(meaning, _Row) and meaning != old:
+                # All but FP's rule may be the same.
+                common, other = (row._replace(state=row.state._replace(fp=NoRule.UNDEFINED)) for row in (old, meaning))
+                marks[place] = self._meanings.number_of(common if common == other else Reason.PATHS_DISAGREE)
 
     def derived(self, starts: Sequence[int]) -> Derived:
-        """Return the rows as functions, which end at gaps and where others start, and everything else."""
+        """Return the rows as functions, which end at gaps and where others start, and the rest of the code."""
         functions: list[RowFunction] = []
         left_out: list[Underived] = []
         for first, _, marks in self._marks.held():
@@ -242,10 +225,10 @@ class _Canvas:
             vaddr = first
             for mark, same in groupby(marks):
                 end = vaddr + sum(1 for _ in same)
-                if mark < _FIRST_ROW:
-                    left_out += self._left_out(vaddr, end, _REASONS[mark])
+                row = self._meanings.values[mark]
+                if isinstance(row, Reason):
+                    left_out += self._left_out(vaddr, end, row)
                 else:
-                    row = self._row_of(mark)
                     inner = starts[bisect_right(starts, vaddr - 1) : bisect_right(starts, end - 1)]
                     for start, stop in pairwise(sorted({vaddr, *inner, end})):
                         is_other = group and group[-1][2].is_signal_frame != row.is_signal_frame
@@ -259,20 +242,20 @@ class _Canvas:
         return Derived(tuple(functions), tuple(left_out))
 
     def _left_out(self, start: int, end: int, reason: Reason) -> Iterator[Underived]:
-        """Yield what of some code follows its padding, if anything does."""
+        """Yield the code that follows padding at its start, if any does."""
         if reason is Reason.NOT_REACHED:
             start += self._fill_size(start, end)
         if start < end:
             yield Underived(start, end, reason)
 
     def _fill_size(self, start: int, end: int) -> int:
-        """Return the bytes at the start of some code that only fill space."""
+        """Return the number of bytes at the start of some code that only fill space."""
         code = self.image.code_range_of(start)
         return 0 if code is None else fill_size(self.image, code, start, end)
 
 
 def _function(group: list[tuple[int, int, _Row]]) -> RowFunction:
-    """Return what adjacent rows describe; where the RA is signed, one key is used in all of it."""
+    """Return the function that adjacent rows describe, in which one key signs the RA."""
     start = group[0][0]
     table = table_of_rows((first - start, row.state) for first, _, row in group)
     uses_b_key = any(row.uses_b_key for _, _, row in group)

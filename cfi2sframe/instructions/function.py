@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of a function that was followed: states, what control does, and what a return proves."""
+"""Records of a function that was followed: its states, its flow of control, and what its returns prove."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 class Summary(NamedTuple):
-    """Facts about a function, for its calls: whether it is proved to return, or never does; what it changes.
+    """Facts about a function for its callers: whether it is proved to return, or never does; what it changes.
 
-    `changed` has a bit for each register, but FP is only changed where the function `spoils_fp`.
+    `changed` has a bit for each register, but FP only counts as changed where the function `spoils_fp`.
     """
 
     returns: bool
@@ -22,10 +22,10 @@ class Summary(NamedTuple):
 
 
 class CodePiece(NamedTuple):
-    """Something to follow, from `vaddr` on.
+    """Code to follow from `vaddr` on, with the state there.
 
-    Where it is accepted, control gets there from `origin` (None: no proof passes back). `is_guess`: it is, or follows a
-    call in, what a word of a table led to.
+    Once it is accepted, control gets there from `origin` (None: no proof passes back). `is_guess`: a word of a table
+    led to it, or to the code whose call it follows.
     """
 
     vaddr: int
@@ -38,9 +38,9 @@ class CodePiece(NamedTuple):
 class Followed:
     """The states and ends of all paths from one entry.
 
-    `states` has the state before each instruction, `proven` the addresses that reach a return of the function. `edges`
-    has where control goes from an address, unless that is only the next instruction. `calls` are the addresses called,
-    `labels` those of code that were loaded.
+    `states` has the state before each instruction, `proven` the addresses from which control reaches a return of the
+    function, and `edges` the addresses that follow one, unless only the next instruction does. `calls` are addresses
+    that are called, `labels` addresses of code that are loaded.
     """
 
     def __init__(self, entry: int) -> None:
@@ -55,14 +55,14 @@ class Followed:
         self.labels: set[int] = set()
         self.changed = 0
         self.spoils_fp = False
-        #: Whether control may leave on ways that are not known.
+        #: Control may leave for code that is not followed.
         self.is_open = False
         self.refusal: Reason | None = None
-        #: What the addresses are that were followed in a piece that was refused.
+        #: The addresses of refused pieces, and why they were refused.
         self.refused: dict[int, Reason] = {}
 
     def leave(self, clobbered: int) -> None:
-        """Note that control may leave on a way that is not known, which changes what calls do."""
+        """Note that control may leave for code that is not followed: that changes the registers that calls change."""
         self.is_open = True
         self.changed |= clobbered
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""States of registers and stack before an instruction, and the change that an instruction makes.
+"""States of registers and stack before an instruction, and the changes that instructions and calls make.
 
-A state has values by registers, and by the places of memory in the frame that have them. A value is a base and an
-offset in bytes. What is not known is absent. States are shared, and never changed once an instruction has one.
+A state maps registers, and words of the frame, to values. A value is a base and an offset in bytes; unknown values are
+absent. States are shared, and never changed once an instruction has one.
 """
 
 from collections.abc import Iterable
@@ -13,14 +13,14 @@ from cfi2sframe.instructions.effects import BETWEEN, NOTHING, RA_SIGN_STATE, Abi
 from cfi2sframe.why import Reason
 
 #: Bases of values: the CFA; the caller's FP and the return address; none (a number); no caller (a process's entry).
-#: A base of 0 or more is what SP was set to by the instruction at that address.
+#: A base of 0 or more is the value that the instruction at that address gave SP, or another register in the frame.
 CFA: Final = -1
 CALLER_FP: Final = -2
 RETURN_ADDRESS: Final = -3
 NUMBER: Final = -4
 NO_CALLER: Final = -5
 _TABLE: Final = -6
-#: What the word at an address has, which the dynamic loader may have written.
+#: The contents of the word at an address, which the dynamic loader may have written.
 WORD: Final = -7
 
 #: A base and an offset in bytes.
@@ -42,11 +42,11 @@ class TableWord(NamedTuple):
 State = dict["int | Value", "Value | TableWord"]
 
 _NO_ADDRESS: Final = (NUMBER, 0)
-#: Added to such an address where an earlier value of the same instruction is meant.
+#: Added to the address that is a base, for an earlier value of the same instruction.
 _OLDER: Final = 1 << 64
-#: No address is smaller, nor the frame of which SP is moved by a register.
+#: Numbers below are no addresses, and no sizes of frames for which SP is moved by a register.
 _SMALL: Final = 1 << 12
-#: Registers and places of memory that a state knows at most. What a function saves, it saves first.
+#: Registers and words of a state, at most: functions save first what they save.
 _MAX_PLACES: Final = 64
 
 
@@ -67,7 +67,7 @@ class RefusedError(Exception):
 
 
 def ra_place(arch: Arch) -> int | Value:
-    """Return where the RA is at a function's entry: in a register, or in the frame."""
+    """Return the key of the RA in the state at a function's entry: a register, or a word of the frame."""
     return (CFA, arch.fixed_ra_offset) if arch.fixed_ra_offset else arch.ra_register
 
 
@@ -84,9 +84,8 @@ def entry_state(arch: Arch) -> State:
 def after(state: State, steps: tuple[Step, ...], vaddr: int, arch: Arch, kept: int) -> State:
     """Return the state after the steps of the instruction at an address.
 
-    Raises `RefusedError` where SP gets lost, and FP does not say where the CFA is, or where the state cannot be that of
-    the instruction.
-    `kept` bytes below SP are remembered when it moves up.
+    `kept` bytes below SP are remembered when it moves up. Raises `RefusedError` where SP gets lost and FP does not lead
+    to the CFA, or where the instruction contradicts the state.
     """
     if all(step.op is Op.FORGET and step.register not in state for step in steps):
         return state
@@ -125,7 +124,7 @@ def _assign(state: State, step: Step, vaddr: int, arch: Arch, kept: int) -> None
         # An RA that is not signed is not authenticated: it was signed before.
         raise RefusedError(Reason.NOT_PROVEN)
     if value is None and step.op in (Op.ADD, Op.MOVE_FRAME) and old is not None and _is_in_frame(old):
-        # Another address in the frame, or below it: what is counted from there is known again.
+        # Another address in the frame, or below it, to count from.
         _forget_base(state, vaddr, sp)
         value = (vaddr, 0)
     if register == sp and (value is None or not _is_in_frame(value)):
@@ -136,11 +135,13 @@ def _assign(state: State, step: Step, vaddr: int, arch: Arch, kept: int) -> None
         value = (vaddr, 0)
     _set(state, register, value)
     if register == sp and value is not None:
-        _drop_popped(state, value, kept)
+        base, lowest = value[0], value[1] - kept
+        for key in [key for key in state if isinstance(key, tuple) and key[0] == base and key[1] < lowest]:
+            del state[key]
 
 
 def apply(state: State, steps: Iterable[Step]) -> None:
-    """Change a state as some steps do that leave SP alone."""
+    """Change a state as steps do that leave SP alone."""
     for step in steps:
         if step.op is Op.STORE:
             _store(state, step)
@@ -155,24 +156,25 @@ def _set(state: State, register: int, value: Value | TableWord | None) -> None:
         state[register] = value
 
 
-def joined(vaddr: int, known: State, state: State, sp: int) -> State:
-    """Return what two states at an address have in common; `known` itself where that is all it says.
+def joined(vaddr: int, before: State, state: State, sp: int) -> State:
+    """Return what the state before and another one at an address have in common; `before` itself if that is all of it.
 
-    Where SP differs, another register has to say where the CFA is: a loop that touches a large frame page by page.
+    Where SP differs, another register has to lead to the CFA, as in a loop that touches a large frame page by page.
+    Raises `RefusedError` where none does.
     """
-    if known[sp] != state[sp]:
-        if not any(v[0] == CFA and state.get(k) == v for k, v in known.items() if isinstance(k, int) and k != sp):
+    if before[sp] != state[sp]:
+        if not any(v[0] == CFA and state.get(k) == v for k, v in before.items() if isinstance(k, int) and k != sp):
             raise RefusedError(Reason.PATHS_DISAGREE)
         state = {**state, sp: (vaddr, 0)}
-        if known[sp] != (vaddr, 0):
-            known = {**known, sp: (vaddr, 0)}
-    if known.items() <= state.items():
-        return known
-    return {key: value for key, value in known.items() if state.get(key) == value}
+        if before[sp] != (vaddr, 0):
+            before = {**before, sp: (vaddr, 0)}
+    if before.items() <= state.items():
+        return before
+    return {key: value for key, value in before.items() if state.get(key) == value}
 
 
 def without_numbers(state: State) -> State:
-    """Return a state without small numbers and what was loaded, of which each way to an address has others.
+    """Return a state without small numbers and loaded words, which differ between the paths to an address.
 
     Without them, most code is followed once. Addresses of tables stay.
     """
@@ -184,7 +186,7 @@ def without_numbers(state: State) -> State:
 
 
 def plus(value: Value | TableWord | None, offset: int) -> Value | TableWord | None:
-    """Return the sum of a value and a number; None where that is not followed."""
+    """Return the sum of a value and a number; None where it is not followed."""
     if value is None or offset == 0:
         return value
     if isinstance(value, TableWord):
@@ -205,7 +207,7 @@ def _is_in_frame(value: Value | TableWord) -> bool:
 
 
 def _result(state: State, step: Step) -> Value | TableWord | None:
-    """Return the value that a step gives its register; None where it is not known."""
+    """Return the value that a step gives its register; None for an unknown one."""
     op, value = step.op, state.get(step.source)
     if op is Op.MOVE:
         return plus(value, step.offset)
@@ -219,7 +221,7 @@ def _result(state: State, step: Step) -> Value | TableWord | None:
     if op is Op.ADD:
         return _sum(state.get(step.register), value, step)
     if op is Op.INDEX:
-        numbers = [each[1] for each in (value, state.get(step.index)) if each is not None and each[0] == NUMBER]
+        numbers = [part[1] for part in (value, state.get(step.index)) if part is not None and part[0] == NUMBER]
         if numbers or step.source == NOTHING:
             return TableWord(_TABLE, sum(numbers[:1], step.offset), step.size, step.is_signed)
     if op is Op.SIGN_EXTEND:
@@ -229,7 +231,7 @@ def _result(state: State, step: Step) -> Value | TableWord | None:
 
 
 def _sum(first: Value | TableWord | None, second: Value | TableWord | None, step: Step) -> Value | TableWord | None:
-    """Return what an addition gives: an address in a table, or a sum with a number."""
+    """Return the result of an addition: a word of a table plus a number, or a value plus a number."""
     number = first[1] if first is not None and first[0] == NUMBER else None
     if isinstance(second, TableWord) and second.added == 0 and second.factor == 1:
         is_signed = step.is_signed if step.size < 8 else second.is_signed
@@ -254,15 +256,8 @@ def _store(state: State, step: Step) -> None:
         state[base, offset] = value
 
 
-def _drop_popped(state: State, sp: Value | TableWord, kept: int) -> None:
-    """Forget what is below SP."""
-    base, offset = sp[:2]
-    for key in [key for key in state if isinstance(key, tuple) and key[0] == base and key[1] < offset - kept]:
-        del state[key]
-
-
 def _forget_base(state: State, base: int, sp: int) -> None:
-    """Forget what was counted from an earlier address that the same instruction has given."""
+    """Forget what was counted from the address that an instruction gave when it was last followed."""
     older = (base + _OLDER, 0)
     is_sp = state.get(sp, older)[0] == base
     for key, value in list(state.items()):
