@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The effects of AArch64's instructions on a frame (Arm Architecture Reference Manual, ARM DDI 0487, part C).
 
-The bits of a pointer authentication code are no part of the values: what signs or authenticates the RA leaves it as it
-is, and changes RA_SIGN_STATE. An instruction that no table names changes its first operand; with an operand in memory,
-each register that it names outside of the address, and up to 64 bytes there.
+A pointer authentication code is no part of a value: instructions that sign or authenticate the RA only change
+RA_SIGN_STATE. An instruction that is in no table changes its first operand; with an operand in memory, it changes each
+register that it names outside of the address, and up to 64 bytes there.
 """
 
 import re
@@ -37,7 +37,7 @@ FP: Final = 29
 RA: Final = 30
 _SYSTEM_CALL: Final = 8
 
-#: General registers: DWARF's number, or `NOTHING` for the zero register, and the bytes that the name means.
+#: General registers: DWARF's number, or `NOTHING` for the zero register, and the bytes that a name stands for.
 _REGISTERS: Final[dict[str, tuple[int, int]]] = {
     **{f"x{n}": (n, 8) for n in range(31)},
     **{f"w{n}": (n, 4) for n in range(31)},
@@ -51,15 +51,15 @@ _NONE: Final = (NOTHING, 0)
 _SIZES: Final = {"x": 8, "w": 4, "b": 1, "h": 2, "s": 4, "d": 8, "q": 16}
 _LARGEST: Final = 64
 _SVE_SIZE: Final = 4 * 256
-#: Loads and stores of one register, of which a part may be meant, or of two.
+#: Loads and stores of a register or of a part of one, or of two registers.
 _LOAD: Final = re.compile(r"ld(?:u|t|a|x|ax|ap|apu|la)?r(s?[bhw])?|ld(?:n|x|ax|t|tn|iap)?p|ldp(sw)")
 _STORE: Final = re.compile(r"st(?:u|t|l|ll|lu)?r([bh])?|st(?:n|g|t|tn|il)?p")
 _NO_STORE: Final = re.compile(r"ld[1-4]\w*|ldff1\w*|ldn[ft]1\w*|ld[rn]?p?|ldg|r?pr?fu?m|prf[bhwd]")
-#: What only reads its first operand.
+#: Instructions that only read their first operand.
 _READS_ONLY: Final = words(
     "cmp cmn tst ccmp ccmn cmpp rmif setf8 setf16 ctermeq ctermne wfet wfit gcspushm gcsss1 prfm prfum rprfm"
 )
-#: What leaves for another exception level, or goes back to the start of a transaction.
+#: Instructions that leave for another exception level, or go back to the start of a transaction.
 _UNKNOWN: Final = words("eret eretaa eretab drps dcps1 dcps2 dcps3 tstart tcommit tcancel")
 #: The highest byte of ADR and ADRP, of B and BL.
 _REFERRING: Final = re.compile(rb"[\x10\x30\x50\x70\x90\xb0\xd0\xf0\x14-\x17\x94-\x97]")
@@ -67,7 +67,7 @@ _REFERRING: Final = re.compile(rb"[\x10\x30\x50\x70\x90\xb0\xd0\xf0\x14-\x17\x94
 _ADD_DISTANCE: Final = 4
 _WORD: Final = struct.Struct("<I")
 _BRANCH: Final = re.compile(r"bc?\.\w+|cb\w*|tbn?z")
-#: CPYFP, SETGM and the like (FEAT_MOPS) count in their registers.
+#: CPYFP, SETGM and the like (FEAT_MOPS), which count in their registers.
 _MEMORY_COPY: Final = re.compile(r"(?:cpyf?|setg?)[pme](?:w|r|t|n)*")
 
 
@@ -103,7 +103,7 @@ _HINTS: Final = {
     **dict.fromkeys((28, 29, 30, 31), _signed(0)),
     40: Effect(forget(16)),
 }
-#: What signs, or authenticates, the RA or another pointer.
+#: Instructions that sign or authenticate the RA or another pointer: the key, 0 for none.
 _SIGNING: Final = {
     **dict.fromkeys(("pacia", "paciza"), 1),
     **dict.fromkeys(("pacib", "pacizb"), 2),
@@ -131,7 +131,7 @@ def effect_of(_address: int, _size: int, name: str, operands: str) -> Effect | N
 
 
 def _register(ops: list[str], place: int) -> tuple[int, int]:
-    """Return an operand's general register and its size; `NOTHING` where it is something else."""
+    """Return an operand's general register and its size; `NOTHING` for any other operand."""
     return _REGISTERS.get(ops[place], _NONE) if place < len(ops) else _NONE
 
 
@@ -168,7 +168,7 @@ def _computed(name: str, ops: list[str], register: int, size: int) -> Effect | N
 
 
 def _flow(name: str, ops: list[str]) -> Effect | None:
-    """Return the effect of what changes the flow of control; None for anything else."""
+    """Return the effect of a jump, a branch, a call or a return; None for any other instruction."""
     if name in ("b", "bl", "b.al", "b.nv"):
         target = address_in(ops[0])
         return None if target is None else Effect((), Flow.CALL if name == "bl" else Flow.JUMP, target)
@@ -190,7 +190,7 @@ def _flow(name: str, ops: list[str]) -> Effect | None:
 
 
 def _value(name: str, ops: list[str], register: int, size: int) -> tuple[Step, ...] | None:
-    """Return the steps of an instruction that gives a register a value that is followed; None for others."""
+    """Return the steps of an instruction that gives a register a value that is followed; None for any other."""
     source, source_size = _register(ops, 1)
     value = number(ops[-1].removeprefix("lsl ")) if len(ops) > 1 else None
     if size < 8:
@@ -205,7 +205,7 @@ def _value(name: str, ops: list[str], register: int, size: int) -> tuple[Step, .
     if name == "movz" and len(ops) == 3 and value is not None:
         return (Step(Op.NUMBER, register, offset=(number(ops[1]) or 0) << value),)
     if name in ("adr", "adrp") and (vaddr := address_in(ops[-1])) is not None:
-        # A page is no address that is meant.
+        # A page alone is no address of code or data.
         return (Step(Op.NUMBER, register, offset=vaddr, size=8 if name == "adr" else 1),)
     if name in ("add", "sub", "adds", "subs") and source != NOTHING and len(ops) > 2:
         return _sum(ops, register, source, -1 if name.startswith("sub") else 1)
@@ -232,28 +232,28 @@ def _sum(ops: list[str], register: int, source: int, sign: int) -> tuple[Step, .
 
 
 def _with_memory(name: str, ops: list[str], inside: list[str], after: str) -> Effect | None:
-    """Return the effect of an instruction with an operand in memory: what is in brackets, and what follows these."""
+    """Return the effect of an instruction with an operand in memory, from the text in brackets, and after these."""
     memory = _storage(inside)
     back = _written_back(memory, after)
     registers = [_register(ops, place)[0] for place in range(len(ops))]
-    if (found := _LOAD.fullmatch(name)) is not None:
-        return Effect((*_loads(ops, memory, found[1] or found[2] or ""), *back))
-    if (found := _STORE.fullmatch(name)) is not None:
+    if (load := _LOAD.fullmatch(name)) is not None:
+        return Effect((*_loads(ops, memory, load[1] or load[2] or ""), *back))
+    if (store := _STORE.fullmatch(name)) is not None:
         sources = [NOTHING if register == memory.base and back else register for register in registers]
-        return Effect((*_stores(ops, sources, memory, found[1] or ""), *back))
+        return Effect((*_stores(ops, sources, memory, store[1] or ""), *back))
     if name in ("ldraa", "ldrab"):
         # The base becomes the sum with the authenticated address, or one that faults.
         return Effect(forget(registers[0], memory.base if back else NOTHING))
     size = _SVE_SIZE if ops and ops[0].lstrip("{")[:1] in ("z", "p") else _LARGEST
     stored = () if _NO_STORE.fullmatch(name) else memory.stored(size)
     if name.startswith("st"):
-        # Only those tell in a register whether they have stored.
+        # Only these write a register: whether they have stored.
         registers = registers[:1] if name.startswith(("stx", "stlx", "st64bv")) else []
     return Effect((*stored, *forget(*registers), *back))
 
 
 def _storage(inside: list[str]) -> Storage:
-    """Return the operand in memory that is in brackets: a base and, perhaps, a number or another register."""
+    """Return the operand in memory in brackets: a base and, perhaps, a number or another register."""
     base = _register(inside, 0)[0]
     offset = 0 if len(inside) == 1 else number(inside[1]) if inside[-1] != "mul vl" else None
     index = NOTHING if offset is not None else _register(inside, 1)[0]
@@ -262,7 +262,7 @@ def _storage(inside: list[str]) -> Storage:
 
 
 def _written_back(memory: Storage, after: str) -> tuple[Step, ...]:
-    """Return what moves the base, as what follows the brackets says: by the number in them, or another one."""
+    """Return the step that moves the base: by the number in brackets before `!`, or by an operand after these."""
     base, moved = memory.base, number(after[2:]) if after[:2] == ", " else 0
     if after[:1] == "!":
         moved = memory.offset if memory.is_known and memory.index == NOTHING else None
@@ -302,7 +302,7 @@ def _stores(ops: list[str], sources: list[int], memory: Storage, part: str) -> l
 
 
 def _references(data: bytes, vaddr: int, _is_fixed: bool) -> Iterator[tuple[int, int]]:  # noqa: FBT001
-    """Yield what some instructions refer to (`Abi.references`), which are little-endian in both byte orders."""
+    """Yield the addresses to which instructions refer (`Abi.references`): little-endian for both byte orders."""
     for match in _REFERRING.finditer(data[3::4]):
         offset = 4 * match.start()
         word, at = _WORD.unpack_from(data, offset)[0], vaddr + offset

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The effects of AMD64's instructions on a frame (Intel's manual, volume 2; AMD's, volume 3), from capstone's text.
 
-An instruction that no table here names changes its first operand. Only instructions of the tables change SP without
-naming it.
+An instruction that is in no table changes its first operand. Only instructions in the tables change SP without naming
+it.
 """
 
 import re
@@ -33,7 +33,6 @@ from cfi2sframe.instructions.effects import (
 from cfi2sframe.range_map import ADDRESS_MASK
 
 RAX, RDX, RCX, RBX, RSI, RDI, RBP, RSP, R11 = 0, 1, 2, 3, 4, 5, 6, 7, 11
-
 
 #: The number and the size of each general register's names.
 _REGISTERS: Final = {
@@ -70,7 +69,7 @@ _SP_UP: Final = Step(Op.MOVE, RSP, RSP, 8)
 _SP_DOWN: Final = Step(Op.MOVE, RSP, RSP, -8)
 _RETURN: Final = (Step(Op.LOAD, JUMP, RSP), _SP_UP)
 
-#: What leaves for another privilege level or code segment, or does with SP what is not said here.
+#: Instructions that leave for another privilege level or code segment, or change SP in a way that is not followed.
 _UNKNOWN: Final = words(
     "iret iretd iretq retf retfq ljmp lcall sysret sysretq sysexit sysexitq sysenter rsm eretu erets uiret pushal"
     " popal pushaw popaw enter pushf popf pushfd popfd vmlaunch vmresume skinit pop2 push2"
@@ -80,7 +79,7 @@ _READS_ONLY: Final = words(
     "test cmp bt prefetch prefetchw prefetchnta prefetcht0 prefetcht1 prefetcht2 clflush clflushopt clwb ldmxcsr"
     " vldmxcsr fld fild fldcw fadd fsub fmul fdiv fiadd fimul fcom fcomp"
 )
-#: What has the same effect with any operands.
+#: Instructions with the same effect for any operands.
 _FIXED: Final = {
     **dict.fromkeys(("int3", "hlt", "ud2", "ud0", "ud1", "ud2b", "int1"), TRAP),
     "nop": PADDING,
@@ -103,8 +102,8 @@ _IMPLICIT: Final = {
     "rdtscp": (RAX, RDX, RCX),
     **dict.fromkeys(words("pcmpestri pcmpistri vpcmpestri vpcmpistri"), (RCX,)),
 }
-#: Bytes of what is stored where capstone gives the size of a word, or none: of FNSAVE what QEMU stores where it has
-#: REX.W, which processors ignore; of XSAVE more than any processor stores.
+#: Bytes that are stored, where capstone gives the size of a word, or none: for FNSAVE, those that QEMU stores with
+#: REX.W, which processors ignore; for XSAVE, more than any processor stores.
 _AREAS: Final = {
     **dict.fromkeys(words("sgdt sidt"), 10),
     **dict.fromkeys(words("fxsave fxsave64"), 512),
@@ -112,7 +111,7 @@ _AREAS: Final = {
     "fnsave": 136,
     **dict.fromkeys(words("xsave xsave64 xsavec xsavec64 xsaveopt xsaveopt64 xsaves xsaves64"), 1 << 14),
 }
-#: What changes its first two operands, or none of those that it has.
+#: Instructions that change their first two operands, and those that change none.
 _CHANGES_TWO: Final = words("xchg xadd mulx")
 _CHANGES_NONE: Final = words("mul div idiv scasb scasw scasd scasq")
 
@@ -163,7 +162,7 @@ def effect_of(vaddr: int, size: int, mnemonic: str, operands: str) -> Effect | N
 
 
 def _flow(name: str, ops: list[str], end: int) -> Effect | None:
-    """Return the effect of what changes the flow of control."""
+    """Return the effect of a jump, a branch, a call or a return."""
     if name == "ret":
         popped = number(ops[0]) if ops else None
         return Effect((*_RETURN, Step(Op.MOVE, RSP, RSP, popped)) if popped else _RETURN, Flow.RETURN)
@@ -186,7 +185,7 @@ _STACK: Final = words("push pop leave pushfq popfq")
 
 
 def _stack(name: str, ops: list[str], end: int) -> Effect | None:
-    """Return the effect of what moves SP without naming it; None where it moves it by other than 8 bytes."""
+    """Return the effect of a push, a pop or LEAVE; None where SP does not move by 8 bytes."""
     if name == "leave":
         return Effect((Step(Op.MOVE, RSP, RBP), Step(Op.LOAD, RBP, RSP), _SP_UP))
     if name in ("pushfq", "popfq"):
@@ -209,49 +208,49 @@ def _stack(name: str, ops: list[str], end: int) -> Effect | None:
 def _value(name: str, ops: list[str], end: int) -> tuple[Step, ...] | None:
     """Return the steps of an instruction whose result is followed; None for any other."""
     first, second = (*ops, "", "")[:2]
-    register, size = _REGISTERS.get(first, (NOTHING, 0))
-    source, source_size = _REGISTERS.get(second, (NOTHING, 0))
-    value = number(second)
-    memory = _memory(second, end) if "[" in second else None
     if name in ("mov", "movabs"):
-        return _mov(first, register, size, _FULL.get(second, NOTHING), value, memory, end)
+        return _mov(first, second, end)
+    register, size = _REGISTERS.get(first, (NOTHING, 0))
+    memory = _memory(second, end) if "[" in second else None
     if name == "xor" and first == second and size >= 4:
         return (Step(Op.NUMBER, register),)
     if name in ("movzx", "movsx", "movsxd") and size >= 4 and memory is not None:
         return (memory.loaded(register, memory.size, is_signed=name != "movzx"),)
-    if size != 8 or not second:
+    if size != 8:
         return None
+    value = number(second)
     sign = {"add": 1, "sub": -1}.get(name)
     if sign is not None and value is not None:
         return (Step(Op.MOVE, register, register, sign * value),)
-    if sign is not None and source_size == 8:
-        return (Step(Op.ADD, register, source, scale=sign),)
-    if name == "and" and (value is not None or source_size == 8):
+    if sign is not None and second in _FULL:
+        return (Step(Op.ADD, register, _FULL[second], scale=sign),)
+    if name == "and" and (value is not None or second in _FULL):
         return (Step(Op.MOVE_FRAME, register),)
     if name == "lea" and memory is not None and (memory.is_known or memory.base != NOTHING):
         return _lea(register, memory, second)
     return None
 
 
-def _mov(
-    first: str, register: int, size: int, source: int, value: int | None, memory: Storage | None, end: int
-) -> tuple[Step, ...] | None:
-    """Return the steps of MOV to an operand, or a register of some bytes, from a register, a number, or memory."""
-    if register == NOTHING:
+def _mov(to: str, source: str, end: int) -> tuple[Step, ...] | None:
+    """Return the steps of MOV; None where it changes only a part of a register that is not followed."""
+    if to not in _REGISTERS:
         # Without brackets, it is a segment, control or debug register.
-        to = _memory(first, end)
-        return to.stored(to.size, source) if "[" in first else ()
-    if size == 8 and source != NOTHING:
-        return (Step(Op.MOVE, register, source),)
+        memory = _memory(to, end)
+        return memory.stored(memory.size, _FULL.get(source, NOTHING)) if "[" in to else ()
+    register, size = _REGISTERS[to]
+    value = number(source)
+    if size == 8 and source in _FULL:
+        return (Step(Op.MOVE, register, _FULL[source]),)
     if size >= 4 and value is not None:
         return (Step(Op.NUMBER, register, offset=value if size == 8 else value & 0xFFFFFFFF, size=4),)
-    if size >= 4 and memory is not None:
+    if size >= 4 and "[" in source:
+        memory = _memory(source, end)
         return (memory.loaded(register, memory.size),)
     return forget(register) if size == 8 else None
 
 
 def _lea(target: int, memory: Storage, text: str) -> tuple[Step, ...] | None:
-    """Return the steps of LEA; a segment does not change the address that is computed, but 32-bit registers do."""
+    """Return the steps of LEA. A segment does not change the address, but 32-bit registers do."""
     if memory.base == memory.index == NOTHING:
         return (Step(Op.NUMBER, target, offset=memory.offset & ADDRESS_MASK),) if "*" not in text else None
     if memory.base == NOTHING or memory.scale != 1:
@@ -282,7 +281,7 @@ def _other(name: str, ops: list[str], end: int) -> Effect | None:
 
 
 def _references(data: bytes, vaddr: int, is_fixed: bool) -> Iterator[tuple[int, int]]:  # noqa: FBT001
-    """Yield what some bytes may refer to (`Abi.references`)."""
+    """Yield the addresses to which some bytes may refer (`Abi.references`)."""
     for match in _DISTANCES.finditer(data):
         start = match.start() if match[1] is None else match.start(1)
         yield vaddr + start, vaddr + match.end() + 4 + int.from_bytes(match[2], "little", signed=True)

@@ -16,7 +16,7 @@ from cfi2sframe.elf.references import initializer_vaddrs, referred_addresses
 from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.decoder import Decoder
 from cfi2sframe.instructions.effects import Effect, Flow, Op
-from cfi2sframe.range_map import Span
+from cfi2sframe.range_map import ADDRESS_MASK, Span
 
 _MAX_INSTRUCTION_SIZE: Final = 15
 _FUNCTIONS: Final = (c.STT_FUNC, c.STT_GNU_IFUNC, c.STT_NOTYPE)
@@ -87,5 +87,5 @@ def _from_covered_code(image: ElfImage, decoder: Decoder, covered: Sequence[Span
 
 def _referred(effect: Effect) -> list[int | None]:
     """Return the addresses that an instruction calls, jumps to or loads."""
-    loaded = [step.offset & (1 << 64) - 1 for step in effect.steps if step.op is Op.NUMBER]
+    loaded = [step.offset & ADDRESS_MASK for step in effect.steps if step.op is Op.NUMBER]
     return [*loaded, effect.target if effect.flow in (Flow.CALL, Flow.JUMP) else None]

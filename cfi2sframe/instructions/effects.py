@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The effect of an instruction on registers, stack and the flow of control, in the same words for all ABIs.
+"""The effect of an instruction on registers, stack and flow of control, in the same terms for all ABIs.
 
-Registers have their DWARF numbers. An effect names every general register whose value an instruction changes; flags,
-vectors, and memory that no register of the frame points to are left out.
+Registers have their DWARF numbers. An effect names every general register that an instruction changes, but not flags,
+vectors, or memory to which no register of the frame points.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -10,10 +10,11 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from cfi2sframe.abi import Arch
+from cfi2sframe.range_map import ADDRESS_MASK
 
 #: In place of a register: none.
 NOTHING: Final = -1
-#: Registers of no ABI: where an indirect jump leads; what a step leaves for the next step of its instruction.
+#: Registers of no ABI: the target of an indirect jump; a value that a step leaves for the next one of its instruction.
 JUMP: Final = 1000
 BETWEEN: Final = 1001
 #: DWARF's pseudo-register of AArch64 (AADWARF64, 4.1): 0 where the RA is an address, 1 or 2 where key A or B signed it.
@@ -34,7 +35,7 @@ class Op(IntEnum):
     STORE = 4
     """the `size` bytes at register + offset = source; an unknown value where source is `NOTHING`"""
     MOVE_FRAME = 5
-    """register = another address in the frame or below it, where it was one: an alignment, an allocation"""
+    """register = another address in the frame or below it, if it was one: an alignment, an allocation"""
     ADD = 6
     """register = register + source * scale: of the source, the low `size` bytes, signed where `is_signed`"""
     INDEX = 7
@@ -42,11 +43,11 @@ class Op(IntEnum):
     SIGN_EXTEND = 8
     """register = its low 4 bytes, signed"""
     COMPARE = 9
-    """the next instruction knows whether register and source are equal"""
+    """the next instruction can branch on whether register and source are equal"""
 
 
 class Step(NamedTuple):
-    """One operation; fields that it does not have keep their defaults."""
+    """One operation; fields that are not its operands keep their defaults."""
 
     op: Op
     register: int
@@ -59,14 +60,14 @@ class Step(NamedTuple):
 
 
 class Flow(IntEnum):
-    """The way that control continues; `Effect.target` is the target of a direct jump or call."""
+    """The flow of control after an instruction; `Effect.target` is the target of a direct jump or call."""
 
     NEXT = 0
     JUMP = 1
     BRANCH = 2
     """To the target or to the next instruction."""
     CALL = 3
-    """To the target, or to an unknown address where that is None; perhaps back to the next instruction."""
+    """To the target, or to an unknown address if that is None; perhaps back to the next instruction."""
     JUMP_INDIRECT = 4
     """To the address in `JUMP`."""
     BRANCH_INDIRECT = 5
@@ -76,16 +77,16 @@ class Flow(IntEnum):
     STOP = 7
     """Nowhere: a trap."""
     SYSTEM_CALL = 8
-    """To the next instruction, unless the number in `JUMP` is that of a system call that does not come back."""
+    """To the next instruction, unless the number in `JUMP` is that of a system call that does not return."""
     EXECUTE = 9
     """To the next instruction, after the one at the target has been executed (s390x)."""
 
 
 class Effect(NamedTuple):
-    """The steps of an instruction, one after the other, and the way that control continues then.
+    """The steps of an instruction, in order, and the flow of control after them.
 
-    `equal`: of a branch, whether it is taken where the compared values are equal; None: something else decides.
-    `is_padding`: the instruction does nothing, and may fill the space between functions.
+    `equal` of a branch: True if it is taken when the compared values are equal, False if when they differ, None if
+    something else decides. `is_padding`: the instruction does nothing, and may fill the space between functions.
     """
 
     steps: tuple[Step, ...] = ()
@@ -100,7 +101,7 @@ class Effect(NamedTuple):
         return bits(step.register for step in self.steps if step.op not in (Op.STORE, Op.COMPARE))
 
 
-#: The effect of most instructions: those on vectors and flags.
+#: The effect of instructions on vectors and flags: of most.
 NO_EFFECT: Final = Effect()
 PADDING: Final = Effect(is_padding=True)
 TRAP: Final = Effect(flow=Flow.STOP, is_padding=True)
@@ -109,22 +110,21 @@ TRAP: Final = Effect(flow=Flow.STOP, is_padding=True)
 class Abi(NamedTuple):
     """The instructions of an ABI, for the machine; `arch` has its registers and offsets.
 
-    Calls change `clobbered` registers (bits), and the `callee_area` bytes from SP on. Handlers of signals spare the
-    `red_zone` bytes below SP. `last_calls` are the numbers of Linux's system calls that do not come back, or may do so
-    with another stack.
+    Calls change `clobbered` registers (bits), and the `callee_area` bytes from SP on. Signal handlers spare the
+    `red_zone` bytes below SP. `last_calls` are the numbers of Linux's system calls that do not return, or may return on
+    another stack.
 
-    `effect_of(address, size, mnemonic, operands)` returns the effect of an instruction from capstone's text; None: it
-    may do anything to SP or to the flow. `depends_on_address(mnemonic, operands)`: equal texts may have other effects
-    at other addresses. `executed(operands, mnemonic, operands)` returns the effect of an instruction that another one
-    executes.
+    `effect_of(address, size, mnemonic, operands)` returns the effect of an instruction from capstone's text; None if it
+    may do anything to SP or to the flow. `depends_on_address(mnemonic, operands)` is true if the same text may have
+    another effect at another address. `executed(operands, mnemonic, operands)` returns the effect of an instruction
+    that another one executes.
 
     `references(data, address, is_fixed)` yields the addresses of what may be instructions in the bytes of code at an
-    address, each with an address that it calls, jumps to or loads. Where instructions have several sizes, some are in
-    the midst of an instruction, or data. `is_fixed`: numbers in instructions may be addresses.
+    address, and the addresses that these call, jump to or load. Where instructions have several sizes, some are in the
+    middle of an instruction, or data. `is_fixed`: numbers in instructions may be addresses.
 
-    `stub_literal_size`: the bytes of a number after each direct jump in PLT stubs.
-
-    `disassembler`: the names that capstone has for the machine, which version 6 has changed, and for its mode.
+    `stub_literal_size` is the size of a number after each direct jump in PLT stubs. `disassembler` has capstone's names
+    for the machine, which version 6 has changed, and for its mode.
     """
 
     arch: Arch
@@ -141,7 +141,7 @@ class Abi(NamedTuple):
 
 
 class Storage(NamedTuple):
-    """An operand of some bytes in memory, at base + index * scale + offset; `NOTHING`: there is no such register.
+    """An operand of `size` bytes in memory, at base + index * scale + offset; `NOTHING` is no register.
 
     `is_known`: the address is a sum of whole registers and a number.
     """
@@ -154,7 +154,7 @@ class Storage(NamedTuple):
     is_known: bool = True
 
     def stored(self, size: int, source: int = NOTHING) -> tuple[Step, ...]:
-        """Return the store to the operand; nothing where the address is not one register and a number."""
+        """Return the store to the operand; none where the address is not one register and a number."""
         is_plain = self.is_known and self.base != NOTHING and self.index == NOTHING
         return (Step(Op.STORE, self.base, source, self.offset, size),) if is_plain else ()
 
@@ -177,17 +177,17 @@ def forget(*registers: int) -> tuple[Step, ...]:
 
 
 def words(text: str) -> frozenset[str]:
-    """Return the words of a text: mnemonics, mostly."""
+    """Return the words of a text, such as mnemonics."""
     return frozenset(text.split())
 
 
 def sizes(names: dict[int, str]) -> dict[str, int]:
-    """Return the sizes of names, of which a text has those of each size."""
+    """Return sizes by name, from names by size: a text has all names of one size."""
     return {name: size for size, text in names.items() for name in text.split()}
 
 
 def number(text: str) -> int | None:
-    """Return the integer that an operand is, with its sign where it has 64 bits; None for any other text."""
+    """Return the integer that an operand is, where it has 64 bits a signed one; None for any other text."""
     digits = text[1:] if text[:1] == "#" else text
     if digits[:1] not in _DIGITS:
         return None
@@ -202,7 +202,7 @@ def number(text: str) -> int | None:
 def address_in(text: str) -> int | None:
     """Return the address that an operand is; None for any other text."""
     value = number(text)
-    return None if value is None else value & (1 << 64) - 1
+    return None if value is None else value & ADDRESS_MASK
 
 
 _DIGITS: Final = frozenset("-0123456789")

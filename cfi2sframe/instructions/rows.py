@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the DWARF row table: of states of the machine, and of the code that returns from a signal handler."""
+"""Rows of the DWARF row table, for states of the machine, and for code that returns from a signal handler."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 _CALLER: Final = (CALLER_FP, 0)
 _RA: Final = (RETURN_ADDRESS, 0)
-#: A process begins without a caller; what the CFA is has no meaning there.
+#: A process begins without a caller, where a CFA has no meaning.
 _OUTERMOST: Final = RowState(None, NoRule.UNDEFINED, NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
 
 
 def row_of(state: State, abi: Abi, *, at_call: bool = False) -> RowState | None:
     """Return the row of a state, None where nothing leads to the CFA or to the RA.
 
-    `at_call`: what is below SP belongs to the function that is called. The CFA counts from SP where its distance is
-    known, else from FP; else a word of the frame has it, or it counts from another register, which readers know in the
-    topmost frame only, and which a call may change. FP's rule is its slot while that is above SP, so that a function
-    that saves FP first and changes it later needs no row for that.
+    `at_call`: the memory below SP belongs to the called function. The CFA counts from SP if the state has its distance,
+    else from FP. Else a word of the frame has it, or it counts from another register, which readers only have in the
+    topmost frame, and which a call may change. FP's rule is its slot while that is above SP, so that a function that
+    saves FP first and changes it later needs no row for that.
     """
     arch, signing = abi.arch, state.get(RA_SIGN_STATE)
     if state.get(ra_place(arch)) == (NO_CALLER, 0):
@@ -40,7 +40,7 @@ def row_of(state: State, abi: Abi, *, at_call: bool = False) -> RowState | None:
         return None
     fp = _register(state, abi, _CALLER, arch.fp_register, 0 if at_call else abi.red_zone)
     if fp is None:
-        # Where the caller's value cannot be told, a row without FP would say that the register has it.
+        # If nothing has the caller's value, a row without a rule for FP would claim that the register does.
         slot = _address_of(state, abi, _CALLER)
         fp = NoRule.UNDEFINED if slot is None else Expression(slot, deref=True)
     is_signed = signing is not None and signing != (NUMBER, 0)
@@ -72,21 +72,21 @@ def _ra(state: State, abi: Abi) -> RegisterRule | None:
     if not slot:
         return _register(state, abi, _RA, abi.arch.ra_register, 0)
     sp = state.get(abi.arch.sp_register, _RA)
-    # The RA is not looked for below SP, where it has been popped from.
+    # Below SP, the RA has been popped.
     if state.get((CFA, slot)) == _RA and not (sp[0] == CFA and sp[1] > slot):
         return Rule(None, slot, deref=True)
     return _in_register(state, _RA)
 
 
 def _register(state: State, abi: Abi, wanted: Value, register: int, red_zone: int) -> RegisterRule | None:
-    """Return where a register's value at the entry is: in a slot, in its register, in another one; None: elsewhere.
+    """Return the rule of a register's value at the entry: a slot, its register or another one; None without any.
 
-    Slots are not below SP's red zone, and of several, it is the one stored first: later copies may be a program's own
-    data, such as a return address in a structure that it passes on.
+    Slots are not below SP's red zone. Of several, the rule has the one stored first: later copies may be a program's
+    own data, such as a return address in a structure that it passes on.
     """
     sp = state.get(abi.arch.sp_register, _RA)
     is_in_register = state.get(register) == wanted
-    # At a tail call, the slots are the next function's.
+    # At a tail call, the slots belong to the next function.
     if not (is_in_register and abi.callee_area and sp == (CFA, -abi.arch.entry_cfa_offset)):
         lowest = sp[1] - (0 if is_in_register else red_zone)
         for key, value in state.items():
@@ -104,20 +104,16 @@ def _address_of(state: State, abi: Abi, wanted: Value) -> bytes | None:
     """Return an expression for the address, above SP or FP, of a word with a value (DWARF 5, 2.5.1.2)."""
     for register in (abi.arch.sp_register, abi.arch.fp_register):
         base = state.get(register)
-        for key, value in state.items() if base is not None else ():
-            if (
-                value == wanted
-                and base is not None
-                and isinstance(key, tuple)
-                and key[0] == base[0]
-                and key[1] >= base[1]
-            ):
+        if base is None:
+            continue
+        for key, value in state.items():
+            if value == wanted and isinstance(key, tuple) and key[0] == base[0] and key[1] >= base[1]:
                 return bytes((d.DW_OP_breg0 + register,)) + encode_sleb(key[1] - base[1])
     return None
 
 
 class SignalCode(NamedTuple):
-    """Addresses of code that returns from a signal handler, and the row of all of them."""
+    """A range of code that returns from a signal handler, and the row for all of it."""
 
     start: int
     end: int
@@ -127,10 +123,10 @@ class SignalCode(NamedTuple):
 def signal_code(code: "Code", entries: Iterable[int]) -> Iterator[SignalCode]:
     """Yield the code at some entries that returns from a signal handler: `__restore_rt`, `__kernel_rt_sigreturn`.
 
-    It never returns to a caller, so no return proves it. The system call does: where its number is loaded and it is
-    called, the kernel's record of the interrupted registers is at a known distance from SP.
+    No return proves this code, as it never returns to a caller, but its system call does: where the number is loaded
+    and the call made, the kernel's record of the interrupted registers is at a fixed distance from SP.
 
-    A no-op before it belongs to it: readers look for a return address, where the handler returns to, one byte before.
+    A no-op before this code belongs to it: readers look up the address to which the handler returns minus one.
     """
     arch = code.abi.arch
     for vaddr in entries:

@@ -5,7 +5,7 @@ The ABI (ELF ABI s390x supplement, 1.2): the caller leaves 160 bytes at SP in wh
 CFA is SP + 160 at a function's entry; r14 is the RA, r11 the frame pointer by custom. Leaf functions may save general
 registers in floating point registers, which have DWARF's numbers 16 to 31.
 
-An instruction that no table names changes its first operand and, where that begins a number of 128 bits, the register
+An instruction that is in no table changes its first operand and, where that begins a number of 128 bits, the register
 after it.
 """
 
@@ -34,10 +34,11 @@ from cfi2sframe.instructions.effects import (
     words,
 )
 from cfi2sframe.instructions.s390x_text import F0, FLOATS, S390xText
+from cfi2sframe.range_map import ADDRESS_MASK
 
 SP: Final = 15
 RA: Final = 14
-#: Compilers jump into the midst of the jump itself, where no instruction is, for a trap.
+#: Compilers trap by a jump to its own second halfword, where no instruction is.
 _TRAP_DISTANCE: Final = 2
 #: Conditions as mnemonics spell them.
 _CONDITION: Final = "nlh|nhe|nle|ne|nz|nh|nl|nm|np|no|lh|he|le|e|z|h|p|l|m|o"
@@ -46,8 +47,8 @@ _JUMP_IF: Final = re.compile(rf"jg?({_CONDITION})|brcl?")
 _BRANCH_IF: Final = re.compile(rf"b({_CONDITION})r?|bcr?")
 _EQUAL: Final = {"e": True, "z": True, "nlh": True, "ne": False, "nz": False, "lh": False}
 _COUNTS: Final = re.compile(r"b(r?)(ct|x)[hgler]*")
-#: What leaves for another mode, space or program, or executes an instruction at an address in a register; what changes
-#: registers that its text does not have. So do the names with "b" or "j" that are nowhere here.
+#: Instructions that leave for another mode, space or program, execute an instruction at an address in a register, or
+#: change registers that their text does not have. Names that begin with "b" or "j" and are in no table count as such.
 _UNKNOWN: Final = words(
     "ex sam24 sam31 ereg eregg pc pr pt pti trap2 trap4 lpsw lpswe lpswey rp sie sac sacf diag lctl lctlg tabort"
     " tbeginc cfc ectg upt"
@@ -56,7 +57,7 @@ _UNKNOWN: Final = words(
 _COMPARISON: Final = re.compile(
     rf"c(lc|p|l?g?[hf]{{0,2}}(r|y|i|ih|iy|hr|lr|rl|si|m[hy]?)?(t({_CONDITION})?)?)|tm(y|[lh][lh]?)?"
 )
-#: What else only reads its operands.
+#: Other instructions that only read their operands.
 _READS_ONLY: Final = words("pfd tp sfpc lfpc lfas srnm srnmb srnmt stgrl strl sthrl spm sar bpp bprp")
 #: Pairs of registers, which begin with the first operand.
 _PAIRS: Final = words(
@@ -65,7 +66,7 @@ _PAIRS: Final = words(
 )
 #: The registers that are operands.
 _NAMED: Final = words("clst srst srstu mvst")
-#: The pairs that begin with the registers that are operands, and r0 and r1.
+#: The pairs that begin with the registers that are operands, and also r0 and r1.
 _NAMED_PAIRS: Final = words(
     "mvcl clcl mvcle clcle mvclu clclu cuse cksm tre km kmc kma kmctr kmf kmo kimd klmd kmac ppno"
     " prno cu12 cu14 cu21 cu24 cu41 cu42 cuutf cutfu trte trtre troo trot trto trtt"
@@ -86,7 +87,7 @@ _STORES: Final = sizes(
     }
 )
 _CONDITIONAL_STORE: Final = re.compile(rf"stoc(?:g|fh)?({_CONDITION})?")
-#: What changes storage and perhaps registers, and the bytes of storage. Where it is 1, the text may have more.
+#: Instructions that change storage and perhaps registers, and the bytes of storage: 1 where the text may have more.
 _CHANGES: Final = sizes(
     {
         1: "mvi mviy ni niy oi oiy xi xiy ts mvc mvn mvz mvcin mvo pack unpk tr nc oc xc zap ap sp srp ed edmk unpka"
@@ -120,17 +121,17 @@ def effect_of(vaddr: int, size: int, mnemonic: str, operands: str) -> Effect | N
 
 
 def _flow(text: S390xText) -> Effect | None:
-    """Return the effect of what changes the flow of control; None for anything else, and where it is not known."""
+    """Return the effect of a jump, a branch, a call or a return; None for any other instruction, or an unknown one."""
     name = text.name
     handler = _FLOWS.get(name)
     if handler is not None:
         return handler(text)
-    found = _COMPARE_AND_BRANCH.fullmatch(name)
-    if found is not None:
-        place = 2 if found[4] else 3
-        compared = _comparison(text) if found[1] in ("g", "lg") else ()
-        if found[3] == "j":
-            return _direct(text, place, Flow.BRANCH, compared, equal=_EQUAL.get(found[4]))
+    compare = _COMPARE_AND_BRANCH.fullmatch(name)
+    if compare is not None:
+        place = 2 if compare[4] else 3
+        compared = _comparison(text) if compare[1] in ("g", "lg") else ()
+        if compare[3] == "j":
+            return _direct(text, place, Flow.BRANCH, compared, equal=_EQUAL.get(compare[4]))
         return _indirect(text, place, Flow.BRANCH_INDIRECT)
     jump, branch = _JUMP_IF.fullmatch(name), _BRANCH_IF.fullmatch(name)
     # Without a condition in the name, a mask is the first operand.
@@ -183,10 +184,10 @@ def _indirect(text: S390xText, place: int, flow: Flow) -> Effect | None:
 
 
 def _linked(text: S390xText, target: int | None) -> Effect | None:
-    """Return the effect of a jump that leaves an address.
+    """Return the effect of a jump that leaves the address of the next instruction in a register.
 
-    Only r14 tells of a call, or r0 in a direct one, as profiled code has it. With a register that is 0 for the target,
-    an instruction only gives the address of the next one.
+    It is a call if that register is r14, or r0 in a direct one, as in profiled code. Without a target (register 0), the
+    instruction only gives that address.
     """
     link, register = text.register(0), text.register(1)
     if link == NOTHING or (target is None and register == NOTHING and not text.memory(1).is_known):
@@ -216,7 +217,7 @@ _FLOWS: Final[dict[str, Callable[[S390xText], Effect | None]]] = {
 def _comparison(text: S390xText) -> tuple[Step, ...]:
     """Return the step that compares all bytes of two registers."""
     first, second = text.register(0), text.register(1)
-    is_whole = text.name in ("cgr", "clgr") or text.name[:4] in ("cgrj", "clgr")
+    is_whole = text.name == "cgr" or text.name[:4] in ("cgrj", "clgr")
     return (Step(Op.COMPARE, first, second),) if is_whole and NOTHING not in (first, second) else ()
 
 
@@ -229,7 +230,7 @@ def _value(text: S390xText) -> tuple[Step, ...] | None:
     if value is not None and (name in ("lghi", "lgfi") or (name in ("llill", "llilf") and value >= 0)):
         return (Step(Op.NUMBER, target, offset=value, size=4),)
     if name == "larl" and value is not None:
-        return (Step(Op.NUMBER, target, offset=value & (1 << 64) - 1),)
+        return (Step(Op.NUMBER, target, offset=value & ADDRESS_MASK),)
     if name in ("aghi", "agfi", "aghik", "algfi", "alghsik", "slgfi") and value is not None:
         return (Step(Op.MOVE, target, text.register(text.last - 1), -value if name == "slgfi" else value),)
     if name in ("agr", "agrk", "algr", "algrk", "sgr", "sgrk", "slgr", "slgrk"):
@@ -240,7 +241,7 @@ def _value(text: S390xText) -> tuple[Step, ...] | None:
     if name == "lmg":
         at = text.memory(2)
         loads = [Step(Op.LOAD, register, at.base, at.offset + 8 * n) for n, register in enumerate(text.many())]
-        # The address is that of before the first load.
+        # The loads use the base's value from before, so it is loaded last.
         return tuple(sorted(loads, key=lambda step: step.register == at.base))
     return _loaded(name, target, text.memory(1))
 
@@ -273,7 +274,7 @@ def _sum(target: int, first: int, second: int, sign: int = 1) -> tuple[Step, ...
     if target == second and sign == 1:
         first, second = second, first
     if target == second:
-        # A difference of an allocation, or a number that is not followed.
+        # The difference of an allocation, or a number that is not followed.
         return (Step(Op.MOVE_FRAME, SP),) if target == SP else None
     copy = () if target == first else (Step(Op.MOVE, target, first),)
     return (*copy, Step(Op.ADD, target, second, scale=sign))
@@ -296,7 +297,7 @@ def _other(text: S390xText) -> tuple[Step, ...]:
 
 
 def _changed(text: S390xText) -> list[int]:
-    """Return the registers that an instruction changes besides what is followed."""
+    """Return the registers that an instruction changes whose result is not followed."""
     name, first, named = text.name, text.register(0), text.named()
     if name in ("lm", "lmy", "lmh", "lmd"):
         return text.many()
@@ -325,8 +326,8 @@ _IMPLICIT: Final = {
 def _executed(executing: str, mnemonic: str, operands: str) -> Effect | None:
     """Return the effect of the instruction that `exrl` executes (`Abi.executed`).
 
-    Its second byte is changed: by the last byte of the first operand of `exrl`, unless that is r0. Where the text names
-    no register, that byte is a length, of which the text has the least, or a number.
+    The last byte of the first operand of `exrl`, unless that is r0, changes its second byte. Where the text names no
+    register, that byte is a length, of which the text has the least, or a number.
     """
     if not executing.startswith(("%r0,", "0,")) and S390xText(0, 0, mnemonic, operands).named():
         return None
@@ -335,7 +336,7 @@ def _executed(executing: str, mnemonic: str, operands: str) -> Effect | None:
 
 
 def _references(data: bytes, vaddr: int, _is_fixed: bool) -> Iterator[tuple[int, int]]:  # noqa: FBT001
-    """Yield what some bytes may refer to (`Abi.references`)."""
+    """Yield the addresses to which some bytes may refer (`Abi.references`)."""
     for match in _DISTANCES.finditer(data):
         at = vaddr + match.start()
         yield at, at + 2 * int.from_bytes(match[1], "big", signed=True)

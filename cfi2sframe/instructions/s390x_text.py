@@ -9,8 +9,8 @@ from cfi2sframe.instructions.effects import NOTHING, Step, Storage, number
 
 F0: Final = 16
 FLOATS: Final = tuple(range(F0, F0 + 16))
-#: General registers, and floating point registers in the order of DWARF's numbers. Vector registers 0 to 15 hold one of
-#: these each, in their first half.
+#: General registers, and floating point registers in the order of DWARF's numbers, which are the first halves of the
+#: vector registers 0 to 15.
 _REGISTERS: Final = {
     **{f"%r{n}": n for n in range(16)},
     **{f"%{kind}{name[1:]}": number for number, name in enumerate(S390X.registers) if number >= F0 for kind in "fv"},
@@ -23,12 +23,12 @@ class S390xText:
 
     def __init__(self, vaddr: int, size: int, name: str, operands: str) -> None:
         self.vaddr, self.end, self.name = vaddr, vaddr + size, name
-        found = _OPERAND.findall(operands)
-        self.last = len(found) - 1
-        self.operands: list[str] = [*found, "", "", "", ""]
+        texts = _OPERAND.findall(operands)
+        self.last = len(texts) - 1
+        self.operands: list[str] = [*texts, "", "", "", ""]
 
     def register(self, place: int) -> int:
-        """Return an operand's general or floating point register; `NOTHING` where it is something else."""
+        """Return an operand's general or floating point register; `NOTHING` for any other operand."""
         return _REGISTERS.get(self.operands[place], NOTHING)
 
     def memory(self, place: int) -> Storage:
@@ -44,7 +44,7 @@ class S390xText:
             if part[:1].isdigit():
                 length = int(part, 0)
             else:
-                # A vector of indices is no part of a plain address.
+                # A vector of indices makes the address no plain one.
                 registers.append(_REGISTERS.get(part, F0))
         *index, base = registers or [NOTHING]
         return Storage(base, index[0] if index else NOTHING, offset, length)
@@ -55,10 +55,10 @@ class S390xText:
         return self.memory(place).stored(size, source)
 
     def named(self) -> list[int]:
-        """Return the registers that are operands by themselves."""
+        """Return the registers that are operands, without those of addresses."""
         return [_REGISTERS[text] for text in self.operands if text in _REGISTERS]
 
     def many(self) -> list[int]:
-        """Return the registers from the first operand to the second, of which the last one is followed by the first."""
+        """Return the registers from the first operand to the second; r15 is followed by r0."""
         first, last = self.register(0), self.register(1)
         return [(first + place) % 16 for place in range((last - first) % 16 + 1)]
