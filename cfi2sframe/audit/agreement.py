@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answers of instructions to a row of the CFI: to its CFA, RA and FP, and to the RA's signature."""
+"""The answers of instructions to a row of the CFI: about its CFA, RA and FP, and about the RA's signature."""
 
 from enum import IntEnum
 from functools import lru_cache
@@ -22,23 +22,23 @@ class Answer(IntEnum):
     """An answer of the instructions to a rule, from good to bad."""
 
     SILENT = 0
-    """The rule claims nothing: the caller's value is undefined."""
+    """The rule claims nothing: it leaves the caller's value undefined."""
     AGREES = 1
     UNDECIDED = 2
-    """The instructions do not tell."""
+    """The instructions do not decide."""
     CONTRADICTS = 3
 
 
-#: What a state says of the CFA, of the RA, of FP, and of the RA's signature.
+#: The answers of a state about the CFA, the RA, FP, and the RA's signature.
 Answers = tuple[Answer, Answer, Answer, Answer]
 SILENT: Final = (Answer.SILENT,) * 4
 
 
 def answers_of(row: RowState, state: State, abi: Abi, *, uses_b_key: bool) -> Answers:
-    """Return what a state says of a row; `uses_b_key`: its CIE says so of signatures.
+    """Return a state's answers to a row; `uses_b_key` is the CIE's.
 
-    Where the RA is undefined there is no caller, and the CFA has no meaning. A CFA that is not known may be that of
-    another frame, as in functions that switch stacks: what is at such a CFA cannot be told.
+    Where the RA is undefined, there is no caller, and the CFA has no meaning. An undecided CFA may be that of another
+    frame, as in functions that switch stacks: nothing is decided about the memory there.
     """
     if row.ra is NoRule.UNDEFINED or row.cfa is None:
         return SILENT
@@ -49,13 +49,17 @@ def answers_of(row: RowState, state: State, abi: Abi, *, uses_b_key: bool) -> An
     return cfa, ra, fp, _signing(row.signing, state, abi, uses_b_key=uses_b_key)
 
 
+def key_of(signing: RaSigning, *, uses_b_key: bool) -> int:
+    """Return the number of the key that signs the RA; 0 for none."""
+    return 0 if signing is RaSigning.NONE else 1 + uses_b_key
+
+
 def _signing(signing: RaSigning, state: State, abi: Abi, *, uses_b_key: bool) -> Answer:
     if not abi.arch.ra_may_be_signed:
         return Answer.SILENT
     if signing not in (RaSigning.NONE, RaSigning.SIGNED):
         return Answer.UNDECIDED
-    key = 0 if signing is RaSigning.NONE else 1 + uses_b_key
-    return _compared(state.get(RA_SIGN_STATE), (NUMBER, key))
+    return _compared(state.get(RA_SIGN_STATE), (NUMBER, key_of(signing, uses_b_key=uses_b_key)))
 
 
 def _cfa(rule: CfaRule, state: State, abi: Abi) -> Answer:
@@ -67,22 +71,19 @@ def _cfa(rule: CfaRule, state: State, abi: Abi) -> Answer:
     if value is None and abi.clobbered >> rule.register & 1:
         # Functions that load the registers of another frame have its address in such a register.
         return Answer.UNDECIDED
-    if (value is None or value[0] >= 0) and CFA in (
-        state[abi.arch.sp_register][0],
-        state.get(abi.arch.fp_register, _RA)[0],
-    ):
+    bases = state[abi.arch.sp_register][0], state.get(abi.arch.fp_register, _RA)[0]
+    if (value is None or value[0] >= 0) and CFA in bases:
         # SP or FP leads to the CFA, and this register has another value.
         return Answer.CONTRADICTS
-    # Sums with other values are not followed, but are no CFA.
+    # Sums with values of other bases are not followed, but are no CFA.
     return _compared(plus(value, rule.offset) or value, _CFA)
 
 
-def _computed(code: bytes, state: State, abi: Abi, first: Value | None = None) -> Value | TableWord | None:
-    """Return what an expression makes of a first value, registers, numbers that are added, and words of the frame.
+def _computed(code: bytes, state: State, abi: Abi, value: Value | TableWord | None = None) -> Value | TableWord | None:
+    """Return the value of an expression of a first value, registers, added numbers, and words of the frame.
 
-    None where it has other operations, or its value is not known.
+    None where it has other operations, or its value is unknown.
     """
-    value: Value | TableWord | None = first
     for opcode, operands in _operations_of(code, abi.arch.byte_order):
         if opcode in _REGISTERS:
             value = plus(state.get(opcode - d.DW_OP_breg0), operands[0])
@@ -97,7 +98,7 @@ def _computed(code: bytes, state: State, abi: Abi, first: Value | None = None) -
 
 @lru_cache(maxsize=64)
 def _operations_of(code: bytes, byte_order: str) -> tuple[Operation, ...]:
-    """Return the operations of an expression; one that nobody knows where it is damaged."""
+    """Return the operations of an expression; an unknown one for a damaged expression."""
     try:
         return parse_expression(code, byte_order)
     except CfiError:
@@ -107,7 +108,7 @@ def _operations_of(code: bytes, byte_order: str) -> tuple[Operation, ...]:
 def _register(
     rule: RegisterRule, wanted: Value, register: int, state: State, abi: Abi, *, is_cfa_right: bool
 ) -> Answer:
-    """Return what a state says of the rule of a register, whose value at the entry is `wanted`."""
+    """Return the answer of a state to the rule of a register, whose value at the entry is `wanted`."""
     if rule is NoRule.UNDEFINED:
         return Answer.SILENT
     value: Value | TableWord | None
@@ -126,13 +127,13 @@ def _register(
     else:
         return Answer.UNDECIDED
     if value is None and is_cfa_right and wanted in state.values():
-        # The caller's value is in a place that is known, and this is another one.
+        # The caller's value is elsewhere.
         return Answer.CONTRADICTS
     return _compared(value, wanted)
 
 
 def _compared(value: Value | TableWord | None, wanted: Value) -> Answer:
-    """Return what a known value says of the one that a rule promises."""
+    """Return the answer of a value to the one that a rule promises."""
     if value == wanted:
         return Answer.AGREES
     return Answer.UNDECIDED if value is None or value[0] >= 0 or value[0] < NUMBER else Answer.CONTRADICTS

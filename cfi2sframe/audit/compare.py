@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CFI of an image, held to its instructions: functions are followed from their FDEs, and states compared."""
+"""Compare the CFI of an image with its instructions: functions are followed from their FDEs."""
 
 from collections import Counter
 from typing import Final, NamedTuple
 
 from cfi2sframe.abi.rule import Rule
-from cfi2sframe.audit.agreement import SILENT, Answer, Answers
+from cfi2sframe.audit.agreement import SILENT, Answer, Answers, key_of
 from cfi2sframe.audit.findings import SIGNATURES, Contradiction, Finding, Subject, findings_of
 from cfi2sframe.audit.flow import CfiFlow, InForce
 from cfi2sframe.conversion.sources import find_cfi, read_programs
 from cfi2sframe.dwarf.fdes import CfiEntries
-from cfi2sframe.dwarf.rules import CfaRule, NoRule, RaSigning, RowState
+from cfi2sframe.dwarf.rules import CfaRule, NoRule, RowState
 from cfi2sframe.elf.cfi import CfiKind
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.instructions.effects import RA_SIGN_STATE
@@ -37,9 +37,9 @@ class NotCompared(NamedTuple):
 class Audit(NamedTuple):
     """The result for a file; counts are of instructions, except `function_count` (FDEs) and `code_size` (bytes).
 
-    An instruction is decided if its CFA, RA and FP are, on AArch64 also whether the RA is signed and with which key;
-    it is agreed if nothing contradicts it. `tallies` has how many of them give each `Answer` about each of `SUBJECTS`.
-    Most instructions come first in `not_compared`, lowest addresses in `findings`.
+    An instruction is decided if its CFA, RA and FP are, on AArch64 also the RA's signature; it agrees if nothing
+    contradicts it. `tallies` counts the instructions that give an `Answer` about each of `SUBJECTS`. `not_compared` is
+    ordered by counts, highest first, `findings` by addresses.
     """
 
     name: str
@@ -53,10 +53,10 @@ class Audit(NamedTuple):
 
     @property
     def undecided(self) -> dict[str, int]:
-        """Instructions of which at least one rule could not be decided, and none is contradicted, by reason."""
+        """Instructions of which at least one rule is undecided, and none is contradicted, by reason."""
         counts = Counter[str]()
-        for each in self.not_compared:
-            counts[each.reason] += each.instruction_count
+        for skipped in self.not_compared:
+            counts[skipped.reason] += skipped.instruction_count
         return dict(counts)
 
     @property
@@ -93,11 +93,11 @@ class _Auditor:
         self.tallies = Counter[Answers]()
         self.undecided = Counter[tuple[int, Reason]]()
         self.contradictions: list[Contradiction] = []
-        #: States that the first rows of parts contradict: another function's empty part may be at the same address.
+        #: States that contradict the first rows of parts: another function's empty part may be at the same address.
         self.doubted: dict[int, tuple[int, RowState, State]] = {}
 
     def run(self) -> Audit:
-        """Follow all functions; return what is found."""
+        """Follow all functions; return the result."""
         grant_for_code(self.flow.stored_size)
         # Rules of CFI outlive what restores a register, as long as its slot is in the red zone.
         machine = Machine(self.flow, self._compare, kept=self.flow.abi.red_zone)
@@ -106,12 +106,11 @@ class _Auditor:
             for start in sorted(waiting):
                 if start not in self.compared and self.flow.holds(start):
                     machine.follow(start)
-            # What a function calls is one, whatever its first row says.
+            # What a function calls is a function, whatever its first row is.
             waiting = self.called - self.flow.starts
             self.flow.starts |= waiting
         for vaddr, (number, row, state) in self.doubted.items():
             if vaddr not in self.sizes:
-                self.sizes[vaddr] = self._size_at(vaddr)
                 self._count(vaddr, number, row, self.flow.answers(number, row, state), state)
         self._not_reached()
         return self._result()
@@ -125,7 +124,7 @@ class _Auditor:
             if subject != "signing" or self.image.arch.ra_may_be_signed
         }
         undecided = [(self.entries.starts[number], reason, count) for (number, reason), count in self.undecided.items()]
-        undecided.sort(key=lambda each: (-each[2], each[0], each[1].value))
+        undecided.sort(key=lambda counted: (-counted[2], counted[0], counted[1].value))
         names = self.image.names_of(vaddr for vaddr, _, _ in undecided)
         owned = [end - start for start, end, _ in self.flow.owners.held()]
         return Audit(
@@ -161,20 +160,17 @@ class _Auditor:
             if vaddr in self.flow.fde_starts and vaddr not in self.flow.starts and not self.flow.fits(vaddr, state):
                 self.doubted.setdefault(vaddr, (number, row, state))
                 continue
-            sizes[vaddr] = self._size_at(vaddr)
             if vaddr in function.call_sites and not abi.arch.fixed_ra_offset:
-                # Whoever unwinds from what is called uses this row, and the call has changed the RA's register.
+                # Unwinding from the called function uses this row, and the call has changed the RA's register.
                 state = {key: value for key, value in state.items() if key != abi.arch.ra_register}
             if last is None or last[0] is not state:
                 last = state, self.flow.answers(number, row, state)
             self._count(vaddr, number, row, last[1], state)
 
-    def _size_at(self, vaddr: int) -> int:
-        instruction = self.flow.at(vaddr)
-        return 1 if instruction is None else instruction.size
-
     def _count(self, vaddr: int, number: int, row: RowState, answers: Answers, state: State) -> None:
         """Count an instruction with a row of an FDE."""
+        instruction = self.flow.at(vaddr)
+        self.sizes[vaddr] = 1 if instruction is None else instruction.size
         if self.entries.program(number).cie.is_signal_frame:
             # The CFI describes interrupted code.
             answers = _UNDECIDED
@@ -185,8 +181,8 @@ class _Auditor:
         elif worst is Answer.CONTRADICTS:
             ours = row_of(state, self.flow.abi)
             cfa = _cfa_from(row.cfa, state) or (ours and ours.cfa)
-            said = 0 if row.signing is RaSigning.NONE else 1 + self.entries.program(number).cie.uses_b_key
-            signatures = SIGNATURES[said], SIGNATURES[state.get(RA_SIGN_STATE, (0, 0))[1]]
+            key = key_of(row.signing, uses_b_key=self.entries.program(number).cie.uses_b_key)
+            signatures = SIGNATURES[key], SIGNATURES[state.get(RA_SIGN_STATE, (0, 0))[1]]
             rules = ((row.cfa, cfa), (row.ra, ours and ours.ra), (row.fp, ours and ours.fp), signatures)
             self.contradictions += [
                 Contradiction(vaddr, number, subject, *both)
@@ -195,7 +191,7 @@ class _Auditor:
             ]
 
     def _not_reached(self) -> None:
-        """Count the instructions that no path leads to. Padding is none; without a caller, nothing is claimed."""
+        """Count the instructions to which no path leads, without padding. Rows without a caller claim nothing."""
         for start, end, number in self.flow.owners.held():
             vaddr = start
             while vaddr < end:
@@ -215,7 +211,7 @@ class _Auditor:
 
 
 def _cfa_from(rule: CfaRule | None, state: State) -> Rule | None:
-    """Return the CFA's rule with the register that the CFI has, where that leads to it: only the offset is wrong."""
+    """Return the CFA's rule by the register that the CFI has, where that leads to the CFA: only the offset is wrong."""
     register = rule.register if isinstance(rule, Rule) else None
     value = None if register is None else state.get(register)
     return Rule(register, -value[1], deref=False) if value is not None and value[0] == CFA else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings of an audit, as people read them: places, rules and directives as text, and the instructions around."""
+"""Findings of an audit, for people to read: places, rules and directives as text, and the instructions around."""
 
 import re
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ class Contradiction(NamedTuple):
 
     @property
     def error(self) -> object:
-        """The error that neighbours share and one directive corrects: the bytes that the CFA is off, or the rule."""
+        """The error that one directive corrects in all neighbours: the bytes by which the CFA is off, or the rule."""
         old, new = self.cfi_rule, self.code_rule
         if self.subject == "CFA" and isinstance(old, Rule) and isinstance(new, Rule) and old.register == new.register:
             return new.offset - old.offset
@@ -58,8 +58,8 @@ class Finding(NamedTuple):
     `place` is the first of `instruction_count` instructions, as a user knows its address: in an object,
     `SECTION+OFFSET`. Where these are not neighbours, others begin at `also_places`. `function` is the function's name
     with the distance of the first instruction from its start; empty without a name. `cfi_rule` is the CFI's rule of the
-    `subject`, `code_rule` what the instructions say instead, and `directive` what says so to an assembler; both are
-    empty where the instructions only say that the CFI's rule is wrong.
+    `subject`, `code_rule` the rule by the instructions, and `directive` the same for an assembler; both are empty where
+    the instructions only show that the CFI's rule is wrong.
     """
 
     place: str
@@ -74,10 +74,10 @@ class Finding(NamedTuple):
 
 
 def findings_of(contradictions: Iterable[Contradiction], entries: CfiEntries, decoder: Decoder) -> tuple[Finding, ...]:
-    """Return ascending findings: what neighbours, other places of a function, and its clones say alike is one."""
+    """Return ascending findings: one for equal errors of neighbours, other places of a function, and its clones."""
     image = decoder.image
-    ordered = sorted(contradictions, key=lambda each: (each.number, each.subject, each.vaddr))
-    alike = groupby(ordered, lambda each: (each.number, each.subject, each.error))
+    ordered = sorted(contradictions, key=lambda error: (error.number, error.subject, error.vaddr))
+    alike = groupby(ordered, lambda error: (error.number, error.subject, error.error))
     groups: list[list[list[Contradiction]]] = []
     group_of: dict[tuple[object, ...], list[list[Contradiction]]] = {}
     for run in sorted(([*run] for _, run in alike), key=lambda run: (run[0].vaddr, run[0].subject)):
@@ -112,7 +112,7 @@ def findings_of(contradictions: Iterable[Contradiction], entries: CfiEntries, de
 
 
 def _texts(contradiction: Contradiction, arch: Arch) -> tuple[str, str]:
-    """Return the CFI's rule, and what the instructions say instead."""
+    """Return the CFI's rule, and the rule by the instructions."""
     code_rule = "" if contradiction.code_rule is None else _text(contradiction.subject, contradiction.code_rule, arch)
     return _text(contradiction.subject, contradiction.cfi_rule, arch), code_rule
 
@@ -156,7 +156,7 @@ def _around(decoder: Decoder, start: int, vaddr: int) -> tuple[ShownInstruction,
     """Return some instructions before and after the first one of a finding, from its function's start on."""
     start = start if start <= vaddr < start + _MAX_CODE_SIZE else vaddr
     decoded = list(decoder.disassemble(start, vaddr + 16 * (_CONTEXT + 1)))
-    first = next((number for number, each in enumerate(decoded) if each[0] >= vaddr), len(decoded))
+    first = next((number for number, (at, *_) in enumerate(decoded) if at >= vaddr), len(decoded))
     return tuple(
         ShownInstruction(decoder.image.place_text(at), _shown(decoder, mnemonic, operands), at == vaddr)
         for at, _, mnemonic, operands in decoded[max(0, first - _CONTEXT) : first + 1 + _CONTEXT]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CFI at an address, and what it tells of control: where functions start, where calls and jumps do not lead.
+"""The CFI at an address, and the control flow that follows from it: starts of functions, and where no path leads.
 
 The start of a cold part of a function is no entry: its CFI is not that of one, and jumps lead there. Where the CFA's
-rule changes right after a call, the call does not come back.
+rule changes right after a call, the call does not return.
 """
 
 from bisect import bisect_right
@@ -20,7 +20,7 @@ from cfi2sframe.dwarf.rules import CfaRule, NoRule, RaSigning, RowState
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ElfError
 from cfi2sframe.instructions.code import Code
-from cfi2sframe.instructions.effects import RA_SIGN_STATE, Op
+from cfi2sframe.instructions.effects import RA_SIGN_STATE, Op, Step
 from cfi2sframe.instructions.states import State
 from cfi2sframe.range_map import Span
 
@@ -40,8 +40,8 @@ class InForce(NamedTuple):
 class CfiFlow(Code):
     """An image's code, whose flow the rows in force narrow: where FDEs overlap, those that the conversion takes.
 
-    `owners` has the FDE of each address, `fde_starts` where what an FDE owns begins, and `starts` of those the ones of
-    functions; what turns out to be called is added.
+    `owners` has the FDE of each address, and `fde_starts` the starts of what FDEs own; those of functions are `starts`,
+    to which others are added that turn out to be called.
     """
 
     needs_proof = False
@@ -55,7 +55,7 @@ class CfiFlow(Code):
         self.starts = self._functions()
 
     def in_force(self, vaddr: int) -> InForce:
-        """Return what is in force at an address."""
+        """Return the row in force at an address."""
         first, last, number = self.owners.range_at(vaddr)
         if number is None:
             return InForce(vaddr, last)
@@ -66,7 +66,7 @@ class CfiFlow(Code):
         return InForce(max(begin, first), min(end, last), number, table.states[following - 1])
 
     def _functions(self) -> set[int]:
-        """Return where the functions start whose first row has an entry's CFA and RA, or that a file exports."""
+        """Return the starts of functions whose first row has an entry's CFA and RA, or that a file exports."""
         arch = self.abi.arch
         cfa = Rule(arch.sp_register, arch.entry_cfa_offset, deref=False)
         ras = UNCHANGED if not arch.fixed_ra_offset else (Rule(None, arch.fixed_ra_offset, deref=True),)
@@ -82,23 +82,25 @@ class CfiFlow(Code):
             after = self.in_force(first.end_vaddr)
             is_changed = after.number == first.number and after.row != row
             if is_changed and any(vaddr >= first.end_vaddr for vaddr in self.through_padding(start)):
-                # A cold part whose landing pad is first: the compiler puts a nop before a pad, which only unwinders
-                # enter, so nothing is at the start that could make the frame that its next row has.
+                # A cold part that begins with a landing pad, which only unwinders enter: before a pad, compilers put a
+                # nop, and nothing makes the frame of the next row.
                 continue
             functions.add(start)
         return functions
 
-    def _signs(self, vaddr: int) -> bool:
+    def _steps_at(self, vaddr: int) -> tuple[Step, ...]:
         instruction = self.at(vaddr)
-        steps = instruction.effect.steps if instruction is not None and instruction.effect is not None else ()
-        return any(step.register == RA_SIGN_STATE and step.offset != 0 for step in steps)
+        return instruction.effect.steps if instruction is not None and instruction.effect is not None else ()
+
+    def _signs(self, vaddr: int) -> bool:
+        return any(step.register == RA_SIGN_STATE and step.offset != 0 for step in self._steps_at(vaddr))
 
     def answers(self, number: int, row: RowState, state: State) -> Answers:
-        """Return what a state says of a row of an FDE."""
+        """Return a state's answers to a row of an FDE."""
         return answers_of(row, state, self.abi, uses_b_key=self.cfi.program(number).cie.uses_b_key)
 
     def comes_back(self, vaddr: int, end: int) -> bool:
-        """Return whether a call may come back to an address, for all that the CFI says."""
+        """Return whether a call may return to an address, by the CFI."""
         before, after = self.in_force(vaddr), self.in_force(end)
         if before.row is None or after.row is None:
             return before.row is after.row
@@ -106,23 +108,19 @@ class CfiFlow(Code):
             return False
         return before.row.cfa == after.row.cfa or self._is_early(before.row.cfa, end, after)
 
-    def _is_early(self, cfa: CfaRule | None, vaddr: int, row: InForce) -> bool:
-        """Return whether a row is right one instruction after its start, and had another rule of the CFA before it."""
-        instruction = self.at(vaddr)
-        if (
-            instruction is None
-            or instruction.effect is None
-            or vaddr + instruction.size >= row.end_vaddr
-            or not isinstance(cfa, Rule)
-        ):
+    def _is_early(self, cfa: CfaRule | None, vaddr: int, after: InForce) -> bool:
+        """Return whether a row begins one instruction too early: where that moves SP, and `cfa` is right before it."""
+        instruction, sp = self.at(vaddr), self.abi.arch.sp_register
+        if instruction is None or vaddr + instruction.size >= after.end_vaddr or not isinstance(cfa, Rule):
             return False
-        sp = self.abi.arch.sp_register
-        steps = instruction.effect.steps
-        moved = sum(step.offset for step in steps if step.op is Op.MOVE and step.register == step.source == sp)
-        return moved != 0 and row.row is not None and row.row.cfa == cfa._replace(offset=cfa.offset - moved)
+        moves = [
+            step.offset for step in self._steps_at(vaddr) if step.op is Op.MOVE and step.register == step.source == sp
+        ]
+        moved = cfa._replace(offset=cfa.offset - sum(moves))
+        return moved != cfa and after.row is not None and after.row.cfa == moved
 
     def may_hold(self, entry: int, vaddr: int) -> bool:
-        """Return whether an address is not in the FDE of another function."""
+        """Return whether an FDE of the function has an address, or one of a part of any function."""
         there = self.in_force(vaddr)
         if there.number is None or there.row is None:
             return False
@@ -130,17 +128,17 @@ class CfiFlow(Code):
         return start == entry or start not in self.starts
 
     def fits(self, vaddr: int, state: State) -> bool:
-        """Return whether the CFI of an address does not contradict a state."""
+        """Return whether an address has a row that a state does not contradict."""
         in_force = self.in_force(vaddr)
         if in_force.row is None or in_force.number is None:
             return False
         return Answer.CONTRADICTS not in self.answers(in_force.number, in_force.row, state)
 
     def in_table(self, jump: int, targets: Sequence[int]) -> list[int]:
-        """Return the targets of a table's words to which its jump leads, for all that the CFI says.
+        """Return the targets of a table's words to which its jump may lead, by the CFI.
 
-        A table may be followed by another one, and have words for what is never reached, past the end. A jump leaves
-        the frame as it is: where the CFI says otherwise, it is contradicted by a word before one that agrees.
+        A table may be followed by another one, and have words for cases that never occur, past the end. As a jump does
+        not change the frame, a target with another row contradicts the CFI only if a later word has one with this row.
         """
         here = self.in_force(jump)
         led_to: list[int] = []
