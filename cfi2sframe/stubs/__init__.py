@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PLT stubs. The door is `scan`; here is what other packages see of them, because most files need no more.
+"""PLT stubs. The door is `scan`; here are the records that other packages see, because most files need no more.
 
-In: a linked file. Out: where its stubs are (`places`), and their rows, from their instructions (`frames`); blocks that
-repeat become one PCMASK function. Nothing here knows the CFI.
+In: a linked file. Out: the places of its stubs (`places`), and their rows, from their instructions (`frames`); blocks
+that repeat become one PCMASK function. Nothing here reads CFI.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from cfi2sframe.why import Reason
 
 
 class StubSkip(NamedTuple):
-    """A range of stubs that is left out: `size` bytes at the virtual address `start_vaddr`, the reason, its details.
+    """A range of stubs that is left out: `size` bytes at the virtual address `start_vaddr`, the reason and its details.
 
     `section_name` is the stub section's, or `segment N` in a file without section headers.
     """

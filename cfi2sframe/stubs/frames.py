@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frame at each instruction of PLT stubs, by following the flow from their entries.
+"""Find the frame at each instruction of PLT stubs, by following control from their entries.
 
-Code outside enters at the start of a stub and after each end of the flow (the second half of a lazy stub, whose address
-is in its GOT slot), as it enters a function. What other stubs jump to or call is entered by them alone. What no flow
-reaches (padding, the loop after a call that does not return) is never executed, and has the frame of what is before it.
+Code outside of stubs enters them like functions: at the start of a stub, and after an instruction that ends the flow,
+at the second half of a lazy stub, whose address is in its GOT slot. Only stubs enter what stubs jump to or call. Code
+that control does not reach (padding, the loop after a call that never returns) has the frame of the code before it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,20 +19,20 @@ from cfi2sframe.why import Reason, Why
 
 _ENDS: Final = (Flow.JUMP, Flow.JUMP_INDIRECT, Flow.RETURN, Flow.STOP)
 _WORD_SIZE: Final = 8
-#: In place of an instruction's text, bytes that are no instruction, after the flow has ended.
+#: In place of an instruction's text, for bytes after the end of the flow that are no instruction.
 _NO_CODE: Final = "number"
 #: Two zeros, as an instruction of AMD64.
 _ZEROS: Final = "add byte ptr [rax], al"
-#: Traps that no linker fills space with: who patches stubs writes them.
+#: Traps with which no linker fills space: somebody has patched the stub.
 _PATCHES: Final = ("ud0", "ud1", "ud2", "ud2b", "hlt", "int1")
 #: The alignment of all stubs.
 _ALIGNMENT: Final = 8
-#: Frames with which an instruction is reached at most: more are those of a loop that pushes.
+#: Frames that reach an instruction, at most: more are those of a loop that pushes.
 _MAX_FRAMES: Final = 4
 
 
 class StubInstruction(NamedTuple):
-    """An instruction: its size in bytes, its text, and its effect (None: stubs have no such thing)."""
+    """An instruction: its size in bytes, its text, and its effect (None: stubs have no such instruction)."""
 
     size: int
     text: str
@@ -49,46 +49,46 @@ class StubInstruction(NamedTuple):
 
     @property
     def ends_flow(self) -> bool:
-        """True if control does not get to the next instruction."""
+        """True if control does not continue at the next instruction."""
         return self.effect is not None and self.effect.flow in _ENDS
 
     def is_unfilled(self, vaddr: int) -> bool:
-        """Return whether it jumps to the next instruction, as GNU ld leaves jumps to PLT0 in static programs."""
+        """Return whether the instruction jumps to the next one, as GNU ld leaves jumps to PLT0 in static programs."""
         return self.effect is not None and self.effect.flow is Flow.JUMP and self.effect.target == vaddr + self.size
 
 
 class Stubs:
-    """The instructions of all stubs of a file by their addresses, and their frames.
+    """The instructions of all stubs in a decoder's spans by their addresses, and their frames.
 
     `entries` are the addresses where a stub, or a second half of one, may begin, without those that stubs jump to or
-    call: a loop's start is none where nothing else leads there.
+    call: the start of a loop is none where nothing else leads there.
     """
 
-    def __init__(self, decoder: Decoder, ranges: Iterable[tuple[int, int]]) -> None:
+    def __init__(self, decoder: Decoder) -> None:
         self.decoder = decoder
-        by_range = [dict(decoded(decoder, start, end)) for start, end in ranges]
-        self.instructions = {vaddr: found for inside in by_range for vaddr, found in inside.items()}
+        by_range = [dict(decoded(decoder, *span)) for span in decoder.spans]
+        self.instructions = {vaddr: instruction for inside in by_range for vaddr, instruction in inside.items()}
         self._targets = {
-            found.effect.target
-            for vaddr, found in self.instructions.items()
-            if found.effect is not None
-            and found.effect.target in self.instructions
-            and found.effect.target != vaddr
-            and not found.is_unfilled(vaddr)
+            instruction.effect.target
+            for vaddr, instruction in self.instructions.items()
+            if instruction.effect is not None
+            and instruction.effect.target in self.instructions
+            and instruction.effect.target != vaddr
+            and not instruction.is_unfilled(vaddr)
         }
         self.entries = {vaddr for inside in by_range for vaddr in _leaders_of(inside)} - self._targets
         lone = {vaddr for inside in by_range if self._is_lone(inside) for vaddr in inside}
         self.frames = self._follow(self.entries - lone)
 
     def _is_lone(self, inside: dict[int, StubInstruction]) -> bool:
-        """Return whether a range is a first block that nothing enters, without stubs: it is left to its CFI."""
-        effects = [each.effect for each in inside.values() if each.effect is not None and not each.is_filler]
+        """Return whether a range is only a first block, which nothing enters: it is left to its CFI."""
+        effects = [i.effect for i in inside.values() if i.effect is not None and not i.is_filler]
         sp = self.decoder.abi.arch.sp_register
         pushes = any(step.op is Op.MOVE and step.register == sp for effect in effects for step in effect.steps)
         return pushes and sum(effect.flow in _ENDS for effect in effects) == 1 and self._targets.isdisjoint(inside)
 
     def _follow(self, entries: Iterable[int]) -> dict[int, FrameState | Why]:
-        """Let all frames reach each instruction; an instruction has one where only that does."""
+        """Return the frame of each instruction that control reaches; a reason where it arrives with several frames."""
         reached: dict[int, dict[FrameState, int]] = {}
         frames: dict[int, FrameState | Why] = {}
         entry = entry_state(self.decoder.abi.arch)
@@ -102,9 +102,7 @@ class Stubs:
             frames_here[frame] = -state[self.decoder.abi.arch.sp_register][1]
             effect = instruction.effect
             new = None if effect is None else self._after(vaddr, effect, state)
-            after_frame: FrameState | None = frame
-            if new is not None and new != state:
-                after_frame = self._frame(new)
+            after_frame = None if new is None else frame if new == state else self._frame(new)
             if effect is None or new is None or after_frame is None:
                 frames[vaddr] = Why(Reason.UNKNOWN_INSTRUCTION, instruction.text)
                 continue
@@ -121,16 +119,16 @@ class Stubs:
         return frames
 
     def _after(self, vaddr: int, effect: Effect, state: State) -> State | None:
-        """Return the state after an instruction; None where it is not known."""
+        """Return the state after an instruction; None where it is unknown."""
         arch = self.decoder.abi.arch
-        sp = arch.sp_register
+        sp, steps = arch.sp_register, effect.steps
         if effect.flow is Flow.CALL:
             if effect.target not in self.instructions:
                 return None
-            steps: tuple[Step, ...] = (Step(Op.STORE, sp, NOTHING, -_WORD_SIZE), Step(Op.MOVE, sp, sp, -_WORD_SIZE))
-        else:
-            # A return pops what it jumps to, and nothing follows.
-            steps = effect.steps if effect.flow is not Flow.RETURN else ()
+            steps = (Step(Op.STORE, sp, NOTHING, -_WORD_SIZE), Step(Op.MOVE, sp, sp, -_WORD_SIZE))
+        elif effect.flow is Flow.RETURN:
+            # A return pops the address to which it jumps, and nothing follows.
+            steps = ()
         try:
             return after(state, steps, vaddr, arch, 0)
         except RefusedError:
@@ -139,8 +137,8 @@ class Stubs:
     def _frame(self, state: State) -> FrameState | None:
         """Return the frame of a state.
 
-        None where the CFA is not SP plus words, where the RA or FP is not where rows of stubs can have it, or where
-        more has been popped than pushed.
+        None where the CFA is not SP plus whole words, where rows of stubs cannot express the places of the RA and FP,
+        or where more has been popped than pushed.
         """
         arch = self.decoder.abi.arch
         sp, row = state[arch.sp_register], row_of(state, self.decoder.abi)
@@ -171,7 +169,7 @@ def decoded(decoder: Decoder, vaddr: int, end: int) -> Iterator[tuple[int, StubI
     while vaddr < end:
         size = decoder.abi.arch.instruction_alignment
         for at, length, name, operands in decoder.disassemble(vaddr, end):
-            instruction = _understood(decoder, at, length, name, operands)
+            instruction = _stub_instruction(decoder, at, length, name, operands)
             yield at, instruction
             vaddr, has_ended = at + length, instruction.ends_flow
             if literal_size and instruction.effect is not None and instruction.effect.flow is Flow.JUMP:
@@ -183,27 +181,26 @@ def decoded(decoder: Decoder, vaddr: int, end: int) -> Iterator[tuple[int, StubI
             vaddr += size
 
 
-def _understood(decoder: Decoder, vaddr: int, size: int, name: str, operands: str) -> StubInstruction:
-    """Return an instruction, with its effect where stubs have such a one."""
+def _stub_instruction(decoder: Decoder, vaddr: int, size: int, name: str, operands: str) -> StubInstruction:
+    """Return an instruction, with its effect where stubs have such instructions."""
     effect = decoder.effect_of(vaddr, size, name, operands)
-    is_known = effect is not None and (
-        effect.flow in (*_ENDS, Flow.NEXT) or (effect.flow is Flow.CALL and effect.target is not None)
-    )
-    if not is_known or name in _PATCHES:
-        effect = None
+    if effect is not None:
+        is_direct_call = effect.flow is Flow.CALL and effect.target is not None
+        if name in _PATCHES or not (is_direct_call or effect.flow in (*_ENDS, Flow.NEXT)):
+            effect = None
     return StubInstruction(size, f"{name} {operands}".strip(), effect)
 
 
 def _leaders_of(inside: dict[int, StubInstruction]) -> Iterator[int]:
-    """Yield the start of a range, and what follows the ends of the flow in it, both without what fills space.
+    """Yield the first address of a range, and those after the ends of the flow in it; fillers are skipped.
 
-    After an instruction that stubs do not have, and after what fills space, it is aligned, or no start of a stub.
+    After fillers, and after instructions that stubs do not have, only an aligned address is the start of a stub.
     """
-    is_leader, is_lost = True, False
-    for vaddr, found in inside.items():
-        if is_leader and not found.is_filler:
-            is_lost = is_lost and vaddr % _ALIGNMENT != 0
-            if not is_lost and found.effect is not None:
+    is_leader, needs_alignment = True, False
+    for vaddr, instruction in inside.items():
+        if is_leader and not instruction.is_filler:
+            needs_alignment = needs_alignment and vaddr % _ALIGNMENT != 0
+            if not needs_alignment and instruction.effect is not None:
                 yield vaddr
-        is_leader = found.ends_flow or (is_leader and found.is_filler)
-        is_lost = is_lost or found.is_filler or found.effect is None
+        is_leader = instruction.ends_flow or (is_leader and instruction.is_filler)
+        needs_alignment = needs_alignment or instruction.is_filler or instruction.effect is None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places of stubs in a linked file: sections of certain names or, without sections, what dynamic relocations lead to.
+"""Find the stubs of a linked file: sections of certain names or, without sections, from dynamic relocations.
 
 GOT slots of lazy binding hold an address among the stubs: of the second half of a stub, which jumps to the first block,
-or of the first block itself. From the first block on, rows of blocks are stubs as long as each block jumps to where a
-slot leads that the dynamic loader fills, or to the first block.
+or of the first block itself. From the first block on, rows of blocks are stubs as long as each block jumps through a
+slot that the dynamic loader fills, or to the first block.
 """
 
 import re
@@ -45,7 +45,7 @@ class StubRange(NamedTuple):
 
 
 def find_stubs(image: ElfImage) -> tuple[tuple[StubRange, ...], tuple[StubSkip, ...]]:
-    """Return the ranges of stubs in ascending order without overlap, and those that cannot be read.
+    """Return the ranges of stubs, ascending and without overlap, and those that cannot be read.
 
     Long runs of bytes that fill space are in no range.
     """
@@ -55,11 +55,10 @@ def find_stubs(image: ElfImage) -> tuple[tuple[StubRange, ...], tuple[StubSkip, 
     ranges: list[StubRange] = []
     left_out: list[StubSkip] = []
     end_vaddr = total = 0
-    for section in sorted(image.sections, key=lambda s: s.vaddr):
-        if not (section.is_code and section.size and section.name.startswith(_NAME_PREFIXES)):
-            continue
+    sections = [s for s in image.sections if s.is_code and s.size and s.name.startswith(_NAME_PREFIXES)]
+    for section in sorted(sections, key=lambda s: s.vaddr):
         total += section.size
-        # In a file smaller than its sections, these share bytes.
+        # Sections larger than their file share bytes.
         overlaps = section.vaddr < end_vaddr or total > len(image.data)
         end_vaddr = max(end_vaddr, section.end_vaddr)
         if overlaps or not _is_in_file(image, section):
@@ -75,7 +74,7 @@ def find_stubs(image: ElfImage) -> tuple[tuple[StubRange, ...], tuple[StubSkip, 
 
 
 def _is_in_file(image: ElfImage, section: ElfSection) -> bool:
-    # Nothing is at addresses past 2^64.
+    # There are no addresses past 2^64.
     if section.type == c.SHT_NOBITS or section.end_vaddr > ADDRESS_END:
         return False
     try:
@@ -85,16 +84,16 @@ def _is_in_file(image: ElfImage, section: ElfSection) -> bool:
 
 
 def _rows(image: ElfImage) -> Iterator[StubRange]:
-    """Yield the rows of equal blocks in a file without section headers."""
+    """Yield the rows of stubs in a file without section headers."""
     slots, lazy = _slots(image)
     if not lazy:
         return
     spans = [Span(code.start_vaddr, code.end_vaddr) for code in image.code_ranges]
     decoder = Decoder(image, spans, "PLT stubs are described")
     lowest = min(lazy)
-    last = next((found for _, found in _known(decoder, lowest) if found.ends_flow), None)
-    # A second half of a stub leads back to the first block.
-    target = last.effect.target if last is not None and last.effect is not None else None
+    # The second half of a stub leads back to the first block.
+    instructions = (instruction for _, instruction in _stub_code(decoder, lowest))
+    target = next((i.effect.target for i in instructions if i.effect is not None and i.ends_flow), None)
     vaddr = first = target if target is not None and target <= lowest else lowest
     headers: Iterable[int] = range(0, _MAX_BLOCK + 1, _ALIGNMENT)
     while (end := _end_of_row(decoder, vaddr, headers, slots, first)) > vaddr:
@@ -104,7 +103,7 @@ def _rows(image: ElfImage) -> Iterator[StubRange]:
 
 
 def _slots(image: ElfImage) -> tuple[set[int], set[int]]:
-    """Return the words that dynamic relocations fill, and the addresses of code in those of lazy binding."""
+    """Return the words that dynamic relocations fill, and the addresses of code in the words of lazy binding."""
     slots, lazy = set[int](), set[int]()
     with suppress(ElfError):
         for table in dynamic_tables(image):
@@ -117,54 +116,54 @@ def _slots(image: ElfImage) -> tuple[set[int], set[int]]:
     return slots, lazy
 
 
-def _known(decoder: Decoder, vaddr: int) -> Iterator[tuple[int, StubInstruction]]:
-    """Yield the instructions from an address on, up to one that stubs do not have."""
+def _stub_code(decoder: Decoder, vaddr: int) -> Iterator[tuple[int, StubInstruction]]:
+    """Yield the instructions from an address on, up to a long run of fillers, or to one that stubs do not have."""
     span = decoder.span_of(vaddr)
     filled = 0
-    for at, found in decoded(decoder, vaddr, vaddr if span is None else span.end):
-        filled = filled + found.size if found.is_filler else 0
-        if filled > _LONG_FILL or (found.effect is None and not found.is_filler):
+    for at, instruction in decoded(decoder, vaddr, vaddr if span is None else span.end):
+        filled = filled + instruction.size if instruction.is_filler else 0
+        if filled > _LONG_FILL or (instruction.effect is None and not instruction.is_filler):
             return
-        yield at, found
+        yield at, instruction
 
 
 def _end_of_row(decoder: Decoder, vaddr: int, headers: Iterable[int], slots: set[int], first: int) -> int:
-    """Return where the row of stubs at an address ends, cut into the most blocks; its own address without any.
+    """Return the end of the row of stubs at an address, cut into the most blocks; the address itself without any.
 
-    Blocks have the same mnemonics, and each jumps to where one of the `slots` leads, or to the `first` block.
+    Blocks have the same mnemonics, and each jumps through one of the `slots`, or to the `first` block.
     """
-    inside = dict(_known(decoder, vaddr))
-    leading = set(_leading(decoder, inside, slots, first))
+    inside = dict(_stub_code(decoder, vaddr))
+    jumps = set(_jumps(decoder, inside, slots, first))
     best_end, best_count = vaddr, 0
     for size, header in product(range(_UNIT, _MAX_BLOCK + 1, _UNIT), headers):
         start = end = vaddr + header
         kind = _block(inside, start, size)
-        while kind and _block(inside, end, size) == kind and not leading.isdisjoint(range(end, end + size)):
+        while kind and _block(inside, end, size) == kind and not jumps.isdisjoint(range(end, end + size)):
             end += size
         if (end - start) // size > best_count:
             best_end, best_count = end, (end - start) // size
     return best_end
 
 
-def _leading(decoder: Decoder, inside: dict[int, StubInstruction], slots: set[int], first: int) -> Iterator[int]:
-    """Yield the addresses of the instructions that jump to where one of the slots leads, or to the first block."""
+def _jumps(decoder: Decoder, inside: dict[int, StubInstruction], slots: set[int], first: int) -> Iterator[int]:
+    """Yield the addresses of the instructions that jump through one of the slots, or to the first block."""
     state: State = {}
-    for vaddr, found in inside.items():
-        if found.effect is None:
+    for vaddr, instruction in inside.items():
+        if instruction.effect is None:
             continue
-        apply(state, [step for step in found.effect.steps if step.register != decoder.abi.arch.sp_register])
-        if found.effect.target == first or word_of(state.get(JUMP)) in slots:
+        apply(state, [step for step in instruction.effect.steps if step.register != decoder.abi.arch.sp_register])
+        if instruction.effect.target == first or word_of(state.get(JUMP)) in slots:
             yield vaddr
-        if found.ends_flow:
+        if instruction.ends_flow:
             state = {}
 
 
 def _block(inside: dict[int, StubInstruction], start: int, size: int) -> tuple[str, ...]:
-    """Return the mnemonics of a block; none where it does not consist of whole instructions, or control never ends."""
+    """Return the mnemonics of a block; none unless it consists of whole instructions, one of which ends the flow."""
     block: list[StubInstruction] = []
     vaddr = start
     while vaddr < start + size and vaddr in inside:
         block.append(inside[vaddr])
         vaddr += block[-1].size
-    is_whole = vaddr == start + size and any(each.ends_flow for each in block)
-    return tuple([each.text.partition(" ")[0] for each in block]) if is_whole else ()
+    is_block = vaddr == start + size and any(instruction.ends_flow for instruction in block)
+    return tuple([instruction.text.partition(" ")[0] for instruction in block]) if is_block else ()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PLT stubs of a linked file as SFrame functions: what repeats is a PCMASK function.
+"""Describe the PLT stubs of a linked file as SFrame functions: blocks that repeat are a PCMASK function.
 
-Instructions decide: the frame at each byte of a section, then the smallest blocks at which it repeats. Whatever CFI
-linkers have for stubs is not asked, but for a first block without stubs.
+Instructions decide: the frame at each byte of a section, then the smallest blocks at which it repeats. CFI that linkers
+have for stubs is only used for a first block without stubs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from cfi2sframe.stubs.frames import Stubs
 from cfi2sframe.stubs.places import StubRange, find_stubs
 from cfi2sframe.why import Reason, Why
 
-#: Sizes of blocks, of what is before the first one, and of what may follow the last (the trampoline of lazy TLS
+#: Sizes of blocks, of the code before the first one, and of code after the last (the trampoline of lazy TLS
 #: descriptors), as linkers make them.
 _BLOCKS: Final = range(8, 65, 8)
 _HEADERS: Final = range(0, 65, 16)
@@ -34,21 +34,21 @@ def scan_stubs(image: ElfImage, version: int) -> StubScan:
     ranges, unread = find_stubs(image)
     if not ranges:
         return StubScan((), unread)
-    spans = [Span(each.start_vaddr, each.end_vaddr) for each in ranges]
-    stubs = Stubs(Decoder(image, spans, "PLT stubs are described"), spans)
+    spans = [Span(stub_range.start_vaddr, stub_range.end_vaddr) for stub_range in ranges]
+    stubs = Stubs(Decoder(image, spans, "PLT stubs are described"))
     functions: list[Function] = []
     left_out = list(unread)
-    for part in [part for each in ranges for part in _parts(stubs, each)]:
-        made = _describe(version, part)
-        if isinstance(made, StubSkip):
-            left_out.append(made)
+    for part in [part for stub_range in ranges for part in _parts(stubs, stub_range)]:
+        described = _describe(version, part)
+        if isinstance(described, StubSkip):
+            left_out.append(described)
         else:
-            functions += made
+            functions += described
     return StubScan(tuple(functions), tuple(sorted(left_out, key=lambda skip: skip.start_vaddr)))
 
 
 class _Part(NamedTuple):
-    """A part of a range, with the frame at each byte, of one block if blocks of a size repeat (0: none does)."""
+    """A part of a range, with the frame at each byte: of one block if blocks of a size repeat (0: nothing repeats)."""
 
     section_name: str
     start_vaddr: int
@@ -58,7 +58,7 @@ class _Part(NamedTuple):
 
 
 def _parts(stubs: Stubs, whole: StubRange) -> Iterator[_Part]:
-    """Cut a range: what is before the blocks, equal blocks, what is after them; and each where frames end."""
+    """Cut a range into the code before the blocks, equal blocks, and the code after them, both where frames end."""
     frames = stubs.at_each_byte(whole.start_vaddr, whole.end_vaddr)
     header_size, block_size, tail_start = _shape_of(stubs, whole, frames) or (len(frames), 0, len(frames))
     yield from _unlike(whole, 0, frames[:header_size])
@@ -69,7 +69,7 @@ def _parts(stubs: Stubs, whole: StubRange) -> Iterator[_Part]:
 
 
 def _unlike(whole: StubRange, offset: int, frames: list[FrameState | Why]) -> Iterator[_Part]:
-    """Yield the parts of some bytes of which nothing repeats, those with frames and those without."""
+    """Yield the parts of a range in which nothing repeats, those with frames and those without."""
     for _, group in groupby(frames, lambda frame: isinstance(frame, Why)):
         inside = list(group)
         yield _Part(whole.name, whole.start_vaddr + offset, len(inside), inside)
@@ -77,14 +77,14 @@ def _unlike(whole: StubRange, offset: int, frames: list[FrameState | Why]) -> It
 
 
 def _shape_of(stubs: Stubs, whole: StubRange, frames: list[FrameState | Why]) -> tuple[int, int, int] | None:
-    """Return where the blocks of a range begin, the size of each, the smallest possible, and where they end."""
+    """Return the start of the blocks of a range, the smallest possible size of one, and their end, as offsets."""
     entries = {vaddr - whole.start_vaddr for vaddr in stubs.entries if whole.start_vaddr <= vaddr < whole.end_vaddr}
     for block_size, tail_size, header_size in product(_BLOCKS, _TAILS, _HEADERS):
         end = len(frames) - tail_size
         starts = range(header_size, end, block_size)
         if not starts or (end - header_size) % block_size:
             continue
-        # Each block begins with an entry; what is before the blocks is one piece.
+        # A block begins with an entry, and the code before the blocks has none inside.
         if not entries.issuperset(starts) or (tail_size and end not in entries):
             continue
         if any(0 < entry < header_size for entry in entries):
@@ -107,7 +107,7 @@ def _describe(version: int, part: _Part) -> tuple[Function, ...] | StubSkip:
     if not block_size:
         return (Function(start, part.size, body),)
     if version == SFRAME_VERSION_1:
-        wrong = first_wrong_mask(body.starts, start, block_size)
+        wrong = _first_wrong_mask(body.starts, start, block_size)
         if wrong is not None:
             return _skip(part, Why(Reason.VERSION_1_MASK, f"PC & {wrong[0]} at distance {wrong[1]}"), wrong[1])
     # The specification uses the PC modulo the block size, libsframe the distance from the function's start. They agree
@@ -134,7 +134,7 @@ def _body(frames: tuple[FrameState, ...]) -> FunctionBody:
     return FunctionBody(starts, tuple(frames[start] for start in starts))
 
 
-def first_wrong_mask(starts: tuple[int, ...], start_vaddr: int, block_size: int) -> tuple[int, int] | None:
+def _first_wrong_mask(starts: tuple[int, ...], start_vaddr: int, block_size: int) -> tuple[int, int] | None:
     """Return the row start and the distance in a block at which version 1's mask test fails, or None.
 
     Version 1 stores no block size: a reader chooses the last row with `PC & start >= start`. That has to be the right
