@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Go's table of functions to rows of call frame information.
+"""Translate Go's table of functions into rows of call frame information.
 
-For each function the table has the depth of its frame at every PC (`pcsp`): what has been pushed or subtracted from SP
-since the entry. The rest is the ABI's: on AMD64 the RA is above the frame; elsewhere the RA's register is saved at the
-bottom of it, and holds the RA where the frame is empty. Nothing is said of FP, as in Go's own `.debug_frame`.
+For each function, the table has the depth of its frame at every PC (`pcsp`): the bytes pushed on or subtracted from SP
+since the entry. The rest follows from the ABI: on AMD64, the RA is above the frame; elsewhere, the RA's register is
+saved at its bottom, and holds the RA where the frame is empty. FP has no rule, as in Go's own `.debug_frame`.
 """
 
 import struct
@@ -19,7 +19,7 @@ from cfi2sframe.errors import CfiError
 from cfi2sframe.gotable.header import GoTable
 from cfi2sframe.range_map import ADDRESS_MASK
 
-#: Flags of a function: the outermost one of its stack; it gives SP values that its depths do not tell.
+#: Flags of a function: it is the outermost one of its stack; it changes SP in a way that its depths do not have.
 _TOP_FRAME: Final = 1
 _SP_WRITE: Final = 2
 #: The kernel returns from signals through these; their callers were interrupted, and did not call them.
@@ -27,7 +27,7 @@ _SIGNAL_TRAMPOLINES: Final = ("runtime.sigreturn", "runtime.sigreturn__sigaction
 #: The kernel calls this; its RA is that of a trampoline, though Go's own tracebacks end here.
 _SIGNAL_ENTRY: Final = "runtime.sigtramp"
 #: Signal handlers make it look as if interrupted code had called these. Where calls leave the RA in a register, they
-#: push that register before, of which the depths know nothing.
+#: push that register first, which the depths do not count.
 _INJECTED: Final = (
     *("runtime.sigpanic", "runtime.sigpanic0", "runtime.asyncPreempt"),
     *("runtime.debugCallV1", "runtime.debugCallV2"),
@@ -49,14 +49,11 @@ class _Kind(IntFlag):
     INTERRUPTED = 1
     """Its caller was interrupted: the RA is that of the next instruction, and no call is before it."""
     WITHOUT_RULES = 2
-    """The depths are not true, or not all that there is to know; if `INTERRUPTED`, nor is SP where a call leaves it."""
+    """The depths are wrong, or not all that unwinding needs; if `INTERRUPTED`, SP is not where a call leaves it."""
 
 
 class _DepthRows(NamedTuple):
-    """Rows, the bytes of code that they are for, and what is wrong with the depths.
-
-    `kind` is `WITHOUT_RULES` where depths by themselves show that they are not all that there is to know.
-    """
+    """The rows of a function, the bytes of code that they are for, and a fault of the depths, if any."""
 
     table: UnwindTable
     size: int
@@ -65,15 +62,14 @@ class _DepthRows(NamedTuple):
 
 
 def go_table_cfi(image: ElfImage, table: GoTable) -> FunctionTable:
-    """Return the CFI that says what Go's table says.
+    """Return the contents of Go's table as CFI.
 
-    Functions are damaged one by one (`FunctionTable.damaged`). Those for which no depth is true have no rule for the
-    CFA: functions that change SP by other means than pushing and subtracting (a switch of stacks), that pop what they
-    have not pushed, the trampoline of signals, and, other than on AMD64, functions whose call a signal handler has
-    faked.
+    Damaged functions are left out one by one (`FunctionTable.damaged`). Those with wrong depths have no rule for the
+    CFA: functions that change SP other than by pushing and subtracting (a switch of stacks), that pop what they have
+    not pushed, the trampoline of signals, and, except on AMD64, functions whose call a signal handler has faked.
     Raises `CfiError` when the table is damaged as a whole.
     """
-    return _Translation(image, table).section()
+    return _Translation(image, table).cfi()
 
 
 def go_functions(table: GoTable) -> dict[int, tuple[int, str]]:
@@ -99,7 +95,7 @@ def _name_at(table: GoTable, offset: int) -> str:
 
 
 class _Translation:
-    """Makes the CFI of one table; each distinct list of depths is read once."""
+    """Makes the CFI of one table. Functions share lists of depths, which are read once."""
 
     def __init__(self, image: ElfImage, table: GoTable) -> None:
         self.arch = image.arch
@@ -121,7 +117,7 @@ class _Translation:
         kinds = {self._find_name(name): _Kind.WITHOUT_RULES for name in _SIGNAL_TRAMPOLINES}
         return kinds | {self._find_name(name): injected for name in _INJECTED}
 
-    def section(self) -> FunctionTable:
+    def cfi(self) -> FunctionTable:
         """Return the whole table as CFI."""
         table = self.table
         order, functions = table.byte_order, table.functions_offset
@@ -135,7 +131,7 @@ class _Translation:
             try:
                 if end <= start:
                     raise CfiError("the next function of the table starts before it")
-                kind, rows = self._function(start, functions + offset)
+                rows = self._function(start, functions + offset)
             except CfiError as error:
                 place = table.section_offset + functions + 8 * index
                 damaged.append((place, f"the function at 0x{table.text_vaddr + start:x}: {error.reason}"))
@@ -143,16 +139,17 @@ class _Translation:
             if rows is None:
                 continue
             vaddr = (table.text_vaddr + start) & ADDRESS_MASK
-            if _Kind.WITHOUT_RULES in kind:
-                names.append((vaddr, self._name(functions + offset)))
+            if _Kind.WITHOUT_RULES in rows.kind:
+                (name,) = struct.unpack_from(order + "I", table.data, functions + offset + 4)
+                names.append((vaddr, _name_at(table, name)))
             size = min(end - start, rows.size)
-            made.append(RowFunction(vaddr, size, rows.table, is_signal_frame=_Kind.INTERRUPTED in kind))
+            made.append(RowFunction(vaddr, size, rows.table, is_signal_frame=_Kind.INTERRUPTED in rows.kind))
         return FunctionTable(
             table.name, "gopclntab", tuple(made), len(table.data), damaged=tuple(damaged), names=tuple(names)
         )
 
-    def _function(self, start: int, offset: int) -> tuple[_Kind, _DepthRows | None]:
-        """Return the kind of a function, and its rows; None where the table has no depths.
+    def _function(self, start: int, offset: int) -> _DepthRows | None:
+        """Return the rows of a function; None where the table has no depths.
 
         `offset` is that of its record. Raises `CfiError` when the record or the list of depths is damaged.
         """
@@ -166,28 +163,23 @@ class _Translation:
         if own_start != start:
             raise CfiError(f"its record is that of 0x{table.text_vaddr + own_start:x}")
         if not depths:
-            return _Kind.PLAIN, None
+            return None
         is_top = flags & _TOP_FRAME != 0 and name != self._signal_entry
         key = (depths, is_top)
-        found = self._rows.get(key)
-        if found is None:
-            found = self._rows[key] = self._read_rows(depths, is_top=is_top)
-        if isinstance(found, CfiError):
-            raise found
-        kind = found.kind
+        if key not in self._rows:
+            self._rows[key] = self._read_rows(depths, is_top=is_top)
+        rows = self._rows[key]
+        if isinstance(rows, CfiError):
+            raise rows
+        kind = rows.kind
         if not is_top:
             kind |= self._kinds.get(name, _Kind.PLAIN)
             kind |= _Kind.WITHOUT_RULES if flags & _SP_WRITE else _Kind.PLAIN
         if _Kind.WITHOUT_RULES in kind:
-            return kind, found._replace(table=_WITHOUT_RULES)
-        if found.problem:
-            raise CfiError(found.problem)
-        return kind, found
-
-    def _name(self, record_offset: int) -> str:
-        """Return the name of a function for reports."""
-        (offset,) = struct.unpack_from(self.table.byte_order + "I", self.table.data, record_offset + 4)
-        return _name_at(self.table, offset)
+            return rows._replace(table=_WITHOUT_RULES, kind=kind)
+        if rows.problem:
+            raise CfiError(rows.problem)
+        return rows._replace(kind=kind)
 
     def _read_rows(self, offset: int, *, is_top: bool) -> _DepthRows | CfiError:
         try:
@@ -198,13 +190,13 @@ class _Translation:
         if wrong:
             return _DepthRows(_WITHOUT_RULES, size, _Kind.PLAIN, f"a frame of {wrong[0]} bytes")
         if min(depth for _, depth in depths) < 0:
-            # It pops what its caller has pushed, as the RA, and pushes it again later.
+            # The function pops the RA, or other words of its caller, and pushes them again later.
             return _DepthRows(_WITHOUT_RULES, size, _Kind.WITHOUT_RULES)
         rows = [(delta, self._row(depth, is_top=is_top)) for delta, depth in ((0, 0), *depths)]
         return _DepthRows(table_of_rows(rows), size)
 
     def _row(self, depth: int, *, is_top: bool) -> RowState:
-        """Return the row of a depth: calls push the RA, or leave it in a register, which is saved at SP."""
+        """Return the row of a depth: calls push the RA, or leave it in a register, which functions save at SP."""
         arch = self.arch
         from_sp = depth + arch.entry_cfa_offset
         ra: Rule | NoRule = NoRule.UNSPECIFIED
@@ -215,7 +207,7 @@ class _Translation:
         return _NOTHING._replace(cfa=Rule(arch.sp_register, from_sp, deref=False), ra=ra)
 
     def _read_depths(self, position: int) -> tuple[list[tuple[int, int]], int]:
-        """Return where each depth starts, in bytes from the function's start, and where the last one ends.
+        """Return the starts and values of the depths, and the end of the last one, in bytes from the function's start.
 
         Values by PC are pairs: a change of the value (zigzag, from -1 on; 0 ends the list unless it comes first), and
         the distance for which the value holds, in quanta; both are LEB128 numbers.
