@@ -56,7 +56,7 @@ class ErrorKind(Enum):
 
 
 class Cfi2SFrameError(Exception):
-    """Root of every exception that the package raises on purpose. What is not known is empty. The text has all."""
+    """Root of all exceptions that the package raises on purpose. Its text has all fields; unknown ones are empty."""
 
     kind: ClassVar[ErrorKind] = ErrorKind.UNUSABLE
     reason: str
@@ -95,7 +95,7 @@ class Cfi2SFrameError(Exception):
 
 @contextmanager
 def with_file_name(file: str) -> Iterator[None]:
-    """Set the file of exceptions that are raised where only bytes are known."""
+    """Set the file of exceptions that are raised by code that only has bytes."""
     try:
         yield
     except Cfi2SFrameError as error:
@@ -105,7 +105,7 @@ def with_file_name(file: str) -> Iterator[None]:
 
 @contextmanager
 def naming_path(path: str) -> Iterator[None]:
-    """Give an `OSError` the path that the caller knows, instead of a descriptor or a part of the path."""
+    """Give an `OSError` the caller's path, instead of a descriptor or a part of the path."""
     try:
         yield
     except OSError as error:
@@ -193,7 +193,7 @@ class PayloadError(EmbedError):
 
 
 class SectionError(EmbedError):
-    """The section that the file has stays: it may be something else, or the user has not asked to lose its rows."""
+    """The file keeps the section that it has: it may be something else, or the user has not asked to lose its rows."""
 
 
 class VerificationError(Cfi2SFrameError):
@@ -221,7 +221,7 @@ class OutputError(Cfi2SFrameError):
 
 
 def checked_path(path: object) -> str:
-    """Return a path as text. Raises `RequestError` for what the operating system takes for none."""
+    """Return a path as text. Raises `RequestError` for anything that the operating system does not accept as a path."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(text, str) or "\0" in text:
         raise RequestError(f"not a path: {text!r}" if isinstance(text, str) else f"not a path: {type(text).__name__}")
@@ -229,7 +229,7 @@ def checked_path(path: object) -> str:
 
 
 def check_type(value: object, kind: type | UnionType, what: str, way_out: str) -> None:
-    """Raise `RequestError`, with the way out, unless a value is of a type; `what` says what that is."""
+    """Raise `RequestError`, with the way out, unless a value is of a type, which the message calls `what`."""
     if not isinstance(value, kind):
         raise RequestError(f"not {what}: {type(value).__name__}; {way_out}")
 
@@ -242,9 +242,9 @@ def kind_of(error: Exception) -> ErrorKind:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return whether an exception means that there is no more memory: Python's, the system's or capstone's.
+    """Return whether an exception means that memory ran out: Python's, the system's or capstone's.
 
-    Where an allocation fails, Python 3.13 may have set no exception, and says that: a SystemError.
+    Where an allocation fails, Python 3.13 may set no exception, and then raises a SystemError that says so.
     """
     if type(error).__name__ == "CsError":
         return getattr(error, "errno", None) == _OUT_OF_MEMORY
@@ -254,7 +254,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def reason_of(error: Exception) -> str:
-    """Return in one line, without the file's name, why work on a file failed, whatever was raised."""
+    """Return the reason why work on a file failed, in one line and without the file's name, for any exception."""
     if isinstance(error, Cfi2SFrameError):
         return error.detail
     if is_out_of_memory(error):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 class Reason(Enum):
     """A kind of reason. Reports print the value, and JSON also has the name; neither changes its meaning."""
 
-    # CFI that an SFrame version, mostly, cannot express
+    # CFI that not all SFrame versions can express, mostly
     CFA_EXPRESSION = "CFA is an expression"
     CFA_BASE_REGISTER = "CFA is based on a register other than SP and FP"
     CFA_UNDEFINED = "CFA has no rule"
@@ -44,7 +44,7 @@ class Reason(Enum):
     PATHS_DISAGREE = "paths disagree on the stack depth"
     NOT_PROVEN = "no return proves the stack depth"
     NO_LOCAL_SYMBOL = "no local symbol gives a linker its place"
-    # Instructions that an audit does not compare with their CFI
+    # Instructions that an audit cannot compare with their CFI
     NO_PATH = "no known path leads there"
     NOT_FOLLOWED = "the CFI names a value that is not followed"
 
@@ -52,7 +52,7 @@ class Reason(Enum):
 class Why(NamedTuple):
     """The reason why a function, a part of it or a stub has no rows, and the rule or instruction in readable form.
 
-    `start_delta` is where that comes into force, in bytes from the function's start.
+    `start_delta` is the start of that rule, in bytes from the function's start.
     """
 
     reason: Reason

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One module for each ABI, with one record of what differs; and where else to look.
+"""One module for each ABI, with one record of what differs, and the places of the rest.
 
 the ABI, its registers, relocations, padding, the kernel's records of registers     abi/NAME.py
-what each instruction does; where calls come back from; capstone's names            instructions/NAME.py
+effects of instructions; registers that calls change; capstone's names              instructions/NAME.py
 instructions that refer to other code and data, in forms that linkers relax         elf/referrers.py
 padding and PLT stubs once more, by evidence of the judge's own                     verification/code.py
 for which ABIs a reader of SFrame is written                                        verification/readers.py

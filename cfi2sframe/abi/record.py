@@ -4,24 +4,24 @@
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
-#: Words of a record of the kernel that are no register: the PC, and what a trace does not use.
+#: Words of a record of the kernel that are no register: the PC, and words that a trace does not use.
 SAVED_PC: Final = -1
 UNUSED: Final = -2
 
 
 class SignalReturn(NamedTuple):
-    """Instructions that return from a signal handler, and where the kernel's record of registers is then."""
+    """Instructions that return from a signal handler, and the place of the kernel's record of registers there."""
 
     code: bytes
     """The bytes at the PC."""
     distance: int
-    """That of the record from SP."""
+    """The bytes from SP to the record."""
     is_pointer: bool = False
     """At the distance is the record's address."""
 
 
 class Arch(NamedTuple):
-    """Registers, offsets and code of one ABI, as far as the program has to know them."""
+    """Registers, offsets and code of one ABI."""
 
     name: str
     module: str
@@ -61,13 +61,13 @@ class Arch(NamedTuple):
     instruction_alignment: int
     """Bytes; Go counts code in units of this."""
     prologue_step: int
-    """Bytes that a row in the midst of a prologue or an epilogue is mostly in force for: those of an instruction."""
+    """Bytes for which a row in a prologue or an epilogue is mostly in force: those of an instruction."""
     fill: bytes
-    """A regular expression: what fills the space before an aligned address, the compilers' and assemblers' nops and
-    what the linkers GNU ld, gold, lld and mold put between input sections. Each instruction can be read in one way, so
-    the repetition is possessive: what may be undone takes 100 bytes of memory for each byte of code."""
+    """A regular expression of bytes that fill the space before an aligned address: nops of compilers and assemblers,
+    and what GNU ld, gold, lld and mold put between input sections. Instructions can be read in one way only, so the
+    repetition is possessive: a match that can be undone takes 100 bytes of memory for each byte of code."""
     call: bytes
-    """A regular expression: an instruction that calls."""
+    """A regular expression of a call instruction."""
     skip: tuple[bytes, bytes] | None
     """The opcode of the jump over the rest (a distance of 32 bits) by which gold begins long padding, and its nops."""
 
@@ -84,24 +84,24 @@ class Arch(NamedTuple):
     program_vaddr: int
     """The address at which GNU ld places programs at fixed addresses."""
     cfi_relocations: Mapping[int, tuple[int, bool]]
-    """Those used in CFI, by type: the bytes of the field that they replace, and whether its value is relative to it."""
+    """Relocations used in CFI, by type: the size of the field, and whether its value is relative to the field."""
     branch_relocations: Mapping[int, tuple[int, int, int]]
-    """Those of calls and jumps, by type: the bits of the field's lowest end that are written, the bits that the
-    distance loses, the field's bytes."""
+    """Relocations of calls and jumps, by type: the low bits of the field that are written, the low bits that the
+    distance loses, and the field's size in bytes."""
     distance_bias: int
-    """The number that assemblers add to a distance's addend in code, as it does not count from the field's start."""
+    """The number that assemblers add to a distance's addend in code, where distances do not count from the field."""
 
     thread_words: tuple[int, ...]
     """The kernel's record of a stopped thread (NT_PRSTATUS) by words: DWARF register, `SAVED_PC` or `UNUSED`."""
     float_words: tuple[int, ...]
-    """The same of NT_PRFPREG, where functions may keep RA and FP in floating-point registers."""
+    """The same for NT_PRFPREG, where functions may keep RA and FP in floating-point registers."""
     signal_words: tuple[int, ...]
-    """The same of what a signal handler returns to."""
+    """The same for the record to which a signal handler returns."""
     signal_returns: tuple[SignalReturn, ...]
     perf_words: tuple[int, ...]
-    """The same of perf's numbers of a sample's registers (asm/perf_regs.h)."""
+    """The same for perf's numbers of a sample's registers (asm/perf_regs.h)."""
     has_signal_rows: bool
-    """True if rows can describe these: elsewhere they lack the RA's register, or give a wrong SP."""
+    """True if rows can describe signal returns: elsewhere, they lack the RA's register, or give a wrong SP."""
 
     def __hash__(self) -> int:
         return self.abi_id
@@ -110,5 +110,5 @@ class Arch(NamedTuple):
         return f"<Arch {self.name}>"
 
     def register_name(self, number: int) -> str:
-        """Return the assembler's name of a DWARF register, or `rN` beyond those that have one here."""
+        """Return the assembler's name of a DWARF register, or `rN` for one without a name here."""
         return self.registers[number] if number < len(self.registers) else f"r{number}"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rule: how a value follows from a register or from the CFA, by a sum and at most one load.
+"""A rule: a value computed from a register or from the CFA, by a sum and at most one load.
 
-SFrame has no other rules. DWARF's simple rules have this form too; what else it has are expressions.
+SFrame has no other rules. DWARF has this form for its simple rules, and expressions for others.
 """
 
 from typing import NamedTuple
@@ -10,11 +10,7 @@ from cfi2sframe.abi import Arch
 
 
 def rule_text(register: str | None, offset: int, *, deref: bool) -> str:
-    """Return a rule as readelf writes it for SFrame and for CFI, as all messages do.
-
-    `rsp+16` is a value and `(rbp-8)` what is saved there; from the CFA (`register` is None), `v-16` is a value and
-    `c-8` what is saved there.
-    """
+    """Return a rule as readelf writes it for SFrame and for CFI (`NamedRule`), as all messages do."""
     if register is None:
         return f"{'c' if deref else 'v'}{offset:+d}"
     text = f"{register}{offset:+d}"
@@ -24,8 +20,8 @@ def rule_text(register: str | None, offset: int, *, deref: bool) -> str:
 class NamedRule(NamedTuple):
     """A `Rule` whose register has the assembler's name instead of DWARF's number.
 
-    It is printed as by readelf: `rsp+16` is the register's value plus 16, `(rbp-8)` the 8 bytes in memory at rbp - 8;
-    from the CFA (`register` is None), `c-8` is the 8 bytes in memory at CFA - 8, and `v-160` CFA - 160 itself.
+    Its text is readelf's: `rsp+16` is the register's value plus 16, `(rbp-8)` the 8 bytes in memory at rbp - 8; from
+    the CFA (`register` is None), `c-8` is the 8 bytes in memory at CFA - 8, and `v-160` CFA - 160 itself.
     """
 
     register: str | None

@@ -50,9 +50,9 @@ PERF_SAMPLE_REGS_USER: Final = 1 << 12
 PERF_SAMPLE_STACK_USER: Final = 1 << 13
 PERF_SAMPLE_IDENTIFIER: Final = 1 << 16
 
-#: TOTAL_TIME_ENABLED and TOTAL_TIME_RUNNING: each adds a word to what is read.
+#: TOTAL_TIME_ENABLED and TOTAL_TIME_RUNNING, which add a word each to what is read.
 PERF_FORMAT_TIMES: Final = 1 << 0 | 1 << 1
-#: ID and LOST: each adds a word to each value.
+#: ID and LOST, which add a word each to every value.
 PERF_FORMAT_VALUES: Final = 1 << 2 | 1 << 4
 PERF_FORMAT_GROUP: Final = 1 << 3
 

@@ -10,11 +10,11 @@ SFRAME_VERSION_2: Final = 2
 SFRAME_VERSION_3: Final = 3
 VERSIONS: Final = (SFRAME_VERSION_1, SFRAME_VERSION_2, SFRAME_VERSION_3)
 
-#: The errata of version 2, and what each of them brought; no field holds which of them a section follows.
+#: The errata of version 2, and what they introduced; no field of a section tells which of them it follows.
 ERRATA: Final = {0: "", 1: "PC-relative starts", 2: "undefined RA"}
 ERRATA_OF_PCREL_STARTS: Final = 1
 ERRATA_OF_OUTERMOST_ROWS: Final = 2
-#: glibc's backtrace() takes a row without data words for an error, and leaves the whole trace to DWARF.
+#: glibc's backtrace() treats a row without data words as an error, and then uses DWARF for the whole trace.
 DEFAULT_ERRATA: Final = 1
 
 #: The function table is sorted by start address.
@@ -23,7 +23,7 @@ SFRAME_F_FDE_SORTED: Final = 0x1
 SFRAME_F_FRAME_POINTER: Final = 0x2
 #: A start field counts from itself, not from the section (version 2 errata 1, version 3).
 SFRAME_F_FDE_FUNC_START_PCREL: Final = 0x4
-#: The flags that each version defines.
+#: The flags that a version defines.
 FLAGS_BY_VERSION: Final = {
     SFRAME_VERSION_1: SFRAME_F_FDE_SORTED | SFRAME_F_FRAME_POINTER,
     SFRAME_VERSION_2: SFRAME_F_FDE_SORTED | SFRAME_F_FRAME_POINTER | SFRAME_F_FDE_FUNC_START_PCREL,
@@ -41,13 +41,9 @@ FDE_SIZE: Final = {SFRAME_VERSION_1: 17, SFRAME_VERSION_2: 20, SFRAME_VERSION_3:
 #: Bytes of version 3's attribute, which precedes a function's rows.
 FDE_ATTRIBUTE_SIZE: Final = 5
 
-SFRAME_FRE_TYPE_ADDR1: Final = 0
-SFRAME_FRE_TYPE_ADDR2: Final = 1
-SFRAME_FRE_TYPE_ADDR4: Final = 2
-#: Bytes of a row's start field by FRE type.
+#: Bytes of a row's start field by FRE type: SFRAME_FRE_TYPE_ADDR1, 2 and 4.
 FRE_START_SIZE: Final = (1, 2, 4)
 
-SFRAME_FDE_PCTYPE_INC: Final = 0
 SFRAME_FDE_PCTYPE_MASK: Final = 1
 
 SFRAME_FDE_TYPE_DEFAULT: Final = 0
