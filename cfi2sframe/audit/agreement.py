@@ -14,8 +14,6 @@ from cfi2sframe.instructions.states import CALLER_FP, CFA, NUMBER, RETURN_ADDRES
 
 _REGISTERS: Final = range(d.DW_OP_breg0, d.DW_OP_breg31 + 1)
 _CFA: Final = (CFA, 0)
-_RA: Final = (RETURN_ADDRESS, 0)
-_CALLER: Final = (CALLER_FP, 0)
 
 
 class Answer(IntEnum):
@@ -44,8 +42,8 @@ def answers_of(row: RowState, state: State, abi: Abi, *, uses_b_key: bool) -> An
         return SILENT
     cfa = _cfa(row.cfa, state, abi)
     is_agreed = cfa is Answer.AGREES
-    ra = _register(row.ra, _RA, abi.arch.ra_register, state, abi, is_cfa_right=is_agreed)
-    fp = _register(row.fp, _CALLER, abi.arch.fp_register, state, abi, is_cfa_right=is_agreed)
+    ra = _register(row.ra, RETURN_ADDRESS, abi.arch.ra_register, state, abi, is_cfa_right=is_agreed)
+    fp = _register(row.fp, CALLER_FP, abi.arch.fp_register, state, abi, is_cfa_right=is_agreed)
     return cfa, ra, fp, _signing(row.signing, state, abi, uses_b_key=uses_b_key)
 
 
@@ -71,7 +69,7 @@ def _cfa(rule: CfaRule, state: State, abi: Abi) -> Answer:
     if value is None and abi.clobbered >> rule.register & 1:
         # Functions that load the registers of another frame have its address in such a register.
         return Answer.UNDECIDED
-    bases = state[abi.arch.sp_register][0], state.get(abi.arch.fp_register, _RA)[0]
+    bases = state[abi.arch.sp_register][0], state.get(abi.arch.fp_register, RETURN_ADDRESS)[0]
     if (value is None or value[0] >= 0) and CFA in bases:
         # SP or FP leads to the CFA, and this register has another value.
         return Answer.CONTRADICTS

@@ -107,7 +107,7 @@ class _Search:
         if entry is None:
             return None
         place = ra_place(self.code.image.arch)
-        first = self.machine.follow(entry, self.machine.entry_state | {place: (NO_CALLER, 0)})
+        first = self.machine.follow(entry, self.machine.entry_state | {place: NO_CALLER})
         self._waiting.update(first.calls, first.labels)
         return first
 

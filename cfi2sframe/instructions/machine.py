@@ -64,8 +64,6 @@ _SWEEP_STEPS_PER_BYTE: Final = 4
 _LEAST_STEPS: Final = 100_000
 #: Functions on the way from one to its callees, which are followed first.
 _MAX_NESTING: Final = 20
-_CALLER: Final = (CALLER_FP, 0)
-_RA: Final = (RETURN_ADDRESS, 0)
 
 
 class Machine:
@@ -356,14 +354,14 @@ class _Walk:
         """Follow a jump to the address that a value is. Raises `RefusedError` where that returns with another frame."""
         machine, function, code = self.machine, self.function, self.code
         arch = machine.abi.arch
-        if value is not None and value[0] == NO_CALLER:
+        if value == NO_CALLER:
             return None
-        if value == _RA or (is_return and (value is None or value[0] != NUMBER)):
+        if value == RETURN_ADDRESS or (is_return and (value is None or value[0] != NUMBER)):
             if code.needs_proof:
                 is_signed = not arch.fixed_ra_offset and state.get(RA_SIGN_STATE) != (NUMBER, 0)
-                if value != _RA or state[machine.sp] != (CFA, arch.sp_offset_from_cfa) or is_signed:
+                if value != RETURN_ADDRESS or state[machine.sp] != (CFA, arch.sp_offset_from_cfa) or is_signed:
                     raise RefusedError(Reason.NOT_PROVEN)
-                if state.get(arch.fp_register) != _CALLER:
+                if state.get(arch.fp_register) != CALLER_FP:
                     function.spoils_fp = True
                     raise RefusedError(Reason.NOT_PROVEN)
             self.exits.add(vaddr)

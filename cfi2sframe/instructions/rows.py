@@ -18,8 +18,6 @@ from cfi2sframe.instructions.states import CALLER_FP, CFA, NO_CALLER, NUMBER, RE
 if TYPE_CHECKING:
     from cfi2sframe.instructions.code import Code
 
-_CALLER: Final = (CALLER_FP, 0)
-_RA: Final = (RETURN_ADDRESS, 0)
 #: A process begins without a caller, where a CFA has no meaning.
 _OUTERMOST: Final = RowState(None, NoRule.UNDEFINED, NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
 
@@ -33,15 +31,15 @@ def row_of(state: State, abi: Abi, *, at_call: bool = False) -> RowState | None:
     saves FP first and changes it later needs no row for that.
     """
     arch, signing = abi.arch, state.get(RA_SIGN_STATE)
-    if state.get(ra_place(arch)) == (NO_CALLER, 0):
+    if state.get(ra_place(arch)) == NO_CALLER:
         return _OUTERMOST
     cfa, ra = _cfa(state, abi, at_call=at_call), _ra(state, abi)
     if cfa is None or ra is None or (signing is None and not arch.fixed_ra_offset):
         return None
-    fp = _register(state, abi, _CALLER, arch.fp_register, 0 if at_call else abi.red_zone)
+    fp = _register(state, abi, CALLER_FP, arch.fp_register, 0 if at_call else abi.red_zone)
     if fp is None:
         # If nothing has the caller's value, a row without a rule for FP would claim that the register does.
-        slot = _address_of(state, abi, _CALLER)
+        slot = _address_of(state, abi, CALLER_FP)
         fp = NoRule.UNDEFINED if slot is None else Expression(slot, deref=True)
     is_signed = signing is not None and signing != (NUMBER, 0)
     return RowState(cfa, ra, fp, NoRule.UNSPECIFIED, RaSigning.SIGNED if is_signed else RaSigning.NONE)
@@ -70,12 +68,12 @@ def _ra(state: State, abi: Abi) -> RegisterRule | None:
     """Return the RA's rule; None where nothing leads to it."""
     slot = abi.arch.fixed_ra_offset
     if not slot:
-        return _register(state, abi, _RA, abi.arch.ra_register, 0)
-    sp = state.get(abi.arch.sp_register, _RA)
+        return _register(state, abi, RETURN_ADDRESS, abi.arch.ra_register, 0)
+    sp = state.get(abi.arch.sp_register, RETURN_ADDRESS)
     # Below SP, the RA has been popped.
-    if state.get((CFA, slot)) == _RA and not (sp[0] == CFA and sp[1] > slot):
+    if state.get((CFA, slot)) == RETURN_ADDRESS and not (sp[0] == CFA and sp[1] > slot):
         return Rule(None, slot, deref=True)
-    return _in_register(state, _RA)
+    return _in_register(state, RETURN_ADDRESS)
 
 
 def _register(state: State, abi: Abi, wanted: Value, register: int, red_zone: int) -> RegisterRule | None:
@@ -84,7 +82,7 @@ def _register(state: State, abi: Abi, wanted: Value, register: int, red_zone: in
     Slots are not below SP's red zone. Of several, the rule has the one stored first: later copies may be a program's
     own data, such as a return address in a structure that it passes on.
     """
-    sp = state.get(abi.arch.sp_register, _RA)
+    sp = state.get(abi.arch.sp_register, RETURN_ADDRESS)
     is_in_register = state.get(register) == wanted
     # At a tail call, the slots belong to the next function.
     if not (is_in_register and abi.callee_area and sp == (CFA, -abi.arch.entry_cfa_offset)):

@@ -12,19 +12,20 @@ from cfi2sframe.abi import Arch
 from cfi2sframe.instructions.effects import BETWEEN, NOTHING, RA_SIGN_STATE, Abi, Op, Step
 from cfi2sframe.why import Reason
 
-#: Bases of values: the CFA; the caller's FP and the return address; none (a number); no caller (a process's entry).
-#: A base of 0 or more is the value that the instruction at that address gave SP, or another register in the frame.
-CFA: Final = -1
-CALLER_FP: Final = -2
-RETURN_ADDRESS: Final = -3
-NUMBER: Final = -4
-NO_CALLER: Final = -5
-_TABLE: Final = -6
-#: The contents of the word at an address, which the dynamic loader may have written.
-WORD: Final = -7
-
 #: A base and an offset in bytes.
 Value = tuple[int, int]
+
+#: Bases of values: the CFA; none (a number); a word of a table; the contents of the word at an address, which the
+#: dynamic loader may have written. A base of 0 or more is the value that the instruction at that address gave SP, or
+#: another register in the frame. Values with bases below NUMBER may be equal to any others.
+CFA: Final = -1
+NUMBER: Final = -4
+_TABLE: Final = -6
+WORD: Final = -7
+#: Values at an entry: the caller's FP, the return address, and in place of this, where a process begins, no caller.
+CALLER_FP: Final = (-2, 0)
+RETURN_ADDRESS: Final = (-3, 0)
+NO_CALLER: Final = (-5, 0)
 
 
 class TableWord(NamedTuple):
@@ -75,8 +76,8 @@ def entry_state(arch: Arch) -> State:
     """Return the state that a call leaves at a function's entry."""
     state: State = {
         arch.sp_register: (CFA, -arch.entry_cfa_offset),
-        arch.fp_register: (CALLER_FP, 0),
-        ra_place(arch): (RETURN_ADDRESS, 0),
+        arch.fp_register: CALLER_FP,
+        ra_place(arch): RETURN_ADDRESS,
     }
     return state if arch.fixed_ra_offset else {**state, RA_SIGN_STATE: (NUMBER, 0)}
 

@@ -144,7 +144,7 @@ class Stubs:
         sp, row = state[arch.sp_register], row_of(state, self.decoder.abi)
         if sp[0] != CFA or sp[1] > -arch.entry_cfa_offset or sp[1] % _WORD_SIZE:
             return None
-        if row is None or not isinstance(row.cfa, Rule) or state.get(arch.fp_register) != (CALLER_FP, 0):
+        if row is None or not isinstance(row.cfa, Rule) or state.get(arch.fp_register) != CALLER_FP:
             return None
         ra = row.ra if isinstance(row.ra, Rule) else None
         return FrameState(row.cfa, ra) if ra is None or ra.is_saved_at_cfa else None
