@@ -7,6 +7,7 @@ saved at its bottom, and holds the RA where the frame is empty. FP has no rule, 
 """
 
 import struct
+from collections.abc import Iterator
 from enum import IntFlag
 from typing import Final, NamedTuple
 
@@ -75,16 +76,20 @@ def go_table_cfi(image: ElfImage, table: GoTable) -> FunctionTable:
 def go_functions(table: GoTable) -> dict[int, tuple[int, str]]:
     """Return sizes in bytes and names of a table's functions by address; damaged ones are left out."""
     functions: dict[int, tuple[int, str]] = {}
-    words = struct.Struct(table.byte_order + "III")
     record = struct.Struct(table.byte_order + "II")
-    for at in range(table.functions_offset, table.functions_offset + 8 * table.function_count, 8):
-        start, offset, end = words.unpack_from(table.data, at)
-        place = table.functions_offset + offset
-        if end > start and place + record.size <= len(table.data):
-            own_start, name = record.unpack_from(table.data, place)
+    for start, offset, end in _entries(table):
+        if end > start and offset + record.size <= len(table.data):
+            own_start, name = record.unpack_from(table.data, offset)
             if own_start == start:
                 functions[table.text_vaddr + start] = (end - start, _name_at(table, name))
     return functions
+
+
+def _entries(table: GoTable) -> Iterator[tuple[int, int, int]]:
+    """Yield the start of each function, the offset of its record in the table, and the start of the next one."""
+    words = struct.unpack_from(f"{table.byte_order}{2 * table.function_count + 1}I", table.data, table.functions_offset)
+    for index in range(0, len(words) - 1, 2):
+        yield words[index], table.functions_offset + words[index + 1], words[index + 2]
 
 
 def _name_at(table: GoTable, offset: int) -> str:
@@ -120,27 +125,23 @@ class _Translation:
     def cfi(self) -> FunctionTable:
         """Return the whole table as CFI."""
         table = self.table
-        order, functions = table.byte_order, table.functions_offset
-        count = table.function_count
-        starts = struct.unpack_from(f"{order}{2 * count + 1}I", table.data, functions)
         made: list[RowFunction] = []
         damaged: list[tuple[int, str]] = []
         names: list[tuple[int, str]] = []
-        for index in range(count):
-            start, offset, end = starts[2 * index : 2 * index + 3]
+        for index, (start, offset, end) in enumerate(_entries(table)):
             try:
                 if end <= start:
                     raise CfiError("the next function of the table starts before it")
-                rows = self._function(start, functions + offset)
+                rows = self._function(start, offset)
             except CfiError as error:
-                place = table.section_offset + functions + 8 * index
+                place = table.section_offset + table.functions_offset + 8 * index
                 damaged.append((place, f"the function at 0x{table.text_vaddr + start:x}: {error.reason}"))
                 continue
             if rows is None:
                 continue
             vaddr = (table.text_vaddr + start) & ADDRESS_MASK
             if _Kind.WITHOUT_RULES in rows.kind:
-                (name,) = struct.unpack_from(order + "I", table.data, functions + offset + 4)
+                (name,) = struct.unpack_from(table.byte_order + "I", table.data, offset + 4)
                 names.append((vaddr, _name_at(table, name)))
             size = min(end - start, rows.size)
             made.append(RowFunction(vaddr, size, rows.table, is_signal_frame=_Kind.INTERRUPTED in rows.kind))

@@ -47,11 +47,11 @@ class Code(Decoder):
         self._tables: dict[TableWord, tuple[int, ...]] = {}
 
     def comes_back(self, vaddr: int, end: int) -> bool:  # noqa: ARG002
-        """Return whether the call at an address may come back to its end."""
+        """Return whether the call at an address may return to its end."""
         return True
 
     def may_hold(self, entry: int, vaddr: int) -> bool:  # noqa: ARG002
-        """Return whether a function may have code at an address."""
+        """Return whether the function at an entry may have code at an address."""
         return True
 
     def in_table(self, jump: int, targets: Sequence[int]) -> Iterable[int]:  # noqa: ARG002

@@ -32,7 +32,7 @@ _MAX_FILL: Final = 64
 
 
 class Derived(NamedTuple):
-    """Derived functions and the code left out, both ascending; together they hold all code that was asked for."""
+    """Derived functions and the code left out, both ascending; together they have all of the code."""
 
     functions: tuple[RowFunction, ...] = ()
     left_out: tuple[Underived, ...] = ()

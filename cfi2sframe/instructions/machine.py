@@ -69,8 +69,8 @@ _MAX_NESTING: Final = 20
 class Machine:
     """Follows functions of one image; `summaries` has those of the functions that were followed.
 
-    `take` is given each function that was followed. `kept` bytes below SP are remembered when it moves up. `is_sweep`:
-    nothing says that functions begin where they are tried.
+    `take` is called with each of them. `kept` bytes below SP are remembered when it moves up. `is_sweep`: there is no
+    evidence that functions begin where they are tried.
     """
 
     def __init__(self, code: Code, take: Callable[[Followed], None], kept: int = 0, *, is_sweep: bool = False) -> None:
@@ -242,8 +242,8 @@ class _Walk:
     def _ends_in_tail_call(self, vaddr: int, state: State) -> bool:
         """Return whether a path ends at an entry because it arrives as a call would: that function's summary decides.
 
-        It goes on where no return is proved there, but where more is known than at a call, such as the address to which
-        the function jumps in the end: following it with that state may prove more.
+        The path does not end where no return is proved there, and the state has more than that of a call, such as the
+        address to which the function jumps in the end: with that, a return may be proved.
         """
         machine, function = self.machine, self.function
         if not machine.entry_state.items() <= state.items():

@@ -32,7 +32,7 @@ class S390xText:
         return _REGISTERS.get(self.operands[place], NOTHING)
 
     def memory(self, place: int) -> Storage:
-        """Return an operand in memory, of as many bytes as the text says; a number is an address."""
+        """Return an operand in memory, with the number of bytes in the text; a lone number is an address."""
         digits, _, inside = self.operands[place].partition("(")
         offset = number(digits)
         if offset is None:

@@ -131,7 +131,7 @@ def _assign(state: State, step: Step, vaddr: int, arch: Arch, kept: int) -> None
     if register == sp and (value is None or not _is_in_frame(value)):
         if state.get(arch.fp_register, _NO_ADDRESS)[0] != CFA:
             raise RefusedError(Reason.UNKNOWN)
-        # Another stack, perhaps. Only what comes back from there returns.
+        # Another stack, perhaps: a return is proved only after a switch back.
         _forget_base(state, vaddr, sp)
         value = (vaddr, 0)
     _set(state, register, value)

@@ -61,11 +61,12 @@ def find_stubs(image: ElfImage) -> tuple[tuple[StubRange, ...], tuple[StubSkip, 
         # Sections larger than their file share bytes.
         overlaps = section.vaddr < end_vaddr or total > len(image.data)
         end_vaddr = max(end_vaddr, section.end_vaddr)
-        if overlaps or not _is_in_file(image, section):
+        code = b"" if overlaps else _bytes_in_file(image, section)
+        if not code:
             reason = Reason.OVERLAP if overlaps else Reason.NOT_IN_FILE
             left_out.append(StubSkip(section.vaddr, section.size, section.name, reason, ""))
             continue
-        runs = [run.span() for run in fill.finditer(image.section_bytes(section)) if len(run[0]) >= _LONG_FILL]
+        runs = [run.span() for run in fill.finditer(code) if len(run[0]) >= _LONG_FILL]
         # The last operand before a run may look like a part of it.
         starts, ends = [0, *[end for _, end in runs]], [*[start + _ALIGNMENT for start, _ in runs], section.size]
         bounds = zip(starts, ends, strict=True)
@@ -73,14 +74,12 @@ def find_stubs(image: ElfImage) -> tuple[tuple[StubRange, ...], tuple[StubSkip, 
     return tuple(ranges), tuple(left_out)
 
 
-def _is_in_file(image: ElfImage, section: ElfSection) -> bool:
-    # There are no addresses past 2^64.
-    if section.type == c.SHT_NOBITS or section.end_vaddr > ADDRESS_END:
-        return False
-    try:
-        return bool(image.section_bytes(section))
-    except ElfError:
-        return False
+def _bytes_in_file(image: ElfImage, section: ElfSection) -> bytes:
+    """Return the bytes of a section, none where the file does not have them."""
+    with suppress(ElfError):
+        # There are no addresses past 2^64.
+        return image.section_bytes(section) if section.end_vaddr <= ADDRESS_END else b""
+    return b""
 
 
 def _rows(image: ElfImage) -> Iterator[StubRange]:
