@@ -8,7 +8,7 @@ from typing import NamedTuple
 class Reason(Enum):
     """A kind of reason. Reports print the value, and JSON also has the name; neither changes its meaning."""
 
-    # CFI that not all SFrame versions can express, mostly
+    # CFI that an SFrame version or a reader does not accept
     CFA_EXPRESSION = "CFA is an expression"
     CFA_BASE_REGISTER = "CFA is based on a register other than SP and FP"
     CFA_UNDEFINED = "CFA has no rule"

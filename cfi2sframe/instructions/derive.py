@@ -103,7 +103,7 @@ class _Search:
         return {vaddr for vaddr in vaddrs if vaddr not in self._inside}
 
     def follow_process(self, entry: int | None) -> Followed | None:
-        """Follow control from where a process begins. Nothing calls that, so functions called there need no proof."""
+        """Follow control from where a process begins. No return can prove that code, so its calls count without one."""
         if entry is None:
             return None
         place = ra_place(self.code.image.arch)
@@ -147,7 +147,7 @@ class _Canvas:
         self._meanings = Distinct[_Row | Reason](Reason.NOT_REACHED)
 
     def unreached(self, vaddr: int) -> int | None:
-        """Return the first address from one on to which nothing has led, and at which no padding is."""
+        """Return the first address, from the given one on, to which nothing has led, and at which no padding is."""
         while vaddr < ADDRESS_END:
             first, end, marks = self._marks.range_at(vaddr)
             while marks is not None and vaddr < end:
@@ -162,7 +162,7 @@ class _Canvas:
     def has_row(self, vaddr: int) -> bool:
         """Return whether an address has a row."""
         first, _, marks = self._marks.range_at(vaddr)
-        return marks is not None and self._is_row(marks[vaddr - first])
+        return marks is not None and isinstance(self._meanings.values[marks[vaddr - first]], _Row)
 
     def paint(self, function: Followed) -> None:
         """Mark the proved addresses of a function with their rows, and others with the reason."""
@@ -193,9 +193,6 @@ class _Canvas:
         for vaddr in range(code.start, code.end):
             if not self.has_row(vaddr):
                 self._mark(vaddr, vaddr + 1, _Row(code.state, is_signal_frame=True))
-
-    def _is_row(self, mark: int) -> bool:
-        return isinstance(self._meanings.values[mark], _Row)
 
     def _mark(self, start: int, end: int, meaning: _Row | Reason) -> None:
         """Mark some addresses: a row replaces a reason, and where two rows differ, what they have in common stays."""
