@@ -298,7 +298,7 @@ class _Walk:
                 self.edges[vaddr] = (target, end)
                 if not self.code.needs_proof:
                     state = without_numbers(state)
-                taken, not_taken = self._compared(compared, effect.equal, state)
+                taken, not_taken = self._branch_states(compared, effect.equal, state)
                 self.work.append(_Next(target, taken))
                 return _Next(end, not_taken, is_next=True)
             case Flow.BRANCH_INDIRECT:
@@ -310,7 +310,7 @@ class _Walk:
         is_jump = flow in (Flow.JUMP_INDIRECT, Flow.RETURN)
         return self._jump(vaddr, value, state, is_return=flow is Flow.RETURN) if is_jump else None
 
-    def _compared(self, compared: Step | None, equal: bool | None, state: State) -> tuple[State, State]:  # noqa: FBT001
+    def _branch_states(self, compared: Step | None, equal: bool | None, state: State) -> tuple[State, State]:  # noqa: FBT001
         """Return the states where a branch is taken and where it is not: equality with another register may tell SP."""
         sp = self.machine.sp
         if compared is None or equal is None or sp not in (compared.register, compared.source):
