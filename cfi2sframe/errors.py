@@ -258,7 +258,10 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, Cfi2SFrameError):
         return error.detail
     if is_out_of_memory(error):
-        return _out_of_memory()
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        return "out of memory" + ("" if limit == resource.RLIM_INFINITY else f" (limit {limit >> 20:,} MiB)")
     if isinstance(error, OSError):
         return error.strerror or str(error)
     trace = error.__traceback__
@@ -266,10 +269,3 @@ def reason_of(error: Exception) -> str:
         trace = trace.tb_next
     place = "" if trace is None else f" at {trace.tb_frame.f_globals.get('__name__', '?')}:{trace.tb_lineno}"
     return f"internal error: {ascii(f'{type(error).__name__}: {error}')[1:-1]}{place}; please report it"
-
-
-def _out_of_memory() -> str:
-    import resource
-
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return "out of memory" + ("" if limit == resource.RLIM_INFINITY else f" (limit {limit >> 20:,} MiB)")
