@@ -36,7 +36,7 @@ class DynamicTable(NamedTuple):
     tag: int
     words: Sequence[int]
 
-    def columns(self) -> "tuple[array[int], array[int], array[int]]":
+    def columns(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
         """Return all r_offset, r_info and r_addend, unsigned, of an Elf64_Rela table; nothing of a compact one."""
         words = self.words[:0] if self.tag in _RELR_TAGS else self.words
         return words[0::3], words[1::3], words[2::3]
