@@ -12,8 +12,9 @@ from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_LE, AMD64
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.operands import distances
+from cfi2sframe.elf.referrers import Referrer
 from cfi2sframe.range_map import Span
-from tests.support.elf.elf_asm import Section
+from tests.support.elf.elf_asm import Section, Segment
 from tests.support.elf.references import referrers
 from tests.support.elf.referring import CODE, MOVE, READ_VADDR, SPANS, TEXT_VADDR, adrp, file_of, words
 
@@ -53,6 +54,19 @@ def test_a_number_after_what_is_not_known(unknown: str, size: int) -> None:
     """It may be an operand of that."""
     code = b"\x90" * size + bytes.fromhex(unknown) + struct.pack("<I", READ_VADDR)
     assert is_found(code)
+
+
+@pytest.mark.parametrize("order", [(0, 16, 32), (0, 32, 16), (32, 16, 0)])
+def test_the_table_of_fdes_may_be_in_any_order(order: tuple[int, ...]) -> None:
+    """Decoding starts where the function does: from the one before, its last bytes would swallow the operand."""
+    code = b"\x90" * 14 + b"\x48\xb8" + b"\xbf" + struct.pack("<I", READ_VADDR) + b"\x90" * 50
+    header_vaddr = TEXT_VADDR + 0x100
+    table = struct.pack("<4BiI", 1, 0x1B, 0x03, 0x3B, 0, len(order))
+    table += b"".join(struct.pack("<ii", TEXT_VADDR + start - header_vaddr, 0) for start in order)
+    more = [Section(".eh_frame_hdr", table, flags=c.SHF_ALLOC, addr=header_vaddr)]
+    segments = [Segment(c.PT_GNU_EH_FRAME, c.PF_R, (".eh_frame_hdr",))]
+    image = load(file_of(AMD64, code, kind=c.ET_EXEC, more=more, segments=segments))
+    assert referrers(image, SPANS) == [Referrer(TEXT_VADDR + 17, READ_VADDR)]
 
 
 @pytest.mark.parametrize("flags", [c.SHF_ALLOC, CODE])
