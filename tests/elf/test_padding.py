@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 
 from cfi2sframe import convert, load, verify
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X, Arch
-from cfi2sframe.api import decode, decode_raw
+from cfi2sframe.api import decode_raw
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.padding import find_padding, is_fill
 from cfi2sframe.report.coverage import account
-from cfi2sframe.sframe.model import FrameRow, FrameState, Function, Rule, Section
 from tests.support.conversion.sums import check_sums
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import TEXT_VADDR, Code, linked_file, object_file, push_fp
-from tests.support.sframe.bodies import body_of_rows, section_bytes, with_functions
+from tests.support.sframe.bodies import section_bytes
 from tests.support.stubs.linked import Variant, link
 
 #: An instruction that does something, and one that fills space, for each ABI.
@@ -78,16 +77,7 @@ def test_a_function_reaches_over_padding(arch: Arch) -> None:
     assert padding_of(image) == [(SIZE, SIZE + 16)]
     conversion = convert(image, level=1)
     assert [f.size for f in conversion.section.functions] == [SIZE + 16, SIZE]
-    assert verify(conversion).is_clean
     assert [f.body for f in conversion.section.functions] == [piece.said for piece in conversion.pieces]
-    lookup = decode(conversion.data, conversion.section_vaddr)
-    last = lookup.find(TEXT_VADDR + SIZE - 1)
-    assert last is not None
-    assert last.row is not None
-    for pc in range(TEXT_VADDR + SIZE, TEXT_VADDR + SIZE + 16):
-        found = lookup.find(pc)
-        assert found is not None
-        assert found.row == last.row
 
 
 FILLS: Final = {
@@ -203,17 +193,19 @@ def test_padding_ends_where_code_with_cfi_starts() -> None:
 
 
 def test_padding_at_the_end_of_a_section() -> None:
-    assert padding_of(one_function(bytes(8))) == [(SIZE, SIZE + 8)]
+    """Where a table of symbols cannot be read, nothing is taken for padding, and all else is converted as ever."""
+    image = one_function(bytes(16))
+    assert padding_of(image) == [(SIZE, SIZE + 16)]
+    data = bytearray(image.data[:])
+    symtab = next(section for section in image.sections if section.name == ".symtab")
+    struct.pack_into("<Q", data, image.header.section_headers_offset + 64 * symtab.index + 32, 1 << 40)
+    assert padding_of(load(bytes(data), "in")) == []
     image = one_function(bytes(8), section_headers=False)
     found = find_padding(image, [(TEXT_VADDR, TEXT_VADDR + SIZE)])
     assert found == ((TEXT_VADDR + SIZE, TEXT_VADDR + SIZE + 8),)
 
 
 # What refers to padding
-
-
-def test_the_entry_point() -> None:
-    assert padding_of(two_functions(bytes(16), entry_vaddr=TEXT_VADDR + SIZE + 4)) == []
 
 
 def words(*values: int) -> bytes:
@@ -279,14 +271,13 @@ def test_without_section_headers(entries: Mapping[int, int], is_padding: bool) -
     assert found == (((TEXT_VADDR + SIZE, starts[1]),) if is_padding else ())
 
 
-def test_patchable_entries() -> None:
+@pytest.mark.parametrize(("offset", "is_padding"), [(12, False), (16, True)])
+def test_the_entry_point_and_patchable_entries(offset: int, *, is_padding: bool) -> None:
     """-fpatchable-function-entry=N,M places M instructions before the entry; without PIE nothing relocates the list."""
-    for offset, is_padding in ((12, False), (16, True)):
-        table = asm.Section(
-            "__patchable_function_entries", words(TEXT_VADDR + SIZE + offset), 1, ALLOC, DATA_VADDR, align=8
-        )
-        found = padding_of(two_functions(fill_of(AMD64, 16), more=(table,)))
-        assert found == ([(SIZE, SIZE + 16)] if is_padding else [])
+    vaddr = TEXT_VADDR + SIZE + offset
+    table = asm.Section("__patchable_function_entries", words(vaddr), 1, ALLOC, DATA_VADDR, align=8)
+    for image in (two_functions(bytes(16), more=(table,)), two_functions(bytes(16), entry_vaddr=vaddr)):
+        assert padding_of(image) == [(SIZE, SIZE + 16)] * is_padding
 
 
 #: Gaps, and whether their bytes are padding's.
@@ -366,75 +357,30 @@ def padding_in_object(image: ElfImage) -> list[tuple[int, int]]:
 )
 def test_relocations_of_an_object(arch: Arch, relocation: asm.Relocation, is_padding: bool) -> None:  # noqa: FBT001
     image = object_with(relocation, gap=fill_of(arch, 16), arch=arch)
-    assert padding_in_object(image) == ([(SIZE, SIZE + 16)] if is_padding else [])
+    assert padding_in_object(image) == [(SIZE, SIZE + 16)] * is_padding
 
 
-def test_tables_that_cannot_be_read() -> None:
-    """Then nothing is taken for padding, and all else is converted as ever."""
-    image = one_function(bytes(16))
-    assert padding_of(image) == [(SIZE, SIZE + 16)]
-    data = bytearray(image.data[:])
-    symtab = next(section for section in image.sections if section.name == ".symtab")
-    struct.pack_into("<Q", data, image.header.section_headers_offset + 64 * symtab.index + 32, 1 << 40)
-    assert padding_of(load(bytes(data), "in")) == []
-
-
-# What a section says of padding
-
-
-def findings(image: ElfImage, *functions: tuple[int, int, tuple[FrameRow, ...]]) -> list[tuple[str, int]]:
-    """Verify a section of functions given as (offset in .text, size, rows)."""
-    records = [Function(TEXT_VADDR + at, size, body_of_rows(rows)) for at, size, rows in functions]
-    section = with_functions(Section(3, AMD64.abi_id, start_is_pcrel=True), records)
-    result = verify(image, decode(section_bytes(section, AMD64, 0x100000), 0x100000))
-    return [(difference.kind, difference.vaddr - TEXT_VADDR) for difference in result.differences]
-
-
-def test_verify_allows_padding_and_nothing_else() -> None:
-    image = two_functions(bytes(16))
-    rows = convert(image, level=1).section.functions[0].body.rows
-    second = (SIZE + 16, SIZE, rows)
-    other = FrameRow(0, FrameState(Rule(7, 8, deref=False), None, None))
-    last = rows[-1]._replace(start_delta=0)
-    for size in (SIZE, SIZE + 1, SIZE + 15, SIZE + 16):
-        assert findings(image, (0, size, rows), second) == []
-    # A function of its own, as level 2 cuts them: with the row of the function before, or with another.
-    assert findings(image, (0, SIZE, rows), (SIZE, 16, (last,)), second) == []
-    assert findings(image, (0, SIZE, rows), (SIZE + 4, 4, (last,)), second) == []
-    assert findings(image, (0, SIZE, rows), (SIZE, 16, (other,)), second) == [("wrong", SIZE)]
-    assert findings(image, (0, SIZE, rows), (SIZE + 4, 4, (other,)), second) == [("wrong", SIZE + 4)]
-    # A row that begins in the padding.
-    assert findings(image, (0, SIZE + 16, (*rows, other._replace(start_delta=SIZE + 2))), second) == [
-        ("wrong", SIZE + 2)
-    ]
-    # One function over all of it.
-    joined = (*rows, *(row._replace(start_delta=row.start_delta + SIZE + 16) for row in rows))
-    assert findings(image, (0, 2 * SIZE + 16, joined)) == []
-    assert findings(image, (0, SIZE - 1, rows), second) == [("missing", 0)]
+# What a section says of padding: tests/verification/test_columns.py has all that is allowed
 
 
 # After the zeros, `jmp rax`: code of which nothing is known.
 @pytest.mark.parametrize("gap", [bytes(64), b"\xff\xe0" * 8, bytes(14) + b"\xff\xe0"])
 def test_verify_finds_functions_that_reach_over_code(gap: bytes) -> None:
     image = two_functions(gap)
-    rows = convert(image, level=1).section.functions[0].body.rows
-    second = (SIZE + len(gap), SIZE, rows)
-    assert findings(image, (0, SIZE, rows), second) == []
-    assert findings(image, (0, SIZE + len(gap), rows), second) == [("extra", SIZE)]
-    assert findings(image, (0, SIZE + 1, rows), second) == [("extra", SIZE)]
+    section = convert(image, level=1).section
+    extra = [("extra", TEXT_VADDR + SIZE)]
+    for size, found in ((SIZE, []), (SIZE + 1, extra), (SIZE + len(gap), extra)):
+        differences = verify(image, section._replace(sizes=(size, SIZE))).differences
+        assert [(difference.kind, difference.vaddr) for difference in differences] == found
 
 
-def test_what_is_made_here_reaches_over_padding() -> None:
+@pytest.mark.parametrize("image", [two_functions(NOP[AMD64] * 8), one_function(NOP[AMD64] * 8)])
+def test_what_is_made_here_reaches_over_padding(image: ElfImage) -> None:
     """Sections of others need not."""
-    conversion = convert(two_functions(NOP[AMD64] * 8), level=1)
-    bare = conversion.section._replace(sizes=(SIZE, SIZE))
-    assert conversion.section.sizes == (SIZE + 8, SIZE)
+    conversion = convert(image, level=1)
+    assert conversion.section.sizes[0] == SIZE + 8
+    bare = conversion.section._replace(sizes=(SIZE, SIZE)[: len(conversion.section.sizes)])
     assert verify(conversion, bare).is_clean
-    ours = conversion._replace(data=section_bytes(bare, AMD64, conversion.section_vaddr))
-    assert [(found.kind, found.vaddr) for found in verify(ours).differences] == [("missing", TEXT_VADDR + SIZE)]
-    # Also up to the end of the code of a linked file.
-    conversion = convert(one_function(NOP[AMD64] * 8), level=1)
-    bare = conversion.section._replace(sizes=(SIZE,))
     ours = conversion._replace(data=section_bytes(bare, AMD64, conversion.section_vaddr))
     assert [(found.kind, found.vaddr) for found in verify(ours).differences] == [("missing", TEXT_VADDR + SIZE)]
 
@@ -447,7 +393,5 @@ def test_raw_sections_of_objects() -> None:
     for sizes in ((SIZE + 16, SIZE), (SIZE, SIZE)):
         raw = conversion.section._replace(starts=places, sizes=sizes)
         section = decode_raw(image, section_bytes(raw, image.arch, 0), None)
-        assert section.starts == conversion.section.starts
-        assert section.sizes == sizes
+        assert (section.starts, section.sizes) == (conversion.section.starts, sizes)
         assert verify(image, section).is_clean
-    assert padding_in_object(image) == [(SIZE, SIZE + 16)]
