@@ -13,12 +13,12 @@ from cfi2sframe.elf.dynamic import dynamic_entries
 from cfi2sframe.errors import SectionError
 from cfi2sframe.placing.linked import plan_insertion
 from tests.support.cli import run
-from tests.support.needs import attempt, need
+from tests.support.elf.edit import File
+from tests.support.needs import attempt
 from tests.support.placing.embedded import (
     converted,
+    linked_of,
     linked_program,
-    section_header,
-    segment_header,
     take_out,
     without_record,
     without_section_headers,
@@ -36,11 +36,9 @@ int main(void) { return puts(text) < 0; }
 
 def test_what_only_has_the_name_stays(tmp_path: Path) -> None:
     """It may be anything, and nothing would bring it back; in a directory, such a file is skipped."""
-    need("gcc")
-    (tmp_path / "named.c").write_text(NAMED)
     program = tmp_path / "tree" / "program"
     program.parent.mkdir()
-    assert attempt("gcc", "-O1", "-o", program, tmp_path / "named.c").status == 0
+    linked_of(tmp_path, NAMED).rename(program)
     before = program.read_bytes()
     for words in (("remove",), ("--replace",), ()):
         assert run(*words, "--in-place", program).status == 3
@@ -52,20 +50,19 @@ def test_what_only_has_the_name_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", ["code", "names", "headers"])
 def test_a_header_that_leads_to_something_else(what: str) -> None:
     """A forged PT_GNU_SFRAME over the entry point, the loader's names, or the program headers."""
-    data = bytearray(linked_program().read_bytes())
-    if what == "names":
-        data = bytearray(without_section_headers(bytes(data)))
-    image = load(bytes(data))
+    data = linked_program().read_bytes()
+    file = File(without_section_headers(data) if what == "names" else data)
+    image = load(bytes(file))
     vaddr = {
         "code": image.header.entry_vaddr,
         "names": dynamic_entries(image)[c.DT_STRTAB],
         "headers": image.header.program_headers_offset,
     }[what]
-    (holder,) = (p for p in image.loads if p.vaddr <= vaddr < p.vaddr + p.file_size)
-    offset = vaddr - holder.vaddr + holder.file_offset
-    at = segment_header(image, c.PT_GNU_STACK)
-    struct.pack_into("<IIQQQQQQ", data, at, c.PT_GNU_SFRAME, c.PF_R, offset, vaddr, vaddr, 32, 32, 8)
-    for work in (lambda: take_out(bytes(data)), lambda: plan_insertion(bytes(data), 32)):
+    offset = image.segment_map.offset_of(vaddr, 32)
+    assert offset is not None
+    segment = file.segment(c.PT_GNU_STACK).set(type=c.PT_GNU_SFRAME, flags=c.PF_R, offset=offset, align=8)
+    segment.set(vaddr=vaddr, paddr=vaddr, filesz=32, memsz=32)
+    for work in (lambda: take_out(bytes(file)), lambda: plan_insertion(bytes(file), 32)):
         with pytest.raises(SectionError, match="is also something else"):
             work()
 
@@ -92,11 +89,11 @@ def test_a_section_is_replaced_where_it_is() -> None:
 @pytest.mark.parametrize("place", [0, 2, 28 + 12])
 def test_a_damaged_section_is_not_cleared(place: int) -> None:
     """Neither its magic number, nor its version, nor a function can be damaged."""
-    data = bytearray(without_record(converted(linked_program().read_bytes())))
-    at = struct.unpack_from("<Q", data, section_header(load(bytes(data)), ".sframe") + 24)[0]
-    data[at + place : at + place + 4] = b"\xff" * 4
+    file = File(without_record(converted(linked_program().read_bytes())))
+    at = file.section(".sframe").offset + place
+    file[at : at + 4] = b"\xff" * 4
     with pytest.raises(SectionError, match="no SFrame section that is whole"):
-        emit.remove(load(bytes(data)))
+        emit.remove(load(bytes(file)))
 
 
 def test_zeros_are_no_section(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 """Program interpreters and libraries like them get no new last segment, and work as before."""
 
 import shutil
-import struct
 from pathlib import Path
 from typing import Final
 
@@ -13,16 +12,19 @@ from cfi2sframe.cli import main
 from cfi2sframe.constants.elf import PF_W, PT_GNU_SFRAME, PT_LOAD
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing import blocks
+from cfi2sframe.placing.place import Placement
+from tests.support.elf.edit import File
 from tests.support.needs import attempt, need, run
 from tests.support.oracle.targets import TARGETS, Target, label
 from tests.support.oracle.tools import tool_version
 from tests.support.placing.embedded import (
     LARGE,
     LINKERS,
-    P_MEMSZ,
     SMALL,
     embed,
     embedded,
+    linked_of,
+    round_trip,
     take_out,
     without_section_headers,
     write,
@@ -72,12 +74,6 @@ int main(int count, char **words)
 """
 
 
-def _compile(compiler: str, target: Path, *flags: str) -> None:
-    source = target.with_suffix(".c")
-    source.write_text(PROGRAM)
-    run(compiler, "-O1", "-o", target, source, "-ldl", *flags)
-
-
 def _check_place(path: Path, before: Path) -> None:
     """The section is in the last segment; in a writable one, on a page that has nothing of .bss."""
     image = load(str(path))
@@ -95,19 +91,16 @@ def _check_place(path: Path, before: Path) -> None:
 
 @pytest.mark.parametrize("command", TOOLS)
 def test_it_starts_programs(command: str, tmp_path: Path) -> None:
-    need("gcc")
     if not NATIVE.exists():
         pytest.skip(f"no {NATIVE}")
-    names = ("original.so", "converted.so", "changed.so", "program")
-    original, converted, changed, program = (tmp_path / name for name in names)
+    original, converted, changed = (tmp_path / name for name in ("original.so", "converted.so", "changed.so"))
     # The machine's own may have a section.
     data = NATIVE.read_bytes()
     original.write_bytes(take_out(data) if load(data).has_sframe else data)
     assert main([str(original), "-o", str(converted)]) == 0
     assert rewrite(command, converted, changed)
     changed.chmod(0o755)
-    _compile("gcc", program, f"-Wl,-dynamic-linker,{changed}")
-    assert run(program) == "loaded\n"
+    assert run(linked_of(tmp_path, PROGRAM, "-ldl", f"-Wl,-dynamic-linker,{changed}")) == "loaded\n"
     assert main(["verify", str(changed)]) == 0
     _check_place(changed, original)
     assert take_out(converted.read_bytes()) == original.read_bytes()
@@ -116,22 +109,27 @@ def test_it_starts_programs(command: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", TARGETS, ids=label)
 def test_it_starts_programs_of_other_machines(target: Target, tmp_path: Path) -> None:
     original = target.sysroot / "lib" / INTERPRETERS[target.name]
-    converted, program = tmp_path / "lib" / original.name, tmp_path / "program"
+    converted = tmp_path / "lib" / original.name
     (tmp_path / "lib").mkdir()
     for library in ("libc.so.6", "libm.so.6"):
         shutil.copy(target.sysroot / "lib" / library, tmp_path / "lib")
     assert main([str(original), "-o", str(converted)]) == 0
-    _compile(target.compiler, program)
+    program = linked_of(tmp_path, PROGRAM, "-ldl", compiler=target.compiler)
     assert run(target.emulator, "-L", tmp_path, program) == "loaded\n"
     _check_place(converted, original)
 
 
 def _library(folder: Path, *flags: str) -> Path:
-    """A library with .bss that needs no other."""
-    need("gcc")
-    (folder / "library.c").write_text(LIBRARY)
-    run("gcc", "-shared", "-fPIC", "-nostdlib", *flags, "-o", folder / "library.so", folder / "library.c")
-    return folder / "library.so"
+    """A library with .bss."""
+    return linked_of(folder, LIBRARY, "-shared", "-fPIC", *flags).rename(folder / "library.so")
+
+
+def _check_library(library: Path, folder: Path, size: int) -> Placement:
+    """Put a section into a library, which works as before, and comes back."""
+    plan = embed(library, folder / "converted.so", size)
+    assert run(linked_of(folder, CALLER), folder / "converted.so") == "zeroed\n"
+    assert take_out((folder / "converted.so").read_bytes()) == library.read_bytes()
+    return plan
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
@@ -139,33 +137,21 @@ def _library(folder: Path, *flags: str) -> Path:
 def test_a_library_that_needs_no_other(linker: str, size: int, tmp_path: Path) -> None:
     """One of mold before version 2 looks like an interpreter, since its e_entry is not 0; all work as before."""
     need(f"ld.{linker}")
-    library = _library(tmp_path, f"-fuse-ld={linker}")
+    library = _library(tmp_path, "-nostdlib", f"-fuse-ld={linker}")
     has_entry = load(str(library)).header.entry_vaddr != 0
     assert has_entry == (linker == "mold" and tool_version("mold").startswith("1."))
-    plan = embed(library, tmp_path / "converted.so", size)
+    plan = _check_library(library, tmp_path, size)
     if size == LARGE:
         where = "into the last segment, on the page after .bss" if has_entry else "into a new read-only segment"
         assert plan.description.startswith(where)
-    (tmp_path / "caller.c").write_text(CALLER)
-    run("gcc", "-o", tmp_path / "caller", tmp_path / "caller.c")
-    assert run(tmp_path / "caller", tmp_path / "converted.so") == "zeroed\n"
-    assert take_out((tmp_path / "converted.so").read_bytes()) == library.read_bytes()
 
 
 def test_a_library_that_needs_others_is_no_interpreter_without_section_headers(tmp_path: Path) -> None:
     """Its dynamic section is found as the dynamic loader finds it; older GNU ld and mold set e_entry of libraries."""
-    need("gcc")
-    (tmp_path / "library.c").write_text(LIBRARY)
-    library = tmp_path / "library.so"
-    run("gcc", "-shared", "-fPIC", "-Wl,--no-as-needed,--entry=_init", "-o", library, tmp_path / "library.c", "-lm")
+    library = _library(tmp_path, "-Wl,--no-as-needed,--entry=_init", "-lm")
     assert load(str(library)).header.entry_vaddr
     bare = write(tmp_path / "bare.so", without_section_headers(library.read_bytes()))
-    plan = embed(bare, tmp_path / "converted.so", LARGE)
-    assert plan.description.startswith("into a new read-only segment")
-    (tmp_path / "caller.c").write_text(CALLER)
-    run("gcc", "-o", tmp_path / "caller", tmp_path / "caller.c")
-    assert run(tmp_path / "caller", tmp_path / "converted.so") == "zeroed\n"
-    assert take_out((tmp_path / "converted.so").read_bytes()) == bare.read_bytes()
+    assert _check_library(bare, tmp_path, LARGE).description.startswith("into a new read-only segment")
 
 
 #: It prints nothing, and ends with 0 if its .bss has zeros.
@@ -203,33 +189,26 @@ def test_programs_that_a_kernel_may_load_as_interpreters(
     flags: tuple[str, ...], tmp_path: Path, *, may_be_one: bool
 ) -> None:
     """As klibc's: at a fixed address, or position-independent, without a program interpreter of their own."""
-    need("x86_64-linux-gnu-gcc")
-    (tmp_path / "main.c").write_text(FIXED)
-    run("gcc", "-O1", "-nostdlib", *flags, "-o", tmp_path / "program", tmp_path / "main.c")
-    plan = embed(tmp_path / "program", tmp_path / "converted", LARGE)
+    program = linked_of(tmp_path, FIXED, "-nostdlib", *flags, compiler="x86_64-linux-gnu-gcc")
+    plan = round_trip(program, tmp_path, LARGE)
     where = "into the last segment, on the page after .bss" if may_be_one else "into a new read-only segment"
     assert plan.description.startswith(where)
-    assert attempt(tmp_path / "converted").status == attempt(tmp_path / "program").status == 0
+    assert attempt(program).status == 0
     if may_be_one:
-        _check_place(tmp_path / "converted", tmp_path / "program")
-    assert take_out((tmp_path / "converted").read_bytes()) == (tmp_path / "program").read_bytes()
+        _check_place(tmp_path / "converted", program)
 
 
 @pytest.mark.parametrize(("size", "may_be_one"), [(1 << 20, True), ((1 << 20) + 1, False)])
 def test_the_most_bss_of_an_interpreter(size: int, tmp_path: Path, *, may_be_one: bool) -> None:
-    need("x86_64-linux-gnu-gcc")
-    (tmp_path / "main.c").write_text(FIXED)
-    run("gcc", "-O1", "-nostdlib", *AWAY, "-o", tmp_path / "program", tmp_path / "main.c")
-    data = bytearray((tmp_path / "program").read_bytes())
-    image = load(bytes(data))
-    number = next(number for number, segment in enumerate(image.segments) if segment == image.loads[-1])
-    struct.pack_into("<Q", data, 64 + 56 * number + P_MEMSZ, image.loads[-1].file_size + size)
-    assert ("on the page after .bss" in embedded(bytes(data), LARGE)[0].description) == may_be_one
+    file = File(linked_of(tmp_path, FIXED, "-nostdlib", *AWAY, compiler="x86_64-linux-gnu-gcc").read_bytes())
+    last = file.segment(PT_LOAD, -1)
+    last.memsz = last.filesz + size
+    assert ("on the page after .bss" in embedded(bytes(file), LARGE)[0].description) == may_be_one
 
 
 def test_the_re_read_knows_the_page_of_bss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A section right after .bss, whose page an interpreter's allocator takes."""
-    data = _library(tmp_path, "-fuse-ld=bfd", "-Wl,-e,zeroed_cells").read_bytes()
+    data = _library(tmp_path, "-nostdlib", "-fuse-ld=bfd", "-Wl,-e,zeroed_cells").read_bytes()
     monkeypatch.setattr(blocks, "alignment_of", lambda _file: 16)
     with pytest.raises(EmbedError, match="in the last page of writable data"):
         embedded(data, LARGE)

@@ -13,6 +13,7 @@ from cfi2sframe.elf.notes import are_of_tools
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing.linked import plan_insertion
 from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.edit import File
 from tests.support.elf.elf_asm import note
 from tests.support.needs import attempt, need, run
 from tests.support.oracle.targets import TARGETS, Target, label
@@ -20,13 +21,12 @@ from tests.support.oracle.tools import find_binutils
 from tests.support.placing.embedded import (
     LARGE,
     LINKERS,
-    P_FILESZ,
-    P_MEMSZ,
     compiled,
     converted,
     embed,
     embedded,
-    segment_header,
+    linked_of,
+    round_trip,
     take_out,
 )
 from tests.support.placing.linked_by_hand import noted_file, notes_of
@@ -65,11 +65,9 @@ def test_a_note_of_another_owner_stays(name: str) -> None:
 
 @pytest.mark.parametrize(("lacking", "moved"), [(0, [".note.gnu.build-id"]), (4, [])])
 def test_a_note_of_which_a_segment_has_a_part_stays(lacking: int, moved: list[str]) -> None:
-    data = bytearray(noted_file([note(b"GNU", 3, b"text" * 30)], names=[".note.gnu.build-id"]))
-    header = segment_header(load(bytes(data)), PT_NOTE)
-    for field in (P_FILESZ, P_MEMSZ):
-        data[header + field] -= lacking
-    assert plan_insertion(bytes(data), LARGE).moved == moved
+    file = File(noted_file([note(b"GNU", 3, b"text" * 30)], names=[".note.gnu.build-id"]))
+    file.segment(PT_NOTE).add(filesz=-lacking, memsz=-lacking)
+    assert plan_insertion(bytes(file), LARGE).moved == moved
 
 
 @pytest.mark.parametrize("size", [1 << 12, (1 << 12) + 4])
@@ -138,12 +136,10 @@ def test_a_program_that_reads_its_own_note(flags: tuple[str, ...], tmp_path: Pat
 def test_a_program_of_another_machine_reads_its_own_note(
     target: Target, flags: tuple[str, ...], tmp_path: Path
 ) -> None:
-    (tmp_path / "main.c").write_text(READER)
-    run(target.compiler, "-O1", *flags, "-o", tmp_path / "program", tmp_path / "main.c")
-    sysroot = ("-L", target.sysroot)
-    if not _is_embedded(tmp_path / "program", tmp_path / "converted", ".note.package"):
+    program = linked_of(tmp_path, READER, *flags, compiler=target.compiler)
+    if not _is_embedded(program, tmp_path / "converted", ".note.package"):
         return
-    assert run(target.emulator, *sysroot, tmp_path / "converted") == "version 1.2.3\n"
+    assert run(target.emulator, "-L", target.sysroot, tmp_path / "converted") == "version 1.2.3\n"
 
 
 def test_sections_of_one_name_move() -> None:
@@ -190,17 +186,12 @@ def test_a_note_that_repeats_the_properties(
 
     Where that gives too little, as where code follows the build-id (`--rosegment`), the section goes after .bss.
     """
-    need("gcc")
-    (tmp_path / "main.c").write_text("int main(void) { return 42; }\n")
-    program = tmp_path / "program"
     tools = f"-B{find_binutils('2.44').directory}/"
-    run("gcc", "-static", tools, *options, "-o", program, tmp_path / "main.c")
+    program = linked_of(tmp_path, "int main(void) { return 42; }\n", "-static", tools, *options)
     assert attempt(program).status == 42
-    plan = embed(program, tmp_path / "converted", LARGE)
+    plan = round_trip(program, tmp_path, LARGE)
     assert ("the PT_NOTE that repeats PT_GNU_PROPERTY is gone" in plan.description) == has_gone
     assert ("on the page after .bss" in plan.description) == is_after_bss
-    assert attempt(tmp_path / "converted").status == 42
-    assert take_out((tmp_path / "converted").read_bytes()) == program.read_bytes()
 
 
 @pytest.mark.oracle

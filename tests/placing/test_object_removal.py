@@ -11,17 +11,10 @@ from cfi2sframe.constants.elf import SHF_WRITE, SHT_GROUP
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing import objects
 from cfi2sframe.placing.undo import record_span
+from tests.support.elf.edit import File
 from tests.support.elf.elf_asm import Relocation, Section, Symbol, elf_file
 from tests.support.elf.samples import object_file, push_fp
-from tests.support.placing.embedded import (
-    SH_FLAGS,
-    SH_OFFSET,
-    SH_TYPE,
-    converted,
-    section_header,
-    take_out,
-    without_record,
-)
+from tests.support.placing.embedded import converted, take_out, without_record
 from tests.support.placing.emitted import GOLDEN, GOLDEN_NAMES, assert_kept, headers_of
 
 
@@ -41,16 +34,16 @@ def test_removal_restores_the_object(name: str) -> None:
 def test_a_record_ends_an_object_unless_a_header_describes_it() -> None:
     """It starts where the section headers end; one that no longer fits goes, or is content of a section."""
     comment = Section(".comment", b"text")
-    data = bytearray(converted(object_file(AMD64, {".text": (push_fp(AMD64, 0),)}, more=(comment,))))
-    image, record = load(bytes(data)), record_span(bytes(data))
+    file = File(converted(object_file(AMD64, {".text": (push_fp(AMD64, 0),)}, more=(comment,))))
+    record = record_span(bytes(file))
     assert record is not None
-    assert record.start == image.header.section_headers_offset + 64 * len(image.sections)
+    assert record.start == file.header.shoff + 64 * file.header.shnum
     # Its header was another one.
-    data[section_header(image, ".text") + SH_FLAGS] ^= SHF_WRITE
-    content = bytes(data[record.start : record.end])
+    file.section(".text").flags ^= SHF_WRITE
+    content = bytes(file[record.start : record.end])
     for end in (record.start, record.start + 1):
-        struct.pack_into("<Q", data, section_header(image, ".comment") + SH_OFFSET, end - len(comment.data))
-        assert (content in take_out(bytes(data))) == (end > record.start)
+        file.section(".comment").offset = end - len(comment.data)
+        assert (content in take_out(bytes(file))) == (end > record.start)
 
 
 def test_what_is_left_of_the_section_is_seen_by_the_check() -> None:
@@ -64,30 +57,29 @@ def test_what_is_left_of_the_section_is_seen_by_the_check() -> None:
         objects.check_removal(full, load(bytes(bare)))
 
 
+def grouped(**groups: tuple[int, ...]) -> bytes:
+    """Return a converted object with a group for each name, of these members; 0 is its SFrame section."""
+    names = [f".{name}" for name in groups]
+    file = File(converted(object_file(AMD64, dict.fromkeys((".text", *names), (push_fp(AMD64, 0),)))))
+    number = next(section.index for section in load(bytes(file)).sections if section.is_sframe)
+    for name, members in zip(names, groups.values(), strict=True):
+        file += bytes(-len(file) % 4)
+        content = struct.pack(f"<{len(members) + 1}I", 1, *(member or number for member in members))
+        file.section(name).set(type=SHT_GROUP, flags=0, addr=0, offset=len(file), size=len(content))
+        file += content
+    return bytes(file)
+
+
 def test_a_section_group_loses_the_section() -> None:
     """As any other member whose header becomes inactive."""
-    out = bytearray(converted(object_file(AMD64, {".text": (push_fp(AMD64, 0),), ".group": (push_fp(AMD64, 0),)})))
-    image = load(bytes(out))
-    number = next(s.index for s in image.sections if s.is_sframe)
-    out += bytes(-len(out) % 4)
-    struct.pack_into("<IQQQQ", out, section_header(image, ".group") + SH_TYPE, SHT_GROUP, 0, 0, len(out), 12)
-    out += struct.pack("<III", 1, number, 1)
-    bare = load(take_out(bytes(out)))
+    bare = load(take_out(grouped(group=(0, 1))))
     group = next(section for section in bare.sections if section.type == SHT_GROUP)
     assert struct.unpack("<2I", bare.section_bytes(group)) == (1, 1)
 
 
 def test_a_group_of_nothing_else_goes_and_other_groups_stay() -> None:
     """GNU strip 2.40 takes an object with a group without members for none, if this program made it so."""
-    two = {".text": (push_fp(AMD64, 0),), ".group": (push_fp(AMD64, 0),), ".group2": (push_fp(AMD64, 0),)}
-    out = bytearray(converted(object_file(AMD64, two)))
-    number = next(s.index for s in load(bytes(out)).sections if s.is_sframe)
-    for name, words in ((".group", (1, number)), (".group2", (1,))):
-        out += bytes(-len(out) % 4)
-        place = section_header(load(bytes(out)), name) + SH_TYPE
-        struct.pack_into("<IQQQQ", out, place, SHT_GROUP, 0, 0, len(out), 4 * len(words))
-        out += struct.pack(f"<{len(words)}I", *words)
-    bare = load(take_out(bytes(out)))
+    bare = load(take_out(grouped(group=(0,), group2=())))
     assert [(s.name, s.size) for s in bare.sections if s.type == SHT_GROUP] == [(".group2", 4)]
 
 

@@ -17,20 +17,17 @@ from cfi2sframe.placing.linked import plan_insertion
 from cfi2sframe.placing.pyelftools_view import FileView
 from cfi2sframe.range_map import Span
 from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.edit import File
 from tests.support.elf.elf_asm import note
 from tests.support.elf.samples import Code, linked_file, push_fp
 from tests.support.needs import attempt, need, run
 from tests.support.oracle.targets import TARGETS, Target, label
 from tests.support.placing.embedded import (
     LARGE,
-    P_VADDR,
-    SH_ADDR,
-    SH_OFFSET,
-    SH_TYPE,
     SMALL,
-    embed,
     embedded,
-    section_header,
+    linked_of,
+    round_trip,
     take_out,
 )
 from tests.support.placing.linked_by_hand import DATA_END, DATA_OFFSET, noted_file, sparse_file
@@ -46,7 +43,7 @@ def _file(text_vaddr: int, text: bytes = b"\x90" * 32, file_type: int = c.ET_DYN
     There are zeros before `.eh_frame`, too.
     """
     frame = asm.EhFrame((push_fp(AMD64, text_vaddr, 32), asm.Terminator()), BASE + 0x200).assemble()
-    data = bytearray(
+    file = File(
         asm.elf_file(
             AMD64.elf_machine,
             (
@@ -61,10 +58,10 @@ def _file(text_vaddr: int, text: bytes = b"\x90" * 32, file_type: int = c.ET_DYN
             ),
         )
     )
-    struct.pack_into("<I", data, section_header(load(bytes(data)), ".pad") + SH_TYPE, 0)
-    struct.pack_into("<QQ", data, 64 + 56 + P_VADDR, text_vaddr, text_vaddr)
-    struct.pack_into("<Q", data, section_header(load(bytes(data)), ".text") + SH_ADDR, text_vaddr)
-    return bytes(data)
+    file.section(".pad").type = 0
+    file.segment(c.PT_LOAD, 1).set(vaddr=text_vaddr, paddr=text_vaddr)
+    file.section(".text").addr = text_vaddr
+    return bytes(file)
 
 
 @pytest.mark.parametrize(
@@ -106,13 +103,12 @@ def test_other_bytes_than_zeros_end_the_room() -> None:
 def test_zeros_after_the_section_headers_stay_if_they_are_of_a_section() -> None:
     comment = asm.Section(".comment", bytes(64))
     codes = (Code(size=0, data=b"\x90" * 64),)
-    data = bytearray(linked_file(AMD64, (push_fp(AMD64),), codes=codes, more=(comment,)))
-    struct.pack_into("<Q", data, section_header(load(bytes(data)), ".comment") + SH_OFFSET, len(data))
-    data += bytes(64)
-    _, rewritten = embedded(bytes(data), SMALL)
-    (section,) = load(rewritten).sections_named(".comment")
-    assert section.file_offset + 64 <= len(rewritten)
-    assert take_out(rewritten) == data
+    file = File(linked_file(AMD64, (push_fp(AMD64),), codes=codes, more=(comment,)))
+    file.section(".comment").offset = len(file)
+    file += bytes(64)
+    _, rewritten = embedded(bytes(file), SMALL)
+    assert File(rewritten).section(".comment").offset + 64 <= len(rewritten)
+    assert take_out(rewritten) == bytes(file)
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
@@ -171,8 +167,7 @@ def test_a_first_segment_of_headers_only(flags: tuple[str, ...], tmp_path: Path)
     (tmp_path / "a.s").write_text(HEADERS_ONLY)
     run("as", "-o", tmp_path / "a.o", tmp_path / "a.s")
     run("ld", *flags, "-o", tmp_path / "a", tmp_path / "a.o")
-    _check_in_place(tmp_path / "a", tmp_path / "converted")
-    assert attempt(tmp_path / "converted").status == 0
+    _check_in_place(tmp_path / "a", tmp_path, 0)
 
 
 @pytest.mark.oracle
@@ -182,25 +177,23 @@ def test_a_first_segment_of_headers_only(flags: tuple[str, ...], tmp_path: Path)
 def test_a_first_segment_of_headers_only_of_other_machines(
     target: Target, build_id: str, tmp_path: Path, *, is_stripped: bool
 ) -> None:
-    (tmp_path / "a.c").write_text(SPARSE)
     flags = ("-static", "-nostdlib", "-fasynchronous-unwind-tables", "-Wl,-z,separate-code", *["-s"] * is_stripped)
-    run(target.compiler, "-O1", *flags, f"-Wl,--build-id={build_id}", "-o", tmp_path / "a", tmp_path / "a.c")
-    _check_in_place(tmp_path / "a", tmp_path / "converted")
-    assert attempt(target.emulator, tmp_path / "converted").status == 42
+    program = linked_of(tmp_path, SPARSE, *flags, f"-Wl,--build-id={build_id}", compiler=target.compiler)
+    _check_in_place(program, tmp_path, 42, target.emulator)
 
 
-def _check_in_place(program: Path, converted: Path) -> None:
+def _check_in_place(program: Path, folder: Path, status: int, *runner: str | Path) -> None:
     """The program headers stay where they are, and the section goes into unused bytes."""
-    assert "into unused bytes" in embed(program, converted, SMALL).description
-    assert load(str(converted)).header.program_headers_offset == 64
-    assert take_out(converted.read_bytes()) == program.read_bytes()
+    assert "into unused bytes" in round_trip(program, folder, SMALL, *runner).description
+    assert load(str(folder / "converted")).header.program_headers_offset == 64
+    assert attempt(*runner, program).status == status
 
 
 def test_a_segment_that_ends_with_its_headers() -> None:
     """Where it has one byte more that no section describes, the section table does not tell what that is."""
     frame = asm.EhFrame((push_fp(AMD64, BASE + PAGE, 32), asm.Terminator()), BASE + 2 * PAGE).assemble()
     for more in (0, 8):
-        data = bytearray(
+        file = File(
             asm.elf_file(
                 AMD64.elf_machine,
                 (
@@ -216,8 +209,8 @@ def test_a_segment_that_ends_with_its_headers() -> None:
             )
         )
         size = 64 + 3 * 56 + more
-        struct.pack_into("<QQ", data, 64 + 32, size, size)
-        plan = plan_insertion(bytes(data), SMALL)
+        file.segment(c.PT_LOAD).set(filesz=size, memsz=size)
+        plan = plan_insertion(bytes(file), SMALL)
         assert ("the program headers moved" in plan.description) == bool(more)
 
 
@@ -248,10 +241,8 @@ def test_zeros_that_end_call_frame_information_stay(tmp_path: Path) -> None:
     start, first, last = (run("gcc", f"-print-file-name={name}").strip() for name in ("crt1.o", "crti.o", "crtn.o"))
     parts = (start, first, tmp_path / "frames.s", tmp_path / "main.c", last)
     run("gcc", "-O1", "-nostartfiles", "-Wl,-z,noseparate-code", "-o", tmp_path / "program", *parts)
-    before = attempt(tmp_path / "program").status
-    assert 0 < before < 100
-    assert "into unused bytes" in embed(tmp_path / "program", tmp_path / "converted", SMALL).description
-    assert attempt(tmp_path / "converted").status == before
+    assert 0 < attempt(tmp_path / "program").status < 100
+    assert "into unused bytes" in round_trip(tmp_path / "program", tmp_path, SMALL).description
 
 
 LARGEST_PAGE, MOST_PADDING, MUCH_PADDING = 1 << 16, 1 << 24, 1 << 20
@@ -271,13 +262,15 @@ def test_the_first_segment_grows_up_to_the_page_of_the_second(lacking: int) -> N
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_how_far_away_the_program_headers_may_be(more: int) -> None:
-    """Up to a megabyte they go to a new segment, which more tools leave alone."""
+    """Up to a megabyte they go to a new segment, which more tools leave alone; more zeros in place of .bss are told."""
     vaddr = BASE + LARGEST_PAGE + DATA_OFFSET
     data = sparse_file(vaddr, BASE + DATA_END + MUCH_PADDING + more)
     plan, rewritten = embedded(data, SMALL)
     assert plan.description.startswith("into the first segment" if more else "into a new read-only segment")
     assert ("GNU strip its code" in plan.warnings[0]) == bool(more)
     assert take_out(rewritten) == data
+    large = plan_insertion(data, LARGE)
+    assert any("zeros are in the file" in warning for warning in large.warnings) == bool(more)
 
 
 @pytest.mark.parametrize("more", [0, 1])
@@ -301,24 +294,17 @@ def test_the_most_zeros_in_place_of_bss(more: int) -> None:
         assert take_out(rewritten) == each
 
 
-@pytest.mark.parametrize("more", [0, 1])
-def test_many_zeros_in_place_of_bss_are_told(more: int) -> None:
-    vaddr = BASE + LARGEST_PAGE + DATA_OFFSET
-    plan = plan_insertion(sparse_file(vaddr, BASE + DATA_END + MUCH_PADDING + more), LARGE)
-    assert any("zeros are in the file" in warning for warning in plan.warnings) == bool(more)
-
-
 def test_numbers_that_lead_to_unused_zeros_refer_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The table of program headers grows over them. Of a section's zeros nobody knows."""
     table_end = 64 + 56 * 2
     grown = Span(table_end, table_end + 56)
-    data = bytearray(_file(BASE + TEXT_OFFSET, struct.pack("<4Q", *(BASE + table_end,) * 4), c.ET_EXEC))
+    data = _file(BASE + TEXT_OFFSET, struct.pack("<4Q", *(BASE + table_end,) * 4), c.ET_EXEC)
     assert FileView(data).outside_sections([grown]) == [grown]
-    embedded(bytes(data), SMALL)
-    at = section_header(load(bytes(data)), ".pad")
-    struct.pack_into("<QQQ", data, at + SH_ADDR, BASE + table_end, table_end, 0x200 - table_end)
-    struct.pack_into("<I", data, at + SH_TYPE, c.SHT_PROGBITS)
-    assert FileView(data).outside_sections([grown]) == []
+    embedded(data, SMALL)
+    file = File(data)
+    place = {"addr": BASE + table_end, "offset": table_end, "size": 0x200 - table_end}
+    file.section(".pad").set(type=c.SHT_PROGBITS, **place)
+    assert FileView(file).outside_sections([grown]) == []
     monkeypatch.setattr(FileView, "outside_sections", lambda *_: [])
     with pytest.raises(EmbedError, match=f"refers to 0x{BASE + table_end:x}"):
-        embedded(_file(BASE + TEXT_OFFSET, struct.pack("<4Q", *(BASE + table_end,) * 4), c.ET_EXEC), SMALL)
+        embedded(data, SMALL)

@@ -18,7 +18,7 @@ from cfi2sframe.emit import check, check_removal, emit, remove
 from cfi2sframe.placing.linked import check_insertion, insert, plan_insertion
 from cfi2sframe.placing.place import Placement
 from cfi2sframe.placing.undo import record_span
-from tests.support.needs import attempt, need
+from tests.support.needs import attempt, need, run
 
 SOURCES = Path(__file__).parent / "programs"
 HEADER_SIZE = 28
@@ -131,7 +131,7 @@ def section_header(image: ElfImage, name: str) -> int:
     return image.header.section_headers_offset + SECTION_HEADER_SIZE * number
 
 
-def write(path: Path, data: bytes) -> Path:
+def write(path: Path, data: bytes | bytearray) -> Path:
     """Write an executable file."""
     path.write_bytes(data)
     path.chmod(0o755)
@@ -182,16 +182,26 @@ def _programs() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="cfi2sframe-programs-")
 
 
+def linked_of(folder: Path, source: str, *flags: str, compiler: str = "gcc") -> Path:
+    """Return a C program that is compiled in a folder with these options."""
+    (folder / "main.c").write_text(source)
+    run(need(compiler), "-O1", "-o", folder / "program", folder / "main.c", *flags)
+    return folder / "program"
+
+
+def round_trip(original: Path, folder: Path, size: int, *runner: str | Path) -> Placement:
+    """Put a section into a program, which runs as before; take it out again, which gives the same file."""
+    plan = embed(original, folder / "converted", size)
+    assert attempt(*runner, folder / "converted") == attempt(*runner, original)
+    assert take_out((folder / "converted").read_bytes()) == original.read_bytes()
+    return plan
+
+
 def check_program(original: Path, folder: Path, size: int) -> Placement:
-    """Put a section into a program, run that, and take the section out again."""
-    converted = folder / "converted"
-    plan = embed(original, converted, size)
+    """Take a program with the words of `program.cpp` there and back; the section is mapped in between."""
+    plan = round_trip(original, folder, size)
     has_moved = "program headers moved" in plan.description
     assert any("do not strip the file again" in warning for warning in plan.warnings) == has_moved
     assert attempt(original).status == 0
-    assert attempt(converted) == attempt(original)
-    assert mapped(converted) == [("main", size, checksum(sframe(size)))]
-    restored = write(folder / "restored", take_out(converted.read_bytes()))
-    assert mapped(restored) == []
-    assert restored.read_bytes() == original.read_bytes()
+    assert mapped(folder / "converted") == [("main", size, checksum(sframe(size)))]
     return plan
