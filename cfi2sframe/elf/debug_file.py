@@ -167,7 +167,7 @@ def _debug_link(image: ElfImage) -> _DebugLink | None:
         name, _, _ = data.partition(b"\0")
         # The number is aligned to 4 bytes.
         start = -(-(len(name) + 1) // 4) * 4
-        if name and len(data) >= start + 4:
+        if len(data) >= start + 4:
             return _DebugLink(os.fsdecode(name), struct.unpack_from(image.byte_order + "I", data, start)[0])
     return None
 

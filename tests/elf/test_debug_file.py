@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from cfi2sframe import account, convert, convert_file, load, verify
+from cfi2sframe import account, convert, load, verify
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.api import decode_existing
 from cfi2sframe.cli.parsers import VERBS, verb_parser
@@ -84,13 +84,15 @@ def test_the_section_is_that_of_the_unstripped_file(tmp_path: Path, target: Targ
     assert coverage.debug_file == str(debug)
 
 
-def test_written_into_the_program_and_verified(tmp_path: Path) -> None:
+def test_written_into_the_program_verified_and_told(tmp_path: Path) -> None:
     stripped, debug = separated(tmp_path, built(tmp_path))
     before = debug.read_bytes()
-    plain, out = tmp_path / "plain", tmp_path / "out"
+    plain, out, lines = tmp_path / "plain", tmp_path / "out", tmp_path / "lines"
     # The debug file lies beside the program, and is not looked for.
     assert run(stripped, "-o", plain).status == 0
-    assert run(stripped, "-o", out, "--debug-file", debug, "-v").err[0].endswith(f"; debug file: {debug}")
+    done = run(stripped, "-o", out, "--debug-file", debug, "-v", "--report", lines)
+    assert done.err[0].endswith(f"; debug file: {debug}")
+    assert json.loads(lines.read_text())["account"]["debug_file"] == str(debug)
     assert sum(decode_existing(out).sizes) > sum(decode_existing(plain).sizes)
     assert attempt(out).status == attempt(stripped).status
     assert debug.read_bytes() == before
@@ -98,58 +100,35 @@ def test_written_into_the_program_and_verified(tmp_path: Path) -> None:
     assert (checked.status, f"0 differences; with {debug}" in checked.err[0]) == (0, True)
     assert run("--check", out, "--debug-file", debug).out.endswith(b"up to date\n")
     found = run("--in-place", "-r", tmp_path, "--debug-file", "auto", "--exclude", "unstripped", "--replace")
-    assert found.status == 0
-    assert b"separate debug file: 1" in "".join(found.err).encode()
-    assert run("verify", stripped, "--debug-file", debug).status == 0
-    assert convert_file(plain, tmp_path / "last", replace=True, debug_file=str(debug)).status == "unchanged"
-    assert run("verify", tmp_path / "last", "--debug-file", debug).status == 0
+    assert (found.status, "separate debug file: 1" in "".join(found.err)) == (0, True)
+    text = run("coverage", stripped, "--debug-file", debug).out.decode()
+    assert f"Debug file: {debug}." in text.replace("\n", " ").replace("  ", " ")
 
 
 def test_no_verb_that_takes_it_forgets_it(tmp_path: Path) -> None:
     path, missing = built(tmp_path), tmp_path / "nosuch"
     verbs = [verb for verb in VERBS if "--debug-file" in verb_parser(verb).format_help()]
-    words = {"convert": ("--check", path), "trace": ("--pid", "1")}
-    found = {verb: run(verb, *words.get(verb, (path,)), "--debug-file", missing).err for verb in verbs}
+    given = {"convert": ("--check", path), "trace": ("--pid", "1")}
+    found = {verb: run(verb, *given.get(verb, (path,)), "--debug-file", missing).err for verb in verbs}
     message = f"cfi2sframe: {missing}: error: No such file or directory"
     assert found == dict.fromkeys(("convert", "lookup", "verify", "coverage", "size", "audit", "trace"), (message,))
-
-
-def test_reports_name_it(tmp_path: Path) -> None:
-    stripped, debug = separated(tmp_path, built(tmp_path))
-    report = json.loads(run("coverage", "--format", "json", stripped, "--debug-file", "auto").out)
-    assert report["files"][0]["debug_file"] == str(debug)
-    text = run("coverage", stripped, "--debug-file", debug).out.decode()
-    assert f"Debug file: {debug}." in text.replace("\n", " ").replace("  ", " ")
-    audited = [run("audit", stripped, *more).out.decode() for more in ((), ("--debug-file", debug))]
-    counts = [int(text.split(" instructions")[0].split()[-1].replace(",", "")) for text in audited]
-    assert counts[1] > counts[0] + 20
-    assert "none contradicts" in audited[1]
-    sizes = [run("size", "--format", "json", stripped, *more).out for more in ((), ("--debug-file", debug))]
-    without, with_debug = (json.loads(text)["files"][0] for text in sizes)
-    assert with_debug["function_count"] > without["function_count"]
-    lines = tmp_path / "lines"
-    run("convert", "--check", stripped, "--debug-file", debug, "--report", lines)
-    assert json.loads(lines.read_text())["account"]["debug_file"] == str(debug)
+    stripped, debug = separated(tmp_path, path)
+    for words in (("audit",), ("size",), ("coverage", "--format", "json")):
+        assert run(*words, stripped).out != run(*words, stripped, "--debug-file", debug).out
 
 
 def test_a_debug_file_is_no_program(tmp_path: Path) -> None:
-    """Also that of a converted program, which has a section and a segment without bytes."""
+    """Also that of a converted program, which has a section and a segment without bytes; it serves both programs."""
     program = built(tmp_path)
     _, debug = separated(tmp_path, program)
-    converted = tmp_path / "converted"
+    converted, of_converted = tmp_path / "converted", tmp_path / "converted.debug"
     assert run(program, "-o", converted).status == 0
-    of_converted = tmp_path / "converted.debug"
     run_tool(need("objcopy"), "--only-keep-debug", converted, of_converted)
     reason = "a separate debug file: name the file that has the code, and this one with --debug-file"
     of_section = "a separate debug file: the bytes of its .sframe section are in the program"
-    for file in (debug, of_converted):
-        for words in (("convert", "-o", tmp_path / "o"), ("coverage",), ("audit",)):
-            result = run(*words, file)
-            assert result.failed(result.status, file)
-            assert result.err[0].endswith((reason, of_section))
-    for verb in ("verify", "dump"):
-        assert run(verb, of_converted).err[0].endswith(of_section)
-    # It serves both programs.
+    for words in (("convert", "-o", tmp_path / "o"), ("coverage",), ("audit",), ("verify",), ("dump",)):
+        assert run(*words, of_converted).err[0].endswith((reason, of_section))
+        assert words[0] in ("verify", "dump") or run(*words, debug).err[0].endswith(reason)
     for each in (program, converted):
         assert find_debug_file(load(each), str(of_converted)) is not None
 
@@ -326,52 +305,35 @@ def link_to(arch: Arch, name: str, data: bytes) -> asm.Section:
     return asm.Section(".gnu_debuglink", text)
 
 
-@pytest.mark.parametrize("arch", [AMD64, S390X], ids=lambda arch: arch.name)
-def test_by_checksum(tmp_path: Path, arch: Arch) -> None:
-    """One of the two has no build-id."""
-    debug = debug_file(arch, (fde(arch, 0, 16, 168),), b"")
-    path, binary = tmp_path / "x.debug", tmp_path / "x"
+@pytest.mark.parametrize(("arch", "name"), [(AMD64, "xyz"), (S390X, "wxyz"), (AMD64, "vwxyz")])
+def test_by_checksum(tmp_path: Path, arch: Arch, name: str) -> None:
+    """One of the two has no build-id. The number is in the next whole word; without all of it there is none."""
+    debug, (path, binary) = debug_file(arch, (fde(arch, 0, 16, 168),), b""), (tmp_path / name, tmp_path / "x")
     path.write_bytes(debug)
-    binary.write_bytes(program(arch, (), b"1234", link_to(arch, "x.debug", debug)))
-    image = load(binary)
-    for where in (str(path), "auto"):
-        found = find_debug_file(image, where)
-        assert found is not None
-        assert found.name == str(path)
+    link = link_to(arch, name, debug)
+    for size in (len(link.data), len(link.data) - 1, len(name)):
+        binary.write_bytes(program(arch, (), b"1234", link._replace(data=link.data[:size])))
+        for where in (str(tmp_path), "auto"):
+            found = find_debug_file(load(binary), where)
+            assert (found and found.name) == (str(path) if size == len(link.data) else None)
+    binary.write_bytes(program(arch, (), b"1234", link))
     path.write_bytes(debug_file(arch, (fde(arch, 0, 16, 176),), b""))
-    assert find_debug_file(image, "auto") is None
+    assert find_debug_file(load(binary), "auto") is None
     with pytest.raises(InputError, match=r"another build: its CRC is \w{8}, that in \.gnu_debuglink \w{8}"):
-        find_debug_file(image, str(path))
-
-
-@pytest.mark.parametrize("name", ["xyz", "wxyz", "vwxyz"])
-def test_a_checksum_follows_names_of_each_length(name: str, tmp_path: Path) -> None:
-    """In the next whole word; without all of it there is none."""
-    debug = debug_file(AMD64, (fde(AMD64, 0, 16, 168),), b"")
-    (tmp_path / name).write_bytes(debug)
-    link = link_to(AMD64, name, debug)
-    for size, is_found in ((len(link.data), True), (len(link.data) - 1, False), (len(name), False)):
-        (tmp_path / "x").write_bytes(program(AMD64, (), b"1234", link._replace(data=link.data[:size])))
-        assert (find_debug_file(load(tmp_path / "x"), "auto") is not None) == is_found
+        find_debug_file(load(binary), str(path))
 
 
 def test_what_cannot_be_opened(tmp_path: Path) -> None:
     """A FIFO would block, and a device may have no end."""
-    image = load(program())
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    for path, reason in (
-        (fifo, "not a regular file"),
-        ("/dev/zero", "not a regular file"),
-        ("/nosuch", "No such file"),
-    ):
-        with pytest.raises(InputError, match=reason) as caught:
-            find_debug_file(image, str(path))
-        assert caught.value.where == str(path)
     folder = tmp_path / ".build-id" / "31"
     folder.mkdir(parents=True)
-    os.mkfifo(folder / "323334.debug")
-    assert find_debug_file(image, str(tmp_path)) is None
+    fifo = folder / "323334.debug"
+    os.mkfifo(fifo)
+    for path, reason in ((fifo, "not a regular file"), ("/dev/zero", "not a regular file"), ("/no", "No such file")):
+        with pytest.raises(InputError, match=reason) as caught:
+            find_debug_file(load(program()), str(path))
+        assert caught.value.where == str(path)
+    assert find_debug_file(load(program()), str(tmp_path)) is None
 
 
 def test_a_link_names_a_file_and_nothing_else(tmp_path: Path) -> None:
@@ -465,20 +427,13 @@ def test_requests_that_make_no_sense(tmp_path: Path) -> None:
     debug.write_bytes(debug_file(AMD64, (fde(AMD64, 0, 16, 16),)))
     result = run("coverage", binary, "--from", "eh_frame", "--debug-file", debug)
     assert result.err == ("cfi2sframe: error: --from eh_frame and --debug-file are mutually exclusive",)
-    for option in ("-o", "--report"):
-        target = ("-o", debug) if option == "-o" else ("--check", "--report", debug)
-        result = run("convert", binary, *target, "--debug-file", debug)
-        assert "would overwrite an input" in result.err[0]
+    for words in (("-o", debug), ("--check", "--report", debug)):
+        assert "would overwrite an input" in run("convert", binary, *words, "--debug-file", debug).err[0]
     with pytest.raises(UnfitError, match="no call frame information"):
         convert(binary)
-    assert convert(attached(tmp_path, program(), debug.read_bytes())).described_count == 1
-    run("convert", binary, "-o", tmp_path / "o", "-v", "--debug-file", "auto")
-
-
-def test_stdin_and_none_found(tmp_path: Path) -> None:
-    binary = program(AMD64, (fde(AMD64, 0, 16, 16, of_eh_frame=True),))
-    result = run("-", "-o", tmp_path / "o", "-v", "--debug-file", "auto", stdin=binary)
-    assert any(line.endswith("debug file: none found") for line in result.err)
+    own = program(AMD64, (fde(AMD64, 0, 16, 16, of_eh_frame=True),))
+    done = run("-", "-o", tmp_path / "o", "-v", "--debug-file", "auto", stdin=own)
+    assert any(line.endswith("debug file: none found") for line in done.err)
 
 
 def test_without_section_headers(tmp_path: Path) -> None:
@@ -486,12 +441,12 @@ def test_without_section_headers(tmp_path: Path) -> None:
     frame = asm.EhFrame((asm.Terminator(),), FRAME_VADDR).assemble()
     sections = (
         asm.Section(".eh_frame", frame, 1, SHF_ALLOC, FRAME_VADDR, align=8),
+        note(AMD64, b"1234")._replace(addr=FRAME_VADDR + 0x100),
         asm.Section(".text", bytes(0x100), SHT_PROGBITS, CODE, TEXT_VADDR),
-        note(AMD64, b"1234"),
     )
     segments = (
-        asm.Segment(1, 4, (".eh_frame",)),
-        asm.Segment(1, 4, (".note.gnu.build-id",)),
+        # Other bytes are before the note.
+        asm.Segment(1, 4, (".eh_frame", ".note.gnu.build-id")),
         asm.Segment(1, 5, (".text",)),
         asm.Segment(4, 4, (".note.gnu.build-id",), align=4),
     )
