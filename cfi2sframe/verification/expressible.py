@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 from cfi2sframe.abi import Arch
 from cfi2sframe.constants.sframe import FLEX_REG_SHIFT, SFRAME_VERSION_2, SFRAME_VERSION_3
 from cfi2sframe.dwarf.expression import Expression, value_of
-from cfi2sframe.dwarf.rules import NoCfa, NoRule, RaSigning, RegisterRule, RowState
+from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState
 from cfi2sframe.sframe.model import OUTERMOST, FrameState, Rule
-from cfi2sframe.verification.row_difference import RowValue, sp_of_caller, value_by_rule
+from cfi2sframe.verification.row_difference import RowValue, cfa_of, sp_of_caller, value_by_rule
 
 _NUMBER: Final = 1 << 31
 
@@ -31,9 +31,7 @@ def row_for(truth: RowState, arch: Arch, version: int, errata: int) -> Row | Non
         return Row(OUTERMOST) if has_flexible or (version == SFRAME_VERSION_2 and errata >= 2) else None
     if truth.signing in (RaSigning.SIGNED_WITH_PC, RaSigning.UNKNOWN):
         return None
-    if truth.cfa is None or isinstance(truth.cfa, NoCfa):
-        return None
-    dwarf_cfa = value_by_rule(truth.cfa, None, arch.sp_register, arch)
+    dwarf_cfa = cfa_of(truth, arch)
     sp = None if dwarf_cfa is None else sp_of_caller(truth, dwarf_cfa, arch)
     if dwarf_cfa is None or sp is None:
         return None

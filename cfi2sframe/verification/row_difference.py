@@ -45,11 +45,7 @@ def row_difference(truth: RowState, state: FrameState | None, arch: Arch) -> str
         return None if state.cfa is None else "RA is undefined, but the row has a caller"
     if state.cfa is None:
         return "the row is an outermost frame, but RA is defined"
-    cfa = (
-        None
-        if truth.cfa is None or isinstance(truth.cfa, NoCfa)
-        else value_by_rule(truth.cfa, None, arch.sp_register, arch)
-    )
+    cfa = cfa_of(truth, arch)
     cfa_of_row = value_by_rule(state.cfa, None, arch.sp_register, arch)
     text = state.cfa.text(arch)
     if cfa is None:
@@ -85,6 +81,12 @@ def attribute_difference(cie: DwarfCie, function: FoundState, version: int) -> s
         keys = ("B", "A") if cie.uses_b_key else ("A", "B")
         return f"RA is signed with key {keys[0]}, the function has {keys[1]}"
     return None
+
+
+def cfa_of(truth: RowState, arch: Arch) -> RowValue | None:
+    """Return the CFA of a row of the DWARF table; None where it has none, or one that is no sum and no load of one."""
+    rule = truth.cfa
+    return None if rule is None or isinstance(rule, NoCfa) else value_by_rule(rule, None, arch.sp_register, arch)
 
 
 def value_by_rule(rule: RegisterRule | None, cfa: RowValue | None, own_register: int, arch: Arch) -> RowValue | None:

@@ -74,8 +74,9 @@ def test_readers_of_linked_files_and_of_objects() -> None:
     for name, version, rule in (("kernel", 3, "linked file"), ("glibc", 2, "linked file"), ("ld-2.41", 2, "object")):
         (verdict,) = verdicts(name, SECTION._replace(version=version), None if rule == "object" else image)
         assert [broken.rule for broken in verdict.broken] == [rule]
-    (verdict,) = judge(image, decode_existing(image), "ld", is_in_file=True)
-    assert [broken.rule for broken in verdict.broken] == ["section type"]
+    for name, rule in (("ld", "section type"), ("kernel", "linked file")):
+        (verdict,) = judge(image, decode_existing(image), name, is_in_file=True)
+        assert [broken.rule for broken in verdict.broken] == [rule]
 
 
 TWO: Final = RawSection((RawFunction(), RawFunction(0x20010)), version=2)

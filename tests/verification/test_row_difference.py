@@ -4,7 +4,13 @@
 import pytest
 
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
+from cfi2sframe.abi.rule import Rule
+from cfi2sframe.dwarf.rules import NoCfa, NoRule, RaSigning, RowState
+from cfi2sframe.sframe.model import FrameState
+from cfi2sframe.verification.expressible import row_for
+from cfi2sframe.verification.row_difference import row_difference
 from tests.support.dwarf import cfi_asm as asm
+from tests.support.dwarf.rules import at_cfa
 from tests.support.elf.samples import TEXT_VADDR, cie_of, linked
 from tests.support.sframe.raw_sframe import RawFunction, RawSection
 from tests.support.verification import AARCH64, one_row, said, truth
@@ -53,6 +59,15 @@ def test_rules_of_amd64(instruction: asm.Instruction, row: str, info2: int, foun
 def test_rules_of_other_abis(arch: Arch, instruction: asm.Instruction, row: str, found: list[str]) -> None:
     section = one_row(row, abi=arch.abi_id, fixed_ra=0)._replace(order=arch.byte_order)
     assert said(truth(arch, instruction), section) == found
+
+
+@pytest.mark.parametrize(("rule", "text"), [(None, "none"), (NoCfa.UNKNOWN, "unknown")])
+def test_a_cfa_without_a_value(rule: NoCfa | None, text: str) -> None:
+    """It is no register's own value, as that of RA without a rule is."""
+    row = RowState(rule, at_cfa(-8), NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
+    state = FrameState(Rule(AMD64.sp_register, 0, deref=False), None, None)
+    assert row_difference(row, state, AMD64) == f"CFA is {text}, the row has rsp+0"
+    assert row_for(row, AMD64, 3, 0) is None
 
 
 def test_the_signal_flag() -> None:
