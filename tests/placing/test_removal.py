@@ -7,8 +7,9 @@ import pytest
 
 from cfi2sframe import convert, load
 from cfi2sframe.api import decode_existing
+from cfi2sframe.constants.elf import PF_X, PT_GNU_STACK
 from cfi2sframe.placing.removal import remove
-from cfi2sframe.placing.undo import record_span
+from tests.support.elf.edit import File
 from tests.support.jobs import OBJECT, remove_one
 from tests.support.needs import attempt, need
 from tests.support.placing.embedded import (
@@ -60,26 +61,21 @@ def test_rounds_with_strip_in_between_do_not_grow_a_file(kind: str, size: int, t
 def test_a_change_since_is_kept() -> None:
     """As chrpath makes one: not where headers or moved sections are."""
     data = linked_program().read_bytes()
-    full = bytearray(embedded(data, LARGE)[1])
-    text = next(section for section in load(bytes(full)).sections if section.name == ".text")
-    full[text.file_offset] ^= 1
+    full, changed = File(embedded(data, LARGE)[1]), File(data)
+    for file in (full, changed):
+        file.flip(file.section(".text").offset)
     restored = remove(bytes(full))
-    changed = bytearray(data)
-    changed[text.file_offset] ^= 1
     assert bytes(restored.content) == changed
     assert "changed after the conversion" in restored.lost
 
 
 def test_a_change_of_headers_since_is_not_lost() -> None:
     """The record no longer fits: restoring the old program headers would undo what another tool did."""
-    full = bytearray(embedded(linked_program().read_bytes(), LARGE)[1])
-    image = load(bytes(full))
-    number = next(n for n, segment in enumerate(image.segments) if segment.type == 0x6474E551)
-    full[image.header.program_headers_offset + 56 * number + 4] ^= 1
+    full = File(embedded(linked_program().read_bytes(), LARGE)[1])
+    full.segment(PT_GNU_STACK).flags |= PF_X
     restored = remove(bytes(full))
     assert "its record no longer fits" in restored.lost
-    (stack,) = (s for s in load(bytes(restored.content)).segments if s.type == 0x6474E551)
-    assert stack.flags & 1
+    assert File(bytes(restored.content)).segment(PT_GNU_STACK).flags & PF_X
 
 
 @pytest.mark.parametrize("kind", ["program", "object"])
@@ -101,19 +97,15 @@ def test_a_record_that_does_not_fit_goes(kind: str) -> None:
 
 
 def test_the_section_of_another_producer_is_back_after_a_change(tmp_path: Path) -> None:
-    data = emitted(convert(load(linked_program().read_bytes()), version=2))
-    span = record_span(data)
-    assert span is not None
-    other = data[: span.start]
-    full = bytearray(emitted(convert(load(other))))
-    text = next(section for section in load(bytes(full)).sections if section.name == ".text")
-    full[text.file_offset] ^= 1
-    path = write(tmp_path / "program", bytes(full))
+    full = File(converted(without_record(converted(linked_program().read_bytes(), 2))))
+    text = full.section(".text").offset
+    full.flip(text)
+    path = write(tmp_path / "program", full)
     outcome = remove_one(path)
     assert "changes are kept" in outcome.warnings[0]
     assert "is restored" in outcome.warnings[1]
     assert decode_existing(path).version == 2
-    assert load(path).section_bytes(text)[:1] == bytes(full[text.file_offset : text.file_offset + 1])
+    assert path.read_bytes()[text] == full[text]
 
 
 def test_of_an_empty_section_that_is_back_nothing_is_said(tmp_path: Path) -> None:
