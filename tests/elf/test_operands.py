@@ -111,9 +111,9 @@ ADD: Final = 0x91000063 | READ_VADDR << 10
 )
 def test_a_page_and_what_is_added_to_it(after: tuple[int, ...], *, is_found: bool) -> None:
     """All of the page counts unless the register is known until another value is in it."""
-    code = words(adrp(TEXT_VADDR, READ_VADDR), *after)
+    code = words(MOVE, adrp(TEXT_VADDR + 4, READ_VADDR), *after)
     found = referrers(load(file_of(AARCH64_LE, code)), SPANS)
-    assert [each.vaddr for each in found] == [TEXT_VADDR] * is_found
+    assert [each.vaddr for each in found] == [TEXT_VADDR + 4] * is_found
     # The page after what is asked for
     assert not referrers(load(file_of(AARCH64_LE, words(adrp(TEXT_VADDR, 0x5000), *after))), [(0x4FF0, 0x4FFF)])
 

@@ -267,6 +267,12 @@ FAULTS: Final = [
         Fault(f"0x{tag:x} leads nowhere", headerless, leads_to_old(tag))
         for tag in (c.DT_INIT, c.DT_PLTGOT, c.DT_HASH, 32, 34, 38, 0x6FFFFEF0, 0x6FFFFE00)
     ),
+    # Not where the table of program headers grows.
+    Fault(
+        "0xc leads nowhere",
+        moved,
+        lambda pair: both(entry(DT_DEBUG, c.DT_INIT, pair.vaddr_of(".note.ABI-tag") + 16))(pair),
+    ),
     Fault("a table of the dynamic loader changed", lambda: headerless("mold"), full()),
     Fault("0x1000000 is not mapped", headerless, full(entry(c.DT_GNU_HASH, c.DT_GNU_HASH, 1 << 24))),
     # Memory

@@ -47,16 +47,17 @@ def test_what_only_has_the_name_stays(tmp_path: Path) -> None:
     assert attempt(program).out == "a drawing\n"
 
 
-@pytest.mark.parametrize("what", ["code", "names", "headers"])
+@pytest.mark.parametrize("what", ["code", "names", "headers", "interpreter"])
 def test_a_header_that_leads_to_something_else(what: str) -> None:
-    """A forged PT_GNU_SFRAME over the entry point, the loader's names, or the program headers."""
+    """A forged PT_GNU_SFRAME over the entry point, the loader's names, the program headers, or what one leads to."""
     data = linked_program().read_bytes()
-    file = File(without_section_headers(data) if what == "names" else data)
+    file = File(without_section_headers(data) if what in ("names", "interpreter") else data)
     image = load(bytes(file))
     vaddr = {
         "code": image.header.entry_vaddr,
         "names": dynamic_entries(image)[c.DT_STRTAB],
         "headers": image.header.program_headers_offset,
+        "interpreter": file.segment(c.PT_INTERP).vaddr,
     }[what]
     offset = image.segment_map.offset_of(vaddr, 32)
     assert offset is not None

@@ -65,7 +65,7 @@ def test_a_change_since_is_kept() -> None:
     for file in (full, changed):
         file.flip(file.section(".text").offset)
     restored = remove(bytes(full))
-    assert bytes(restored.content) == changed
+    assert bytes(restored.content) == bytes(changed)
     assert "changed after the conversion" in restored.lost
 
 

@@ -112,15 +112,16 @@ def test_zeros_after_the_section_headers_stay_if_they_are_of_a_section() -> None
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
-@pytest.mark.parametrize("lacking", [0, 8])
-def test_room_for_program_headers(size: int, lacking: int) -> None:
+@pytest.mark.parametrize(("lacking", "spare"), [(0, 0), (8, 0), (0, 1)])
+def test_room_for_program_headers(size: int, lacking: int, spare: int) -> None:
     """The note moves away; what follows it stays. A section in unused bytes needs one program header, else two."""
-    count = 1 if size == SMALL else 2
+    count = (1 if size == SMALL else 2) - spare
     # Up to the frames, the note and 8 bytes.
-    data = noted_file([note(b"GNU", 3, bytes(56 * count - lacking - 24))], names=[".note.gnu.build-id"])
+    content = bytes(max(56 * count - lacking - 24, 0))
+    data = noted_file([note(b"GNU", 3, content)], names=[".note.gnu.build-id"], spare=spare)
     plan, rewritten = embedded(data, size)
     assert ("the program headers moved" in plan.description) == bool(lacking)
-    assert plan.moved == ([] if lacking else [".note.gnu.build-id"])
+    assert plan.moved == ([".note.gnu.build-id"] if count and not lacking else [])
     told = "; .note.gnu.build-id moved to make room for program headers" in plan.description
     assert told == bool(plan.moved)
     assert take_out(rewritten) == data

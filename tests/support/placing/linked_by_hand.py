@@ -27,12 +27,15 @@ def notes_of(count: int) -> list[bytes]:
     return [note(b"FDO", 0x100 + number) for number in range(count)]
 
 
-def noted_file(notes: Sequence[bytes], *, names: Iterable[str] = (), symbols: tuple[asm.Symbol, ...] = ()) -> bytes:
+def noted_file(
+    notes: Sequence[bytes], *, names: Iterable[str] = (), symbols: tuple[asm.Symbol, ...] = (), spare: int = 0
+) -> bytes:
     """Return a library with notes right after its program headers, which move when these grow.
 
-    There is a section of each of `notes`; all are called `.note.package`, unless there are `names`.
+    There is a section of each of `notes`; all are called `.note.package`, unless there are `names`. So many program
+    headers are `spare`, without a type.
     """
-    segment_count = 3
+    segment_count = 3 + spare
     vaddr = BASE_VADDR + FILE_HEADER_SIZE + PROGRAM_HEADER_SIZE * segment_count
     titles = [*names, *[".note.package"] * len(notes)]
     starts = [vaddr, *(vaddr + end for end in accumulate(map(len, notes)))]
@@ -56,6 +59,7 @@ def noted_file(notes: Sequence[bytes], *, names: Iterable[str] = (), symbols: tu
             asm.Segment(PT_LOAD, 4, (first, ".eh_frame"), headers=True),
             asm.Segment(PT_LOAD, 5, (".text",)),
             asm.Segment(PT_NOTE, 4, (first, last), align=4),
+            *[asm.Segment(0, 0, (".text",))] * spare,
         ),
         symbols=symbols,
     )
