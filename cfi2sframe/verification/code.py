@@ -110,7 +110,7 @@ class _Frame(NamedTuple):
 
 
 #: After an instruction that is not known.
-_UNKNOWN: Final = FrameState(None, mangled_ra=True)
+_UNKNOWN: Final = FrameState(None)
 _PUSHES: Final = {"push": _Frame(8), "call": _Frame(8), "pair": _Frame(16), "save": _Frame(16, saves_ra=True)}
 
 

@@ -288,8 +288,9 @@ def test_stubs(fdes: tuple[asm.Fde, ...], *, section_headers: bool) -> None:
         assert (judged.plt_code, judged.cfi) == (6, 3 * bool(fdes))
 
 
-#: `stp xN, x30, [sp, #-16]!` and `stp x30, x17, [sp, #-16]!`, which no linker writes.
-X5_SAVED, RA_FIRST = 0xA9BF7BE5, 0xA9BF47FE
+#: `stp x5, x30, [sp, #-16]!` and `stp x30, x17, [sp, #-16]!`, which no linker writes, and `stp x2, x3, [sp, #-16]!` of
+#: the stub for TLS descriptors.
+X5_SAVED, RA_FIRST, TWO_SAVED = 0xA9BF7BE5, 0xA9BF47FE, 0xA9BF0FE2
 LOAD_SLOT = (0x90000010, 0xF9400211, 0x91000210, 0xD61F0220)
 
 
@@ -299,9 +300,10 @@ LOAD_SLOT = (0x90000010, 0xF9400211, 0x91000210, 0xD61F0220)
         # The second of three stubs is a trap. After it, nobody knows where an instruction begins.
         (AMD64, lazy_stubs(3)[:32] + b"\x0f\x0b" + lazy_stubs(3)[34:], [(0x20, 16)], (4, 2)),
         (AARCH64_LE, struct.pack("<12I", X5_SAVED, *LOAD_SLOT, *[0xD503201F] * 3, *LOAD_SLOT), [], (3, 0)),
+        (AARCH64_LE, struct.pack("<12I", TWO_SAVED, *LOAD_SLOT, *[0xD503201F] * 3, *LOAD_SLOT), [], (3, 0)),
         (AARCH64_LE, struct.pack("<12I", RA_FIRST, *LOAD_SLOT, *[0xD503201F] * 3, *LOAD_SLOT), [], (1, 2)),
     ],
-    ids=["trap", "another-pair", "unknown-pair"],
+    ids=["trap", "another-pair", "pair-without-ra", "unknown-pair"],
 )
 def test_stubs_of_which_one_is_not_known(
     arch: Arch, code: bytes, left_out: list[tuple[int, int]], judged: tuple[int, int]
