@@ -19,7 +19,7 @@ from cfi2sframe.elf.image import ElfImage, SectionOffset
 from cfi2sframe.errors import ElfError, RequestError
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.dwarf.entries import CfiTable, parse_entries
-from tests.support.elf.elf_asm import header_of_section, patched
+from tests.support.elf.edit import File
 from tests.support.elf.samples import FRAME_VADDR, TEXT_VADDR, linked_file
 from tests.support.needs import need, run
 from tests.support.placing.embedded import without_section_headers
@@ -27,7 +27,6 @@ from tests.support.placing.embedded import without_section_headers
 ALLOC_CODE = c.SHF_ALLOC | c.SHF_EXECINSTR
 CIE = asm.Cie(instructions=(asm.def_cfa(7, 8),))
 BODY = (asm.advance0(1), asm.def_cfa_offset(16), asm.offset(6, 2))
-SH_SIZE = 32
 
 
 class Target(NamedTuple):
@@ -199,16 +198,14 @@ def test_several_sections_of_eh_frame() -> None:
 @pytest.mark.parametrize("stretched", [(6, 7), (5, 8)], ids=["relocations", "symbols"])
 def test_tables_that_share_their_bytes(stretched: tuple[int, int]) -> None:
     """A thousand tables over the same bytes would be a thousand times the work."""
-    data = two_frames(500, asm.Section(".again", b"", c.SHT_SYMTAB, entsize=24))
+    file = File(two_frames(500, asm.Section(".again", b"", c.SHT_SYMTAB, entsize=24)))
     # The second section's relocations get symbols of their own.
-    data = patched(data, header_of_section(data, 7) + 40, "I", 5)
+    file.section(7).link = 5
     for index in stretched:
-        assert len(sections_of(load(data))) == 2
-        data = patched(
-            patched(data, header_of_section(data, index) + 24, "Q", 64), header_of_section(data, index) + 32, "Q", 24000
-        )
-    with pytest.raises(ElfError, match=f"48000 bytes of such sections in a file of {len(data)} bytes"):
-        sections_of(load(data))
+        assert len(sections_of(load(bytes(file)))) == 2
+        file.section(index).set(offset=64, size=24000)
+    with pytest.raises(ElfError, match=f"48000 bytes of such sections in a file of {len(file)} bytes"):
+        sections_of(load(bytes(file)))
 
 
 @each_target
@@ -306,10 +303,10 @@ def test_what_data_relative_pointers_count_from(sections: tuple[str, ...], table
 
 
 def test_a_section_that_leaves_the_file() -> None:
-    image = with_sections(EH_FRAME)
-    data = bytes(image.data)
+    file = File(bytes(with_sections(EH_FRAME).data))
+    file.section(".eh_frame").size = 1 << 20
     with pytest.raises(ElfError, match=r"^\.eh_frame: truncated"):
-        sections_of(load(patched(data, header_of_section(data, 2) + SH_SIZE, "Q", 1 << 20)))
+        sections_of(load(bytes(file)))
 
 
 # --- Compression --------------------------------------------------------------------------------------------

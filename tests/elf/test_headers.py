@@ -2,7 +2,6 @@
 """ELF headers: files that are refused, tables that leave the file, numbers that do not fit their fields, names."""
 
 import re
-import struct
 
 import pytest
 
@@ -11,11 +10,15 @@ from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.headers import StringTable
 from cfi2sframe.errors import ElfError
 from tests.support.dwarf import cfi_asm as asm
-from tests.support.elf.elf_asm import header_of_section, patched
+from tests.support.elf.edit import File
 from tests.support.elf.images import OBJECT_SECTIONS, an_object, linked
 
-E_PHOFF, E_SHOFF, E_PHENTSIZE, E_PHNUM, E_SHENTSIZE, E_SHNUM, E_SHSTRNDX = 32, 40, 54, 56, 58, 60, 62
-SH_SIZE, SH_LINK = 32, 40
+
+def with_header(**fields: int) -> bytes:
+    """Return a linked file with other fields of its ELF header."""
+    file = File(linked())
+    file.header.set(**fields)
+    return bytes(file)
 
 
 @pytest.mark.parametrize(
@@ -23,13 +26,10 @@ SH_SIZE, SH_LINK = 32, 40
     [
         *((data, "not an ELF file") for data in (b"", b"\x7f", b"\x7fEL", b"text", bytes(64))),
         *((an_object()[:n], f"truncated: the ELF header needs 64 bytes, the file has {n}") for n in (4, 5, 6, 32, 63)),
-        (patched(an_object(), 4, "B", 1), "not a 64-bit ELF file; SFrame is defined for 64-bit ABIs only"),
-        (patched(an_object(), 5, "B", 3), "unknown byte order 3 in the ELF header"),
-        (
-            patched(an_object(), 16, "H", 4),
-            "a core dump, which has no CFI of its own; cfi2sframe trace prints its stacks",
-        ),
-        (patched(an_object(), 16, "H", 0), "ELF type 0 is neither an object, an executable nor a library"),
+        (b"\x7fELF\1" + an_object()[5:], "not a 64-bit ELF file; SFrame is defined for 64-bit ABIs only"),
+        (b"\x7fELF\2\3" + an_object()[6:], "unknown byte order 3 in the ELF header"),
+        (with_header(type=4), "a core dump, which has no CFI of its own; cfi2sframe trace prints its stacks"),
+        (with_header(type=0), "ELF type 0 is neither an object, an executable nor a library"),
     ],
 )
 def test_files_that_are_refused(data: bytes, message: str) -> None:
@@ -54,33 +54,31 @@ def test_other_machines(machine: int, little_endian: bool, name: str) -> None:  
 
 
 @pytest.mark.parametrize(
-    ("offset", "code", "value", "message"),
+    ("fields", "message"),
     [
-        (E_SHENTSIZE, "H", 40, "section headers of 40 bytes, not 64"),
-        (E_SHOFF, "Q", 1 << 20, "section headers at 0x100000 extend past the end of the file"),
-        (E_SHOFF, "Q", (1 << 64) - 1, "extend past the end of the file"),
-        (E_SHNUM, "H", 0xFE00, "65024 section headers"),
-        (E_PHENTSIZE, "H", 32, "program headers of 32 bytes, not 56"),
-        (E_PHOFF, "Q", 1 << 20, "2 program headers at 0x100000 extend past the end of the file"),
-        (E_PHNUM, "H", 0xFFFE, "65534 program headers"),
+        ({"shentsize": 40}, "section headers of 40 bytes, not 64"),
+        ({"shoff": 1 << 20}, "section headers at 0x100000 extend past the end of the file"),
+        ({"shoff": (1 << 64) - 1}, "extend past the end of the file"),
+        ({"shnum": 0xFE00}, "65024 section headers"),
+        ({"phentsize": 32}, "program headers of 32 bytes, not 56"),
+        ({"phoff": 1 << 20}, "2 program headers at 0x100000 extend past the end of the file"),
+        ({"phnum": 0xFFFE}, "65534 program headers"),
     ],
 )
-def test_tables_that_leave_the_file(offset: int, code: str, value: int, message: str) -> None:
+def test_tables_that_leave_the_file(fields: dict[str, int], message: str) -> None:
     with pytest.raises(ElfError, match=message):
-        load(patched(linked(), offset, code, value))
+        load(with_header(**fields))
 
 
 def test_section_header_count_and_names_in_the_null_section() -> None:
     """gABI, "ELF Header": e_shnum 0 and e_shstrndx SHN_XINDEX point to fields of the null section."""
-    data = linked()
-    count, names = struct.unpack_from("<HH", data, E_SHNUM)
-    null = header_of_section(data, 0)
-    for offset, code, value in ((E_SHNUM, "H", 0), (E_SHSTRNDX, "H", 0xFFFF)):
-        data = patched(data, offset, code, value)
-    data = patched(patched(data, null + SH_SIZE, "Q", count), null + SH_LINK, "I", names)
-    assert [s.name for s in load(data).sections] == [s.name for s in load(linked()).sections]
+    file = File(linked())
+    file.section(0).set(size=file.header.shnum, link=file.header.shstrndx)
+    file.header.set(shnum=0, shstrndx=0xFFFF)
+    assert [s.name for s in load(bytes(file)).sections] == [s.name for s in load(linked()).sections]
+    file.section(0).size = 1 << 40
     with pytest.raises(ElfError, match=f"{1 << 40} section headers"):
-        load(patched(data, null + SH_SIZE, "Q", 1 << 40))
+        load(bytes(file))
 
 
 @pytest.mark.parametrize(

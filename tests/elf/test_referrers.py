@@ -12,6 +12,7 @@ from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.referrers import Referrer
+from tests.support.elf.edit import File
 from tests.support.elf.elf_asm import Section, Segment
 from tests.support.elf.references import referrers
 from tests.support.elf.referring import (
@@ -27,7 +28,6 @@ from tests.support.elf.referring import (
     file_of,
     words,
 )
-from tests.support.placing.embedded import SH_FLAGS, SH_SIZE, SH_TYPE, section_header
 
 MACHINES: Final = (AMD64, AARCH64_LE, AARCH64_BE, S390X)
 #: Of each machine, an instruction that does nothing.
@@ -219,9 +219,9 @@ def test_places_with_readers_of_their_own(kind: int, name: str, tag: int, *, is_
     )
     dynamic = Section(".dynamic", struct.pack("<QQ", tag, table.addr), flags=DATA, addr=TEXT_VADDR + 0x20)
     segments = [Segment(kind, c.PF_R, (".table",)), Segment(c.PT_DYNAMIC, c.PF_R, (".dynamic",))]
-    data = bytearray(file_of(AMD64, b"\x90", kind=c.ET_EXEC, more=[table, dynamic], segments=segments))
-    struct.pack_into("<Q", data, 24, READ_VADDR)  # e_entry
-    assert referrers(load(bytes(data)), SPANS) == [Referrer(table.addr + 8, READ_VADDR)] * is_found
+    file = File(file_of(AMD64, b"\x90", kind=c.ET_EXEC, more=[table, dynamic], segments=segments))
+    file.header.entry = READ_VADDR
+    assert referrers(load(bytes(file)), SPANS) == [Referrer(table.addr + 8, READ_VADDR)] * is_found
 
 
 def test_what_is_asked_for_may_refer_to_itself() -> None:
@@ -241,7 +241,7 @@ class Table(NamedTuple):
     """A table of relocations: what leads to it, other fields of its section header, its bytes, and those of data."""
 
     entries: dict[int, int]
-    fields: dict[int, int]
+    fields: dict[str, int]
     content: bytes
     data: bytes = bytes(16)
 
@@ -251,10 +251,8 @@ class Table(NamedTuple):
         values = b"".join(struct.pack(order + "QQ", *each) for each in self.entries.items())
         dynamic = Section(".dynamic", values + bytes(16), flags=c.SHF_ALLOC, addr=RELA_VADDR + 0x80)
         segments = [Segment(c.PT_DYNAMIC, c.PF_R, (".dynamic",))]
-        file = bytearray(file_of(arch, FILL[arch] * 4, self.data, more=[section, dynamic], segments=segments))
-        header = section_header(load(bytes(file)), ".rela.dyn")
-        for field, value in self.fields.items():
-            struct.pack_into(order + ("I" if field == SH_TYPE else "Q"), file, header + field, value)
+        file = File(file_of(arch, FILL[arch] * 4, self.data, more=[section, dynamic], segments=segments))
+        file.section(".rela.dyn").set(**self.fields)
         return load(bytes(file))
 
 
@@ -269,13 +267,13 @@ def test_relocations(arch: Arch, delta: int) -> None:
     for each in (
         Table(rela, {}, table),
         Table({c.DT_JMPREL: RELA_VADDR, c.DT_PLTRELSZ: 24}, {}, table),
-        Table({}, {SH_TYPE: c.SHT_RELA}, table),
-        Table(rela, {SH_TYPE: c.SHT_RELA, SH_SIZE: 0}, table),
-        Table(rela, {SH_TYPE: c.SHT_RELA, SH_FLAGS: 0}, table),
+        Table({}, {"type": c.SHT_RELA}, table),
+        Table(rela, {"type": c.SHT_RELA, "size": 0}, table),
+        Table(rela, {"type": c.SHT_RELA, "flags": 0}, table),
         Table({c.DT_RELR: RELA_VADDR, c.DT_RELRSZ: 16}, {}, packed, word),
         Table({c.DT_ANDROID_RELR: RELA_VADDR, c.DT_ANDROID_RELRSZ: 16}, {}, packed, word),
-        Table({}, {SH_TYPE: c.SHT_RELR}, packed, word),
-        Table({}, {SH_TYPE: c.SHT_ANDROID_RELR}, packed, word),
+        Table({}, {"type": c.SHT_RELR}, packed, word),
+        Table({}, {"type": c.SHT_ANDROID_RELR}, packed, word),
     ):
         assert referrers(each.image(arch), SPANS) == [Referrer(PLACE, target)] * BORDERS[delta], each
     # Other relocations write something there, or lead to a symbol.
@@ -285,9 +283,9 @@ def test_relocations(arch: Arch, delta: int) -> None:
     assert not referrers(Table(rela, {}, other).image(arch), SPANS)
 
 
-@pytest.mark.parametrize("fields", [{}, {SH_TYPE: c.SHT_ANDROID_RELA}])
+@pytest.mark.parametrize("fields", [{}, {"type": c.SHT_ANDROID_RELA}])
 @pytest.mark.parametrize("entries", [{}, {c.DT_ANDROID_RELA: RELA_VADDR}])
-def test_relocations_that_are_packed_as_android_does(entries: dict[int, int], fields: dict[int, int]) -> None:
+def test_relocations_that_are_packed_as_android_does(entries: dict[int, int], fields: dict[str, int]) -> None:
     """They are not read, and may store anything."""
     assert bool(referrers(Table(entries, fields, b"APS2").image(AMD64), SPANS)) == bool(entries or fields)
 
