@@ -19,6 +19,7 @@ from cfi2sframe.elf.padding import find_padding, is_fill
 from cfi2sframe.report.coverage import account
 from tests.support.conversion.sums import check_sums
 from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.edit import File
 from tests.support.elf.samples import TEXT_VADDR, Code, linked_file, object_file, push_fp
 from tests.support.sframe.bodies import section_bytes
 from tests.support.stubs.linked import Variant, link
@@ -196,10 +197,9 @@ def test_padding_at_the_end_of_a_section() -> None:
     """Where a table of symbols cannot be read, nothing is taken for padding, and all else is converted as ever."""
     image = one_function(bytes(16))
     assert padding_of(image) == [(SIZE, SIZE + 16)]
-    data = bytearray(image.data[:])
-    symtab = next(section for section in image.sections if section.name == ".symtab")
-    struct.pack_into("<Q", data, image.header.section_headers_offset + 64 * symtab.index + 32, 1 << 40)
-    assert padding_of(load(bytes(data), "in")) == []
+    file = File(image.data[:])
+    file.section(".symtab").size = 1 << 40
+    assert padding_of(load(bytes(file), "in")) == []
     image = one_function(bytes(8), section_headers=False)
     found = find_padding(image, [(TEXT_VADDR, TEXT_VADDR + SIZE)])
     assert found == ((TEXT_VADDR + SIZE, TEXT_VADDR + SIZE + 8),)

@@ -207,8 +207,8 @@ def relocation_to(name: str) -> Callable[[Pair], None]:
     def plant(pair: Pair) -> None:
         vaddr = pair.vaddr_of(name) + 1
         for file in pair:
-            table = file.named(".rela.dyn").file_span
-            at = next(at for at in range(*table, 24) if file.get(at + 8) == AMD64.relative_relocation)
+            start = file.section(".rela.dyn").offset
+            at = next(at for at in range(start, len(file), 24) if file.get(at + 8) == AMD64.relative_relocation)
             file.put(at + 16, vaddr)
 
     return plant

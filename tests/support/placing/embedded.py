@@ -12,8 +12,6 @@ import pytest
 from cfi2sframe import convert, load
 from cfi2sframe.constants.elf import SHT_GNU_SFRAME
 from cfi2sframe.conversion.convert import Conversion
-from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, SECTION_HEADER_SIZE
-from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import check, check_removal, emit, remove
 from cfi2sframe.placing.linked import check_insertion, insert, plan_insertion
 from cfi2sframe.placing.place import Placement
@@ -22,9 +20,6 @@ from tests.support.needs import attempt, need, run
 
 SOURCES = Path(__file__).parent / "programs"
 HEADER_SIZE = 28
-#: Where the fields of program headers and of section headers are.
-P_FLAGS, P_OFFSET, P_VADDR, P_PADDR, P_FILESZ, P_MEMSZ, P_ALIGN = 4, 8, 16, 24, 32, 40, 48
-SH_NAME, SH_TYPE, SH_FLAGS, SH_ADDR, SH_OFFSET, SH_SIZE = 0, 4, 8, 16, 24, 32
 #: Fits into the slack of most small programs, and never does.
 SMALL, LARGE = 120, 200_000
 LINKERS: Final = ("bfd", "gold", "lld", "mold")
@@ -117,18 +112,6 @@ def emitted(conversion: Conversion, section_type: int = SHT_GNU_SFRAME) -> bytes
 def converted(data: bytes, version: int = 3) -> bytes:
     """Return a file with the section that its CFI makes."""
     return emitted(convert(load(data), version=version))
-
-
-def segment_header(image: ElfImage, kind: int) -> int:
-    """Return the file offset of the first program header of a type."""
-    number = next(number for number, segment in enumerate(image.segments) if segment.type == kind)
-    return image.header.program_headers_offset + PROGRAM_HEADER_SIZE * number
-
-
-def section_header(image: ElfImage, name: str) -> int:
-    """Return the file offset of the header of a section."""
-    number = next(section.index for section in image.sections if section.name == name)
-    return image.header.section_headers_offset + SECTION_HEADER_SIZE * number
 
 
 def write(path: Path, data: bytes | bytearray) -> Path:

@@ -5,10 +5,8 @@ import struct
 from functools import cache
 from typing import Final, NamedTuple
 
-from cfi2sframe import load
 from cfi2sframe.abi import AMD64
 from cfi2sframe.constants import elf as c
-from cfi2sframe.elf.headers import ElfSection
 from cfi2sframe.placing.observed import expect_equal
 from cfi2sframe.placing.pyelftools_view import FileView
 from tests.support.elf import edit
@@ -29,9 +27,6 @@ PT_OTHER: Final = 0x70000007
 
 class File(edit.File):
     """The bytes of a linked file."""
-
-    def named(self, name: str) -> ElfSection:
-        return next(section for section in load(bytes(self)).sections if section.name == name)
 
     def dynamic(self, tag: int) -> int:
         """Return the file offset of a dynamic entry."""
@@ -93,11 +88,12 @@ def fixed() -> Pair:
 def headerless(linker: str = "bfd") -> Pair:
     """Only .interp and notes are elsewhere, and no section headers tell what was there."""
     bare, full = _linked(linker, "pie", LARGE)
-    (symbols,) = (section.file_span for section in load(bare).sections if section.name == ".dynsym")
+    symbols = File(bare).section(".dynsym")
+    place = slice(symbols.offset, symbols.offset + symbols.size)
     pair = Pair(*(File(without_section_headers(data)) for data in (bare, full)))
     if linker == "bfd":
         # They have indices of sections.
-        pair.full[symbols.start : symbols.end] = pair.bare[symbols.start : symbols.end]
+        pair.full[place] = pair.bare[place]
     return pair
 
 
